@@ -1,0 +1,45 @@
+"""Opening the requests of a pause and reading their verdicts."""
+
+from pydantic import JsonValue
+
+from contracts.errors import Problem
+from contracts.events import PendingEvent
+from contracts.frozen import Tolerant
+from contracts.people import GatedCall, RequestRef, Verdict
+from contracts.turns import TurnAddress
+
+
+class OpenAsk(Tolerant):
+    """The input of `approvals.open`: all requests of one pause, opened in one transaction."""
+
+    address: TurnAddress
+    agent_id: str
+    agent_version: str
+    gated: tuple[GatedCall, ...] = ()
+    unknown: tuple[str, ...] = ()
+    """Call ids whose effect a person must settle."""
+    snapshot: dict[str, JsonValue] = {}
+    """Token usage, injected skills and entities at the pause, shown to the reviewer (S0-67)."""
+    events: tuple[PendingEvent, ...] = ()
+
+
+class Opened(Tolerant):
+    """The requests that are now open."""
+
+    requests: tuple[RequestRef, ...] = ()
+    problem: Problem | None = None
+
+
+class VerdictsAsk(Tolerant):
+    """The input of `approvals.read`."""
+
+    address: TurnAddress
+    requests: tuple[RequestRef, ...]
+    events: tuple[PendingEvent, ...] = ()
+
+
+class Verdicts(Tolerant):
+    """What the durable records say now, one for each request asked about."""
+
+    verdicts: tuple[Verdict, ...] = ()
+    problem: Problem | None = None

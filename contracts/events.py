@@ -1,0 +1,46 @@
+"""Events: the names of api.md and the form in which a pure node hands one to the next activity."""
+
+from datetime import datetime
+
+from pydantic import JsonValue
+
+from contracts.frozen import Tolerant
+
+NODE_START = "node_start"
+NODE_END = "node_end"
+QUEUED = "queued"
+READY = "ready"
+DONE = "done"
+STOPPED = "stopped"
+COMPLETED = "completed"
+WORKFLOW_ERROR = "workflow.error"
+WORKFLOW_COMPLETE = "workflow_complete"
+GENERATION_START = "generation.start"
+GENERATION_COMPLETE = "generation.complete"
+TTFT = "ttft"
+TOKEN = "token"
+RESET = "reset"
+TOKEN_USAGE = "token.usage"
+RATE_LIMIT = "rate_limit"
+TRANSIENT_ERROR = "transient_error"
+TOOLS_PENDING = "tools.pending"
+TOOL_AWAITING_APPROVAL = "tool.awaiting_approval"
+TOOL_APPROVED = "tool.approved"
+TOOL_DENIED = "tool.denied"
+TOOL_EXECUTING = "tool.executing"
+TOOL_RESULT = "tool.result"
+TOOL_ERROR = "tool.error"
+MEMORY_CONTEXT_LOADED = "memory.context.loaded"
+SKILL_SELECTED = "skill.selected"
+SKILL_INJECTED = "skill.injected"
+STAGE = "stage"
+BUDGET = "budget"
+
+
+class PendingEvent(Tolerant):
+    """An event that a pure node made; the next activity writes it in its own transaction."""
+
+    kind: str
+    at: datetime
+    call_id: str | None = None
+    data: dict[str, JsonValue] = {}

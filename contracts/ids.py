@@ -1,0 +1,33 @@
+"""How things are named. Every derived id is a pure function, so that a retry and a replay name the same thing.
+
+A turn's engine counts steps; a model call is `m<step>`, the calls that it asks for are `t<step>.<index>`. The
+provider's own ids are data. An effect is unique by (turn, call id).
+"""
+
+from contracts.digests import sha256_hex
+
+
+def model_call_id(step: int) -> str:
+    """The id of the model call made at `step`, for example `m2`."""
+    return f"m{step}"
+
+
+def tool_call_id(step: int, index: int) -> str:
+    """The id of the `index`-th tool call asked for at `step`, for example `t2.0`."""
+    return f"t{step}.{index}"
+
+
+def turn_workflow_id(turn_id: str) -> str:
+    """The Temporal workflow id of a turn; the same through every pause and every continue-as-new."""
+    return f"turn:{turn_id}"
+
+
+def turn_of_workflow(workflow_id: str) -> str | None:
+    """The turn id inside a workflow id, or None where the workflow is not a turn."""
+    prefix, _, turn_id = workflow_id.partition(":")
+    return turn_id if prefix == "turn" and turn_id else None
+
+
+def effect_key(turn_id: str, call_id: str) -> str:
+    """The idempotency key sent to a target and the name of the effect in the API (design section 4)."""
+    return "pdk_" + sha256_hex(f"{turn_id}/{call_id}")[:40]

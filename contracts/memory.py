@@ -1,0 +1,40 @@
+"""Loading what a fresh turn needs, in one activity."""
+
+from pydantic import JsonValue
+
+from contracts.agents import TurnPlan
+from contracts.errors import Problem
+from contracts.events import PendingEvent
+from contracts.frozen import Tolerant
+from contracts.messages import MessageRef
+from contracts.people import RequestRef
+from contracts.turns import TurnAddress
+
+
+class LoadAsk(Tolerant):
+    """The input of `memory.load`."""
+
+    address: TurnAddress
+    agent_id: str
+    agent_version: str
+    events: tuple[PendingEvent, ...] = ()
+
+
+class TurnContext(Tolerant):
+    """What a fresh turn starts from."""
+
+    plan: TurnPlan | None = None
+    user_message: MessageRef | None = None
+    user_name: str = ""
+    user_role: str = ""
+    metadata: dict[str, JsonValue] = {}
+    """The turn's request metadata."""
+    working: dict[str, JsonValue] = {}
+    """Working-memory fields that mirror state (S0-16)."""
+    injected_fields: int = 0
+    """How many working-memory fields the memory message shows; its text stays in Postgres, fixed for the turn."""
+    pending: tuple[RequestRef, ...] = ()
+    """Requests of this turn that were opened before: a cold resume finds its gate here (S0-27)."""
+    pending_round: MessageRef | None = None
+    """The assistant message whose calls those requests gate."""
+    problem: Problem | None = None

@@ -1,0 +1,53 @@
+"""Messages as a workflow carries them: references. Bodies live in Postgres."""
+
+from enum import StrEnum
+
+from pydantic import JsonValue
+
+from contracts.frozen import Tolerant
+
+PREVIEW_CHARACTERS = 400
+"""A reference's text is cut here, so that a turn's history stays small."""
+
+
+class Role(StrEnum):
+    """The roles of the OpenAI message form."""
+
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+
+
+class CallRef(Tolerant):
+    """A tool call that a model asked for. Its arguments are in Postgres under (turn, call id)."""
+
+    call_id: str
+    tool: str
+    digest: str
+    """Of the canonical arguments."""
+
+
+class MessageRef(Tolerant):
+    """A message of this turn, by id; a note of a node's own has no id and carries its whole text."""
+
+    id: str = ""
+    role: Role
+    text: str = ""
+    """The start of the text, at most PREVIEW_CHARACTERS; all of it where `id` is empty."""
+    tokens: int = 0
+    calls: tuple[CallRef, ...] = ()
+    call_id: str = ""
+    """For a tool message: the call that it answers."""
+
+
+class WindowPolicy(Tolerant):
+    """How much of the past a model call sees; applied to a copy, never to what is stored (O-1)."""
+
+    max_messages: int | None = None
+    max_tokens: int | None = None
+    keep_first_user: bool = True
+
+
+Patch = dict[str, JsonValue]
+"""A partial update of a graph's state."""

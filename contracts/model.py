@@ -1,0 +1,47 @@
+"""A model call: what a node asks for, what crosses to the worker, what comes back."""
+
+from pydantic import JsonValue
+
+from contracts.errors import Problem
+from contracts.events import PendingEvent
+from contracts.frozen import Tolerant
+from contracts.messages import MessageRef
+from contracts.turns import TurnAddress, Usage
+
+
+class ModelAsk(Tolerant):
+    """What a node asks of the model."""
+
+    messages: tuple[MessageRef, ...]
+    """This turn's own messages; the past is added from Postgres up to the turn's start."""
+    tools: tuple[str, ...]
+    """Names of the tools offered; a call to any other is refused (O-13)."""
+    prompt: dict[str, JsonValue] = {}
+    """What the system prompt is made from: persona key, user block."""
+    extract_pattern: str = ""
+    """A regular expression whose first groups are returned in `extracted`, searched in the whole answer."""
+
+
+class ModelCall(Tolerant):
+    """The input of `model.complete`: at most 16 KiB however long the conversation is."""
+
+    address: TurnAddress
+    call_id: str
+    agent_id: str
+    agent_version: str
+    ask: ModelAsk
+    events: tuple[PendingEvent, ...] = ()
+
+
+class ModelReply(Tolerant):
+    """A settled model call. `message` is absent where `problem` is set."""
+
+    message: MessageRef | None = None
+    refused: tuple[MessageRef, ...] = ()
+    """Tool messages already written for calls that cannot run: unknown tool, unreadable arguments (S0-47)."""
+    extracted: tuple[str, ...] = ()
+    usage: Usage = Usage()
+    """Of this call, all its paid attempts."""
+    problem: Problem | None = None
+    partial: bool = False
+    """True where a stop ended the call and the text so far was kept."""

@@ -1,0 +1,158 @@
+"""A turn: its states, what starts its workflow, what a pause carries, how it ends."""
+
+from datetime import datetime
+from enum import StrEnum
+
+from pydantic import Field, JsonValue
+
+from contracts.errors import Problem
+from contracts.events import PendingEvent
+from contracts.frozen import Tolerant
+from contracts.people import RequestRef
+
+
+class TurnStatus(StrEnum):
+    """What a client sees of a turn (api.md)."""
+
+    ACCEPTED = "accepted"
+    QUEUED = "queued"
+    RUNNING = "running"
+    AWAITING_APPROVAL = "awaiting_approval"
+    AWAITING_ANSWER = "awaiting_answer"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    LIMITED = "limited"
+    STOPPED = "stopped"
+    REPLACED = "replaced"
+
+
+ENDED = frozenset(
+    {TurnStatus.COMPLETED, TurnStatus.FAILED, TurnStatus.LIMITED, TurnStatus.STOPPED, TurnStatus.REPLACED}
+)
+"""No status follows one of these."""
+
+
+class Kind(StrEnum):
+    """The kinds of work, each routed to a task queue of its own choosing."""
+
+    TURNS = "turns"
+    LLM = "llm"
+    TOOLS = "tools"
+    MEMORY = "memory"
+    APPROVALS = "approvals"
+
+
+class Routing(Tolerant):
+    """Which task queue each kind of activity goes to: a value of the turn, fixed at its start (design section 2)."""
+
+    turns: str = "perdure-turns"
+    llm: str = "perdure-llm"
+    tools: str = "perdure-turns"
+    memory: str = "perdure-turns"
+    approvals: str = "perdure-turns"
+
+    @classmethod
+    def compact(cls) -> "Routing":
+        """All but the model on the workflow's own queue, where activities run eagerly."""
+        return cls()
+
+    @classmethod
+    def spread(cls) -> "Routing":
+        """A queue for each kind, so that each scales apart."""
+        return cls(tools="perdure-tools", memory="perdure-memory", approvals="perdure-approvals")
+
+    def queue(self, kind: Kind) -> str:
+        """The task queue of `kind`."""
+        return str(getattr(self, kind.value))
+
+
+class Limits(Tolerant):
+    """What a turn may use. A limit is reached at equality (S0-40)."""
+
+    max_tokens: int = 100_000
+    max_cost_microusd: int = 5_000_000
+    max_iterations: int = 20
+    """Rounds of tool calls (S0-60)."""
+
+
+class Usage(Tolerant):
+    """What a call or a turn used."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    cost_microusd: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """Input and output together."""
+        return self.input_tokens + self.output_tokens
+
+
+class TurnAddress(Tolerant):
+    """Whose turn it is; rides on every activity input."""
+
+    tenant_id: str
+    conversation_id: str
+    turn_id: str
+
+
+class Bell(Tolerant):
+    """A signal: look again. It never carries a verdict."""
+
+    kind: str
+    """`request` or `stop`."""
+    request_id: str = ""
+
+
+class Carried(Tolerant):
+    """What goes from a run to the wait and back (design section 2, step 5)."""
+
+    state: dict[str, JsonValue]
+    requests: tuple[RequestRef, ...]
+    mailbox: tuple[Bell, ...] = ()
+    stop: bool = False
+    step: int = 0
+    events: tuple[PendingEvent, ...] = ()
+    """Written by the next activity's claim."""
+
+
+class TurnInput(Tolerant):
+    """The argument of both workflow types."""
+
+    address: TurnAddress
+    agent_id: str
+    agent_version: str
+    topology: str
+    routing: Routing = Field(default_factory=Routing)
+    entry: str = "fresh"
+    """`fresh`, or the kind of pause that the run resumes from."""
+    carried: Carried | None = None
+
+
+class FinishAsk(Tolerant):
+    """How a turn ended, for `turns.finish`."""
+
+    address: TurnAddress
+    status: TurnStatus
+    problem: Problem | None = None
+    transcript: tuple[str, ...] = ()
+    """Ids of the turn's messages that stay in the conversation, in order; the others were stripped."""
+    events: tuple[PendingEvent, ...] = ()
+
+
+class Finished(Tolerant):
+    """What `turns.finish` did."""
+
+    status: TurnStatus
+    admitted_turn_id: str | None = None
+    """The queued turn that now starts, if one waited."""
+
+
+class Waiting(Tolerant):
+    """What a paused or busy turn waits for, as clients see it."""
+
+    kind: str
+    ids: tuple[str, ...]
+    since: datetime
+    expires_at: datetime | None = None

@@ -1,0 +1,82 @@
+"""The ports: all that a node may reach. In a workflow a port is an activity; in a unit test it is a fake.
+
+No port raises for a failure outside: the answer carries a `problem`, which the node turns into state (design
+section 3).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from pydantic import JsonValue
+
+from contracts.approvals import Opened, Verdicts
+from contracts.memory import TurnContext
+from contracts.model import ModelAsk, ModelReply
+from contracts.people import GatedCall, RequestRef
+from contracts.tools import ToolAsk, ToolOutcome
+
+
+class Model(Protocol):
+    """The model behind this turn's agent."""
+
+    async def complete(self, ask: ModelAsk) -> ModelReply:
+        """One model call, settled: asked twice for the same step, it is paid once."""
+        ...
+
+
+class Tools(Protocol):
+    """The tools of this turn."""
+
+    async def run(self, asks: Sequence[ToolAsk]) -> Sequence[ToolOutcome]:
+        """Run calls side by side; outcomes in the order of `asks`. A settled call answers with its stored result."""
+        ...
+
+
+class Memory(Protocol):
+    """What a fresh turn starts from."""
+
+    async def load(self) -> TurnContext:
+        """Plan, user message, working memory and requests opened before, in one hop."""
+        ...
+
+
+class People(Protocol):
+    """Requests to people, and their verdicts."""
+
+    async def open(self, gated: Sequence[GatedCall], unknown: Sequence[str], snapshot: dict[str, JsonValue]) -> Opened:
+        """Open all requests of this pause in one transaction, before anything runs."""
+        ...
+
+    async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:
+        """What the durable records say now; a problem means that nothing may be assumed."""
+        ...
+
+
+class Events(Protocol):
+    """The event log; nothing is sent at once, the next activity writes it."""
+
+    def emit(self, kind: str, data: dict[str, JsonValue] | None = None, call_id: str | None = None) -> None:
+        """Put an event in the log."""
+        ...
+
+
+class Clock(Protocol):
+    """The time, the same in every replay."""
+
+    def now(self) -> datetime:
+        """Now, aware, UTC."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """The ports of one run."""
+
+    model: Model
+    tools: Tools
+    memory: Memory
+    people: People
+    events: Events
+    clock: Clock
