@@ -56,6 +56,17 @@ class ApprovalPolicy(Frozen):
     allow_self_approval: bool = False
 
 
+class Skill(Frozen):
+    """Instructions that an agent's model may ask for by `SKILL_SELECT:<id>` (S0-61)."""
+
+    id: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
+    name: str
+    description: str
+    """One line, always in the system prompt (S0-64, tier 1)."""
+    body: str
+    """What the model reads once the skill is injected (tier 2)."""
+
+
 class AgentDefinition(Frozen):
     """An agent: topology, model, budget, tools and prompts. One YAML of an app; pinned by digest."""
 
@@ -71,6 +82,7 @@ class AgentDefinition(Frozen):
     core_tools: bool = True
     """Offer `entity_resolve` and `context_assemble` (S0-41)."""
     tools: tuple[str, ...] = ()
+    skills: tuple[Skill, ...] = ()
     limits: Limits = Limits()
     window: WindowPolicy = WindowPolicy()
     approvals: ApprovalPolicy = ApprovalPolicy()
@@ -111,6 +123,7 @@ class TurnPlan(Tolerant):
     """`agent` where the definition has a persona, `platform_default` otherwise."""
     limits: Limits
     cards: tuple[PlanCard, ...]
+    skill_ids: tuple[str, ...] = ()
 
     def card(self, name: str) -> PlanCard | None:
         """The card of the tool `name`, or None where this turn does not offer it."""

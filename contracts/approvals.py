@@ -16,8 +16,8 @@ class OpenAsk(Tolerant):
     agent_id: str
     agent_version: str
     gated: tuple[GatedCall, ...] = ()
-    unknown: tuple[str, ...] = ()
-    """Call ids whose effect a person must settle."""
+    unknown: tuple[GatedCall, ...] = ()
+    """Calls whose effect a person must settle."""
     snapshot: dict[str, JsonValue] = {}
     """Token usage, injected skills and entities at the pause, shown to the reviewer (S0-67)."""
     events: tuple[PendingEvent, ...] = ()

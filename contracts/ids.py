@@ -4,6 +4,8 @@ A turn's engine counts steps; a model call is `m<step>`, the calls that it asks 
 provider's own ids are data. An effect is unique by (turn, call id).
 """
 
+import hashlib
+
 from contracts.digests import sha256_hex
 
 
@@ -26,6 +28,16 @@ def turn_of_workflow(workflow_id: str) -> str | None:
     """The turn id inside a workflow id, or None where the workflow is not a turn."""
     prefix, _, turn_id = workflow_id.partition(":")
     return turn_id if prefix == "turn" and turn_id else None
+
+
+def approval_id(turn_id: str, call_id: str) -> str:
+    """The id of the approval of a call, a UUID: one call has one approval, whoever opens it and however often."""
+    digest = hashlib.sha256(f"approval/{turn_id}/{call_id}".encode()).digest()
+    value = int.from_bytes(digest[:16], "big")
+    value = (value & ~(0xF << 76)) | (0x8 << 76)  # version 8: made by a scheme of our own
+    value = (value & ~(0x3 << 62)) | (0x2 << 62)
+    text = f"{value:032x}"
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
 
 def effect_key(turn_id: str, call_id: str) -> str:

@@ -26,6 +26,8 @@ class CallRef(Tolerant):
     tool: str
     digest: str
     """Of the canonical arguments."""
+    settled: bool = False
+    """True for a call that cannot run (unknown tool, unreadable arguments): its error is already in the ledger."""
 
 
 class MessageRef(Tolerant):
@@ -39,6 +41,8 @@ class MessageRef(Tolerant):
     calls: tuple[CallRef, ...] = ()
     call_id: str = ""
     """For a tool message: the call that it answers."""
+    skill_id: str = ""
+    """For a system message that stands for a skill of the agent: its text is the skill's."""
 
 
 class WindowPolicy(Tolerant):

@@ -37,8 +37,6 @@ class ModelReply(Tolerant):
     """A settled model call. `message` is absent where `problem` is set."""
 
     message: MessageRef | None = None
-    refused: tuple[MessageRef, ...] = ()
-    """Tool messages already written for calls that cannot run: unknown tool, unreadable arguments (S0-47)."""
     extracted: tuple[str, ...] = ()
     usage: Usage = Usage()
     """Of this call, all its paid attempts."""

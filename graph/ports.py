@@ -11,7 +11,7 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
-from contracts.approvals import Opened, Verdicts
+from contracts.approvals import Verdicts
 from contracts.memory import TurnContext
 from contracts.model import ModelAsk, ModelReply
 from contracts.people import GatedCall, RequestRef
@@ -45,8 +45,14 @@ class Memory(Protocol):
 class People(Protocol):
     """Requests to people, and their verdicts."""
 
-    async def open(self, gated: Sequence[GatedCall], unknown: Sequence[str], snapshot: dict[str, JsonValue]) -> Opened:
-        """Open all requests of this pause in one transaction, before anything runs."""
+    def ask(
+        self, gated: Sequence[GatedCall], unknown: Sequence[GatedCall], snapshot: dict[str, JsonValue]
+    ) -> Sequence[RequestRef]:
+        """Ask people about these calls: for leave to run, or what became of an unknown effect.
+
+        All requests of a pause are opened in one transaction when the run ends in it, with every event before it;
+        their ids derive from turn and call, so they are known here. A run that ends otherwise opens none.
+        """
         ...
 
     async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:

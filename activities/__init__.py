@@ -1,0 +1,1 @@
+"""The edges: everything that a turn does outside its graph, claimed, done and settled."""

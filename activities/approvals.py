@@ -1,0 +1,41 @@
+"""`approvals.open` and `approvals.read`: a pause's requests, and what the records say of them."""
+
+from temporalio import activity
+
+from activities.beating import beating
+from activities.deps import Deps
+from contracts.approvals import OpenAsk, Opened, Verdicts, VerdictsAsk
+from contracts.errors import Problem
+from store.approvals import open_requests, read_verdicts
+
+
+class ApprovalActivities:
+    """The requests of one worker's turns."""
+
+    def __init__(self, deps: Deps) -> None:
+        self._deps = deps
+
+    @activity.defn(name="approvals.open")
+    async def open(self, ask: OpenAsk) -> Opened:
+        """Open all requests of a pause.
+
+        Effects: one transaction; a request is unique by (turn, call id). Retry: safe, answers with what is open.
+        """
+        async with beating():
+            async with self._deps.db.transaction(ask.address.tenant_id) as tx:
+                agent = await self._deps.shelf.at(tx, ask.agent_id, ask.agent_version)
+                opened = await open_requests(tx, ask, agent)
+            await self._deps.live.wake(ask.address.conversation_id)
+        return opened or Opened(problem=Problem(code="stopped", message="the turn was stopped or has ended"))
+
+    @activity.defn(name="approvals.read")
+    async def read(self, ask: VerdictsAsk) -> Verdicts:
+        """Read the verdicts fresh; overdue requests expire here.
+
+        Effects: one transaction. Retry: safe.
+        """
+        async with beating():
+            async with self._deps.db.transaction(ask.address.tenant_id) as tx:
+                verdicts = await read_verdicts(tx, ask)
+            await self._deps.live.wake(ask.address.conversation_id)
+        return verdicts

@@ -1,0 +1,177 @@
+"""Every real model, through LiteLLM. The only module that imports it: 5 s and 200 MB (measured).
+
+LiteLLM's habits that matter here (1.106, each tried): it makes up the finish reason `stop` where the stream just
+ended; it drops refusals and contents of a wrong type; it wraps what breaks a running stream; it keeps the headers of
+an error aside. Its retries, fall-backs, callbacks and network look-ups are off: one call here is one request.
+"""
+
+import asyncio
+import copy
+import logging
+import os
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+import structlog
+from pydantic import JsonValue
+
+# Before the import: no fetch of price lists, and no reading of .env, which is for settings.py alone.
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+os.environ["LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS"] = "True"
+os.environ["LITELLM_MODE"] = "PRODUCTION"
+
+import litellm
+
+from activities.boundary import provider_error
+from activities.clients.draft import REFUSAL_TEXT, Draft
+from activities.clients.provider import Chunk, Complete, ProviderRequest, TextDelta
+from activities.clients.usage import believable, microusd, tokens_of_request
+from activities.vendors import CONTENT_REFUSED
+from contracts.errors import PerdureError, UpstreamRejected
+from contracts.turns import Usage
+
+litellm.suppress_debug_info = True
+litellm.disable_aiohttp_transport = True  # one HTTP client, whose exceptions the boundary knows
+logging.getLogger("LiteLLM").setLevel(logging.CRITICAL)  # its log lines may quote the payload
+
+LOG = structlog.get_logger(__name__)
+
+OWNED = frozenset(
+    {"model", "messages", "tools", "stream", "stream_options", "timeout", "num_retries", "max_retries", "fallbacks"}
+)
+"""What an agent's parameters may not set: they would make a second owner of retries, or another answer."""
+
+
+class LiteLLMProvider:
+    """A provider for every model that LiteLLM knows."""
+
+    def __init__(self) -> None:
+        self._unpriced: set[str] = set()
+
+    async def stream(self, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
+        """One request to the provider; see the protocol for what it promises."""
+        draft = Draft()
+        deadline = asyncio.get_running_loop().time() + request.timeout_seconds
+        response: Any = None
+        try:
+            async with asyncio.timeout_at(deadline):
+                response = await litellm.acompletion(**_arguments(request))
+            if hasattr(response.completion_stream, "__anext__"):  # Bedrock's is a plain iterator
+                response.completion_stream = _Checked(response.completion_stream)
+            chunks = aiter(response)
+            while True:
+                async with asyncio.timeout_at(deadline):
+                    chunk = await anext(chunks, None)
+                if chunk is None:
+                    break
+                for delta in draft.take(chunk):
+                    yield delta
+        except Exception as error:
+            ours = provider_error(error)
+            LOG.debug("model_call_failed", model=request.model, code=ours.code, vendor_says=str(error)[:500])
+            if ours.code == CONTENT_REFUSED:
+                yield TextDelta(REFUSAL_TEXT)
+                usage = self._usage(request, draft) if draft.model else Usage()  # refused unread: not billed
+                yield Complete((), usage, "content_filter", draft.model or request.model)
+                return
+            if isinstance(error, PerdureError) or _finish_reason(response) is None:
+                raise ours from error
+            # The answer is whole, only its usage or its farewell was unreadable: asking again would pay twice.
+            LOG.warning("model_end_unreadable", model=request.model, code=ours.code)
+        finally:
+            if response is not None:
+                await response.aclose()
+        draft.model = draft.model or request.model
+        for last in draft.close(_finish_reason(response), self._usage(request, draft)):
+            yield last
+
+    async def aclose(self) -> None:
+        """Close the connections that LiteLLM keeps; the provider can be used again."""
+        vendor: Any = litellm  # these two have no types
+        await vendor.close_litellm_async_clients()
+        vendor.in_memory_llm_clients_cache.flush_cache()
+
+    def _usage(self, request: ProviderRequest, draft: Draft) -> Usage:
+        """Tokens as reported where that can be believed, and their cost by LiteLLM's table."""
+        asked = tokens_of_request(request.messages, request.tools)
+        usage = believable(draft.reported_usage, asked, draft.estimated_tokens())
+        return usage.model_copy(update={"cost_microusd": self._cost(request.model, usage)})
+
+    def _cost(self, model: str, usage: Usage) -> int:
+        try:
+            parts = litellm.cost_per_token(
+                model=model,
+                prompt_tokens=usage.input_tokens,
+                completion_tokens=usage.output_tokens,
+                cache_read_input_tokens=usage.cached_tokens,
+            )
+        except Exception:  # LiteLLM raises a plain Exception for a model without a price
+            if model not in self._unpriced:
+                self._unpriced.add(model)
+                LOG.warning("model_without_price", model=model, cost_microusd=0)
+            return 0
+        return microusd(sum(parts))
+
+
+class _Checked:
+    """A vendor's stream before LiteLLM reads it: refusals become text, contents of a wrong type an error."""
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+
+    def __aiter__(self) -> "_Checked":
+        return self
+
+    async def __anext__(self) -> Any:
+        chunk = await anext(self._raw)
+        for choice in getattr(chunk, "choices", None) or ():
+            delta: Any = getattr(choice, "delta", None)
+            content, refusal = getattr(delta, "content", None), getattr(delta, "refusal", None)
+            if not isinstance(content, str | None):
+                raise ValueError("content that is no text")
+            if isinstance(refusal, str):
+                delta.content = (content or "") + refusal
+        return chunk
+
+    async def aclose(self) -> None:
+        close = getattr(self._raw, "aclose", None) or getattr(self._raw, "close", None)
+        if close is not None:
+            await close()
+
+
+def _finish_reason(response: Any) -> object:
+    """The provider's own finish reason, None where it sent none."""
+    return getattr(response, "received_finish_reason", None) or getattr(response, "intermittent_finish_reason", None)
+
+
+def _arguments(request: ProviderRequest) -> dict[str, Any]:
+    """The one call to LiteLLM.
+
+    Raises: UpstreamRejected (model_setup) where the agent's parameters set what is ours or its model is unknown.
+    """
+    owned = sorted(OWNED & request.params.keys())
+    if owned:
+        raise UpstreamRejected("model_setup", f"Model parameters must not set {', '.join(owned)}.")
+    try:
+        litellm.get_llm_provider(request.model)
+    except Exception as error:  # else LiteLLM calls it a bad request, as if a provider had refused something
+        raise UpstreamRejected("model_setup", "No provider is known for this model; write openai/gpt-4o.") from error
+    headers: Mapping[str, JsonValue] = {}
+    given = request.params.get("extra_headers")
+    if isinstance(given, dict):
+        headers = given
+    if request.idempotency_key:
+        headers = {**headers, "Idempotency-Key": request.idempotency_key}
+    return {
+        **request.params,
+        "model": request.model,
+        "messages": copy.deepcopy(list(request.messages)),  # LiteLLM edits what it is given
+        **({"tools": copy.deepcopy(list(request.tools))} if request.tools else {}),
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "timeout": request.timeout_seconds + 5,  # never before our own deadline
+        "num_retries": 0,
+        "max_retries": 0,
+        "extra_headers": dict(headers),
+        "_skip_mcp_handler": True,  # else every call with tools imports the mcp package, which is not here
+    }

@@ -1,0 +1,44 @@
+"""What a call used: the provider's numbers where they can be believed, else an estimate; cost in micro-dollars."""
+
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import JsonValue
+
+from contracts.turns import Usage
+from policy.text import estimated_tokens
+
+MOST_TOKENS = 1_000_000_000
+"""A report above this is not believed."""
+
+
+def tokens_of_request(messages: Sequence[JsonValue], tools: Sequence[JsonValue]) -> int:
+    """About how many tokens a request is, by its JSON."""
+    return estimated_tokens(json.dumps([*messages, *tools], ensure_ascii=False))
+
+
+def microusd(dollars: float) -> int:
+    """Dollars as whole micro-dollars, rounded up, so that a budget is never reached late; nonsense is zero."""
+    if not math.isfinite(dollars) or dollars <= 0:
+        return 0
+    return math.ceil(round(dollars * 1_000_000, 6))
+
+
+def believable(reported: Any, input_estimate: int, output_estimate: int) -> Usage:
+    """`reported`, an object of the OpenAI form, with every number that cannot be true replaced by its estimate."""
+    prompt = _count(getattr(reported, "prompt_tokens", None))
+    answered = _count(getattr(reported, "completion_tokens", None))
+    cached = _count(getattr(getattr(reported, "prompt_tokens_details", None), "cached_tokens", None))
+    input_tokens = input_estimate if prompt is None else prompt
+    return Usage(
+        input_tokens=input_tokens,
+        output_tokens=output_estimate if answered is None else answered,
+        cached_tokens=min(cached or 0, input_tokens),
+    )
+
+
+def _count(value: object) -> int | None:
+    believed = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS
+    return value if believed and isinstance(value, int) else None

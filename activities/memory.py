@@ -1,0 +1,75 @@
+"""`memory.load`: all that a fresh turn needs, in one hop."""
+
+from temporalio import activity
+
+from activities.beating import beating
+from activities.deps import Deps
+from contracts.agents import PlanCard, PublishedAgent, TurnPlan
+from contracts.errors import Problem
+from contracts.events import MEMORY_CONTEXT_LOADED
+from contracts.memory import LoadAsk, TurnContext
+from contracts.turns import Limits
+from policy.prompt import memory_message
+from store import turn_context
+from store.journal import NewEvent, of_pending, write
+
+MIRRORED = ("recent_entity_context",)
+"""Working-memory fields that live in state too (S0-16)."""
+
+
+class MemoryActivities:
+    """The memory of one worker's turns."""
+
+    def __init__(self, deps: Deps) -> None:
+        self._deps = deps
+
+    @activity.defn(name="memory.load")
+    async def load(self, ask: LoadAsk) -> TurnContext:
+        """Plan, user message, working memory and open requests.
+
+        Effects: fixes the memory text of the turn; writes the pending events. Retry: safe, the text is fixed once.
+        """
+        async with beating(), self._deps.db.transaction(ask.address.tenant_id) as tx:
+            agent = await self._deps.shelf.at(tx, ask.agent_id, ask.agent_version)
+            loaded = await turn_context.load(tx, ask)
+            if loaded is None:
+                return TurnContext(problem=Problem(code="stopped", message="the turn was stopped or has ended"))
+            events = of_pending(ask.events)
+            if loaded.memory_text is None:
+                text = memory_message(loaded.working)
+                if text:
+                    await turn_context.keep_memory_text(tx, ask.address.turn_id, text)
+                    events.append(NewEvent(MEMORY_CONTEXT_LOADED, {"fields": [*sorted(loaded.working)]}))
+            await write(tx, ask.address, events)
+        return TurnContext(
+            plan=_plan(agent, Limits.model_validate(loaded.limits)),
+            user_message=loaded.user_message,
+            user_name=loaded.user_name,
+            user_role=loaded.user_role,
+            metadata=loaded.metadata,
+            working={name: loaded.working[name] for name in MIRRORED if name in loaded.working},
+            injected_fields=len(loaded.working),
+            pending=loaded.pending,
+            pending_round=loaded.pending_round,
+        )
+
+
+def _plan(agent: PublishedAgent, limits: Limits) -> TurnPlan:
+    return TurnPlan(
+        agent_id=agent.definition.id,
+        agent_version=agent.version,
+        persona_key="agent" if agent.definition.persona else "platform_default",
+        limits=limits,
+        cards=tuple(
+            PlanCard(
+                name=card.name,
+                effect=card.effect,
+                needs_approval=card.needs_approval,
+                capability=card.capability,
+                timeout_seconds=card.timeout_seconds,
+                wants_state=card.wants_state,
+            )
+            for card in agent.cards
+        ),
+        skill_ids=tuple(skill.id for skill in agent.definition.skills),
+    )

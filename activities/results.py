@@ -1,0 +1,71 @@
+"""What a tool call comes to: the tool message for the model, the ledger's outcome and the events, made together."""
+
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from contracts.digests import canonical_json
+from contracts.events import TOOL_DENIED, TOOL_ERROR, TOOL_RESULT
+from contracts.messages import MessageRef, Role
+from contracts.tools import CallState, ToolCall, ToolOutcome
+from perdure.tools import ToolResult
+from policy.text import estimated_tokens, preview
+from store.ids import new_id
+from store.journal import NewEvent, NewMessage
+from store.tool_calls import Covering
+
+MOST_CHARACTERS = 64 * 1024
+"""A tool message is cut here; the model is told so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A settled call in its three forms."""
+
+    outcome: ToolOutcome
+    message: NewMessage
+    events: tuple[NewEvent, ...]
+
+    @property
+    def row(self) -> tuple[CallState, dict[str, JsonValue], NewMessage]:
+        """State, outcome and message as the ledger takes them."""
+        return self.outcome.state, self.outcome.model_dump(mode="json"), self.message
+
+
+def settled_answer(call: ToolCall, approval: Covering | None, result: ToolResult) -> Answer:
+    """A result. Where a reviewer changed the arguments, the model is told so (S0-39)."""
+    output: JsonValue = result.output
+    if approval is not None and approval.edited:
+        output = {
+            "note": "A reviewer changed the arguments of this call and it has run as changed. Do not issue it again.",
+            "arguments": dict(approval.args),
+            "result": output,
+        }
+    return _answer(call, CallState.DONE, output, TOOL_RESULT, dict(result.state))
+
+
+def error_answer(call: ToolCall, told: str) -> Answer:
+    """A failure that the model may react to."""
+    return _answer(call, CallState.FAILED, {"status": "error", "message": told}, TOOL_ERROR)
+
+
+def denial(call: ToolCall, approval: Covering | None, why: str | None) -> Answer:
+    """A call that a person or a rule did not allow."""
+    body: dict[str, JsonValue] = {"status": "denied", "message": why or "the call was not allowed"}
+    if approval is not None and approval.comment:
+        body["reason"] = approval.comment
+    return _answer(call, CallState.DENIED, body, TOOL_DENIED)
+
+
+def _answer(
+    call: ToolCall, state: CallState, output: JsonValue, event: str, patch: dict[str, JsonValue] | None = None
+) -> Answer:
+    content = canonical_json(output)
+    if len(content) > MOST_CHARACTERS:
+        content = content[:MOST_CHARACTERS] + f"… [cut: {len(content)} characters]"
+    tokens = estimated_tokens(content)
+    message = NewMessage(new_id(), Role.TOOL, content, call_id=call.ask.call_id, tokens=tokens)
+    ref = MessageRef(id=message.id, role=Role.TOOL, text=preview(content), tokens=tokens, call_id=call.ask.call_id)
+    outcome = ToolOutcome(call_id=call.ask.call_id, state=state, message=ref, patch=patch or {})
+    shown: dict[str, JsonValue] = {"tool": call.ask.tool, "result": preview(content), "message_id": message.id}
+    return Answer(outcome, message, (NewEvent(event, shown, call.ask.call_id),))

@@ -1,0 +1,237 @@
+"""`tools.run`: one tool call, reserved, done, settled. policy/ledger.py decides; this file acts."""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from pydantic import JsonValue
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities.beating import beating, stop_asked, this_attempt
+from activities.deps import Deps
+from activities.results import Answer, denial, error_answer, settled_answer
+from contracts.activities import RetryClass
+from contracts.agents import EffectClass, ToolCard
+from contracts.errors import Problem
+from contracts.events import TOOL_ERROR, TOOL_EXECUTING
+from contracts.tools import CallState, ToolCall, ToolOutcome
+from perdure.tools import Tool, ToolContext, ToolRefused, ToolResult, ToolUnavailable
+from policy.arguments import schema_fault
+from policy.ledger import Acted, Attempt, Claim, Settle, after_act, claim_tool, reservation_deadline
+from policy.retries import NUMBERS
+from store import tool_calls, working_memory
+from store.database import Connection
+from store.journal import NewEvent, of_pending
+
+_REFUSED = {
+    Claim.STOPPED: Problem(code="stopped", message="the turn was stopped"),
+    Claim.ENDED: Problem(code="turn_ended", message="the turn has ended"),
+    Claim.STALE: Problem(code="stale_attempt", message="a later attempt has claimed this call"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A call that this attempt may do."""
+
+    tool: Tool
+    locked: tool_calls.Locked
+    args: dict[str, JsonValue]
+    epoch: int
+    deadline: datetime
+    attempt: Attempt
+
+    @property
+    def card(self) -> ToolCard:
+        return self.tool.card
+
+
+_ATTEMPTS = NUMBERS[RetryClass.TOOL].maximum_attempts
+
+
+class ToolActivities:
+    """The tool calls of one worker."""
+
+    def __init__(self, deps: Deps) -> None:
+        self._deps = deps
+
+    @activity.defn(name="tools.run")
+    async def run(self, call: ToolCall) -> ToolOutcome:
+        """One tool call.
+
+        Effects: what the tool does, by its class; the key sent out derives from turn and call id.
+        Retry: safe for read, local and keyed; an opaque call that may have been sent is never sent again.
+        """
+        async with beating():
+            outcome = await self._run(call)
+        await self._deps.live.wake(call.address.conversation_id)
+        return outcome
+
+    async def _run(self, call: ToolCall) -> ToolOutcome:
+        attempt = Attempt(*this_attempt())
+        async with self._deps.db.transaction(call.address.tenant_id) as tx:
+            held = await self._claim(tx, call, attempt)
+            if isinstance(held, ToolOutcome):
+                return held
+            if held.card.effect is EffectClass.LOCAL:
+                # Effect and ledger row commit together, or neither does.
+                return await self._act_locally(tx, call, held)
+        return await self._act_outside(call, held)
+
+    async def _claim(self, tx: Connection, call: ToolCall, attempt: Attempt) -> _Held | ToolOutcome:
+        agent = await self._deps.shelf.at(tx, call.agent_id, call.agent_version)
+        card = agent.card(call.ask.tool)
+        locked = await tool_calls.lock(tx, call, card.key_ttl_seconds if card else None)
+        if locked is None:
+            return _problem(call, Problem(code="call_not_planned", message="no model asked for this call"))
+        tool = self._deps.toolbox.find(call.agent_id, call.ask.tool)
+        void = _why_void(locked, card, tool)
+        verdict = claim_tool(locked.gate, locked.row, attempt, allowed=void is None, now=locked.now)
+        if verdict is Claim.REPLAY:
+            return ToolOutcome.model_validate(locked.outcome)
+        if verdict is Claim.UNKNOWN:
+            return await self._unknown(tx, call, locked)
+        if verdict is Claim.DENIED or tool is None or card is None:
+            answer = denial(call, locked.approval, void)
+            await tool_calls.settle(
+                tx, call, locked.row.held.epoch if locked.row.held else 0, *answer.row, list(answer.events)
+            )
+            return answer.outcome
+        if verdict is not Claim.ACT:
+            return _problem(call, _REFUSED[verdict])
+        deadline = reservation_deadline(locked.now, card.timeout_seconds)
+        first = locked.row.held is None
+        events = of_pending(call.events) if first else []
+        events.append(NewEvent(TOOL_EXECUTING, {"tool": card.name, "attempt": attempt.number}, call.ask.call_id))
+        epoch = await tool_calls.reserve(tx, call, locked, attempt, deadline, events)
+        args = locked.approval.args if locked.approval else locked.args
+        return _Held(tool, locked, args, epoch, locked.now + timedelta(seconds=card.timeout_seconds), attempt)
+
+    async def _unknown(self, tx: Connection, call: ToolCall, locked: tool_calls.Locked) -> ToolOutcome:
+        """An earlier attempt may have sent it: record that a person must look."""
+        outcome = ToolOutcome(call_id=call.ask.call_id, state=CallState.OUTCOME_UNKNOWN)
+        if locked.row.state is not CallState.OUTCOME_UNKNOWN and locked.row.held is not None:
+            event = NewEvent(
+                TOOL_ERROR, {"tool": call.ask.tool, "code": "outcome_unknown", "effect": locked.key}, call.ask.call_id
+            )
+            await tool_calls.settle(tx, call, locked.row.held.epoch, CallState.OUTCOME_UNKNOWN, None, None, [event])
+        return outcome
+
+    async def _act_locally(self, tx: Connection, call: ToolCall, held: _Held) -> ToolOutcome:
+        savepoint = tx.transaction()
+        await savepoint.start()
+        try:
+            result = await asyncio.wait_for(
+                held.tool.run(held.args, self._context(call, held, tx)), held.card.timeout_seconds
+            )
+        except (ToolRefused, ToolUnavailable, TimeoutError) as error:
+            await savepoint.rollback()
+            return await self._settle_in(tx, call, held, error_answer(call, _told(error)))
+        except Exception as error:
+            await savepoint.rollback()
+            activity.logger.exception("a local tool raised", extra={"tool": held.card.name})
+            return await self._settle_in(
+                tx, call, held, error_answer(call, f"the tool failed ({type(error).__name__})")
+            )
+        await savepoint.commit()
+        await working_memory.merge(tx, call.address, dict(result.working))
+        return await self._settle_in(tx, call, held, settled_answer(call, held.locked.approval, result))
+
+    async def _act_outside(self, call: ToolCall, held: _Held) -> ToolOutcome:
+        acted, result, told, retry_after = Acted.RETURNED, ToolResult(None), "", None
+        timed_out = False
+        try:
+            async with self._deps.db.transaction(call.address.tenant_id) as tx:
+                if not await tool_calls.still_owned(tx, call, held.epoch):
+                    return _problem(call, _REFUSED[Claim.STALE])
+            result = await asyncio.wait_for(
+                held.tool.run(held.args, self._context(call, held, None)), held.card.timeout_seconds
+            )
+        except ToolRefused as error:
+            acted, told = Acted.REFUSED, error.message
+        except ToolUnavailable as error:
+            acted, told, retry_after = Acted.NOT_SENT, error.message, error.retry_after_seconds
+        except asyncio.CancelledError:
+            if not stop_asked():
+                raise  # this worker drains; the ledger decides what the next attempt may do
+            acted, told = Acted.AMBIGUOUS, "the turn was stopped while the call was under way"
+        except TimeoutError:
+            acted, told, timed_out = Acted.AMBIGUOUS, f"no answer within {held.card.timeout_seconds:g} s", True
+        except Exception as error:
+            acted, told = Acted.AMBIGUOUS, f"the call broke off ({type(error).__name__})"
+            activity.logger.warning("a tool call broke off", exc_info=True, extra={"tool": held.card.name})
+        last = held.attempt.number >= _ATTEMPTS or stop_asked()
+        decided = after_act(held.card.effect, acted, last_attempt=last, timed_out=timed_out)
+        return await self._record(call, held, decided, result, told, retry_after)
+
+    async def _record(
+        self, call: ToolCall, held: _Held, decided: Settle, result: ToolResult, told: str, retry_after: float | None
+    ) -> ToolOutcome:
+        if decided in (Settle.RETRY, Settle.RELEASE):
+            if decided is Settle.RELEASE:
+                async with self._deps.db.transaction(call.address.tenant_id) as tx:
+                    await tool_calls.release(tx, call, held.epoch)
+            delay = timedelta(seconds=min(retry_after, 60.0)) if retry_after else None
+            raise ApplicationError(told, type="tool_unavailable", next_retry_delay=delay)
+        async with self._deps.db.transaction(call.address.tenant_id) as tx:
+            if decided is Settle.OUTCOME_UNKNOWN:
+                event = NewEvent(
+                    TOOL_ERROR,
+                    {"tool": held.card.name, "code": "outcome_unknown", "effect": held.locked.key, "message": told},
+                    call.ask.call_id,
+                )
+                await tool_calls.settle(tx, call, held.epoch, CallState.OUTCOME_UNKNOWN, None, None, [event])
+                return ToolOutcome(call_id=call.ask.call_id, state=CallState.OUTCOME_UNKNOWN)
+            if decided is Settle.FAILED:
+                return await self._settle_in(tx, call, held, error_answer(call, told))
+            await working_memory.merge(tx, call.address, dict(result.working))
+            return await self._settle_in(tx, call, held, settled_answer(call, held.locked.approval, result))
+
+    async def _settle_in(self, tx: Connection, call: ToolCall, held: _Held, answer: Answer) -> ToolOutcome:
+        if await tool_calls.settle(tx, call, held.epoch, *answer.row, list(answer.events)):
+            return answer.outcome
+        return _problem(call, _REFUSED[Claim.STALE])
+
+    def _context(self, call: ToolCall, held: _Held, tx: Connection | None) -> ToolContext:
+        return ToolContext(
+            card=held.card,
+            tenant_id=call.address.tenant_id,
+            turn_id=call.address.turn_id,
+            conversation_id=call.address.conversation_id,
+            call_id=call.ask.call_id,
+            user_id=held.locked.user_id,
+            idempotency_key=held.locked.key,
+            deadline=held.deadline,
+            http=self._deps.toolbox.http,
+            state=call.ask.state,
+            transaction=tx,
+            secrets=self._deps.toolbox.secrets_for(held.tool),
+        )
+
+
+def _why_void(locked: tool_calls.Locked, card: ToolCard | None, tool: Tool | None) -> str | None:
+    """Why this call may not run as it stands, or None where it may: approval, version, digest and schema."""
+    if card is None or tool is None:
+        return "this worker has no such tool"
+    if tool.card.version != locked.tool_version:
+        return "the tool has changed since the call was made"
+    if not card.needs_approval and locked.approval is None:
+        return None
+    approval = locked.approval
+    if approval is None:
+        return "the call needs an approval and has none"
+    if approval.status not in ("approved", "edited", "reserved"):
+        return f"the approval is {approval.status}"
+    if not approval.intact or approval.tool_version != tool.card.version:
+        return "the approval is for another call than this one"
+    fault = schema_fault(approval.args, tool.card.parameters)
+    return f"the approved arguments do not fit any more: {fault}" if fault else None
+
+
+def _told(error: Exception) -> str:
+    return error.message if isinstance(error, ToolRefused | ToolUnavailable) else "the tool took too long"
+
+
+def _problem(call: ToolCall, problem: Problem) -> ToolOutcome:
+    return ToolOutcome(call_id=call.ask.call_id, state=CallState.PLANNED, problem=problem)

@@ -1,0 +1,95 @@
+"""A topology as others see it: a JSON manifest, and its picture drawn from that manifest (S1-05, O-9).
+
+Both come from the value that is compiled, so what a page shows and what runs cannot drift apart.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pydantic import JsonValue
+
+from graph.spec import START, Edge, Fork, Goto, Join, NodeSpec, Sub, Switch, Topology
+
+ENTRY_KIND: Final = "ENTRY"
+"""The kind of every edge out of START; the word is S1's (S1-03)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One edge, from one node to one node."""
+
+    source: str
+    target: str
+    form: str
+    """`entry`, `goto`, `switch`, `fork` or `join`."""
+    label: str = ""
+    """For an entry its name, for a switch the router's label."""
+    kind: str = ""
+    condition: str = ""
+    optional: bool = False
+    """A branch that runs only when it is wanted."""
+    deferred: bool = False
+    """Into a join that waits for what was scheduled."""
+
+
+def manifest_of(topology: Topology) -> dict[str, JsonValue]:
+    """The manifest of a topology: JSON, in the topology's own order, nested topologies inside their node."""
+    return {
+        "name": topology.name,
+        "version": topology.version,
+        "entries": dict(topology.entries),
+        "nodes": [_node(node) for node in topology.nodes],
+        "edges": [_line(line) for line in lines_of(topology)],
+        "limits": {topology.limits.steps_setting: topology.limits.steps, **topology.limits.counted},
+        "statuses": {status: meaning.value for status, meaning in topology.statuses.items()},
+        "state": {one.name: one.reducer.name for one in topology.state.fields},
+    }
+
+
+def lines_of(topology: Topology) -> tuple[Line, ...]:
+    """Every edge of a topology as single lines, entries first."""
+    entries = [Line(START, node, "entry", name, ENTRY_KIND) for name, node in topology.entries.items()]
+    return (*entries, *(line for edge in topology.edges for line in _lines(edge)))
+
+
+def _lines(edge: Edge) -> Iterator[Line]:
+    match edge:
+        case Goto():
+            yield Line(edge.source, edge.target, "goto", kind=edge.kind, condition=edge.condition)
+        case Join():
+            for source in edge.sources:
+                line = Line(source, edge.target, "join", kind=edge.kind, condition=edge.condition)
+                yield replace(line, deferred=edge.deferred)
+        case Fork():
+            for head in edge.heads:
+                line = Line(edge.source, head, "fork", kind=edge.kind, condition=edge.condition)
+                yield replace(line, optional=head in edge.optional)
+        case Switch():
+            for label, way in edge.targets.items():
+                kind, condition = edge.kinds.get(label, ""), edge.conditions.get(label, "")
+                if isinstance(way, Fork):
+                    yield from (
+                        replace(line, label=label, kind=line.kind or kind, condition=line.condition or condition)
+                        for line in _lines(way)
+                    )
+                else:
+                    yield Line(edge.source, way, "switch", label, kind, condition)
+
+
+def _node(node: NodeSpec) -> dict[str, JsonValue]:
+    shown: dict[str, JsonValue] = {"id": node.id, "purpose": node.purpose, "pauses": node.pauses, "limit": node.limit}
+    return shown | {"sub": manifest_of(node.run.topology)} if isinstance(node.run, Sub) else shown
+
+
+def _line(line: Line) -> dict[str, JsonValue]:
+    return {
+        "source": line.source,
+        "target": line.target,
+        "form": line.form,
+        "label": line.label,
+        "kind": line.kind,
+        "condition": line.condition,
+        "optional": line.optional,
+        "deferred": line.deferred,
+    }

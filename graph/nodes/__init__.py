@@ -1,0 +1,1 @@
+"""Node parts that topologies share."""

@@ -1,0 +1,52 @@
+"""Reading typed values out of a state, which holds plain JSON."""
+
+from contracts.agents import TurnPlan
+from contracts.errors import Problem
+from contracts.messages import CallRef, MessageRef
+from contracts.people import RequestRef
+from contracts.turns import Limits
+from graph.spec import State
+
+
+def messages_of(state: State) -> list[MessageRef]:
+    """This turn's messages."""
+    found = state["messages"]
+    return [MessageRef.model_validate(each) for each in found] if isinstance(found, list) else []
+
+
+def plan_of(state: State) -> TurnPlan:
+    """The plan that the turn pinned."""
+    return TurnPlan.model_validate(state["plan"])
+
+
+def calls_of(state: State, name: str = "pending_tool_calls") -> list[CallRef]:
+    """The calls of a round that is to run."""
+    found = state[name]
+    return [CallRef.model_validate(each) for each in found] if isinstance(found, list) else []
+
+
+def requests_of(state: State, name: str) -> list[RequestRef]:
+    """Requests that a state refers to."""
+    found = state[name]
+    return [RequestRef.model_validate(each) for each in found] if isinstance(found, list) else []
+
+
+def number_of(state: State, name: str) -> int:
+    """A counter."""
+    found = state[name]
+    return found if isinstance(found, int) else 0
+
+
+def error_of(state: State) -> Problem | None:
+    """The problem that ends the run, if there is one."""
+    found = state["error"]
+    return Problem.model_validate(found) if found else None
+
+
+def limits_of(state: State) -> Limits:
+    """The budget in a state."""
+    return Limits(
+        max_tokens=number_of(state, "max_tokens"),
+        max_cost_microusd=number_of(state, "max_cost_microusd"),
+        max_iterations=number_of(state, "max_iterations"),
+    )

@@ -1,0 +1,1 @@
+"""The topologies that ship, one package each: spec (nodes and edges), routes, state."""

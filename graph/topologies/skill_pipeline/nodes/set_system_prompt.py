@@ -1,0 +1,39 @@
+"""system_prompt_node: persona, user block and budget of this turn (S0-17, S0-18, S0-24). The texts stay outside."""
+
+from dataclasses import dataclass
+
+from contracts.messages import Patch
+from graph.nodes.call_model import ended_by
+from graph.ports import Ports
+from graph.spec import State
+from graph.topologies.skill_pipeline.state import INITIAL
+
+
+@dataclass(frozen=True, slots=True)
+class SetSystemPrompt:
+    """Start a fresh turn from the plan that it pinned."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """The prompt is named here and assembled where the model is called."""
+        patch: Patch = {
+            "llm_phase": INITIAL,
+            "skill_injection_done": False,
+            "selected_skill_ids": [],
+            "status": "running",
+        }
+        context = await ports.memory.load()
+        if context.problem is not None:
+            return patch | {"error": context.problem.model_dump(mode="json"), "status": ended_by(context.problem)}
+        if context.plan is None:
+            return patch
+        return patch | {
+            "plan": context.plan.model_dump(mode="json"),
+            "agent_id": context.plan.agent_id,
+            "agent_type": context.plan.agent_id,
+            "system_prompt": context.plan.persona_key,
+            "user": {"name": context.user_name or "user", "role": context.user_role},
+            "metadata": context.metadata,
+            "max_tokens": context.plan.limits.max_tokens,
+            "max_cost_microusd": context.plan.limits.max_cost_microusd,
+            "max_iterations": context.plan.limits.max_iterations,
+        }

@@ -1,0 +1,115 @@
+"""What one stack consists of, as a value: the data folder, the port, the commands, the environment they get.
+
+Commands are data, so that a test starts a stack of its own small programs through the very same code.
+"""
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from local.errors import StackError
+
+Routing = Literal["compact", "spread"]
+_ROUTINGS: dict[str, Routing] = {"compact": "compact", "spread": "spread"}
+
+ROOT = Path(__file__).parents[1]
+"""Where the program's modules and worker.py lie."""
+_DEFAULT_PORT = 8080
+_PYTHON = sys.executable
+_COMPACT_QUEUES = ("turns", "llm")
+_SPREAD_QUEUES = (*_COMPACT_QUEUES, "tools", "memory", "approvals")
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One process of the program itself."""
+
+    role: str
+    """Its name in run.json."""
+    command: tuple[str, ...]
+    ready: Literal["http", "file"] = "file"
+    """`http`: GET /readyz on the API's port answers 200; `file`: it writes the file named by PERDURE_READY_FILE."""
+
+
+def default_programs(routing: Routing) -> tuple[Program, ...]:
+    """The API, a worker for each queue that the routing uses, and the relay."""
+    worker = (_PYTHON, str(ROOT / "worker.py"))
+    queues = _SPREAD_QUEUES if routing == "spread" else _COMPACT_QUEUES
+    return (
+        Program("api", (_PYTHON, "-m", "api"), ready="http"),
+        *(Program(f"worker-{queue}", (*worker, "--queues", queue)) for queue in queues),
+        Program("worker-relay", (*worker, "--relay")),
+    )
+
+
+def shipped_apps() -> tuple[Path, ...]:
+    """The app folders that come with Perdure."""
+    return tuple(sorted(path for path in (ROOT / "apps").glob("*") if path.is_dir()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackConfig:
+    """Everything `run_stack` needs."""
+
+    home: Path
+    """The data folder."""
+    port: int = _DEFAULT_PORT
+    """The API's port on 127.0.0.1."""
+    environ: Mapping[str, str] = field(repr=False)
+    """What the programs inherit, and where the replaced parts are named."""
+    routing: Routing = "compact"
+    app_dirs: tuple[Path, ...] = ()
+    """The user's app folders, beside the shipped ones."""
+    companion_apps: tuple[Path, ...] = ()
+    """The app folders whose companions are started."""
+    prepare: tuple[str, ...] | None = (_PYTHON, "-m", "store.prepare")
+    """Run once before the programs; its last line on stdout is JSON with the local tokens."""
+    programs: tuple[Program, ...] = ()
+    pages: tuple[tuple[str, str], ...] = (("API docs", "/docs"),)
+    """What to print beside the API's own address: a label and a path."""
+    drain_seconds: float = 30.0
+    """How long a program may finish its work after SIGTERM."""
+
+    @classmethod
+    def from_env(
+        cls,
+        app_dirs: Sequence[str | Path] = (),
+        routing: str | None = None,
+        *,
+        environ: Mapping[str, str] | None = None,
+    ) -> "StackConfig":
+        """The stack that PERDURE_HOME, PERDURE_PORT, PERDURE_APP and PERDURE_ROUTING describe.
+
+        The process's own environment is read here and nowhere else in this package; `app_dirs` come after those of
+        PERDURE_APP, `routing` wins over PERDURE_ROUTING.
+
+        Raises: StackError that names the variable to correct.
+        """
+        env = dict(os.environ if environ is None else environ)
+        named_routing = routing or env.get("PERDURE_ROUTING") or "compact"
+        chosen = _ROUTINGS.get(named_routing)
+        if chosen is None:
+            raise StackError(f"PERDURE_ROUTING is {named_routing!r}; it must be one of {', '.join(_ROUTINGS)}")
+        named = [part for part in env.get("PERDURE_APP", "").split(os.pathsep) if part]
+        apps = tuple(Path(part).expanduser().absolute() for part in (*named, *app_dirs))
+        for app in apps:
+            if not app.is_dir():
+                raise StackError(f"the app folder {app} does not exist")
+        return cls(
+            home=Path(env.get("PERDURE_HOME") or ".perdure").expanduser().absolute(),
+            port=_port(env.get("PERDURE_PORT") or str(_DEFAULT_PORT)),
+            environ=env,
+            routing=chosen,
+            app_dirs=apps,
+            companion_apps=(*shipped_apps(), *apps),
+            programs=default_programs(chosen),
+        )
+
+
+def _port(text: str) -> int:
+    if not text.isdigit() or not 0 < int(text) < 65_536:
+        raise StackError(f"PERDURE_PORT is {text!r}; it must be a port number")
+    return int(text)

@@ -1,0 +1,124 @@
+"""The data folder: where everything of one stack lies, and who holds it.
+
+Invariants: one supervisor at a time (an flock, so a killed holder frees it); every file with a secret has mode 0600
+and is replaced whole, never written in place.
+"""
+
+import fcntl
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from local.errors import AlreadyRunning, StackError
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Paths inside one data folder (`PERDURE_HOME`)."""
+
+    root: Path
+
+    @property
+    def run_file(self) -> Path:
+        """`run.json`: addresses, pids and tokens while the stack is up."""
+        return self.root / "run.json"
+
+    @property
+    def secrets_file(self) -> Path:
+        return self.root / "secrets.json"
+
+    @property
+    def ports_file(self) -> Path:
+        return self.root / "ports.json"
+
+    @property
+    def roster_file(self) -> Path:
+        """Which processes this stack started, for the next start to clear away."""
+        return self.root / "children.json"
+
+    @property
+    def postgres(self) -> Path:
+        return self.root / "pg"
+
+    @property
+    def valkey(self) -> Path:
+        return self.root / "valkey"
+
+    @property
+    def temporal_db(self) -> Path:
+        return self.root / "temporal.db"
+
+    def log(self, role: str) -> Path:
+        """Every line of one child, whatever the terminal showed of it."""
+        return self.root / "logs" / f"{role}.log"
+
+    def ready_file(self, role: str) -> Path:
+        """Written by a worker when it polls."""
+        return self.root / "ready" / role
+
+    def companion(self, name: str) -> Path:
+        """A companion's own data, which Perdure never reads."""
+        return self.root / "companions" / name
+
+
+def open_home(root: Path) -> Home:
+    """The data folder, made if it is missing.
+
+    Raises: StackError when nothing can be written there.
+    """
+    home = Home(root.absolute())
+    try:
+        if not home.root.is_dir():
+            # Postgres refuses to run as root, so root's folder lets another user pass through to `pg`, which is 0700.
+            home.root.mkdir(parents=True, mode=0o711 if os.geteuid() == 0 else 0o700)
+        for name in ("logs", "ready", "companions"):
+            (home.root / name).mkdir(mode=0o700, exist_ok=True)
+        with tempfile.TemporaryFile(dir=home.root):
+            pass
+    except OSError as error:
+        raise StackError(
+            f"cannot write in the data folder {home.root}: {error.strerror}; set PERDURE_HOME to a folder you own"
+        ) from error
+    return home
+
+
+@contextmanager
+def hold(home: Home) -> Iterator[None]:
+    """Be the only supervisor of this folder until the block ends, or the process does.
+
+    Raises: AlreadyRunning, with the address of the one that runs.
+    """
+    descriptor = os.open(home.root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AlreadyRunning(_who_runs(home)) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _who_runs(home: Home) -> str:
+    api = None
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        api = json.loads(home.run_file.read_text())["api"]
+    if api:
+        return f"already running at {api} (data folder {home.root}); stop it with Ctrl-C in its terminal"
+    return f"another stack is starting or stopping in {home.root}; wait for it, or set PERDURE_HOME to another folder"
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace `path` by `text` in one step, readable by its owner only; survives a power cut once it returns."""
+    fresh = path.with_name(path.name + ".new")
+    fresh.unlink(missing_ok=True)
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    fresh.replace(path)

@@ -1,0 +1,147 @@
+"""The three data parts, embedded or replaced, and what the programs are told about them.
+
+Postgres, Valkey and Temporal start at the same time and know nothing of each other.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from local import postgres, postgres_cluster, temporal_server, valkey
+from local.credentials import load_credentials
+from local.external import external_postgres, external_temporal, must_answer
+from local.home import Home
+from local.ports import PortBook
+from local.postgres import PostgresAddress
+from local.postgres_user import choose_launch
+from local.supervisor import Supervisor, together
+from local.temporal_binary import find_temporal
+from local.temporal_build import built
+from local.temporal_download import downloaded
+from local.temporal_server import TemporalAddress
+from local.wheels import postgres_install, valkey_server
+
+ALL_PARTS = frozenset({"postgres", "valkey", "temporal"})
+
+_OURS = ("DATABASE_URL", "DATABASE_OWNER_URL", "DATABASE_RELAY_URL", "DATABASE_ADMIN_URL", "REDIS_URL")
+
+
+@dataclass(frozen=True, slots=True)
+class DataParts:
+    """Where the data parts are; None for a part that was not asked for."""
+
+    postgres: PostgresAddress | None = None
+    redis_url: str | None = None
+    temporal: TemporalAddress | None = None
+    temporal_is_embedded: bool = True
+    pids: Callable[[], Mapping[str, int]] = dict
+    """The live processes of the embedded parts, by role."""
+
+    def environ(self, base: Mapping[str, str]) -> dict[str, str]:
+        """`base` with the addresses as the programs expect them; the superuser's is not among them."""
+        kept = {name: value for name, value in base.items() if name not in _OURS}
+        if self.postgres is not None:
+            kept["DATABASE_URL"] = self.postgres.app
+            kept["DATABASE_OWNER_URL"] = self.postgres.owner
+            kept["DATABASE_RELAY_URL"] = self.postgres.relay
+        if self.redis_url is not None:
+            kept["REDIS_URL"] = self.redis_url
+        if self.temporal is not None:
+            if self.temporal_is_embedded:
+                # Left-over TLS or key settings, or a profile file, must not reach clients of the embedded server.
+                kept = {name: value for name, value in kept.items() if not name.startswith("TEMPORAL_")}
+                kept["TEMPORAL_CONFIG_FILE"] = os.devnull
+            kept["TEMPORAL_ADDRESS"] = self.temporal.address
+            kept["TEMPORAL_NAMESPACE"] = self.temporal.namespace
+            kept["PERDURE_TEMPORAL_UI"] = self.temporal.ui or ""
+        return kept
+
+    def admin_environ(self, base: Mapping[str, str]) -> dict[str, str]:
+        """The same with the superuser's connection string, for the prepare step alone."""
+        admin = {} if self.postgres is None else {"DATABASE_ADMIN_URL": self.postgres.admin}
+        return {**self.environ(base), **admin}
+
+
+async def start_data(
+    supervisor: Supervisor,
+    home: Home,
+    book: PortBook,
+    environ: Mapping[str, str],
+    *,
+    parts: frozenset[str] = ALL_PARTS,
+    overridable: bool,
+    when_stores_answer: Callable[[DataParts], Awaitable[None]] | None = None,
+) -> DataParts:
+    """Start the parts at once; `overridable` lets the environment replace them.
+
+    `when_stores_answer` runs once Postgres and Valkey are ready and all addresses are known, beside Temporal's start.
+
+    Raises: StackError.
+    """
+    credentials = load_credentials(home)
+    console = supervisor.console
+    began = time.monotonic()
+    temporal_known: asyncio.Future[tuple[TemporalAddress, bool] | None] = asyncio.get_running_loop().create_future()
+    started = DataParts()
+
+    async def start_temporal() -> None:
+        if "temporal" not in parts:
+            temporal_known.set_result(None)
+            return
+        outside = await asyncio.to_thread(external_temporal, environ) if overridable else None
+        if outside is not None:
+            temporal_known.set_result((outside, False))
+            await must_answer("TEMPORAL_ADDRESS", outside.address)
+            console.part("temporal", "yours", detail=outside.address)
+            return
+        ports = temporal_server.take_ports(book)
+        temporal_known.set_result((temporal_server.address(ports), True))
+        sources = {"download": downloaded(environ), "build": built(environ)}
+        program = await find_temporal(environ, console, sources)
+        await supervisor.launch(temporal_server.child_spec(home, program.path, ports), began)
+
+    async def start_postgres() -> PostgresAddress | None:
+        if "postgres" not in parts:
+            return None
+        outside = external_postgres(environ) if overridable else None
+        if outside is not None:
+            await must_answer("DATABASE_URL", outside.app)
+            console.part("postgres", "yours", detail="DATABASE_URL")
+            return outside
+        postgres_cluster.check_cluster(home.postgres)
+        launch = await asyncio.to_thread(choose_launch, postgres_install(), home.root)
+        await postgres_cluster.make_ready(home, launch, credentials)
+        port = book.take("postgres")
+        await supervisor.launch(postgres.child_spec(home, launch, port), began)
+        return postgres.address(port, credentials)
+
+    async def start_valkey() -> str | None:
+        if "valkey" not in parts:
+            return None
+        outside = environ.get("REDIS_URL") if overridable else None
+        if outside:
+            await must_answer("REDIS_URL", outside)
+            console.part("valkey", "yours", detail="REDIS_URL")
+            return outside
+        port = book.take("valkey")
+        await supervisor.launch(valkey.child_spec(home, valkey_server(), port, credentials.valkey), began)
+        return valkey.url(port, credentials.valkey)
+
+    async def start_stores() -> None:
+        nonlocal started
+        database, redis_url = await together(start_postgres(), start_valkey())
+        temporal = await temporal_known
+        started = DataParts(
+            postgres=database,
+            redis_url=redis_url,
+            temporal=temporal[0] if temporal else None,
+            temporal_is_embedded=temporal[1] if temporal else True,
+            pids=supervisor.pids,
+        )
+        if when_stores_answer is not None:
+            await when_stores_answer(started)
+
+    await together(start_temporal(), start_stores())
+    return started

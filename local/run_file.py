@@ -1,0 +1,41 @@
+"""`run.json`: what is where while the stack is up, for the command line, the demo and outside checks (api.md).
+
+Invariants: mode 0600 (it holds tokens); replaced whole; there from the moment that everything is healthy until
+everything has ended.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from local.home import write_private
+
+
+@dataclass(frozen=True, slots=True)
+class RunFile:
+    """The part of run.json that stays the same while the stack is up."""
+
+    path: Path
+    addresses: Mapping[str, str | None]
+    """`api`, `temporal`, `temporal_ui`, `temporal_metrics`, `postgres`, `redis`."""
+    tokens: Mapping[str, str] = field(repr=False)
+    companions: Mapping[str, str]
+    supervisor_pid: int
+    routing: str
+
+    def write(self, pids: Mapping[str, int], ready: list[str]) -> None:
+        """Write it with the live processes and those of them that are ready."""
+        content = {
+            **self.addresses,
+            "pids": dict(pids),
+            "tokens": dict(self.tokens),
+            "ready": ready,
+            "companions": dict(self.companions),
+            "supervisor": self.supervisor_pid,
+            "routing": self.routing,
+        }
+        write_private(self.path, json.dumps(content, indent=2) + "\n")
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)

@@ -1,0 +1,186 @@
+"""The two ways to run: the whole stack in the foreground (`perdure up`), or the data parts alone (tests, benchmark).
+
+Order of starting: Postgres, Valkey, Temporal and the companions at once; the prepare step as soon as the two stores
+answer; the programs when all of that is done. Order of stopping: programs, companions, Temporal, Valkey, Postgres.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from local import companions, programs
+from local.config import ROOT, StackConfig
+from local.console import Console
+from local.errors import StackError
+from local.home import Home, hold, open_home
+from local.parts import ALL_PARTS, DataParts, start_data
+from local.ports import HOST, PortBook, is_free
+from local.run_file import RunFile
+from local.supervisor import Supervisor, together
+
+_PREPARE_SECONDS = 120.0
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@asynccontextmanager
+async def embedded(
+    home: str | Path,
+    parts: frozenset[str] | set[str] = ALL_PARTS,
+    *,
+    environ: Mapping[str, str] | None = None,
+    console: Console | None = None,
+) -> AsyncIterator[DataParts]:
+    """The data parts alone, kept running until the block ends; never replaced by the environment.
+
+    Enter it from a thread that lives until its end: the kernel ends the parts with that thread.
+
+    Raises: StackError.
+    """
+    given = StackConfig.from_env(environ=environ).environ
+    opened = open_home(Path(home))
+    with hold(opened):
+        supervisor = Supervisor(opened, console or Console(None))
+        try:
+            book = PortBook(opened.ports_file)
+            yield await start_data(supervisor, opened, book, given, parts=frozenset(parts), overridable=False)
+        finally:
+            await supervisor.stop()
+
+
+async def run_stack(config: StackConfig) -> int:
+    """Run everything until Ctrl-C or SIGTERM; a second one kills. The exit code of `perdure up`.
+
+    Raises: StackError when it cannot start; all that did start has been stopped by then.
+    """
+    console = Console(sys.stdout, config.environ)
+    home = open_home(config.home)
+    stop, hurry = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            hurry.set()
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    with hold(home):
+        home.run_file.unlink(missing_ok=True)  # of a supervisor that was killed
+        for number in _STOP_SIGNALS:
+            loop.add_signal_handler(number, on_signal)
+        console.say(f"Perdure, data in {home.root}")
+        supervisor = Supervisor(home, console)
+        try:
+            await _until(stop, _bring_up(config, home, supervisor))
+            await _until(stop, supervisor.watch())
+        finally:
+            await _wind_down(home, supervisor, hurry)
+            for number in _STOP_SIGNALS:
+                loop.remove_signal_handler(number)
+    return 130 if hurry.is_set() else 0
+
+
+async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
+    """Do the work, or leave it when `stop` is set."""
+    task = asyncio.create_task(work)
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            await task
+    finally:
+        stopped.cancel()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _wind_down(home: Home, supervisor: Supervisor, hurry: asyncio.Event) -> None:
+    if not supervisor.children:
+        return
+    began = time.monotonic()
+    supervisor.console.say()
+    supervisor.console.say("Stopping; once more Ctrl-C kills.")
+    await supervisor.stop(hurry)
+    home.run_file.unlink(missing_ok=True)  # last: while it is there, something of this stack may still run
+    took = time.monotonic() - began
+    supervisor.console.say(f"Stopped in {took:.1f} s. The data stays in {home.root}.")
+
+
+async def _bring_up(config: StackConfig, home: Home, supervisor: Supervisor) -> None:
+    """From nothing to everything healthy, with run.json written.
+
+    Raises: StackError.
+    """
+    began = time.monotonic()
+    if not is_free(config.port):
+        raise StackError(
+            f"port {config.port} is taken on {HOST}; stop what uses it, or set PERDURE_PORT to another one"
+        )
+    book = PortBook(home.ports_file)
+    declared = companions.read_all(config.companion_apps)
+    ports = {companion.name: companions.take_port(book, companion) for _, companion in declared}
+    urls = {companion.name: companions.url(ports[companion.name]) for _, companion in declared}
+    url_environ = {companion.url_env: urls[companion.name] for _, companion in declared}
+    tokens: dict[str, str] = {}
+
+    async def prepare(data: DataParts) -> None:
+        if config.prepare is None:
+            return
+        environ = programs.environment(config, home, data.admin_environ(config.environ), url_environ)
+        lines = await supervisor.run_once("prepare", config.prepare, environ, ROOT, _PREPARE_SECONDS)
+        tokens.update(programs.tokens_from(lines, home.log("prepare")))
+
+    data_and_companions = await together(
+        start_data(supervisor, home, book, config.environ, overridable=True, when_stores_answer=prepare),
+        *(
+            supervisor.launch(companions.child_spec(home, app, companion, ports[companion.name], config.environ))
+            for app, companion in declared
+        ),
+    )
+    data: DataParts = data_and_companions[0]
+    environ = programs.environment(config, home, data.environ(config.environ), url_environ)
+    await together(
+        *(supervisor.launch(programs.child_spec(config, home, program, environ)) for program in config.programs)
+    )
+    run_file = RunFile(
+        path=home.run_file,
+        addresses=_addresses(config, data),
+        tokens=tokens,
+        companions=urls,
+        supervisor_pid=os.getpid(),
+        routing=config.routing,
+    )
+    supervisor.on_change = lambda: run_file.write(supervisor.pids(), supervisor.ready_roles())
+    supervisor.on_change()
+    _welcome(config, data, tokens, supervisor.console, time.monotonic() - began)
+
+
+def _addresses(config: StackConfig, data: DataParts) -> dict[str, str | None]:
+    temporal, postgres = data.temporal, data.postgres
+    return {
+        "api": f"http://{HOST}:{config.port}",
+        "temporal": temporal.address if temporal else None,
+        "temporal_ui": temporal.ui if temporal else None,
+        "temporal_metrics": temporal.metrics if temporal else None,
+        "postgres": postgres.app if postgres else None,
+        "redis": data.redis_url,
+    }
+
+
+def _welcome(config: StackConfig, data: DataParts, tokens: Mapping[str, str], console: Console, seconds: float) -> None:
+    """What a newcomer needs next: the addresses and the tokens."""
+    api = f"http://{HOST}:{config.port}"
+    console.say(f"Everything is up after {seconds:.1f} s. Ctrl-C stops it; the data stays.")
+    console.say()
+    rows = [("API", api), *((label, api + path) for label, path in config.pages)]
+    if data.temporal is not None and data.temporal.ui:
+        rows.append(("Temporal UI", data.temporal.ui))
+    rows += [(f"{role} token", token) for role, token in tokens.items()]
+    width = max(len(label) for label, _ in rows)
+    for label, value in rows:
+        console.say(f"  {label:<{width}}   {value}")
+    console.say()

@@ -1,0 +1,136 @@
+"""All children of one stack: launched, listed, and stopped in the order of their ranks.
+
+Invariants: every child ever launched is stopped by `stop`; the roster on disk names each live child from the moment it
+exists; the terminal gets one line for each part that becomes ready.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from local.child import Child, ChildSpec
+from local.console import Console
+from local.errors import StackError
+from local.home import Home
+from local.lines import read_lines
+from local.log_file import LogFile
+from local.roster import Roster, sweep
+from local.spawn import describe_exit, kill_group, spawn
+
+
+class Supervisor:
+    """Owns the children of one data folder; made by the holder of that folder."""
+
+    def __init__(self, home: Home, console: Console) -> None:
+        self.console = console
+        self.home = home
+        self.children: dict[str, Child] = {}
+        self.on_change: Callable[[], None] | None = None
+        """Called after each start, readiness and end of a child."""
+        self._stopping = False
+        found = sweep(home.roster_file)
+        if found:
+            console.say(f"  cleared away what an earlier run left: {', '.join(found)}")
+        self._roster = Roster(home.roster_file)
+
+    async def launch(self, spec: ChildSpec, began: float | None = None) -> None:
+        """Start a child, wait until it is ready and say so; from then on it is kept running.
+
+        `began` (monotonic) is when the work for it began, where its start needed preparations.
+
+        Raises: StackError when it does not become ready.
+        """
+        if spec.role in self.children:
+            raise StackError(f"two processes want to be called {spec.role}")
+        child = Child(spec, self.console, self._changed)
+        self.children[spec.role] = child
+        began = time.monotonic() if began is None else began
+        await child.start()
+        self.console.part(spec.role, "ready", time.monotonic() - began, spec.detail)
+
+    async def run_once(
+        self, role: str, command: tuple[str, ...], environ: Mapping[str, str], cwd: Path, seconds: float
+    ) -> list[str]:
+        """Run a command to its end and return the lines of its stdout, which are shown and kept nowhere.
+
+        Raises: StackError when it fails or takes longer than `seconds`.
+        """
+        began = time.monotonic()
+        log = LogFile(self.home.log(role))
+        try:
+            process = await spawn(command, environ=environ, cwd=cwd, split_output=True)
+        except OSError as error:
+            raise StackError(f"{role} cannot be started: {command[0]}: {error.strerror}") from error
+        assert process.stdout is not None and process.stderr is not None
+        lines: list[str] = []
+
+        async def keep(stream: asyncio.StreamReader) -> None:
+            async for line in read_lines(stream):
+                lines.append(line)
+
+        async def show(stream: asyncio.StreamReader) -> None:
+            async for line in read_lines(stream):
+                log.write(line)
+                self.console.child(role, line)
+
+        try:
+            async with asyncio.timeout(seconds):
+                await asyncio.gather(keep(process.stdout), show(process.stderr), process.wait())
+        except TimeoutError:
+            raise StackError(f"{role} took longer than {seconds:.0f} s (log: {self.home.log(role)})") from None
+        finally:
+            kill_group(process.pid)
+            await process.wait()
+            log.close()
+        if process.returncode:
+            said = next((line.strip() for line in reversed(log.tail) if line.strip()), "it said nothing")
+            raise StackError(
+                f"{role} failed ({describe_exit(process.returncode)}): {said} (log: {self.home.log(role)})"
+            )
+        self.console.part(role, "done", time.monotonic() - began)
+        return lines
+
+    def pids(self) -> dict[str, int]:
+        """The live processes by role."""
+        return {role: child.pid for role, child in self.children.items() if child.pid is not None}
+
+    def ready_roles(self) -> list[str]:
+        return [role for role, child in self.children.items() if child.ready]
+
+    async def watch(self) -> None:
+        """Return only by raising what ended a child for good; children that merely die are started again."""
+        await asyncio.gather(*(child.failed() for child in self.children.values()))
+        await asyncio.get_running_loop().create_future()
+
+    async def stop(self, hurry: asyncio.Event | None = None) -> None:
+        """End all children, rank after rank; once `hurry` is set, all that is left at once by SIGKILL."""
+        self._stopping = True
+        ranked = sorted(self.children.values(), key=lambda child: child.spec.stop_rank)
+        for _, rank in groupby(ranked, key=lambda child: child.spec.stop_rank):
+            await asyncio.gather(*(child.stop(hurry) for child in rank))
+
+    def _changed(self, child: Child) -> None:
+        try:
+            if child.pid is None:
+                self._roster.remove(child.spec.role)
+            elif not child.ready:
+                self._roster.add(child.spec.role, child.pid, child.spec.death_signal)
+            if self.on_change is not None and not self._stopping:
+                self.on_change()
+        except OSError as error:  # a full disk must not end what still runs
+            self.console.say(f"  cannot write in {self.home.root}: {error.strerror}")
+
+
+async def together(*work: Coroutine[Any, Any, Any]) -> list[Any]:
+    """Run all of it at once, results in order; the first failure cancels the rest and is the one that is raised."""
+    tasks = [asyncio.create_task(item) for item in work]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

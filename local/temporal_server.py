@@ -1,0 +1,122 @@
+"""The embedded Temporal server: `temporal server start-dev` on a SQLite file in the data folder.
+
+Invariants: histories survive kill -9 of the server (WAL; `synchronous=normal` may lose the last moments in a power cut,
+never the file); every setting that a measured figure rests on is in this file.
+"""
+
+import json
+import re
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from local.child import ChildSpec
+from local.home import Home
+from local.ports import HOST, PortBook
+from local.probes import http_get
+
+NAMESPACE = "default"
+STOP_RANK = 2
+
+SEARCH_ATTRIBUTES = ("PerdureTenant", "PerdureAgent", "PerdureConversation", "PerdureStatus")
+"""All of type Keyword; they persist with the file, registering them again is harmless."""
+
+DYNAMIC_CONFIG = {
+    # The dev server polls these queues slowly: a turn of nine activities took 550 ms before, 72 ms after.
+    "history.transferProcessorMaxPollRPS": 2000,
+    "history.timerProcessorMaxPollRPS": 2000,
+    "history.visibilityProcessorMaxPollRPS": 2000,
+    "matching.numTaskqueueReadPartitions": 1,
+    "matching.numTaskqueueWritePartitions": 1,
+    # Limits meant for many tenants on one cluster; here they would only slow one person down.
+    "frontend.rps": 10_000,
+    "frontend.namespaceRPS": 10_000,
+    "matching.rps": 20_000,
+    "history.rps": 20_000,
+    # Activities on the workflow's own queue start with the workflow task's answer: 0.70 of the CPU of a turn.
+    "system.enableActivityEagerExecution": True,
+}
+_SQLITE_PRAGMAS = ("journal_mode=wal", "synchronous=normal")
+_SHOWN = re.compile(r"level=(WARN|ERROR|FATAL)|^(panic:|Error:|error:)|\[FATAL\]")
+
+
+@dataclass(frozen=True, slots=True)
+class TemporalAddress:
+    """Where a Temporal server is reached."""
+
+    address: str
+    """host:port of the gRPC frontend."""
+    namespace: str
+    ui: str | None
+    """The Web UI, where it is known."""
+    metrics: str | None
+    """The server's own Prometheus page: frontend requests by operation are counted there."""
+
+
+@dataclass(frozen=True, slots=True)
+class TemporalPorts:
+    """The four ports of one dev server."""
+
+    frontend: int
+    ui: int
+    http: int
+    metrics: int
+
+
+def take_ports(book: PortBook) -> TemporalPorts:
+    """This data folder's ports for Temporal."""
+    return TemporalPorts(
+        frontend=book.take("temporal"),
+        ui=book.take("temporal_ui"),
+        http=book.take("temporal_http"),
+        metrics=book.take("temporal_metrics"),
+    )
+
+
+def address(ports: TemporalPorts) -> TemporalAddress:
+    """What the programs and a person need to know of it."""
+    return TemporalAddress(
+        address=f"{HOST}:{ports.frontend}",
+        namespace=NAMESPACE,
+        ui=f"http://{HOST}:{ports.ui}",
+        metrics=f"http://{HOST}:{ports.metrics}/metrics",
+    )
+
+
+def command(program: Path, database: Path, ports: TemporalPorts) -> tuple[str, ...]:
+    """The whole command line."""
+    flags = [
+        "--disable-config-file", "--disable-config-env",
+        "--ip", HOST, "--port", str(ports.frontend), "--ui-port", str(ports.ui),
+        "--http-port", str(ports.http), "--metrics-port", str(ports.metrics),
+        "--db-filename", str(database), "--namespace", NAMESPACE, "--ui-disable-news-fetch", "--log-level", "warn",
+    ]  # fmt: skip
+    for attribute in SEARCH_ATTRIBUTES:
+        flags += ["--search-attribute", f"{attribute}=Keyword"]
+    for pragma in _SQLITE_PRAGMAS:
+        flags += ["--sqlite-pragma", pragma]
+    for name, value in DYNAMIC_CONFIG.items():
+        flags += ["--dynamic-config-value", f"{name}={json.dumps(value)}"]
+    return (str(program), "server", "start-dev", *flags)
+
+
+def child_spec(home: Home, program: Path, ports: TemporalPorts) -> ChildSpec:
+    """The server as a child; ready once the namespace answers with all search attributes."""
+
+    async def ready(_pid: int) -> bool:
+        answer = await http_get(HOST, ports.http, f"/api/v1/namespaces/{NAMESPACE}")
+        return answer is not None and answer[0] == 200 and all(name in answer[1] for name in SEARCH_ATTRIBUTES)
+
+    return ChildSpec(
+        role="temporal",
+        command=command(program, home.temporal_db, ports),
+        environ={"PATH": "/usr/bin:/bin", "HOME": str(home.root), "TZ": "UTC"},
+        cwd=home.root,
+        log=home.log("temporal"),
+        ready=ready,
+        # It drains for about 2.7 s.
+        stop_steps=((signal.SIGTERM, 10.0),),
+        stop_rank=STOP_RANK,
+        shows=_SHOWN,
+        detail=f"{HOST}:{ports.frontend}",
+    )

@@ -1,0 +1,21 @@
+"""What an app is checked against."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from pydantic import BaseModel
+
+ALWAYS_OFFERED = ("entity_resolve", "context_assemble")
+"""The core tools of every agent that does not say `core_tools: false` (S0-41)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What the engine that will run an app offers."""
+
+    core_tools: Collection[str] = (*ALWAYS_OFFERED, "create_entity")
+    """Names that any agent may use and no app's tool may take."""
+    topologies: Collection[str] | None = None
+    """Names of the registered topologies; None leaves them unchecked."""
+    script: type[BaseModel] | None = None
+    """The form of a scripted model's rules; None leaves it unchecked."""

@@ -1,0 +1,115 @@
+"""What a tool is given: whose call it is, the key to send, the clock it runs against, and its ways out."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import httpx
+from pydantic import JsonValue
+
+from contracts.agents import EffectClass, ToolCard
+from perdure.outcomes import ToolUnavailable
+from perdure.targets import answer_or_raise, raise_failure
+
+_CONNECT_SECONDS = 5.0
+
+
+class Transaction(Protocol):
+    """The open Postgres transaction of a `local` tool: what it writes commits together with the ledger row."""
+
+    async def execute(self, query: str, *args: Any) -> str:
+        """Run a statement; its status line."""
+        ...
+
+    async def fetch(self, query: str, *args: Any) -> list[Any]:
+        """All rows of a query."""
+        ...
+
+    async def fetchrow(self, query: str, *args: Any) -> Any:
+        """The first row of a query, or None."""
+        ...
+
+
+class UndeclaredSecret(LookupError):
+    """A tool asked for a credential that its card does not name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolContext:
+    """One tool call, seen by the tool. Everything here is the engine's word, none of it the model's."""
+
+    card: ToolCard
+    tenant_id: str
+    turn_id: str
+    conversation_id: str
+    call_id: str
+    user_id: str
+    idempotency_key: str
+    """The same at every attempt of this call, and of no other call."""
+    deadline: datetime
+    """Nothing may be sent after this moment: somebody else may own the call by then."""
+    http: httpx.AsyncClient = field(repr=False)
+    state: Mapping[str, JsonValue] = field(default_factory=dict)
+    """The state fields that the card wants (S0-48), and no other."""
+    transaction: Transaction | None = field(default=None, repr=False)
+    """For `local` tools only."""
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Values of the credentials that the card names; read them by `secret`."""
+
+    def secret(self, name: str) -> str:
+        """The value of the credential `name`.
+
+        Raises: UndeclaredSecret where the card does not name it. (A named one that is not set refuses the call before
+        the tool runs.)
+        """
+        if name not in self.card.secrets:
+            raise UndeclaredSecret(
+                f"tool {self.card.name} asks for {name!r}: name it in secrets=(...) of its decorator"
+            )
+        return self.secrets[name]
+
+    async def send(
+        self,
+        method: str,
+        url: str,
+        *,
+        json: JsonValue | None = None,
+        params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        refusals: Collection[int] = (),
+    ) -> httpx.Response:
+        """One HTTP request within the deadline; returns a 2xx answer and raises what anything else means.
+
+        A `keyed` tool's request carries `Idempotency-Key`. Redirects are not followed and nothing is retried here.
+        `refusals` are statuses by which this target says a definite no, whatever the table in targets.py makes of them.
+
+        Raises: ToolRefused, ToolUnavailable; httpx's own exceptions where it may have happened (table in targets.py).
+        """
+        left = (self.deadline - datetime.now(UTC)).total_seconds()
+        if left <= 0:
+            raise ToolUnavailable("the time for this call had passed before anything was sent")
+        sent = httpx.Headers(headers)
+        if self.card.effect is EffectClass.KEYED:
+            sent["Idempotency-Key"] = self.idempotency_key
+        try:
+            response = await self.http.request(
+                method,
+                url,
+                json=json,
+                params=params,
+                headers=sent,
+                follow_redirects=False,
+                timeout=httpx.Timeout(left, connect=min(left, _CONNECT_SECONDS), pool=min(left, _CONNECT_SECONDS)),
+            )
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise_failure(self.card.effect, _host(url), error)
+            raise
+        return answer_or_raise(self.card.effect, response, refusals)
+
+
+def _host(url: str) -> str:
+    try:
+        return httpx.URL(url).host or "the target"
+    except httpx.InvalidURL:
+        return "the target"

@@ -1,0 +1,82 @@
+"""How a tool answers: a value, a definite no, or "nothing was sent".
+
+What a tool raises decides whether its effect is retried, refused or handed to a person, so the two exceptions here are
+promises, not labels. Any other exception means "it may have happened", and the effect class decides (design section 4).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import cast
+
+from pydantic import JsonValue
+from pydantic_core import to_jsonable_python
+
+from policy.text import clean
+
+_MOST_BITS = 14_000
+"""Python writes no integer of more than 4,300 digits (14,284 bits)."""
+
+
+class ToolRefused(Exception):
+    """A definite no, and nothing happened: `message` is shown to the model, and the call is settled as failed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class ToolUnavailable(Exception):
+    """This attempt did nothing and may be made again, after `retry_after_seconds` where the target named a wait."""
+
+    def __init__(self, message: str, retry_after_seconds: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.retry_after_seconds = retry_after_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a tool call came to. A state-aware tool returns one itself (S0-48); any other a bare JSON value."""
+
+    output: JsonValue
+    """What the model reads."""
+    state: Mapping[str, JsonValue] = field(default_factory=dict)
+    """Updates of the turn's state fields."""
+    working: Mapping[str, JsonValue] = field(default_factory=dict)
+    """Updates of the conversation's working memory; None removes a field."""
+
+
+def result_of(returned: object) -> ToolResult:
+    """Whatever a tool function returned, as a result that can be stored. Never raises: the effect has happened."""
+    if not isinstance(returned, ToolResult):
+        return ToolResult(_json_of(returned))
+    state, working = _json_of(returned.state), _json_of(returned.working)
+    return ToolResult(
+        _json_of(returned.output),
+        state if isinstance(state, dict) else {},
+        working if isinstance(working, dict) else {},
+    )
+
+
+def _json_of(value: object) -> JsonValue:
+    try:
+        plain = to_jsonable_python(value, inf_nan_mode="constants", bytes_mode="base64", fallback=str)
+        return _storable(cast(JsonValue, plain))
+    except Exception as error:  # a value that refers to itself, a __str__ that raises
+        return f"the tool answered with something that is not JSON ({type(error).__name__})"
+
+
+def _storable(value: JsonValue) -> JsonValue:
+    """`value` without what jsonb cannot hold: NUL, lone surrogates, NaN, infinities, giant integers."""
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, float) and not isfinite(value):
+        return None
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+        return None
+    if isinstance(value, list):
+        return [_storable(item) for item in value]
+    if isinstance(value, dict):
+        return {clean(key): _storable(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,143 @@
+"""What an HTTP answer, or the lack of one, says about the effect.
+
+The question is always the same: may it have happened? By the tool's effect class:
+
+| what came back                                                | read, local | keyed       | opaque      |
+|---------------------------------------------------------------|-------------|-------------|-------------|
+| 2xx                                                           | the answer  | the answer  | the answer  |
+| no connection: refused, no such host, TLS, time-out, no slot  | unavailable | unavailable | unavailable |
+| an address that no client can use                             | refused     | refused     | refused     |
+| the call's deadline passed before anything was sent           | unavailable | unavailable | unavailable |
+| time-out, reset or garbage after the request may have gone    | unavailable | ambiguous   | ambiguous   |
+| 3xx (redirects are not followed)                              | refused     | ambiguous   | ambiguous   |
+| 408                                                           | unavailable | ambiguous   | ambiguous   |
+| 409                                                           | refused     | ambiguous   | refused     |
+| 429                                                           | unavailable | unavailable | refused     |
+| any other 4xx, 501                                            | refused     | refused     | refused     |
+| 503 with Retry-After                                          | unavailable | unavailable | refused     |
+| any other 5xx, 503 without Retry-After                        | unavailable | ambiguous   | ambiguous   |
+
+unavailable = ToolUnavailable, with the wait that Retry-After names; refused = ToolRefused; ambiguous = httpx's own
+exception. Where the rows differ, this is why:
+
+- A read changes nothing, so nothing can have happened: it may always be made again. A `local` tool's effect is in our
+  Postgres; what it asks over HTTP must be a read.
+- 3xx after a write is as often "done, look there" as "not here".
+- 409 to a request with an idempotency key is how targets say that the first request with it still runs. A target that
+  means a plain conflict by it is told so by `refusals={409}`.
+- 429, and 503 that names a wait, are the target's own word that it did nothing. An `opaque` call is dispatched once
+  all the same, so there it is a no. A bare 503 may come from a proxy that lost the target after passing the call on.
+- "unavailable" and "refused" speak of this attempt alone: an earlier attempt of the same keyed call may have got
+  through. The ledger knows whether there was one.
+"""
+
+from collections.abc import Collection
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from enum import StrEnum
+
+import httpx
+
+from contracts.agents import EffectClass
+from perdure.outcomes import ToolRefused, ToolUnavailable
+
+_MOST_WAIT_SECONDS = 3600.0
+_REASON_CHARACTERS = 300
+_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
+_NO_ADDRESS = (httpx.InvalidURL, httpx.UnsupportedProtocol)
+
+
+def new_client() -> httpx.AsyncClient:
+    """The client that tools send through: no connection is used twice.
+
+    A kept connection that the target closes at the moment of the next request looks like a request that was lost on
+    the way, and would make an opaque call's outcome unknown for nothing.
+    """
+    return httpx.AsyncClient(limits=httpx.Limits(max_connections=100, max_keepalive_connections=0))
+
+
+class Meaning(StrEnum):
+    """What an answer says about the effect."""
+
+    ANSWER = "answer"
+    REFUSED = "refused"
+    UNAVAILABLE = "unavailable"
+    AMBIGUOUS = "ambiguous"
+
+
+def meaning_of_status(effect: EffectClass, status: int, *, names_wait: bool) -> Meaning:
+    """The table above, for an answer that came; `names_wait`: it has a Retry-After."""
+    if 200 <= status < 300:
+        return Meaning.ANSWER
+    changes_nothing = effect in (EffectClass.READ, EffectClass.LOCAL)
+    if status == 429 or (status == 503 and names_wait):
+        return Meaning.REFUSED if effect is EffectClass.OPAQUE else Meaning.UNAVAILABLE
+    if status == 409:
+        return Meaning.AMBIGUOUS if effect is EffectClass.KEYED else Meaning.REFUSED
+    if status == 408 or (status >= 500 and status != 501):
+        return Meaning.UNAVAILABLE if changes_nothing else Meaning.AMBIGUOUS
+    if 400 <= status < 500 or status == 501:
+        return Meaning.REFUSED
+    return Meaning.REFUSED if changes_nothing else Meaning.AMBIGUOUS
+
+
+def meaning_of_failure(effect: EffectClass, error: Exception) -> Meaning:
+    """The table above, for an exception of httpx."""
+    if isinstance(error, _NEVER_SENT):
+        return Meaning.UNAVAILABLE
+    if isinstance(error, _NO_ADDRESS):
+        return Meaning.REFUSED
+    return Meaning.UNAVAILABLE if effect in (EffectClass.READ, EffectClass.LOCAL) else Meaning.AMBIGUOUS
+
+
+def answer_or_raise(effect: EffectClass, response: httpx.Response, refusals: Collection[int]) -> httpx.Response:
+    """`response`, where it is an answer.
+
+    Raises: ToolRefused, ToolUnavailable, httpx.HTTPStatusError, by the table above.
+    """
+    wait = retry_after_seconds(response)
+    meaning = meaning_of_status(effect, response.status_code, names_wait=wait is not None)
+    if response.status_code in refusals:
+        meaning = Meaning.REFUSED
+    if meaning is Meaning.ANSWER:
+        return response
+    said = f"{response.url.host} answered {response.status_code}{_reason(response)}"
+    if meaning is Meaning.REFUSED:
+        raise ToolRefused(said)
+    if meaning is Meaning.UNAVAILABLE:
+        raise ToolUnavailable(said, wait)
+    raise httpx.HTTPStatusError(said, request=response.request, response=response)
+
+
+def raise_failure(effect: EffectClass, host: str, error: Exception) -> None:
+    """Raise what a failed request means; return where it is ambiguous, so that the caller lets `error` go on.
+
+    Raises: ToolRefused, ToolUnavailable.
+    """
+    meaning = meaning_of_failure(effect, error)
+    if meaning is Meaning.REFUSED:
+        raise ToolRefused(f"the tool's address cannot be used: {error}") from error
+    if meaning is Meaning.UNAVAILABLE:
+        raise ToolUnavailable(f"{host} could not be reached ({type(error).__name__})") from error
+
+
+def retry_after_seconds(response: httpx.Response) -> float | None:
+    """The wait that Retry-After names, as seconds or as a date; 0 to 3600 s, None where it names none."""
+    value = response.headers.get("retry-after", "").strip()
+    if not value:
+        return None
+    try:
+        seconds = float(value)
+    except ValueError:
+        try:
+            moment = parsedate_to_datetime(value)
+        except ValueError:
+            return None
+        aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        seconds = (aware - datetime.now(UTC)).total_seconds()
+    return min(max(seconds, 0.0), _MOST_WAIT_SECONDS) if seconds == seconds else None
+
+
+def _reason(response: httpx.Response) -> str:
+    text = " ".join(response.text.split())
+    return f": {text[:_REASON_CHARACTERS]}" if text else ""

@@ -1,0 +1,188 @@
+"""A model's argument text as the one form that is stored, shown, approved and sent; or a text that says why not.
+
+Invariants:
+- Nothing is guessed: unreadable text is repaired once by json-repair, then is an error for the model, never `{}`
+  (S0-47, S2-24). A repair mends form; a text that was cut off stays an error, because the field that is missing at
+  its end may be the one that made a small change of a large one, and so do two objects, because json-repair would
+  quietly keep the second (measured).
+- What is accepted survives Postgres' jsonb unchanged, digest included. jsonb knows one kind of number, so a whole
+  number is always an integer here (measured: `1e23` comes back as 100000000000000000000000, `-0.0` as 0.0).
+- What is accepted fits the tool's schema, and stays fitting when it is checked again.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import json_repair
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+from pydantic import JsonValue
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+
+from contracts.digests import digest_of
+from policy.text import is_clean
+
+MOST_CHARACTERS = 262_144
+"""Longer argument texts are refused unread."""
+MOST_REPAIR_CHARACTERS = 8_192
+"""Longer broken texts are not repaired: json-repair is quadratic on hostile text (measured: 2.9 s for 17,500)."""
+MOST_DEPTH = 32
+_MOST_ERRORS = 3
+_MOST_ERROR_CHARACTERS = 200
+_MOST_DIGITS = 300
+"""An integer beyond every float is no argument of a tool."""
+_QUOTED = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'""", re.DOTALL)
+_NOTHING_OUTSIDE: Registry[bool | Mapping[str, Any]] = Registry()
+"""Without it jsonschema fetches a schema's references to other hosts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """What a text or a value came to."""
+
+    args: dict[str, JsonValue]
+    """Canonical; empty where there is a fault."""
+    digest: str
+    """Of `args`; see contracts/digests.py."""
+    fault: str | None = None
+    """Why these are no arguments for the tool, in words for the model; None where they are."""
+    repaired: bool = False
+
+
+class _Unfit(Exception):
+    """Why a value is no set of arguments."""
+
+
+def parse_arguments(text: str, schema: Mapping[str, JsonValue]) -> Parsed:
+    """The arguments in a model's `text`, canonical and fitting `schema`, after at most one repair."""
+    if len(text) > MOST_CHARACTERS:
+        return _faulty(f"the arguments are longer than {MOST_CHARACTERS} characters; send less")
+    if not text.strip() and not schema.get("properties"):
+        return check_arguments({}, schema)  # some providers send nothing where there is nothing to say
+    try:
+        return check_arguments(_parse(text), schema)
+    except _Unfit as unfit:
+        return _faulty(f"the arguments could not be read: {unfit}; send them again as one JSON object")
+    except (ValueError, RecursionError):
+        repaired = _repair(text)
+    if repaired is None:
+        return _faulty("the arguments are not JSON and could not be repaired; send them again as one JSON object")
+    checked = check_arguments(repaired, schema)
+    return replace(checked, repaired=checked.fault is None)
+
+
+def check_arguments(value: object, schema: Mapping[str, JsonValue]) -> Parsed:
+    """Arguments that are JSON already: those a reviewer edited, or stored ones checked again before they are used."""
+    try:
+        args = _canonical(value, MOST_DEPTH)
+        if not isinstance(args, dict):
+            raise _Unfit("they must be one JSON object")
+    except _Unfit as unfit:
+        return _faulty(f"the arguments could not be read: {unfit}; send them again as one JSON object")
+    fault = schema_fault(args, schema)
+    return Parsed(args, digest_of(args)) if fault is None else _faulty(f"the arguments do not fit: {fault}")
+
+
+def schema_fault(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> str | None:
+    """How `args` break `schema`, the first few ways; None where they fit."""
+    validator = Draft202012Validator(dict(schema), registry=_NOTHING_OUTSIDE)
+    try:
+        errors = sorted(validator.iter_errors(dict(args)), key=lambda error: list(map(str, error.path)))
+    except Unresolvable:
+        return "the schema refers to something outside itself, so nothing can be checked against it"
+    if not errors:
+        return None
+    told = "; ".join(_told(error) for error in errors[:_MOST_ERRORS])
+    return told + (f"; and {len(errors) - _MOST_ERRORS} more" if len(errors) > _MOST_ERRORS else "")
+
+
+def _parse(text: str) -> object:
+    return json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    read = dict(pairs)
+    if len(read) < len(pairs):
+        raise _Unfit("a name is given twice")
+    return read
+
+
+def _no_constant(name: str) -> object:
+    raise _Unfit(f"{name} is not a number")
+
+
+def _repair(text: str) -> dict[str, object] | None:
+    """What json-repair makes of `text`, where that is an object with something in it."""
+    if len(text) > MOST_REPAIR_CHARACTERS or not _whole(text):
+        return None
+    try:
+        value = json_repair.loads(text, skip_json_loads=True)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) and value else None
+
+
+def _whole(text: str) -> bool:
+    """Whether `text` holds exactly one object from its first brace to its last."""
+    outside = _QUOTED.sub("", text)
+    depth, closed = 0, False
+    for character in outside:
+        if character == "{":
+            if closed:
+                return False
+            depth += 1
+        elif character == "}":
+            depth -= 1
+            closed = depth <= 0
+    return closed and '"' not in outside
+
+
+def _canonical(value: object, depth: int) -> JsonValue:
+    """`value` as jsonb would give it back.
+
+    Raises: _Unfit.
+    """
+    if depth == 0 and isinstance(value, list | dict):
+        raise _Unfit(f"they are nested deeper than {MOST_DEPTH} levels")
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        if not is_clean(value):
+            raise _Unfit("a text holds a NUL or half a character")
+        return value
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise _Unfit("a number is too large")
+        if not value.is_integer():
+            return value
+        value = int(value)
+    if isinstance(value, int):
+        if abs(value) >= 10**_MOST_DIGITS:
+            raise _Unfit("a number is too large")
+        return value
+    if isinstance(value, list):
+        return [_canonical(item, depth - 1) for item in value]
+    if isinstance(value, dict):
+        return {_name(key): _canonical(item, depth - 1) for key, item in value.items()}
+    raise _Unfit(f"{type(value).__name__} is not JSON")
+
+
+def _name(key: object) -> str:
+    if not isinstance(key, str) or not is_clean(key):
+        raise _Unfit("a name holds a NUL or half a character")
+    return key
+
+
+def _told(error: ValidationError) -> str:
+    where = ".".join(map(str, error.absolute_path))
+    message = f"{where}: {error.message}" if where else error.message
+    return message if len(message) <= _MOST_ERROR_CHARACTERS else message[: _MOST_ERROR_CHARACTERS - 1] + "…"
+
+
+def _faulty(fault: str) -> Parsed:
+    return Parsed({}, digest_of({}), fault)

@@ -1,0 +1,31 @@
+"""The budget of a turn, checked before every model call (S0-40). Equality trips."""
+
+from contracts.errors import Problem
+from contracts.turns import Limits
+
+
+def spent(limits: Limits, *, tokens_used: int, cost_microusd: int) -> Problem | None:
+    """The limit that a turn has met, or None where the next call may be made."""
+    if tokens_used >= limits.max_tokens:
+        return Problem(
+            code="token_budget_spent",
+            message=f"the turn used {tokens_used} of {limits.max_tokens} tokens; raise limits.max_tokens",
+        )
+    if cost_microusd >= limits.max_cost_microusd:
+        return Problem(
+            code="cost_budget_spent",
+            message=f"the turn cost {cost_microusd / 1e6:.4f} of {limits.max_cost_microusd / 1e6:.4f} USD; "
+            "raise limits.max_cost_usd",
+        )
+    return None
+
+
+def tightened(base: Limits, asked: Limits | None) -> Limits:
+    """An agent's limits with a request's own: a request may lower a limit, never raise it."""
+    if asked is None:
+        return base
+    return Limits(
+        max_tokens=min(base.max_tokens, asked.max_tokens),
+        max_cost_microusd=min(base.max_cost_microusd, asked.max_cost_microusd),
+        max_iterations=min(base.max_iterations, asked.max_iterations),
+    )

@@ -1,0 +1,163 @@
+"""Who may do a call's work, and what a repeated attempt does (design section 4).
+
+A claim has an owner epoch: each accepted claim takes the next one, and only the holder of the current epoch may
+settle. A claim by an attempt that Temporal has already replaced is refused. Attempts are ordered within one run; a
+later run of the same turn (a reset, a cold restart) is newer than every attempt of an earlier one.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from contracts.agents import EffectClass
+from contracts.tools import CallState
+
+ZOMBIE_GRACE = timedelta(seconds=10)
+"""Added to a tool's own time-out: how long a reservation may still be acted on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What the locked turn row says."""
+
+    ended: bool
+    stopped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """An activity attempt as Temporal names it."""
+
+    run_id: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The claim on record."""
+
+    epoch: int
+    by: Attempt
+    settled: bool
+
+
+class Claim(StrEnum):
+    """What an attempt may do."""
+
+    ACT = "act"
+    REPLAY = "replay"
+    """Settled before: answer with the stored result."""
+    STOPPED = "stopped"
+    ENDED = "ended"
+    STALE = "stale"
+    """A later attempt has claimed."""
+    UNKNOWN = "unknown"
+    """An opaque call that a dead attempt may have sent: a person settles it."""
+    DENIED = "denied"
+    """No approval that covers exactly this call."""
+
+
+def claim(gate: Gate, held: Held | None, attempt: Attempt) -> Claim:
+    """Whether `attempt` may do a call's work. A settled result is given even to a stopped turn."""
+    if held is not None and held.settled:
+        return Claim.REPLAY
+    if gate.ended:
+        return Claim.ENDED
+    if held is not None and held.by.run_id == attempt.run_id and held.by.number > attempt.number:
+        return Claim.STALE
+    if gate.stopped:
+        return Claim.STOPPED
+    return Claim.ACT
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A tool call's row in the ledger, as far as a new attempt must know it."""
+
+    state: CallState
+    held: Held | None
+    effect: EffectClass
+    first_sent_at: datetime | None = None
+    key_ttl_seconds: float | None = None
+
+
+SETTLED = frozenset({CallState.DONE, CallState.FAILED, CallState.DENIED})
+
+
+def claim_tool(gate: Gate, row: Reservation, attempt: Attempt, *, allowed: bool, now: datetime) -> Claim:
+    """Whether `attempt` may run a tool call.
+
+    `allowed` says whether the call needs no approval or has one for exactly these arguments and this version.
+    """
+    if row.state in SETTLED:
+        return Claim.REPLAY
+    if row.state is CallState.OUTCOME_UNKNOWN:
+        return Claim.UNKNOWN
+    verdict = claim(gate, row.held, attempt)
+    if verdict is Claim.STALE:
+        return verdict
+    if row.state is CallState.RESERVED and not may_send_again(row, now):
+        return Claim.UNKNOWN
+    if verdict is not Claim.ACT:
+        return verdict
+    return Claim.ACT if allowed else Claim.DENIED
+
+
+def may_send_again(row: Reservation, now: datetime) -> bool:
+    """Whether a call that a lost attempt had reserved may be done by the next one."""
+    if row.effect in (EffectClass.READ, EffectClass.LOCAL):
+        return True
+    if row.effect is EffectClass.OPAQUE:
+        return False
+    if row.first_sent_at is None or row.key_ttl_seconds is None:
+        return row.first_sent_at is None
+    return now - row.first_sent_at < timedelta(seconds=row.key_ttl_seconds)
+
+
+class Acted(StrEnum):
+    """How a tool's run ended, as the caller saw it."""
+
+    RETURNED = "returned"
+    REFUSED = "refused"
+    """A definite no: nothing happened."""
+    NOT_SENT = "not_sent"
+    """Nothing was sent; may be tried again."""
+    AMBIGUOUS = "ambiguous"
+    """It may have happened: time-out or a broken connection after the request went out."""
+
+
+class Settle(StrEnum):
+    """What is recorded, or what is tried next."""
+
+    DONE = "done"
+    FAILED = "failed"
+    RELEASE = "release"
+    """Back to planned, and the attempt fails so that Temporal tries again."""
+    RETRY = "retry"
+    """The reservation stands; Temporal tries again with the same key."""
+    OUTCOME_UNKNOWN = "outcome_unknown"
+
+
+def after_act(effect: EffectClass, acted: Acted, *, last_attempt: bool, timed_out: bool = False) -> Settle:
+    """What to record after a tool ran. Nothing is guessed: an opaque call that may have happened is unknown.
+
+    A read that passed its own time-out is not tried again: it was given its time (S2-40).
+    """
+    if acted is Acted.RETURNED:
+        return Settle.DONE
+    if acted is Acted.REFUSED:
+        return Settle.FAILED
+    if acted is Acted.NOT_SENT:
+        return Settle.FAILED if last_attempt else Settle.RELEASE
+    if effect is EffectClass.OPAQUE:
+        return Settle.OUTCOME_UNKNOWN
+    if effect is EffectClass.KEYED:
+        return Settle.OUTCOME_UNKNOWN if last_attempt else Settle.RETRY
+    if effect is EffectClass.LOCAL:
+        return Settle.FAILED  # its transaction was rolled back: nothing happened
+    return Settle.FAILED if last_attempt or timed_out else Settle.RETRY
+
+
+def reservation_deadline(now: datetime, timeout_seconds: float) -> datetime:
+    """Until when the owner of a reservation may still send; a person may not settle before it has passed."""
+    return now + timedelta(seconds=timeout_seconds) + ZOMBIE_GRACE

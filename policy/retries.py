@@ -1,0 +1,46 @@
+"""How long to wait and how often to try, for each retry class.
+
+Temporal is the only retry owner (design section 8); a wait that the other side asked for replaces the next of these.
+The first retry comes after a second at most: the dev server rounds it up to about one anyway (measured).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from types import MappingProxyType
+
+from contracts.activities import RetryClass
+
+RETRY_AFTER_CAP = timedelta(seconds=60)
+"""The longest wait that another side may ask of a turn (S2-27)."""
+
+NO_CAP = 0
+"""`maximum_attempts` of a class that tries until it succeeds; Temporal's own meaning of zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryNumbers:
+    """Wait n is `initial_interval * backoff ** (n - 1)`, at most `maximum_interval`."""
+
+    initial_interval: timedelta
+    backoff: float
+    maximum_interval: timedelta
+    maximum_attempts: int
+    """The first attempt counts; NO_CAP for none."""
+
+    def wait_before(self, attempt: int) -> timedelta:
+        """How long Temporal waits before `attempt` (2 is the first retry)."""
+        seconds = self.initial_interval.total_seconds() * self.backoff ** (attempt - 2)
+        return min(timedelta(seconds=seconds), self.maximum_interval)
+
+
+NUMBERS: Mapping[RetryClass, RetryNumbers] = MappingProxyType(
+    {
+        # 0.2 0.4 0.8 1.6 3.2 5 5 ...: a restarted Postgres is back in under a second (measured).
+        RetryClass.UNTIL_BACK: RetryNumbers(timedelta(seconds=0.2), 2.0, timedelta(seconds=5), NO_CAP),
+        # 1 2 4: four calls, min(30, 2^n) between them (S2-27, S2-28).
+        RetryClass.PROVIDER: RetryNumbers(timedelta(seconds=1), 2.0, timedelta(seconds=30), 4),
+        # 0.5 1 2 4: what a repeated attempt may do, the effect class decides.
+        RetryClass.TOOL: RetryNumbers(timedelta(seconds=0.5), 2.0, timedelta(seconds=30), 5),
+    }
+)

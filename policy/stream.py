@@ -1,0 +1,211 @@
+"""One reader's stream, merged from durable events and live tokens.
+
+1. Tokens of a call come after its `generation.start` and before its `generation.complete`.
+2. At `generation.complete` the reader holds exactly the settled text: where live tokens do not add up to it, the
+   merge sends `reset` and the stored text. A `reset` also comes when a new attempt begins and when a call ends
+   without a settled text. So no text is ever doubled.
+3. A cursor claims only live entries whose text was shown. While the text of an open call has a hole, live tokens
+   rest and the cursor's live half stands still; a reader that resumes there finds the same hole.
+
+Order never uses clocks: a claim commits its start before the first token is sent, and a settle commits after the
+last, so whoever reads the events first and the tokens second sees every token of a call that it sees complete.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from pydantic import JsonValue
+
+from contracts.events import DONE, GENERATION_COMPLETE, GENERATION_START, RESET, TOKEN
+from policy.cursor import FIRST_ENTRY, entry_order
+from policy.reader import CLOSED_KEPT, CallKey, Frame, Heard, LoggedEvent, ReaderState, TokenBatch, TokenEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What to send now, and where the reader then stands."""
+
+    frames: Sequence[Frame]
+    state: ReaderState
+    blocked: bool = False
+    """The next entry is of a call whose start is in the log but not among these events."""
+    starved: bool = False
+    """More entries must be read before the next event may be sent."""
+
+
+def unknown_calls(
+    state: ReaderState, events: Sequence[LoggedEvent], batch: TokenBatch, turn_id: str | None = None
+) -> list[CallKey]:
+    """The calls with live entries of which the state knows nothing; the caller finds out which of them are over."""
+    known = {*state.calls, *state.closed, *(event.key for event in events if event.kind == GENERATION_START)}
+    found = dict.fromkeys(entry.key for entry in batch.entries if turn_id is None or entry.turn_id == turn_id)
+    return [key for key in found if key not in known]
+
+
+def merge(
+    state: ReaderState, events: Sequence[LoggedEvent], batch: TokenBatch, *, turn_id: str | None = None
+) -> Merged:
+    """Merge a batch of events with the live entries that were read after it.
+
+    `turn_id` limits the stream to one turn. What was not consumed lies beyond the new state's positions. The caller
+    has put what `unknown_calls` named and what began before the state's events into `closed`.
+    """
+    return _Merge(state, batch, turn_id).run(events)
+
+
+class _Merge:
+    def __init__(self, state: ReaderState, batch: TokenBatch, turn_id: str | None) -> None:
+        self.cursor = state.cursor
+        self.epoch, self.entry_id = state.epoch, state.entry_id
+        if batch.epoch is not None and batch.epoch != state.epoch:
+            self.epoch, self.entry_id = batch.epoch, FIRST_ENTRY
+        self.calls = dict(state.calls)
+        self.closed = list(state.closed)
+        self.entries = list(batch.entries)
+        self.next_entry = 0
+        self.more = batch.more
+        self.only = turn_id
+        self.frames: list[Frame] = []
+        self.blocked = False
+
+    def run(self, events: Sequence[LoggedEvent]) -> Merged:
+        starved = False
+        for event in events:
+            self._take_entries()
+            starved = event.kind == GENERATION_COMPLETE and self.more and not self.blocked and not self._whole(event)
+            if starved:
+                break
+            self._take_event(event)
+        if not starved:
+            self._take_entries()
+        state = ReaderState(self.cursor, self.epoch, self.entry_id, self.calls, tuple(self.closed[-CLOSED_KEPT:]))
+        return Merged(self.frames, state, self.blocked, starved)
+
+    # Live entries
+
+    def _take_entries(self) -> None:
+        self.blocked = False
+        while self.next_entry < len(self.entries):
+            entry = self.entries[self.next_entry]
+            foreign = self.only is not None and entry.turn_id != self.only
+            if not foreign and entry.key in self.calls:
+                self._take_entry(entry)
+            elif not foreign and entry.key not in self.closed:
+                self.blocked = True
+                return
+            self.next_entry += 1
+            self.entry_id = entry.id
+            self._claim_entries()
+
+    def _take_entry(self, entry: TokenEntry) -> None:
+        heard = self.calls[entry.key]
+        if entry.attempt < heard.attempt:
+            return
+        if any(other.characters is None for key, other in self.calls.items() if key != entry.key):
+            # No cursor could say "this call's text, but not that one's": it rests as well.
+            self.calls[entry.key] = Heard(entry.attempt, None)
+            return
+        anew = entry.begins or entry.start == 0
+        if entry.attempt > heard.attempt or (heard.characters is None and anew):
+            self._void(entry.key, heard)
+            heard = Heard(entry.attempt, 0)
+        if heard.characters is not None and entry.text and entry.start >= heard.characters:
+            heard = self._show(entry, heard) if entry.start == heard.characters else Heard(entry.attempt, None)
+        self.calls[entry.key] = heard
+
+    def _show(self, entry: TokenEntry, heard: Heard) -> Heard:
+        self.calls[entry.key] = heard = Heard(entry.attempt, entry.start + len(entry.text))
+        self.entry_id = entry.id
+        self._claim_entries()
+        text = entry.text
+        if self._last_frame_continues(entry):
+            text = str(self.frames.pop().data["text"]) + text
+        at = datetime.fromtimestamp(entry_order(entry.id)[0] / 1000, UTC)
+        self._send(TOKEN, entry.turn_id, at, {"call_id": entry.call_id, "attempt": entry.attempt, "text": text})
+        return heard
+
+    def _last_frame_continues(self, entry: TokenEntry) -> bool:
+        last = self.frames[-1] if self.frames else None
+        if last is None or last.kind != TOKEN or last.stored_message_id is not None or last.turn_id != entry.turn_id:
+            return False
+        return last.data["call_id"] == entry.call_id and last.data["attempt"] == entry.attempt
+
+    def _claim_entries(self) -> None:
+        """Let the cursor claim all that was read, unless some open call's text has a hole."""
+        if self.entry_id != FIRST_ENTRY and all(heard.characters is not None for heard in self.calls.values()):
+            self.cursor = replace(self.cursor, epoch=self.epoch, entry_id=self.entry_id)
+
+    # Durable events
+
+    def _take_event(self, event: LoggedEvent) -> None:
+        key = event.key
+        if event.kind == GENERATION_START:
+            self._begin(key, _number(event.data, "attempt") or 0)
+        elif event.kind == GENERATION_COMPLETE:
+            self._complete(key, event)
+        elif event.kind == DONE:
+            for open_key in [open_key for open_key in self.calls if open_key[0] == event.turn_id]:
+                self._void(open_key, self.calls[open_key], event.at)
+                self._close(open_key)
+        self.cursor = replace(self.cursor, seq=event.seq)
+        data = {**event.data} if event.call_id is None else {**event.data, "call_id": event.call_id}
+        self._send(event.kind, event.turn_id, event.at, data)
+
+    def _begin(self, key: CallKey, attempt: int) -> None:
+        heard = self.calls.get(key)
+        if heard is None:
+            self.calls[key] = Heard(attempt, 0)
+        elif attempt > heard.attempt:
+            # Before the event itself, so that no cursor beyond the event leaves the old text standing.
+            self._void(key, heard)
+            self.calls[key] = Heard(attempt, 0)
+
+    def _whole(self, event: LoggedEvent) -> bool:
+        heard = self.calls.get(event.key)
+        characters, attempt = _number(event.data, "characters"), _number(event.data, "attempt")
+        if characters is None:
+            return True
+        if heard is None or heard.characters != characters:
+            return False
+        return characters == 0 or attempt is None or attempt == heard.attempt
+
+    def _complete(self, key: CallKey, event: LoggedEvent) -> None:
+        if not self._whole(event):
+            heard = self.calls.get(key, Heard(0, None))
+            self._void(key, heard, event.at)
+            message_id = event.data.get("message_id")
+            if _number(event.data, "characters") and isinstance(message_id, str):
+                data: dict[str, JsonValue] = {"call_id": key[1], "attempt": event.data.get("attempt"), "text": ""}
+                self._send(TOKEN, key[0], event.at, data, message_id)
+        self._close(key)
+
+    def _close(self, key: CallKey) -> None:
+        self.calls.pop(key, None)
+        self.closed.append(key)
+        self._claim_entries()
+
+    # Frames
+
+    def _void(self, key: CallKey, heard: Heard, at: datetime | None = None) -> None:
+        """Tell the reader to forget what it holds of a call, if it holds anything."""
+        if heard.characters != 0:
+            self._send(RESET, key[0], at, {"call_id": key[1]})
+
+    def _send(
+        self,
+        kind: str,
+        turn_id: str,
+        at: datetime | None,
+        data: Mapping[str, JsonValue],
+        stored_message_id: str | None = None,
+    ) -> None:
+        marks: dict[str, JsonValue] = {"turn_id": turn_id, "seq": self.cursor.seq}
+        if at is not None:
+            marks["at"] = at.isoformat()
+        self.frames.append(Frame(kind, str(self.cursor), turn_id, {**data, **marks}, stored_message_id))
+
+
+def _number(data: Mapping[str, JsonValue], name: str) -> int | None:
+    value = data.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,32 @@
+"""Text from outside, made storable, countable and short."""
+
+from contracts.messages import PREVIEW_CHARACTERS
+
+CHARACTERS_A_TOKEN = 4
+"""The estimate where no provider counted (S2-13)."""
+
+
+def clean(text: str) -> str:
+    """`text` without NUL and lone surrogates, which Postgres and UTF-8 refuse; each becomes U+FFFD."""
+    if "\x00" in text:
+        text = text.replace("\x00", "\ufffd")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def is_clean(text: str) -> bool:
+    """Whether `text` can be stored as it is."""
+    return clean(text) == text
+
+
+def preview(text: str) -> str:
+    """The start of `text`, for references inside a workflow."""
+    return text if len(text) <= PREVIEW_CHARACTERS else text[: PREVIEW_CHARACTERS - 1] + "…"
+
+
+def estimated_tokens(text: str) -> int:
+    """About how many tokens `text` is."""
+    return -(-len(text) // CHARACTERS_A_TOKEN)

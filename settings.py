@@ -1,0 +1,97 @@
+"""The environment, read here and nowhere else.
+
+Every variable has a working default or is required by the process that needs it; none of them is a secret with a
+default. Temporal's own client environment (`TEMPORAL_ADDRESS`, namespace, TLS, API key, profile file) is read by
+`temporalio.envconfig`, not here.
+"""
+
+import os
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from contracts.turns import Routing
+
+
+class RoutingName(StrEnum):
+    """How the kinds of work are spread over task queues (design section 2)."""
+
+    COMPACT = "compact"
+    SPREAD = "spread"
+
+
+class LogLevel(StrEnum):
+    """How much is logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Settings(BaseSettings):
+    """What a process is told from outside; one field for each line of `.env.example`."""
+
+    # Populating by field name as well would read HOME and PORT, which mean something else.
+    model_config = SettingsConfigDict(env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True)
+
+    database_url: SecretStr | None = Field(default=None, alias="DATABASE_URL")
+    """Postgres as `perdure_app`, which runs under row-level security. Set: no embedded Postgres is started."""
+    database_owner_url: SecretStr | None = Field(default=None, alias="DATABASE_OWNER_URL")
+    """Postgres as `perdure_owner`, which migrates and publishes content."""
+    database_relay_url: SecretStr | None = Field(default=None, alias="DATABASE_RELAY_URL")
+    """Postgres as `perdure_relay`, which claims outbox rows of every tenant."""
+    database_admin_url: SecretStr | None = Field(default=None, alias="DATABASE_ADMIN_URL")
+    """Postgres as a superuser, for the one step that makes the three roles; afterwards it is not needed."""
+    redis_url: SecretStr | None = Field(default=None, alias="REDIS_URL")
+    """Valkey or Redis. Set: no embedded Valkey is started. Losing it loses live tokens, never an answer."""
+
+    host: str = Field(default="127.0.0.1", alias="PERDURE_HOST")
+    """The address that the API listens on."""
+    port: int = Field(default=8080, ge=0, le=65_535, alias="PERDURE_PORT")
+    """The port of the API."""
+    home: Path = Field(default=Path(".perdure"), alias="PERDURE_HOME")
+    """The data folder of the embedded stack."""
+    apps: Annotated[tuple[Path, ...], NoDecode] = Field(default=(), alias="PERDURE_APP")
+    """App folders beside the shipped ones, separated like PATH."""
+    routing: RoutingName = Field(default=RoutingName.COMPACT, alias="PERDURE_ROUTING")
+    """`compact` or `spread`: which task queues a new turn uses; a running turn keeps what it began with."""
+    local: bool = Field(default=False, alias="PERDURE_LOCAL")
+    """Set by the embedded stack for its own processes."""
+    temporal_ui: str = Field(default="", alias="PERDURE_TEMPORAL_UI")
+    """The address of the Temporal Web UI, for links; empty: no links."""
+    ready_file: Path | None = Field(default=None, alias="PERDURE_READY_FILE")
+    """A worker writes this file when it polls."""
+    log_level: LogLevel = Field(default=LogLevel.INFO, alias="LOG_LEVEL")
+    """`debug`, `info`, `warning` or `error`."""
+
+    body_bytes: int = Field(default=262_144, ge=1_024, le=16_777_216, alias="PERDURE_BODY_BYTES")
+    """The largest request body, 256 KiB; more is answered 413."""
+    live_turns_per_user: int = Field(default=50, ge=1, alias="PERDURE_LIVE_TURNS_PER_USER")
+    """Turns of one user that have not ended; one more is answered 429."""
+    queue_depth: int = Field(default=20, ge=0, alias="PERDURE_QUEUE_DEPTH")
+    """Turns that may wait in one conversation (`on_busy: queue`); one more is answered 429."""
+
+    @field_validator("apps", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return tuple(Path(part) for part in value.split(os.pathsep) if part)
+        return value
+
+    def route(self) -> Routing:
+        """The queues that a new turn uses."""
+        return Routing.spread() if self.routing is RoutingName.SPREAD else Routing.compact()
+
+
+def needed(value: SecretStr | None, name: str) -> str:
+    """A connection string that this process cannot do without.
+
+    Raises: SystemExit 2, with the variable's name.
+    """
+    if value is None:
+        raise SystemExit(f"{name} is not set; start everything by `make up`, or see .env.example")
+    return value.get_secret_value()

@@ -1,0 +1,1 @@
+"""Postgres and Valkey. SQL lives here and nowhere else."""

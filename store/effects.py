@@ -1,0 +1,103 @@
+"""Effects that a crash left unknown, settled by a person (design section 4)."""
+
+from dataclasses import dataclass
+
+import asyncpg
+from pydantic import JsonValue
+
+from contracts.digests import canonical_json
+from contracts.errors import CallerError
+from contracts.events import TOOL_ERROR, TOOL_RESULT
+from contracts.messages import MessageRef, Role
+from contracts.tools import CallState, ToolOutcome
+from contracts.turns import TurnAddress
+from policy.text import estimated_tokens, preview
+from store import audit
+from store.database import Connection
+from store.ids import new_id
+from store.journal import NewEvent, NewMessage, write
+from store.outbox import Note, Wake, put
+
+OUTCOMES = {"happened": CallState.DONE, "did_not_happen": CallState.FAILED}
+"""What a person may state, and what the ledger then says."""
+
+
+async def settle_by_person(
+    tx: Connection, key: str, user_id: str, name: str, roles: frozenset[str], outcome: str, comment: str
+) -> Note:
+    """State what became of an effect; the turn is rung and goes on with the truth.
+
+    Raises: CallerError 404, 403 without the reviewer role, 409 already settled, 409 `too_early` for
+    "did_not_happen" before the reservation's deadline has passed, 422.
+    """
+    row = await tx.fetchrow(
+        "SELECT t.id AS turn_id, t.tenant_id, t.conversation_id, t.user_id FROM turns t "
+        "WHERE t.id = (SELECT turn_id FROM tool_calls WHERE key = $1) FOR UPDATE",
+        key,
+    )
+    if row is None:
+        raise CallerError("effect_not_found", "there is no such effect", status=404)
+    if "reviewer" not in roles:
+        raise CallerError("role_required", "settling needs the role reviewer", {"role": "reviewer"}, status=403)
+    if str(row["user_id"]) == user_id:
+        raise CallerError("own_request", "who asked for a call may not settle it", status=403)
+    if outcome not in OUTCOMES or not comment.strip():
+        raise CallerError(
+            "outcome_invalid", "give outcome happened or did_not_happen, and a comment that says how you know"
+        )
+    call = await tx.fetchrow(
+        "SELECT *, clock_timestamp() < deadline AS early FROM tool_calls WHERE key = $1 FOR UPDATE", key
+    )
+    if call is None or call["state"] != CallState.OUTCOME_UNKNOWN.value:
+        raise CallerError("already_settled", "this effect is settled", status=409)
+    if outcome == "did_not_happen" and call["early"]:
+        raise CallerError(
+            "too_early",
+            "a frozen worker may still send it; wait for the deadline",
+            {"deadline": call["deadline"].isoformat()},
+            status=409,
+        )
+    address = TurnAddress(
+        tenant_id=row["tenant_id"], conversation_id=str(row["conversation_id"]), turn_id=str(row["turn_id"])
+    )
+    return await _record(tx, address, call, _Statement(user_id, name, outcome, comment))
+
+
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    """What a person said, and who."""
+
+    user_id: str
+    name: str
+    outcome: str
+    comment: str
+
+
+async def _record(tx: Connection, address: TurnAddress, call: asyncpg.Record, said: _Statement) -> Note:
+    state = OUTCOMES[said.outcome]
+    body: dict[str, JsonValue] = {"status": said.outcome, "settled_by": said.name, "comment": said.comment}
+    content = canonical_json(body)
+    message = NewMessage(new_id(), Role.TOOL, content, call_id=call["call_id"], tokens=estimated_tokens(content))
+    ref = MessageRef(
+        id=message.id, role=Role.TOOL, text=preview(content), tokens=message.tokens, call_id=call["call_id"]
+    )
+    settled = ToolOutcome(call_id=call["call_id"], state=state, message=ref)
+    await tx.execute(
+        "WITH closed AS (UPDATE approvals SET status = $3, version = version + 1 "
+        "WHERE turn_id = $6 AND call_id = $7 AND status = 'outcome_unknown') "
+        "UPDATE tool_calls SET state = $3, outcome = $2, settled_at = now(), settled_by = $4, comment = $5 "
+        "WHERE key = $1",
+        call["key"],
+        settled.model_dump(mode="json"),
+        state.value,
+        said.user_id,
+        said.comment,
+        address.turn_id,
+        call["call_id"],
+    )
+    await audit.record(tx, "effect.settled", call["key"], body, actor=said.user_id, turn_id=address.turn_id)
+    note = await put(tx, address.tenant_id, Wake.RING, address.turn_id, call["key"])
+    kind = TOOL_RESULT if state is CallState.DONE else TOOL_ERROR
+    event = NewEvent(kind, {"tool": call["tool"], **body}, call["call_id"])
+    await write(tx, address, [event], [message])
+    return note

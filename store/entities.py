@@ -1,0 +1,79 @@
+"""Entities and their name index, written in one transaction (S0-72)."""
+
+from dataclasses import dataclass
+
+import asyncpg
+from pydantic import JsonValue
+
+from store.database import Connection
+from store.ids import new_id
+
+
+@dataclass(frozen=True, slots=True)
+class Entity:
+    """A thing with a name, of a kind that an app chooses."""
+
+    id: str
+    kind: str
+    name: str
+    attributes: dict[str, JsonValue]
+
+
+def name_key(name: str) -> str:
+    """The form under which names are compared: case and spacing do not count."""
+    return " ".join(name.casefold().split())
+
+
+async def create(
+    tx: Connection, kind: str, name: str, attributes: dict[str, JsonValue], turn_id: str | None, call_id: str | None
+) -> Entity:
+    """Mint the id and write entity and name index together; aliases are names too."""
+    entity = Entity(new_id(), kind, name, attributes)
+    await tx.execute(
+        "INSERT INTO entities (id, tenant_id, kind, name, attributes, created_by_turn, created_by_call) "
+        "VALUES ($1, current_setting('perdure.tenant'), $2, $3, $4, $5, $6)",
+        entity.id,
+        kind,
+        name,
+        attributes,
+        turn_id,
+        call_id,
+    )
+    aliases = attributes.get("aliases")
+    names = [name, *(str(alias) for alias in aliases)] if isinstance(aliases, list) else [name]
+    await tx.executemany(
+        "INSERT INTO entity_names (tenant_id, name_key, entity_id) "
+        "VALUES (current_setting('perdure.tenant'), $1, $2) ON CONFLICT DO NOTHING",
+        [(name_key(each), entity.id) for each in names],
+    )
+    return entity
+
+
+async def find(tx: Connection, text: str, most: int = 10) -> list[Entity]:
+    """Entities whose name is `text`, or where none is, whose name contains it; best first."""
+    key = name_key(text)
+    exact = await tx.fetch(
+        "SELECT e.* FROM entity_names n JOIN entities e ON e.id = n.entity_id WHERE n.name_key = $1 ORDER BY e.id "
+        "LIMIT $2",
+        key,
+        most,
+    )
+    if exact:
+        return [_entity(row) for row in exact]
+    near = await tx.fetch(
+        "SELECT DISTINCT ON (e.id) e.* FROM entity_names n JOIN entities e ON e.id = n.entity_id "
+        "WHERE strpos(n.name_key, $1) > 0 ORDER BY e.id LIMIT $2",
+        key,
+        most,
+    )
+    return [_entity(row) for row in near]
+
+
+async def get(tx: Connection, entity_id: str) -> Entity | None:
+    """The entity, or None."""
+    row = await tx.fetchrow("SELECT * FROM entities WHERE id = $1", entity_id)
+    return _entity(row) if row else None
+
+
+def _entity(row: asyncpg.Record) -> Entity:
+    return Entity(str(row["id"]), row["kind"], row["name"], row["attributes"])

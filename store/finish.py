@@ -1,0 +1,100 @@
+"""How a turn ends: one transaction under the turn's and the conversation's lock; no effect can follow it."""
+
+from contracts.errors import InvariantBroken, Problem
+from contracts.events import COMPLETED, DONE, STOPPED, WORKFLOW_ERROR
+from contracts.turns import ENDED, FinishAsk, Finished, TurnAddress, TurnStatus
+from store import audit
+from store.database import Connection
+from store.journal import NewEvent, of_pending, write
+from store.outbox import Note, Wake, put
+
+_END = """
+UPDATE turns SET status = $2, problem = $3, waiting = NULL, ended_at = clock_timestamp(),
+  answer = (SELECT content FROM messages m WHERE m.turn_id = $1 AND m.role = 'assistant' AND m.id = ANY($4)
+            AND m.content <> '' ORDER BY m.seq DESC LIMIT 1)
+WHERE id = $1
+RETURNING input_tokens + output_tokens AS tokens, cost_microusd,
+  (extract(epoch FROM ended_at - created_at) * 1000)::bigint AS duration_ms
+"""
+
+
+async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]:
+    """Set the outcome, close what is open, write the last events and admit the next queued turn. Idempotent."""
+    turn_id = ask.address.turn_id
+    row = await tx.fetchrow("SELECT status, ended_at FROM turns WHERE id = $1 FOR UPDATE", turn_id)
+    if row is None or row["ended_at"] is not None:
+        return Finished(status=TurnStatus(row["status"]) if row else ask.status), None
+    await tx.execute("SELECT id FROM conversations WHERE id = $1 FOR UPDATE", ask.address.conversation_id)
+    cancelled = await tx.fetch(
+        "UPDATE approvals SET status = 'cancelled', version = version + 1 WHERE turn_id = $1 "
+        "AND status IN ('pending', 'approved', 'edited') RETURNING id",
+        turn_id,
+    )
+    for approval in cancelled:
+        await audit.record(tx, "approval.cancelled", str(approval["id"]), {}, actor=None, turn_id=turn_id)
+    await tx.execute(
+        "UPDATE messages SET in_transcript = false WHERE turn_id = $1 AND role <> 'user' AND NOT id = ANY($2)",
+        turn_id,
+        list(ask.transcript),
+    )
+    problem = ask.problem.model_dump(mode="json") if ask.problem else None
+    ended = await tx.fetchrow(_END, turn_id, ask.status.value, problem, list(ask.transcript))
+    if ended is None:
+        raise InvariantBroken("turn_vanished", "a turn's row went away under its own lock")
+    last = [*of_pending(ask.events), *_last_events(ask)]
+    done = NewEvent(
+        DONE,
+        {
+            "execution_id": turn_id,
+            "status": ask.status.value,
+            "tokens_used": ended["tokens"],
+            "cost_usd": ended["cost_microusd"] / 1e6,
+            "duration_ms": ended["duration_ms"],
+        },
+    )
+    admitted, note = await _admit_next(tx, ask.address)
+    await write(tx, ask.address, [*last, done])
+    return Finished(status=ask.status, admitted_turn_id=admitted), note
+
+
+def _last_events(ask: FinishAsk) -> list[NewEvent]:
+    if ask.status is TurnStatus.STOPPED:
+        return [NewEvent(STOPPED)]
+    if ask.problem is not None:
+        return [NewEvent(WORKFLOW_ERROR, ask.problem.model_dump(mode="json", exclude_none=True))]
+    return [NewEvent(COMPLETED, {"status": ask.status.value})]
+
+
+async def _admit_next(tx: Connection, address: TurnAddress) -> tuple[str | None, Note | None]:
+    """Start the oldest queued turn of the conversation; its message moves behind what was said meanwhile."""
+    chosen = await tx.fetchrow(
+        "SELECT id, message_id FROM turns WHERE conversation_id = $1 AND status = 'queued' "
+        "AND stop_requested_at IS NULL ORDER BY created_at, id LIMIT 1 FOR UPDATE SKIP LOCKED",
+        address.conversation_id,
+    )
+    turn_id = str(chosen["id"]) if chosen else None
+    last_seq = await tx.fetchval(
+        "UPDATE conversations SET active_turn_id = $2, message_seq = message_seq + $3 WHERE id = $1 "
+        "RETURNING message_seq",
+        address.conversation_id,
+        turn_id,
+        1 if chosen else 0,
+    )
+    if chosen is None or turn_id is None:
+        return None, None
+    await tx.execute("UPDATE messages SET seq = $2 WHERE id = $1", chosen["message_id"], last_seq)
+    await tx.execute("UPDATE turns SET status = 'accepted', through_seq = $2 WHERE id = $1", turn_id, last_seq - 1)
+    return turn_id, await put(tx, address.tenant_id, Wake.START, turn_id)
+
+
+async def finish_broken(tx: Connection, address: TurnAddress, problem: Problem) -> Note | None:
+    """End a turn whose workflow is gone; what it had written stays in the transcript."""
+    kept = await tx.fetch("SELECT id FROM messages WHERE turn_id = $1 AND role = 'assistant'", address.turn_id)
+    last = [str(row["id"]) for row in kept[-1:]] if kept else []
+    _, note = await finish(
+        tx, FinishAsk(address=address, status=TurnStatus.FAILED, problem=problem, transcript=tuple(last))
+    )
+    return note
+
+
+OPEN_STATUSES = tuple(status.value for status in TurnStatus if status not in ENDED)

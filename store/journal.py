@@ -1,0 +1,98 @@
+"""The journal of a conversation: its messages and its durable events, numbered in commit order.
+
+Both counters live on the conversation row, which is locked by the statement that bumps them. Callers write here last
+before they commit, so that the lock is short and a reader that sees event n has every event below it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pydantic import JsonValue
+
+from contracts.events import PendingEvent
+from contracts.messages import Role
+from contracts.turns import TurnAddress
+from policy.text import clean
+from store.database import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """A message to write."""
+
+    id: str
+    role: Role
+    content: str
+    calls: Sequence[dict[str, JsonValue]] = ()
+    """For an assistant message: {call_id, provider_id, tool, arguments} for each call, in order."""
+    call_id: str | None = None
+    tokens: int = 0
+    partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    """An event to write; `at` defaults to the database's clock."""
+
+    kind: str
+    data: dict[str, JsonValue] = field(default_factory=dict)
+    call_id: str | None = None
+    at: datetime | None = None
+
+
+def of_pending(events: Sequence[PendingEvent]) -> list[NewEvent]:
+    """The events that pure nodes left for this activity."""
+    return [NewEvent(event.kind, event.data, event.call_id, event.at) for event in events]
+
+
+_WRITE = """
+WITH bumped AS (
+  UPDATE conversations SET event_seq = event_seq + $3, message_seq = message_seq + $4, updated_at = now()
+  WHERE id = $1 RETURNING tenant_id, event_seq - $3 AS events_before, message_seq - $4 AS messages_before
+), written AS (
+  INSERT INTO messages (id, tenant_id, conversation_id, turn_id, seq, role, content, calls, call_id, tokens, partial)
+  SELECT m.id, b.tenant_id, $1, $2, b.messages_before + m.n, m.role, m.content, m.calls, m.call_id, m.tokens, m.partial
+  FROM bumped b, jsonb_to_recordset($5) AS m(n int, id uuid, role text, content text, calls jsonb, call_id text,
+    tokens int, partial boolean)
+)
+INSERT INTO events (tenant_id, conversation_id, seq, turn_id, kind, call_id, data, at)
+SELECT b.tenant_id, $1, b.events_before + e.n, $2, e.kind, e.call_id, e.data, coalesce(e.at, clock_timestamp())
+FROM bumped b, jsonb_to_recordset($6) AS e(n int, kind text, call_id text, data jsonb, at timestamptz)
+"""
+
+
+async def write(
+    tx: Connection, address: TurnAddress, events: Sequence[NewEvent], messages: Sequence[NewMessage] = ()
+) -> None:
+    """Append `messages` and `events` to the conversation, in one statement. Write it last before the commit."""
+    await tx.execute(
+        _WRITE,
+        address.conversation_id,
+        address.turn_id,
+        len(events),
+        len(messages),
+        [
+            {
+                "n": number,
+                "id": message.id,
+                "role": message.role.value,
+                "content": clean(message.content),
+                "calls": list(message.calls),
+                "call_id": message.call_id,
+                "tokens": message.tokens,
+                "partial": message.partial,
+            }
+            for number, message in enumerate(messages, 1)
+        ],
+        [
+            {
+                "n": number,
+                "kind": event.kind,
+                "call_id": event.call_id,
+                "data": event.data,
+                "at": event.at.isoformat() if event.at else None,
+            }
+            for number, event in enumerate(events, 1)
+        ],
+    )

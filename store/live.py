@@ -1,0 +1,178 @@
+"""Live tokens in Valkey: one stream a conversation, fenced so that a stale attempt cannot speak.
+
+Nothing here is needed for an answer. Losing Valkey never raises into the caller's work: the answer is DEGRADED or
+empty, and it is logged once. Everything lives for an hour after the last token.
+"""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import cast
+
+from policy.cursor import Cursor, entry_order
+from policy.reader import CallKey, TokenBatch, TokenEntry
+from policy.resume import Mark
+from store.live_scripts import APPEND, READ
+from store.valkey import Valkey
+
+LIVE_SECONDS = 3_600
+LIVE_ENTRIES = 10_000
+"""The stream of a conversation is trimmed to about this many entries."""
+_BATCH_ENTRIES = 200
+_SEARCH_ENTRIES = 200
+
+
+Marks = dict[CallKey, Mark]
+_Rows = list[tuple[str, dict[str, str]]]
+
+
+class Fence(StrEnum):
+    """What became of some text."""
+
+    ACCEPTED = "accepted"
+    STALE = "stale"
+    """A later attempt of this call has begun: stop."""
+    DEGRADED = "degraded"
+    """Valkey is out of reach: readers get the settled text instead."""
+
+
+class Live:
+    """The live side of the event streams."""
+
+    def __init__(self, valkey: Valkey) -> None:
+        self._valkey = valkey
+        self._append = valkey.client.register_script(APPEND)
+        self._read = valkey.client.register_script(READ)
+
+    async def append(
+        self, tenant_id: str, conversation_id: str, turn_id: str, call_id: str, attempt: int, sequence: int, text: str
+    ) -> Fence:
+        """Send the next piece of a call's text to its readers.
+
+        `sequence` is the number of characters of this attempt that came before `text`; `TokenWriter` counts them.
+        A piece that was sent before is not sent again; a missing one is seen by the readers as a hole.
+        """
+        if not text:
+            return Fence.ACCEPTED
+        keys = _keys(tenant_id, conversation_id)
+        answer = await self._valkey.attempt(
+            lambda: self._append(
+                keys=[*keys, _call_key(keys[0], (turn_id, call_id))],
+                args=[
+                    turn_id,
+                    call_id,
+                    attempt,
+                    sequence,
+                    text,
+                    sequence + len(text),
+                    secrets.token_hex(6),
+                    LIVE_ENTRIES,
+                    LIVE_SECONDS * 1_000,
+                    channel(conversation_id),
+                ],
+            )
+        )
+        return Fence.DEGRADED if answer is None else Fence(answer)
+
+    def writer(self, tenant_id: str, conversation_id: str, turn_id: str, call_id: str, attempt: int) -> "TokenWriter":
+        """A writer of one attempt's text that counts its characters itself."""
+        return TokenWriter(self, tenant_id, conversation_id, turn_id, call_id, attempt)
+
+    async def wake(self, conversation_id: str) -> None:
+        """Tell the readers of a conversation that durable events were committed."""
+        await self._valkey.attempt(lambda: self._valkey.client.publish(channel(conversation_id), WOKEN_BY_EVENTS))
+
+    async def tokens(self, tenant_id: str, conversation_id: str, epoch: str, entry_id: str) -> TokenBatch:
+        """The entries after `entry_id`, or from the beginning where the stream's epoch is not `epoch`."""
+        answer = await self._valkey.attempt(
+            lambda: self._read(keys=_keys(tenant_id, conversation_id), args=[epoch, entry_id, _BATCH_ENTRIES])
+        )
+        if not answer:
+            return TokenBatch(None)
+        now, rows = answer
+        entries = [_entry(row_id, _pairs(fields)) for row_id, fields in rows]
+        return TokenBatch(now, entries, more=len(entries) == _BATCH_ENTRIES)
+
+    async def marks(self, tenant_id: str, conversation_id: str, cursor: Cursor, keys: Sequence[CallKey]) -> Marks:
+        """What the stream knows of these calls at `cursor`; a call of which it knows nothing is left out."""
+        if not keys:
+            return {}
+        answer = await self._valkey.attempt(lambda: self._look(_keys(tenant_id, conversation_id), cursor, keys))
+        return answer or {}
+
+    async def _look(self, stream_and_epoch: tuple[str, str], cursor: Cursor, keys: Sequence[CallKey]) -> Marks:
+        stream, epoch_key = stream_and_epoch
+        client = self._valkey.client
+        async with client.pipeline(transaction=False) as pipe:
+            pipe.get(epoch_key)
+            for key in keys:
+                pipe.hmget(_call_key(stream, key), "epoch", "attempt", "end", "from", "first", "last")
+            epoch, *fences = await pipe.execute()
+        found: Marks = {}
+        at = entry_order(cursor.entry_id)
+        for key, (fence_epoch, attempt, end, chained_from, first, last) in zip(keys, fences, strict=True):
+            if fence_epoch is None or fence_epoch != epoch or epoch != cursor.epoch:
+                continue
+            if entry_order(last) <= at:
+                found[key] = Mark(int(attempt), int(end), chained_from == "0")
+            elif entry_order(first) > at:
+                found[key] = Mark(int(attempt), 0, chained_from == "0", begun=False)
+            else:
+                # The reader was behind: its place is in the middle of this call, and most often just at the cursor.
+                rows = cast(_Rows, await client.xrevrange(stream, cursor.entry_id, "-", count=_SEARCH_ENTRIES))
+                mark = next((_mark(fields) for _, fields in rows if (fields["t"], fields["c"]) == key), None)
+                if mark is not None:
+                    found[key] = mark
+        return found
+
+
+class TokenWriter:
+    """One attempt's text, piece by piece."""
+
+    def __init__(
+        self, live: Live, tenant_id: str, conversation_id: str, turn_id: str, call_id: str, attempt: int
+    ) -> None:
+        self._live = live
+        self._address = tenant_id, conversation_id, turn_id, call_id, attempt
+        self.characters = 0
+        """How many have been sent."""
+
+    async def append(self, text: str) -> Fence:
+        """Send the next piece."""
+        fence = await self._live.append(*self._address, self.characters, text)
+        self.characters += len(text)
+        return fence
+
+
+WOKEN_BY_EVENTS = "e"
+WOKEN_BY_TOKENS = "t"
+
+
+def channel(conversation_id: str) -> str:
+    """The pub/sub channel of a conversation."""
+    return f"perdure:wake:{conversation_id}"
+
+
+def _keys(tenant_id: str, conversation_id: str) -> tuple[str, str]:
+    """The stream and its epoch; the braces keep a conversation's keys together in a cluster."""
+    stem = f"perdure:{tenant_id}:{{{conversation_id}}}"
+    return f"{stem}:tokens", f"{stem}:epoch"
+
+
+def _call_key(stream_key: str, key: CallKey) -> str:
+    return f"{stream_key}:{key[0]}:{key[1]}"
+
+
+def _pairs(flat: Sequence[str]) -> dict[str, str]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+def _entry(entry_id: str, fields: Mapping[str, str]) -> TokenEntry:
+    text = fields.get("x", "")
+    return TokenEntry(
+        entry_id, fields["t"], fields["c"], int(fields["a"]), int(fields["s"]), text, begins="x" not in fields
+    )
+
+
+def _mark(fields: Mapping[str, str]) -> Mark:
+    return Mark(int(fields["a"]), int(fields["s"]) + len(fields.get("x", "")), fields["f"] == "0")

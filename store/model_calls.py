@@ -1,0 +1,147 @@
+"""Model calls: claimed, then settled once. A settled call is never paid again."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from contracts.model import ModelCall, ModelReply
+from contracts.turns import TurnStatus, Usage
+from policy.ledger import Attempt, Claim, Gate, Held, claim
+from store.database import Connection
+from store.journal import NewEvent, NewMessage, of_pending, write
+
+
+@dataclass(frozen=True, slots=True)
+class ModelClaim:
+    """The answer to a claim: may act with `epoch`, or the stored reply."""
+
+    verdict: Claim
+    epoch: int = 0
+    reply: ModelReply | None = None
+    through_seq: int = 0
+    system_prompt: str | None = None
+    memory_text: str | None = None
+
+
+async def claim_call(tx: Connection, call: ModelCall, attempt: Attempt, model: str) -> ModelClaim:
+    """Claim `call` for `attempt`, under the turn's lock, and write the pending events with generation.start."""
+    row = await tx.fetchrow(
+        "SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopped, t.through_seq, "
+        "t.system_prompt, t.memory_text, m.epoch, m.run_id, m.attempt, m.reply FROM turns t "
+        "LEFT JOIN model_calls m ON m.turn_id = t.id AND m.call_id = $2 WHERE t.id = $1 FOR UPDATE OF t",
+        call.address.turn_id,
+        call.call_id,
+    )
+    if row is None:
+        return ModelClaim(Claim.ENDED)
+    held = None
+    if row["epoch"] is not None:
+        held = Held(row["epoch"], Attempt(row["run_id"], row["attempt"]), row["reply"] is not None)
+    verdict = claim(Gate(row["ended"], row["stopped"]), held, attempt)
+    if verdict is Claim.REPLAY:
+        return ModelClaim(verdict, reply=ModelReply.model_validate(row["reply"]))
+    if verdict is not Claim.ACT:
+        return ModelClaim(verdict)
+    epoch = held.epoch + 1 if held else 1
+    await tx.execute(
+        "WITH counted AS (UPDATE turns SET attempts = attempts + 1, status = $7, "
+        "started_at = coalesce(started_at, now()) WHERE id = $1 RETURNING tenant_id) "
+        "INSERT INTO model_calls (tenant_id, turn_id, call_id, epoch, run_id, attempt, model) "
+        "SELECT tenant_id, $1, $2, $3, $4, $5, $6 FROM counted ON CONFLICT (turn_id, call_id) "
+        "DO UPDATE SET epoch = excluded.epoch, run_id = excluded.run_id, attempt = excluded.attempt, "
+        "started_at = now()",
+        call.address.turn_id,
+        call.call_id,
+        epoch,
+        attempt.run_id,
+        attempt.number,
+        model,
+        TurnStatus.RUNNING.value,
+    )
+    started = NewEvent("generation.start", {"model": model, "attempt": epoch}, call.call_id)
+    pending = of_pending(call.events) if held is None else []
+    await write(tx, call.address, [*pending, started])
+    return ModelClaim(verdict, epoch, None, row["through_seq"], row["system_prompt"], row["memory_text"])
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCall:
+    """A tool call that a settled model call asked for, as the ledger keeps it."""
+
+    call_id: str
+    key: str
+    tool: str
+    tool_version: str
+    effect: str
+    provider_call_id: str
+    args: dict[str, JsonValue]
+    digest: str
+    refused: dict[str, JsonValue] | None = None
+    """Set for a call that cannot run: its outcome, settled as failed at once."""
+
+
+_SETTLE = """
+WITH locked AS (
+  SELECT id FROM turns WHERE id = $1 FOR UPDATE  -- the turn first, as every claim does
+), mine AS (
+  UPDATE model_calls SET reply = $4, settled_at = now() FROM locked
+  WHERE turn_id = locked.id AND call_id = $2 AND epoch = $3 AND reply IS NULL RETURNING tenant_id
+), used AS (
+  UPDATE turns SET input_tokens = input_tokens + $5, output_tokens = output_tokens + $6,
+    cached_tokens = cached_tokens + $7, cost_microusd = cost_microusd + $8
+  FROM mine WHERE turns.id = $1 RETURNING turns.conversation_id, turns.agent_id
+), planned AS (
+  INSERT INTO tool_calls (tenant_id, turn_id, call_id, conversation_id, agent_id, key, tool, tool_version, effect,
+    provider_call_id, args, digest, state, outcome, settled_at)
+  SELECT mine.tenant_id, $1, c.call_id, used.conversation_id, used.agent_id, c.key, c.tool, c.tool_version, c.effect,
+    c.provider_call_id, c.args, c.digest, CASE WHEN c.refused IS NULL THEN 'planned' ELSE 'failed' END, c.refused,
+    CASE WHEN c.refused IS NULL THEN NULL ELSE now() END
+  FROM mine, used, jsonb_to_recordset($9) AS c(call_id text, key text, tool text, tool_version text, effect text,
+    provider_call_id text, args jsonb, digest text, refused jsonb)
+  ON CONFLICT (turn_id, call_id) DO NOTHING
+)
+SELECT count(*) FROM mine
+"""
+
+
+async def settle_call(
+    tx: Connection,
+    call: ModelCall,
+    epoch: int,
+    reply: ModelReply,
+    messages: Sequence[NewMessage],
+    planned: Sequence[PlannedCall],
+    events: Sequence[NewEvent],
+) -> bool:
+    """Record a model call's result if `epoch` still owns it; False where a later attempt does."""
+    usage: Usage = reply.usage
+    mine = await tx.fetchval(
+        _SETTLE,
+        call.address.turn_id,
+        call.call_id,
+        epoch,
+        reply.model_dump(mode="json"),
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.cached_tokens,
+        usage.cost_microusd,
+        [
+            {
+                "call_id": c.call_id,
+                "key": c.key,
+                "tool": c.tool,
+                "tool_version": c.tool_version,
+                "effect": c.effect,
+                "provider_call_id": c.provider_call_id,
+                "args": c.args,
+                "digest": c.digest,
+                "refused": c.refused,
+            }
+            for c in planned
+        ],
+    )
+    if not mine:
+        return False
+    await write(tx, call.address, events, messages)
+    return True

@@ -1,0 +1,43 @@
+"""The messages of a model call with their bodies: the past, windowed, and this turn's own in the graph's order."""
+
+from collections.abc import Mapping
+
+from contracts.ids import effect_key
+from contracts.messages import MessageRef, WindowPolicy
+from contracts.model import ModelCall
+from policy.prompt import Said
+from policy.window import Windowed, keep
+from store.database import Connection
+from store.messages import StoredMessage, of_ids, past
+
+
+async def said_messages(
+    tx: Connection, call: ModelCall, through_seq: int, window: WindowPolicy, skills: Mapping[str, str]
+) -> list[Said]:
+    """What is said to the model, oldest first, within the agent's window; `skills` are texts by skill id."""
+    before = await past(tx, call.address.conversation_id, through_seq, window)
+    bodies = await of_ids(tx, [ref.id for ref in call.ask.messages if ref.id])
+    everything: list[StoredMessage | MessageRef] = [*before]
+    everything += [bodies.get(ref.id, ref) if ref.id else ref for ref in call.ask.messages]
+    kept = keep([_windowed(index, message) for index, message in enumerate(everything)], window)
+    return [_said(everything[index], skills) for index in kept]
+
+
+def _windowed(index: int, message: StoredMessage | MessageRef) -> Windowed:
+    if isinstance(message, StoredMessage):
+        return Windowed(index, message.role, message.tokens, _keys(message), _answers(message))
+    return Windowed(index, message.role, message.tokens, (), message.call_id)
+
+
+def _said(message: StoredMessage | MessageRef, skills: Mapping[str, str]) -> Said:
+    if isinstance(message, StoredMessage):
+        return Said(message.role, message.content, message.calls, _answers(message))
+    return Said(message.role, skills.get(message.skill_id, message.text))
+
+
+def _keys(message: StoredMessage) -> tuple[str, ...]:
+    return tuple(str(each["key"]) for each in message.calls)
+
+
+def _answers(message: StoredMessage) -> str:
+    return effect_key(message.turn_id, message.call_id) if message.call_id else ""

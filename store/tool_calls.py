@@ -1,0 +1,186 @@
+"""The ledger of tool calls: planned, reserved, settled. SQL for policy/ledger.py, which decides.
+
+Every reservation locks the turn row first, so nothing is reserved after the turn was finished or stopped.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from pydantic import JsonValue
+
+from contracts.agents import EffectClass
+from contracts.digests import frozen_call_digest
+from contracts.tools import CallState, ToolCall
+from policy.ledger import Attempt, Gate, Held, Reservation
+from store.database import Connection
+from store.journal import NewEvent, NewMessage, write
+
+
+@dataclass(frozen=True, slots=True)
+class Covering:
+    """The approval of a call, as its execution must know it."""
+
+    approval_id: str
+    status: str
+    tool_version: str
+    args: dict[str, JsonValue]
+    intact: bool
+    """The digest recomputed from what is stored equals the digest that was decided on."""
+    comment: str
+    edited: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """A tool call and its turn, locked for this transaction."""
+
+    gate: Gate
+    row: Reservation
+    tool: str
+    tool_version: str
+    args: dict[str, JsonValue]
+    key: str
+    provider_call_id: str
+    outcome: dict[str, JsonValue] | None
+    approval: Covering | None
+    user_id: str
+    now: datetime
+
+
+_LOCK = """
+SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopped, t.user_id, t.tenant_id,
+  c.state, c.effect, c.epoch, c.run_id, c.attempt, c.first_sent_at, c.tool, c.tool_version, c.args, c.key,
+  c.provider_call_id, c.outcome, clock_timestamp() AS now,
+  a.id AS approval_id, a.status AS approval_status, a.tool_version AS approved_version, a.args AS frozen_args,
+  a.digest AS approved_digest, a.nonce, a.decision
+FROM turns t JOIN tool_calls c ON c.turn_id = t.id AND c.call_id = $2
+LEFT JOIN approvals a ON a.turn_id = t.id AND a.call_id = c.call_id
+WHERE t.id = $1 FOR UPDATE OF t, c
+"""
+
+
+async def lock(tx: Connection, call: ToolCall, key_ttl_seconds: float | None) -> Locked | None:
+    """Lock and read the call, its turn and its approval; None where no such call was planned."""
+    r = await tx.fetchrow(_LOCK, call.address.turn_id, call.ask.call_id)
+    if r is None:
+        return None
+    state = CallState(r["state"])
+    held = Held(r["epoch"], Attempt(r["run_id"], r["attempt"]), False) if r["epoch"] else None
+    approval = None
+    if r["approval_id"] is not None:
+        decision = r["decision"] or {}
+        args = decision.get("args") or r["frozen_args"]
+        frozen = frozen_call_digest(
+            tenant_id=r["tenant_id"],
+            turn_id=call.address.turn_id,
+            call_id=call.ask.call_id,
+            tool=r["tool"],
+            tool_version=r["approved_version"],
+            args=args,
+            nonce=r["nonce"],
+        )
+        approval = Covering(
+            str(r["approval_id"]),
+            r["approval_status"],
+            r["approved_version"],
+            args,
+            frozen == (decision.get("digest") or r["approved_digest"]),
+            decision.get("comment") or decision.get("reason_code") or "",
+            "args" in decision,
+        )
+    return Locked(
+        Gate(r["ended"], r["stopped"]),
+        Reservation(state, held, EffectClass(r["effect"]), r["first_sent_at"], key_ttl_seconds),
+        r["tool"],
+        r["tool_version"],
+        r["args"],
+        r["key"],
+        r["provider_call_id"],
+        r["outcome"],
+        approval,
+        str(r["user_id"]),
+        r["now"],
+    )
+
+
+async def reserve(
+    tx: Connection, call: ToolCall, locked: Locked, attempt: Attempt, deadline: datetime, events: list[NewEvent]
+) -> int:
+    """Make `attempt` the owner of the call and return its epoch; the approval, if any, is reserved with it."""
+    epoch = locked.row.held.epoch + 1 if locked.row.held else 1
+    await tx.execute(
+        "WITH held AS (UPDATE approvals SET status = 'reserved', version = version + 1 "
+        "WHERE id = $7 AND status IN ('approved', 'edited')) "
+        "UPDATE tool_calls SET state = 'reserved', epoch = $3, run_id = $4, attempt = $5, deadline = $6, "
+        "first_sent_at = coalesce(first_sent_at, clock_timestamp()) WHERE turn_id = $1 AND call_id = $2",
+        call.address.turn_id,
+        call.ask.call_id,
+        epoch,
+        attempt.run_id,
+        attempt.number,
+        deadline,
+        locked.approval.approval_id if locked.approval else None,
+    )
+    await write(tx, call.address, events)
+    return epoch
+
+
+async def still_owned(tx: Connection, call: ToolCall, epoch: int) -> bool:
+    """Whether `epoch` may still send: asked just before it does (design section 4, zombies)."""
+    return bool(
+        await tx.fetchval(
+            "SELECT true FROM tool_calls WHERE turn_id = $1 AND call_id = $2 AND epoch = $3 AND state = 'reserved' "
+            "AND clock_timestamp() < deadline",
+            call.address.turn_id,
+            call.ask.call_id,
+            epoch,
+        )
+    )
+
+
+async def release(tx: Connection, call: ToolCall, epoch: int) -> None:
+    """Give a reservation back: nothing was sent."""
+    await tx.execute(
+        "WITH freed AS (UPDATE tool_calls SET state = 'planned', first_sent_at = NULL "
+        "WHERE turn_id = $1 AND call_id = $2 AND epoch = $3 AND state = 'reserved' RETURNING turn_id, call_id) "
+        "UPDATE approvals a SET status = CASE WHEN a.decision ? 'args' THEN 'edited' ELSE 'approved' END, "
+        "version = version + 1 FROM freed f WHERE a.turn_id = f.turn_id AND a.call_id = f.call_id "
+        "AND a.status = 'reserved'",
+        call.address.turn_id,
+        call.ask.call_id,
+        epoch,
+    )
+
+
+_SETTLE = """
+WITH locked AS (SELECT id FROM turns WHERE id = $1 FOR UPDATE),
+mine AS (
+  UPDATE tool_calls SET state = $4, outcome = $5, settled_at = CASE WHEN $4 = 'outcome_unknown' THEN NULL ELSE now() END
+  FROM locked WHERE turn_id = locked.id AND call_id = $2 AND epoch = $3
+    AND state IN ('planned', 'reserved') RETURNING turn_id, call_id
+), lost AS (
+  UPDATE tool_calls SET lost_settles = lost_settles + 1
+  WHERE turn_id = $1 AND call_id = $2 AND epoch <> $3
+), closed AS (
+  UPDATE approvals a SET status = $4, version = version + 1 FROM mine
+  WHERE a.turn_id = mine.turn_id AND a.call_id = mine.call_id AND a.status = 'reserved'
+    AND $4 IN ('done', 'failed', 'outcome_unknown')
+)
+SELECT count(*) FROM mine
+"""
+
+
+async def settle(
+    tx: Connection,
+    call: ToolCall,
+    epoch: int,
+    state: CallState,
+    outcome: dict[str, JsonValue] | None,
+    message: NewMessage | None,
+    events: list[NewEvent],
+) -> bool:
+    """Record how a call ended if `epoch` still owns it; False, and counted, where it was lost to a later one."""
+    mine = await tx.fetchval(_SETTLE, call.address.turn_id, call.ask.call_id, epoch, state.value, outcome)
+    if mine:
+        await write(tx, call.address, events, [message] if message else [])
+    return bool(mine)

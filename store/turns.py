@@ -1,0 +1,148 @@
+"""Turns: started under the conversation's lock, stopped by a flag on their row."""
+
+from dataclasses import dataclass, field
+
+from pydantic import JsonValue
+
+from contracts.agents import PublishedAgent
+from contracts.errors import CallerError
+from contracts.messages import Role
+from contracts.turns import ENDED, Carried, Limits, Routing, TurnAddress, TurnInput, TurnStatus
+from policy.admission import Admission, Caps, Load, OnBusy, admit
+from policy.budget import tightened
+from policy.text import estimated_tokens
+from store import audit
+from store.database import Connection
+from store.ids import new_id
+from store.journal import NewEvent, NewMessage, write
+from store.outbox import Note, Wake, put
+
+
+@dataclass(frozen=True, slots=True)
+class NewTurn:
+    """A turn to start in an existing conversation."""
+
+    tenant_id: str
+    conversation_id: str
+    user_id: str
+    message: str
+    on_busy: OnBusy = OnBusy.REJECT
+    limits: Limits | None = None
+    metadata: dict[str, JsonValue] = field(default_factory=dict)
+    system_prompt: str | None = None
+    routing: Routing = field(default_factory=Routing)
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A turn that is durable; `note` is its doorbell where it starts at once."""
+
+    turn_id: str
+    status: TurnStatus
+    note: Note | None
+
+
+async def start(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: Caps) -> Started:
+    """Insert the turn with its message, pinned versions and wake-up. After the commit it is durable.
+
+    Raises: CallerError 404 `conversation_not_found`, 409 `conversation_busy`, 429 `queue_full`, `too_many_turns`.
+    """
+    conversation = await tx.fetchrow(
+        "SELECT c.active_turn_id, c.message_seq, (SELECT count(*) FROM turns q WHERE q.conversation_id = c.id "
+        "AND q.status = 'queued') AS queued, (SELECT count(*) FROM turns o WHERE o.user_id = $2 "
+        "AND o.ended_at IS NULL) AS open_of_user FROM conversations c "
+        "WHERE c.id = $1 AND c.deleted_at IS NULL FOR UPDATE OF c",
+        new.conversation_id,
+        new.user_id,
+    )
+    if conversation is None:
+        raise CallerError("conversation_not_found", "there is no such conversation", status=404)
+    active = conversation["active_turn_id"]
+    load = Load(active is not None, conversation["queued"], conversation["open_of_user"])
+    admission = admit(load, caps, new.on_busy)
+    if admission is Admission.BUSY:
+        raise await _busy(tx, str(active))
+    if admission in (Admission.QUEUE_FULL, Admission.TOO_MANY):
+        code = "queue_full" if admission is Admission.QUEUE_FULL else "too_many_turns"
+        raise CallerError(code, "too many turns are open; wait for one to end", {"retry_after_seconds": 5}, status=429)
+    turn_id, message_id = new_id(), new_id()
+    status = TurnStatus.ACCEPTED if admission is Admission.START else TurnStatus.QUEUED
+    limits = tightened(agent.definition.limits, new.limits)
+    await tx.execute(
+        "INSERT INTO turns (id, tenant_id, conversation_id, user_id, agent_id, agent_version, topology, status, "
+        "routing, limits, metadata, system_prompt, message_id, through_seq) "
+        "VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
+        turn_id,
+        new.tenant_id,
+        new.conversation_id,
+        new.user_id,
+        agent.definition.id,
+        agent.version,
+        agent.definition.topology,
+        status.value,
+        new.routing.model_dump(mode="json"),
+        limits.model_dump(mode="json"),
+        new.metadata,
+        new.system_prompt,
+        message_id,
+        conversation["message_seq"],
+    )
+    note = None
+    if status is TurnStatus.ACCEPTED:
+        await tx.execute("UPDATE conversations SET active_turn_id = $2 WHERE id = $1", new.conversation_id, turn_id)
+        note = await put(tx, new.tenant_id, Wake.START, turn_id)
+    address = TurnAddress(tenant_id=new.tenant_id, conversation_id=new.conversation_id, turn_id=turn_id)
+    event = NewEvent("queued" if status is TurnStatus.QUEUED else "ready", {"agent": agent.definition.id})
+    message = NewMessage(message_id, Role.USER, new.message, tokens=estimated_tokens(new.message))
+    await write(tx, address, [event], [message])
+    return Started(turn_id, status, note)
+
+
+async def _busy(tx: Connection, turn_id: str) -> CallerError:
+    row = await tx.fetchrow("SELECT status, waiting FROM turns WHERE id = $1", turn_id)
+    details: dict[str, object] = {
+        "turn_id": turn_id,
+        "status": row["status"] if row else None,
+        "waiting_for": row["waiting"] if row else None,
+    }
+    return CallerError(
+        "conversation_busy",
+        "the conversation has an open turn; wait for it, or send on_busy=queue",
+        details,
+        status=409,
+    )
+
+
+async def workflow_input(tx: Connection, turn_id: str) -> TurnInput | None:
+    """What the workflow of an open turn starts with; None where the turn is gone, queued or has ended."""
+    row = await tx.fetchrow("SELECT * FROM turns WHERE id = $1", turn_id)
+    if row is None or row["ended_at"] is not None or row["status"] == TurnStatus.QUEUED.value:
+        return None
+    return TurnInput(
+        address=TurnAddress(
+            tenant_id=row["tenant_id"], conversation_id=str(row["conversation_id"]), turn_id=str(row["id"])
+        ),
+        agent_id=row["agent_id"],
+        agent_version=row["agent_version"],
+        topology=row["topology"],
+        routing=Routing.model_validate(row["routing"]),
+        carried=Carried(state={}, requests=(), stop=True) if row["stop_requested_at"] else None,
+    )
+
+
+async def request_stop(tx: Connection, turn_id: str, user_id: str) -> tuple[TurnStatus, Note | None]:
+    """Set the stop flag, so that nothing new is claimed. Asked twice, or of an ended turn, it changes nothing.
+
+    Raises: CallerError 404 `turn_not_found`.
+    """
+    row = await tx.fetchrow("SELECT status, stop_requested_at FROM turns WHERE id = $1 FOR UPDATE", turn_id)
+    if row is None:
+        raise CallerError("turn_not_found", "there is no such turn", status=404)
+    status = TurnStatus(row["status"])
+    if status in ENDED or row["stop_requested_at"] is not None:
+        return status, None
+    tenant_id = await tx.fetchval(
+        "UPDATE turns SET stop_requested_at = now() WHERE id = $1 RETURNING tenant_id", turn_id
+    )
+    await audit.record(tx, "turn.stop_requested", turn_id, {}, actor=user_id, turn_id=turn_id)
+    return status, await put(tx, tenant_id, Wake.STOP, turn_id)

@@ -1,0 +1,77 @@
+"""The connection to Valkey or Redis, which may be lost at any time without anybody's work failing."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import structlog
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+T = TypeVar("T")
+
+_TIMEOUT_SECONDS = 1.0
+_REST_SECONDS = 2.0
+"""After a failure nobody waits for Valkey again for this long: a black hole must not slow a stream to its time-out."""
+
+log = structlog.get_logger(__name__)
+
+
+class Valkey:
+    """A client whose failures are answers."""
+
+    def __init__(self, client: Redis) -> None:
+        self.client = client
+        self._rests_until = 0.0
+        self._degraded = False
+
+    @classmethod
+    def connect(cls, url: str, *, most: int = 32) -> "Valkey":
+        """A client that connects when it is first used; callers beyond `most` at once wait for a connection.
+
+        redis-py's default pool raises beyond a hundred instead. Nothing is retried: an append whose answer was lost
+        may have been done.
+        """
+        pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=most,
+            timeout=_TIMEOUT_SECONDS,
+            socket_timeout=_TIMEOUT_SECONDS,
+            socket_connect_timeout=_TIMEOUT_SECONDS,
+            retry=Retry(NoBackoff(), 0),
+            decode_responses=True,
+            protocol=2,
+        )
+        return cls(Redis.from_pool(pool))
+
+    async def attempt(self, work: Callable[[], Awaitable[T]]) -> T | None:
+        """Do `work`; None where Valkey is out of reach or was a moment ago."""
+        if time.monotonic() < self._rests_until:
+            return None
+        try:
+            answer = await work()
+        except (RedisError, OSError, TimeoutError) as error:
+            self._rests_until = time.monotonic() + _REST_SECONDS
+            if not self._degraded:
+                self._degraded = True
+                log.warning("valkey.lost", error=type(error).__name__, effect="live tokens pause, answers do not")
+            return None
+        if self._degraded:
+            self._degraded = False
+            log.info("valkey.back")
+        return answer
+
+    async def answers(self, seconds: float) -> bool:
+        """Whether it answers a ping within `seconds`."""
+        try:
+            async with asyncio.timeout(seconds):
+                return bool(await self.client.ping())
+        except (RedisError, OSError, TimeoutError):
+            return False
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self.client.aclose()

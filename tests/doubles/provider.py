@@ -1,0 +1,257 @@
+"""A provider that does what it is told: the OpenAI chat-completions wire format over real HTTP.
+
+As a process: `python -m tests.doubles.provider --port N --script FILE` (YAML or JSON, a list of steps). In a test:
+`with ProviderDouble() as double`. Steps are tried in order; the first that is not used up and matches serves the
+request. `POST /_script` replaces the steps, `GET /_requests` lists every request that ever arrived, so that a test
+can count them; `DELETE /_requests` forgets them.
+"""
+
+import argparse
+import asyncio
+import itertools
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import uvicorn
+import yaml
+from pydantic import JsonValue, TypeAdapter, ValidationError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from tests.doubles.provider_steps import Fault, Step
+from tests.doubles.provider_wire import chunk as wire_chunk
+from tests.doubles.provider_wire import closing_lines, error_body, fault_lines, line, text_lines, whole_answer
+
+STEPS = TypeAdapter(list[Step])
+
+
+@dataclass(slots=True)
+class Seen:
+    """A request as it arrived, and what became of it."""
+
+    number: int
+    idempotency_key: str
+    model: str
+    user_text: str
+    tools: list[str]
+    body: dict[str, JsonValue]
+    received_at: float
+    """Seconds since the epoch."""
+    authorized: bool
+    ended_at: float | None = None
+    outcome: str = "running"
+    """`answered`, an error status, a fault, `client_gone`, or `no_step`."""
+
+
+class ConnectionAware(H11Protocol):
+    """Hands its transport to the application, which can then reset the connection."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.app_state = {**self.app_state, "transport": transport}
+        super().connection_made(transport)
+
+
+def reset(request: Request) -> None:
+    """Answer with a TCP reset: linger of zero, then abort."""
+    transport = request.scope["state"]["transport"]
+    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    transport.abort()
+
+
+@dataclass(slots=True)
+class Script:
+    """The steps, how often each was used, and the log."""
+
+    steps: list[Step] = field(default_factory=list)
+    used: list[int] = field(default_factory=list)
+    log: list[Seen] = field(default_factory=list)
+    numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
+
+    def replace(self, steps: Iterable[Step]) -> None:
+        """Forget the old steps; the log stays."""
+        self.steps = list(steps)
+        self.used = [0] * len(self.steps)
+
+    def take(self, user_text: str) -> Step | None:
+        """The step for this request, or None where the script has no more."""
+        for place, step in enumerate(self.steps):
+            if (step.times is None or self.used[place] < step.times) and step.serves(user_text):
+                self.used[place] += 1
+                return step
+        return None
+
+
+def latest_user_text(body: dict[str, Any]) -> str:
+    """The text of the last user message."""
+    for message in reversed(body.get("messages") or []):
+        if message.get("role") == "user":
+            content = message.get("content")
+            return content if isinstance(content, str) else json.dumps(content)
+    return ""
+
+
+async def _stream(step: Step, seen: Seen, request: Request) -> AsyncIterator[bytes]:
+    """The lines of a step; says in the log how it ended, also where the client went away."""
+    model = seen.model
+    outcome = "client_gone"
+    try:
+        for piece in text_lines(step, model):
+            yield piece
+            await asyncio.sleep(step.token_seconds)
+        if step.fault is Fault.RESET:
+            await asyncio.sleep(0.05)  # lets the text leave before the reset overtakes it
+            outcome = "reset"
+            reset(request)
+        elif step.fault is Fault.HANG:
+            await asyncio.sleep(3600)
+        elif step.fault is Fault.ENDLESS:
+            for number in itertools.count():
+                yield line(wire_chunk(model, {"content": f"word{number} " * 200}))
+                await asyncio.sleep(step.token_seconds)
+        else:
+            for piece in fault_lines(step.fault, model) if step.fault else closing_lines(step, model, seen.body):
+                yield piece
+            outcome = step.fault.value if step.fault else "answered"
+    finally:
+        seen.outcome = outcome
+        seen.ended_at = time.time()
+
+
+def _ended(seen: Seen, outcome: str, response: Response) -> Response:
+    seen.outcome, seen.ended_at = outcome, time.time()
+    return response
+
+
+class ProviderDouble:
+    """The double, in a thread of this process."""
+
+    def __init__(self, steps: Iterable[Step] = ()) -> None:
+        self.state = Script()
+        self.state.replace(steps)
+        self.app = Starlette(
+            routes=[
+                Route("/v1/chat/completions", self._complete, methods=["POST"]),
+                Route("/_script", self._replace, methods=["POST"]),
+                Route("/_requests", self._requests, methods=["GET", "DELETE"]),
+            ]
+        )
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+        self.port = 0
+
+    @property
+    def api_base(self) -> str:
+        """What a client takes as its base address."""
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def script(self, *steps: Step) -> None:
+        """Replace the steps and forget what was seen."""
+        self.state.replace(steps)
+        self.state.log.clear()
+
+    @property
+    def requests(self) -> list[Seen]:
+        """Every request since the last script, in order of arrival."""
+        return list(self.state.log)
+
+    async def _complete(self, request: Request) -> Response:
+        body = await request.json()
+        seen = Seen(
+            number=next(self.state.numbers),
+            idempotency_key=request.headers.get("idempotency-key", ""),
+            model=str(body.get("model")),
+            user_text=latest_user_text(body),
+            tools=[tool["function"]["name"] for tool in body.get("tools") or []],
+            body=body,
+            received_at=time.time(),
+            authorized="authorization" in request.headers,
+        )
+        self.state.log.append(seen)
+        step = self.state.take(seen.user_text)
+        if step is None:
+            problem = Step(status=418, message="the script of the double has no step for this request")
+            return _ended(seen, "no_step", JSONResponse(error_body(problem), 418))
+        await asyncio.sleep(step.first_byte_seconds)
+        return await self._serve(step, seen, request)
+
+    async def _serve(self, step: Step, seen: Seen, request: Request) -> Response:
+        if step.status != 200:
+            headers = {} if step.retry_after is None else {"retry-after": step.retry_after}
+            return _ended(seen, str(step.status), JSONResponse(error_body(step), step.status, headers))
+        if step.fault is Fault.RESET_AT_ONCE:
+            reset(request)
+            return _ended(seen, "reset_at_once", Response())
+        if step.fault is Fault.HANG_AT_ONCE:
+            await request.receive()  # the body is read: what comes next is the client going away
+            return _ended(seen, "client_gone", Response())
+        if step.fault is Fault.HTML:
+            return _ended(seen, "html", Response("<html>Welcome to the proxy</html>", media_type="text/html"))
+        if step.fault is Fault.EMPTY_BODY:
+            return _ended(seen, "empty_body", Response(b"", media_type="text/event-stream"))
+        if not seen.body.get("stream"):
+            return _ended(seen, "answered", JSONResponse(whole_answer(step, seen.body)))
+        return StreamingResponse(_stream(step, seen, request), media_type="text/event-stream")
+
+    async def _replace(self, request: Request) -> Response:
+        try:
+            steps = STEPS.validate_python(await request.json())
+        except ValidationError as error:
+            return JSONResponse({"error": str(error)}, 422)
+        self.state.replace(steps)
+        return JSONResponse({"steps": len(steps)})
+
+    async def _requests(self, request: Request) -> Response:
+        if request.method == "DELETE":
+            self.state.log.clear()
+        return JSONResponse([asdict(seen) for seen in self.state.log])
+
+    def config(self, port: int) -> uvicorn.Config:
+        """How the server runs: h11, quiet, one second for open streams at the end."""
+        return uvicorn.Config(
+            self.app,
+            host="127.0.0.1",
+            port=port,
+            http=ConnectionAware,
+            ws="none",
+            lifespan="off",
+            log_level="critical",
+            timeout_graceful_shutdown=1,
+        )
+
+    def __enter__(self) -> Self:
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.port = listener.getsockname()[1]
+        self._server = uvicorn.Server(self.config(self.port))
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [listener]}, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._server is not None and self._thread is not None
+        self._server.should_exit = True
+        self._thread.join(timeout=10)
+
+
+def main() -> None:
+    """Serve until killed."""
+    parser = argparse.ArgumentParser(description="A provider double on 127.0.0.1.")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--script", type=Path, help="YAML or JSON: a list of steps")
+    arguments = parser.parse_args()
+    steps = STEPS.validate_python(yaml.safe_load(arguments.script.read_text())) if arguments.script else []
+    double = ProviderDouble(steps)
+    uvicorn.Server(double.config(arguments.port)).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""The OpenAI chat-completions wire format, as the provider double writes it."""
+
+import json
+import re
+from collections.abc import Iterator
+
+from pydantic import JsonValue
+
+from tests.doubles.provider_steps import Call, Fault, Step
+
+HUGE_ARGUMENT_BYTES = 5_000_000
+DONE = b"data: [DONE]\n\n"
+
+
+def words(text: str) -> list[str]:
+    """`text` cut into words that keep the space behind them."""
+    return re.findall(r"\s*\S+\s*|\s+", text) if text else []
+
+
+def line(value: JsonValue) -> bytes:
+    """One server-sent event with `value` as JSON; lone surrogates stay escaped."""
+    return b"data: " + json.dumps(value).encode() + b"\n\n"
+
+
+def chunk(model: str, delta: JsonValue, finish_reason: JsonValue = None) -> dict[str, JsonValue]:
+    """One chat.completion.chunk."""
+    return {
+        "id": "chatcmpl-double",
+        "object": "chat.completion.chunk",
+        "created": 1_700_000_000,
+        "model": model,
+        "choices": [{"index": 0, "delta": delta, "finish_reason": finish_reason}],
+    }
+
+
+def counted_usage(step: Step, body: dict[str, JsonValue]) -> JsonValue:
+    """What the double says was used: what the step says, else words."""
+    if step.usage is not None:
+        return step.usage or None
+    asked = len(words(json.dumps(body.get("messages"))))
+    answered = len(words(step.text)) + sum(len(words(_arguments(call))) + 1 for call in step.calls)
+    return {"prompt_tokens": asked, "completion_tokens": answered, "total_tokens": asked + answered}
+
+
+def _arguments(call: Call) -> str:
+    return call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments)
+
+
+def _call_deltas(call: Call, place: int) -> Iterator[JsonValue]:
+    """A call as OpenAI streams it: first its id and name, then its arguments in pieces."""
+    index = place if call.index is None else call.index
+    first: dict[str, JsonValue] = {"index": index, "type": "function", "function": {"name": call.name, "arguments": ""}}
+    if call.id != "":
+        first["id"] = call.id or f"call_double_{place}"
+    yield {"tool_calls": [first]}
+    text = _arguments(call)
+    size = max(1, len(text) // 3)
+    for start in range(0, len(text), size):
+        piece = text[start : start + size]
+        yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
+
+
+def text_lines(step: Step, model: str) -> Iterator[bytes]:
+    """The words of a step's thinking and text, a line each."""
+    yield line(chunk(model, {"role": "assistant", "content": ""}))
+    for word in words(step.thinking):
+        yield line(chunk(model, {"reasoning_content": word}))
+    for word in words(step.text):
+        yield line(chunk(model, {"content": word}))
+
+
+def closing_lines(step: Step, model: str, body: dict[str, JsonValue]) -> Iterator[bytes]:
+    """Refusal, calls, finish reason, usage and [DONE] of a good answer."""
+    if step.refusal:
+        yield line(chunk(model, {"refusal": step.refusal}))
+    for place, call in enumerate(step.calls):
+        for delta in _call_deltas(call, place):
+            yield line(chunk(model, delta))
+    yield line(chunk(model, {}, step.finish_reason or ("tool_calls" if step.calls else "stop")))
+    options = body.get("stream_options")
+    if isinstance(options, dict) and options.get("include_usage"):
+        usage = counted_usage(step, body)
+        if usage is not None:
+            yield line({**chunk(model, {}), "choices": [], "usage": usage})
+    yield DONE
+
+
+def fault_lines(fault: Fault, model: str) -> Iterator[bytes]:
+    """What follows a step's text where the fault is in what the stream says."""
+    stop = line(chunk(model, {}, "stop"))
+    if fault is Fault.NO_FINISH:
+        yield DONE
+    elif fault is Fault.GARBAGE:
+        yield b"data: <<<<< \xff\xfe not json at all\n\n" + stop + DONE
+    elif fault is Fault.TRUNCATED_JSON:
+        yield line(chunk(model, {"content": "and so"}))[:60]
+    elif fault is Fault.DEEP_JSON:
+        yield b"data: " + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"\n\n" + stop + DONE
+    elif fault is Fault.EMPTY:
+        yield stop + DONE
+    elif fault is Fault.WRONG_TYPES:
+        yield line(chunk(model, {"content": 42})) + line(chunk(model, {"tool_calls": "yes"}))
+        yield line({**chunk(model, {}), "choices": {"0": "none"}, "usage": [1, 2]}) + stop + DONE
+    elif fault is Fault.UNKNOWN_FINISH:
+        yield line(chunk(model, {}, "meltdown")) + DONE
+    elif fault is Fault.NO_CALLS:
+        yield line(chunk(model, {}, "tool_calls")) + DONE
+    elif fault is Fault.NAMELESS_CALL:
+        yield line(chunk(model, {"tool_calls": [{"index": 0, "id": "c", "function": {"arguments": "{}"}}]}))
+        yield line(chunk(model, {}, "tool_calls")) + DONE
+    elif fault is Fault.ERROR_IN_STREAM:
+        yield line({"error": {"message": "the engine stopped", "type": "server_error", "code": "server_error"}})
+        yield DONE
+    elif fault is Fault.HUGE_ARGUMENTS:
+        function: JsonValue = {"name": "store", "arguments": '{"a": "'}
+        first: JsonValue = {"index": 0, "id": "c", "type": "function", "function": function}
+        yield line(chunk(model, {"tool_calls": [first]}))
+        piece = line(chunk(model, {"tool_calls": [{"index": 0, "function": {"arguments": "x" * 50_000}}]}))
+        yield from (piece for _ in range(HUGE_ARGUMENT_BYTES // 50_000))
+        yield line(chunk(model, {"tool_calls": [{"index": 0, "function": {"arguments": '"}'}}]}))
+        yield line(chunk(model, {}, "tool_calls")) + DONE
+    elif fault is Fault.LONE_SURROGATES:
+        yield line(chunk(model, {"content": "half a \ud83d face and a \x00."})) + stop + DONE
+
+
+ERROR_TYPES = {401: "invalid_request_error", 402: "billing_error", 403: "permission_error", 429: "rate_limit_exceeded"}
+"""The `type` that a real provider sends with a status; LiteLLM classifies by it before it looks at the status."""
+
+
+def error_body(step: Step) -> dict[str, JsonValue]:
+    """The body of an error status."""
+    kind = ERROR_TYPES.get(step.status, "server_error" if step.status >= 500 else "invalid_request_error")
+    if step.code == "insufficient_quota":
+        kind = step.code
+    return {"error": {"message": step.message, "type": kind, "param": None, "code": step.code}}
+
+
+def whole_answer(step: Step, body: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """A good answer to a request that did not ask for a stream."""
+    calls: list[JsonValue] = [
+        {
+            "id": call.id or f"call_double_{place}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": _arguments(call)},
+        }
+        for place, call in enumerate(step.calls)
+    ]
+    message: dict[str, JsonValue] = {"role": "assistant", "content": step.text or None}
+    if calls:
+        message["tool_calls"] = calls
+    return {
+        "id": "chatcmpl-double",
+        "object": "chat.completion",
+        "created": 1_700_000_000,
+        "model": body.get("model"),
+        "choices": [
+            {
+                "index": 0,
+                "message": message,
+                "finish_reason": step.finish_reason or ("tool_calls" if calls else "stop"),
+            }
+        ],
+        "usage": counted_usage(step, body),
+    }

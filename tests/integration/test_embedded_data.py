@@ -1,0 +1,283 @@
+"""The data parts themselves: made, found again, killed, restarted; every way of running Postgres."""
+
+import asyncio
+import json
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+from asyncio.subprocess import DEVNULL
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import httpx
+import pytest
+from redis.asyncio import Redis
+from temporalio import workflow
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+
+from local import embedded, postgres, postgres_cluster
+from local.console import Console
+from local.credentials import load_credentials
+from local.home import Home, open_home
+from local.parts import DataParts
+from local.ports import PortBook
+from local.postgres_user import PostgresLaunch, ways_for_root
+from local.roster import alive
+from local.supervisor import Supervisor
+from local.temporal_cache import cache_folder
+from local.wheels import postgres_install
+
+ROOT = Path(__file__).parents[2]
+STATUS = SearchAttributeKey.for_keyword("PerdureStatus")
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has to run Postgres as somebody else")
+
+
+@workflow.defn
+class Waits:
+    """Waits for a signal, for ever."""
+
+    def __init__(self) -> None:
+        self._go = False
+
+    @workflow.run
+    async def run(self) -> str:
+        await workflow.wait_condition(lambda: self._go)
+        return "went on"
+
+    @workflow.signal
+    def go(self) -> None:
+        self._go = True
+
+
+@pytest.fixture
+def passable(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A folder that every user can reach; pytest's own are closed to other users."""
+    folder = Path("/var/tmp") / f"perdure-test-{os.getpid()}-{time.time_ns()}"
+    folder.mkdir(mode=0o755)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+async def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.02)
+
+
+async def worker_run(client: Client, during: Callable[[], Any]) -> Any:
+    async with Worker(client, task_queue="q", workflows=[Waits], workflow_runner=UnsandboxedWorkflowRunner()):
+        return await during()
+
+
+def of(parts: DataParts) -> tuple[str, str, str]:
+    assert parts.postgres is not None and parts.redis_url is not None and parts.temporal is not None
+    return parts.postgres.admin, parts.redis_url, parts.temporal.address
+
+
+async def test_all_data_survives_kill_9_of_every_process_at_once(tmp_path: Path) -> None:
+    async with embedded(tmp_path / "home") as parts:
+        admin, redis_url, temporal = of(parts)
+        connection = await asyncpg.connect(admin)
+        await connection.execute("create table kept (n int)")
+        redis = Redis.from_url(redis_url)
+        client = await Client.connect(temporal)
+        attributes = TypedSearchAttributes([SearchAttributePair(STATUS, "waiting")])
+        handle = await client.start_workflow(Waits.run, id="w", task_queue="q", search_attributes=attributes)
+
+        for number in range(20):
+            await connection.execute("insert into kept values ($1)", number)
+        await redis.set("kept", "yes")
+        await redis.waitaof(1, 0, 5000)
+
+        before = dict(parts.pids())
+        assert set(before) == {"postgres", "valkey", "temporal"}
+        for pid in before.values():
+            os.kill(pid, signal.SIGKILL)
+        killed_at = time.monotonic()
+        connection.terminate()
+        await redis.aclose()
+        await until(lambda: set(parts.pids()) == set(before) and not set(parts.pids().values()) & set(before.values()))
+
+        async def all_there() -> bool:
+            try:
+                again = await asyncpg.connect(admin, timeout=2)
+            except (OSError, asyncpg.PostgresError, TimeoutError):
+                return False
+            rows = await again.fetchval("select count(*) from kept")
+            await again.close()
+            assert rows == 20
+            return True
+
+        while not await all_there():
+            assert time.monotonic() - killed_at < 10
+            await asyncio.sleep(0.05)
+        redis = Redis.from_url(redis_url)
+        assert await redis.get("kept") == b"yes"
+        await redis.aclose()
+
+        async def go_on() -> str:
+            await handle.signal(Waits.go)
+            return await handle.result(rpc_timeout=timedelta(seconds=10))
+
+        assert await worker_run(client, go_on) == "went on"
+
+    # The folder outlives the stack: the same addresses, the same data, after an orderly stop as well.
+    async with embedded(tmp_path / "home") as parts:
+        assert of(parts) == (admin, redis_url, temporal)
+        again = await asyncpg.connect(admin)
+        assert await again.fetchval("select sum(n) from kept") == sum(range(20))
+        await again.close()
+        client = await Client.connect(temporal)
+        found = [run async for run in client.list_workflows("PerdureStatus = 'waiting'")]
+        assert [(run.id, run.status) for run in found] == [("w", WorkflowExecutionStatus.COMPLETED)]
+
+
+async def test_a_kill_9_of_the_whole_process_tree_leaves_no_orphan_and_loses_no_commit(tmp_path: Path) -> None:
+    script = """
+import asyncio, json, sys, asyncpg
+from local import embedded
+async def main():
+    async with embedded(sys.argv[1]) as parts:
+        connection = await asyncpg.connect(parts.postgres.admin)
+        await connection.execute("create table if not exists kept (n int)")
+        await connection.execute("insert into kept values (1)")
+        print(json.dumps(dict(parts.pids())), flush=True)
+        await asyncio.sleep(600)
+asyncio.run(main())
+"""
+    for expected in (1, 2):
+        runner = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", script, str(tmp_path / "home"), cwd=ROOT, stdout=asyncio.subprocess.PIPE
+        )
+        assert runner.stdout is not None
+        pids: dict[str, int] = json.loads(await runner.stdout.readline())
+        runner.kill()
+        await runner.wait()
+        # The kernel ends the children with their supervisor: without any next start.
+        await until(lambda: not any(alive(pid) for pid in pids.values()), 3.0)  # noqa: B023 (used at once)
+        async with embedded(tmp_path / "home", {"postgres"}) as parts:
+            assert parts.postgres is not None
+            connection = await asyncpg.connect(parts.postgres.admin)
+            assert await connection.fetchval("select count(*) from kept") == expected
+            await connection.close()
+
+
+async def test_only_the_parts_that_are_asked_for_are_started_and_overrides_do_not_count(tmp_path: Path) -> None:
+    environ = {**os.environ, "REDIS_URL": "redis://elsewhere"}
+    async with embedded(tmp_path / "home", {"valkey"}, environ=environ) as parts:
+        assert set(parts.pids()) == {"valkey"}
+        assert (parts.postgres, parts.temporal) == (None, None)
+        assert parts.redis_url is not None and "elsewhere" not in parts.redis_url
+
+
+async def test_temporal_counts_its_requests_where_the_address_says(tmp_path: Path) -> None:
+    async with embedded(tmp_path / "home", {"temporal"}) as parts:
+        assert parts.temporal is not None and parts.temporal.metrics is not None and parts.temporal.ui is not None
+        client = await Client.connect(parts.temporal.address)
+        await client.start_workflow(Waits.run, id="w", task_queue="q")
+        async with httpx.AsyncClient() as http:
+            page = (await http.get(parts.temporal.metrics)).text
+            ui = await http.get(parts.temporal.ui, follow_redirects=True)
+        counted = [line for line in page.splitlines() if line.startswith("service_requests{")]
+        assert any('operation="StartWorkflowExecution"' in line for line in counted)
+        assert ui.status_code == 200
+
+
+async def try_launch(home: Home, launch: PostgresLaunch) -> tuple[int, str]:
+    """Make, start, ask and stop a cluster in just this way; who owns it, and what the server says."""
+    credentials = load_credentials(home)
+    supervisor = Supervisor(home, Console(None))
+    await postgres_cluster.make_ready(home, launch, credentials)
+    port = PortBook(home.ports_file).take("postgres")
+    try:
+        await supervisor.launch(postgres.child_spec(home, launch, port))
+        connection = await asyncpg.connect(postgres.address(port, credentials).admin)
+        await connection.execute("create table if not exists visits (n int)")
+        await connection.execute("insert into visits values (1)")
+        said = await connection.fetchval("select count(*) || ' ' || current_setting('fsync') from visits")
+        await connection.close()
+    finally:
+        await supervisor.stop()
+    return home.postgres.stat().st_uid, said
+
+
+@needs_root
+async def test_every_way_that_root_can_run_postgres_works_on_one_and_the_same_cluster(passable: Path) -> None:
+    home = open_home(passable / "home")
+    ways = list(ways_for_root(postgres_install(), home.root))
+    works = [way for way in ways if await asyncio.to_thread(way.works_from, home.root)]
+    by_user = [way for way in works if way.run_as is not None and not way.prefix]
+    by_namespace = [way for way in works if way.prefix]
+    assert by_user, "neither the wheel nor its copy can be run by another user"
+    assert any(way.install.is_relative_to(home.root) for way in by_user), "the copy of the programs does not run"
+    for visits, way in enumerate(works, start=1):
+        owner, said = await try_launch(home, way)
+        assert owner == (way.run_as.uid if way.run_as is not None else 0)
+        assert said == f"{visits} on"
+    namespaces_allowed = await asyncio.create_subprocess_exec("unshare", "--user", "true", stderr=DEVNULL)
+    assert bool(by_namespace) == (await namespaces_allowed.wait() == 0)
+
+
+@needs_root
+async def test_a_data_folder_that_no_other_user_can_reach_is_run_in_a_user_namespace(passable: Path) -> None:
+    closed = passable / "closed"
+    closed.mkdir(mode=0o700)
+    home = open_home(closed / "home")
+    by_user, by_namespace, _copy = ways_for_root(postgres_install(), home.root)
+    assert not by_user.works_from(home.root)
+    if not by_namespace.works_from(home.root):
+        pytest.skip("this machine forbids user namespaces, which the closed folder needs")
+    assert await try_launch(home, by_namespace) == (0, "1 on")
+
+
+@needs_root
+def test_a_normal_user_runs_all_three_parts(passable: Path) -> None:
+    interpreter = shutil.which("python3", path="/usr/bin")
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if (
+        interpreter is None
+        or version not in subprocess.run([interpreter, "--version"], capture_output=True, text=True, check=True).stdout
+    ):
+        pytest.skip(f"no /usr/bin/python3 of version {version} that another user could run")
+    cached = cache_folder(os.environ)
+    entry = pwd.getpwnam("nobody")
+    shutil.copytree(cached, passable / "cache" / "perdure" / cached.name)
+    for path in (passable, *passable.rglob("*")):
+        os.chown(path, entry.pw_uid, entry.pw_gid)
+    script = (
+        "import asyncio, os, sys\nfrom local import embedded\nasync def main():\n"
+        "    async with embedded(sys.argv[1]) as parts:\n        print(os.getuid(), sorted(parts.pids()))\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run(
+        [interpreter, "-c", script, str(passable / "home")],
+        cwd="/",
+        user=entry.pw_uid,
+        group=entry.pw_gid,
+        extra_groups=[],
+        env={
+            "PATH": "/usr/bin:/bin",
+            "HOME": "/nonexistent",
+            "XDG_CACHE_HOME": str(passable / "cache"),
+            "PYTHONPATH": os.pathsep.join((str(ROOT), sysconfig.get_paths()["purelib"])),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{entry.pw_uid} ['postgres', 'temporal', 'valkey']\n"

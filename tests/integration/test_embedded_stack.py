@@ -1,0 +1,373 @@
+"""The whole stack as a person meets it: one foreground process, with small programs in the place of ours."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import stat
+import sys
+import textwrap
+import time
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from local.ports import HOST, PortBook
+from local.roster import alive
+
+ROOT = Path(__file__).parents[2]
+
+PROGRAMS = {
+    "driver.py": """
+        import asyncio, os, sys
+        from pathlib import Path
+        from local import Program, StackConfig, StackError, run_stack
+        here, python = Path(sys.argv[1]), sys.executable
+        def program(role, name, *rest): return Program(role, (python, "-S", str(here / name), role, *rest))
+        given = StackConfig.from_env()
+        config = StackConfig(
+            home=given.home, port=given.port, environ=given.environ, companion_apps=given.app_dirs,
+            prepare=(python, "-S", str(here / "prepare.py")),
+            programs=(
+                Program("api", (python, "-S", str(here / "api.py")), ready="http"),
+                *(program(f"worker-{name}", "work.py") for name in ("turns", "llm", "relay")),
+            ),
+        )
+        try:
+            code = asyncio.run(run_stack(config))
+        except StackError as error:
+            print(error, file=sys.stderr)
+            code = error.exit_code
+        sys.exit(code)
+        """,
+    "prepare.py": """
+        import json, os, sys
+        from pathlib import Path
+        if os.environ.get("BREAK_PREPARE"):
+            print("relation does not exist", file=sys.stderr)
+            sys.exit(7)
+        names = [name for name in os.environ if name.endswith("_URL") or name.startswith(("PERDURE_", "TEMPORAL_"))]
+        (Path(os.environ["PERDURE_HOME"]) / "prepare-saw.json").write_text(json.dumps(sorted(names)))
+        print("migrated", file=sys.stderr)
+        print(json.dumps({"tokens": {"requester": "t-req", "reviewer": "t-rev", "admin": "t-adm"}}))
+        """,
+    "api.py": """
+        import os
+        from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.send_response(200 if self.path == "/readyz" else 404)
+                self.end_headers()
+            def log_message(self, *_): pass
+        ThreadingHTTPServer(("127.0.0.1", int(os.environ["PERDURE_PORT"])), Handler).serve_forever()
+        """,
+    "work.py": """
+        import json, os, signal, sys, time
+        from pathlib import Path
+        role, home = sys.argv[1], Path(os.environ["PERDURE_HOME"])
+        def drain(*_):
+            time.sleep(float(os.environ.get("DRAIN", "0.1")))
+            print(f"{role} drained", flush=True)
+            os._exit(0)
+        signal.signal(signal.SIGTERM, drain)
+        (home / f"{role}-saw.json").write_text(json.dumps(dict(os.environ)))
+        Path(os.environ["PERDURE_READY_FILE"]).touch()
+        print(f"{role} polls", flush=True)
+        while True:
+            time.sleep(60)
+        """,
+    "app/app.yaml": """
+        companions:
+          - name: payments
+            command: [python, -S, payments.py]
+            port_env: PAYMENTS_PORT
+            url_env: PAYMENTS_URL
+            ready_path: /healthz
+        """,
+    "app/payments.py": """
+        import os
+        from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+        from pathlib import Path
+        store = Path(os.environ["PERDURE_COMPANION_HOME"]) / "starts"
+        store.write_text((store.read_text() if store.exists() else "") + "x")
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                self.send_response(200)
+                self.end_headers()
+                self.wfile.write(store.read_bytes())
+            def log_message(self, *_): pass
+        ThreadingHTTPServer(("127.0.0.1", int(os.environ["PAYMENTS_PORT"])), Handler).serve_forever()
+        """,
+}
+
+
+class Stack:
+    """A stack in a process of its own."""
+
+    def __init__(self, folder: Path, process: Process) -> None:
+        self.home = folder / "home"
+        self.process = process
+        self.out = ""
+        self._reading = asyncio.create_task(self._read())
+
+    async def _read(self) -> None:
+        assert self.process.stdout is not None
+        while chunk := await self.process.stdout.read(65_536):
+            self.out += chunk.decode()
+
+    def run(self) -> dict[str, Any]:
+        """run.json as it is now."""
+        content: dict[str, Any] = json.loads((self.home / "run.json").read_text())
+        return content
+
+    async def up(self) -> dict[str, Any]:
+        """Wait until everything is healthy."""
+        await until(lambda: (self.home / "run.json").exists() or self.process.returncode is not None)
+        assert self.process.returncode is None, await self.ended()
+        return self.run()
+
+    async def ended(self) -> tuple[int, str, str]:
+        """Exit code, stdout, stderr."""
+        assert self.process.stderr is not None
+        said = (await self.process.stderr.read()).decode()
+        await self._reading
+        return await self.process.wait(), self.out, said
+
+
+async def until(condition: Callable[[], Any], seconds: float = 15.0) -> float:
+    """Wait for the condition; the seconds it took."""
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < seconds, "it did not happen in time"
+        await asyncio.sleep(0.01)
+    return time.monotonic() - began
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
+    """Starts stacks on one data folder; whatever still runs at the end is killed."""
+    for name, text in PROGRAMS.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+    port = free_port()
+    started: list[Stack] = []
+
+    async def start_one(**environ: str) -> Stack:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            str(tmp_path / "driver.py"),
+            str(tmp_path),
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT),
+                "PERDURE_HOME": str(tmp_path / "home"),
+                "PERDURE_PORT": str(port),
+                "PERDURE_APP": str(tmp_path / "app"),
+                **environ,
+            },
+            stdout=PIPE,
+            stderr=PIPE,
+        )
+        started.append(Stack(tmp_path, process))
+        return started[-1]
+
+    yield start_one
+    for stack in started:
+        if stack.process.returncode is None:
+            stack.process.kill()
+        await stack.ended()
+
+
+Start = Callable[..., Any]
+
+
+async def test_a_stack_comes_up_says_where_it_is_and_stops_in_order(start: Start) -> None:
+    stack: Stack = await start()
+    run = await stack.up()
+    roles = {"postgres", "valkey", "temporal", "payments", "api", "worker-turns", "worker-llm", "worker-relay"}
+    assert set(run["pids"]) == roles
+    assert run["tokens"] == {"requester": "t-req", "reviewer": "t-rev", "admin": "t-adm"}
+    assert run["supervisor"] == stack.process.pid
+    assert run["postgres"].startswith("postgresql://perdure_app:")
+    assert stat.S_IMODE((stack.home / "run.json").stat().st_mode) == 0o600
+    async with httpx.AsyncClient() as http:
+        assert (await http.get(run["api"] + "/readyz")).status_code == 200
+        assert (await http.get(run["temporal_ui"], follow_redirects=True)).status_code == 200
+        assert (await http.get(run["companions"]["payments"])).text == "x"
+
+    saw = json.loads((stack.home / "worker-llm-saw.json").read_text())
+    assert saw["DATABASE_URL"] == run["postgres"]
+    assert saw["REDIS_URL"] == run["redis"]
+    assert saw["TEMPORAL_ADDRESS"] == run["temporal"]
+    assert saw["PAYMENTS_URL"] == run["companions"]["payments"]
+    assert saw["PERDURE_TEMPORAL_UI"] == run["temporal_ui"]
+    assert "DATABASE_ADMIN_URL" not in saw
+    assert "DATABASE_ADMIN_URL" in json.loads((stack.home / "prepare-saw.json").read_text())
+
+    stack.process.send_signal(signal.SIGINT)
+    code, out, said = await stack.ended()
+    assert (code, said) == (0, "")
+    assert not (stack.home / "run.json").exists()
+    assert not [role for role, pid in run["pids"].items() if alive(pid)]
+    for role in roles - {"api"}:
+        assert sum(line.split()[:2] == [role, "ready"] for line in out.splitlines()) == 1
+    for shown in (run["api"], run["temporal_ui"], "t-req", "t-rev", "t-adm", "worker-llm       | worker-llm drained"):
+        assert shown in out
+    for secret in (run["postgres"], run["redis"]):
+        assert secret not in out
+
+
+async def test_a_killed_process_is_back_at_once_and_run_json_names_the_new_one(start: Start) -> None:
+    stack: Stack = await start()
+    run = await stack.up()
+    await asyncio.sleep(1.1)
+    took: dict[str, float] = {}
+    for role, pid in run["pids"].items():
+        os.kill(pid, signal.SIGKILL)
+
+        def is_back(role: str = role, pid: int = pid) -> bool:
+            now = stack.run()
+            return now["pids"].get(role) not in (None, pid) and role in now["ready"]
+
+        took[role] = await until(is_back)
+    assert max(took[role] for role in took if role.startswith(("worker", "api", "payments"))) < 1.0
+    assert max(took.values()) < 5.0
+    async with httpx.AsyncClient() as http:
+        assert (await http.get(run["companions"]["payments"])).text == "xx"
+    before = {name: value for name, value in run.items() if name not in ("pids", "ready")}
+    assert {name: value for name, value in stack.run().items() if name not in ("pids", "ready")} == before
+
+
+async def test_a_second_stack_on_the_same_folder_is_told_where_the_first_one_is(start: Start) -> None:
+    first: Stack = await start()
+    run = await first.up()
+    code, out, said = await (await start()).ended()
+    assert code == 2
+    assert out == ""
+    assert run["api"] in said
+    assert said.count("\n") == 1
+    assert first.run() == run
+
+
+async def test_after_kill_9_of_the_supervisor_nothing_is_left_and_the_next_start_finds_everything(start: Start) -> None:
+    first: Stack = await start()
+    run = await first.up()
+    first.process.kill()
+    await first.process.wait()
+    assert (first.home / "run.json").exists()
+    await until(lambda: not any(alive(pid) for pid in run["pids"].values()), 3.0)
+    second: Stack = await start()
+    await until(lambda: second.process.returncode is not None or second.out.count("token") == 3)
+    again = second.run()
+    assert again["supervisor"] == second.process.pid
+    addresses = ("api", "temporal", "temporal_ui", "postgres", "redis", "companions")
+    assert {name: again[name] for name in addresses} == {name: run[name] for name in addresses}
+
+
+async def test_what_outlived_its_supervisor_is_cleared_away_by_the_next_start(start: Start) -> None:
+    """As on a system whose kernel does not end children with their parent: the record alone must do."""
+    first: Stack = await start()
+    await first.up()
+    outlived = await asyncio.create_subprocess_exec("sleep", "60")
+    listed = json.loads((first.home / "children.json").read_text())
+    first.process.kill()
+    await first.process.wait()
+    listed.append(
+        {"role": "worker-x", "pid": outlived.pid, "signal": 9, "started_at": psutil.Process(outlived.pid).create_time()}
+    )
+    (first.home / "children.json").write_text(json.dumps(listed))
+    second: Stack = await start()
+    assert await asyncio.wait_for(outlived.wait(), 10) == -9
+    await until(lambda: "cleared away" in second.out)
+    assert "worker-x" in second.out
+
+
+async def test_a_second_ctrl_c_kills_what_is_still_draining(start: Start) -> None:
+    stack: Stack = await start(DRAIN="25")
+    run = await stack.up()
+    stack.process.send_signal(signal.SIGINT)
+    await asyncio.sleep(0.3)
+    assert alive(run["pids"]["worker-llm"])
+    stack.process.send_signal(signal.SIGINT)
+    began = time.monotonic()
+    code, _, _ = await stack.ended()
+    assert code == 130
+    assert time.monotonic() - began < 3
+    assert not [role for role, pid in run["pids"].items() if alive(pid)]
+
+
+async def test_ctrl_c_while_starting_stops_what_was_started(start: Start) -> None:
+    stack: Stack = await start()
+    await until(lambda: " ready " in stack.out)
+    pids = [record["pid"] for record in json.loads((stack.home / "children.json").read_text())]
+    stack.process.send_signal(signal.SIGTERM)
+    code, _, _ = await stack.ended()
+    assert code == 0
+    assert pids and not [pid for pid in pids if alive(pid)]
+
+
+async def test_a_taken_port_is_one_clear_line_and_nothing_was_started(start: Start, tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind((HOST, 0))
+        other.listen()
+        port = other.getsockname()[1]
+        code, _, said = await (await start(PERDURE_PORT=str(port))).ended()
+    assert code == 1
+    assert said == f"port {port} is taken on {HOST}; stop what uses it, or set PERDURE_PORT to another one\n"
+    assert not (tmp_path / "home" / "pg").exists()
+
+
+async def test_a_foreign_cluster_is_one_clear_line_and_is_left_as_it_was(start: Start, tmp_path: Path) -> None:
+    cluster = tmp_path / "home" / "pg"
+    cluster.mkdir(parents=True)
+    (cluster / "PG_VERSION").write_text("15\n")
+    (tmp_path / "home" / "secrets.json").write_text("{}")
+    code, _, said = await (await start()).ended()
+    assert code == 1
+    assert "was made by Postgres 15" in said
+    assert said.count("\n") == 1
+    assert [path.name for path in cluster.iterdir()] == ["PG_VERSION"]
+
+
+async def test_a_failing_prepare_step_ends_the_start_with_its_last_words(start: Start, tmp_path: Path) -> None:
+    stack: Stack = await start(BREAK_PREPARE="1")
+    code, _, said = await stack.ended()
+    assert code == 1
+    assert said.startswith("prepare failed (exited with 7): relation does not exist (log: ")
+    assert json.loads((tmp_path / "home" / "children.json").read_text()) == []
+
+
+async def test_each_part_can_be_replaced_and_is_then_not_started(start: Start, tmp_path: Path) -> None:
+    book = PortBook(tmp_path / "other.json")
+    ports = [book.take(name) for name in "abc"]
+    servers = [await asyncio.start_server(lambda _r, w: w.close(), HOST, port) for port in ports]
+    stack: Stack = await start(
+        DATABASE_URL=f"postgresql://u:p@{HOST}:{ports[0]}/d",
+        REDIS_URL=f"redis://{HOST}:{ports[1]}/0",
+        TEMPORAL_ADDRESS=f"{HOST}:{ports[2]}",
+        TEMPORAL_NAMESPACE="elsewhere",
+    )
+    run = await stack.up()
+    for server in servers:
+        server.close()
+        await server.wait_closed()
+    assert set(run["pids"]) == {"payments", "api", "worker-turns", "worker-llm", "worker-relay"}
+    assert run["postgres"] == f"postgresql://u:p@{HOST}:{ports[0]}/d"
+    assert run["redis"] == f"redis://{HOST}:{ports[1]}/0"
+    assert run["temporal"] == f"{HOST}:{ports[2]}"
+    assert json.loads((stack.home / "worker-llm-saw.json").read_text())["TEMPORAL_NAMESPACE"] == "elsewhere"
+    assert not (stack.home / "pg").exists()

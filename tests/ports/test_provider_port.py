@@ -1,0 +1,174 @@
+"""What every provider promises, asked of the scripted model and of LiteLLM over real HTTP alike."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from activities.clients.provider import Chunk, Complete, Provider, ProviderRequest, TextDelta
+from activities.clients.script import read_script
+from activities.clients.scripted import ScriptedProvider
+from contracts.errors import PerdureError, UpstreamUnavailable
+from tests.doubles.provider import ProviderDouble
+from tests.doubles.provider_steps import Call, Step
+
+# Warnings inside LiteLLM must not become errors there: it would take them for a broken stream.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning"),
+    pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211"),
+]
+
+LOOK_UP = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
+TWO_CALLS = (("look_up", {"name": "Ada", "page": 1}), ("look_up", {"name": "Bob", "page": 2}))
+
+
+@dataclass(frozen=True)
+class Talk:
+    """A provider and a request that it will answer in a way that is known."""
+
+    provider: Provider
+    request: ProviderRequest
+    gone: Callable[[], bool]
+    """Whether the other end has noticed that nobody listens any more."""
+
+    async def hear(self) -> list[Chunk]:
+        async with aclosing(self.provider.stream(self.request)) as chunks:
+            return [chunk async for chunk in chunks]
+
+
+Talks = Callable[..., Talk]
+
+
+@pytest.fixture(scope="module")
+def double() -> Iterator[ProviderDouble]:
+    with ProviderDouble() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+async def litellm_provider() -> AsyncIterator[Provider]:
+    from activities.clients.litellm_provider import LiteLLMProvider  # 5 s: only where it is asked for
+
+    provider = LiteLLMProvider()
+    yield provider
+    await provider.aclose()
+
+
+@pytest.fixture(params=["scripted", "litellm"])
+def talk(request: pytest.FixtureRequest) -> Talks:
+    """Makes a talk in which the model says `text` and asks for `calls`, `pace_seconds` a word."""
+    if request.param == "scripted":
+        return _scripted_talk
+    provider = request.getfixturevalue("litellm_provider")
+    double = request.getfixturevalue("double")
+
+    def make(text: str = "", calls: Sequence[Any] = (), pace_seconds: float = 0.0, **more: Any) -> Talk:
+        asked = tuple(Call(name=name, arguments=arguments) for name, arguments in calls)
+        double.script(Step(text=text, calls=asked, token_seconds=pace_seconds, times=None))
+        request = ProviderRequest(
+            model="openai/gpt-4o-mini",
+            messages=({"role": "user", "content": "hello"},),
+            tools=(LOOK_UP,),
+            params={"api_base": double.api_base, "api_key": "k"},
+            **more,
+        )
+        return Talk(provider, request, lambda: all(seen.outcome == "client_gone" for seen in double.requests))
+
+    return make
+
+
+def _scripted_talk(text: str = "", calls: Sequence[Any] = (), pace_seconds: float = 0.0, **more: Any) -> Talk:
+    call = [{"tool": name, "args": arguments} for name, arguments in calls]
+    rule: dict[str, Any] = {"name": "only", "when": "hello", "say": text} | ({"call": call} if call else {})
+    script = read_script({"rules": [rule], "tokens_per_second": 1 / pace_seconds if pace_seconds else 0})
+    request = ProviderRequest("scripted", ({"role": "user", "content": "hello"},), (LOOK_UP,), **more)
+    return Talk(ScriptedProvider(script), request, lambda: True)
+
+
+async def test_the_text_comes_in_pieces_and_one_complete_ends_it(talk: Talks) -> None:
+    chunks = await talk("Here are four words").hear()
+    pieces = [chunk for chunk in chunks if isinstance(chunk, TextDelta)]
+    assert "".join(piece.text for piece in pieces) == "Here are four words"
+    assert len(pieces) == 4
+    assert [type(chunk) for chunk in chunks].index(Complete) == len(chunks) - 1
+    last = chunks[-1]
+    assert isinstance(last, Complete) and last.finish_reason == "stop" and last.tool_calls == () and last.model
+
+
+async def test_calls_keep_their_order_their_arguments_and_have_ids_of_their_own(talk: Talks) -> None:
+    last = (await talk("Looking.", TWO_CALLS).hear())[-1]
+    assert isinstance(last, Complete) and last.finish_reason == "tool_calls"
+    assert [call.name for call in last.tool_calls] == ["look_up", "look_up"]
+    assert [call.raw_arguments.replace(" ", "") for call in last.tool_calls] == [
+        '{"name":"Ada","page":1}',
+        '{"name":"Bob","page":2}',
+    ]
+    assert len({call.provider_id for call in last.tool_calls} - {""}) == 2
+
+
+async def test_an_answer_may_be_calls_and_no_text(talk: Talks) -> None:
+    chunks = await talk("", TWO_CALLS[:1]).hear()
+    assert len(chunks) == 1 and isinstance(chunks[0], Complete) and len(chunks[0].tool_calls) == 1
+
+
+async def test_usage_is_counted_and_never_negative(talk: Talks) -> None:
+    short, long = [(await talk(text).hear())[-1] for text in ("one", "one two three four five six")]
+    assert isinstance(short, Complete) and isinstance(long, Complete)
+    assert 0 < short.usage.output_tokens < long.usage.output_tokens
+    assert short.usage.input_tokens > 0 and short.usage.cached_tokens >= 0 and short.usage.cost_microusd >= 0
+
+
+async def test_the_same_request_is_answered_the_same(talk: Talks) -> None:
+    conversation = talk("The same again", TWO_CALLS)
+    assert await conversation.hear() == await conversation.hear()
+
+
+async def test_an_answer_slower_than_the_time_allowed_is_a_timeout_and_no_answer(talk: Talks) -> None:
+    slow = talk("word " * 100, pace_seconds=0.05, timeout_seconds=0.4)
+    chunks: list[Chunk] = []
+    with pytest.raises(UpstreamUnavailable) as raised:
+        async for chunk in slow.provider.stream(slow.request):
+            chunks.append(chunk)
+    assert raised.value.code == "model_timeout"
+    assert chunks and all(isinstance(chunk, TextDelta) for chunk in chunks)
+
+
+async def test_closing_the_stream_ends_the_request(talk: Talks) -> None:
+    endless = talk("word " * 10_000, pace_seconds=0.01)
+    async with aclosing(endless.provider.stream(endless.request)) as chunks:
+        assert isinstance(await anext(chunks), TextDelta)
+    await _soon(endless.gone)
+
+
+async def test_cancelling_the_listener_ends_the_request(talk: Talks) -> None:
+    endless = talk("word " * 10_000, pace_seconds=0.01)
+    started = asyncio.Event()
+
+    async def listen() -> None:
+        async with aclosing(endless.provider.stream(endless.request)) as chunks:
+            async for _ in chunks:
+                started.set()
+
+    task = asyncio.create_task(listen())
+    await asyncio.wait_for(started.wait(), 5)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await _soon(endless.gone)
+
+
+async def test_nothing_but_our_own_errors_comes_out(talk: Talks) -> None:
+    late = talk("word " * 100, pace_seconds=0.05, timeout_seconds=0.1)
+    with pytest.raises(PerdureError):
+        await late.hear()
+
+
+async def _soon(true: Callable[[], bool]) -> None:
+    for _ in range(300):
+        if true():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("not within three seconds")

@@ -1,0 +1,53 @@
+"""One row of a route table: what the nodes say, the exact nodes that must run, how it must end."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pydantic import JsonValue
+
+from graph.compile import CompiledTopology
+from graph.spec import FRESH
+from tests.topologies.stand_ins import Rows, ScriptedPorts, scripted_ports
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """From an entry to an end or a pause."""
+
+    trace: str
+    """Node ids in the order in which they start, separated by blanks."""
+    status: str
+    script: Rows = field(default_factory=dict)
+    entry: str = FRESH
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A turn: one leg, and one more for every pause in it."""
+
+    name: str
+    legs: tuple[Leg, ...]
+    initial: Mapping[str, JsonValue] = field(default_factory=dict)
+    error: str = ""
+    """The code of the error that the last leg ends with."""
+
+
+async def run_leg(
+    compiled: CompiledTopology, state: Mapping[str, JsonValue], leg: Leg
+) -> tuple[dict[str, JsonValue], ScriptedPorts]:
+    """The final state of a leg, and its ports."""
+    ports = scripted_ports(leg.script)
+    return await compiled.run(state, leg.entry, ports), ports
+
+
+async def run_row(compiled: CompiledTopology, row: Row) -> tuple[dict[str, JsonValue], list[ScriptedPorts]]:
+    """The final state of a row, and the ports of every leg. Between legs the state goes through JSON, as it does
+    when a turn is paused."""
+    state = compiled.topology.state.initial(**row.initial)
+    ports = []
+    for leg in row.legs:
+        ended, used = await run_leg(compiled, json.loads(json.dumps(state)), leg)
+        state = ended
+        ports.append(used)
+    return state, ports

@@ -1,0 +1,122 @@
+"""Nodes that follow a script, and the ports that carry it: they prove the kernel without any domain.
+
+One compiled topology serves every route, since the script travels with the ports of the run.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from pydantic import JsonValue
+
+from contracts.digests import canonical_json
+from contracts.messages import Patch
+from graph.ports import Ports
+from graph.spec import Node, State
+
+Behaviour = Callable[[State], Patch]
+Rows = Mapping[str, Sequence[Patch | Exception]]
+
+
+class NoPort:
+    """A port that no stand-in may touch."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"a stand-in node touched the port method {name}")
+
+
+@dataclass(slots=True)
+class RecordedEvents:
+    """The fake event log: all events, in order."""
+
+    events: list[tuple[str, dict[str, JsonValue]]] = field(default_factory=list)
+
+    def emit(self, kind: str, data: dict[str, JsonValue] | None = None, call_id: str | None = None) -> None:
+        """Keep the event."""
+        self.events.append((kind, data or {}))
+
+    def trace(self) -> list[str]:
+        """The nodes in the order in which they started."""
+        return [str(data["node"]) for kind, data in self.events if kind == "node_start"]
+
+
+@dataclass(slots=True)
+class Script:
+    """What each node returns at its first, second, ... visit; nodes that it does not name return nothing."""
+
+    rows: Rows = field(default_factory=dict)
+    visits: dict[str, int] = field(default_factory=dict)
+
+    def next(self, node: str) -> Patch:
+        """The patch of this visit; raises where the script says so."""
+        visit = self.visits[node] = self.visits.get(node, 0) + 1
+        row = self.rows.get(node, ())
+        if visit > len(row):
+            return {}
+        said = row[visit - 1]
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    def unread(self) -> list[str]:
+        """The nodes whose script was not used up: a row that says more than happened is a wrong row."""
+        return [node for node, row in self.rows.items() if self.visits.get(node, 0) < len(row)]
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptedPorts(Ports):
+    """Ports whose only use is the script and the events."""
+
+    script: Script
+    pace: Callable[[str], Awaitable[None]]
+    """Awaited inside every node: lets a test decide which of several is slower."""
+
+    @property
+    def recorded(self) -> RecordedEvents:
+        """The events of this run."""
+        return cast(RecordedEvents, self.events)
+
+
+async def at_once(node: str) -> None:
+    """The pace of a node that waits for nothing."""
+
+
+def scripted_ports(rows: Rows | None = None, pace: Callable[[str], Awaitable[None]] = at_once) -> ScriptedPorts:
+    """Fresh ports for one run."""
+    none: Any = NoPort()
+    return ScriptedPorts(none, none, none, none, RecordedEvents(), none, Script(rows or {}), pace)
+
+
+def nothing(state: State) -> Patch:
+    """The behaviour of most stand-ins."""
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class StandIn:
+    """A node with a little behaviour of its own, over which the script lays its patch."""
+
+    id: str
+    behaviour: Behaviour = nothing
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """The scripted patch of this visit; the state that it was given stays as it was."""
+        assert isinstance(ports, ScriptedPorts)
+        before = canonical_json(dict(state))
+        await ports.pace(self.id)
+        patch = {**self.behaviour(state), **ports.script.next(self.id)}
+        assert canonical_json(dict(state)) == before, f"the state changed under {self.id}"
+        return patch
+
+
+def stand_ins(ids: Sequence[str], **behaviours: Behaviour) -> dict[str, Node]:
+    """A stand-in for every id."""
+    assert set(behaviours) <= set(ids)
+    return {node: StandIn(node, behaviours.get(node, nothing)) for node in ids}
+
+
+def count(state: State, name: str) -> int:
+    """A whole number of the state."""
+    value = state[name]
+    assert isinstance(value, int)
+    return value

@@ -1,0 +1,60 @@
+"""The stack as the environment describes it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from local.config import StackConfig, default_programs
+from local.errors import StackError
+
+
+def test_the_defaults_are_a_folder_here_and_port_8080(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = StackConfig.from_env(environ={})
+    assert (config.home, config.port, config.routing) == (tmp_path / ".perdure", 8080, "compact")
+
+
+def test_every_setting_can_come_from_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    environ = {
+        "PERDURE_HOME": str(tmp_path / "data"),
+        "PERDURE_PORT": "9001",
+        "PERDURE_ROUTING": "spread",
+        "PERDURE_APP": os.pathsep.join((str(tmp_path / "one"), "")),
+    }
+    config = StackConfig.from_env([tmp_path / "two"], environ=environ)
+    assert (config.home, config.port, config.routing) == (tmp_path / "data", 9001, "spread")
+    assert config.app_dirs == (tmp_path / "one", tmp_path / "two")
+    assert config.companion_apps[-2:] == config.app_dirs
+
+
+def test_compact_runs_four_processes_and_spread_a_worker_for_each_queue() -> None:
+    compact = [program.role for program in default_programs("compact")]
+    assert compact == ["api", "worker-turns", "worker-llm", "worker-relay"]
+    spread = [program.role for program in default_programs("spread")]
+    assert set(spread) - set(compact) == {"worker-tools", "worker-memory", "worker-approvals"}
+    assert [program.ready for program in default_programs("spread")].count("http") == 1
+
+
+@pytest.mark.parametrize(
+    ("environ", "named"),
+    [
+        ({"PERDURE_PORT": "http"}, "PERDURE_PORT"),
+        ({"PERDURE_PORT": "0"}, "PERDURE_PORT"),
+        ({"PERDURE_PORT": "65536"}, "PERDURE_PORT"),
+        ({"PERDURE_PORT": "-1"}, "PERDURE_PORT"),
+        ({"PERDURE_ROUTING": "wide"}, "PERDURE_ROUTING"),
+        ({"PERDURE_APP": "/no/such/app"}, "/no/such/app"),
+    ],
+)
+def test_a_wrong_setting_is_one_line_that_names_it(environ: dict[str, str], named: str) -> None:
+    with pytest.raises(StackError, match=named) as caught:
+        StackConfig.from_env(environ=environ)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_printed_configuration_does_not_show_the_environment() -> None:
+    config = StackConfig.from_env(environ={"DATABASE_URL": "postgresql://u:hush@h/d"})
+    assert "hush" not in repr(config)

@@ -1,0 +1,193 @@
+"""What the programs are told, and the command lines of the parts."""
+
+import json
+import os
+import signal
+import stat
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from local import postgres, temporal_server, valkey
+from local.config import Program, StackConfig
+from local.credentials import load_credentials
+from local.errors import StackError
+from local.external import external_postgres, external_temporal, host_and_port, must_answer
+from local.home import open_home
+from local.parts import DataParts
+from local.ports import PortBook
+from local.postgres_user import PostgresLaunch
+from local.programs import child_spec, environment, tokens_from
+from local.run_file import RunFile
+
+BASE = {"PATH": "/bin", "DATABASE_ADMIN_URL": "stale", "TEMPORAL_API_KEY": "stale", "TEMPORAL_ADDRESS": "stale:1"}
+
+
+def data(tmp_path: Path) -> DataParts:
+    home = open_home(tmp_path)
+    return DataParts(
+        postgres=postgres.address(21001, load_credentials(home)),
+        redis_url=valkey.url(21002, "secret"),
+        temporal=temporal_server.address(temporal_server.TemporalPorts(21003, 21004, 21005, 21006)),
+    )
+
+
+def test_programs_get_every_address_but_not_the_superusers(tmp_path: Path) -> None:
+    environ = data(tmp_path).environ(BASE)
+    assert "perdure_app" in environ["DATABASE_URL"]
+    assert "perdure_owner" in environ["DATABASE_OWNER_URL"]
+    assert "perdure_relay" in environ["DATABASE_RELAY_URL"]
+    assert "DATABASE_ADMIN_URL" not in environ
+    assert environ["REDIS_URL"] == "redis://:secret@127.0.0.1:21002/0"
+    assert environ["TEMPORAL_ADDRESS"] == "127.0.0.1:21003"
+    assert environ["PERDURE_TEMPORAL_UI"] == "http://127.0.0.1:21004"
+
+
+def test_the_prepare_step_alone_gets_the_superuser(tmp_path: Path) -> None:
+    assert "bootstrap" in data(tmp_path).admin_environ(BASE)["DATABASE_ADMIN_URL"]
+
+
+def test_settings_for_another_temporal_do_not_reach_clients_of_the_embedded_one(tmp_path: Path) -> None:
+    environ = data(tmp_path).environ(BASE)
+    assert "TEMPORAL_API_KEY" not in environ
+    assert environ["TEMPORAL_CONFIG_FILE"] == os.devnull
+
+
+def test_settings_for_a_replaced_temporal_stay_in_place() -> None:
+    outside = temporal_server.TemporalAddress("cloud:7233", "mine", None, None)
+    environ = DataParts(temporal=outside, temporal_is_embedded=False).environ(BASE)
+    assert environ["TEMPORAL_API_KEY"] == "stale"
+    assert (environ["TEMPORAL_ADDRESS"], environ["TEMPORAL_NAMESPACE"]) == ("cloud:7233", "mine")
+
+
+def test_a_replaced_database_serves_every_role_that_has_no_address_of_its_own() -> None:
+    assert external_postgres({}) is None
+    found = external_postgres({"DATABASE_URL": "app", "DATABASE_OWNER_URL": "owner"})
+    assert found is not None
+    assert (found.app, found.owner, found.relay, found.admin) == ("app", "owner", "app", "app")
+
+
+def test_temporals_own_configuration_decides_whether_it_is_replaced(tmp_path: Path) -> None:
+    nothing = {"TEMPORAL_CONFIG_FILE": os.devnull}
+    assert external_temporal(nothing) is None
+    named = external_temporal({**nothing, "TEMPORAL_ADDRESS": "host:7233"})
+    assert named is not None
+    assert (named.address, named.namespace) == ("host:7233", "default")
+    profile = tmp_path / "temporal.toml"
+    profile.write_text('[profile.work]\naddress = "cloud:7233"\nnamespace = "ns"\napi_key = "k"\n')
+    chosen = external_temporal({"TEMPORAL_CONFIG_FILE": str(profile), "TEMPORAL_PROFILE": "work"})
+    assert chosen is not None
+    assert (chosen.address, chosen.namespace) == ("cloud:7233", "ns")
+
+
+def test_a_broken_temporal_configuration_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "temporal.toml").write_text("nonsense")
+    with pytest.raises(StackError, match="Temporal's client configuration") as caught:
+        external_temporal({"TEMPORAL_CONFIG_FILE": str(tmp_path / "temporal.toml")})
+    assert "\n" not in str(caught.value)
+
+
+async def test_a_replaced_part_that_does_not_answer_is_named_without_its_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("local.external._TRY_AGAIN_SECONDS", 0.01)
+    with pytest.raises(StackError, match=r"DATABASE_URL names 127\.0\.0\.1:9") as caught:
+        await must_answer("DATABASE_URL", "postgresql://user:hush@127.0.0.1:9/db")
+    assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("location", "expected"),
+    [
+        ("postgresql://u:p@db/x", ("db", 5432)),
+        ("redis://cache:7000/0", ("cache", 7000)),
+        ("rediss://cache", ("cache", 6379)),
+        ("temporal.example:7234", ("temporal.example", 7234)),
+        ("temporal.example", ("temporal.example", 7233)),
+        ("postgresql:///db?host=/run/postgresql", ("", 5432)),
+    ],
+)
+def test_an_address_is_read_in_every_form(location: str, expected: tuple[str, int]) -> None:
+    assert host_and_port("X", location) == expected
+
+
+def test_an_address_that_is_none_is_one_clear_line() -> None:
+    with pytest.raises(StackError, match="REDIS_URL is not an address"):
+        host_and_port("REDIS_URL", "redis://cache:port/0")
+
+
+def test_no_password_is_on_a_command_line(tmp_path: Path) -> None:
+    home = open_home(tmp_path)
+    credentials = load_credentials(home)
+    specs = [
+        postgres.child_spec(home, PostgresLaunch(Path("/pg")), 1),
+        valkey.child_spec(home, Path("/valkey-server"), 2, credentials.valkey),
+        temporal_server.child_spec(home, Path("/temporal"), temporal_server.take_ports(PortBook(home.ports_file))),
+    ]
+    words = " ".join(word for spec in specs for word in (*spec.command, *spec.environ.values()))
+    for password in json.loads(home.secrets_file.read_text()).values():
+        assert password not in words
+    configuration = home.valkey / "valkey.conf"
+    assert credentials.valkey in configuration.read_text()
+    assert stat.S_IMODE(configuration.stat().st_mode) == 0o600
+
+
+def test_postgres_keeps_every_durability_setting_at_its_default(tmp_path: Path) -> None:
+    command = " ".join(postgres.child_spec(open_home(tmp_path), PostgresLaunch(Path("/pg")), 1).command)
+    for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+        assert setting not in command
+    assert "max_connections=200" in command
+    assert "unix_socket_directories= " in command
+
+
+def test_temporal_gets_the_settings_that_the_figures_rest_on(tmp_path: Path) -> None:
+    ports = temporal_server.TemporalPorts(1, 2, 3, 4)
+    command = temporal_server.command(Path("/temporal"), tmp_path / "temporal.db", ports)
+    pairs = {f"{flag}={value}" for flag, value in pairwise(command)}
+    assert "--dynamic-config-value=system.enableActivityEagerExecution=true" in pairs
+    assert "--dynamic-config-value=history.transferProcessorMaxPollRPS=2000" in pairs
+    assert "--sqlite-pragma=journal_mode=wal" in pairs
+    assert "--metrics-port=4" in pairs
+    for name in ("PerdureTenant", "PerdureAgent", "PerdureConversation", "PerdureStatus"):
+        assert f"--search-attribute={name}=Keyword" in pairs
+
+
+def test_a_program_gets_the_stacks_settings_and_its_ready_file(tmp_path: Path) -> None:
+    home = open_home(tmp_path)
+    config = StackConfig(home=tmp_path, port=9000, environ={}, app_dirs=(Path("/a"), Path("/b")), drain_seconds=7)
+    environ = environment(config, home, {"REDIS_URL": "r"}, {"PAYMENTS_URL": "http://p"})
+    spec = child_spec(config, home, Program("worker-llm", ("x",)), environ)
+    assert spec.environ["PERDURE_READY_FILE"] == str(home.ready_file("worker-llm"))
+    assert spec.environ["PERDURE_APP"] == os.pathsep.join(("/a", "/b"))
+    assert (spec.environ["PERDURE_LOCAL"], spec.environ["PERDURE_PORT"]) == ("1", "9000")
+    assert (spec.environ["PERDURE_ROUTING"], spec.environ["PAYMENTS_URL"]) == ("compact", "http://p")
+    assert spec.stop_steps == ((signal.SIGTERM, 7),)
+    home.ready_file("worker-llm").write_text("of the process before")
+    assert spec.before_start is not None
+    spec.before_start()
+    assert not home.ready_file("worker-llm").exists()
+
+
+def test_the_tokens_are_the_last_line_of_the_prepare_step(tmp_path: Path) -> None:
+    lines = ["migrated", '{"tokens": {"requester": "a", "reviewer": "b", "admin": "c"}}']
+    assert tokens_from(lines, tmp_path) == {"requester": "a", "reviewer": "b", "admin": "c"}
+
+
+@pytest.mark.parametrize("lines", [[], ["done"], ["{}"], ['{"tokens": 3}'], ['{"tokens": {"a": "hush"}} x']])
+def test_a_prepare_step_that_breaks_its_promise_is_one_line_without_its_words(tmp_path: Path, lines: list[str]) -> None:
+    with pytest.raises(StackError, match="prepare did not end with its tokens") as caught:
+        tokens_from(lines, tmp_path)
+    assert "hush" not in str(caught.value)
+
+
+def test_run_json_has_the_promised_keys_and_is_its_owners_alone(tmp_path: Path) -> None:
+    addresses = {"api": "http://a", "temporal": "t:1", "temporal_ui": "u", "postgres": "p", "redis": "r"}
+    tokens = {"requester": "x", "reviewer": "y", "admin": "z"}
+    run_file = RunFile(tmp_path / "run.json", addresses, tokens, {}, 1, "compact")
+    run_file.write({"api": 7}, ["api"])
+    content = json.loads(run_file.path.read_text())
+    assert {**addresses, "pids": {"api": 7}, "tokens": tokens}.items() <= content.items()
+    assert stat.S_IMODE(run_file.path.stat().st_mode) == 0o600
+    run_file.remove()
+    assert not run_file.path.exists()

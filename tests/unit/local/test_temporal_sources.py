@@ -1,0 +1,282 @@
+"""Where the Temporal server program comes from, with small scripts in its place."""
+
+import asyncio
+import io
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from local.console import Console
+from local.errors import StackError
+from local.temporal_binary import Source, find_temporal
+from local.temporal_build import GO_MINIMUM, MODULE, built, clock, find_go, go_environ
+from local.temporal_cache import cache_folder, from_cache, install, only_builder
+from local.temporal_download import downloaded
+from local.temporal_version import CLI_VERSION, read_version
+
+GOOD = f"temporal version {CLI_VERSION} (Server 1.31.2, UI 2.50.1)"
+
+
+def program(path: Path, says: str = GOOD, code: int = 0) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\necho '{says}'\nexit {code}\n")
+    path.chmod(0o755)
+    return path
+
+
+def environ(folder: Path) -> dict[str, str]:
+    return {"PATH": str(folder / "bin"), "XDG_CACHE_HOME": str(folder / "cache"), "HOME": str(folder)}
+
+
+def cached(folder: Path, says: str = GOOD) -> Path:
+    return install(program(folder / "made", says), cache_folder(environ(folder)))
+
+
+def never() -> Source:
+    async def source(_folder: Path, _console: Console) -> bool:
+        raise AssertionError("this source must not be asked")
+
+    return source
+
+
+def brings(says: str = GOOD) -> Source:
+    async def source(folder: Path, _console: Console) -> bool:
+        program(folder / "temporal", says)
+        return True
+
+    return source
+
+
+def fails() -> Source:
+    async def source(_folder: Path, _console: Console) -> bool:
+        return False
+
+    return source
+
+
+async def test_a_new_enough_program_on_path_comes_first(tmp_path: Path) -> None:
+    cached(tmp_path)
+    on_path = program(tmp_path / "bin" / "temporal", "temporal version 1.5.0 (Server 1.29.0, UI 2.40.0)")
+    found = await find_temporal(environ(tmp_path), Console(None), {"build": never()})
+    assert (found.path, found.source, found.cli) == (on_path, "path", (1, 5, 0))
+
+
+@pytest.mark.parametrize(
+    ("says", "told"),
+    [
+        ("temporal version 1.4.9 (Server 1.29.0, UI 2.40.0)", "1.4.9, 1.5.0 or newer is needed"),
+        ("temporal version 1.9.0 (Server 1.28.1, UI 2.40.0)", "newer is needed"),
+        ("some other temporal", "does not say its version"),
+    ],
+)
+async def test_a_program_on_path_that_is_too_old_or_strange_is_named_and_passed_over(
+    tmp_path: Path, says: str, told: str
+) -> None:
+    kept = cached(tmp_path)
+    program(tmp_path / "bin" / "temporal", says)
+    out = io.StringIO()
+    found = await find_temporal(environ(tmp_path), Console(out), {"build": never()})
+    assert found.path == kept
+    assert told in out.getvalue()
+    assert out.getvalue().count("\n") == 1
+
+
+async def test_the_cached_program_is_used_without_asking_any_source(tmp_path: Path) -> None:
+    kept = cached(tmp_path)
+    found = await find_temporal(environ(tmp_path), Console(None), {"download": never(), "build": never()})
+    assert (found.path, found.source) == (kept, "cache")
+
+
+async def test_a_changed_program_in_the_cache_is_never_run_but_set_aside_and_replaced(tmp_path: Path) -> None:
+    kept = cached(tmp_path)
+    proof = tmp_path / "it-ran"
+    kept.write_text(f"#!/bin/sh\ntouch {proof}\necho '{GOOD}'\n")
+    out = io.StringIO()
+    found = await find_temporal(environ(tmp_path), Console(out), {"build": brings()})
+    assert (found.path, found.source) == (kept, "build")
+    assert not proof.exists()
+    assert proof.name in kept.with_name("temporal.broken").read_text()
+    assert out.getvalue().splitlines() == [
+        "  the cached Temporal server is broken (its checksum is not the recorded one): "
+        f"set aside as {kept.with_name('temporal.broken')}"
+    ]
+
+
+async def test_a_cached_program_that_does_not_run_is_set_aside_whatever_its_checksum(tmp_path: Path) -> None:
+    folder = cache_folder(environ(tmp_path))
+    folder.mkdir(parents=True)
+    (folder / "temporal").write_bytes(b"\x7fELF cut short")
+    (folder / "temporal").chmod(0o755)
+    out = io.StringIO()
+    assert await from_cache(folder, Console(out)) is None
+    assert "it does not run" in out.getvalue()
+    assert (folder / "temporal.broken").read_bytes() == b"\x7fELF cut short"
+
+
+async def test_a_program_that_someone_put_into_the_cache_by_hand_is_used_when_it_runs(tmp_path: Path) -> None:
+    folder = cache_folder(environ(tmp_path))
+    program(folder / "temporal")
+    assert await from_cache(folder, Console(None)) is not None
+
+
+async def test_the_sources_are_asked_in_order_until_one_brings_a_program_that_runs(tmp_path: Path) -> None:
+    out = io.StringIO()
+    sources = {"download": fails(), "mirror": brings("nonsense"), "build": brings(), "last": never()}
+    found = await find_temporal(environ(tmp_path), Console(out), sources)
+    assert found.source == "build"
+    assert "of the mirror does not run here" in out.getvalue()
+    again = await find_temporal(environ(tmp_path), Console(None), {"build": never()})
+    assert (again.path, again.source) == (found.path, "cache")
+    left = sorted(path.name for path in found.path.parent.parent.iterdir())
+    assert left == ["build.lock", f"temporal-{CLI_VERSION}"]
+
+
+async def test_with_no_source_left_one_line_says_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(StackError, match=r"no Temporal server: put `temporal` 1\.5 or newer on PATH") as caught:
+        await find_temporal(environ(tmp_path), Console(None), {"build": fails()})
+    assert "TEMPORAL_ADDRESS" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+async def test_a_cache_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(StackError, match="cannot keep the Temporal server"):
+        await find_temporal(environ(tmp_path), Console(None), {"build": brings()})
+
+
+async def test_the_second_of_two_builders_waits_and_uses_what_the_first_one_built(tmp_path: Path) -> None:
+    lock = cache_folder(environ(tmp_path)).parent / "build.lock"
+    lock.parent.mkdir(parents=True)
+    out = io.StringIO()
+    async with only_builder(lock, Console(None)):
+        second = asyncio.create_task(find_temporal(environ(tmp_path), Console(out), {"build": never()}))
+        await asyncio.sleep(0.4)
+        assert not second.done()
+        kept = cached(tmp_path)
+    assert (await second).path == kept
+    assert out.getvalue().count("waiting for it") == 1
+
+
+async def test_what_a_killed_builder_left_is_cleared_away(tmp_path: Path) -> None:
+    leftover = cache_folder(environ(tmp_path)).parent / ".making-abc"
+    leftover.mkdir(parents=True)
+    (leftover / "temporal").write_text("half")
+    await find_temporal(environ(tmp_path), Console(None), {"build": brings()})
+    assert not leftover.exists()
+
+
+async def test_the_file_that_the_download_left_becomes_the_program(tmp_path: Path) -> None:
+    script = tmp_path / "download.sh"
+    script.write_text(f"#!/bin/sh\nprintf '#!/bin/sh\\necho \"{GOOD}\"\\n' > $1/temporal-sdk-$2\nchmod 755 $1/*\n")
+    source = downloaded({"PATH": "/usr/bin:/bin"}, ("/bin/sh", str(script)))
+    found = await find_temporal(environ(tmp_path), Console(None), {"download": source})
+    assert (found.source, found.cli) == ("download", (1, 8, 2))
+
+
+async def test_a_refused_download_says_why_and_the_next_source_is_asked(tmp_path: Path) -> None:
+    out = io.StringIO()
+    source = downloaded({"PATH": "/usr/bin:/bin"}, ("/bin/sh", "-c", "echo trying; echo no such host; exit 1"))
+    found = await find_temporal(environ(tmp_path), Console(out), {"download": source, "build": brings()})
+    assert found.source == "build"
+    assert "the download did not work: no such host" in out.getvalue()
+
+
+async def test_a_silent_download_is_given_up_and_a_slow_one_is_not(tmp_path: Path) -> None:
+    out = io.StringIO()
+    silent = downloaded({"PATH": "/usr/bin:/bin"}, ("/bin/sh", "-c", "sleep 60"), silent_seconds=0.6)
+    began = time.monotonic()
+    assert not await silent(tmp_path, Console(out))
+    assert time.monotonic() - began < 3
+    assert "given up" in out.getvalue()
+    drip = "for n in 1 2 3 4 5; do echo $n >> $0/part; sleep 0.4; done"
+    slow = downloaded({"PATH": "/usr/bin:/bin"}, ("/bin/sh", "-c", drip), silent_seconds=1.2)
+    assert await slow(tmp_path, Console(None))
+
+
+async def test_the_sdk_itself_is_what_downloads_and_its_failure_is_a_line(tmp_path: Path) -> None:
+    out = io.StringIO()
+    # A proxy where nothing listens: the SDK's request fails at once, whatever network this machine has.
+    nowhere = "http://127.0.0.1:9"
+    env = {**os.environ, "HTTPS_PROXY": nowhere, "https_proxy": nowhere, "NO_PROXY": "", "no_proxy": ""}
+    assert not await downloaded(env)(tmp_path, Console(out))
+    assert "failed to download" in out.getvalue()
+
+
+needs_go = pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go on PATH to build a small module with")
+
+MAIN = """package main
+
+import "fmt"
+
+func main() { fmt.Println("%s") }
+"""
+
+
+def module(folder: Path, main: str) -> Path:
+    """A Go module whose only tool is called `temporal`, without dependencies."""
+    major, minor, patch = GO_MINIMUM
+    (folder / "temporal").mkdir(parents=True)
+    (folder / "go.mod").write_text(f"module small\n\ngo {major}.{minor}.{patch}\n\ntool small/temporal\n")
+    (folder / "temporal" / "main.go").write_text(main)
+    return folder
+
+
+@needs_go
+async def test_a_build_says_beforehand_how_to_avoid_it_and_shows_what_it_does(tmp_path: Path) -> None:
+    out = io.StringIO()
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "GOFLAGS": "-mod=vendor"}
+    env["PATH"] = str(Path(shutil.which("go") or "").parent)
+    source = built(env, module(tmp_path / "module", MAIN % GOOD))
+    found = await find_temporal(env, Console(out), {"build": source})
+    assert found.source == "build"
+    told = out.getvalue().splitlines()
+    assert "a few minutes" in told[0]
+    assert "TEMPORAL_ADDRESS" in told[1]
+    assert any("packages" in line or "modules" in line for line in told[2:-1])
+    assert "never needed again" in told[-1]
+
+
+@needs_go
+async def test_a_build_that_fails_says_the_last_words_of_go(tmp_path: Path) -> None:
+    out = io.StringIO()
+    source = built(dict(os.environ), module(tmp_path / "module", "package main\n\nfunc main() { nonsense }\n"))
+    assert not await source(tmp_path, Console(out))
+    assert "the build failed: go build exited with 1" in out.getvalue()
+    assert "nonsense" in out.getvalue()
+
+
+async def test_an_old_go_is_named_and_not_used(tmp_path: Path) -> None:
+    old = program(tmp_path / "bin" / "go", "go version go1.21.3 linux/amd64")
+    out = io.StringIO()
+    found = await find_go({"PATH": str(old.parent)}, Console(out))
+    assert found != old
+    assert "is 1.21.3, Go 1.26.4 or newer is needed" in out.getvalue()
+
+
+def test_the_build_ignores_settings_of_the_caller_that_would_change_it() -> None:
+    env = go_environ({"GOFLAGS": "-mod=vendor", "GOARCH": "arm", "GOPROXY": "a-proxy", "HOME": "/h"})
+    assert "GOFLAGS" not in env
+    assert "GOARCH" not in env
+    assert (env["GOPROXY"], env["GOTOOLCHAIN"], env["GOWORK"]) == ("a-proxy", "local", "off")
+
+
+def test_the_versions_here_are_those_of_the_go_module() -> None:
+    text = (MODULE / "go.mod").read_text()
+    assert f"github.com/temporalio/cli v{CLI_VERSION}" in text
+    assert f"go {'.'.join(map(str, GO_MINIMUM))}\n" in text
+    assert "tool github.com/temporalio/cli/cmd/temporal\n" in text
+
+
+async def test_a_program_that_fails_or_is_something_else_has_no_version(tmp_path: Path) -> None:
+    assert await read_version(program(tmp_path / "a", GOOD, code=1), "path") is None
+    assert await read_version(tmp_path / "missing", "path") is None
+    assert await read_version(Path(sys.executable), "path") is None
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0, "0:00"), (59.9, "0:59"), (187, "3:07"), (3600, "60:00")])
+def test_elapsed_time_reads_like_a_clock(seconds: float, shown: str) -> None:
+    assert clock(seconds) == shown

@@ -1,0 +1,74 @@
+"""Calling an activity by its typed reference, on the queue that the turn's routing names."""
+
+from datetime import timedelta
+from typing import TypeVar
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError
+
+from contracts.activities import HEARTBEAT_TIMEOUT, ActivityRef
+from contracts.errors import Problem
+from contracts.turns import Routing
+from policy.retries import NUMBERS
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+
+class Calls:
+    """The activity calls of one run; a stop cancels those under way."""
+
+    def __init__(self, routing: Routing) -> None:
+        self._routing = routing
+        self._live: list[workflow.ActivityHandle[object]] = []
+
+    async def make(
+        self, ref: ActivityRef[In, Out], given: In, *, summary: str, timeout: timedelta | None = None
+    ) -> Out:
+        """Run the activity behind `ref`.
+
+        Raises: ActivityError where its attempts are exhausted.
+        """
+        numbers = NUMBERS[ref.retry]
+        handle = workflow.start_activity(
+            ref.name,
+            given,
+            task_queue=self._routing.queue(ref.kind),
+            result_type=ref.output,
+            start_to_close_timeout=timeout or ref.start_to_close,
+            schedule_to_close_timeout=ref.schedule_to_close,
+            heartbeat_timeout=HEARTBEAT_TIMEOUT,
+            retry_policy=RetryPolicy(
+                initial_interval=numbers.initial_interval,
+                backoff_coefficient=numbers.backoff,
+                maximum_interval=numbers.maximum_interval,
+                maximum_attempts=numbers.maximum_attempts,
+            ),
+            cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+            summary=summary,
+        )
+        self._live.append(handle)
+        try:
+            answer: Out = await handle
+        finally:
+            self._live.remove(handle)
+        return answer
+
+    def cancel(self) -> None:
+        """Cancel every call under way; each answers with what it has."""
+        for handle in list(self._live):
+            handle.cancel()
+
+
+def problem_of(error: ActivityError) -> Problem:
+    """What a failed activity says, as data. Reads what the activity boundary wrote."""
+    cause = error.cause
+    if isinstance(cause, ApplicationError):
+        detail = cause.details[0] if cause.details else None
+        if isinstance(detail, dict) and {"code", "message"} <= detail.keys():
+            return Problem.model_validate(detail)
+        return Problem(code=cause.type or "activity_failed", message=cause.message[:300])
+    if isinstance(cause, TimeoutError):
+        return Problem(code="activity_timeout", message="The work did not report back in time.")
+    return Problem(code="stopped", message="The turn was stopped.")

@@ -1,0 +1,52 @@
+"""TurnWait: a paused turn. It holds a timer and a mailbox, so a pause may outlive any number of deploys.
+
+Determinism: one wait; every bell, the expiry or a stop continues as TurnRun, which reads the records.
+"""
+
+from contextlib import suppress
+from datetime import timedelta
+
+from temporalio import workflow
+
+from contracts.turns import Bell, TurnInput
+from contracts.workflows import RING, TURN_RUN, TURN_WAIT
+from workflows.attributes import attributes
+from workflows.mailbox import Mailbox
+
+
+@workflow.defn(name=TURN_WAIT)
+class TurnWait:
+    """Waits for a doorbell or the deadline; the deadline itself is in Postgres."""
+
+    @workflow.init
+    def __init__(self, turn: TurnInput) -> None:
+        self._mailbox = Mailbox(turn.carried)
+
+    @workflow.signal(name=RING)
+    def ring(self, bell: Bell) -> None:
+        """Look again, or stop."""
+        self._mailbox.put(bell)
+
+    @workflow.run
+    async def run(self, turn: TurnInput) -> str:
+        """Never returns: it continues as TurnRun."""
+        carried = turn.carried
+        if carried is None:
+            raise ValueError("a wait needs what it carries")
+        workflow.set_current_details(
+            "waits for: " + ", ".join(f"{request.tool} ({request.request_id})" for request in carried.requests)
+        )
+        expiries = [request.expires_at for request in carried.requests if request.expires_at]
+        # A second beyond the deadline, so that the database's clock has passed it too.
+        left = min(expiries) - workflow.now() + timedelta(seconds=1) if expiries else None
+        with suppress(TimeoutError):  # the deadline rings too
+            await workflow.wait_condition(
+                lambda: bool(self._mailbox.bells) or self._mailbox.stop,
+                timeout=None if left is None else max(left, timedelta(seconds=1)),
+            )
+        woken = carried.model_copy(update={"mailbox": tuple(self._mailbox.bells), "stop": self._mailbox.stop})
+        workflow.continue_as_new(
+            args=[turn.model_copy(update={"carried": woken})],
+            workflow=TURN_RUN,
+            search_attributes=attributes(turn, "running"),
+        )
