@@ -95,3 +95,8 @@ def needed(value: SecretStr | None, name: str) -> str:
     if value is None:
         raise SystemExit(f"{name} is not set; start everything by `make up`, or see .env.example")
     return value.get_secret_value()
+
+
+def secret(name: str) -> str | None:
+    """The credential `name`, from `PERDURE_SECRET_<NAME>`; only the workers that use credentials call this."""
+    return os.environ.get(f"PERDURE_SECRET_{name.upper()}")

@@ -1,21 +1,13 @@
 """What activities are made with; worker.py puts it together."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from pydantic import JsonValue
-from store.live import LiveTokens
-
-from activities.clients.provider import Provider
+from activities.models import Models
 from activities.toolbox.shelf import Toolbox
-from contracts.agents import AgentDefinition
 from relay.deliver import Doorbell
 from store.content import AgentShelf
 from store.database import Database
-
-ProviderOf = Callable[[AgentDefinition], Provider]
-ParamsOf = Callable[[AgentDefinition], Mapping[str, JsonValue]]
-"""A model's parameters with its credentials resolved, which only the llm worker does."""
+from store.live import LiveTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +17,6 @@ class Deps:
     db: Database
     live: LiveTokens
     toolbox: Toolbox
-    provider_of: ProviderOf
-    params_of: ParamsOf
+    models: Models
     doorbell: Doorbell
     shelf: AgentShelf = field(default_factory=AgentShelf)

@@ -118,11 +118,11 @@ class ModelActivities:
         heard: _Heard,
     ) -> None:
         """Stream the provider's answer; live tokens go out as they come, fenced by the epoch."""
-        provider = self._deps.provider_of(agent.definition)
-        request = _request(call, agent, messages, self._deps.params_of(agent.definition))
+        provider = await self._deps.models.provider(agent.definition)
+        request = _request(call, agent, messages, self._deps.models.params(agent.definition))
         speaker = Speaker(self._deps.live, call.address, call.call_id, claimed.epoch)
         began = time.monotonic()
-        async with speaker, aclosing(provider.stream(request)) as chunks:
+        async with aclosing(provider.stream(request)) as chunks:
             async for chunk in chunks:
                 if isinstance(chunk, TextDelta):
                     if heard.first_token_seconds is None:
@@ -133,6 +133,7 @@ class ModelActivities:
                         return
                 elif isinstance(chunk, Complete):
                     heard.complete = chunk
+        await speaker.flush()
 
     async def _say_retry(self, call: ModelCall, error: PerdureError, attempt: int) -> None:
         problem = error.as_problem()

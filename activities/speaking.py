@@ -1,11 +1,9 @@
 """Live tokens of one model call: batched, fenced by the call's epoch, never in the way of the answer."""
 
 import asyncio
-from types import TracebackType
-
-from store.live import Appended, LiveTokens
 
 from contracts.turns import TurnAddress
+from store.live import Appended, LiveTokens
 
 FLUSH_SECONDS = 0.04
 """One append for all tokens of this long: 32k tokens/s were measured in batches against 4k one by one."""
@@ -19,19 +17,10 @@ class Speaker:
         self._address = address
         self._call_id = call_id
         self._epoch = epoch
+        self._sent_characters = 0
         self._waiting: list[str] = []
-        self._sequence = 0
         self._last_flush = 0.0
         self._may_go_on = True
-
-    async def __aenter__(self) -> "Speaker":
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            await self._flush()
 
     async def say(self, text: str) -> bool:
         """Send `text` soon; False where the turn was stopped or a later attempt took over."""
@@ -39,16 +28,17 @@ class Speaker:
         now = asyncio.get_running_loop().time()
         if now - self._last_flush >= FLUSH_SECONDS:
             self._last_flush = now
-            await self._flush()
+            await self.flush()
         return self._may_go_on
 
-    async def _flush(self) -> None:
-        if not self._waiting:
-            return
+    async def flush(self) -> None:
+        """Send what waits."""
         text = "".join(self._waiting)
         self._waiting.clear()
-        self._sequence += 1
+        if not text:
+            return
         answer = await self._live.append(
-            self._address, self._call_id, epoch=self._epoch, sequence=self._sequence, text=text
+            self._address, self._call_id, epoch=self._epoch, sequence=self._sent_characters, text=text
         )
+        self._sent_characters += len(text)
         self._may_go_on = answer not in (Appended.STALE, Appended.STOPPED)

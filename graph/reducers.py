@@ -1,9 +1,9 @@
 """How a patch meets the state: one declared reducer per field, and markers that can take things away.
 
-A reducer that only ever adds cannot express clearing: a removed key or an emptied string comes back with the next
-merge (S4-15). So two markers, plain JSON, may stand in a patch wherever a value may:
-`DELETE` removes a key, or resets a whole field to its default; `replace(value)` sets exactly `value`.
-What is inside `replace` is never read for markers: wrap data from outside in it.
+A reducer that adds cannot express clearing: a removed key or an emptied string comes back with the next merge
+(S4-15). So two markers, plain JSON, may stand in a patch of such a field wherever a value may: `DELETE` removes a
+key, or resets the whole field to its default; `replace(value)` sets exactly `value`. What is inside `replace` is
+never read for markers: wrap data from outside in it. A field that keeps the last value has no markers.
 
 Determinism: reducers are pure, never change their arguments, and compare by canonical JSON, so 1 and true differ.
 """
@@ -68,8 +68,8 @@ class LastValue:
         return new
 
     def delta(self, before: JsonValue, after: JsonValue) -> JsonValue:
-        """`after`, so marked that nothing in it is read as a marker."""
-        return replace(after)
+        """`after` itself."""
+        return after
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +95,8 @@ class Additive:
         """What was appended; the whole value where something else happened."""
         if isinstance(before, list) and isinstance(after, list) and same(after[: len(before)], before):
             return after[len(before) :]
-        if isinstance(before, int) and isinstance(after, int):
-            return int(after) - int(before)
+        if isinstance(before, int) and isinstance(after, int) and not isinstance(after, bool):
+            return after - before
         return replace(after)
 
 

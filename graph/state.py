@@ -66,7 +66,9 @@ class StateSchema:
         """The state after a checked patch; neither argument is changed."""
         after = dict(state)
         for name, value in patch.items():
-            if is_delete(value):
+            if not self.is_shared(name):
+                after[name] = value
+            elif is_delete(value):
                 after[name] = _copy(self._by_name[name].default)
             elif isinstance(value, dict) and is_replace(value):
                 after[name] = value["$replace"]

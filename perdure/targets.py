@@ -31,6 +31,7 @@ exception. Where the rows differ, this is why:
   through. The ledger knows whether there was one.
 """
 
+import math
 from collections.abc import Collection
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -122,10 +123,8 @@ def raise_failure(effect: EffectClass, host: str, error: Exception) -> None:
 
 
 def retry_after_seconds(response: httpx.Response) -> float | None:
-    """The wait that Retry-After names, as seconds or as a date; 0 to 3600 s, None where it names none."""
+    """The wait that Retry-After names, in seconds or as a date; at most an hour, None where it names none."""
     value = response.headers.get("retry-after", "").strip()
-    if not value:
-        return None
     try:
         seconds = float(value)
     except ValueError:
@@ -134,10 +133,18 @@ def retry_after_seconds(response: httpx.Response) -> float | None:
         except ValueError:
             return None
         aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        seconds = (aware - datetime.now(UTC)).total_seconds()
-    return min(max(seconds, 0.0), _MOST_WAIT_SECONDS) if seconds == seconds else None
+        seconds = max((aware - datetime.now(UTC)).total_seconds(), 0.0)
+    return min(seconds, _MOST_WAIT_SECONDS) if seconds >= 0 and math.isfinite(seconds) else None
 
 
 def _reason(response: httpx.Response) -> str:
-    text = " ".join(response.text.split())
+    """What the target said, from the usual places of a JSON error, else its text."""
+    try:
+        said = response.json()
+    except ValueError:
+        said = None
+    for name in ("error", "message", "detail"):
+        if isinstance(said, dict) and isinstance(said.get(name), str | dict):
+            said = said[name]
+    text = " ".join((said if isinstance(said, str) else response.text).split())
     return f": {text[:_REASON_CHARACTERS]}" if text else ""

@@ -110,12 +110,16 @@ class _Merge:
         if entry.attempt > heard.attempt or (heard.characters is None and anew):
             self._void(entry.key, heard)
             heard = Heard(entry.attempt, 0)
-        if heard.characters is not None and entry.text and entry.start >= heard.characters:
-            heard = self._show(entry, heard) if entry.start == heard.characters else Heard(entry.attempt, None)
         self.calls[entry.key] = heard
+        if heard.characters is None or not entry.text:
+            return
+        if entry.start == heard.characters:
+            self._show(entry, heard.characters + len(entry.text))
+        elif entry.start is None or entry.start > heard.characters:
+            self.calls[entry.key] = Heard(entry.attempt, None)
 
-    def _show(self, entry: TokenEntry, heard: Heard) -> Heard:
-        self.calls[entry.key] = heard = Heard(entry.attempt, entry.start + len(entry.text))
+    def _show(self, entry: TokenEntry, characters: int) -> None:
+        self.calls[entry.key] = Heard(entry.attempt, characters)
         self.entry_id = entry.id
         self._claim_entries()
         text = entry.text
@@ -123,7 +127,6 @@ class _Merge:
             text = str(self.frames.pop().data["text"]) + text
         at = datetime.fromtimestamp(entry_order(entry.id)[0] / 1000, UTC)
         self._send(TOKEN, entry.turn_id, at, {"call_id": entry.call_id, "attempt": entry.attempt, "text": text})
-        return heard
 
     def _last_frame_continues(self, entry: TokenEntry) -> bool:
         last = self.frames[-1] if self.frames else None

@@ -21,7 +21,7 @@ class Doorbell:
     """Starts and rings turns at Temporal."""
 
     def __init__(self, client: Client, db: Database) -> None:
-        self._client = client
+        self.client = client
         self._db = db
 
     async def deliver(self, note: Note) -> None:
@@ -53,7 +53,7 @@ class Doorbell:
         if turn is None:
             return
         try:
-            await self._client.start_workflow(
+            await self.client.start_workflow(
                 TURN_RUN,
                 turn,
                 id=turn_workflow_id(note.turn_id),
@@ -67,7 +67,7 @@ class Doorbell:
 
     async def _ring(self, note: Note, bell: Bell) -> None:
         try:
-            await self._client.get_workflow_handle(turn_workflow_id(note.turn_id)).signal(RING, bell)
+            await self.client.get_workflow_handle(turn_workflow_id(note.turn_id)).signal(RING, bell)
         except RPCError as error:
             if error.status is not RPCStatusCode.NOT_FOUND:
                 raise

@@ -26,12 +26,25 @@ def _encode(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
+async def _roll_back(connection: Connection) -> None:
+    """Leave no open transaction behind; a connection that cannot even do that is given up."""
+    try:
+        if not connection.is_closed():
+            await connection.execute("ROLLBACK")
+    except BaseException:
+        connection.terminate()
+        raise
+
+
 async def _keep(_: asyncpg.Connection) -> None:
     """Nothing to reset: no session state outlives a transaction here, and the reset costs a round trip."""
 
 
 class Database:
     """A pool whose only way in is a transaction of one tenant."""
+
+    outages = (asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError)
+    """What a query raises where Postgres is away or in trouble, beside OSError."""
 
     def __init__(self, pool: asyncpg.Pool) -> None:
         self.pool = pool
@@ -78,8 +91,7 @@ class Database:
             try:
                 yield connection
             except BaseException:
-                if not connection.is_closed():
-                    await connection.execute("ROLLBACK")
+                await _roll_back(connection)
                 raise
             await connection.execute("COMMIT")
 

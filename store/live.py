@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import cast
 
+from contracts.turns import TurnAddress
 from policy.cursor import Cursor, entry_order
 from policy.reader import CallKey, TokenBatch, TokenEntry
 from policy.resume import Mark
@@ -21,22 +22,26 @@ LIVE_ENTRIES = 10_000
 _BATCH_ENTRIES = 200
 _SEARCH_ENTRIES = 200
 
+WOKEN_BY_EVENTS = "e"
+"""What a wake-up says where durable events were committed; one for tokens says `t`."""
 
 Marks = dict[CallKey, Mark]
 _Rows = list[tuple[str, dict[str, str]]]
 
 
-class Fence(StrEnum):
+class Appended(StrEnum):
     """What became of some text."""
 
     ACCEPTED = "accepted"
     STALE = "stale"
-    """A later attempt of this call has begun: stop."""
+    """A later attempt of this call speaks: give up."""
+    STOPPED = "stopped"
+    """The turn was asked to stop: end the call and keep what there is."""
     DEGRADED = "degraded"
-    """Valkey is out of reach: readers get the settled text instead."""
+    """Valkey is out of reach: go on, readers get the settled text instead."""
 
 
-class Live:
+class LiveTokens:
     """The live side of the event streams."""
 
     def __init__(self, valkey: Valkey) -> None:
@@ -44,39 +49,43 @@ class Live:
         self._append = valkey.client.register_script(APPEND)
         self._read = valkey.client.register_script(READ)
 
-    async def append(
-        self, tenant_id: str, conversation_id: str, turn_id: str, call_id: str, attempt: int, sequence: int, text: str
-    ) -> Fence:
+    @classmethod
+    def connect(cls, url: str) -> "LiveTokens":
+        """The live side at this address; it connects when it is first used."""
+        return cls(Valkey.connect(url))
+
+    async def append(self, address: TurnAddress, call_id: str, *, epoch: int, sequence: int, text: str) -> Appended:
         """Send the next piece of a call's text to its readers.
 
-        `sequence` is the number of characters of this attempt that came before `text`; `TokenWriter` counts them.
-        A piece that was sent before is not sent again; a missing one is seen by the readers as a hole.
+        `epoch` is the attempt that claimed the call; its pieces are numbered 1, 2, 3 by `sequence`. A piece sent
+        twice is shown once; where one is missing, readers wait for the settled text.
         """
         if not text:
-            return Fence.ACCEPTED
-        keys = _keys(tenant_id, conversation_id)
-        answer = await self._valkey.attempt(
-            lambda: self._append(
-                keys=[*keys, _call_key(keys[0], (turn_id, call_id))],
-                args=[
-                    turn_id,
-                    call_id,
-                    attempt,
-                    sequence,
-                    text,
-                    sequence + len(text),
-                    secrets.token_hex(6),
-                    LIVE_ENTRIES,
-                    LIVE_SECONDS * 1_000,
-                    channel(conversation_id),
-                ],
-            )
+            return Appended.ACCEPTED
+        stream, epoch_key = _keys(address.tenant_id, address.conversation_id)
+        call_key, stop_key = _call_key(stream, (address.turn_id, call_id)), _stop_key(stream, address.turn_id)
+        arguments = (
+            address.turn_id,
+            call_id,
+            epoch,
+            sequence,
+            text,
+            len(text),
+            secrets.token_hex(6),
+            LIVE_ENTRIES,
+            LIVE_SECONDS * 1_000,
+            channel(address.conversation_id),
         )
-        return Fence.DEGRADED if answer is None else Fence(answer)
+        answer = await self._valkey.attempt(
+            lambda: self._append(keys=[stream, epoch_key, call_key, stop_key], args=arguments)
+        )
+        return Appended.DEGRADED if answer is None else Appended(answer)
 
-    def writer(self, tenant_id: str, conversation_id: str, turn_id: str, call_id: str, attempt: int) -> "TokenWriter":
-        """A writer of one attempt's text that counts its characters itself."""
-        return TokenWriter(self, tenant_id, conversation_id, turn_id, call_id, attempt)
+    async def stop(self, address: TurnAddress) -> None:
+        """Tell whoever speaks for this turn to stop: its next piece is answered STOPPED."""
+        stream, _ = _keys(address.tenant_id, address.conversation_id)
+        key = _stop_key(stream, address.turn_id)
+        await self._valkey.attempt(lambda: self._valkey.client.set(key, "1", ex=LIVE_SECONDS))
 
     async def wake(self, conversation_id: str) -> None:
         """Tell the readers of a conversation that durable events were committed."""
@@ -90,7 +99,7 @@ class Live:
         if not answer:
             return TokenBatch(None)
         now, rows = answer
-        entries = [_entry(row_id, _pairs(fields)) for row_id, fields in rows]
+        entries = [_entry(entry_id, dict(zip(flat[::2], flat[1::2], strict=True))) for entry_id, flat in rows]
         return TokenBatch(now, entries, more=len(entries) == _BATCH_ENTRIES)
 
     async def marks(self, tenant_id: str, conversation_id: str, cursor: Cursor, keys: Sequence[CallKey]) -> Marks:
@@ -126,28 +135,6 @@ class Live:
         return found
 
 
-class TokenWriter:
-    """One attempt's text, piece by piece."""
-
-    def __init__(
-        self, live: Live, tenant_id: str, conversation_id: str, turn_id: str, call_id: str, attempt: int
-    ) -> None:
-        self._live = live
-        self._address = tenant_id, conversation_id, turn_id, call_id, attempt
-        self.characters = 0
-        """How many have been sent."""
-
-    async def append(self, text: str) -> Fence:
-        """Send the next piece."""
-        fence = await self._live.append(*self._address, self.characters, text)
-        self.characters += len(text)
-        return fence
-
-
-WOKEN_BY_EVENTS = "e"
-WOKEN_BY_TOKENS = "t"
-
-
 def channel(conversation_id: str) -> str:
     """The pub/sub channel of a conversation."""
     return f"perdure:wake:{conversation_id}"
@@ -163,14 +150,20 @@ def _call_key(stream_key: str, key: CallKey) -> str:
     return f"{stream_key}:{key[0]}:{key[1]}"
 
 
-def _pairs(flat: Sequence[str]) -> dict[str, str]:
-    return dict(zip(flat[::2], flat[1::2], strict=True))
+def _stop_key(stream_key: str, turn_id: str) -> str:
+    return f"{stream_key}:{turn_id}:stop"
 
 
 def _entry(entry_id: str, fields: Mapping[str, str]) -> TokenEntry:
-    text = fields.get("x", "")
+    start = int(fields["s"])
     return TokenEntry(
-        entry_id, fields["t"], fields["c"], int(fields["a"]), int(fields["s"]), text, begins="x" not in fields
+        entry_id,
+        fields["t"],
+        fields["c"],
+        int(fields["a"]),
+        start if start >= 0 else None,
+        fields.get("x", ""),
+        begins="x" not in fields,
     )
 
 

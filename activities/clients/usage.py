@@ -28,17 +28,17 @@ def microusd(dollars: float) -> int:
 
 def believable(reported: Any, input_estimate: int, output_estimate: int) -> Usage:
     """`reported`, an object of the OpenAI form, with every number that cannot be true replaced by its estimate."""
-    prompt = _count(getattr(reported, "prompt_tokens", None))
-    answered = _count(getattr(reported, "completion_tokens", None))
-    cached = _count(getattr(getattr(reported, "prompt_tokens_details", None), "cached_tokens", None))
-    input_tokens = input_estimate if prompt is None else prompt
+    input_tokens = _count(getattr(reported, "prompt_tokens", None), input_estimate)
+    cached = _count(getattr(getattr(reported, "prompt_tokens_details", None), "cached_tokens", None), 0)
     return Usage(
         input_tokens=input_tokens,
-        output_tokens=output_estimate if answered is None else answered,
-        cached_tokens=min(cached or 0, input_tokens),
+        output_tokens=_count(getattr(reported, "completion_tokens", None), output_estimate),
+        cached_tokens=min(cached, input_tokens),
     )
 
 
-def _count(value: object) -> int | None:
-    believed = isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS
-    return value if believed and isinstance(value, int) else None
+def _count(value: object, estimate: int) -> int:
+    """`value` where it can be a count; zero cannot, where there was something to count."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return estimate
+    return value if min(estimate, 1) <= value <= MOST_TOKENS else estimate

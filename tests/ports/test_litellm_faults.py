@@ -273,7 +273,8 @@ async def test_the_idempotency_key_and_the_credentials_are_sent(listener: Listen
 @pytest.mark.parametrize("name", ["num_retries", "max_retries", "stream", "fallbacks", "timeout"])
 async def test_an_agent_cannot_set_what_is_ours(listener: Listener, name: str) -> None:
     with pytest.raises(UpstreamRejected, match=name):
-        await listener.ask(Step(text="hi"), **{name: 3})
+        params: dict[str, Any] = {name: 3}
+        await listener.ask(Step(text="hi"), **params)
     assert listener.double.requests == []
 
 

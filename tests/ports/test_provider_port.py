@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211"),
 ]
 
-LOOK_UP = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
+LOOK_UP: dict[str, Any] = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
 TWO_CALLS = (("look_up", {"name": "Ada", "page": 1}), ("look_up", {"name": "Bob", "page": 2}))
 
 

@@ -1,0 +1,53 @@
+"""Which provider stands behind an agent's model, and its parameters with credentials resolved.
+
+LiteLLM takes seconds and 200 MB to import, so it is imported by the worker that first meets a real model, in a
+thread: the event loop must go on beating.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from pydantic import JsonValue
+
+from activities.clients.provider import Provider
+from activities.clients.script import read_script
+from activities.clients.scripted import ScriptedProvider
+from contracts.agents import AgentDefinition
+
+SCRIPTED = "scripted"
+SecretOf = Callable[[str], str | None]
+
+
+class Models:
+    """The providers of one process."""
+
+    def __init__(self, secret_of: SecretOf) -> None:
+        self._secret_of = secret_of
+        self._litellm: Provider | None = None
+        self._importing = asyncio.Lock()
+
+    async def provider(self, agent: AgentDefinition) -> Provider:
+        """The provider of this agent's model.
+
+        Raises: InvariantBroken `bad_script`.
+        """
+        if agent.model == SCRIPTED:
+            return ScriptedProvider(read_script(agent.script))
+        async with self._importing:
+            if self._litellm is None:
+                self._litellm = await asyncio.to_thread(_import_litellm)
+        return self._litellm
+
+    def params(self, agent: AgentDefinition) -> Mapping[str, JsonValue]:
+        """The model's parameters; `api_key_secret` names a credential, which becomes `api_key` here."""
+        params = dict(agent.model_params)
+        name = params.pop("api_key_secret", None)
+        if isinstance(name, str) and (key := self._secret_of(name)):
+            params["api_key"] = key
+        return params
+
+
+def _import_litellm() -> Provider:
+    from activities.clients.litellm_provider import LiteLLMProvider
+
+    return LiteLLMProvider()

@@ -1,0 +1,168 @@
+"""The routes of the payments service.
+
+| route | what it does |
+|---|---|
+| GET /healthz | 200; the only route without a credential |
+| GET /orders/{number} | an order and how often it was refunded |
+| POST /refunds | {order, amount_cents?, reason?}; honours Idempotency-Key: stored answer, or 422 for another body |
+| POST /notes | {order, text}; knows no keys: every request that arrives lands |
+| GET /ledger · GET /requests | every effect with its key, and counts · every request received, answered or not |
+| GET, POST, DELETE /faults | delays for demos and tests, see faults.py |
+
+Handlers are plain functions: each runs in a thread, so one that is held does not hold the others.
+"""
+
+import asyncio
+import logging
+import secrets
+from typing import Any
+
+from fastapi import Depends, FastAPI, Header, HTTPException, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .faults import Fault, Faults, Point
+from .ledger import Effect, Ledger, OtherBody
+from .orders import CURRENCY, MADE_UP, Order, find_order
+
+_LOG = logging.getLogger("payments")
+_COUNTED = ("/orders", "/refunds", "/notes")
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class RefundBody(_Body):
+    """What to pay back; the whole order where no amount is given."""
+
+    order: str = Field(max_length=20)
+    amount_cents: int | None = Field(default=None, gt=0)
+    reason: str = Field(default="", max_length=500)
+
+
+class NoteBody(_Body):
+    """What to write to the customer of an order."""
+
+    order: str = Field(max_length=20)
+    text: str = Field(min_length=1, max_length=2_000)
+
+
+class RequestLog:
+    """ASGI middleware: a request is on disk before anything is done for it, its status before the answer goes out."""
+
+    def __init__(self, app: ASGIApp, ledger: Ledger) -> None:
+        self._app = app
+        self._ledger = ledger
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not scope["path"].startswith(_COUNTED):
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope)
+        key = request.headers.get("idempotency-key")
+        number = await asyncio.to_thread(self._ledger.received, request.method, request.url.path, key)
+
+        async def noting(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                await asyncio.to_thread(self._ledger.answered, number, message["status"])
+            await send(message)
+
+        await self._app(scope, receive, noting)
+
+
+def build(ledger: Ledger, faults: Faults, token: str) -> FastAPI:
+    """The service over `ledger`; every route but /healthz wants `Authorization: Bearer <token>`."""
+    app = FastAPI(title="Payments (made up)", description=MADE_UP, openapi_url=None)
+    app.add_middleware(RequestLog, ledger=ledger)
+    wanted = f"Bearer {token}".encode()
+
+    def authorised(authorization: str = Header(default="")) -> None:
+        if not secrets.compare_digest(authorization.encode(), wanted):
+            raise HTTPException(401, "a bearer credential is needed", {"WWW-Authenticate": "Bearer"})
+
+    guarded = [Depends(authorised)]
+
+    @app.get("/healthz")
+    def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/orders/{number}", dependencies=guarded)
+    def order_status(number: str) -> dict[str, Any]:
+        order = _known(number)
+        counts = ledger.count(order.number)
+        return {
+            "order": order.number,
+            "customer": order.customer,
+            "item": order.item,
+            "total_cents": order.total_cents,
+            "currency": CURRENCY,
+            "refunds": counts["refund"],
+            "notes": counts["note"],
+        }
+
+    @app.post("/refunds", status_code=201, dependencies=guarded)
+    def refund(
+        body: RefundBody, response: Response, idempotency_key: str | None = Header(default=None, max_length=200)
+    ) -> dict[str, Any]:
+        order = _known(body.order)
+        amount_cents = order.total_cents if body.amount_cents is None else body.amount_cents
+        if amount_cents > order.total_cents:
+            raise HTTPException(422, f"order {order.number} cost only {order.total_cents} cents")
+        effect = Effect("refund", order.number, body.reason, amount_cents)
+        answer, stored = _make(effect, idempotency_key, body)
+        if stored:
+            response.headers["Idempotent-Replay"] = "true"
+        return {**answer, "currency": CURRENCY}
+
+    @app.post("/notes", status_code=201, dependencies=guarded)
+    def send_note(body: NoteBody) -> dict[str, Any]:
+        order = _known(body.order)
+        answer, _ = _make(Effect("note", order.number, body.text), None, body)
+        return answer
+
+    def _make(effect: Effect, key: str | None, body: _Body) -> tuple[dict[str, Any], bool]:
+        faults.hold(Point.BEFORE_COMMIT, effect.kind)
+        try:
+            answer, stored = ledger.make(effect, key, body.model_dump())
+        except OtherBody:
+            raise HTTPException(422, "this Idempotency-Key came before, with another body") from None
+        _LOG.info("%s for order %s%s", answer["id"], effect.order, " (asked again, not made again)" if stored else "")
+        faults.hold(Point.AFTER_COMMIT, effect.kind)
+        return answer, stored
+
+    @app.get("/ledger", dependencies=guarded)
+    def show_ledger() -> dict[str, Any]:
+        effects = ledger.effects()
+        orders: dict[str, dict[str, int]] = {}
+        for effect in effects:
+            orders.setdefault(effect["order"], {"refund": 0, "note": 0})[effect["kind"]] += 1
+        counts = {kind: sum(order[kind] for order in orders.values()) for kind in ("refund", "note")}
+        return {"counts": counts, "orders": orders, "effects": effects, "note": MADE_UP}
+
+    @app.get("/requests", dependencies=guarded)
+    def show_requests() -> dict[str, Any]:
+        received = ledger.requests()
+        return {"count": len(received), "requests": received}
+
+    @app.get("/faults", dependencies=guarded)
+    def show_faults() -> dict[str, list[Fault]]:
+        return {"faults": faults.armed()}
+
+    @app.post("/faults", status_code=201, dependencies=guarded)
+    def arm(fault: Fault) -> dict[str, list[Fault]]:
+        faults.add(fault)
+        return {"faults": faults.armed()}
+
+    @app.delete("/faults", status_code=204, dependencies=guarded)
+    def lift() -> None:
+        faults.clear()
+
+    return app
+
+
+def _known(number: str) -> Order:
+    order = find_order(number)
+    if order is None:
+        raise HTTPException(404, f"there is no order {number[:20]}")
+    return order

@@ -1,0 +1,62 @@
+"""The tools of the refunds agent: one of each effect class that goes outside, all to the payments service."""
+
+from typing import Annotated, Any
+
+from pydantic import Field, JsonValue
+
+from perdure import ToolContext, tool
+
+Order = Annotated[str, Field(pattern="^[0-9]{1,9}$", description="The order's number")]
+NoteText = Annotated[str, Field(min_length=1, max_length=2_000)]
+_SECRETS = ("payments_url", "payments_token")
+
+
+@tool(effect="read", secrets=_SECRETS, timeout_seconds=15)
+async def order_status(context: ToolContext, order: Order) -> JsonValue:
+    """Look up an order: who bought what, for how much, and how often it was refunded."""
+    found = await _ask(context, "GET", f"/orders/{order}")
+    times = {0: "never", 1: "once"}.get(found["refunds"], f"{found['refunds']} times")
+    price = _money(found["total_cents"], found["currency"])
+    said = f"Order {found['order']} ({found['item']}, {price}, {found['customer']}) was refunded {times}."
+    return {"status": "ok", "message": said, **found}
+
+
+@tool(effect="keyed", key_ttl_seconds=30 * 86_400, risk="high", secrets=_SECRETS, capability="refund")
+async def refund(
+    context: ToolContext,
+    order: Order,
+    amount_cents: Annotated[int | None, Field(gt=0, description="Part of the price; all of it when left out")] = None,
+    reason: Annotated[str, Field(max_length=500)] = "",
+) -> JsonValue:
+    """Pay an order's price, or a part of it, back to the customer. Waits for a person's approval."""
+    body: dict[str, JsonValue] = {"order": order, "reason": reason}
+    if amount_cents is not None:
+        body["amount_cents"] = amount_cents
+    made = await _ask(context, "POST", "/refunds", body)
+    price = _money(made["amount_cents"], made["currency"])
+    return {"status": "refunded", "message": f"Order {made['order']} was refunded: {price}, {made['id']}.", **made}
+
+
+@tool(effect="opaque", risk="medium", secrets=_SECRETS, capability="send_note")
+async def send_note(
+    context: ToolContext, order: Order, text: Annotated[str, Field(min_length=1, max_length=2_000)]
+) -> JsonValue:
+    """Write a goodwill note to the customer of an order. Waits for a person's approval; cannot be taken back."""
+    made = await _ask(context, "POST", "/notes", {"order": order, "text": text})
+    return {"status": "sent", "message": f"The note for order {made['order']} was sent: {made['id']}.", **made}
+
+
+async def _ask(context: ToolContext, method: str, path: str, body: JsonValue = None) -> dict[str, Any]:
+    """One request to the payments service; what its answer means for the effect is for `send` to say."""
+    answer = await context.send(
+        method,
+        context.secret("payments_url") + path,
+        json=body,
+        headers={"Authorization": f"Bearer {context.secret('payments_token')}"},
+    )
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def _money(cents: int, currency: str) -> str:
+    return f"{cents // 100}.{cents % 100:02d} {currency}"

@@ -1,0 +1,17 @@
+"""What users of Perdure import: the tool decorator and what a tool is given."""
+
+from perdure.context import ToolContext, Transaction
+from perdure.outcomes import ToolRefused, ToolResult, ToolUnavailable
+from perdure.parameters import ToolDefinitionError
+from perdure.tools import Tool, tool
+
+__all__ = [
+    "Tool",
+    "ToolContext",
+    "ToolDefinitionError",
+    "ToolRefused",
+    "ToolResult",
+    "ToolUnavailable",
+    "Transaction",
+    "tool",
+]

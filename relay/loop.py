@@ -1,0 +1,41 @@
+"""The relay: delivers wake-ups whose writer did not. Safe to run twice: rows are claimed one by one."""
+
+import asyncio
+
+import structlog
+from temporalio.service import RPCError
+
+from relay.deliver import Doorbell
+from store import outbox
+from store.database import Database
+
+POLL_SECONDS = 0.2
+_log = structlog.get_logger(__name__)
+
+
+async def deliver_due(relay: Database, doorbell: Doorbell) -> int:
+    """Deliver what is due now; what fails stays and is due again in ten seconds."""
+    notes = await outbox.claim_due(relay.pool)
+    done = []
+    for note in notes:
+        try:
+            await doorbell.deliver(note)
+            done.append(note.id)
+        except (RPCError, OSError) as error:
+            _log.warning("wake_up_not_delivered", turn_id=note.turn_id, error=type(error).__name__)
+    if done:
+        await outbox.forget(relay.pool, done)
+    return len(done)
+
+
+async def run_relay(relay: Database, doorbell: Doorbell, stop: asyncio.Event) -> None:
+    """Deliver until `stop`; an outage of Postgres is waited out."""
+    while not stop.is_set():
+        delivered = 0
+        try:
+            delivered = await deliver_due(relay, doorbell)
+        except (OSError, *relay.outages) as error:
+            _log.warning("relay_waits_for_postgres", error=type(error).__name__)
+            await asyncio.sleep(1.0)
+        if not delivered:
+            await asyncio.sleep(POLL_SECONDS)

@@ -1,0 +1,81 @@
+"""The reconciler: nothing is left behind (design section 2).
+
+It compares open turns with Temporal. A turn whose workflow was terminated, failed, timed out or vanished is finished
+as `failed`, and the next turn of its conversation is admitted. A paused turn whose approval is decided is rung again.
+"""
+
+import asyncio
+
+import structlog
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.service import RPCError, RPCStatusCode
+
+from contracts.errors import Problem
+from contracts.ids import turn_workflow_id
+from relay.deliver import Doorbell
+from store.database import Database
+from store.finish import finish_broken
+from store.open_turns import OpenTurn, forget_old_keys, open_turns, ring_decided, start_stranded, tenants
+
+INTERVAL_SECONDS = 5.0
+SETTLING_SECONDS = 8.0
+"""A turn younger than this may not have reached Temporal yet."""
+AT_ONCE = 20
+_log = structlog.get_logger(__name__)
+
+_ALIVE = frozenset({WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW})
+
+
+class Reconciler:
+    """One pass after another over all tenants."""
+
+    def __init__(self, relay: Database, client: Client, doorbell: Doorbell) -> None:
+        self._relay = relay
+        self._client = client
+        self._doorbell = doorbell
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Look until `stop`; an outage is waited out."""
+        while not stop.is_set():
+            try:
+                await self.once()
+            except (RPCError, OSError, *self._relay.outages) as error:
+                _log.warning("reconciler_waits", error=type(error).__name__)
+            await asyncio.sleep(INTERVAL_SECONDS)
+
+    async def once(self) -> int:
+        """One pass; how many turns it finished."""
+        finished = 0
+        for tenant_id in await tenants(self._relay.pool):
+            async with self._relay.transaction(tenant_id) as tx:
+                await ring_decided(tx, tenant_id)
+                await start_stranded(tx, tenant_id)
+                await forget_old_keys(tx)
+                turns = await open_turns(tx, SETTLING_SECONDS)
+            for start in range(0, len(turns), AT_ONCE):
+                batch = turns[start : start + AT_ONCE]
+                finished += sum(await asyncio.gather(*(self._finish_if_gone(turn) for turn in batch)))
+        return finished
+
+    async def _finish_if_gone(self, turn: OpenTurn) -> bool:
+        problem = await self._why_gone(turn.address.turn_id)
+        if problem is None:
+            return False
+        async with self._relay.transaction(turn.address.tenant_id) as tx:
+            note = await finish_broken(tx, turn.address, problem)
+        _log.warning("turn_finished_by_reconciler", turn_id=turn.address.turn_id, code=problem.code)
+        if note is not None:
+            await self._doorbell.deliver_soon(note)
+        return True
+
+    async def _why_gone(self, turn_id: str) -> Problem | None:
+        try:
+            found = await self._client.get_workflow_handle(turn_workflow_id(turn_id)).describe()
+        except RPCError as error:
+            if error.status is not RPCStatusCode.NOT_FOUND:
+                raise
+            return Problem(code="run_vanished", message="Temporal knows no run of this turn any more.")
+        if found.status is None or found.status in _ALIVE:
+            return None
+        name = found.status.name.lower()
+        return Problem(code=f"run_{name}", message=f"The run of this turn was {name.replace('_', ' ')}.")

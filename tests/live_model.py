@@ -1,0 +1,104 @@
+"""The live stream as a model: what Valkey and its scripts do, in memory. tests/integration compares the two."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from policy.cursor import Cursor, entry_order
+from policy.reader import CallKey, TokenBatch, TokenEntry
+from policy.resume import Mark
+
+
+@dataclass
+class Fence:
+    """One call's fence."""
+
+    attempt: int = -1
+    sequence: int = 0
+    end: int = 0
+    chained_from: int = 0
+    epoch: str = ""
+    first: str = ""
+    last: str = ""
+
+
+@dataclass
+class LiveModel:
+    """One conversation's live side."""
+
+    epoch: str = ""
+    entries: list[TokenEntry] = field(default_factory=list)
+    chains: dict[str, int] = field(default_factory=dict)
+    fences: dict[CallKey, Fence] = field(default_factory=dict)
+    made: int = 0
+    epochs: int = 0
+
+    def append(self, key: CallKey, epoch: int, sequence: int, text: str) -> str:
+        """What APPEND does."""
+        fence = self.fences.get(key) or Fence()
+        if epoch < fence.attempt:
+            return "stale"
+        if epoch == fence.attempt and sequence <= fence.sequence:
+            return "accepted"
+        if not self.epoch or not self.entries:
+            self.epochs += 1
+            self.epoch = f"e{self.epochs}"
+            self.entries = []
+        is_new, same_epoch = epoch > fence.attempt, fence.epoch == self.epoch
+        first = ""
+        if is_new:
+            if fence.attempt >= 0:
+                first = self._add(key, epoch, 0, "", 0, begins=True)
+            fence.sequence, fence.end, fence.chained_from = 0, 0, 0
+        start = fence.end if sequence == fence.sequence + 1 else -1
+        if start < 0 or (not is_new and not same_epoch):
+            fence.chained_from = start
+        fence.last = self._add(key, epoch, start, text, fence.chained_from)
+        if is_new or not same_epoch:
+            fence.first = first or fence.last
+        fence.attempt, fence.sequence, fence.epoch = epoch, sequence, self.epoch
+        fence.end = start + len(text) if start >= 0 else -1
+        self.fences[key] = fence
+        return "accepted"
+
+    def _add(self, key: CallKey, epoch: int, start: int, text: str, chain: int, begins: bool = False) -> str:
+        self.made += 1
+        entry_id = f"{1_000 + self.made // 3}-{self.made % 3}"
+        self.chains[entry_id] = chain
+        self.entries.append(TokenEntry(entry_id, *key, epoch, start if start >= 0 else None, text, begins))
+        return entry_id
+
+    def flush(self) -> None:
+        """FLUSHALL."""
+        self.epoch, self.entries, self.fences = "", [], {}
+
+    def trim(self, kept: int) -> None:
+        """MAXLEN, never to nothing."""
+        self.entries = self.entries[-max(kept, 1) :]
+
+    def tokens(self, epoch: str, entry_id: str, most: int = 200) -> TokenBatch:
+        """What READ does."""
+        if not self.epoch:
+            return TokenBatch(None)
+        after = entry_order(entry_id) if epoch == self.epoch else (-1, 0)
+        found = [entry for entry in self.entries if entry_order(entry.id) > after][:most]
+        return TokenBatch(self.epoch, found, more=len(found) == most)
+
+    def marks(self, cursor: Cursor, keys: Sequence[CallKey]) -> dict[CallKey, Mark]:
+        """What `LiveTokens.marks` does."""
+        found: dict[CallKey, Mark] = {}
+        at = entry_order(cursor.entry_id)
+        for key in keys:
+            fence = self.fences.get(key)
+            if fence is None or not self.epoch or fence.epoch != self.epoch or self.epoch != cursor.epoch:
+                continue
+            if entry_order(fence.last) <= at:
+                found[key] = Mark(fence.attempt, fence.end, fence.chained_from == 0)
+            elif entry_order(fence.first) > at:
+                found[key] = Mark(fence.attempt, 0, fence.chained_from == 0, begun=False)
+            else:
+                before = [e for e in self.entries if e.key == key and entry_order(e.id) <= at]
+                if before:
+                    entry = before[-1]
+                    start = -1 if entry.start is None else entry.start
+                    found[key] = Mark(entry.attempt, start + len(entry.text), self.chains[entry.id] == 0)
+        return found

@@ -1,0 +1,58 @@
+"""Small topologies, drawn with a few words, for tests of the validator and the compiler."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from graph.reducers import ADDITIVE
+from graph.spec import FRESH, Edge, NodeSpec, Outcome, RunLimits, State, Topology
+from graph.state import Field, StateSchema
+from tests.topologies.stand_ins import stand_ins
+
+STATE = StateSchema(
+    (Field("status", "completed"), Field("way", "left"), Field("trail", [], ADDITIVE), Field("note", ""))
+)
+
+
+def sketch(
+    nodes: str,
+    *edges: Edge,
+    pauses: str = "",
+    limit: str = "",
+    entries: Mapping[str, str] | None = None,
+    bodies: Mapping[str, Any] | None = None,
+    extra: Sequence[NodeSpec] = (),
+    **more: Any,
+) -> Topology:
+    """A topology with a stand-in for each word of `nodes`; the first is the entry. Its status is `completed` from
+    the start, so that every run that ends has ended well. `limit` names the nodes that keep the limit `rounds`."""
+    ids = nodes.split()
+    made: Mapping[str, Any] = {**stand_ins(ids), **(bodies or {})}
+    fields: dict[str, Any] = {
+        "name": "sketch",
+        "version": 1,
+        "state": STATE,
+        "nodes": (
+            *(NodeSpec(one, made[one], one in pauses.split(), limit="rounds" * (one in limit.split())) for one in ids),
+            *extra,
+        ),
+        "edges": edges,
+        "entries": entries or {FRESH: ids[0]},
+        "limits": RunLimits(counted={"rounds": 9} if limit else {}),
+        "statuses": {"waiting": Outcome.AWAITING},
+    }
+    return Topology(**(fields | more))
+
+
+async def left_or_right(state: State) -> Literal["left", "right"]:
+    """The way that the state names."""
+    return "right" if state["way"] == "right" else "left"
+
+
+async def always(state: State) -> bool:
+    """An optional branch that is wanted."""
+    return True
+
+
+async def by_note(state: State) -> bool:
+    """An optional branch that the state asks for."""
+    return state["note"] == "please"

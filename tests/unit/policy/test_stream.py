@@ -1,0 +1,327 @@
+"""The merged stream, by examples and by a machine that tries everything: any reader, any cut, any loss."""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+
+from policy.cursor import LOST_EPOCH, Cursor, parse_cursor
+from policy.reader import CallKey, Frame, LoggedEvent, ReaderState, TokenBatch, TokenEntry
+from policy.resume import Mark, OpenCall, resumed
+from policy.stream import merge, unknown_calls
+from tests.live_model import LiveModel
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+KEY: CallKey = ("turn", "m1")
+
+
+def event(seq: int, kind: str, call_id: str | None = "m1", turn_id: str = "turn", **data: object) -> LoggedEvent:
+    return LoggedEvent(seq, turn_id, kind, call_id, data, AT)  # type: ignore[arg-type]
+
+
+def piece(number: int, start: int | None, text: str, attempt: int = 1, begins: bool = False) -> TokenEntry:
+    return TokenEntry(f"{number}-0", *KEY, attempt, start, text, begins)
+
+
+def complete(seq: int, characters: int, attempt: int = 1) -> LoggedEvent:
+    return event(seq, "generation.complete", attempt=attempt, characters=characters, message_id="stored")
+
+
+def short(frames: list[Frame]) -> list[str]:
+    return [f"{f.kind}:{f.data['text']}" if f.kind == "token" else f.kind for f in frames]
+
+
+START = event(1, "generation.start", attempt=1)
+FRESH = ReaderState(Cursor())
+
+
+def test_tokens_stand_between_start_and_complete() -> None:
+    batch = TokenBatch("e", [piece(1, 0, "Hello "), piece(2, 6, "there")])
+    merged = merge(FRESH, [START, complete(2, 11)], batch)
+    assert short(list(merged.frames)) == ["generation.start", "token:Hello there", "generation.complete"]
+    assert merged.state.cursor == Cursor(2, "e", "2-0")
+
+
+def test_a_token_of_a_call_that_has_not_begun_waits() -> None:
+    batch = TokenBatch("e", [piece(1, 0, "Hello")])
+    early = merge(FRESH, [], batch)
+    assert early.blocked and not early.frames and early.state.cursor == Cursor()
+    assert unknown_calls(FRESH, [], batch) == [KEY]
+    assert short(list(merge(early.state, [START], batch).frames)) == ["generation.start", "token:Hello"]
+
+
+def test_missing_tokens_are_replaced_by_the_stored_text() -> None:
+    merged = merge(FRESH, [START, complete(2, 11)], TokenBatch("e", [piece(1, 0, "Hello ")]))
+    assert short(list(merged.frames)) == ["generation.start", "token:Hello ", "reset", "token:", "generation.complete"]
+    assert [frame.stored_message_id for frame in merged.frames if frame.kind == "token"] == [None, "stored"]
+
+
+def test_a_hole_shows_nothing_until_the_stored_text_comes() -> None:
+    batch = TokenBatch("e", [piece(1, 0, "Hel"), piece(2, None, "world"), piece(3, None, "!")])
+    merged = merge(FRESH, [START], batch)
+    assert short(list(merged.frames)) == ["generation.start", "token:Hel"]
+    assert merged.state.cursor == Cursor(1, "e", "1-0"), "the cursor claims no entry beyond the hole"
+
+
+def test_a_new_attempt_resets_what_the_old_one_said() -> None:
+    batch = TokenBatch("e", [piece(1, 0, "Hel"), piece(2, 0, "", 2, begins=True), piece(3, 0, "Hi", 2)])
+    merged = merge(FRESH, [START, event(2, "generation.start", attempt=2), complete(3, 2, attempt=2)], batch)
+    kinds = short(list(merged.frames))
+    assert kinds == ["generation.start", "token:Hel", "reset", "token:Hi", "generation.start", "generation.complete"]
+
+
+def test_a_stale_attempt_is_not_heard() -> None:
+    begun = merge(FRESH, [START, event(2, "generation.start", attempt=2)], TokenBatch(None)).state
+    assert not merge(begun, [], TokenBatch("e", [piece(1, 0, "zombie", attempt=1)])).frames
+
+
+def test_text_that_was_never_settled_is_reset_at_the_end_of_the_turn() -> None:
+    batch = TokenBatch("e", [piece(1, 0, "Hel")])
+    merged = merge(FRESH, [START, event(2, "done", None)], batch)
+    assert short(list(merged.frames)) == ["generation.start", "token:Hel", "reset", "done"]
+
+
+def test_a_turns_stream_passes_by_the_tokens_of_other_turns() -> None:
+    other = TokenEntry("1-0", "other", "m1", 1, 0, "no")
+    merged = merge(FRESH, [START], TokenBatch("e", [other, piece(2, 0, "yes")]), turn_id="turn")
+    assert short(list(merged.frames)) == ["generation.start", "token:yes"]
+
+
+def test_more_entries_are_asked_for_before_a_call_is_called_short() -> None:
+    merged = merge(FRESH, [START, complete(2, 6)], TokenBatch("e", [piece(1, 0, "Hel")], more=True))
+    assert merged.starved and merged.state.cursor.seq == 1
+    done = merge(merged.state, [complete(2, 6)], TokenBatch("e", [piece(2, 3, "lo!")]))
+    assert short(list(done.frames)) == ["token:lo!", "generation.complete"]
+
+
+def test_resume_without_any_knowledge_resets_before_the_first_new_text() -> None:
+    state = resumed(Cursor(1, LOST_EPOCH), [OpenCall(KEY, 1)], {})
+    merged = merge(state, [], TokenBatch("e", [piece(1, 0, "Hello")]))
+    assert short(list(merged.frames)) == ["reset", "token:Hello"]
+
+
+def test_resume_in_the_middle_of_a_call_goes_on_where_it_was() -> None:
+    state = resumed(Cursor(1, "e", "1-0"), [OpenCall(KEY, 1)], {KEY: Mark(1, 6, whole=True)})
+    merged = merge(state, [complete(2, 11)], TokenBatch("e", [piece(2, 6, "there")]))
+    assert short(list(merged.frames)) == ["token:there", "generation.complete"]
+
+
+def test_cursors_are_read_back_as_they_were_written() -> None:
+    cursor = Cursor(12, "a1b2", "1700000000000-3")
+    assert parse_cursor(str(cursor)) == cursor
+    assert parse_cursor("7") == Cursor(7, LOST_EPOCH)
+    assert [parse_cursor(bad) for bad in ("", "x", "-1", "1.2", "1.e.5", "1.E.1-1", "1" * 19)] == [None] * 7
+
+
+@dataclass
+class Client:
+    """What a person would see: text by call, put together from frames."""
+
+    last_id: str | None = None
+    seq: int = 0
+    texts: dict[CallKey, str] = field(default_factory=dict)
+    begun: set[CallKey] = field(default_factory=set)
+    ended: set[CallKey] = field(default_factory=set)
+    state: ReaderState | None = None
+
+
+@dataclass
+class Call:
+    """A model call as its workers do it."""
+
+    key: CallKey
+    said: dict[int, str] = field(default_factory=dict)
+    sequences: dict[int, int] = field(default_factory=dict)
+    stored: str | None = None
+    over: bool = False
+
+    @property
+    def attempt(self) -> int:
+        return max(self.said)
+
+
+class StreamMachine(RuleBasedStateMachine):
+    """Workers, losses and readers in any order; every reader ends with exactly the stored texts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = LiveModel()
+        self.log: list[LoggedEvent] = []
+        self.turn = 1
+        self.calls: dict[CallKey, Call] = {}
+        self.clients = [Client(), Client()]
+
+    def write(self, kind: str, key: CallKey, **data: object) -> None:
+        self.log.append(event(len(self.log) + 1, kind, key[1] or None, key[0], **data))
+
+    def open_calls(self) -> list[Call]:
+        return [call for call in self.calls.values() if not call.over]
+
+    # Workers
+
+    @precondition(lambda self: len(self.open_calls()) < 2)
+    @rule()
+    def begin_call(self) -> None:
+        key = (f"turn{self.turn}", f"m{len(self.calls)}")
+        self.calls[key] = Call(key, {1: ""}, {1: 0})
+        self.write("generation.start", key, attempt=1)
+
+    @precondition(lambda self: self.open_calls())
+    @rule(pick=st.integers(0, 1), text=st.text("abc", min_size=1, max_size=3), lost=st.integers(0, 5))
+    def speak(self, pick: int, text: str, lost: int) -> None:
+        call = self.open_calls()[pick % len(self.open_calls())]
+        self.say(call, call.attempt, text, arrives=lost != 0)
+
+    @precondition(lambda self: self.calls)
+    @rule(pick=st.integers(0, 9), attempt=st.integers(1, 3))
+    def a_zombie_speaks(self, pick: int, attempt: int) -> None:
+        calls = list(self.calls.values())
+        call = calls[pick % len(calls)]
+        if attempt < call.attempt:
+            self.say(call, attempt, "z", arrives=True)
+
+    def say(self, call: Call, attempt: int, text: str, *, arrives: bool) -> None:
+        call.sequences[attempt] += 1
+        call.said[attempt] += text
+        if arrives:
+            self.live.append(call.key, attempt, call.sequences[attempt], text)
+
+    @precondition(lambda self: self.open_calls())
+    @rule(pick=st.integers(0, 1))
+    def attempt_again(self, pick: int) -> None:
+        call = self.open_calls()[pick % len(self.open_calls())]
+        attempt = call.attempt + 1
+        call.said[attempt], call.sequences[attempt] = "", 0
+        self.write("generation.start", call.key, attempt=attempt)
+
+    @precondition(lambda self: self.open_calls())
+    @rule(pick=st.integers(0, 1), with_text=st.booleans())
+    def settle(self, pick: int, with_text: bool) -> None:
+        call = self.open_calls()[pick % len(self.open_calls())]
+        # A provider that gave all at once settles text that was never spoken.
+        call.stored = call.said[call.attempt] + ("" if with_text else "d")
+        call.over = True
+        self.write(
+            "generation.complete",
+            call.key,
+            attempt=call.attempt,
+            characters=len(call.stored),
+            message_id="/".join(call.key),
+        )
+
+    @rule()
+    def end_turn(self) -> None:
+        for call in self.open_calls():
+            call.over = True
+        self.write("done", (f"turn{self.turn}", ""))
+        self.turn += 1
+
+    @rule()
+    def something_else_happens(self) -> None:
+        self.write("budget", (f"turn{self.turn}", ""))
+
+    # Losses
+
+    @rule()
+    def valkey_is_wiped(self) -> None:
+        self.live.flush()
+
+    @rule(kept=st.integers(1, 4))
+    def the_stream_is_trimmed(self, kept: int) -> None:
+        self.live.trim(kept)
+
+    # Readers
+
+    @rule(
+        who=st.integers(0, 1), cut=st.integers(0, 8), events=st.integers(1, 4), entries=st.integers(1, 4),
+        lag=st.integers(0, 2), tokens_only=st.booleans(), degraded=st.integers(0, 7),
+    )  # fmt: skip
+    def read(self, who: int, cut: int, events: int, entries: int, lag: int, tokens_only: bool, degraded: int) -> None:
+        client = self.clients[who]
+        state = client.state or self.resume(client)
+        batch_of_events = [] if tokens_only else [e for e in self.log if e.seq > state.cursor.seq][:events]
+        for _ in range(lag):  # between the two reads
+            if self.open_calls():
+                self.say(self.open_calls()[0], self.open_calls()[0].attempt, "l", arrives=True)
+        batch = TokenBatch(None) if degraded == 0 else self.live.tokens(state.epoch, state.entry_id, entries)
+        frames, client.state = self.merge(state, batch_of_events, batch)
+        if cut < 4:  # the connection broke after so many frames
+            frames, client.state = frames[:cut], None
+        for frame in frames:
+            self.receive(client, frame)
+
+    @rule(who=st.integers(0, 1))
+    def comes_back_with_a_bare_number(self, who: int) -> None:
+        client = self.clients[who]
+        client.last_id, client.state = str(client.seq), None
+
+    @rule(who=st.integers(0, 1))
+    def somebody_else_joins(self, who: int) -> None:
+        self.clients[who] = Client()
+
+    def merge(
+        self, state: ReaderState, events: list[LoggedEvent], batch: TokenBatch
+    ) -> tuple[list[Frame], ReaderState]:
+        over = [
+            key for key in unknown_calls(state, events, batch)
+            if next(e.seq for e in self.log if e.key == key and e.kind == "generation.start") <= state.cursor.seq
+        ]  # fmt: skip
+        merged = merge(state.with_closed(over), events, batch)
+        return list(merged.frames), merged.state
+
+    def resume(self, client: Client) -> ReaderState:
+        cursor = parse_cursor(client.last_id) if client.last_id else Cursor()
+        assert cursor is not None
+        seen = [e for e in self.log if e.seq <= cursor.seq]
+        ended = {e.turn_id for e in seen if e.kind == "done"}
+        complete_keys = {e.key for e in seen if e.kind == "generation.complete"}
+        attempts: dict[CallKey, int] = {}
+        for e in seen:
+            if e.kind == "generation.start" and e.turn_id not in ended and e.key not in complete_keys:
+                attempts[e.key] = int(str(e.data["attempt"]))
+        open_calls = [OpenCall(key, attempt) for key, attempt in attempts.items()]
+        return resumed(cursor, open_calls, self.live.marks(cursor, list(attempts)))
+
+    def receive(self, client: Client, frame: Frame) -> None:
+        client.last_id = frame.id
+        key = (frame.turn_id, str(frame.data.get("call_id") or ""))
+        if frame.kind == "token":
+            assert key in client.begun and key not in client.ended, "a token outside of its call"
+            stored = self.calls[key].stored if frame.stored_message_id else None
+            client.texts[key] = client.texts.get(key, "") + (stored or str(frame.data["text"]))
+            versions = [*self.calls[key].said.values(), self.calls[key].stored or ""]
+            assert any(version.startswith(client.texts[key]) for version in versions), "doubled or torn text"
+            return
+        if frame.kind == "reset":
+            client.texts[key] = ""
+            return
+        assert frame.data["seq"] == client.seq + 1, "a durable event was lost or repeated"
+        client.seq += 1
+        if frame.kind == "generation.start":
+            client.begun.add(key)
+        elif frame.kind == "generation.complete":
+            client.ended.add(key)
+            assert client.texts.get(key, "") == self.calls[key].stored
+        elif frame.kind == "done":
+            for call in self.calls.values():
+                if call.key[0] == frame.turn_id and call.stored is None:
+                    assert not client.texts.get(call.key), "text that was never settled stays on the screen"
+
+    def teardown(self) -> None:
+        self.end_turn()
+        for client in self.clients:
+            for _ in range(10_000):
+                if client.seq == len(self.log):
+                    break
+                state = client.state or self.resume(client)
+                events = [e for e in self.log if e.seq > state.cursor.seq][:3]
+                frames, client.state = self.merge(state, events, self.live.tokens(state.epoch, state.entry_id, 3))
+                for frame in frames:
+                    self.receive(client, frame)
+            assert client.seq == len(self.log), "a reader got stuck"
+
+
+StreamMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+test_any_reader_sees_one_clean_text = StreamMachine.TestCase
