@@ -30,8 +30,8 @@ class RetryNumbers:
 
     def wait_before(self, attempt: int) -> timedelta:
         """How long Temporal waits before `attempt` (2 is the first retry)."""
-        seconds = self.initial_interval.total_seconds() * self.backoff ** (attempt - 2)
-        return min(timedelta(seconds=seconds), self.maximum_interval)
+        doublings = min(attempt - 2, 30)  # far past every maximum, and no overflow
+        return min(self.initial_interval * self.backoff**doublings, self.maximum_interval)
 
 
 NUMBERS: Mapping[RetryClass, RetryNumbers] = MappingProxyType(

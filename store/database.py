@@ -18,7 +18,8 @@ Connection = asyncpg.Connection | PoolConnectionProxy
 _TENANT = re.compile(r"^[a-z0-9][a-z0-9-]{0,62}$|^\*$")
 
 
-async def _set_up(connection: asyncpg.Connection) -> None:
+async def set_up(connection: asyncpg.Connection) -> None:
+    """jsonb columns as plain values."""
     await connection.set_type_codec("jsonb", encoder=_encode, decoder=json.loads, schema="pg_catalog")
 
 
@@ -59,7 +60,7 @@ class Database:
             dsn,
             min_size=1,
             max_size=most,
-            init=_set_up,
+            init=set_up,
             reset=_keep,
             command_timeout=15,
             server_settings={"search_path": "perdure", "application_name": application, "jit": "off"},

@@ -11,7 +11,7 @@ import pytest
 from activities.clients.provider import Chunk, Complete, Provider, ProviderRequest, TextDelta
 from activities.clients.script import read_script
 from activities.clients.scripted import ScriptedProvider
-from contracts.errors import PerdureError, UpstreamUnavailable
+from contracts.errors import UpstreamUnavailable
 from tests.doubles.provider import ProviderDouble
 from tests.doubles.provider_steps import Call, Step
 
@@ -127,7 +127,7 @@ async def test_the_same_request_is_answered_the_same(talk: Talks) -> None:
 
 
 async def test_an_answer_slower_than_the_time_allowed_is_a_timeout_and_no_answer(talk: Talks) -> None:
-    slow = talk("word " * 100, pace_seconds=0.05, timeout_seconds=0.4)
+    slow = talk("word " * 100, pace_seconds=0.1, timeout_seconds=1.5)
     chunks: list[Chunk] = []
     with pytest.raises(UpstreamUnavailable) as raised:
         async for chunk in slow.provider.stream(slow.request):
@@ -158,12 +158,6 @@ async def test_cancelling_the_listener_ends_the_request(talk: Talks) -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     await _soon(endless.gone)
-
-
-async def test_nothing_but_our_own_errors_comes_out(talk: Talks) -> None:
-    late = talk("word " * 100, pace_seconds=0.05, timeout_seconds=0.1)
-    with pytest.raises(PerdureError):
-        await late.hear()
 
 
 async def _soon(true: Callable[[], bool]) -> None:

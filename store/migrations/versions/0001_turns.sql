@@ -2,7 +2,7 @@
 -- Ids are UUIDs minted by the program; times are the database's clock, the only clock that decides.
 
 CREATE SCHEMA perdure AUTHORIZATION perdure_owner;
-SET search_path = perdure;
+SET LOCAL search_path = perdure;
 
 CREATE TABLE tenants (
   tenant_id text PRIMARY KEY CHECK (tenant_id ~ '^[a-z0-9][a-z0-9-]{0,62}$' OR tenant_id = '*'),
@@ -314,3 +314,6 @@ REVOKE ALL ON api_tokens FROM perdure_relay;
 REVOKE UPDATE, DELETE, TRUNCATE ON audit FROM perdure_app, perdure_relay;
 GRANT USAGE ON ALL SEQUENCES IN SCHEMA perdure TO perdure_app, perdure_relay;
 GRANT EXECUTE ON FUNCTION principal_of(text) TO perdure_app;
+
+-- Back to where alembic keeps its own table.
+SET LOCAL search_path = public;

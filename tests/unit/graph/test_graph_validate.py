@@ -18,7 +18,7 @@ from graph.spec import END, FRESH, Fork, Goto, Join, NodeSpec, Outcome, RunLimit
 from graph.state import Field, StateSchema
 from graph.validate import validate
 from tests.topologies.stand_ins import StandIn
-from tests.unit.graph.sketches import STATE, always, left_or_right, sketch
+from tests.unit.graph.sketches import always, left_or_right, sketch
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,3 @@ def test_an_async_function_is_a_node_too() -> None:
         return {}
 
     assert validate(sketch("a", Goto("a", END), bodies={"a": run})) == ()
-
-
-def test_the_sketches_have_the_fields_that_the_tests_read() -> None:
-    assert {field.name for field in STATE.fields} >= {"way", "trail", "note"}

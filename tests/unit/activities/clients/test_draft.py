@@ -1,0 +1,128 @@
+"""An answer while it is being streamed: odd chunks that need no server, and the believable part of usage."""
+
+from types import SimpleNamespace as Chunk
+from typing import Any
+
+import pytest
+
+from activities.clients.draft import ANSWER_LIMIT_CHARACTERS, FINISH_REASONS, Draft
+from activities.clients.provider import Complete, DraftCall, TextDelta
+from activities.clients.usage import believable, microusd
+from contracts.errors import UpstreamRejected, UpstreamUnavailable
+from contracts.turns import Usage
+
+
+def piece(**delta: Any) -> Chunk:
+    return Chunk(model="m", choices=[Chunk(delta=Chunk(**delta))])
+
+
+def call(index: Any, id_: Any = None, name: Any = None, arguments: Any = None) -> Chunk:
+    return Chunk(index=index, id=id_, function=Chunk(name=name, arguments=arguments))
+
+
+def closed(draft: Draft, reason: str = "tool_calls") -> Complete:
+    *_, last = draft.close(reason, Usage())
+    assert isinstance(last, Complete)
+    return last
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        piece(content=42),
+        piece(reasoning_content=["x"]),
+        piece(tool_calls="yes"),
+        piece(tool_calls=[Chunk(index=0, id="x", function=None)]),
+        piece(tool_calls=[call(0, id_=7, name="a")]),
+        piece(tool_calls=[call(0, name="a", arguments={"x": 1})]),
+    ],
+)
+def test_a_wrong_type_is_unreadable(chunk: Chunk) -> None:
+    with pytest.raises(UpstreamUnavailable) as raised:
+        list(Draft().take(chunk))
+    assert raised.value.code == "model_unreadable"
+
+
+@pytest.mark.parametrize("chunk", [Chunk(), Chunk(choices=None), Chunk(choices=[]), Chunk(choices=[Chunk(delta=None)])])
+def test_a_chunk_that_says_nothing_changes_nothing(chunk: Chunk) -> None:
+    assert list(Draft().take(chunk)) == []
+
+
+def test_calls_without_an_index_follow_each_other() -> None:
+    draft = Draft()
+    for delta in (
+        call(None, "a", "first", '{"x"'),
+        call(None, arguments=": 1}"),
+        call(None, "b", "second", "{}"),
+        call(None),
+    ):
+        list(draft.take(piece(tool_calls=[delta])))
+    assert closed(draft).tool_calls == (DraftCall("a", "first", '{"x": 1}'), DraftCall("b", "second", "{}"))
+
+
+def test_an_id_repeated_with_every_piece_is_one_call() -> None:
+    draft = Draft()
+    for part in ("{", "}"):
+        list(draft.take(piece(tool_calls=[call(0, "a", "only", part)])))
+    assert closed(draft).tool_calls == (DraftCall("a", "only", "{}"),)
+
+
+def test_text_and_arguments_count_towards_one_limit() -> None:
+    draft = Draft()
+    half = "x" * (ANSWER_LIMIT_CHARACTERS // 2)
+    assert list(draft.take(piece(content=half))) == [TextDelta(half)]
+    list(draft.take(piece(tool_calls=[call(0, name="", arguments=half)])))
+    with pytest.raises(UpstreamRejected) as raised:
+        list(draft.take(piece(reasoning_content="y")))
+    assert raised.value.code == "answer_too_large"
+
+
+@pytest.mark.parametrize("reason", [None, 0, "", "error", "network_error", "ERROR", "MALFORMED_FUNCTION_CALL"])
+def test_an_ending_that_is_no_good_ending_gives_no_answer(reason: Any) -> None:
+    draft = Draft()
+    list(draft.take(piece(content="Half an ans")))
+    with pytest.raises(UpstreamUnavailable):
+        list(draft.close(reason, Usage()))
+
+
+@pytest.mark.parametrize("reason", FINISH_REASONS)
+def test_every_known_ending_of_a_text_is_an_answer(reason: str) -> None:
+    draft = Draft()
+    list(draft.take(piece(content="Yes.", tool_calls=[call(0, "a", "t", "{}")] if "tool" in reason else None)))
+    if FINISH_REASONS[reason] == "tool_calls" and "tool" not in reason:
+        list(draft.take(piece(tool_calls=[call(0, "a", "t", "{}")])))
+    assert closed(draft, reason).finish_reason == FINISH_REASONS[reason]
+
+
+@pytest.mark.parametrize(
+    ("reported", "usage"),
+    [
+        (None, Usage(input_tokens=10, output_tokens=3)),
+        (Chunk(prompt_tokens=7, completion_tokens=2), Usage(input_tokens=7, output_tokens=2)),
+        (Chunk(prompt_tokens=-1, completion_tokens=True), Usage(input_tokens=10, output_tokens=3)),
+        (Chunk(prompt_tokens=0, completion_tokens=0), Usage(input_tokens=10, output_tokens=3)),
+        (Chunk(prompt_tokens=10**10, completion_tokens=1.5), Usage(input_tokens=10, output_tokens=3)),
+        (
+            Chunk(prompt_tokens=7, completion_tokens=2, prompt_tokens_details=Chunk(cached_tokens=99)),
+            Usage(input_tokens=7, output_tokens=2, cached_tokens=7),
+        ),
+    ],
+)
+def test_only_numbers_that_can_be_true_are_believed(reported: Any, usage: Usage) -> None:
+    assert believable(reported, input_estimate=10, output_estimate=3) == usage
+
+
+@pytest.mark.parametrize(
+    ("dollars", "whole"),
+    [
+        (0.0, 0),
+        (1.0, 1_000_000),
+        (0.0000135, 14),
+        (0.1 + 0.2, 300_000),
+        (-1.0, 0),
+        (float("nan"), 0),
+        (float("inf"), 0),
+    ],
+)
+def test_cost_is_rounded_up_to_whole_microdollars(dollars: float, whole: int) -> None:
+    assert microusd(dollars) == whole
