@@ -78,7 +78,7 @@ async def _serve(kinds: Sequence[Kind]) -> int:
     settings = Settings()
     async with AsyncExitStack() as stack:
         deps = await _deps(settings, stack)
-        workers = [_worker(deps, kind) for kind in kinds]
+        workers = [worker_for(deps, kind, Routing.spread().queue(kind)) for kind in kinds]
         running = [asyncio.create_task(worker.run()) for worker in workers]
         _ready(settings)
         _log.info("worker_ready", queues=[kind.value for kind in kinds])
@@ -111,11 +111,11 @@ async def _deps(settings: Settings, stack: AsyncExitStack) -> Deps:
     stack.push_async_callback(valkey.close)
     http = await stack.enter_async_context(httpx.AsyncClient())
     doorbell = Doorbell(await connect(), db)
-    toolbox = Toolbox(_tools(find_apps(settings.apps)), secret, http)
+    toolbox = Toolbox(tools_of(find_apps(settings.apps)), secret, http)
     return Deps(db, LiveTokens(valkey), toolbox, Models(secret), doorbell)
 
 
-def _tools(apps: Sequence[App]) -> Iterator[tuple[str, Tool]]:
+def tools_of(apps: Sequence[App]) -> Iterator[tuple[str, Tool]]:
     """Every tool under the agents that offer it."""
     for app in apps:
         for problem in app.problems:
@@ -127,7 +127,7 @@ def _tools(apps: Sequence[App]) -> Iterator[tuple[str, Tool]]:
                 yield agent.id, CORE_BY_NAME.get(name) or app.tools[name]
 
 
-def _worker(deps: Deps, kind: Kind) -> Worker:
+def worker_for(deps: Deps, kind: Kind, task_queue: str) -> Worker:
     """The worker of one task queue. The turns queue serves every kind but the model's: `compact` routes them there."""
     by_kind: dict[Kind, list[Callable[..., Any]]] = {
         Kind.LLM: [ModelActivities(deps).complete],
@@ -144,7 +144,7 @@ def _worker(deps: Deps, kind: Kind) -> Worker:
     )
     return Worker(
         deps.doorbell.client,
-        task_queue=Routing.spread().queue(kind),
+        task_queue=task_queue,
         workflows=[TurnRun, TurnWait] if turns else [],
         activities=activities,
         workflow_runner=runner(),

@@ -12,7 +12,7 @@ FIRST_ENTRY = "0-0"
 NO_EPOCH = "0"
 """The reader has never seen a live entry."""
 LOST_EPOCH = "x"
-"""The reader may have seen live entries, nobody knows which: a bare number was given as the cursor."""
+"""Nobody knows which live entries the reader holds: it was told to forget some, or it gave a bare number."""
 
 _FULL = re.compile(r"([0-9]{1,18})\.([0-9a-z]{1,32})\.([0-9]{1,18}-[0-9]{1,18})")
 _BARE = re.compile(r"[0-9]{1,18}")

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pydantic import JsonValue
 
 from contracts.events import DONE, GENERATION_COMPLETE, GENERATION_START, RESET, TOKEN
-from policy.cursor import FIRST_ENTRY, entry_order
+from policy.cursor import FIRST_ENTRY, LOST_EPOCH, Cursor, entry_order
 from policy.reader import CLOSED_KEPT, CallKey, Frame, Heard, LoggedEvent, ReaderState, TokenBatch, TokenEntry
 
 
@@ -176,11 +176,14 @@ class _Merge:
     def _complete(self, key: CallKey, event: LoggedEvent) -> None:
         if not self._whole(event):
             heard = self.calls.get(key, Heard(0, None))
-            self._void(key, heard, event.at)
             message_id = event.data.get("message_id")
             if _number(event.data, "characters") and isinstance(message_id, str):
+                # A reader cut off between these and the event gets them again, so the reset is always there.
+                self._void(key, Heard(0, None), event.at)
                 data: dict[str, JsonValue] = {"call_id": key[1], "attempt": event.data.get("attempt"), "text": ""}
-                self._send(TOKEN, key[0], event.at, data, message_id)
+                self._send(TOKEN, key[0], event.at, data, message_id, cursor=self._unsure())
+            else:
+                self._void(key, heard, event.at)
         self._close(key)
 
     def _close(self, key: CallKey) -> None:
@@ -193,7 +196,11 @@ class _Merge:
     def _void(self, key: CallKey, heard: Heard, at: datetime | None = None) -> None:
         """Tell the reader to forget what it holds of a call, if it holds anything."""
         if heard.characters != 0:
-            self._send(RESET, key[0], at, {"call_id": key[1]})
+            self._send(RESET, key[0], at, {"call_id": key[1]}, cursor=self._unsure())
+
+    def _unsure(self) -> Cursor:
+        """For a frame after which no live mark says what the reader holds: coming back with it starts from a reset."""
+        return replace(self.cursor, epoch=LOST_EPOCH, entry_id=FIRST_ENTRY)
 
     def _send(
         self,
@@ -202,11 +209,13 @@ class _Merge:
         at: datetime | None,
         data: Mapping[str, JsonValue],
         stored_message_id: str | None = None,
+        *,
+        cursor: Cursor | None = None,
     ) -> None:
         marks: dict[str, JsonValue] = {"turn_id": turn_id, "seq": self.cursor.seq}
         if at is not None:
             marks["at"] = at.isoformat()
-        self.frames.append(Frame(kind, str(self.cursor), turn_id, {**data, **marks}, stored_message_id))
+        self.frames.append(Frame(kind, str(cursor or self.cursor), turn_id, {**data, **marks}, stored_message_id))
 
 
 def _number(data: Mapping[str, JsonValue], name: str) -> int | None:

@@ -29,8 +29,9 @@ def main() -> int:
         parser.error("give --port and --db, or PAYMENTS_PORT and PERDURE_COMPANION_HOME")
     logging.basicConfig(format="%(message)s", stream=sys.stdout)
     logging.getLogger("payments").setLevel(logging.INFO)
-    ledger, faults = Ledger(chosen.db), Faults()
-    app = build(ledger, faults, os.environ.get("PAYMENTS_TOKEN") or _kept_token(chosen.db.parent / "token"))
+    app = build(
+        Ledger(chosen.db), Faults(), os.environ.get("PAYMENTS_TOKEN") or _kept_token(chosen.db.parent / "token")
+    )
     server = uvicorn.Server(
         uvicorn.Config(
             app,
@@ -42,8 +43,6 @@ def main() -> int:
         )
     )
     server.run()
-    faults.clear()
-    ledger.close()
     return 0 if server.started else 1
 
 

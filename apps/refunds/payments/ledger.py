@@ -52,11 +52,6 @@ class Ledger:
         self._connection.execute("PRAGMA synchronous=FULL")
         self._connection.executescript(_TABLES)
 
-    def close(self) -> None:
-        """Close the file."""
-        with self._lock:
-            self._connection.close()
-
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         with self._lock:

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -49,44 +50,47 @@ class PaymentsProcess:
             self._process.wait()
             self._process = None
 
-    def stop(self) -> int:
-        """SIGTERM; its exit code."""
+    def stop(self) -> None:
+        """SIGTERM, and wait until it has ended."""
         assert self._process is not None
         self._process.terminate()
-        code = self._process.wait(timeout=10)
+        self._process.wait(timeout=10)
         self._process = None
-        return code
 
     def close(self) -> None:
         """End it for certain."""
         self.kill()
         self.http.close()
 
-    def counts(self) -> dict[str, int]:
-        """Effects by kind."""
-        found: dict[str, int] = self.http.get("/ledger").json()["counts"]
+    def counts(self, order: str) -> dict[str, int]:
+        """Effects of one order by kind."""
+        found: dict[str, int] = self.http.get("/ledger").json()["orders"].get(order, {"refund": 0, "note": 0})
         return found
+
+    def requests(self, key: str) -> list[dict[str, object]]:
+        """The requests that came with this key."""
+        received = self.http.get("/requests").json()["requests"]
+        return [request for request in received if request["key"] == key]
 
     def hold(self, point: str, seconds: float = 30.0, times: int = 1) -> None:
         """Hold the next requests at a point."""
         fault = {"point": point, "delay_seconds": seconds, "times": times}
         assert self.http.post("/faults", json=fault).status_code == 201
 
-    def wait_for_requests(self, number: int) -> None:
-        """Wait until so many requests have come in."""
-        self._wait(lambda: self.http.get("/requests").json()["count"] >= number)
+    def wait_for_request(self, key: str) -> None:
+        """Wait until a request with this key has come in."""
+        _wait(lambda: bool(self.requests(key)))
 
-    def wait_for_effects(self, number: int) -> None:
-        """Wait until so many effects are on disk."""
-        self._wait(lambda: sum(self.counts().values()) >= number)
+    def wait_for_refunds(self, order: str, number: int) -> None:
+        """Wait until so many refunds of an order are on disk."""
+        _wait(lambda: self.counts(order)["refund"] >= number)
 
-    @staticmethod
-    def _wait(done: "object") -> None:
-        assert callable(done)
-        deadline = time.monotonic() + 10
-        while not done():
-            assert time.monotonic() < deadline, "it did not come to that in 10 s"
-            time.sleep(0.02)
+
+def _wait(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not done():
+        assert time.monotonic() < deadline, "it did not come to that in 10 s"
+        time.sleep(0.02)
 
 
 def wait_until_healthy(url: str, process: subprocess.Popen[bytes]) -> None:

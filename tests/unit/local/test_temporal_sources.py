@@ -230,6 +230,8 @@ async def test_a_build_says_beforehand_how_to_avoid_it_and_shows_what_it_does(tm
     out = io.StringIO()
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "GOFLAGS": "-mod=vendor"}
     env["PATH"] = str(Path(shutil.which("go") or "").parent)
+    half_built = tmp_path / "cache" / "perdure" / "go-build"
+    half_built.mkdir(parents=True)
     source = built(env, module(tmp_path / "module", MAIN % GOOD))
     found = await find_temporal(env, Console(out), {"build": source})
     assert found.source == "build"
@@ -238,12 +240,14 @@ async def test_a_build_says_beforehand_how_to_avoid_it_and_shows_what_it_does(tm
     assert "TEMPORAL_ADDRESS" in told[1]
     assert any("packages" in line or "modules" in line for line in told[2:-1])
     assert "never needed again" in told[-1]
+    assert not half_built.exists()
 
 
 @needs_go
 async def test_a_build_that_fails_says_the_last_words_of_go(tmp_path: Path) -> None:
     out = io.StringIO()
-    source = built(dict(os.environ), module(tmp_path / "module", "package main\n\nfunc main() { nonsense }\n"))
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    source = built(env, module(tmp_path / "module", "package main\n\nfunc main() { nonsense }\n"))
     assert not await source(tmp_path, Console(out))
     assert "the build failed: go build exited with 1" in out.getvalue()
     assert "nonsense" in out.getvalue()
@@ -259,6 +263,8 @@ async def test_an_old_go_is_named_and_not_used(tmp_path: Path) -> None:
 
 def test_the_build_ignores_settings_of_the_caller_that_would_change_it() -> None:
     env = go_environ({"GOFLAGS": "-mod=vendor", "GOARCH": "arm", "GOPROXY": "a-proxy", "HOME": "/h"})
+    assert env["GOCACHE"].endswith("/perdure/go-build")
+    assert go_environ({"GOCACHE": "/warm", "HOME": "/h"})["GOCACHE"] == "/warm"
     assert "GOFLAGS" not in env
     assert "GOARCH" not in env
     assert (env["GOPROXY"], env["GOTOOLCHAIN"], env["GOWORK"]) == ("a-proxy", "local", "off")

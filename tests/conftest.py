@@ -1,0 +1,153 @@
+"""The parts that tests run on, real and started once: Postgres, Valkey and Temporal as child processes.
+
+Every module that asks for a database gets its own, copied from a migrated template, so modules share no rows.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import pytest
+
+from contracts.digests import sha256_hex
+from local import DataParts, embedded
+from prepare import LOCAL_TENANT, prepare
+from settings import Settings
+from store.database import Database
+
+
+class _Parts:
+    """The data parts on a thread of their own that lives as long as they do."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.data: DataParts | None = None
+        self.failure: BaseException | None = None
+        self._ready = threading.Event()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> DataParts:
+        self._thread.start()
+        self._ready.wait(120)
+        if self.failure is not None or self.data is None:
+            raise RuntimeError("the embedded parts did not start") from self.failure
+        return self.data
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(60)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._hold())
+        except BaseException as error:
+            self.failure = error
+            self._ready.set()
+
+    async def _hold(self) -> None:
+        async with embedded(self.home) as data:
+            self.data = data
+            self._ready.set()
+            while not self._stop.is_set():
+                await asyncio.sleep(0.1)
+
+
+@pytest.fixture(scope="session")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DataParts]:
+    """Postgres, Valkey and Temporal."""
+    running = _Parts(tmp_path_factory.mktemp("home"))
+    try:
+        yield running.start()
+    finally:
+        running.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class Urls:
+    """One database, by role."""
+
+    admin: str
+    owner: str
+    app: str
+    relay: str
+
+
+def _of(url: str, database: str) -> str:
+    return urlunsplit(urlsplit(url)._replace(path=f"/{database}"))
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A migrated database with the shipped content and the local users, to be copied."""
+
+    urls: Urls
+    tokens: dict[str, str]
+    """Plain tokens by user name."""
+
+
+@pytest.fixture(scope="session")
+async def template(parts: DataParts, tmp_path_factory: pytest.TempPathFactory) -> Template:
+    """Prepared once a session, as `python prepare.py` does it."""
+    assert parts.postgres is not None
+    postgres = parts.postgres
+    given = {
+        "DATABASE_ADMIN_URL": postgres.admin,
+        "DATABASE_OWNER_URL": postgres.owner,
+        "DATABASE_URL": postgres.app,
+        "DATABASE_RELAY_URL": postgres.relay,
+        "PERDURE_LOCAL": "1",
+        "PERDURE_HOME": str(tmp_path_factory.mktemp("tokens")),
+    }
+    tokens = await prepare(Settings(_env_file=None, **given))  # type: ignore[call-arg, arg-type]
+    return Template(Urls(postgres.admin, postgres.owner, postgres.app, postgres.relay), tokens)
+
+
+@pytest.fixture(scope="module")
+async def urls(template: Template, request: pytest.FixtureRequest) -> AsyncIterator[Urls]:
+    """A database of this module's own."""
+    name = "t_" + sha256_hex(request.node.nodeid + str(os.getpid()))[:16]
+    source = urlsplit(template.urls.owner).path.lstrip("/")
+    admin = await asyncpg.connect(template.urls.admin)
+    try:
+        await admin.execute(f'CREATE DATABASE "{name}" TEMPLATE "{source}" OWNER perdure_owner')
+        given = template.urls
+        yield Urls(given.admin, _of(given.owner, name), _of(given.app, name), _of(given.relay, name))
+        await admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+    finally:
+        await admin.close()
+
+
+@pytest.fixture(scope="module")
+async def db(urls: Urls) -> AsyncIterator[Database]:
+    """The module's database as the program sees it."""
+    database = await Database.connect(urls.app, most=40)
+    yield database
+    await database.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """A local user."""
+
+    tenant_id: str
+    user_id: str
+    name: str
+    roles: frozenset[str]
+    token: str
+
+
+@pytest.fixture(scope="module")
+async def people(db: Database, template: Template) -> dict[str, Person]:
+    """requester, reviewer and admin."""
+    found = {}
+    for name, token in template.tokens.items():
+        row = await db.principal_row(sha256_hex(token))
+        assert row is not None
+        found[name] = Person(LOCAL_TENANT, str(row["user_id"]), name, frozenset(row["roles"]), token)
+    return found

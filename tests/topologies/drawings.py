@@ -1,0 +1,181 @@
+"""Random topologies: a shape is drawn first, then rendered with edges whose routers choose by the state alone."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from hypothesis import strategies as st
+
+from contracts.messages import Patch
+from graph.ports import Ports
+from graph.reducers import ADDITIVE
+from graph.spec import END, FRESH, Edge, Fork, Goto, Join, NodeSpec, RunLimits, State, Sub, Switch, Topology
+from graph.state import Field, StateSchema
+
+STATE = StateSchema(
+    (Field("status", "completed"), Field("trail", [], ADDITIVE), Field("choices", [0]), Field("patience", 20))
+)
+Shape = tuple[Any, ...]
+NODE: Shape = ("node",)
+
+_flat = st.recursive(
+    st.just(NODE),
+    lambda inner: st.one_of(
+        st.tuples(st.just("seq"), inner, inner),
+        st.tuples(st.just("choice"), inner, st.none() | inner),
+        st.tuples(st.just("loop"), inner),
+    ),
+    max_leaves=4,
+)
+
+
+def _fork_of(branch: st.SearchStrategy[Shape]) -> st.SearchStrategy[Shape]:
+    return st.tuples(
+        st.just("fork"),
+        st.lists(branch, min_size=2, max_size=3),
+        st.sampled_from(["plain", "deferred", "optional", "loose"]),
+        st.booleans(),
+    )
+
+
+def _sub_of(inner: st.SearchStrategy[Shape]) -> st.SearchStrategy[Shape]:
+    return st.tuples(st.just("sub"), inner)
+
+
+shapes: st.SearchStrategy[Shape] = st.recursive(
+    _flat | _fork_of(_flat) | _fork_of(_flat | _sub_of(_flat | _fork_of(_flat))),
+    lambda inner: st.one_of(
+        st.tuples(st.just("seq"), inner, inner),
+        st.tuples(st.just("choice"), inner, st.none() | inner),
+        st.tuples(st.just("loop"), inner),
+        _sub_of(inner),
+    ),
+    max_leaves=3,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """A node that leaves its id."""
+
+    id: str
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """One entry of the trail."""
+        return {"trail": [self.id]}
+
+
+def _says_yes(state: State) -> bool:
+    """What the state's own choices say at this point of its trail; no once its patience is over."""
+    trail, choices, patience = state["trail"], state["choices"], state["patience"]
+    assert isinstance(trail, list)
+    assert isinstance(choices, list)
+    assert isinstance(patience, int)
+    return len(trail) < patience and choices[len(trail) % len(choices)] == 1
+
+
+@dataclass(slots=True)
+class Decisions:
+    """What routers decided, by node, in order: the checker reads it back."""
+
+    labels: dict[str, list[str]] = field(default_factory=dict)
+    wanted: dict[str, list[bool]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Drawing:
+    """A topology being rendered."""
+
+    decisions: Decisions
+    prefix: str = "n"
+    ids: list[str] = field(default_factory=list)
+    bodies: dict[str, Passing | Sub] = field(default_factory=dict)
+    edges: list[Edge] = field(default_factory=list)
+    keepers: list[str] = field(default_factory=list)
+
+    def new(self) -> str:
+        """A node that has no way out yet."""
+        name = f"{self.prefix}{len(self.ids)}"
+        self.ids.append(name)
+        self.bodies[name] = Passing(name)
+        return name
+
+    def render(self, shape: Shape, then: str) -> str:
+        """Render `shape` with `then` after it; the id at which it begins."""
+        match shape:
+            case ("seq", first, second):
+                return self.render(first, self.render(second, then))
+            case ("choice", one, other):
+                node = self.new()
+                ways = {"left": self.render(one, then), "right": self.render(other, then) if other else then}
+                self.edges.append(self._switch(node, ways))
+                return node
+            case ("loop", body):
+                tail = self.new()
+                self.keepers.append(tail)
+                head = self.render(body, tail)
+                self.edges.append(self._switch(tail, {"left": then, "right": head}))
+                return head
+            case ("fork", branches, style, inside_a_switch):
+                return self._fork(branches, style, inside_a_switch, then)
+            case ("sub", inner):
+                node = self.new()
+                nested = Drawing(self.decisions, f"{node}_").topology(inner, f"{node}_inner")
+                self.bodies[node] = Sub(nested)
+                self.edges.append(Goto(node, then))
+                return node
+        node = self.new()
+        self.edges.append(Goto(node, then))
+        return node
+
+    def _fork(self, branches: list[Shape], style: str, inside_a_switch: bool, then: str) -> str:
+        node, join = self.new(), self.new()
+        self.edges.append(Goto(join, then))
+        tails: list[str] = []
+        heads: list[str] = []
+        for place, branch in enumerate(branches):
+            if style == "loose" and place > 0:
+                heads.append(self.render(branch, join))
+                continue
+            tails.append(self.new())
+            heads.append(self.render(branch, tails[-1]))
+        self.edges.append(Join(tuple(tails), join, deferred=style != "plain"))
+        fork = Fork(node, (heads[0],) if style == "optional" else tuple(heads))
+        if style == "optional":
+            fork = Fork(node, fork.branches, {head: self._wanted(head) for head in heads[1:]})
+        self.edges.append(self._switch(node, {"left": fork, "right": then}) if inside_a_switch else fork)
+        return node
+
+    def _switch(self, node: str, ways: Mapping[str, str | Fork]) -> Switch:
+        decisions = self.decisions
+
+        async def route(state: State) -> Literal["left", "right"]:
+            label: Literal["left", "right"] = "right" if _says_yes(state) else "left"
+            decisions.labels.setdefault(node, []).append(label)
+            return label
+
+        return Switch(node, route, ways)
+
+    def _wanted(self, head: str) -> Any:
+        decisions = self.decisions
+
+        async def wanted(state: State) -> bool:
+            is_wanted = _says_yes(state)
+            decisions.wanted.setdefault(head, []).append(is_wanted)
+            return is_wanted
+
+        return wanted
+
+    def topology(self, shape: Shape, name: str = "drawn") -> Topology:
+        """The whole topology of a shape."""
+        entry = self.render(shape, END)
+        limit = ["rounds" if one in self.keepers else "" for one in self.ids]
+        return Topology(
+            name=name,
+            version=1,
+            state=STATE,
+            nodes=tuple(NodeSpec(one, self.bodies[one], limit=kept) for one, kept in zip(self.ids, limit, strict=True)),
+            edges=tuple(self.edges),
+            entries={FRESH: entry},
+            limits=RunLimits(counted={"rounds": 9} if self.keepers else {}),
+        )

@@ -1,0 +1,174 @@
+"""Turns on the real Temporal server, with workers inside the test process on queues of the module's own."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+import asyncpg
+import httpx
+import pytest
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+
+from activities.deps import Deps
+from activities.models import Models
+from activities.toolbox.shelf import Toolbox
+from contracts.turns import ENDED, Kind, Limits, Routing, TurnStatus
+from local import DataParts
+from perdure.apps import find_apps
+from policy.admission import Caps, OnBusy
+from policy.decision import Decider, Decision
+from relay.deliver import Doorbell
+from store import content
+from store.database import Database
+from store.decisions import DecisionAsk, decide
+from store.ids import new_id
+from store.live import LiveTokens
+from store.turns import NewTurn, Started, request_stop, start
+from store.valkey import Valkey
+from tests.conftest import Person
+from worker import tools_of, worker_for
+
+
+@dataclass(slots=True)
+class Engine:
+    """Starts turns and looks at them; what the API does, without HTTP."""
+
+    deps: Deps
+    client: Client
+    routing: Routing
+    people: dict[str, Person]
+
+    async def conversation(self, agent_id: str) -> str:
+        """A new conversation of the requester."""
+        requester = self.people["requester"]
+        conversation_id = new_id()
+        async with self.deps.db.transaction(requester.tenant_id) as tx:
+            await tx.execute(
+                "INSERT INTO conversations (id, tenant_id, user_id, agent_id) VALUES ($1, $2, $3, $4)",
+                conversation_id,
+                requester.tenant_id,
+                requester.user_id,
+                agent_id,
+            )
+        return conversation_id
+
+    async def begin(
+        self,
+        message: str,
+        *,
+        agent_id: str = "refunds",
+        conversation_id: str | None = None,
+        on_busy: OnBusy = OnBusy.REJECT,
+        limits: Limits | None = None,
+    ) -> Started:
+        """Start a turn and deliver its wake-up."""
+        requester = self.people["requester"]
+        conversation_id = conversation_id or await self.conversation(agent_id)
+        new = NewTurn(
+            requester.tenant_id,
+            conversation_id,
+            requester.user_id,
+            message,
+            on_busy=on_busy,
+            limits=limits,
+            routing=self.routing,
+        )
+        async with self.deps.db.transaction(requester.tenant_id) as tx:
+            agent = await content.current(tx, agent_id)
+            started = await start(tx, new, agent, Caps())
+        if started.note is not None:
+            await self.deps.doorbell.deliver_soon(started.note)
+        return started
+
+    async def turn(self, turn_id: str) -> asyncpg.Record:
+        """The turn's row."""
+        async with self.deps.db.transaction("local") as tx:
+            row = await tx.fetchrow("SELECT * FROM turns WHERE id = $1", turn_id)
+        assert row is not None
+        return row
+
+    async def until(self, turn_id: str, *statuses: TurnStatus, seconds: float = 30.0) -> asyncpg.Record:
+        """The turn's row once it has one of `statuses` (by default: ended or waiting)."""
+        wanted = {status.value for status in statuses or (*ENDED, TurnStatus.AWAITING_APPROVAL)}
+        for _ in range(int(seconds / 0.05)):
+            row = await self.turn(turn_id)
+            if row["status"] in wanted:
+                return row
+            await asyncio.sleep(0.05)
+        raise AssertionError(f"turn {turn_id} is {row['status']}, wanted {sorted(wanted)}")
+
+    async def rows(self, sql: str, *args: object) -> list[asyncpg.Record]:
+        """Rows of the tenant."""
+        async with self.deps.db.transaction("local") as tx:
+            found: list[asyncpg.Record] = await tx.fetch(sql, *args)
+        return found
+
+    async def decide(self, approval_id: str, decision: Decision, *, by: str = "reviewer", **given: object) -> None:
+        """Decide as a reviewer would, on the digest that the record shows now."""
+        person = self.people[by]
+        async with self.deps.db.transaction(person.tenant_id) as tx:
+            digest = await tx.fetchval("SELECT digest FROM approvals WHERE id = $1", approval_id)
+            ask = DecisionAsk.model_validate({"decision": decision, "digest": digest, **given})
+            _, note = await decide(tx, approval_id, Decider(person.user_id, person.roles), person.name, ask)
+        await self.deps.doorbell.deliver_soon(note)
+
+    async def stop(self, turn_id: str) -> None:
+        """Ask for a stop and ring."""
+        async with self.deps.db.transaction("local") as tx:
+            _, note = await request_stop(tx, turn_id, self.people["requester"].user_id)
+        if note is not None:
+            await self.deps.doorbell.deliver_soon(note)
+
+    async def nodes(self, turn_id: str) -> list[str]:
+        """The node trace."""
+        rows = await self.rows(
+            "SELECT data->>'node' AS node FROM events WHERE turn_id = $1 AND kind = 'node_end' ORDER BY seq", turn_id
+        )
+        return [row["node"] for row in rows]
+
+    async def kinds(self, turn_id: str) -> list[str]:
+        """The kinds of the turn's durable events, in order."""
+        rows = await self.rows("SELECT kind FROM events WHERE turn_id = $1 ORDER BY seq", turn_id)
+        return [row["kind"] for row in rows]
+
+
+@pytest.fixture(scope="session")
+async def temporal(parts: DataParts) -> Client:
+    """A client of the real server."""
+    assert parts.temporal is not None
+    return await Client.connect(
+        parts.temporal.address, namespace=parts.temporal.namespace, data_converter=pydantic_data_converter
+    )
+
+
+@pytest.fixture(scope="module", params=["compact", "spread"])
+def routing(request: pytest.FixtureRequest) -> Routing:
+    """Both routings, on queues of this module's own."""
+    base = Routing.spread() if request.param == "spread" else Routing.compact()
+    own = new_id()[-8:]
+    return Routing(**{kind.value: f"{base.queue(kind)}-{own}" for kind in Kind})
+
+
+@pytest.fixture(scope="module")
+async def engine(
+    parts: DataParts, db: Database, people: dict[str, Person], temporal: Client, routing: Routing
+) -> AsyncIterator[Engine]:
+    """Workers for every queue of the module, and a way to start turns."""
+    assert parts.redis_url is not None
+    async with AsyncExitStack() as stack:
+        valkey = Valkey.connect(parts.redis_url)
+        stack.push_async_callback(valkey.close)
+        http = await stack.enter_async_context(httpx.AsyncClient())
+
+        def secret(name: str) -> str | None:
+            return os.environ.get(f"PERDURE_SECRET_{name.upper()}")
+
+        toolbox = Toolbox(tools_of(find_apps()), secret, http)
+        deps = Deps(db, LiveTokens(valkey), toolbox, Models(secret), Doorbell(temporal, db))
+        queues = {routing.queue(kind): kind for kind in (Kind.APPROVALS, Kind.MEMORY, Kind.TOOLS, Kind.LLM, Kind.TURNS)}
+        for queue, kind in queues.items():
+            await stack.enter_async_context(worker_for(deps, kind, queue))
+        yield Engine(deps, temporal, routing, people)
