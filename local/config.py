@@ -23,6 +23,11 @@ _COMPACT_QUEUES = ("turns", "llm")
 _SPREAD_QUEUES = (*_COMPACT_QUEUES, "tools", "memory", "approvals")
 
 
+def own_environ() -> dict[str, str]:
+    """This process's environment, to be handed on to children; read here and nowhere else in this package."""
+    return dict(os.environ)
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """One process of the program itself."""
@@ -83,12 +88,11 @@ class StackConfig:
     ) -> "StackConfig":
         """The stack that PERDURE_HOME, PERDURE_PORT, PERDURE_APP and PERDURE_ROUTING describe.
 
-        The process's own environment is read here and nowhere else in this package; `app_dirs` come after those of
-        PERDURE_APP, `routing` wins over PERDURE_ROUTING.
+        `app_dirs` come after those of PERDURE_APP, `routing` wins over PERDURE_ROUTING.
 
         Raises: StackError that names the variable to correct.
         """
-        env = dict(os.environ if environ is None else environ)
+        env = own_environ() if environ is None else dict(environ)
         named_routing = routing or env.get("PERDURE_ROUTING") or "compact"
         chosen = _ROUTINGS.get(named_routing)
         if chosen is None:

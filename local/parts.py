@@ -17,7 +17,7 @@ from local.ports import PortBook
 from local.postgres import PostgresAddress
 from local.postgres_user import choose_launch
 from local.supervisor import Supervisor, together
-from local.temporal_binary import find_temporal
+from local.temporal_binary import Source, find_temporal
 from local.temporal_build import built
 from local.temporal_download import downloaded
 from local.temporal_server import TemporalAddress
@@ -64,6 +64,11 @@ class DataParts:
         return {**self.environ(base), **admin}
 
 
+def temporal_sources(environ: Mapping[str, str]) -> dict[str, Source]:
+    """What is asked, in this order, when no Temporal server program is there yet."""
+    return {"download": downloaded(environ), "build": built(environ)}
+
+
 async def start_data(
     supervisor: Supervisor,
     home: Home,
@@ -96,11 +101,11 @@ async def start_data(
             await must_answer("TEMPORAL_ADDRESS", outside.address)
             console.part("temporal", "yours", detail=outside.address)
             return
+        synchronous = temporal_server.synchronous_setting(environ)
         ports = temporal_server.take_ports(book)
         temporal_known.set_result((temporal_server.address(ports), True))
-        sources = {"download": downloaded(environ), "build": built(environ)}
-        program = await find_temporal(environ, console, sources)
-        await supervisor.launch(temporal_server.child_spec(home, program.path, ports), began)
+        program = await find_temporal(environ, console, temporal_sources(environ))
+        await supervisor.launch(temporal_server.child_spec(home, program.path, ports, synchronous), began)
 
     async def start_postgres() -> PostgresAddress | None:
         if "postgres" not in parts:

@@ -84,5 +84,6 @@ def child_spec(home: Home, launch: PostgresLaunch, port: int) -> ChildSpec:
         run_as=launch.run_as,
         shows=_SHOWN,
         before_start=lambda: clear_stale_lock(folder),
+        ready_seconds=300.0,  # after a crash it first replays up to max_wal_size
         detail=f"{HOST}:{port}",
     )

@@ -50,6 +50,7 @@ async def make_ready(home: Home, launch: PostgresLaunch, credentials: Credential
     Raises: StackError.
     """
     folder = home.postgres
+    _password_file(folder).unlink(missing_ok=True)  # of an initdb that was killed
     if not check_cluster(folder):
         await _initdb(folder, launch, credentials)
     try:
@@ -88,7 +89,7 @@ def clean_environ() -> dict[str, str]:
 
 async def _initdb(folder: Path, launch: PostgresLaunch, credentials: Credentials) -> None:
     fresh = folder.with_name(folder.name + ".new")
-    password_file = folder.with_name(folder.name + ".password")
+    password_file = _password_file(folder)
     owner = launch.owner()
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(mode=0o700)
@@ -106,6 +107,10 @@ async def _initdb(folder: Path, launch: PostgresLaunch, credentials: Credentials
     finally:
         password_file.unlink(missing_ok=True)
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _password_file(folder: Path) -> Path:
+    return folder.with_name(folder.name + ".password")
 
 
 async def _run(command: tuple[str, ...], launch: PostgresLaunch) -> None:

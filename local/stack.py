@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from local import companions, programs
-from local.config import ROOT, StackConfig
+from local.config import ROOT, StackConfig, own_environ
 from local.console import Console
 from local.errors import StackError
 from local.home import Home, hold, open_home
@@ -42,7 +42,7 @@ async def embedded(
 
     Raises: StackError.
     """
-    given = StackConfig.from_env(environ=environ).environ
+    given = own_environ() if environ is None else environ
     opened = open_home(Path(home))
     with hold(opened):
         supervisor = Supervisor(opened, console or Console(None))

@@ -7,10 +7,12 @@ never the file); every setting that a measured figure rests on is in this file.
 import json
 import re
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from local.child import ChildSpec
+from local.errors import StackError
 from local.home import Home
 from local.ports import HOST, PortBook
 from local.probes import http_get
@@ -36,7 +38,6 @@ DYNAMIC_CONFIG = {
     # Activities on the workflow's own queue start with the workflow task's answer: 0.70 of the CPU of a turn.
     "system.enableActivityEagerExecution": True,
 }
-_SQLITE_PRAGMAS = ("journal_mode=wal", "synchronous=normal")
 _SHOWN = re.compile(r"level=(WARN|ERROR|FATAL)|^(panic:|Error:|error:)|\[FATAL\]")
 
 
@@ -83,24 +84,35 @@ def address(ports: TemporalPorts) -> TemporalAddress:
     )
 
 
-def command(program: Path, database: Path, ports: TemporalPorts) -> tuple[str, ...]:
-    """The whole command line."""
+def command(program: Path, database: str, ports: TemporalPorts, synchronous: str = "normal") -> tuple[str, ...]:
+    """The whole command line; `database` is relative to the working folder, SQLite reads a path as a URI."""
     flags = [
         "--disable-config-file", "--disable-config-env",
         "--ip", HOST, "--port", str(ports.frontend), "--ui-port", str(ports.ui),
         "--http-port", str(ports.http), "--metrics-port", str(ports.metrics),
-        "--db-filename", str(database), "--namespace", NAMESPACE, "--ui-disable-news-fetch", "--log-level", "warn",
+        "--db-filename", database, "--namespace", NAMESPACE, "--ui-disable-news-fetch", "--log-level", "warn",
     ]  # fmt: skip
     for attribute in SEARCH_ATTRIBUTES:
         flags += ["--search-attribute", f"{attribute}=Keyword"]
-    for pragma in _SQLITE_PRAGMAS:
+    for pragma in ("journal_mode=wal", f"synchronous={synchronous}"):
         flags += ["--sqlite-pragma", pragma]
     for name, value in DYNAMIC_CONFIG.items():
         flags += ["--dynamic-config-value", f"{name}={json.dumps(value)}"]
     return (str(program), "server", "start-dev", *flags)
 
 
-def child_spec(home: Home, program: Path, ports: TemporalPorts) -> ChildSpec:
+def synchronous_setting(environ: Mapping[str, str]) -> str:
+    """SQLite's `synchronous`: `normal`, or `full` where a power cut may not lose even the last moments (slower).
+
+    Raises: StackError for any other value of PERDURE_TEMPORAL_SYNCHRONOUS.
+    """
+    value = environ.get("PERDURE_TEMPORAL_SYNCHRONOUS") or "normal"
+    if value not in ("normal", "full"):
+        raise StackError(f"PERDURE_TEMPORAL_SYNCHRONOUS is {value!r}; it must be normal or full")
+    return value
+
+
+def child_spec(home: Home, program: Path, ports: TemporalPorts, synchronous: str = "normal") -> ChildSpec:
     """The server as a child; ready once the namespace answers with all search attributes."""
 
     async def ready(_pid: int) -> bool:
@@ -109,7 +121,7 @@ def child_spec(home: Home, program: Path, ports: TemporalPorts) -> ChildSpec:
 
     return ChildSpec(
         role="temporal",
-        command=command(program, home.temporal_db, ports),
+        command=command(program, home.temporal_db.name, ports, synchronous),
         environ={"PATH": "/usr/bin:/bin", "HOME": str(home.root), "TZ": "UTC"},
         cwd=home.root,
         log=home.log("temporal"),

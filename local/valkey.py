@@ -26,7 +26,7 @@ def child_spec(home: Home, program: Path, port: int, password: str) -> ChildSpec
     settings = (
         f"bind {HOST}",
         f"port {port}",
-        f'dir "{home.valkey}"',
+        "dir ./",  # the child's working folder: a path would have to be quoted
         "appendonly yes",
         'save ""',
         f"requirepass {password}",

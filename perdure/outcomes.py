@@ -7,7 +7,6 @@ promises, not labels. Any other exception means "it may have happened", and the 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import cast
 
 from pydantic import JsonValue
 from pydantic_core import to_jsonable_python
@@ -61,22 +60,23 @@ def result_of(returned: object) -> ToolResult:
 
 def _json_of(value: object) -> JsonValue:
     try:
-        plain = to_jsonable_python(value, inf_nan_mode="constants", bytes_mode="base64", fallback=str)
-        return _storable(cast(JsonValue, plain))
-    except Exception as error:  # a value that refers to itself, a __str__ that raises
+        return _storable(value)
+    except Exception as error:  # a value that holds itself, a __str__ that raises
         return f"the tool answered with something that is not JSON ({type(error).__name__})"
 
 
-def _storable(value: JsonValue) -> JsonValue:
-    """`value` without what jsonb cannot hold: NUL, lone surrogates, NaN, infinities, giant integers."""
+def _storable(value: object) -> JsonValue:
+    """`value` as JSON without what jsonb cannot hold: NUL, lone surrogates, NaN, infinities, giant integers."""
+    if value is None or isinstance(value, bool):
+        return value
     if isinstance(value, str):
         return clean(value)
-    if isinstance(value, float) and not isfinite(value):
-        return None
-    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
-        return None
-    if isinstance(value, list):
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, int):
+        return value if value.bit_length() <= _MOST_BITS else None
+    if isinstance(value, list | tuple):
         return [_storable(item) for item in value]
-    if isinstance(value, dict):
-        return {clean(key): _storable(item) for key, item in value.items()}
-    return value
+    if isinstance(value, Mapping):
+        return {clean(str(key)): _storable(item) for key, item in value.items()}
+    return _storable(to_jsonable_python(value, inf_nan_mode="constants", bytes_mode="base64", fallback=str))

@@ -108,7 +108,7 @@ def tool(
             raise ToolDefinitionError(f"tool {name}: it needs a docstring, which is what the model is told of it")
         if risk not in _RISKS:
             raise ToolDefinitionError(f"tool {name}: risk is one of {', '.join(_RISKS)}, not {risk!r}")
-        if (key_ttl_seconds is not None) is not (effect_class is EffectClass.KEYED):
+        if (key_ttl_seconds is not None and key_ttl_seconds > 0) is not (effect_class is EffectClass.KEYED):
             raise ToolDefinitionError(
                 f"tool {name}: key_ttl_seconds says how long the target honours a key; a keyed tool needs it, "
                 "no other has it"

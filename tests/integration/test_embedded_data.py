@@ -174,6 +174,15 @@ asyncio.run(main())
             await connection.close()
 
 
+async def test_a_folder_with_a_strange_name_holds_all_data_itself(tmp_path: Path) -> None:
+    home = tmp_path / 'my "home" #1?%20 \'x'
+    async with embedded(home) as parts:
+        assert set(parts.pids()) == {"postgres", "valkey", "temporal"}
+    assert (home / "temporal.db").stat().st_size > 0
+    assert (home / "valkey" / "appendonlydir").is_dir()
+    assert [path.name for path in tmp_path.iterdir()] == [home.name]
+
+
 async def test_only_the_parts_that_are_asked_for_are_started_and_overrides_do_not_count(tmp_path: Path) -> None:
     environ = {**os.environ, "REDIS_URL": "redis://elsewhere"}
     async with embedded(tmp_path / "home", {"valkey"}, environ=environ) as parts:

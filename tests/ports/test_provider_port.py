@@ -1,7 +1,7 @@
 """What every provider promises, asked of the scripted model and of LiteLLM over real HTTP alike."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +12,6 @@ from activities.clients.provider import Chunk, Complete, Provider, ProviderReque
 from activities.clients.script import read_script
 from activities.clients.scripted import ScriptedProvider
 from contracts.errors import UpstreamUnavailable
-from tests.doubles.provider import ProviderDouble
 from tests.doubles.provider_steps import Call, Step
 
 # Warnings inside LiteLLM must not become errors there: it would take them for a broken stream.
@@ -42,28 +41,13 @@ class Talk:
 Talks = Callable[..., Talk]
 
 
-@pytest.fixture(scope="module")
-def double() -> Iterator[ProviderDouble]:
-    with ProviderDouble() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-async def litellm_provider() -> AsyncIterator[Provider]:
-    from activities.clients.litellm_provider import LiteLLMProvider  # 5 s: only where it is asked for
-
-    provider = LiteLLMProvider()
-    yield provider
-    await provider.aclose()
-
-
 @pytest.fixture(params=["scripted", "litellm"])
 def talk(request: pytest.FixtureRequest) -> Talks:
     """Makes a talk in which the model says `text` and asks for `calls`, `pace_seconds` a word."""
     if request.param == "scripted":
         return _scripted_talk
     provider = request.getfixturevalue("litellm_provider")
-    double = request.getfixturevalue("double")
+    double = request.getfixturevalue("provider_double")
 
     def make(text: str = "", calls: Sequence[Any] = (), pace_seconds: float = 0.0, **more: Any) -> Talk:
         asked = tuple(Call(name=name, arguments=arguments) for name, arguments in calls)

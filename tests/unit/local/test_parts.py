@@ -141,9 +141,9 @@ def test_postgres_keeps_every_durability_setting_at_its_default(tmp_path: Path) 
     assert "unix_socket_directories= " in command
 
 
-def test_temporal_gets_the_settings_that_the_figures_rest_on(tmp_path: Path) -> None:
+def test_temporal_gets_the_settings_that_the_figures_rest_on() -> None:
     ports = temporal_server.TemporalPorts(1, 2, 3, 4)
-    command = temporal_server.command(Path("/temporal"), tmp_path / "temporal.db", ports)
+    command = temporal_server.command(Path("/temporal"), "temporal.db", ports)
     pairs = {f"{flag}={value}" for flag, value in pairwise(command)}
     assert "--dynamic-config-value=system.enableActivityEagerExecution=true" in pairs
     assert "--dynamic-config-value=history.transferProcessorMaxPollRPS=2000" in pairs
@@ -151,6 +151,15 @@ def test_temporal_gets_the_settings_that_the_figures_rest_on(tmp_path: Path) -> 
     assert "--metrics-port=4" in pairs
     for name in ("PerdureTenant", "PerdureAgent", "PerdureConversation", "PerdureStatus"):
         assert f"--search-attribute={name}=Keyword" in pairs
+
+
+def test_who_fears_power_cuts_can_have_temporal_wait_for_the_disk() -> None:
+    assert temporal_server.synchronous_setting({}) == "normal"
+    full = temporal_server.synchronous_setting({"PERDURE_TEMPORAL_SYNCHRONOUS": "full"})
+    ports = temporal_server.TemporalPorts(1, 2, 3, 4)
+    assert "synchronous=full" in temporal_server.command(Path("/temporal"), "temporal.db", ports, full)
+    with pytest.raises(StackError, match="PERDURE_TEMPORAL_SYNCHRONOUS"):
+        temporal_server.synchronous_setting({"PERDURE_TEMPORAL_SYNCHRONOUS": "off"})
 
 
 def test_a_program_gets_the_stacks_settings_and_its_ready_file(tmp_path: Path) -> None:

@@ -208,12 +208,14 @@ async def test_the_sdk_itself_is_what_downloads_and_its_failure_is_a_line(tmp_pa
 
 needs_go = pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go on PATH to build a small module with")
 
-MAIN = """package main
+# Without an import, so that only Go's runtime is compiled.
+MAIN = 'package main\n\nfunc main() { println("%s") }\n'
 
-import "fmt"
 
-func main() { fmt.Println("%s") }
-"""
+@pytest.fixture(scope="module")
+def go_cache(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """One for the builds of this file."""
+    return str(tmp_path_factory.mktemp("go-build"))
 
 
 def module(folder: Path, main: str) -> Path:
@@ -226,9 +228,9 @@ def module(folder: Path, main: str) -> Path:
 
 
 @needs_go
-async def test_a_build_says_beforehand_how_to_avoid_it_and_shows_what_it_does(tmp_path: Path) -> None:
+async def test_a_build_says_beforehand_how_to_avoid_it_and_shows_what_it_does(tmp_path: Path, go_cache: str) -> None:
     out = io.StringIO()
-    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "GOFLAGS": "-mod=vendor"}
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "GOFLAGS": "-mod=vendor", "GOCACHE": go_cache}
     env["PATH"] = str(Path(shutil.which("go") or "").parent)
     half_built = tmp_path / "cache" / "perdure" / "go-build"
     half_built.mkdir(parents=True)
@@ -244,9 +246,9 @@ async def test_a_build_says_beforehand_how_to_avoid_it_and_shows_what_it_does(tm
 
 
 @needs_go
-async def test_a_build_that_fails_says_the_last_words_of_go(tmp_path: Path) -> None:
+async def test_a_build_that_fails_says_the_last_words_of_go(tmp_path: Path, go_cache: str) -> None:
     out = io.StringIO()
-    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    env = {**os.environ, "GOCACHE": go_cache}
     source = built(env, module(tmp_path / "module", "package main\n\nfunc main() { nonsense }\n"))
     assert not await source(tmp_path, Console(out))
     assert "the build failed: go build exited with 1" in out.getvalue()

@@ -176,10 +176,6 @@ async def _no_json(run: type[Any]) -> None:
     """Take a class."""
 
 
-async def _callable(run: object.__class__) -> None:  # type: ignore[name-defined]
-    """Take a metaclass."""
-
-
 @pytest.mark.parametrize(
     ("function", "given", "why"),
     [

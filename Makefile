@@ -1,0 +1,59 @@
+# Perdure. `make` alone lists the targets.
+# Every target sets up what is missing first: the environment from requirements.lock, then the Temporal server.
+
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin
+STAMP := $(VENV)/.synced
+export PATH := $(CURDIR)/$(RUN):$(PATH)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup up demo test check bench crashtable lock clean
+
+help: ## list the targets
+	@echo "Perdure: AI agent turns that survive"; echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Perdure needs Python 3.11 or newer; say which: make PYTHON=python3.12" >&2; exit 1; }
+	@echo "Setting up the environment in $(VENV) (about 680 MB, once)"
+	@test -x $(RUN)/python || $(PYTHON) -m venv $(VENV)
+	@awk '/^uv==/ {on=1} on {print} on && !/\\$$/ {exit}' requirements.lock > $(VENV)/uv.lock
+	@$(RUN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $(VENV)/uv.lock
+	@$(RUN)/uv pip sync --quiet --require-hashes --python $(RUN)/python requirements.lock
+	@ln -sf ../../bin/perdure $(RUN)/perdure
+	@touch $@
+
+setup: $(STAMP) ## set up the environment and the Temporal server
+	@$(RUN)/python -m local.temporal_binary
+
+up: setup ## start everything in the foreground and print the addresses
+	@$(RUN)/python -m cli up
+
+demo: setup ## watch one turn pause, lose its workers to kill -9, and finish with one effect
+	@$(RUN)/python -m cli.demo
+
+test: setup ## the whole test suite, with format, lint, types and import rules
+	@$(MAKE) --no-print-directory static
+	@$(RUN)/pytest
+
+check: $(STAMP) static ## format, lint, types, import rules, unit tests
+	@$(RUN)/pytest tests/unit tests/topologies tests/repo
+
+.PHONY: static
+static: $(STAMP)
+	@$(RUN)/ruff format --check .
+	@$(RUN)/ruff check .
+	@$(RUN)/mypy .
+	@$(RUN)/lint-imports --no-cache
+
+bench: setup ## side by side with hand-written Temporal and plain LangGraph
+	@$(RUN)/python -m bench
+
+lock: ## write requirements.lock anew from pyproject.toml
+	@$(RUN)/uv pip compile --generate-hashes --universal --python-version 3.11 --no-header --all-extras \
+		pyproject.toml -o requirements.lock --quiet --upgrade
+
+clean: ## remove the environment; the data in .perdure/ stays
+	@rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
