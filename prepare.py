@@ -2,13 +2,17 @@
 
 `python prepare.py` may be repeated; it changes only what is not there. Its last line of output is JSON with the local
 tokens, which are kept in a file of mode 0600 of the data folder; Postgres knows their hashes only.
+`python prepare.py --admin NAME` makes the first administrator of a deployment that is not local, and prints the token
+once.
 """
 
+import argparse
 import asyncio
 import json
 import os
 import secrets
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import asyncpg
@@ -29,8 +33,8 @@ LOCAL_TENANT = "local"
 LOCAL_USERS = {"requester": ["requester"], "reviewer": ["reviewer"], "admin": ["admin", "reviewer"]}
 
 
-async def prepare(settings: Settings) -> dict[str, str]:
-    """Do all of it; the local tokens by user name.
+async def prepare(settings: Settings, admin: str = "", tenant: str = LOCAL_TENANT) -> dict[str, str]:
+    """Do all of it; the tokens by user name: of the local users, or of the new administrator `admin`.
 
     Raises: asyncpg's errors; SystemExit where a variable is missing.
     """
@@ -47,7 +51,15 @@ async def prepare(settings: Settings) -> dict[str, str]:
     try:
         await set_up(owner)
         await _publish(owner, settings)
-        return await _local_users(owner, settings) if settings.local else {}
+        if admin:
+            tokens = {admin: _fresh_token(admin)}
+            await _users(owner, tenant, {admin: ["admin", "reviewer"]}, tokens)
+            return tokens
+        if not settings.local:
+            return {}
+        tokens = _kept_tokens(settings.home / "tokens.json")
+        await _users(owner, LOCAL_TENANT, LOCAL_USERS, tokens)
+        return tokens
     finally:
         await owner.close()
 
@@ -66,20 +78,24 @@ async def _publish(owner: asyncpg.Connection, settings: Settings) -> None:
         await content.publish(owner, published)
 
 
-async def _local_users(owner: asyncpg.Connection, settings: Settings) -> dict[str, str]:
-    tokens = _kept_tokens(settings.home / "tokens.json")
+async def _users(
+    owner: asyncpg.Connection, tenant: str, users: Mapping[str, list[str]], tokens: Mapping[str, str]
+) -> None:
     async with owner.transaction():
-        await accounts.ensure_tenant(owner, LOCAL_TENANT)
-        await owner.execute("SELECT set_config('perdure.tenant', $1, true)", LOCAL_TENANT)
-        for name, roles in LOCAL_USERS.items():
-            await accounts.ensure_user(owner, LOCAL_TENANT, name, roles, sha256_hex(tokens[name]))
-    return tokens
+        await accounts.ensure_tenant(owner, tenant)
+        await owner.execute("SELECT set_config('perdure.tenant', $1, true)", tenant)
+        for name, roles in users.items():
+            await accounts.ensure_user(owner, tenant, name, roles, sha256_hex(tokens[name]))
+
+
+def _fresh_token(name: str) -> str:
+    return f"perdure_{name}_{secrets.token_urlsafe(24)}"
 
 
 def _kept_tokens(path: Path) -> dict[str, str]:
     """The local tokens, made once."""
     kept: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
-    tokens = {name: kept.get(name) or f"perdure_{name}_{secrets.token_urlsafe(24)}" for name in LOCAL_USERS}
+    tokens = {name: kept.get(name) or _fresh_token(name) for name in LOCAL_USERS}
     if tokens != kept:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -88,5 +104,15 @@ def _kept_tokens(path: Path) -> dict[str, str]:
     return tokens
 
 
+def main() -> None:
+    """Parse, prepare, print the tokens."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--admin", default="", metavar="NAME", help="make this administrator and print the token")
+    parser.add_argument("--tenant", default=LOCAL_TENANT, help="whose administrator it is")
+    asked = parser.parse_args()
+    tokens = asyncio.run(prepare(Settings(), asked.admin, asked.tenant))
+    sys.stdout.write(json.dumps({"tokens": tokens}) + "\n")
+
+
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps({"tokens": asyncio.run(prepare(Settings()))}) + "\n")
+    main()

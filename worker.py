@@ -34,6 +34,7 @@ from relay.connect import connect
 from relay.deliver import Doorbell
 from relay.loop import run_relay
 from relay.reconcile import Reconciler
+from relay.search_attributes import register
 from settings import Settings, needed, secret
 from store.database import Database
 from store.live import LiveTokens
@@ -97,6 +98,7 @@ async def _relay() -> int:
         relay = await Database.connect(url, most=4, application="perdure-relay")
         stack.push_async_callback(relay.close)
         client = await connect()
+        await register(client)
         doorbell = Doorbell(client, relay)
         stop = _stop_asked()
         _ready(settings)

@@ -2,8 +2,8 @@
 
 from temporalio import activity
 
-from activities.beating import beating
 from activities.deps import Deps
+from activities.edge import edge
 from contracts.approvals import OpenAsk, Opened, Verdicts, VerdictsAsk
 from contracts.errors import Problem
 from store.approvals import open_requests, read_verdicts
@@ -21,7 +21,7 @@ class ApprovalActivities:
 
         Effects: one transaction; a request is unique by (turn, call id). Retry: safe, answers with what is open.
         """
-        async with beating():
+        async with edge():
             async with self._deps.db.transaction(ask.address.tenant_id) as tx:
                 agent = await self._deps.shelf.at(tx, ask.agent_id, ask.agent_version)
                 opened = await open_requests(tx, ask, agent)
@@ -34,7 +34,7 @@ class ApprovalActivities:
 
         Effects: one transaction. Retry: safe.
         """
-        async with beating():
+        async with edge():
             async with self._deps.db.transaction(ask.address.tenant_id) as tx:
                 verdicts = await read_verdicts(tx, ask)
             await self._deps.live.wake(ask.address.conversation_id)

@@ -2,8 +2,8 @@
 
 from temporalio import activity
 
-from activities.beating import beating
 from activities.deps import Deps
+from activities.edge import edge
 from contracts.agents import PlanCard, PublishedAgent, TurnPlan
 from contracts.errors import Problem
 from contracts.events import MEMORY_CONTEXT_LOADED
@@ -29,7 +29,7 @@ class MemoryActivities:
 
         Effects: fixes the memory text of the turn; writes the pending events. Retry: safe, the text is fixed once.
         """
-        async with beating(), self._deps.db.transaction(ask.address.tenant_id) as tx:
+        async with edge(), self._deps.db.transaction(ask.address.tenant_id) as tx:
             agent = await self._deps.shelf.at(tx, ask.agent_id, ask.agent_version)
             loaded = await turn_context.load(tx, ask)
             if loaded is None:

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from pydantic import JsonValue
 from temporalio import activity
 
-from activities.beating import beating, stop_asked, this_attempt
 from activities.boundary import to_temporal
 from activities.clients.provider import Complete, ProviderRequest, TextDelta
 from activities.deps import Deps
+from activities.edge import edge, stop_asked, this_attempt
 from activities.planning import Planned, plan_calls
 from activities.speaking import Speaker
-from contracts.activities import RetryClass
 from contracts.agents import PublishedAgent
 from contracts.errors import PerdureError, Problem
 from contracts.events import GENERATION_COMPLETE, RATE_LIMIT, TOKEN_USAGE, TRANSIENT_ERROR, TTFT
@@ -25,12 +24,12 @@ from contracts.turns import Usage
 from policy.extract import extracted
 from policy.ledger import Attempt, Claim
 from policy.prompt import WireMessage, base_message, skill_list, skill_message, wire
-from policy.retries import NUMBERS
+from policy.retries import PROVIDER_ERRORS
 from policy.text import estimated_tokens, preview
 from store.database import Connection
 from store.ids import new_id
-from store.journal import NewEvent, NewMessage, write
-from store.model_calls import ModelClaim, claim_call, settle_call
+from store.journal import NewEvent, NewMessage
+from store.model_calls import ModelClaim, claim_call, count_error, settle_call
 from store.prompts import said_messages
 
 _REFUSED = {
@@ -38,9 +37,6 @@ _REFUSED = {
     Claim.ENDED: Problem(code="turn_ended", message="the turn has ended"),
     Claim.STALE: Problem(code="stale_attempt", message="a later attempt has claimed this call"),
 }
-
-
-_ATTEMPTS = NUMBERS[RetryClass.PROVIDER].maximum_attempts
 
 
 @dataclass(slots=True)
@@ -70,7 +66,7 @@ class ModelActivities:
         Effects: at most one provider request an attempt; messages, planned tool calls, usage and events on settle.
         Retry: safe; the ledger's epoch decides whose result counts.
         """
-        async with beating():
+        async with edge():
             attempt = Attempt(*this_attempt())
             async with self._deps.db.transaction(call.address.tenant_id) as tx:
                 agent = await self._deps.shelf.at(tx, call.agent_id, call.agent_version)
@@ -91,9 +87,9 @@ class ModelActivities:
                 heard.stopped = True
             except PerdureError as error:
                 failed = error.as_problem()
-                if error.retryable and attempt.number < _ATTEMPTS:
-                    await self._say_retry(call, error, attempt.number)
-                    raise to_temporal(error) from error
+                if error.retryable and claimed.errors + 1 < PROVIDER_ERRORS:
+                    await self._say_retry(call, error, claimed)
+                    raise to_temporal(error) from None  # Temporal would store the vendor's text
             return await self._settle(call, agent, claimed, heard, failed)
 
     async def _messages(
@@ -118,8 +114,8 @@ class ModelActivities:
         heard: _Heard,
     ) -> None:
         """Stream the provider's answer; live tokens go out as they come, fenced by the epoch."""
-        provider = await self._deps.models.provider(agent.definition)
-        request = _request(call, agent, messages, self._deps.models.params(agent.definition))
+        provider = await self._deps.models.provider(agent)
+        request = _request(call, agent, messages, self._deps.models.params(agent))
         speaker = Speaker(self._deps.live, call.address, call.call_id, claimed.epoch)
         began = time.monotonic()
         async with aclosing(provider.stream(request)) as chunks:
@@ -135,7 +131,7 @@ class ModelActivities:
                     heard.complete = chunk
         await speaker.flush()
 
-    async def _say_retry(self, call: ModelCall, error: PerdureError, attempt: int) -> None:
+    async def _say_retry(self, call: ModelCall, error: PerdureError, claimed: ModelClaim) -> None:
         problem = error.as_problem()
         kind = RATE_LIMIT if problem.code == "model_rate_limited" else TRANSIENT_ERROR
         event = NewEvent(
@@ -143,13 +139,13 @@ class ModelActivities:
             {
                 "code": problem.code,
                 "retry_in": problem.retry_after_seconds,
-                "attempt": attempt,
-                "max_retries": _ATTEMPTS - 1,
+                "attempt": claimed.errors + 1,
+                "max_retries": PROVIDER_ERRORS - 1,
             },
             call.call_id,
         )
         async with self._deps.db.transaction(call.address.tenant_id) as tx:
-            await write(tx, call.address, [event])
+            await count_error(tx, call, claimed.epoch, event)
 
     async def _settle(
         self, call: ModelCall, agent: PublishedAgent, claimed: ModelClaim, heard: _Heard, failed: Problem | None

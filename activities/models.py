@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from activities.clients.provider import Provider
 from activities.clients.script import read_script
 from activities.clients.scripted import ScriptedProvider
-from contracts.agents import AgentDefinition
+from contracts.agents import PublishedAgent
 
 SCRIPTED = "scripted"
 SecretOf = Callable[[str], str | None]
@@ -25,22 +25,25 @@ class Models:
         self._secret_of = secret_of
         self._litellm: Provider | None = None
         self._importing = asyncio.Lock()
+        self._scripted: dict[str, Provider] = {}
 
-    async def provider(self, agent: AgentDefinition) -> Provider:
-        """The provider of this agent's model.
+    async def provider(self, agent: PublishedAgent) -> Provider:
+        """The provider of this agent's model; a script is read once a version.
 
-        Raises: InvariantBroken `bad_script`.
+        Raises: CallerError `bad_script`.
         """
-        if agent.model == SCRIPTED:
-            return ScriptedProvider(read_script(agent.script))
+        if agent.definition.model == SCRIPTED:
+            if agent.version not in self._scripted:
+                self._scripted[agent.version] = ScriptedProvider(read_script(agent.definition.script))
+            return self._scripted[agent.version]
         async with self._importing:
             if self._litellm is None:
                 self._litellm = await asyncio.to_thread(_import_litellm)
         return self._litellm
 
-    def params(self, agent: AgentDefinition) -> Mapping[str, JsonValue]:
+    def params(self, agent: PublishedAgent) -> Mapping[str, JsonValue]:
         """The model's parameters; `api_key_secret` names a credential, which becomes `api_key` here."""
-        params = dict(agent.model_params)
+        params = dict(agent.definition.model_params)
         name = params.pop("api_key_secret", None)
         if isinstance(name, str) and (key := self._secret_of(name)):
             params["api_key"] = key

@@ -8,10 +8,9 @@ from pydantic import JsonValue
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities.beating import beating, stop_asked, this_attempt
 from activities.deps import Deps
+from activities.edge import edge, stop_asked, this_attempt
 from activities.results import Answer, denial, error_answer, settled_answer
-from contracts.activities import RetryClass
 from contracts.agents import EffectClass, ToolCard
 from contracts.errors import Problem
 from contracts.events import TOOL_ERROR, TOOL_EXECUTING
@@ -19,7 +18,7 @@ from contracts.tools import CallState, ToolCall, ToolOutcome
 from perdure.tools import Tool, ToolContext, ToolRefused, ToolResult, ToolUnavailable
 from policy.arguments import schema_fault
 from policy.ledger import Acted, Attempt, Claim, Settle, after_act, claim_tool, reservation_deadline
-from policy.retries import NUMBERS
+from policy.retries import TOOL_ERRORS
 from store import tool_calls, working_memory
 from store.database import Connection
 from store.journal import NewEvent, of_pending
@@ -47,9 +46,6 @@ class _Held:
         return self.tool.card
 
 
-_ATTEMPTS = NUMBERS[RetryClass.TOOL].maximum_attempts
-
-
 class ToolActivities:
     """The tool calls of one worker."""
 
@@ -63,7 +59,7 @@ class ToolActivities:
         Effects: what the tool does, by its class; the key sent out derives from turn and call id.
         Retry: safe for read, local and keyed; an opaque call that may have been sent is never sent again.
         """
-        async with beating():
+        async with edge():
             outcome = await self._run(call)
         await self._deps.live.wake(call.address.conversation_id)
         return outcome
@@ -161,7 +157,7 @@ class ToolActivities:
         except Exception as error:
             acted, told = Acted.AMBIGUOUS, f"the call broke off ({type(error).__name__})"
             activity.logger.warning("a tool call broke off", exc_info=True, extra={"tool": held.card.name})
-        last = held.attempt.number >= _ATTEMPTS or stop_asked()
+        last = held.locked.errors + 1 >= TOOL_ERRORS or stop_asked()
         decided = after_act(held.card.effect, acted, last_attempt=last, timed_out=timed_out)
         return await self._record(call, held, decided, result, told, retry_after)
 
@@ -169,9 +165,9 @@ class ToolActivities:
         self, call: ToolCall, held: _Held, decided: Settle, result: ToolResult, told: str, retry_after: float | None
     ) -> ToolOutcome:
         if decided in (Settle.RETRY, Settle.RELEASE):
-            if decided is Settle.RELEASE:
-                async with self._deps.db.transaction(call.address.tenant_id) as tx:
-                    await tool_calls.release(tx, call, held.epoch)
+            record = tool_calls.release if decided is Settle.RELEASE else tool_calls.count_error
+            async with self._deps.db.transaction(call.address.tenant_id) as tx:
+                await record(tx, call, held.epoch)
             delay = timedelta(seconds=min(retry_after, 60.0)) if retry_after else None
             raise ApplicationError(told, type="tool_unavailable", next_retry_delay=delay)
         async with self._deps.db.transaction(call.address.tenant_id) as tx:

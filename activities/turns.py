@@ -2,8 +2,8 @@
 
 from temporalio import activity
 
-from activities.beating import beating
 from activities.deps import Deps
+from activities.edge import edge
 from contracts.turns import FinishAsk, Finished
 from store.finish import finish
 
@@ -21,7 +21,7 @@ class TurnActivities:
         Effects: one transaction; the next turn's start is in the outbox, rung at once where Temporal answers.
         Retry: safe, an ended turn stays as it ended.
         """
-        async with beating():
+        async with edge():
             async with self._deps.db.transaction(ask.address.tenant_id) as tx:
                 finished, note = await finish(tx, ask)
             await self._deps.live.wake(ask.address.conversation_id)

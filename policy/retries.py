@@ -17,6 +17,14 @@ RETRY_AFTER_CAP = timedelta(seconds=60)
 NO_CAP = 0
 """`maximum_attempts` of a class that tries until it succeeds; Temporal's own meaning of zero."""
 
+PROVIDER_ERRORS = 4
+"""Provider errors after which a model call is given up (S2-27: four calls). Counted in the call's own row: a worker's
+death is no error of the provider's, and spends none of them."""
+TOOL_ERRORS = 5
+"""The same for a tool's failed tries."""
+ATTEMPTS = 30
+"""Temporal's own cap, which counts deaths too: beyond it something is broken that no attempt mends."""
+
 
 @dataclass(frozen=True, slots=True)
 class RetryNumbers:
@@ -39,8 +47,8 @@ NUMBERS: Mapping[RetryClass, RetryNumbers] = MappingProxyType(
         # 0.2 0.4 0.8 1.6 3.2 5 5 ...: a restarted Postgres is back in under a second (measured).
         RetryClass.UNTIL_BACK: RetryNumbers(timedelta(seconds=0.2), 2.0, timedelta(seconds=5), NO_CAP),
         # 1 2 4: four calls, min(30, 2^n) between them (S2-27, S2-28).
-        RetryClass.PROVIDER: RetryNumbers(timedelta(seconds=1), 2.0, timedelta(seconds=30), 4),
+        RetryClass.PROVIDER: RetryNumbers(timedelta(seconds=1), 2.0, timedelta(seconds=30), ATTEMPTS),
         # 0.5 1 2 4: what a repeated attempt may do, the effect class decides.
-        RetryClass.TOOL: RetryNumbers(timedelta(seconds=0.5), 2.0, timedelta(seconds=30), 5),
+        RetryClass.TOOL: RetryNumbers(timedelta(seconds=0.5), 2.0, timedelta(seconds=30), ATTEMPTS),
     }
 )

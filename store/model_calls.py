@@ -18,6 +18,8 @@ class ModelClaim:
 
     verdict: Claim
     epoch: int = 0
+    errors: int = 0
+    """Provider errors of the attempts before; a worker's death is none."""
     reply: ModelReply | None = None
     through_seq: int = 0
     system_prompt: str | None = None
@@ -28,7 +30,7 @@ async def claim_call(tx: Connection, call: ModelCall, attempt: Attempt, model: s
     """Claim `call` for `attempt`, under the turn's lock, and write the pending events with generation.start."""
     row = await tx.fetchrow(
         "SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopped, t.through_seq, "
-        "t.system_prompt, t.memory_text, m.epoch, m.run_id, m.attempt, m.reply FROM turns t "
+        "t.system_prompt, t.memory_text, m.epoch, m.run_id, m.attempt, m.errors, m.reply FROM turns t "
         "LEFT JOIN model_calls m ON m.turn_id = t.id AND m.call_id = $2 WHERE t.id = $1 FOR UPDATE OF t",
         call.address.turn_id,
         call.call_id,
@@ -62,7 +64,19 @@ async def claim_call(tx: Connection, call: ModelCall, attempt: Attempt, model: s
     started = NewEvent("generation.start", {"model": model, "attempt": epoch}, call.call_id)
     pending = of_pending(call.events) if held is None else []
     await write(tx, call.address, [*pending, started])
-    return ModelClaim(verdict, epoch, None, row["through_seq"], row["system_prompt"], row["memory_text"])
+    errors = row["errors"] or 0
+    return ModelClaim(verdict, epoch, errors, None, row["through_seq"], row["system_prompt"], row["memory_text"])
+
+
+async def count_error(tx: Connection, call: ModelCall, epoch: int, event: NewEvent) -> None:
+    """Count a provider error that will be tried again, and tell the readers."""
+    await tx.execute(
+        "UPDATE model_calls SET errors = errors + 1 WHERE turn_id = $1 AND call_id = $2 AND epoch = $3",
+        call.address.turn_id,
+        call.call_id,
+        epoch,
+    )
+    await write(tx, call.address, [event])
 
 
 @dataclass(frozen=True, slots=True)

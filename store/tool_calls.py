@@ -45,11 +45,13 @@ class Locked:
     approval: Covering | None
     user_id: str
     now: datetime
+    errors: int
+    """Failed tries of the attempts before; a worker's death is none."""
 
 
 _LOCK = """
 SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopped, t.user_id, t.tenant_id,
-  c.state, c.effect, c.epoch, c.run_id, c.attempt, c.first_sent_at, c.tool, c.tool_version, c.args, c.key,
+  c.state, c.effect, c.errors, c.epoch, c.run_id, c.attempt, c.first_sent_at, c.tool, c.tool_version, c.args, c.key,
   c.provider_call_id, c.outcome, clock_timestamp() AS now,
   a.id AS approval_id, a.status AS approval_status, a.tool_version AS approved_version, a.args AS frozen_args,
   a.digest AS approved_digest, a.nonce, a.decision
@@ -100,6 +102,7 @@ async def lock(tx: Connection, call: ToolCall, key_ttl_seconds: float | None) ->
         approval,
         str(r["user_id"]),
         r["now"],
+        r["errors"],
     )
 
 
@@ -138,10 +141,20 @@ async def still_owned(tx: Connection, call: ToolCall, epoch: int) -> bool:
     )
 
 
-async def release(tx: Connection, call: ToolCall, epoch: int) -> None:
-    """Give a reservation back: nothing was sent."""
+async def count_error(tx: Connection, call: ToolCall, epoch: int) -> None:
+    """Count a try that failed and will be made again; the reservation stands."""
     await tx.execute(
-        "WITH freed AS (UPDATE tool_calls SET state = 'planned', first_sent_at = NULL "
+        "UPDATE tool_calls SET errors = errors + 1 WHERE turn_id = $1 AND call_id = $2 AND epoch = $3",
+        call.address.turn_id,
+        call.ask.call_id,
+        epoch,
+    )
+
+
+async def release(tx: Connection, call: ToolCall, epoch: int) -> None:
+    """Give a reservation back: nothing was sent. Counts as a try that failed."""
+    await tx.execute(
+        "WITH freed AS (UPDATE tool_calls SET state = 'planned', first_sent_at = NULL, errors = errors + 1 "
         "WHERE turn_id = $1 AND call_id = $2 AND epoch = $3 AND state = 'reserved' RETURNING turn_id, call_id) "
         "UPDATE approvals a SET status = CASE WHEN a.decision ? 'args' THEN 'edited' ELSE 'approved' END, "
         "version = version + 1 FROM freed f WHERE a.turn_id = f.turn_id AND a.call_id = f.call_id "

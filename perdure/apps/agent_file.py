@@ -41,15 +41,17 @@ def read_agent(path: Path, tools: Collection[str], engine: Engine) -> tuple[Agen
             problems += script
             value["script"] = None
     problems += _script_problems(value.get("script"), script_file, script_place, engine)
+    problems += _unknown_names(value, file, tools, engine)
+    definition = None
     try:
         definition = AgentDefinition.model_validate(value)
     except ValidationError as error:
         mistakes = error.errors(include_url=False, include_input=False)
         # Unknown fields have been told already, with the nearest known name.
-        return None, problems + _told([each for each in mistakes if each["type"] != "extra_forbidden"], file, ())
-    problems += _unknown_names(definition, file, tools, engine)
-    if not _storable(definition):
+        problems += _told([each for each in mistakes if each["type"] != "extra_forbidden"], file, ())
+    if definition is not None and not _storable(definition):
         problems.append(file.problem((), "holds a NUL or a number that is not finite, which cannot be stored"))
+    problems.sort(key=lambda problem: (problem.file != path, problem.line or 0))
     return (None, problems) if problems else (definition, [])
 
 
@@ -105,16 +107,17 @@ def _storable(definition: AgentDefinition) -> bool:
 
 
 def _unknown_names(
-    definition: AgentDefinition, file: YamlFile, tools: Collection[str], engine: Engine
+    value: Mapping[str, Any], file: YamlFile, tools: Collection[str], engine: Engine
 ) -> list[AppProblem]:
     known = {*tools, *engine.core_tools}
+    named = value.get("tools")
     problems = [
         file.problem(("tools", index), f"unknown tool {name!r}{did_you_mean(name, known)}")
-        for index, name in enumerate(definition.tools)
-        if name not in known
+        for index, name in enumerate(named if isinstance(named, list) else [])
+        if isinstance(name, str) and name not in known
     ]
-    topologies = engine.topologies
-    if topologies is not None and definition.topology not in topologies:
-        hint = did_you_mean(definition.topology, topologies)
-        problems.append(file.problem(("topology",), f"unknown topology {definition.topology!r}{hint}"))
+    topology = value.get("topology")
+    if engine.topologies is not None and isinstance(topology, str) and topology not in engine.topologies:
+        hint = did_you_mean(topology, engine.topologies)
+        problems.append(file.problem(("topology",), f"unknown topology {topology!r}{hint}"))
     return problems

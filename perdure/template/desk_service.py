@@ -3,6 +3,8 @@
 import json
 import os
 import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,13 @@ DATABASE = Path(os.environ.get("PERDURE_COMPANION_HOME", ".")) / "tickets.db"
 TABLE = "CREATE TABLE IF NOT EXISTS tickets (number INTEGER PRIMARY KEY, title TEXT NOT NULL, key TEXT UNIQUE)"
 
 
-def connect() -> sqlite3.Connection:
-    """A connection of one request; a commit is safe on disk."""
+@contextmanager
+def connected() -> Iterator[sqlite3.Connection]:
+    """A connection for one request; at its end everything is safe on disk."""
     connection = sqlite3.connect(DATABASE, timeout=10)
     connection.row_factory = sqlite3.Row
-    return connection
+    with closing(connection), connection:
+        yield connection
 
 
 class Desk(BaseHTTPRequestHandler):
@@ -30,7 +34,7 @@ class Desk(BaseHTTPRequestHandler):
         if address.path != "/tickets":
             return self.answer(404, {"error": "no such page"})
         words = parse_qs(address.query).get("words", [""])[0]
-        with connect() as connection:
+        with connected() as connection:
             rows = connection.execute(
                 "SELECT number, title FROM tickets WHERE title LIKE '%' || ? || '%' ORDER BY number", (words,)
             ).fetchall()
@@ -43,7 +47,7 @@ class Desk(BaseHTTPRequestHandler):
         except (ValueError, KeyError, TypeError, AttributeError):
             return self.answer(422, {"error": "send a title"})
         key = self.headers.get("Idempotency-Key")
-        with connect() as connection:
+        with connected() as connection:
             connection.execute("INSERT OR IGNORE INTO tickets (title, key) VALUES (?, ?)", (title, key))
             row = connection.execute(
                 "SELECT number, title FROM tickets WHERE key = ? OR (? IS NULL AND number = last_insert_rowid())",
@@ -64,7 +68,7 @@ class Desk(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    with connect() as first:
+    with connected() as first:
         first.execute("PRAGMA journal_mode=WAL")
         first.execute(TABLE)
     ThreadingHTTPServer(("127.0.0.1", int(os.environ["DESK_PORT"])), Desk).serve_forever()

@@ -130,7 +130,7 @@ async def test_hurry_cuts_the_drain_short(tmp_path: Path) -> None:
 
 async def test_the_terminal_gets_only_telling_lines_and_the_log_gets_all(tmp_path: Path) -> None:
     out = io.StringIO()
-    script = "echo 'WARNING early'; touch ready; sleep 0.3; echo chatter; echo 'WARNING late'; exec sleep 60"
+    script = "echo 'WARNING early'; sleep 0.3; touch ready; sleep 0.3; echo chatter; echo 'WARNING late'; exec sleep 60"
     noisy = child(tmp_path, script, out, shows=re.compile("WARNING"))
     await noisy.start()
     await until(lambda: "WARNING late" in out.getvalue())

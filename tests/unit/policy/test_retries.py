@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from contracts.activities import RetryClass
-from policy.retries import NO_CAP, NUMBERS
+from policy.retries import ATTEMPTS, NO_CAP, NUMBERS
 
 
 def test_every_retry_class_has_numbers() -> None:
@@ -29,8 +29,8 @@ def test_the_waits_grow_to_their_limit(retry: RetryClass, waits: list[float]) ->
 
 def test_only_what_waits_for_postgres_tries_without_end() -> None:
     assert {retry: NUMBERS[retry].maximum_attempts for retry in RetryClass} == {
-        RetryClass.PROVIDER: 4,
-        RetryClass.TOOL: 5,
+        RetryClass.PROVIDER: ATTEMPTS,
+        RetryClass.TOOL: ATTEMPTS,
         RetryClass.UNTIL_BACK: NO_CAP,
     }
 

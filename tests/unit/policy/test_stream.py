@@ -122,7 +122,7 @@ class Client:
     last_id: str | None = None
     seq: int = 0
     texts: dict[CallKey, str] = field(default_factory=dict)
-    begun: set[CallKey] = field(default_factory=set)
+    begun: dict[CallKey, int] = field(default_factory=dict)
     ended: set[CallKey] = field(default_factory=set)
     state: ReaderState | None = None
 
@@ -232,25 +232,40 @@ class StreamMachine(RuleBasedStateMachine):
     def the_stream_is_trimmed(self, kept: int) -> None:
         self.live.trim(kept)
 
+    @precondition(lambda self: self.open_calls())
+    @rule(who=st.integers(0, 1), lost=st.booleans())
+    def valkey_is_away_while_a_call_ends(self, who: int, lost: bool) -> None:
+        self.speak(pick=0, text="ab", lost=int(lost))
+        self.settle(pick=0, with_text=True)
+        self.read(who, cut=2, events=3, entries=3, lag=0, tokens_only=False, away=True)
+
     # Readers
 
     @rule(
-        who=st.integers(0, 1), cut=st.integers(0, 8), events=st.integers(1, 4), entries=st.integers(1, 4),
-        lag=st.integers(0, 2), tokens_only=st.booleans(), degraded=st.integers(0, 7),
+        who=st.integers(0, 1), cut=st.integers(0, 6), events=st.integers(1, 4), entries=st.integers(1, 4),
+        lag=st.integers(0, 2), tokens_only=st.booleans(), away=st.booleans(),
     )  # fmt: skip
-    def read(self, who: int, cut: int, events: int, entries: int, lag: int, tokens_only: bool, degraded: int) -> None:
+    def read(self, who: int, cut: int, events: int, entries: int, lag: int, tokens_only: bool, away: bool) -> None:
         client = self.clients[who]
-        state = client.state or self.resume(client)
+        state = client.state or self.resume(client, away=away)
         batch_of_events = [] if tokens_only else [e for e in self.log if e.seq > state.cursor.seq][:events]
         for _ in range(lag):  # between the two reads
             if self.open_calls():
                 self.say(self.open_calls()[0], self.open_calls()[0].attempt, "l", arrives=True)
-        batch = TokenBatch(None) if degraded == 0 else self.live.tokens(state.epoch, state.entry_id, entries)
+        batch = TokenBatch(None) if away else self.live.tokens(state.epoch, state.entry_id, entries)
         frames, client.state = self.merge(state, batch_of_events, batch)
         if cut < 4:  # the connection broke after so many frames
             frames, client.state = frames[:cut], None
         for frame in frames:
             self.receive(client, frame)
+
+    @rule(who=st.integers(0, 1))
+    def read_on(self, who: int) -> None:
+        self.read(who, cut=9, events=3, entries=3, lag=0, tokens_only=False, away=False)
+
+    @rule(who=st.integers(0, 1), cut=st.integers(1, 3))
+    def read_and_break_off(self, who: int, cut: int) -> None:
+        self.read(who, cut=cut, events=3, entries=3, lag=0, tokens_only=False, away=False)
 
     @rule(who=st.integers(0, 1))
     def comes_back_with_a_bare_number(self, who: int) -> None:
@@ -271,7 +286,7 @@ class StreamMachine(RuleBasedStateMachine):
         merged = merge(state.with_closed(over), events, batch)
         return list(merged.frames), merged.state
 
-    def resume(self, client: Client) -> ReaderState:
+    def resume(self, client: Client, *, away: bool = False) -> ReaderState:
         cursor = parse_cursor(client.last_id) if client.last_id else Cursor()
         assert cursor is not None
         seen = [e for e in self.log if e.seq <= cursor.seq]
@@ -282,13 +297,14 @@ class StreamMachine(RuleBasedStateMachine):
             if e.kind == "generation.start" and e.turn_id not in ended and e.key not in complete_keys:
                 attempts[e.key] = int(str(e.data["attempt"]))
         open_calls = [OpenCall(key, attempt) for key, attempt in attempts.items()]
-        return resumed(cursor, open_calls, self.live.marks(cursor, list(attempts)))
+        return resumed(cursor, open_calls, {} if away else self.live.marks(cursor, list(attempts)))
 
     def receive(self, client: Client, frame: Frame) -> None:
         client.last_id = frame.id
         key = (frame.turn_id, str(frame.data.get("call_id") or ""))
         if frame.kind == "token":
             assert key in client.begun and key not in client.ended, "a token outside of its call"
+            assert int(str(frame.data["attempt"])) >= client.begun[key], "a token of an attempt that was replaced"
             stored = self.calls[key].stored if frame.stored_message_id else None
             client.texts[key] = client.texts.get(key, "") + (stored or str(frame.data["text"]))
             versions = [*self.calls[key].said.values(), self.calls[key].stored or ""]
@@ -300,7 +316,7 @@ class StreamMachine(RuleBasedStateMachine):
         assert frame.data["seq"] == client.seq + 1, "a durable event was lost or repeated"
         client.seq += 1
         if frame.kind == "generation.start":
-            client.begun.add(key)
+            client.begun[key] = int(str(frame.data["attempt"]))
         elif frame.kind == "generation.complete":
             client.ended.add(key)
             assert client.texts.get(key, "") == self.calls[key].stored
@@ -323,5 +339,5 @@ class StreamMachine(RuleBasedStateMachine):
             assert client.seq == len(self.log), "a reader got stuck"
 
 
-StreamMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+StreamMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
 test_any_reader_sees_one_clean_text = StreamMachine.TestCase

@@ -1,21 +1,33 @@
-"""Heartbeats: a killed worker is noticed when they stop."""
+"""What surrounds every activity: heartbeats while it runs, and errors made fit for a history when it fails."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import asyncpg
 from temporalio import activity
+
+from activities.boundary import store_error, to_temporal
+from contracts.errors import PerdureError
 
 BEAT_SECONDS = 0.8
 """Under a second, so that a cancellation reaches the activity about as fast; a short activity never beats."""
 
 
 @asynccontextmanager
-async def beating() -> AsyncIterator[None]:
-    """Beat for as long as the block runs."""
+async def edge() -> AsyncIterator[None]:
+    """Beat for as long as the block runs; a killed worker is noticed when the beats stop.
+
+    Our own errors and the database's leave as Temporal's, without the vendor's text: it may quote rows, and Temporal
+    would store it.
+    """
     beats = asyncio.create_task(_beat())
     try:
         yield
+    except PerdureError as error:
+        raise to_temporal(error) from None
+    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        raise to_temporal(store_error(error)) from None
     finally:
         beats.cancel()
 
