@@ -55,7 +55,7 @@ class CompiledTopology:
             raise InvariantBroken("unknown_entry", f"Topology `{self.topology.name}` has no entry `{entry}`.")
         run = Run(entry, ports, self.topology.state.resumed(state))
         try:
-            with tracing_context(enabled=False):
+            with tracing_context(enabled=False, parent=False):
                 final = dict(await self.drive(run))
         except StepsExhausted as stop:
             return dict(run.state) | {"status": Outcome.LIMITED.value, "error": stop.problem()}

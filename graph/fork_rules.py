@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from graph.faults import Fault
 from graph.paths import Branch, branches_of, forks_of, sources_of, targets_of
-from graph.spec import Fork, Join, Switch, Topology
+from graph.spec import Edge, Fork, Join, Switch, Topology
 
 
 def fork_faults(topology: Topology) -> Iterator[Fault]:
@@ -98,8 +98,14 @@ def _inside(topology: Topology, branches: Sequence[Branch]) -> Iterator[Fault]:
     for edge in topology.edges:
         if all(source in inside for source in sources_of(edge)):
             continue
-        heads = [head for fork in forks_of([edge]) for head in fork.heads]
-        for target in targets_of(edge):
-            if target in inside and target not in heads:
+        for target in _single_targets(edge):
+            if target in inside:
                 source = "+".join(sources_of(edge))
                 yield Fault("entered_from_outside", target, f"is inside a fork but is reached from {source}")
+
+
+def _single_targets(edge: Edge) -> Sequence[str]:
+    """Where an edge leads without forking."""
+    if isinstance(edge, Switch):
+        return [way for way in edge.targets.values() if not isinstance(way, Fork)]
+    return [] if isinstance(edge, Fork) else [edge.target]

@@ -48,14 +48,15 @@ class ToolContext:
     idempotency_key: str
     """The same at every attempt of this call, and of no other call."""
     deadline: datetime
-    """Nothing may be sent after this moment: somebody else may own the call by then."""
+    """Nothing may be sent after this moment, by this machine's clock: somebody else may own the call by then."""
     http: httpx.AsyncClient = field(repr=False)
     state: Mapping[str, JsonValue] = field(default_factory=dict)
     """The state fields that the card wants (S0-48), and no other."""
     transaction: Transaction | None = field(default=None, repr=False)
     """For `local` tools only."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Values of the credentials that the card names; read them by `secret`."""
+    """Values of the credentials that the card names; read them by `secret`. A worker takes the credential `x_y` from
+    PERDURE_SECRET_X_Y."""
 
     def secret(self, name: str) -> str:
         """The value of the credential `name`.
@@ -84,7 +85,8 @@ class ToolContext:
         A `keyed` tool's request carries `Idempotency-Key`. Redirects are not followed and nothing is retried here.
         `refusals` are statuses by which this target says a definite no, whatever the table in targets.py makes of them.
 
-        Raises: ToolRefused, ToolUnavailable; httpx's own exceptions where it may have happened (table in targets.py).
+        Raises: ToolRefused, ToolUnavailable; TimeoutError and httpx's own exceptions where it may have happened (table
+        in targets.py).
         """
         left = (self.deadline - datetime.now(UTC)).total_seconds()
         if left <= 0:

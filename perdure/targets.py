@@ -8,7 +8,8 @@ The question is always the same: may it have happened? By the tool's effect clas
 | no connection: refused, no such host, TLS, time-out, no slot  | unavailable | unavailable | unavailable |
 | an address that no client can use                             | refused     | refused     | refused     |
 | the call's deadline passed before anything was sent           | unavailable | unavailable | unavailable |
-| time-out, reset or garbage after the request may have gone    | unavailable | ambiguous   | ambiguous   |
+| no answer before the deadline                                 | ambiguous   | ambiguous   | ambiguous   |
+| reset or garbage after the request may have gone              | unavailable | ambiguous   | ambiguous   |
 | 3xx (redirects are not followed)                              | refused     | ambiguous   | ambiguous   |
 | 408                                                           | unavailable | ambiguous   | ambiguous   |
 | 409                                                           | refused     | ambiguous   | refused     |
@@ -18,10 +19,10 @@ The question is always the same: may it have happened? By the tool's effect clas
 | any other 5xx, 503 without Retry-After                        | unavailable | ambiguous   | ambiguous   |
 
 unavailable = ToolUnavailable, with the wait that Retry-After names; refused = ToolRefused; ambiguous = httpx's own
-exception. Where the rows differ, this is why:
+exception, or TimeoutError at the deadline. Where the rows differ, this is why:
 
-- A read changes nothing, so nothing can have happened: it may always be made again. A `local` tool's effect is in our
-  Postgres; what it asks over HTTP must be a read.
+- A read changes nothing, so it may be made again; at its deadline it was given its time, and is not. A `local` tool's
+  effect is in our Postgres; what it asks over HTTP must be a read.
 - 3xx after a write is as often "done, look there" as "not here".
 - 409 to a request with an idempotency key is how targets say that the first request with it still runs. A target that
   means a plain conflict by it is told so by `refusals={409}`.
@@ -45,6 +46,7 @@ from perdure.outcomes import ToolRefused, ToolUnavailable
 _MOST_WAIT_SECONDS = 3600.0
 _REASON_CHARACTERS = 300
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
+_TIME_IS_UP = (httpx.ReadTimeout, httpx.WriteTimeout)
 _NO_ADDRESS = (httpx.InvalidURL, httpx.UnsupportedProtocol)
 
 
@@ -88,7 +90,8 @@ def meaning_of_failure(effect: EffectClass, error: Exception) -> Meaning:
         return Meaning.UNAVAILABLE
     if isinstance(error, _NO_ADDRESS):
         return Meaning.REFUSED
-    return Meaning.UNAVAILABLE if effect in (EffectClass.READ, EffectClass.LOCAL) else Meaning.AMBIGUOUS
+    changes_nothing = effect in (EffectClass.READ, EffectClass.LOCAL)
+    return Meaning.UNAVAILABLE if changes_nothing and not isinstance(error, _TIME_IS_UP) else Meaning.AMBIGUOUS
 
 
 def answer_or_raise(effect: EffectClass, response: httpx.Response, refusals: Collection[int]) -> httpx.Response:
@@ -111,15 +114,17 @@ def answer_or_raise(effect: EffectClass, response: httpx.Response, refusals: Col
 
 
 def raise_failure(effect: EffectClass, host: str, error: Exception) -> None:
-    """Raise what a failed request means; return where it is ambiguous, so that the caller lets `error` go on.
+    """Raise what a failed request means; return where the caller lets `error` go on.
 
-    Raises: ToolRefused, ToolUnavailable.
+    Raises: ToolRefused, ToolUnavailable, TimeoutError at the deadline.
     """
     meaning = meaning_of_failure(effect, error)
     if meaning is Meaning.REFUSED:
         raise ToolRefused(f"the tool's address cannot be used: {error}") from error
     if meaning is Meaning.UNAVAILABLE:
         raise ToolUnavailable(f"{host} could not be reached ({type(error).__name__})") from error
+    if isinstance(error, _TIME_IS_UP):
+        raise TimeoutError(f"{host} did not answer in time") from error
 
 
 def retry_after_seconds(response: httpx.Response) -> float | None:

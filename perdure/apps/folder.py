@@ -60,7 +60,7 @@ def find_apps(extra: Sequence[Path] = (), engine: Engine | None = None) -> list[
 
 def load_app(folder: Path, engine: Engine | None = None) -> App:
     """The app in `folder`. Never raises for what is in it: mistakes are in `problems`."""
-    engine = engine or Engine()
+    folder, engine = folder.absolute(), engine or Engine()
     name, title, problems = _read_app_file(folder)
     if not (folder / "agents").is_dir():
         problems.append(AppProblem(folder, None, "is not an app folder: it has no agents/"))

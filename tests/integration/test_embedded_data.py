@@ -76,11 +76,6 @@ async def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
         await asyncio.sleep(0.02)
 
 
-async def worker_run(client: Client, during: Callable[[], Any]) -> Any:
-    async with Worker(client, task_queue="q", workflows=[Waits], workflow_runner=UnsandboxedWorkflowRunner()):
-        return await during()
-
-
 def of(parts: DataParts) -> tuple[str, str, str]:
     assert parts.postgres is not None and parts.redis_url is not None and parts.temporal is not None
     return parts.postgres.admin, parts.redis_url, parts.temporal.address
@@ -94,7 +89,7 @@ async def test_all_data_survives_kill_9_of_every_process_at_once(tmp_path: Path)
         redis = Redis.from_url(redis_url)
         client = await Client.connect(temporal)
         attributes = TypedSearchAttributes([SearchAttributePair(STATUS, "waiting")])
-        handle = await client.start_workflow(Waits.run, id="w", task_queue="q", search_attributes=attributes)
+        await client.start_workflow(Waits.run, id="w", task_queue="q", search_attributes=attributes)
 
         for number in range(20):
             await connection.execute("insert into kept values ($1)", number)
@@ -127,11 +122,11 @@ async def test_all_data_survives_kill_9_of_every_process_at_once(tmp_path: Path)
         assert await redis.get("kept") == b"yes"
         await redis.aclose()
 
-        async def go_on() -> str:
+        client = await Client.connect(temporal)
+        handle = client.get_workflow_handle_for(Waits.run, "w")
+        async with Worker(client, task_queue="q", workflows=[Waits], workflow_runner=UnsandboxedWorkflowRunner()):
             await handle.signal(Waits.go)
-            return await handle.result(rpc_timeout=timedelta(seconds=10))
-
-        assert await worker_run(client, go_on) == "went on"
+            assert await handle.result(rpc_timeout=timedelta(seconds=10)) == "went on"
 
     # The folder outlives the stack: the same addresses, the same data, after an orderly stop as well.
     async with embedded(tmp_path / "home") as parts:
@@ -180,7 +175,7 @@ async def test_a_folder_with_a_strange_name_holds_all_data_itself(tmp_path: Path
         assert set(parts.pids()) == {"postgres", "valkey", "temporal"}
     assert (home / "temporal.db").stat().st_size > 0
     assert (home / "valkey" / "appendonlydir").is_dir()
-    assert os.listdir(tmp_path) == [home.name]
+    assert [entry.name for entry in os.scandir(tmp_path)] == [home.name]
 
 
 async def test_only_the_parts_that_are_asked_for_are_started_and_overrides_do_not_count(tmp_path: Path) -> None:

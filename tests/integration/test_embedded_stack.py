@@ -18,7 +18,7 @@ import httpx
 import psutil
 import pytest
 
-from local.ports import HOST, PortBook
+from local.ports import HOST
 from local.roster import alive
 
 ROOT = Path(__file__).parents[2]
@@ -195,6 +195,22 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
 Start = Callable[..., Any]
 
 
+@pytest.fixture
+async def replaced(tmp_path: Path) -> AsyncIterator[dict[str, str]]:
+    """An environment that replaces all three data parts by ports that answer: for what does not concern data."""
+    servers = [await asyncio.start_server(lambda _reader, writer: writer.close(), HOST, 0) for _ in range(3)]
+    ports = [server.sockets[0].getsockname()[1] for server in servers]
+    yield {
+        "DATABASE_URL": f"postgresql://u:p@{HOST}:{ports[0]}/d",
+        "REDIS_URL": f"redis://{HOST}:{ports[1]}/0",
+        "TEMPORAL_ADDRESS": f"{HOST}:{ports[2]}",
+        "TEMPORAL_NAMESPACE": "elsewhere",
+    }
+    for server in servers:
+        server.close()
+        await server.wait_closed()
+
+
 async def test_a_stack_comes_up_says_where_it_is_and_stops_in_order(start: Start) -> None:
     stack: Stack = await start()
     run = await stack.up()
@@ -252,10 +268,12 @@ async def test_a_killed_process_is_back_at_once_and_run_json_names_the_new_one(s
     assert {name: value for name, value in stack.run().items() if name not in ("pids", "ready")} == before
 
 
-async def test_a_second_stack_on_the_same_folder_is_told_where_the_first_one_is(start: Start) -> None:
-    first: Stack = await start()
+async def test_a_second_stack_on_the_same_folder_is_told_where_the_first_one_is(
+    start: Start, replaced: dict[str, str]
+) -> None:
+    first: Stack = await start(**replaced)
     run = await first.up()
-    code, out, said = await (await start()).ended()
+    code, out, said = await (await start(**replaced)).ended()
     assert code == 2
     assert out == ""
     assert run["api"] in said
@@ -278,9 +296,11 @@ async def test_after_kill_9_of_the_supervisor_nothing_is_left_and_the_next_start
     assert {name: again[name] for name in addresses} == {name: run[name] for name in addresses}
 
 
-async def test_what_outlived_its_supervisor_is_cleared_away_by_the_next_start(start: Start) -> None:
+async def test_what_outlived_its_supervisor_is_cleared_away_by_the_next_start(
+    start: Start, replaced: dict[str, str]
+) -> None:
     """As on a system whose kernel does not end children with their parent: the record alone must do."""
-    first: Stack = await start()
+    first: Stack = await start(**replaced)
     await first.up()
     outlived = await asyncio.create_subprocess_exec("sleep", "60")
     listed = json.loads((first.home / "children.json").read_text())
@@ -290,14 +310,14 @@ async def test_what_outlived_its_supervisor_is_cleared_away_by_the_next_start(st
         {"role": "worker-x", "pid": outlived.pid, "signal": 9, "started_at": psutil.Process(outlived.pid).create_time()}
     )
     (first.home / "children.json").write_text(json.dumps(listed))
-    second: Stack = await start()
+    second: Stack = await start(**replaced)
     assert await asyncio.wait_for(outlived.wait(), 10) == -9
     await until(lambda: "cleared away" in second.out)
     assert "worker-x" in second.out
 
 
-async def test_a_second_ctrl_c_kills_what_is_still_draining(start: Start) -> None:
-    stack: Stack = await start(DRAIN="25")
+async def test_a_second_ctrl_c_kills_what_is_still_draining(start: Start, replaced: dict[str, str]) -> None:
+    stack: Stack = await start(DRAIN="25", **replaced)
     run = await stack.up()
     stack.process.send_signal(signal.SIGINT)
     await asyncio.sleep(0.3)
@@ -343,31 +363,31 @@ async def test_a_foreign_cluster_is_one_clear_line_and_is_left_as_it_was(start: 
     assert [path.name for path in cluster.iterdir()] == ["PG_VERSION"]
 
 
-async def test_a_failing_prepare_step_ends_the_start_with_its_last_words(start: Start, tmp_path: Path) -> None:
-    stack: Stack = await start(BREAK_PREPARE="1")
+async def test_a_failing_prepare_step_ends_the_start_with_its_last_words(
+    start: Start, replaced: dict[str, str], tmp_path: Path
+) -> None:
+    stack: Stack = await start(BREAK_PREPARE="1", **replaced)
     code, _, said = await stack.ended()
     assert code == 1
     assert said.startswith("prepare failed (exited with 7): relation does not exist (log: ")
     assert json.loads((tmp_path / "home" / "children.json").read_text()) == []
 
 
-async def test_each_part_can_be_replaced_and_is_then_not_started(start: Start, tmp_path: Path) -> None:
-    book = PortBook(tmp_path / "other.json")
-    ports = [book.take(name) for name in "abc"]
-    servers = [await asyncio.start_server(lambda _r, w: w.close(), HOST, port) for port in ports]
-    stack: Stack = await start(
-        DATABASE_URL=f"postgresql://u:p@{HOST}:{ports[0]}/d",
-        REDIS_URL=f"redis://{HOST}:{ports[1]}/0",
-        TEMPORAL_ADDRESS=f"{HOST}:{ports[2]}",
-        TEMPORAL_NAMESPACE="elsewhere",
-    )
+async def test_each_part_can_be_replaced_and_is_then_not_started(start: Start, replaced: dict[str, str]) -> None:
+    stack: Stack = await start(**replaced)
     run = await stack.up()
-    for server in servers:
-        server.close()
-        await server.wait_closed()
     assert set(run["pids"]) == {"payments", "api", "worker-turns", "worker-llm", "worker-relay"}
-    assert run["postgres"] == f"postgresql://u:p@{HOST}:{ports[0]}/d"
-    assert run["redis"] == f"redis://{HOST}:{ports[1]}/0"
-    assert run["temporal"] == f"{HOST}:{ports[2]}"
+    assert (run["postgres"], run["redis"]) == (replaced["DATABASE_URL"], replaced["REDIS_URL"])
+    assert run["temporal"] == replaced["TEMPORAL_ADDRESS"]
     assert json.loads((stack.home / "worker-llm-saw.json").read_text())["TEMPORAL_NAMESPACE"] == "elsewhere"
-    assert not (stack.home / "pg").exists()
+    for part in ("pg", "valkey", "temporal.db"):
+        assert not (stack.home / part).exists()
+
+
+async def test_a_replaced_part_that_does_not_answer_ends_the_start_with_one_line(
+    start: Start, replaced: dict[str, str]
+) -> None:
+    nowhere = free_port()
+    code, _, said = await (await start(**{**replaced, "REDIS_URL": f"redis://:hush@{HOST}:{nowhere}/0"})).ended()
+    assert code == 1
+    assert said == f"REDIS_URL names {HOST}:{nowhere}, where nothing answers; start that server or correct REDIS_URL\n"

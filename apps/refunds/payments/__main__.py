@@ -1,7 +1,8 @@
 """Run the payments service: `python -m apps.refunds.payments --port N --db FILE`.
 
 As a companion of the embedded stack it is told its port by PAYMENTS_PORT and its folder by PERDURE_COMPANION_HOME.
-The credential is PAYMENTS_TOKEN; without it, one is made at random and kept in the file `token` beside the database.
+The credential is PERDURE_SECRET_PAYMENTS_TOKEN, the variable from which the tools' worker takes it; without it, one is
+made at random and kept in the file `token` beside the database.
 """
 
 import argparse
@@ -29,9 +30,8 @@ def main() -> int:
         parser.error("give --port and --db, or PAYMENTS_PORT and PERDURE_COMPANION_HOME")
     logging.basicConfig(format="%(message)s", stream=sys.stdout)
     logging.getLogger("payments").setLevel(logging.INFO)
-    app = build(
-        Ledger(chosen.db), Faults(), os.environ.get("PAYMENTS_TOKEN") or _kept_token(chosen.db.parent / "token")
-    )
+    token = os.environ.get("PERDURE_SECRET_PAYMENTS_TOKEN") or _kept_token(chosen.db.parent / "token")
+    app = build(Ledger(chosen.db), Faults(), token)
     server = uvicorn.Server(
         uvicorn.Config(
             app,

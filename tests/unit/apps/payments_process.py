@@ -38,7 +38,7 @@ class PaymentsProcess:
         self._process = subprocess.Popen(
             [*command, "--db", str(self.folder / "payments.db")],
             cwd=ROOT,
-            env={**os.environ, "PAYMENTS_TOKEN": TOKEN},
+            env={**os.environ, "PERDURE_SECRET_PAYMENTS_TOKEN": TOKEN},
             stdout=subprocess.DEVNULL,
         )
         wait_until_healthy(self.url, self._process)

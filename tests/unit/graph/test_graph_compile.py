@@ -347,6 +347,8 @@ async def test_many_branches_start_and_merge_in_the_order_of_the_topology() -> N
     """Python draws a new hash seed for every test run: an order taken from a set would show here."""
     heads = ("quince", "apple", "zebra", "mango", "kiwi", "fig")
     edges = (Fork("a", tuple(sorted(heads))), Join(tuple(sorted(heads)), "d"), Goto("d", END))
-    state, ports = await run(sketch(" ".join(["a", *heads, "d"]), *edges), {head: [{"trail": [head]}] for head in heads})
+    state, ports = await run(
+        sketch(" ".join(["a", *heads, "d"]), *edges), {head: [{"trail": [head]}] for head in heads}
+    )
     assert ports.recorded.trace() == ["a", *heads, "d"]
     assert state["trail"] == list(heads)

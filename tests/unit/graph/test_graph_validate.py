@@ -188,6 +188,11 @@ FAULTS: tuple[tuple[str, str, Topology], ...] = (
     ),
     ("entered_from_outside", "b", sketch("x a b c d", switch("x", "a", "b"), *FORKED)),
     (
+        "entered_from_outside",
+        "b",
+        sketch("a b c d", switch("a", Fork("a", ("b", "c")), "b"), Join(("b", "c"), "d"), Goto("d", END)),
+    ),
+    (
         "other_state",
         "n",
         sketch("n", Goto("n", END), bodies={"n": Sub(replace(NESTED, state=StateSchema((Field("x"),))))}),

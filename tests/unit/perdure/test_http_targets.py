@@ -36,9 +36,8 @@ STATUSES = {
 FAILURES: dict[str, list[Exception]] = {
     "no connection": [httpx.ConnectError(""), httpx.ConnectTimeout(""), httpx.PoolTimeout(""), httpx.ProxyError("")],
     "an address that no client can use": [httpx.InvalidURL(""), httpx.UnsupportedProtocol("")],
-    "time-out, reset or garbage after the request may have gone": [
-        httpx.ReadTimeout(""),
-        httpx.WriteTimeout(""),
+    "no answer before the deadline": [httpx.ReadTimeout(""), httpx.WriteTimeout("")],
+    "reset or garbage after the request may have gone": [
         httpx.ReadError(""),
         httpx.WriteError(""),
         httpx.CloseError(""),
@@ -202,13 +201,21 @@ async def _elsewhere(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     await writer.drain()
 
 
-@pytest.mark.parametrize("talk", [_close, _reset, _garbage, _half_an_answer, _silence])
+@pytest.mark.parametrize("talk", [_close, _reset, _garbage, _half_an_answer])
 @pytest.mark.parametrize("effect", ["read", "keyed", "opaque"])
 async def test_a_request_that_may_have_gone_is_ambiguous_for_all_but_a_read(talk: Talk, effect: str) -> None:
     expected = ToolUnavailable if effect == "read" else httpx.TransportError
     async with target(talk) as (url, heads), new_client() as http:
         with pytest.raises(expected):
             await context(card(effect), http=http, seconds=0.5).send("POST", url, json={})
+    assert len(heads) == 1
+
+
+@pytest.mark.parametrize("effect", EffectClass)
+async def test_silence_until_the_deadline_is_ambiguous_and_a_read_was_given_its_time(effect: EffectClass) -> None:
+    async with target(_silence) as (url, heads), new_client() as http:
+        with pytest.raises(TimeoutError, match="did not answer in time"):
+            await context(card(effect), http=http, seconds=0.3).send("POST", url, json={})
     assert len(heads) == 1
 
 

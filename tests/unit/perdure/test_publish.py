@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from activities.toolbox.entities import CORE_ALWAYS, CORE_BY_NAME
 from contracts.agents import AgentDefinition
 from contracts.errors import InvariantBroken
-from perdure.apps import App, publish
+from perdure.apps import ALWAYS_OFFERED, App, Engine, publish
 from perdure.tools import tool
 from tests.unit.perdure.tool_contexts import card
 
@@ -47,6 +48,11 @@ def test_core_tools_come_first_and_none_comes_twice() -> None:
 def test_a_core_tool_that_changes_something_is_offered_only_where_it_is_named() -> None:
     assert "create_entity" not in names(app())
     assert names(app(tools=("create_entity",)))[-1] == "create_entity"
+
+
+def test_the_names_that_no_app_may_take_are_those_of_the_core_tools() -> None:
+    assert set(Engine().core_tools) == set(CORE_BY_NAME)
+    assert [tool.card.name for tool in CORE_ALWAYS] == list(ALWAYS_OFFERED)
 
 
 def test_an_agent_may_do_without_core_tools() -> None:

@@ -1,0 +1,163 @@
+"""The product writes of the hand-written stacks: the same tables, as few statements as a careful engineer needs.
+
+No ledger, no claims, no outbox: that is Perdure's own and not the product. Conversations are locked while a turn is
+started and while it ends, since there is one active turn each; everything runs under row-level security.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from bench.baselines import trace
+from bench.reference import AGENT, MESSAGE, Visitor
+from contracts.errors import CallerError
+from contracts.messages import Role
+from contracts.turns import Limits, Routing, TurnAddress, Usage
+from policy.text import estimated_tokens
+from store.database import Connection
+from store.ids import new_id
+from store.journal import NewEvent, NewMessage, write
+from store.model_calls import PlannedCall
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A turn that is stored."""
+
+    address: TurnAddress
+    agent_version: str
+
+
+async def begin(tx: Connection, visitor: Visitor, conversation_id: str) -> Begun:
+    """Lock the conversation, refuse a second active turn, write turn and message."""
+    row = await tx.fetchrow(
+        "SELECT c.active_turn_id, c.message_seq, a.version FROM conversations c JOIN agents a ON a.agent_id = $2 "
+        "WHERE c.id = $1 AND c.deleted_at IS NULL FOR UPDATE OF c",
+        conversation_id,
+        AGENT,
+    )
+    if row is None or row["active_turn_id"] is not None:
+        raise CallerError("conversation_busy", "no such conversation, or it has an open turn", status=409)
+    turn_id, message_id = new_id(), new_id()
+    await tx.execute(
+        "WITH active AS (UPDATE conversations SET active_turn_id = $1 WHERE id = $3) "
+        "INSERT INTO turns (id, tenant_id, conversation_id, user_id, agent_id, agent_version, topology, status, "
+        "routing, limits, message_id, through_seq) "
+        "VALUES ($1, $2, $3, $4, $5, $6, 'by_hand', 'accepted', $7, $8, $9, $10)",
+        turn_id,
+        visitor.tenant_id,
+        conversation_id,
+        visitor.user_id,
+        AGENT,
+        row["version"],
+        Routing.compact().model_dump(mode="json"),
+        Limits().model_dump(mode="json"),
+        message_id,
+        row["message_seq"],
+    )
+    address = TurnAddress(tenant_id=visitor.tenant_id, conversation_id=conversation_id, turn_id=turn_id)
+    message = NewMessage(message_id, Role.USER, MESSAGE, tokens=estimated_tokens(MESSAGE))
+    await write(tx, address, [NewEvent("ready", {"agent": AGENT})], [message])
+    return Begun(address, row["version"])
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What a turn starts from."""
+
+    user_text: str
+    user_name: str
+    user_role: str
+    working: dict[str, JsonValue]
+
+
+async def remember(tx: Connection, turn_id: str) -> Remembered:
+    """User, message and working memory, in one statement."""
+    row = await tx.fetchrow(
+        "SELECT m.content, u.name, u.display_name, u.roles, (SELECT jsonb_object_agg(w.field, w.value) "
+        "FROM working_memory w WHERE w.conversation_id = t.conversation_id AND w.expires_at > now()) AS working "
+        "FROM turns t JOIN messages m ON m.id = t.message_id JOIN users u ON u.id = t.user_id WHERE t.id = $1",
+        turn_id,
+    )
+    return Remembered(
+        row["content"],
+        row["display_name"] or row["name"],
+        row["roles"][0] if row["roles"] else "",
+        row["working"] or {},
+    )
+
+
+async def mark_running(tx: Connection, turn_id: str) -> None:
+    """With the first model call."""
+    await tx.execute("UPDATE turns SET status = 'running', started_at = now() WHERE id = $1", turn_id)
+
+
+_USED = """
+WITH used AS (
+  UPDATE turns SET input_tokens = input_tokens + $2, output_tokens = output_tokens + $3,
+    cached_tokens = cached_tokens + $4, cost_microusd = cost_microusd + $5, attempts = attempts + 1
+  WHERE id = $1 RETURNING tenant_id, conversation_id, agent_id
+)
+INSERT INTO tool_calls (tenant_id, turn_id, call_id, conversation_id, agent_id, key, tool, tool_version, effect,
+  provider_call_id, args, digest)
+SELECT used.tenant_id, $1, c.call_id, used.conversation_id, used.agent_id, c.key, c.tool, c.tool_version, c.effect,
+  c.provider_call_id, c.args, c.digest
+FROM used, jsonb_to_recordset($6) AS c(call_id text, key text, tool text, tool_version text, effect text,
+  provider_call_id text, args jsonb, digest text)
+"""
+
+
+async def answered(tx: Connection, turn_id: str, usage: Usage, calls: Sequence[PlannedCall]) -> None:
+    """What a model call used, and the tool calls that it asked for."""
+    await tx.execute(
+        _USED,
+        turn_id,
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.cached_tokens,
+        usage.cost_microusd,
+        [
+            {
+                "call_id": call.call_id,
+                "key": call.key,
+                "tool": call.tool,
+                "tool_version": call.tool_version,
+                "effect": call.effect,
+                "provider_call_id": call.provider_call_id,
+                "args": call.args,
+                "digest": call.digest,
+            }
+            for call in calls
+        ],
+    )
+
+
+async def tool_done(tx: Connection, turn_id: str, call_id: str, outcome: JsonValue) -> None:
+    """The result of a tool call."""
+    await tx.execute(
+        "UPDATE tool_calls SET state = 'done', outcome = $3, settled_at = now() WHERE turn_id = $1 AND call_id = $2",
+        turn_id,
+        call_id,
+        outcome,
+    )
+
+
+async def finish(
+    tx: Connection, address: TurnAddress, answer: str, said: str, messages: Sequence[NewMessage] = ()
+) -> None:
+    """End the turn, admit the next queued one, write the last messages and events."""
+    row = await tx.fetchrow(
+        "UPDATE turns SET status = 'completed', ended_at = clock_timestamp(), answer = $2 WHERE id = $1 RETURNING "
+        "input_tokens + output_tokens AS tokens, cost_microusd, "
+        "(extract(epoch FROM clock_timestamp() - created_at) * 1000)::bigint AS duration_ms",
+        address.turn_id,
+        answer,
+    )
+    await tx.execute(
+        "UPDATE conversations SET active_turn_id = (SELECT id FROM turns WHERE conversation_id = $1 "
+        "AND status = 'queued' ORDER BY created_at, id LIMIT 1) WHERE id = $1",
+        address.conversation_id,
+    )
+    last = trace.finished(address.turn_id, row["tokens"], row["cost_microusd"], row["duration_ms"], said)
+    await write(tx, address, last, messages)

@@ -1,0 +1,77 @@
+"""One model call as the hand-written stacks make it: streamed, its live tokens sent, its tool calls checked."""
+
+import time
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from activities.clients.provider import Complete, Provider, ProviderRequest, TextDelta
+from activities.planning import Planned, plan_calls
+from activities.speaking import Speaker
+from contracts.agents import PublishedAgent
+from contracts.errors import InvariantBroken
+from contracts.ids import model_call_id
+from contracts.model import ModelAsk, ModelCall
+from contracts.turns import TurnAddress, Usage
+from policy.prompt import WireMessage
+from store.live import LiveTokens
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """What the model said."""
+
+    call_id: str
+    text: str
+    usage: Usage
+    planned: Sequence[Planned]
+    first_token_seconds: float
+
+
+async def speak(
+    provider: Provider,
+    live: LiveTokens,
+    address: TurnAddress,
+    agent: PublishedAgent,
+    step: int,
+    messages: Sequence[WireMessage],
+) -> Spoken:
+    """Ask the model and send its words to the readers as they come."""
+    call_id = model_call_id(step)
+    tools = tuple(card.name for card in agent.cards)
+    request = ProviderRequest(
+        model=agent.definition.model,
+        messages=tuple(messages),
+        tools=tuple(
+            {
+                "type": "function",
+                "function": {"name": card.name, "description": card.description, "parameters": card.parameters},
+            }
+            for card in agent.cards
+        ),
+    )
+    speaker = Speaker(live, address, call_id, 1)
+    words: list[str] = []
+    first_token_seconds = 0.0
+    complete: Complete | None = None
+    began = time.monotonic()
+    async with aclosing(provider.stream(request)) as chunks:
+        async for chunk in chunks:
+            if isinstance(chunk, TextDelta):
+                first_token_seconds = first_token_seconds or time.monotonic() - began
+                words.append(chunk.text)
+                await speaker.say(chunk.text)
+            elif isinstance(chunk, Complete):
+                complete = chunk
+    await speaker.flush()
+    if complete is None:
+        raise InvariantBroken("model_cut_off", "the scripted model ended without its last chunk")
+    asked = ModelCall(
+        address=address,
+        call_id=call_id,
+        agent_id=agent.definition.id,
+        agent_version=agent.version,
+        ask=ModelAsk(messages=(), tools=tools),
+    )
+    planned = plan_calls(asked, agent, complete.tool_calls)
+    return Spoken(call_id, "".join(words), complete.usage, planned, first_token_seconds)

@@ -1,0 +1,47 @@
+"""The Python client of Perdure's API: idempotent starts, a resumable event stream, approvals.
+
+```python
+with Client("http://127.0.0.1:8080", token) as perdure:
+    conversation = perdure.conversations.create("refunds")
+    turn = perdure.turns.start(conversation.id, "Refund order 1042")
+    for event in perdure.turns.events(turn.turn_id):
+        ...
+```
+`AsyncClient` has the same names, to be awaited.
+"""
+
+from perdure.client.answers import (
+    Agent,
+    Answer,
+    Approval,
+    Conversation,
+    Decided,
+    Effect,
+    Message,
+    Page,
+    Topology,
+    Turn,
+    User,
+)
+from perdure.client.asynchronous import AsyncClient
+from perdure.client.errors import ApiError
+from perdure.client.sse import Event
+from perdure.client.sync import Client
+
+__all__ = [
+    "Agent",
+    "Answer",
+    "ApiError",
+    "Approval",
+    "AsyncClient",
+    "Client",
+    "Conversation",
+    "Decided",
+    "Effect",
+    "Event",
+    "Message",
+    "Page",
+    "Topology",
+    "Turn",
+    "User",
+]
