@@ -72,6 +72,8 @@ class Settings(BaseSettings):
     """The largest request body, 256 KiB; more is answered 413."""
     live_turns_per_user: int = Field(default=50, ge=1, alias="PERDURE_LIVE_TURNS_PER_USER")
     """Turns of one user that have not ended; one more is answered 429."""
+    pool_size: int = Field(default=12, ge=2, le=500, alias="PERDURE_POOL_SIZE")
+    """Postgres connections of one process."""
     queue_depth: int = Field(default=20, ge=0, alias="PERDURE_QUEUE_DEPTH")
     """Turns that may wait in one conversation (`on_busy: queue`); one more is answered 429."""
 

@@ -14,7 +14,6 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
 
-import httpx
 import structlog
 from temporalio.worker import Worker
 
@@ -29,6 +28,7 @@ from activities.tools import ToolActivities
 from activities.turns import TurnActivities
 from contracts.turns import Kind, Routing
 from perdure.apps import App, find_apps
+from perdure.targets import new_client
 from perdure.tools import Tool
 from relay.connect import connect
 from relay.deliver import Doorbell
@@ -104,11 +104,13 @@ async def _relay() -> int:
 
 
 async def _deps(settings: Settings, stack: AsyncExitStack) -> Deps:
-    db = await Database.connect(needed(settings.database_url, "DATABASE_URL"), application="perdure-worker")
+    db = await Database.connect(
+        needed(settings.database_url, "DATABASE_URL"), most=settings.pool_size, application="perdure-worker"
+    )
     stack.push_async_callback(db.close)
     valkey = Valkey.connect(needed(settings.redis_url, "REDIS_URL"))
     stack.push_async_callback(valkey.close)
-    http = await stack.enter_async_context(httpx.AsyncClient())
+    http = await stack.enter_async_context(new_client())
     doorbell = Doorbell(await connect(), db)
     toolbox = Toolbox(tools_of(find_apps(settings.apps)), secret, http)
     return Deps(db, LiveTokens(valkey), toolbox, Models(secret), doorbell)

@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from pydantic import JsonValue
 from temporalio import activity
@@ -17,7 +17,16 @@ from contracts.events import TOOL_ERROR, TOOL_EXECUTING
 from contracts.tools import CallState, ToolCall, ToolOutcome
 from perdure.tools import Tool, ToolContext, ToolRefused, ToolResult, ToolUnavailable
 from policy.arguments import schema_fault
-from policy.ledger import Acted, Attempt, Claim, Settle, after_act, claim_tool, reservation_deadline
+from policy.ledger import (
+    Acted,
+    Attempt,
+    Claim,
+    Settle,
+    after_act,
+    claim_tool,
+    may_have_happened,
+    reservation_deadline,
+)
 from policy.retries import TOOL_ERRORS
 from store import tool_calls, working_memory
 from store.database import Connection
@@ -38,7 +47,6 @@ class _Held:
     locked: tool_calls.Locked
     args: dict[str, JsonValue]
     epoch: int
-    deadline: datetime
     attempt: Attempt
 
     @property
@@ -78,7 +86,7 @@ class ToolActivities:
     async def _claim(self, tx: Connection, call: ToolCall, attempt: Attempt) -> _Held | ToolOutcome:
         agent = await self._deps.shelf.at(tx, call.agent_id, call.agent_version)
         card = agent.card(call.ask.tool)
-        locked = await tool_calls.lock(tx, call, card.key_ttl_seconds if card else None)
+        locked = await tool_calls.lock(tx, call, card)
         if locked is None:
             return _problem(call, Problem(code="call_not_planned", message="no model asked for this call"))
         tool = self._deps.toolbox.find(call.agent_id, call.ask.tool)
@@ -102,7 +110,7 @@ class ToolActivities:
         events.append(NewEvent(TOOL_EXECUTING, {"tool": card.name, "attempt": attempt.number}, call.ask.call_id))
         epoch = await tool_calls.reserve(tx, call, locked, attempt, deadline, events)
         args = locked.approval.args if locked.approval else locked.args
-        return _Held(tool, locked, args, epoch, locked.now + timedelta(seconds=card.timeout_seconds), attempt)
+        return _Held(tool, locked, args, epoch, attempt)
 
     async def _unknown(self, tx: Connection, call: ToolCall, locked: tool_calls.Locked) -> ToolOutcome:
         """An earlier attempt may have sent it: record that a person must look."""
@@ -158,7 +166,8 @@ class ToolActivities:
             acted, told = Acted.AMBIGUOUS, f"the call broke off ({type(error).__name__})"
             activity.logger.warning("a tool call broke off", exc_info=True, extra={"tool": held.card.name})
         last = held.locked.errors + 1 >= TOOL_ERRORS or stop_asked()
-        decided = after_act(held.card.effect, acted, last_attempt=last, timed_out=timed_out)
+        sent_before = may_have_happened(held.locked.row)
+        decided = after_act(held.card.effect, acted, last_attempt=last, timed_out=timed_out, sent_before=sent_before)
         return await self._record(call, held, decided, result, told, retry_after)
 
     async def _record(
@@ -198,7 +207,8 @@ class ToolActivities:
             call_id=call.ask.call_id,
             user_id=held.locked.user_id,
             idempotency_key=held.locked.key,
-            deadline=held.deadline,
+            # By this worker's own clock, which the tool compares it with; the reservation's is the database's.
+            deadline=datetime.now(UTC) + timedelta(seconds=held.card.timeout_seconds),
             http=self._deps.toolbox.http,
             state=call.ask.state,
             transaction=tx,

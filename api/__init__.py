@@ -1,0 +1,1 @@
+"""HTTP and server-sent events: the outside contract over the store."""

@@ -56,7 +56,8 @@ async def conversations(db: Database, visitor: Visitor, count: int) -> list[str]
     ids = [new_id() for _ in range(count)]
     async with db.transaction(visitor.tenant_id) as tx:
         await tx.execute(
-            "INSERT INTO conversations (id, tenant_id, user_id, agent_id) SELECT c, $2, $3, $4 FROM unnest($1::uuid[]) c",
+            "INSERT INTO conversations (id, tenant_id, user_id, agent_id) "
+            "SELECT c, $2, $3, $4 FROM unnest($1::uuid[]) c",
             ids,
             visitor.tenant_id,
             visitor.user_id,
@@ -81,6 +82,8 @@ async def product(db: Database, visitor: Visitor, turn_id: str) -> Product:
         )
         calls = await tx.fetch("SELECT tool, state FROM tool_calls WHERE turn_id = $1 ORDER BY call_id", turn_id)
         events = await tx.fetch("SELECT kind FROM events WHERE turn_id = $1", turn_id)
+    if turn is None:
+        raise LookupError(f"there is no turn {turn_id}")
     kinds = Counter(row["kind"] for row in events)
     return Product(
         status=turn["status"],

@@ -1,0 +1,1 @@
+"""The `perdure` command line: a client of the API, and the one command that starts the embedded stack."""

@@ -1,28 +1,27 @@
-"""The topologies that ship: checked and compiled once, when this module is imported."""
+"""The topologies that ship, as values. Nothing here imports LangGraph, so that the API and the set-up do without it."""
 
 from typing import Final
 
 from contracts.errors import CallerError
-from graph.compile import CompiledTopology, compile_topology
 from graph.spec import Topology
 from graph.topologies.skill_pipeline.nodes import NODES
 from graph.topologies.skill_pipeline.spec import skill_pipeline
 
 TOPOLOGIES: Final[tuple[Topology, ...]] = (skill_pipeline(NODES),)
 
-_COMPILED: Final = {one.name: compile_topology(one) for one in TOPOLOGIES}
+_BY_NAME: Final = {one.name: one for one in TOPOLOGIES}
 
 
 def names() -> tuple[str, ...]:
     """The names of all topologies, in the order above."""
-    return tuple(_COMPILED)
+    return tuple(_BY_NAME)
 
 
-def topology(name: str) -> CompiledTopology:
-    """The topology `name`, ready to run.
+def spec(name: str) -> Topology:
+    """The topology `name`.
 
-    Raises: CallerError `unknown_topology`.
+    Raises: CallerError 404 `unknown_topology`.
     """
-    if name not in _COMPILED:
-        raise CallerError("unknown_topology", f"There is no topology `{name}`.", status=404)
-    return _COMPILED[name]
+    if name not in _BY_NAME:
+        raise CallerError("unknown_topology", f"There is no topology `{name[:80]}`.", status=404)
+    return _BY_NAME[name]

@@ -9,8 +9,8 @@ companions:
     ready_path: /healthz                 # optional: answers 200 when it is ready; without it an open port is enough
     env: {PAYMENTS_CURRENCY: EUR}        # optional
 ```
-A companion gets the caller's environment, its port, and `PERDURE_COMPANION_HOME`, a folder of its own below the data
-folder. It never gets a connection string of ours: it stands for a system outside.
+A companion gets the caller's environment without any address of ours, its port, and `PERDURE_COMPANION_HOME`, a folder
+of its own below the data folder: it stands for a system outside.
 """
 
 import signal

@@ -13,7 +13,7 @@ from local.probes import port_open
 from local.temporal_server import TemporalAddress
 
 _DEFAULT_PORTS = {"postgresql": 5432, "postgres": 5432, "redis": 6379, "rediss": 6379}
-_TRIES = 10
+_TRIES = 6
 _TRY_AGAIN_SECONDS = 0.5
 
 

@@ -64,6 +64,11 @@ class DataParts:
         return {**self.environ(base), **admin}
 
 
+def without_addresses(environ: Mapping[str, str]) -> dict[str, str]:
+    """What a process that is no part of Perdure inherits: nothing that opens a store or Temporal."""
+    return {name: value for name, value in environ.items() if name not in _OURS and not name.startswith("TEMPORAL_")}
+
+
 def temporal_sources(environ: Mapping[str, str]) -> dict[str, Source]:
     """What is asked, in this order, when no Temporal server program is there yet."""
     return {"download": downloaded(environ), "build": built(environ)}

@@ -19,7 +19,7 @@ from local.config import ROOT, StackConfig, own_environ
 from local.console import Console
 from local.errors import StackError
 from local.home import Home, hold, open_home
-from local.parts import ALL_PARTS, DataParts, start_data
+from local.parts import ALL_PARTS, DataParts, start_data, without_addresses
 from local.ports import HOST, PortBook, is_free
 from local.run_file import RunFile
 from local.supervisor import Supervisor, together
@@ -125,6 +125,7 @@ async def _bring_up(config: StackConfig, home: Home, supervisor: Supervisor) -> 
     ports = {companion.name: companions.take_port(book, companion) for _, companion in declared}
     urls = {companion.name: companions.url(ports[companion.name]) for _, companion in declared}
     url_environ = {companion.url_env: urls[companion.name] for _, companion in declared}
+    outside = without_addresses(config.environ)
     tokens: dict[str, str] = {}
 
     async def prepare(data: DataParts) -> None:
@@ -137,7 +138,7 @@ async def _bring_up(config: StackConfig, home: Home, supervisor: Supervisor) -> 
     data_and_companions = await together(
         start_data(supervisor, home, book, config.environ, overridable=True, when_stores_answer=prepare),
         *(
-            supervisor.launch(companions.child_spec(home, app, companion, ports[companion.name], config.environ))
+            supervisor.launch(companions.child_spec(home, app, companion, ports[companion.name], outside))
             for app, companion in declared
         ),
     )

@@ -1,11 +1,15 @@
-"""What users of Perdure import: the tool decorator and what a tool is given."""
+"""What users of Perdure import: the tool decorator and what a tool is given; the client of the API."""
 
+from perdure.client import ApiError, AsyncClient, Client
 from perdure.context import ToolContext, Transaction
 from perdure.outcomes import ToolRefused, ToolResult, ToolUnavailable
 from perdure.parameters import ToolDefinitionError
 from perdure.tools import Tool, tool
 
 __all__ = [
+    "ApiError",
+    "AsyncClient",
+    "Client",
     "Tool",
     "ToolContext",
     "ToolDefinitionError",

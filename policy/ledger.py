@@ -79,6 +79,8 @@ class Reservation:
     effect: EffectClass
     first_sent_at: datetime | None = None
     key_ttl_seconds: float | None = None
+    timeout_seconds: float = 0.0
+    """How long an attempt may take until it has sent: the key must be honoured until then."""
 
 
 SETTLED = frozenset({CallState.DONE, CallState.FAILED, CallState.DENIED})
@@ -96,11 +98,16 @@ def claim_tool(gate: Gate, row: Reservation, attempt: Attempt, *, allowed: bool,
     verdict = claim(gate, row.held, attempt)
     if verdict is Claim.STALE:
         return verdict
-    if row.state is CallState.RESERVED and not may_send_again(row, now):
-        return Claim.UNKNOWN
-    if verdict is not Claim.ACT:
+    if verdict is Claim.ACT and allowed and (row.state is not CallState.RESERVED or may_send_again(row, now)):
         return verdict
-    return Claim.ACT if allowed else Claim.DENIED
+    if may_have_happened(row):
+        return Claim.UNKNOWN  # neither to be done again nor to be called undone
+    return verdict if verdict is not Claim.ACT else Claim.DENIED
+
+
+def may_have_happened(row: Reservation) -> bool:
+    """Whether a lost attempt may have reached somebody outside."""
+    return row.state is CallState.RESERVED and row.effect in (EffectClass.KEYED, EffectClass.OPAQUE)
 
 
 def may_send_again(row: Reservation, now: datetime) -> bool:
@@ -111,7 +118,8 @@ def may_send_again(row: Reservation, now: datetime) -> bool:
         return False
     if row.first_sent_at is None or row.key_ttl_seconds is None:
         return row.first_sent_at is None
-    return now - row.first_sent_at < timedelta(seconds=row.key_ttl_seconds)
+    sent_by = now + timedelta(seconds=row.timeout_seconds)
+    return sent_by - row.first_sent_at < timedelta(seconds=row.key_ttl_seconds)
 
 
 class Acted(StrEnum):
@@ -138,13 +146,18 @@ class Settle(StrEnum):
     OUTCOME_UNKNOWN = "outcome_unknown"
 
 
-def after_act(effect: EffectClass, acted: Acted, *, last_attempt: bool, timed_out: bool = False) -> Settle:
-    """What to record after a tool ran. Nothing is guessed: an opaque call that may have happened is unknown.
+def after_act(
+    effect: EffectClass, acted: Acted, *, last_attempt: bool, timed_out: bool = False, sent_before: bool = False
+) -> Settle:
+    """What to record after a tool ran. Nothing is guessed: a call that may have happened is never called undone.
 
+    `sent_before` says that a lost attempt may have sent it: then this attempt's own "no" or "not sent" settles nothing.
     A read that passed its own time-out is not tried again: it was given its time (S2-40).
     """
     if acted is Acted.RETURNED:
         return Settle.DONE
+    if sent_before:
+        return Settle.OUTCOME_UNKNOWN if last_attempt or acted is Acted.REFUSED else Settle.RETRY
     if acted is Acted.REFUSED:
         return Settle.FAILED
     if acted is Acted.NOT_SENT:

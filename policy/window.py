@@ -1,7 +1,7 @@
 """The one windowing policy (O-1): how much of the past a model sees. Applied to a copy, never to what is stored.
 
-The newest message always survives (S2-22); a tool result without its call and a call without all its results are
-both dropped (S2-23), since providers refuse them.
+A round of calls and all its results stand or fall together: a tool result without its call and a call without all
+its results are both dropped (S2-23), since providers refuse them. The newest round or message always survives (S2-22).
 """
 
 from collections.abc import Sequence
@@ -25,37 +25,36 @@ class Windowed:
 
 def keep(messages: Sequence[Windowed], policy: WindowPolicy) -> list[int]:
     """Indexes of the messages to send, in order."""
-    repaired = _repair(messages)
+    rounds = _rounds(messages)
     if policy.max_messages is None and policy.max_tokens is None:
-        return [message.index for message in repaired]
-    anchors = {message.index for message in repaired if message.role is Role.SYSTEM}
+        return sorted(message.index for each in rounds for message in each)
+    anchors = {each[0].index for each in rounds if each[0].role is Role.SYSTEM}
     if policy.keep_first_user:
-        first = next((message for message in repaired if message.role is Role.USER), None)
+        first = next((each[0] for each in rounds if each[0].role is Role.USER), None)
         anchors |= {first.index} if first else set()
     chosen = set(anchors)
     room = policy.max_messages
     tokens = policy.max_tokens
-    for position, message in enumerate(reversed(repaired)):
-        if message.index in anchors:
-            continue
-        newest = position == 0
-        if not newest and ((room is not None and room <= 0) or (tokens is not None and message.tokens > tokens)):
+    others = [each for each in rounds if each[0].index not in anchors]
+    for each in reversed(others):
+        size, weight = len(each), sum(message.tokens for message in each)
+        newest = each is others[-1]
+        if not newest and ((room is not None and room < size) or (tokens is not None and tokens < weight)):
             break
-        chosen.add(message.index)
-        room = None if room is None else room - 1
-        tokens = None if tokens is None else tokens - message.tokens
-    return [message.index for message in _repair([m for m in repaired if m.index in chosen])]
+        chosen |= {message.index for message in each}
+        room = None if room is None else room - size
+        tokens = None if tokens is None else tokens - weight
+    return sorted(chosen)
 
 
-def _repair(messages: Sequence[Windowed]) -> list[Windowed]:
-    """`messages` without both kinds of orphans, but for the newest round, which may still be under way."""
-    answered = {message.answers for message in messages if message.answers}
-    asked = {call_id for message in messages if set(message.call_ids) <= answered for call_id in message.call_ids}
-    kept = []
+def _rounds(messages: Sequence[Windowed]) -> list[list[Windowed]]:
+    """What is kept or dropped whole: a single message, or calls with all their answers. Orphans are in none."""
+    rounds: list[list[Windowed]] = []
+    asking: dict[str, list[Windowed]] = {}
     for message in messages:
-        if message.call_ids and not set(message.call_ids) <= answered:
+        if message.role is Role.TOOL:
+            asking.get(message.answers, []).append(message)
             continue
-        if message.role is Role.TOOL and message.answers not in asked:
-            continue
-        kept.append(message)
-    return kept
+        rounds.append([message])
+        asking |= {call_id: rounds[-1] for call_id in message.call_ids}
+    return [each for each in rounds if set(each[0].call_ids) <= {message.answers for message in each[1:]}]

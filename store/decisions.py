@@ -34,6 +34,7 @@ class Decided(Frozen):
     status: str
     version: int
     turn_id: str
+    conversation_id: str
 
 
 async def decide(
@@ -101,7 +102,13 @@ async def decide(
         "comment": ask.comment or ask.reason_code,
     }
     await write(tx, address, [NewEvent(TOOL_APPROVED if allowed else TOOL_DENIED, event, row["call_id"])])
-    decided = Decided(approval_id=approval_id, status=STATUS_OF[ask.decision], version=version, turn_id=address.turn_id)
+    decided = Decided(
+        approval_id=approval_id,
+        status=STATUS_OF[ask.decision],
+        version=version,
+        turn_id=address.turn_id,
+        conversation_id=address.conversation_id,
+    )
     return decided, note
 
 

@@ -24,7 +24,9 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
     row = await tx.fetchrow("SELECT status, ended_at FROM turns WHERE id = $1 FOR UPDATE", turn_id)
     if row is None or row["ended_at"] is not None:
         return Finished(status=TurnStatus(row["status"]) if row else ask.status), None
-    await tx.execute("SELECT id FROM conversations WHERE id = $1 FOR UPDATE", ask.address.conversation_id)
+    active = await tx.fetchval(
+        "SELECT active_turn_id FROM conversations WHERE id = $1 FOR UPDATE", ask.address.conversation_id
+    )
     cancelled = await tx.fetch(
         "UPDATE approvals SET status = 'cancelled', version = version + 1 WHERE turn_id = $1 "
         "AND status IN ('pending', 'approved', 'edited') RETURNING id",
@@ -52,7 +54,9 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
             "duration_ms": ended["duration_ms"],
         },
     )
-    admitted, note = await _admit_next(tx, ask.address)
+    admitted, note = None, None
+    if str(active) == turn_id:  # a queued turn that is stopped leaves the active one alone
+        admitted, note = await _admit_next(tx, ask.address)
     await write(tx, ask.address, [*last, done])
     return Finished(status=ask.status, admitted_turn_id=admitted), note
 

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from pydantic import JsonValue
 
-from contracts.agents import EffectClass
+from contracts.agents import EffectClass, ToolCard
 from contracts.digests import frozen_call_digest
 from contracts.tools import CallState, ToolCall
 from policy.ledger import Attempt, Gate, Held, Reservation
@@ -61,7 +61,7 @@ WHERE t.id = $1 FOR UPDATE OF t, c
 """
 
 
-async def lock(tx: Connection, call: ToolCall, key_ttl_seconds: float | None) -> Locked | None:
+async def lock(tx: Connection, call: ToolCall, card: ToolCard | None) -> Locked | None:
     """Lock and read the call, its turn and its approval; None where no such call was planned."""
     r = await tx.fetchrow(_LOCK, call.address.turn_id, call.ask.call_id)
     if r is None:
@@ -92,7 +92,14 @@ async def lock(tx: Connection, call: ToolCall, key_ttl_seconds: float | None) ->
         )
     return Locked(
         Gate(r["ended"], r["stopped"]),
-        Reservation(state, held, EffectClass(r["effect"]), r["first_sent_at"], key_ttl_seconds),
+        Reservation(
+            state,
+            held,
+            EffectClass(r["effect"]),
+            r["first_sent_at"],
+            card.key_ttl_seconds if card else None,
+            card.timeout_seconds if card else 0.0,
+        ),
         r["tool"],
         r["tool_version"],
         r["args"],

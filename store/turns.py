@@ -7,12 +7,13 @@ from pydantic import JsonValue
 from contracts.agents import PublishedAgent
 from contracts.errors import CallerError
 from contracts.messages import Role
-from contracts.turns import ENDED, Carried, Limits, Routing, TurnAddress, TurnInput, TurnStatus
+from contracts.turns import ENDED, Carried, FinishAsk, Limits, Routing, TurnAddress, TurnInput, TurnStatus
 from policy.admission import Admission, Caps, Load, OnBusy, admit
 from policy.budget import tightened
 from policy.text import estimated_tokens
 from store import audit
 from store.database import Connection
+from store.finish import finish
 from store.ids import new_id
 from store.journal import NewEvent, NewMessage, write
 from store.outbox import Note, Wake, put
@@ -130,19 +131,23 @@ async def workflow_input(tx: Connection, turn_id: str) -> TurnInput | None:
     )
 
 
-async def request_stop(tx: Connection, turn_id: str, user_id: str) -> tuple[TurnStatus, Note | None]:
+async def request_stop(tx: Connection, turn_id: str, user_id: str) -> tuple[TurnAddress, TurnStatus, Note | None]:
     """Set the stop flag, so that nothing new is claimed. Asked twice, or of an ended turn, it changes nothing.
 
     Raises: CallerError 404 `turn_not_found`.
     """
-    row = await tx.fetchrow("SELECT status, stop_requested_at FROM turns WHERE id = $1 FOR UPDATE", turn_id)
+    row = await tx.fetchrow(
+        "SELECT status, stop_requested_at, tenant_id, conversation_id FROM turns WHERE id = $1 FOR UPDATE", turn_id
+    )
     if row is None:
         raise CallerError("turn_not_found", "there is no such turn", status=404)
     status = TurnStatus(row["status"])
+    address = TurnAddress(tenant_id=row["tenant_id"], conversation_id=str(row["conversation_id"]), turn_id=turn_id)
     if status in ENDED or row["stop_requested_at"] is not None:
-        return status, None
-    tenant_id = await tx.fetchval(
-        "UPDATE turns SET stop_requested_at = now() WHERE id = $1 RETURNING tenant_id", turn_id
-    )
+        return address, status, None
+    await tx.execute("UPDATE turns SET stop_requested_at = now() WHERE id = $1", turn_id)
     await audit.record(tx, "turn.stop_requested", turn_id, {}, actor=user_id, turn_id=turn_id)
-    return status, await put(tx, tenant_id, Wake.STOP, turn_id)
+    if status is TurnStatus.QUEUED:  # nothing runs that could end it
+        await finish(tx, FinishAsk(address=address, status=TurnStatus.STOPPED))
+        return address, TurnStatus.STOPPED, None
+    return address, status, await put(tx, address.tenant_id, Wake.STOP, turn_id)

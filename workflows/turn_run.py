@@ -12,7 +12,7 @@ from contracts.people import PauseKind, RequestRef
 from contracts.turns import Bell, Carried, FinishAsk, TurnInput, TurnStatus
 from contracts.workflows import RING, TURN_RUN, TURN_WAIT
 from graph.nodes.reading import error_of, messages_of, requests_of
-from graph.registry import topology
+from graph.compiled import topology
 from graph.spec import FRESH, Outcome, State
 from workflows.attributes import attributes
 from workflows.mailbox import Mailbox

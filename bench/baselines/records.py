@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from bench.baselines import trace
 from bench.reference import AGENT, MESSAGE, Visitor
-from contracts.errors import CallerError
+from contracts.errors import CallerError, InvariantBroken
 from contracts.messages import Role
 from contracts.turns import Limits, Routing, TurnAddress, Usage
 from policy.text import estimated_tokens
@@ -80,6 +80,8 @@ async def remember(tx: Connection, turn_id: str) -> Remembered:
         "FROM turns t JOIN messages m ON m.id = t.message_id JOIN users u ON u.id = t.user_id WHERE t.id = $1",
         turn_id,
     )
+    if row is None:
+        raise InvariantBroken("turn_not_found", "there is no such turn")
     return Remembered(
         row["content"],
         row["display_name"] or row["name"],
@@ -154,6 +156,8 @@ async def finish(
         address.turn_id,
         answer,
     )
+    if row is None:
+        raise InvariantBroken("turn_not_found", "there is no such turn")
     await tx.execute(
         "UPDATE conversations SET active_turn_id = (SELECT id FROM turns WHERE conversation_id = $1 "
         "AND status = 'queued' ORDER BY created_at, id LIMIT 1) WHERE id = $1",

@@ -21,11 +21,11 @@ def loaded(fields: Sequence[str]) -> list[NewEvent]:
     return [_start("system_prompt_node"), NewEvent(events.MEMORY_CONTEXT_LOADED, {"fields": [*fields]})]
 
 
-def before_model(step: int, call_id: str, said: str, tokens: int) -> list[NewEvent]:
-    """Before model call number `step`; `said` is what the model has said so far."""
+def before_model(step: int, call_id: str, tokens: int) -> list[NewEvent]:
+    """Before model call number `step`; `tokens` is what the turn has used so far."""
     began = NewEvent(events.GENERATION_START, {"model": "scripted", "attempt": 1}, call_id)
     if step > 1:
-        return [_end("tool_node", tokens, said), _start("initial_llm_call"), began]
+        return [_end("tool_node", tokens), _start("initial_llm_call"), began]
     return [
         _end("system_prompt_node", tokens),
         *_whole("memory_node", tokens),

@@ -12,8 +12,6 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, JsonValue
 
-from perdure.client.answers import Answer, Page
-
 T = TypeVar("T")
 Model = TypeVar("Model", bound=BaseModel)
 Query = Mapping[str, str | int | bool | None]
@@ -62,7 +60,7 @@ def post(
     wait_seconds: float = 0.0,
 ) -> Call[T]:
     """A change, under `key` or a key of its own; fields that are None are left out."""
-    given = {name: value for name, value in (body or {}).items() if value is not None}
+    given: dict[str, JsonValue] = {name: value for name, value in (body or {}).items() if value is not None}
     return Call("POST", path, read, query or {}, given, key or str(uuid.uuid4()), wait_seconds)
 
 
@@ -74,15 +72,6 @@ def path(*parts: str) -> str:
 def one(model: type[Model]) -> Callable[[httpx.Response], Model]:
     """Reads an answer that is one `model`."""
     return lambda response: model.model_validate_json(response.content)
-
-
-def many(model: type[Answer]) -> Callable[[httpx.Response], Any]:
-    """Reads a page of `model`; the caller states the item's type."""
-    return (
-        Page[model].model_validate_json_of
-        if False
-        else lambda response: Page[model].model_validate_json(response.content)
-    )  # type: ignore[valid-type]
 
 
 def _written(value: str | int | bool | None) -> str:

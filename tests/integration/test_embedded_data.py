@@ -61,7 +61,7 @@ class Waits:
 
 
 @pytest.fixture
-def passable(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def passable() -> Any:
     """A folder that every user can reach; pytest's own are closed to other users."""
     folder = Path("/var/tmp") / f"perdure-test-{os.getpid()}-{time.time_ns()}"
     folder.mkdir(mode=0o755)

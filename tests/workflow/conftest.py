@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import asyncpg
-import httpx
 import pytest
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
@@ -18,6 +17,7 @@ from activities.toolbox.shelf import Toolbox
 from contracts.turns import ENDED, Kind, Limits, Routing, TurnStatus
 from local import DataParts
 from perdure.apps import find_apps
+from perdure.targets import new_client
 from policy.admission import Caps, OnBusy
 from policy.decision import Decider, Decision
 from relay.deliver import Doorbell
@@ -118,7 +118,7 @@ class Engine:
     async def stop(self, turn_id: str) -> None:
         """Ask for a stop and ring."""
         async with self.deps.db.transaction("local") as tx:
-            _, note = await request_stop(tx, turn_id, self.people["requester"].user_id)
+            _, _, note = await request_stop(tx, turn_id, self.people["requester"].user_id)
         if note is not None:
             await self.deps.doorbell.deliver_soon(note)
 
@@ -161,7 +161,7 @@ async def engine(
     async with AsyncExitStack() as stack:
         valkey = Valkey.connect(parts.redis_url)
         stack.push_async_callback(valkey.close)
-        http = await stack.enter_async_context(httpx.AsyncClient())
+        http = await stack.enter_async_context(new_client())
 
         def secret(name: str) -> str | None:
             return os.environ.get(f"PERDURE_SECRET_{name.upper()}")

@@ -8,6 +8,7 @@ import pytest
 from activities.clients.provider import Complete, ProviderRequest, TextDelta
 from activities.clients.script import Script, read_script
 from activities.clients.scripted import ScriptedProvider
+from local.companions import read_companions
 from perdure.apps import SHIPPED, App, Engine, load_app, publish
 
 NOTE = (
@@ -57,6 +58,12 @@ def test_the_folder_has_no_mistake_and_publishes_one_agent(app: App) -> None:
     (published,) = publish(app, [])
     assert published.definition.id == "refunds" and published.definition.topology == "skill_pipeline"
     assert [card.name for card in published.cards] == ["order_status", "refund", "send_note"]
+
+
+def test_its_companion_is_where_the_tools_look_for_it(app: App) -> None:
+    (companion,) = read_companions(app.folder)
+    assert companion.url_env == "PERDURE_SECRET_PAYMENTS_URL"
+    assert all("payments_url" in tool.card.secrets for tool in app.tools.values())
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from local.credentials import load_credentials
 from local.errors import StackError
 from local.external import external_postgres, external_temporal, host_and_port, must_answer
 from local.home import open_home
-from local.parts import DataParts
+from local.parts import DataParts, without_addresses
 from local.ports import PortBook
 from local.postgres_user import PostgresLaunch
 from local.programs import child_spec, environment, tokens_from
@@ -59,6 +59,13 @@ def test_settings_for_a_replaced_temporal_stay_in_place() -> None:
     environ = DataParts(temporal=outside, temporal_is_embedded=False).environ(BASE)
     assert environ["TEMPORAL_API_KEY"] == "stale"
     assert (environ["TEMPORAL_ADDRESS"], environ["TEMPORAL_NAMESPACE"]) == ("cloud:7233", "mine")
+
+
+def test_a_process_that_is_no_part_of_perdure_inherits_no_address_and_no_key() -> None:
+    assert without_addresses({**BASE, "DATABASE_URL": "d", "REDIS_URL": "r", "HOME": "/h"}) == {
+        "PATH": "/bin",
+        "HOME": "/h",
+    }
 
 
 def test_a_replaced_database_serves_every_role_that_has_no_address_of_its_own() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from activities.clients.script import Script
 from contracts.errors import CallerError
+from local.companions import read_companions
 from perdure.apps import App, Engine, load_app
 from perdure.scaffold import scaffold
 from perdure.targets import new_client
@@ -55,6 +56,12 @@ def test_a_new_app_loads_without_a_mistake(app: App) -> None:
     assert [(agent.id, agent.tools) for agent in app.agents] == [("desk", ("find_tickets", "open_ticket"))]
     cards = {name: tool.card for name, tool in app.tools.items()}
     assert not cards["find_tickets"].needs_approval and cards["open_ticket"].needs_approval
+
+
+def test_its_companion_is_where_its_tools_look_for_it(app: App) -> None:
+    (companion,) = read_companions(app.folder)
+    assert companion.url_env == "PERDURE_SECRET_DESK_URL"
+    assert all(tool.card.secrets == ("desk_url",) for tool in app.tools.values())
 
 
 async def test_its_tools_reach_its_service_and_a_key_opens_one_ticket(app: App, desk_url: str) -> None:

@@ -1,0 +1,36 @@
+"""The application: intake, errors, routes, and the clients that live as long as it does."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from api import errors
+from api.intake import Intake
+from api.routes import agents, approvals, conversations, effects, execute, health, streams, turns, users
+from api.services import opened
+from settings import Settings
+
+ROUTERS = (conversations, turns, execute, streams, approvals, effects, agents, users, health)
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The API for these settings."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with opened(settings) as services:
+            app.state.services = services
+            yield
+
+    app = FastAPI(
+        title="Perdure",
+        version="1",
+        description="AI agent turns that survive. Every POST takes an Idempotency-Key.",
+        lifespan=lifespan,
+    )
+    errors.install(app)
+    app.add_middleware(Intake, most_bytes=settings.body_bytes)
+    for module in ROUTERS:
+        app.include_router(module.router)
+    return app

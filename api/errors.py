@@ -1,0 +1,90 @@
+"""Every error in one form: {"error": {code, message, details, request_id}}. Bad input is 4xx, an outage 503."""
+
+import asyncpg
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.encoders import jsonable_encoder
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+from temporalio.service import RPCError
+
+from contracts.errors import CallerError, PerdureError
+from policy.text import clean
+
+_log = structlog.get_logger(__name__)
+_CODES = {404: "not_found", 405: "method_not_allowed", 406: "not_acceptable", 415: "unsupported_media_type"}
+RETRY_AFTER_SECONDS = 2
+
+
+def error_body(code: str, message: str, details: object, request_id: str) -> dict[str, object]:
+    """The one error form."""
+    return {"error": {"code": code, "message": message, "details": details, "request_id": request_id}}
+
+
+def respond(
+    request: Request,
+    status: int,
+    code: str,
+    message: str,
+    details: object = None,
+    headers: dict[str, str] | None = None,
+) -> JSONResponse:
+    """An error as a response."""
+    request_id = getattr(request.state, "request_id", "")
+    body = error_body(code, message, jsonable_encoder(details or {}), request_id)
+    return JSONResponse(body, status, headers)
+
+
+def install(app: FastAPI) -> None:
+    """Map every exception that a route may raise."""
+
+    @app.exception_handler(PerdureError)
+    async def ours(request: Request, error: PerdureError) -> JSONResponse:
+        status = error.http if isinstance(error, CallerError) else error.http_status
+        headers = {}
+        if status in (429, 503):
+            wait = error.details.get("retry_after_seconds", RETRY_AFTER_SECONDS)
+            headers["Retry-After"] = str(wait)
+        if status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        if status >= 500:
+            _log.error("request_failed", code=error.code, path=request.url.path)
+        return respond(request, status, error.code, error.message, error.details, headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        # The input is not repeated: it may be a secret, and it may not be encodable.
+        found = [
+            {"field": clean(".".join(str(part) for part in each["loc"])), "problem": clean(each["msg"])}
+            for each in error.errors()[:20]
+        ]
+        return respond(request, 422, "invalid_input", "the request does not fit; see details", {"fields": found})
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> JSONResponse:
+        code = _CODES.get(error.status_code, "bad_request")
+        headers = dict(error.headers) if error.headers else None
+        return respond(request, error.status_code, code, str(error.detail), None, headers)
+
+    async def outage(request: Request, error: Exception) -> JSONResponse:
+        _log.warning("part_unavailable", error=type(error).__name__, path=request.url.path)
+        message = "a part of the service is not available; try again"
+        headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+        return respond(request, 503, "unavailable", message, None, headers)
+
+    for kind in (
+        asyncpg.PostgresConnectionError,
+        asyncpg.InterfaceError,
+        asyncpg.CannotConnectNowError,
+        asyncpg.AdminShutdownError,
+        asyncpg.TooManyConnectionsError,
+        asyncpg.ReadOnlySQLTransactionError,
+        asyncpg.DiskFullError,
+        asyncpg.DeadlockDetectedError,
+        asyncpg.SerializationError,
+        RPCError,
+        OSError,
+        TimeoutError,
+    ):
+        app.add_exception_handler(kind, outage)

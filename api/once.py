@@ -1,0 +1,42 @@
+"""A POST with an Idempotency-Key is done once: same key and body, same answer, in the transaction of the work."""
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+from fastapi import Header
+from fastapi.encoders import jsonable_encoder
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+
+from api.auth import Principal
+from api.services import Services
+from contracts.digests import digest_of
+from store import idempotency
+from store.database import Connection
+from store.outbox import Note
+
+Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=255)]
+Work = Callable[[Connection], Awaitable[tuple[int, dict[str, object], Note | None]]]
+"""In a transaction: (status, answer, wake-up to deliver after the commit)."""
+
+
+async def once(
+    services: Services, who: Principal, route: str, key: str | None, body: BaseModel | None, work: Work
+) -> JSONResponse:
+    """Do `work` and answer; with a key that was used before, answer as before.
+
+    Raises: CallerError 422 where the key was used with another body; whatever `work` raises.
+    """
+    async with services.db.transaction(who.tenant_id) as tx:
+        if key is not None:
+            digest = digest_of(body.model_dump(mode="json") if body is not None else None)
+            before = await idempotency.claim(tx, who.user_id, route, key, digest)
+            if before is not None:
+                return JSONResponse(before[1], before[0], {"Idempotency-Replayed": "true"})
+        status, answer, note = await work(tx)
+        encoded = jsonable_encoder(answer)
+        if key is not None:
+            await idempotency.keep(tx, who.user_id, route, key, status, encoded)
+    if note is not None:
+        await services.doorbell.deliver_soon(note)
+    return JSONResponse(encoded, status)

@@ -1,0 +1,45 @@
+"""Effects: what tools did outside, and settling what a crash left unknown."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi.responses import JSONResponse
+
+from api.auth import Open, Reader
+from api.bodies import SettleBody
+from api.once import Key, once
+from contracts.tools import CallState
+from store import effect_views
+from store.database import Connection
+from store.effects import settle_by_person
+from store.outbox import Note
+
+router = APIRouter(prefix="/v1/effects", tags=["effects"])
+MOST = 200
+
+
+@router.get("")
+async def listed(
+    services: Open,
+    who: Reader,
+    state: CallState | None = None,
+    limit: Annotated[int, Query(ge=1)] = 50,
+    cursor: str | None = None,
+) -> dict[str, object]:
+    """Effects, newest first; `state=outcome_unknown` are those that a person must settle."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        items, following = await effect_views.listed(
+            tx, who.scope, state.value if state else None, min(limit, MOST), cursor
+        )
+    return {"items": items, "next": following}
+
+
+@router.post("/{effect_key}/settle")
+async def settle(services: Open, who: Reader, effect_key: str, body: SettleBody, key: Key = None) -> JSONResponse:
+    """Say what became of an effect; its turn goes on with the truth."""
+
+    async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
+        note = await settle_by_person(tx, effect_key, who.user_id, who.name, who.roles, body.outcome, body.comment)
+        return 200, {"key": effect_key, "outcome": body.outcome, "settled_by": who.name}, note
+
+    return await once(services, who, f"settle/{effect_key}", key, body, work)

@@ -1,0 +1,126 @@
+"""Turns: start, look, stop."""
+
+import json
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi.encoders import jsonable_encoder
+from fastapi.responses import JSONResponse
+
+from api.auth import Open, Principal, Reader
+from api.bodies import NewTurnBody
+from api.ids import ConversationId, TurnId, as_uuid
+from api.metrics import TURNS_STARTED
+from api.once import Key, once
+from api.services import Services
+from api.waiting import RESTING, until_rest
+from contracts.errors import CallerError
+from contracts.turns import TurnStatus
+from store import content, conversations, turn_views, turns
+from store.database import Connection
+from store.outbox import Note
+
+router = APIRouter(prefix="/v1", tags=["turns"])
+MOST = 200
+
+
+@router.post("/conversations/{conversation_id}/turns", status_code=202)
+async def start(
+    services: Open,
+    who: Reader,
+    conversation_id: ConversationId,
+    body: NewTurnBody,
+    wait: Annotated[float, Query(ge=0, le=300, allow_inf_nan=False)] = 0,
+    key: Key = None,
+) -> JSONResponse:
+    """Start a turn; 202 is durable. With `wait`, 200 with the turn if it ends or pauses in time."""
+    policy = body.policy()
+    if policy is None:
+        raise CallerError("on_busy_unsupported", "this version has on_busy reject and queue", {"on_busy": body.on_busy})
+
+    async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
+        conversation = await conversations.get(tx, conversation_id, who.user_id)
+        agent = await content.current(tx, str(conversation["agent"]))
+        new = turns.NewTurn(
+            who.tenant_id,
+            conversation_id,
+            who.user_id,
+            body.message,
+            on_busy=policy,
+            limits=body.limits.as_limits() if body.limits else None,
+            metadata=body.metadata,
+            routing=services.routing,
+        )
+        started = await turns.start(tx, new, agent, services.caps)
+        TURNS_STARTED.labels(agent=agent.definition.id).inc()
+        return 202, accepted(started, conversation_id), started.note
+
+    answer = await once(services, who, f"turns/{conversation_id}", key, body, work)
+    return await waited(services, who, answer, wait)
+
+
+def accepted(started: turns.Started, conversation_id: str) -> dict[str, object]:
+    """What a 202 says."""
+    return {
+        "turn_id": started.turn_id,
+        "conversation_id": conversation_id,
+        "status": started.status.value,
+        "events": f"/v1/turns/{started.turn_id}/events",
+    }
+
+
+async def waited(services: Services, who: Principal, answer: JSONResponse, seconds: float) -> JSONResponse:
+    """The answer of a start after waiting: 200 with the turn at rest, or the 202 as it is."""
+    if seconds <= 0:
+        return answer
+    turn = await until_rest(services, who, json.loads(bytes(answer.body))["turn_id"], seconds)
+    return JSONResponse(jsonable_encoder(turn), 200) if turn["status"] in RESTING else answer
+
+
+@router.get("/turns")
+async def listed(
+    services: Open,
+    who: Reader,
+    status: TurnStatus | None = None,
+    agent: Annotated[str | None, Query(max_length=64)] = None,
+    conversation: str | None = None,
+    limit: Annotated[int, Query(ge=1)] = 50,
+    cursor: str | None = None,
+) -> dict[str, object]:
+    """Turns, newest first: your own, or for a reviewer all of the tenant's."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        items, following = await turn_views.listed(
+            tx,
+            who.scope,
+            status=status.value if status else None,
+            agent=agent,
+            conversation_id=as_uuid(conversation, "conversation") if conversation else None,
+            limit=min(limit, MOST),
+            cursor=cursor,
+        )
+    return {"items": items, "next": following}
+
+
+@router.get("/turns/{turn_id}")
+async def get(services: Open, who: Reader, turn_id: TurnId) -> dict[str, object]:
+    """One turn."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        return await turn_views.get(tx, turn_id, who.scope)
+
+
+@router.post("/turns/{turn_id}/stop", status_code=202)
+async def stop(services: Open, who: Reader, turn_id: TurnId, key: Key = None) -> JSONResponse:
+    """Ask a turn to stop: nothing new is begun, what runs is cancelled. Asked again, it changes nothing."""
+    address = None
+
+    async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
+        nonlocal address
+        await turn_views.get(tx, turn_id, who.scope)
+        address, status, note = await turns.request_stop(tx, turn_id, who.user_id)
+        return 202, {"turn_id": turn_id, "status": status.value, "stop_requested": True}, note
+
+    answer = await once(services, who, f"stop/{turn_id}", key, None, work)
+    if address is not None:
+        await services.live.stop(address)
+        await services.live.wake(address.conversation_id)
+    return answer

@@ -1,0 +1,64 @@
+"""The clients of one API process."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+from contracts.turns import Routing
+from policy.admission import Caps
+from relay.connect import connect
+from relay.deliver import Doorbell
+from settings import Settings, needed
+from store.database import Database
+from store.live import LiveTokens
+from store.valkey import Valkey
+from store.wakes import Wakes
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What routes work with."""
+
+    db: Database
+    live: LiveTokens
+    valkey: Valkey
+    wakes: Wakes
+    doorbell: Doorbell
+    routing: Routing
+    caps: Caps
+    temporal_ui: str
+    temporal_namespace: str
+
+
+@asynccontextmanager
+async def opened(settings: Settings) -> AsyncIterator[Services]:
+    """Open every client, and close them in the end.
+
+    Raises: SystemExit where a variable is missing; the clients' own errors where a part does not answer.
+    """
+    db = await Database.connect(
+        needed(settings.database_url, "DATABASE_URL"), most=settings.pool_size, application="perdure-api"
+    )
+    valkey = Valkey.connect(needed(settings.redis_url, "REDIS_URL"))
+    wakes = Wakes(db, valkey)
+    client = await connect()
+    ringing = asyncio.create_task(wakes.run())
+    try:
+        yield Services(
+            db=db,
+            live=LiveTokens(valkey),
+            valkey=valkey,
+            wakes=wakes,
+            doorbell=Doorbell(client, db),
+            routing=settings.route(),
+            caps=Caps(settings.queue_depth, settings.live_turns_per_user),
+            temporal_ui=settings.temporal_ui,
+            temporal_namespace=client.namespace,
+        )
+    finally:
+        ringing.cancel()
+        with suppress(asyncio.CancelledError):
+            await ringing
+        await valkey.close()
+        await db.close()

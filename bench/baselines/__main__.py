@@ -1,0 +1,117 @@
+"""A process of a hand-written stack: `python -m bench.baselines merged --queue turns`, or `graph`, fed by its stdin.
+
+Everything that is not the stack itself is as in worker.py: clients, pools, worker settings, sandbox, drain.
+"""
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from contextlib import AsyncExitStack
+from typing import Any
+
+import httpx
+from temporalio.worker import Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+import worker
+from activities.clients.script import read_script
+from activities.clients.scripted import ScriptedProvider
+from bench.baselines import merged, steps
+from bench.baselines.graph import PlainGraph
+from bench.baselines.merged import MergedActivities
+from bench.baselines.step_activities import StepActivities
+from bench.baselines.tools import Tools
+from bench.baselines.values import Turn
+from bench.baselines.work import Work
+from bench.reference import AGENT
+from perdure.apps import find_apps
+from relay.connect import connect
+from settings import Settings, needed
+from store.content import AgentShelf
+from store.database import Database
+from store.live import LiveTokens
+from store.valkey import Valkey
+from workflows.sandbox import PASSED_THROUGH
+
+
+def main() -> None:
+    """Serve until SIGTERM."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("stack", choices=["steps", "merged", "graph"])
+    parser.add_argument("--queue", choices=["turns", "llm"], default="turns")
+    asked = parser.parse_args()
+    asyncio.run(_serve(asked.stack, asked.queue))
+    sys.stdout.flush()
+    os._exit(0)  # Temporal's core may crash in the interpreter's own shutdown
+
+
+async def _serve(stack_name: str, queue: str) -> None:
+    settings = Settings()
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    async with AsyncExitStack() as stack:
+        work = await _work(settings, stack)
+        if stack_name == "graph":
+            owner_url = needed(settings.database_owner_url, "DATABASE_OWNER_URL")
+            serving = asyncio.create_task(_run_graphs(await PlainGraph.open(work, owner_url, stack)))
+        else:
+            running = await _worker(stack_name, queue, work)
+            serving = asyncio.create_task(running.run())
+            stack.push_async_callback(running.shutdown)
+        if settings.ready_file is not None:
+            settings.ready_file.write_text("ready\n")
+        await asyncio.wait({serving, asyncio.create_task(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
+        if serving.done():
+            serving.result()
+
+
+async def _work(settings: Settings, stack: AsyncExitStack) -> Work:
+    db = await Database.connect(needed(settings.database_url, "DATABASE_URL"), application="bench")
+    stack.push_async_callback(db.close)
+    valkey = Valkey.connect(needed(settings.redis_url, "REDIS_URL"))
+    stack.push_async_callback(valkey.close)
+    http = await stack.enter_async_context(httpx.AsyncClient())
+    app = next(app for app in find_apps(settings.apps) if app.name == AGENT)
+    provider = ScriptedProvider(read_script(app.agents[0].script))
+    return Work(db, LiveTokens(valkey), provider, Tools(AGENT, app.tools, http), AgentShelf())
+
+
+async def _worker(stack_name: str, queue: str, work: Work) -> Worker:
+    module = merged if stack_name == "merged" else steps
+    turns = queue == "turns"
+    if stack_name == "merged":
+        own = MergedActivities(work)
+        activities: list[Any] = [own.load, own.tool, own.finish] if turns else [own.model]
+    else:
+        each = StepActivities(work)
+        activities = [each.memory, each.skills, each.tool, each.transcript] if turns else [each.model]
+    workflows = [merged.MergedTurn if stack_name == "merged" else steps.StepsTurn] if turns else []
+    passed = SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH, "bench")
+    return Worker(
+        await connect(),
+        task_queue=module.TURNS_QUEUE if turns else module.LLM_QUEUE,
+        workflows=workflows,
+        activities=activities,
+        workflow_runner=SandboxedWorkflowRunner(restrictions=passed),
+        max_concurrent_workflow_tasks=worker.WORKFLOW_TASKS_AT_ONCE if turns else None,
+        max_concurrent_activities=worker.ACTIVITIES_AT_ONCE,
+        sticky_queue_schedule_to_start_timeout=worker.STICKY,
+        max_heartbeat_throttle_interval=worker.HEARTBEAT_THROTTLE,
+        default_heartbeat_throttle_interval=worker.HEARTBEAT_THROTTLE,
+        graceful_shutdown_timeout=worker.DRAIN,
+    )
+
+
+async def _run_graphs(graph: PlainGraph) -> None:
+    """One line of stdin is one turn: the cheapest way in there is, so that no queue is counted against LangGraph."""
+    reader = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    async with asyncio.TaskGroup() as turns:
+        while line := await reader.readline():
+            turns.create_task(graph.run(Turn.model_validate_json(line)))
+
+
+if __name__ == "__main__":
+    main()

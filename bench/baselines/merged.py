@@ -1,0 +1,83 @@
+"""The honest floor: a workflow by hand with Perdure's merging and routing, and nothing else of Perdure.
+
+Memory and skills load in one activity, the model and the tools record their own results; all but the model is on the
+workflow's own queue, where it runs eagerly. No graph, no claims, no ledger, no heartbeats, no approvals, no stop.
+"""
+
+import asyncio
+from datetime import timedelta
+from typing import Final
+
+from temporalio import activity, workflow
+
+from bench.baselines.values import FinishStep, Known, Loaded, ModelStep, Said, ToolStep, Turn
+from bench.baselines.work import Work
+
+WORKFLOW: Final = "BenchMerged"
+TURNS_QUEUE: Final = "bench-merged-turns"
+LLM_QUEUE: Final = "bench-merged-llm"
+_SHORT: Final = timedelta(seconds=20)
+_LONG: Final = timedelta(seconds=600)
+
+
+@workflow.defn(name=WORKFLOW)
+class MergedTurn:
+    """Six activities: load, model, two tools, model, finish."""
+
+    @workflow.run
+    async def run(self, turn: Turn) -> str:
+        """Runs rounds of tool calls until the model asks for none."""
+        loaded = await workflow.execute_activity("bench.load", turn, result_type=Loaded, start_to_close_timeout=_SHORT)
+        known = Known(loaded=loaded)
+        step = 0
+        while True:
+            step += 1
+            said = await workflow.execute_activity(
+                "bench.model",
+                ModelStep(turn=turn, step=step, known=known),
+                result_type=Said,
+                task_queue=LLM_QUEUE,
+                start_to_close_timeout=_LONG,
+            )
+            if not said.calls:
+                break
+            await asyncio.gather(
+                *(
+                    workflow.execute_activity(
+                        "bench.tool",
+                        ToolStep(turn=turn, asked=asked, said=said),
+                        start_to_close_timeout=_LONG,
+                    )
+                    for asked in said.calls
+                )
+            )
+            known = Known(loaded=loaded, tokens=said.tokens)
+        await workflow.execute_activity("bench.finish", FinishStep(turn=turn, said=said), start_to_close_timeout=_SHORT)
+        return "completed"
+
+
+class MergedActivities:
+    """The steps as activities."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+
+    @activity.defn(name="bench.load")
+    async def load(self, turn: Turn) -> Loaded:
+        """Memory and skills."""
+        return await self._work.load(turn.address, turn.agent_version)
+
+    @activity.defn(name="bench.model")
+    async def model(self, ask: ModelStep) -> Said:
+        """One model call."""
+        return await self._work.model(ask.turn.address, ask.turn.agent_version, ask.step, ask.known)
+
+    @activity.defn(name="bench.tool")
+    async def tool(self, ask: ToolStep) -> None:
+        """One tool call."""
+        await self._work.tool(ask.turn.address, ask.asked, ask.said)
+
+    @activity.defn(name="bench.finish")
+    async def finish(self, ask: FinishStep) -> None:
+        """The end."""
+        await self._work.finish(ask.turn.address, ask.said)

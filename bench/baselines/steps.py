@@ -1,0 +1,73 @@
+"""The workflow that most would write first: an activity for each step, messages in the workflow, transcript at the end.
+
+Memory read, skills read, model, two tools, model, transcript: seven activities, eager where they share the workflow's
+queue; the model has a queue of its own, as in Perdure's compact routing.
+"""
+
+import asyncio
+from datetime import timedelta
+from typing import Final
+
+from temporalio import workflow
+
+from bench.baselines.values import Answer, Ask, Memory, Skills, ToolAsk, Transcript, Turn, WholeMessage
+from policy.prompt import base_message
+
+WORKFLOW: Final = "BenchSteps"
+TURNS_QUEUE: Final = "bench-steps-turns"
+LLM_QUEUE: Final = "bench-steps-llm"
+_SHORT: Final = timedelta(seconds=20)
+_LONG: Final = timedelta(seconds=600)
+
+
+@workflow.defn(name=WORKFLOW)
+class StepsTurn:
+    """Seven activities."""
+
+    @workflow.run
+    async def run(self, turn: Turn) -> str:
+        """Runs rounds of tool calls until the model asks for none."""
+        memory = await workflow.execute_activity(
+            "bench.memory", turn, result_type=Memory, start_to_close_timeout=_SHORT
+        )
+        skills = await workflow.execute_activity(
+            "bench.skills", turn, result_type=Skills, start_to_close_timeout=_SHORT
+        )
+        base = base_message(skills.persona, memory.user_name, memory.user_role, None) + skills.listed
+        messages = [WholeMessage(id="", role="user", content=memory.user_text)]
+        tokens = step = 0
+        while True:
+            step += 1
+            answer = await workflow.execute_activity(
+                "bench.model",
+                Ask(
+                    turn=turn,
+                    step=step,
+                    base=base,
+                    memory=memory.memory,
+                    messages=tuple(messages),
+                    tokens=tokens,
+                ),
+                result_type=Answer,
+                task_queue=LLM_QUEUE,
+                start_to_close_timeout=_LONG,
+            )
+            messages.append(answer.message)
+            tokens += answer.tokens
+            if not answer.message.calls:
+                break
+            messages += await asyncio.gather(
+                *(
+                    workflow.execute_activity(
+                        "bench.tool",
+                        ToolAsk(turn=turn, call=call, first=index == 0, round=answer.message),
+                        result_type=WholeMessage,
+                        start_to_close_timeout=_LONG,
+                    )
+                    for index, call in enumerate(answer.message.calls)
+                )
+            )
+        await workflow.execute_activity(
+            "bench.transcript", Transcript(turn=turn, messages=tuple(messages[1:])), start_to_close_timeout=_SHORT
+        )
+        return "completed"

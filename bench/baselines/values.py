@@ -1,0 +1,140 @@
+"""What crosses between the steps of the hand-written stacks: frozen pydantic, as in Perdure."""
+
+from pydantic import JsonValue
+
+from contracts.frozen import Tolerant
+from contracts.turns import TurnAddress
+
+
+class Turn(Tolerant):
+    """What both workflows start with."""
+
+    address: TurnAddress
+    agent_version: str
+
+
+class Loaded(Tolerant):
+    """Memory and skills, as the model is told of them."""
+
+    base: str
+    memory: str
+
+
+class Asked(Tolerant):
+    """A tool call that the model asked for; its arguments are in Postgres."""
+
+    call_id: str
+    tool: str
+
+
+class Said(Tolerant):
+    """What a model call came to."""
+
+    said: str
+    """The start of its text."""
+    tokens: int
+    """Of the turn so far."""
+    calls: tuple[Asked, ...] = ()
+
+
+class Known(Tolerant):
+    """What a model call must be told, beside the turn."""
+
+    loaded: Loaded
+    tokens: int = 0
+
+
+class ModelStep(Tolerant):
+    """The input of the merged workflow's model activity."""
+
+    turn: Turn
+    step: int
+    known: Known
+
+
+class ToolStep(Tolerant):
+    """The input of the merged workflow's tool activity."""
+
+    turn: Turn
+    asked: Asked
+    said: Said
+
+
+class FinishStep(Tolerant):
+    """The input of the merged workflow's last activity."""
+
+    turn: Turn
+    said: Said
+
+
+class Memory(Tolerant):
+    """What the memory activity of the step-by-step workflow returns: bodies ride in the workflow there."""
+
+    user_text: str
+    user_name: str
+    user_role: str
+    memory: str
+
+
+class Skills(Tolerant):
+    """What its skills activity returns."""
+
+    persona: str
+    listed: str
+
+
+class WholeCall(Tolerant):
+    """A tool call with its arguments."""
+
+    call_id: str
+    key: str
+    tool: str
+    digest: str
+    provider_id: str
+    args: dict[str, JsonValue]
+
+
+class WholeMessage(Tolerant):
+    """A message with its body."""
+
+    id: str
+    role: str
+    content: str
+    calls: tuple[WholeCall, ...] = ()
+    call_id: str = ""
+    tokens: int = 0
+
+
+class Ask(Tolerant):
+    """The input of its model activity."""
+
+    turn: Turn
+    step: int
+    base: str
+    memory: str
+    messages: tuple[WholeMessage, ...]
+    tokens: int
+
+
+class Answer(Tolerant):
+    """What its model activity returns."""
+
+    message: WholeMessage
+    tokens: int
+    """Of this call, input and output."""
+
+
+class ToolAsk(Tolerant):
+    """The input of its tool activity."""
+
+    turn: Turn
+    call: WholeCall
+    first: bool
+    round: WholeMessage
+
+
+class Transcript(Tolerant):
+    """The input of its last activity."""
+
+    turn: Turn
+    messages: tuple[WholeMessage, ...]

@@ -1,0 +1,120 @@
+"""The steps of the turn as an engineer writes them who wants few hops: each does its work and records it.
+
+The merged workflow calls them as activities, plain LangGraph as nodes. What crosses between two steps is small:
+bodies are read from Postgres where they are used.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from activities.clients.provider import Provider
+from bench.baselines import records, trace
+from bench.baselines.speech import speak
+from bench.baselines.tools import Tools
+from bench.baselines.values import Asked, Known, Loaded, Said
+from contracts.ids import effect_key, model_call_id
+from contracts.messages import Role
+from contracts.turns import TurnAddress
+from policy import prompt
+from policy.text import estimated_tokens, preview
+from store.content import AgentShelf
+from store.database import Connection, Database
+from store.ids import new_id
+from store.journal import NewMessage, write
+from store.live import LiveTokens
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The clients of one process, and the steps."""
+
+    db: Database
+    live: LiveTokens
+    provider: Provider
+    tools: Tools
+    shelf: AgentShelf
+
+    async def load(self, address: TurnAddress, agent_version: str) -> Loaded:
+        """Memory and skills, in one step."""
+        async with self.db.transaction(address.tenant_id) as tx:
+            agent = await self.shelf.at(tx, self.tools.agent_id, agent_version)
+            remembered = await records.remember(tx, address.turn_id)
+            await write(tx, address, trace.loaded([*remembered.working]))
+        base = prompt.base_message(agent.definition.persona, remembered.user_name, remembered.user_role, None)
+        skills = prompt.skill_list([(skill.id, skill.description) for skill in agent.definition.skills])
+        return Loaded(base=base + skills, memory=prompt.memory_message(remembered.working))
+
+    async def model(self, address: TurnAddress, agent_version: str, step: int, known: Known) -> Said:
+        """One model call, which records message, usage, planned calls and events."""
+        async with self.db.transaction(address.tenant_id) as tx:
+            agent = await self.shelf.at(tx, self.tools.agent_id, agent_version)
+            said = await _conversation(tx, address)
+            if step == 1:
+                await records.mark_running(tx, address.turn_id)
+            await write(tx, address, trace.before_model(step, model_call_id(step), known.tokens))
+        await self.live.wake(address.conversation_id)
+        messages = prompt.wire(known.loaded.base, known.loaded.memory, said)
+        spoken = await speak(self.provider, self.live, address, agent, step, messages)
+        message = NewMessage(
+            new_id(),
+            Role.ASSISTANT,
+            spoken.text,
+            calls=[each.on_message for each in spoken.planned],
+            tokens=spoken.usage.output_tokens,
+        )
+        names = [each.row.tool for each in spoken.planned]
+        events = trace.after_model(spoken.call_id, spoken.text, spoken.usage, names, spoken.first_token_seconds)
+        async with self.db.transaction(address.tenant_id) as tx:
+            await records.answered(tx, address.turn_id, spoken.usage, [each.row for each in spoken.planned])
+            await write(tx, address, events, [message])
+        await self.live.wake(address.conversation_id)
+        calls = tuple(Asked(call_id=each.row.call_id, tool=each.row.tool) for each in spoken.planned)
+        return Said(said=preview(spoken.text), tokens=known.tokens + spoken.usage.tokens, calls=calls)
+
+    async def tool(self, address: TurnAddress, asked: Asked, said: Said) -> None:
+        """One tool call, which records its result."""
+        first = asked.call_id == said.calls[0].call_id
+        pairs = [(call.call_id, call.tool) for call in said.calls]
+        async with self.db.transaction(address.tenant_id) as tx:
+            args: Mapping[str, JsonValue] = await tx.fetchval(
+                "SELECT args FROM tool_calls WHERE turn_id = $1 AND call_id = $2", address.turn_id, asked.call_id
+            )
+            await write(
+                tx, address, trace.before_tool(asked.call_id, asked.tool, first=first, said=said.said, calls=pairs)
+            )
+        content = await self.tools.run(asked.tool, asked.call_id, address, args)
+        message = NewMessage(new_id(), Role.TOOL, content, call_id=asked.call_id, tokens=estimated_tokens(content))
+        async with self.db.transaction(address.tenant_id) as tx:
+            await records.tool_done(tx, address.turn_id, asked.call_id, {"message_id": message.id})
+            events = trace.after_tool(asked.call_id, asked.tool, preview(content), message.id)
+            await write(tx, address, events, [message])
+        await self.live.wake(address.conversation_id)
+
+    async def finish(self, address: TurnAddress, said: Said) -> None:
+        """The end; the answer is the last that the model said."""
+        async with self.db.transaction(address.tenant_id) as tx:
+            answer: str = await tx.fetchval(
+                "SELECT content FROM messages WHERE turn_id = $1 AND role = 'assistant' ORDER BY seq DESC LIMIT 1",
+                address.turn_id,
+            )
+            await records.finish(tx, address, answer, said.said)
+        await self.live.wake(address.conversation_id)
+
+
+async def _conversation(tx: Connection, address: TurnAddress) -> list[prompt.Said]:
+    rows = await tx.fetch(
+        "SELECT turn_id, role, content, calls, call_id FROM (SELECT * FROM messages WHERE conversation_id = $1 "
+        "AND in_transcript ORDER BY seq DESC LIMIT 200) recent ORDER BY seq",
+        address.conversation_id,
+    )
+    return [
+        prompt.Said(
+            Role(row["role"]),
+            row["content"],
+            row["calls"],
+            effect_key(str(row["turn_id"]), row["call_id"]) if row["call_id"] else "",
+        )
+        for row in rows
+    ]

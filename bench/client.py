@@ -1,0 +1,130 @@
+"""The client of all stacks: starts a turn as each stack does it, and sees its end as a reader of its events would.
+
+The end is the commit of the turn's last event. Every stack rings the conversation's channel in Valkey after a commit,
+as the API's streams need it; the bell makes this client look into Postgres for turns that have ended.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+from bench.baselines import records
+from bench.baselines.values import Turn
+from bench.reference import AGENT, MESSAGE, Visitor
+from contracts.ids import turn_workflow_id
+from contracts.turns import Routing
+from policy.admission import Caps
+from relay.deliver import Doorbell
+from store import content
+from store.database import Database
+from store.live import WOKEN_BY_EVENTS, channel
+from store.turns import NewTurn, start
+from store.valkey import Valkey
+
+Begin = Callable[[str], Awaitable[str]]
+"""Starts a turn in a conversation and returns the turn's id."""
+_CAPS = Caps(turns_a_user=1_000)
+
+
+@dataclass(slots=True)
+class Client:
+    """Starts turns and waits for their ends."""
+
+    db: Database
+    doorbell: Doorbell
+    visitor: Visitor
+    _waiting: dict[str, asyncio.Future[float]]
+    _bell: asyncio.Event
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, db: Database, doorbell: Doorbell, valkey: Valkey, visitor: Visitor) -> AsyncIterator["Client"]:
+        """A client that listens."""
+        client = cls(db, doorbell, visitor, {}, asyncio.Event())
+        subscription = valkey.client.pubsub(ignore_subscribe_messages=True)
+        await subscription.psubscribe(channel("*"))
+
+        async def listen() -> None:
+            while True:
+                message = await subscription.get_message(timeout=30.0)
+                if message is not None and message["data"] == WOKEN_BY_EVENTS:
+                    client._bell.set()
+
+        tasks = [asyncio.create_task(listen()), asyncio.create_task(client._look())]
+        try:
+            yield client
+        finally:
+            for task in tasks:
+                task.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.gather(*tasks, return_exceptions=True)
+            await subscription.aclose()  # type: ignore[no-untyped-call]
+
+    async def turn(self, begin: Begin, conversation_id: str) -> tuple[str, float]:
+        """One whole turn: its id, and the seconds from the request to the sight of its end."""
+        began = time.perf_counter()
+        turn_id = await begin(conversation_id)
+        ended = asyncio.get_running_loop().create_future()
+        self._waiting[turn_id] = ended
+        self._bell.set()
+        async with asyncio.timeout(60):
+            return turn_id, await ended - began
+
+    async def _look(self) -> None:
+        while True:
+            await self._bell.wait()
+            self._bell.clear()
+            if not self._waiting:
+                continue
+            async with self.db.transaction(self.visitor.tenant_id) as tx:
+                rows = await tx.fetch(
+                    "SELECT id FROM turns WHERE id = ANY($1) AND ended_at IS NOT NULL", list(self._waiting)
+                )
+            now = time.perf_counter()
+            for row in rows:
+                self._waiting.pop(str(row["id"])).set_result(now)
+
+    def on_perdure(self, routing: Routing) -> Begin:
+        """As POST .../turns does it: admission, turn, message and wake-up in one transaction, then the doorbell."""
+
+        async def begin(conversation_id: str) -> str:
+            visitor = self.visitor
+            new = NewTurn(visitor.tenant_id, conversation_id, visitor.user_id, MESSAGE, routing=routing)
+            async with self.db.transaction(visitor.tenant_id) as tx:
+                agent = await content.current(tx, AGENT)
+                started = await start(tx, new, agent, _CAPS)
+            if started.note is not None:
+                await self.doorbell.deliver_soon(started.note)
+            return started.turn_id
+
+        return begin
+
+    def on_workflow(self, workflow: str, task_queue: str) -> Begin:
+        """By hand on Temporal: the turn's rows, then its workflow."""
+
+        async def begin(conversation_id: str) -> str:
+            turn = await self._begin(conversation_id)
+            turn_id = turn.address.turn_id
+            await self.doorbell.client.start_workflow(
+                workflow, turn, id=turn_workflow_id(turn_id), task_queue=task_queue
+            )
+            return turn_id
+
+        return begin
+
+    def on_graph(self, feed: Callable[[bytes], None]) -> Begin:
+        """By hand on LangGraph: the turn's rows, then a line to its process."""
+
+        async def begin(conversation_id: str) -> str:
+            turn = await self._begin(conversation_id)
+            feed(turn.model_dump_json().encode())
+            return turn.address.turn_id
+
+        return begin
+
+    async def _begin(self, conversation_id: str) -> Turn:
+        async with self.db.transaction(self.visitor.tenant_id) as tx:
+            begun = await records.begin(tx, self.visitor, conversation_id)
+        return Turn(address=begun.address, agent_version=begun.agent_version)

@@ -1,0 +1,107 @@
+"""One batch on one stack: turns one after the other, then 64 at once; with CPU and frontend requests counted."""
+
+import asyncio
+import os
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from bench.client import Begin, Client
+from bench.processes import cpu_seconds, machine_cpu_seconds
+from bench.server import Frontend
+
+IN_FLIGHT: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What was measured; times in milliseconds, per turn where it says so."""
+
+    latencies_ms: tuple[float, ...]
+    seconds: float
+    cpu_ms_a_turn: Mapping[str, float]
+    """By part: workers, postgres, temporal, valkey, client."""
+    frontend_a_turn: Mapping[str, float]
+    """Requests to Temporal's frontend by operation."""
+    others_cpu_share: float
+    """How much of the machine was busy with something else."""
+    turn_ids: tuple[str, ...] = field(repr=False)
+
+    @property
+    def turns_a_second(self) -> float:
+        """Throughput."""
+        return len(self.turn_ids) / self.seconds
+
+    @property
+    def p50_ms(self) -> float:
+        """Median latency."""
+        return statistics.median(self.latencies_ms)
+
+    @property
+    def cpu_ms(self) -> float:
+        """Of all parts."""
+        return sum(self.cpu_ms_a_turn.values())
+
+    @property
+    def frontend(self) -> float:
+        """Of all operations."""
+        return sum(self.frontend_a_turn.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """A stack that is ready to be measured."""
+
+    client: Client
+    begin: Begin
+    parts: Mapping[str, Sequence[int]]
+    """Process ids by part."""
+    frontend: Frontend | None
+
+    async def alone(self, conversations: Sequence[str]) -> Batch:
+        """One turn after the other."""
+        return await self._measured(conversations, 1)
+
+    async def loaded(self, conversations: Sequence[str]) -> Batch:
+        """64 in flight."""
+        return await self._measured(conversations, IN_FLIGHT)
+
+    async def _measured(self, conversations: Sequence[str], in_flight: int) -> Batch:
+        frontend = await self.frontend.requests() if self.frontend else {}
+        cpu, machine, began = self._cpu(), machine_cpu_seconds(), time.perf_counter()
+        done = await self._run(conversations, in_flight)
+        seconds = time.perf_counter() - began
+        used = {part: now - cpu[part] for part, now in self._cpu().items()}
+        busy = machine_cpu_seconds() - machine
+        asked = await self.frontend.requests() if self.frontend else {}
+        turns = len(done)
+        return Batch(
+            latencies_ms=tuple(latency * 1_000 for _, latency in done),
+            seconds=seconds,
+            cpu_ms_a_turn={part: value * 1_000 / turns for part, value in used.items()},
+            frontend_a_turn={
+                operation: (count - frontend.get(operation, 0)) / turns
+                for operation, count in asked.items()
+                if count > frontend.get(operation, 0)
+            },
+            others_cpu_share=max(0.0, busy - sum(used.values())) / (seconds * _processors()),
+            turn_ids=tuple(turn_id for turn_id, _ in done),
+        )
+
+    async def _run(self, conversations: Sequence[str], in_flight: int) -> list[tuple[str, float]]:
+        left = iter(conversations)
+
+        async def one_after_another() -> list[tuple[str, float]]:
+            return [await self.client.turn(self.begin, conversation) for conversation in left]
+
+        lanes = await asyncio.gather(*(one_after_another() for _ in range(in_flight)))
+        return [turn for lane in lanes for turn in lane]
+
+    def _cpu(self) -> dict[str, float]:
+        return {part: sum(map(cpu_seconds, pids)) for part, pids in self.parts.items()}
+
+
+def _processors() -> int:
+    return os.cpu_count() or 1

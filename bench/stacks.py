@@ -1,0 +1,57 @@
+"""The stacks that are compared: which processes each has, and how a turn is started on it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Final
+
+from bench.baselines import merged, steps
+from bench.client import Begin, Client
+from bench.processes import Processes, Program
+from contracts.turns import Routing
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """One way to run the reference turn."""
+
+    name: str
+    title: str
+    programs: tuple[Program, ...]
+    on_temporal: bool = True
+
+    def begin(self, client: Client, processes: Processes) -> Begin:
+        """How a turn is started on it."""
+        if self.name == "compact":
+            return client.on_perdure(Routing.compact())
+        if self.name == "spread":
+            return client.on_perdure(Routing.spread())
+        if self.name == "steps":
+            return client.on_workflow(steps.WORKFLOW, steps.TURNS_QUEUE)
+        if self.name == "merged":
+            return client.on_workflow(merged.WORKFLOW, merged.TURNS_QUEUE)
+        roles = cycle([program.role for program in self.programs])
+        return client.on_graph(lambda line: processes.feed(next(roles), line))
+
+
+def _perdure(*queues: str) -> tuple[Program, ...]:
+    return tuple(Program(f"perdure-{queue}", ("worker.py", "--queues", queue)) for queue in queues)
+
+
+def _by_hand(name: str) -> tuple[Program, ...]:
+    return tuple(
+        Program(f"{name}-{queue}", ("-m", "bench.baselines", name, "--queue", queue)) for queue in ("turns", "llm")
+    )
+
+
+COMPACT: Final = Stack("compact", "Perdure, compact", _perdure("turns", "llm"))
+SPREAD: Final = Stack("spread", "Perdure, spread", _perdure("turns", "llm", "tools", "memory", "approvals"))
+STEPS: Final = Stack("steps", "Temporal by hand, an activity a step", _by_hand("steps"))
+MERGED: Final = Stack("merged", "Temporal by hand, merged as ours", _by_hand("merged"))
+GRAPH: Final = Stack(
+    "graph",
+    "plain LangGraph, Postgres saver, sync",
+    tuple(Program(f"graph-{number}", ("-m", "bench.baselines", "graph"), fed=True) for number in (1, 2)),
+    on_temporal=False,
+)
+ALL: Final[Mapping[str, Stack]] = {stack.name: stack for stack in (COMPACT, STEPS, MERGED, SPREAD, GRAPH)}

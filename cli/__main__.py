@@ -1,0 +1,44 @@
+"""`perdure`, also `python -m cli`: runs one command and leaves with its exit code.
+
+0 done, 2 usage, 4 not found, 5 already decided, 6 expired, 1 anything else.
+"""
+
+import os
+import sys
+
+from cli.app import app
+from cli.failures import explained
+from perdure.client import ApiError
+
+
+def main() -> None:
+    """Run, flush, and leave without the interpreter's own shutdown, in which Temporal's core may crash (#300)."""
+    code = run(sys.argv[1:])
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            code = code or 1  # the reader of a pipe has gone
+    os._exit(code)
+
+
+def run(arguments: list[str]) -> int:
+    """The exit code of one command."""
+    try:
+        app(arguments, prog_name="perdure")
+    except SystemExit as exit_:
+        if isinstance(exit_.code, str):
+            sys.stderr.write(exit_.code + "\n")
+            return 1
+        return exit_.code or 0
+    except ApiError as error:
+        return explained(error, as_json="--json" in arguments)
+    except BrokenPipeError:
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    main()

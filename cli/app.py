@@ -1,0 +1,27 @@
+"""The commands by name."""
+
+import typer
+
+from cli import agents, approvals, chat, effects, scaffold, status, topologies, turns, up, users
+
+app = typer.Typer(
+    name="perdure",
+    help="AI agent turns that survive. Start everything with `make up` or `perdure up`.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("up")(up.up)
+app.command("status")(status.status)
+app.command("chat")(chat.chat)
+app.command("init")(scaffold.init)
+for name, group in (
+    ("turns", turns.app),
+    ("approvals", approvals.app),
+    ("effects", effects.app),
+    ("agents", agents.app),
+    ("topologies", topologies.app),
+    ("users", users.app),
+):
+    app.add_typer(group, name=name)

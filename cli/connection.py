@@ -1,0 +1,94 @@
+"""Which Perdure a command talks to, and as whom.
+
+PERDURE_URL and PERDURE_TOKEN come first; without them, run.json of the data folder says where the local stack is and
+has its three tokens. A local token is never sent to any other address.
+"""
+
+import json
+import shlex
+import shutil
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from cli.failures import OTHER, USAGE
+from cli.screen import fail
+from local.config import own_environ
+from perdure.client import Client
+
+PATIENCE_SECONDS = 5.0
+"""Longer than the supervisor takes to bring a killed API back."""
+NOTHING_RUNS = "nothing runs here; start it with `make up`"
+
+
+class Role(StrEnum):
+    """The local users."""
+
+    REQUESTER = "requester"
+    REVIEWER = "reviewer"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the environment and the data folder say."""
+
+    url: str | None
+    token: str | None = field(repr=False)
+    home: Path
+    run: dict[str, Any] | None = field(repr=False)
+    """run.json while a stack is up."""
+
+    @classmethod
+    def here(cls) -> "Surroundings":
+        """As it is now."""
+        environ = own_environ()
+        home = Path(environ.get("PERDURE_HOME") or ".perdure").expanduser()
+        return cls(environ.get("PERDURE_URL") or None, environ.get("PERDURE_TOKEN") or None, home, read_run(home))
+
+
+def read_run(home: Path) -> dict[str, Any] | None:
+    """run.json of this data folder, None where no stack is up."""
+    try:
+        run = json.loads((home / "run.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return run if isinstance(run, dict) else None
+
+
+def connect(role: Role, as_name: str | None = None) -> Client:
+    """A client for a command that `role` is made for; `as_name` is the caller's own choice among the local users.
+
+    Raises: typer.Exit, after a line that says what is missing.
+    """
+    here = Surroundings.here()
+    url = here.url or (here.run or {}).get("api")
+    if not isinstance(url, str) or not url:
+        raise fail(NOTHING_RUNS, OTHER)
+    return Client(url.rstrip("/"), _token(here, url.rstrip("/"), role, as_name), patience_seconds=PATIENCE_SECONDS)
+
+
+def _token(here: Surroundings, url: str, role: Role, as_name: str | None) -> str:
+    run = here.run or {}
+    local: dict[str, str] = run.get("tokens") or {} if run.get("api") == url else {}
+    if as_name is not None:
+        if as_name not in local:
+            known = ", ".join(sorted(local)) or "none at this address; set PERDURE_TOKEN"
+            raise fail(f"--as names a local user; known here: {known}", USAGE)
+        return local[as_name]
+    token = here.token or local.get(role.value)
+    if token is None:
+        raise fail(f"no token for {url}: set PERDURE_TOKEN", USAGE)
+    return token
+
+
+def command(*words: str) -> str:
+    """A command line that works where the caller stands, to be shown."""
+    environ = own_environ()
+    settings = [f"{name}={shlex.quote(environ[name])}" for name in ("PERDURE_HOME", "PERDURE_URL") if environ.get(name)]
+    if shutil.which("perdure"):
+        program = ["perdure"]
+    else:
+        program = ["bin/perdure"] if Path("bin/perdure").is_file() else ["python", "-m", "cli"]
+    return " ".join([*settings, *program, *map(shlex.quote, words)])

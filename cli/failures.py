@@ -1,0 +1,47 @@
+"""What a command says and exits with where the API says no."""
+
+import json
+import sys
+
+from cli.printable import printable
+from perdure.client import ApiError
+from perdure.client.errors import UNREACHABLE
+
+DONE, OTHER, USAGE, NOT_FOUND, DECIDED, EXPIRED = 0, 1, 2, 4, 5, 6
+_DECIDED_CODES = frozenset({"already_decided", "already_settled"})
+_CODE_OF_STATUS = {400: USAGE, 422: USAGE, 404: NOT_FOUND, 410: EXPIRED}
+
+
+def exit_code(error: ApiError) -> int:
+    """The exit code for a refusal: 2 usage, 4 not found, 5 already decided, 6 expired, 1 anything else."""
+    if error.code in _DECIDED_CODES:
+        return DECIDED
+    return _CODE_OF_STATUS.get(error.status, OTHER)
+
+
+def explained(error: ApiError, *, as_json: bool) -> int:
+    """Say on stderr what went wrong and what to do next; the exit code."""
+    if as_json:
+        body = {"status": error.status, "code": error.code, "message": error.message, "details": error.details}
+        sys.stderr.write(json.dumps({"error": body}) + "\n")
+        return exit_code(error)
+    sys.stderr.write(printable(f"{error.message} ({error.code})") + "\n")
+    hint = _hint(error)
+    if hint:
+        sys.stderr.write(printable(hint) + "\n")
+    return exit_code(error)
+
+
+def _hint(error: ApiError) -> str:
+    if error.code == UNREACHABLE:
+        return "Is it running? Start it with `make up`; `perdure status` shows what runs."
+    if error.status == 401:
+        return "The token is missing or wrong: set PERDURE_TOKEN, or use --as requester, reviewer or admin."
+    decision = error.details.get("decision")
+    if error.code == "already_decided" and isinstance(decision, dict):
+        said = decision.get("comment") or decision.get("reason_code")
+        return f"It was decided: {decision.get('type')} by {decision.get('by')}" + (f": {said}" if said else ".")
+    if error.code == "conversation_busy":
+        return f"The open turn is {error.details.get('turn_id')} ({error.details.get('status')})."
+    deadline = error.details.get("deadline")
+    return f"The deadline is {deadline}." if deadline else ""

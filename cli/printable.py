@@ -1,0 +1,50 @@
+"""Text from models, users and tools, made harmless for a terminal and honest for a reader.
+
+Control characters (ANSI sequences begin with one), text that runs backwards and characters that show nothing are
+written as escapes. What a reviewer reads is then exactly what will run.
+"""
+
+import json
+import re
+import unicodedata
+from typing import Any
+
+_HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+_BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")
+"""Letters that show nothing."""
+_SELECTORS = range(0xE0100, 0xE01F0)
+"""Variation selectors of which any number may follow a letter, unseen."""
+_KEPT = frozenset("\n\t")
+_PLAIN = re.compile(r"[\n\t\x20-\x7e]*")
+
+
+def printable(text: str) -> str:
+    """`text` with everything unseen written as `\\u202e` and the like; line ends and tabs stay."""
+    if _PLAIN.fullmatch(text):
+        return text
+    return "".join(_escape(character) if _is_hidden(character) else character for character in text)
+
+
+def one_line(text: str, most: int = 200) -> str:
+    """`text` for a cell or a status line: no line ends, not too long."""
+    flat = " ".join(text.split())
+    return printable(flat if len(flat) <= most else flat[: most - 1] + "…")
+
+
+def pretty_json(value: Any) -> str:
+    """`value` as indented JSON that shows all that is in it."""
+    return printable(json.dumps(value, indent=2, ensure_ascii=False).replace("\t", "\\t"))
+
+
+def _is_hidden(character: str) -> bool:
+    if character in _KEPT:
+        return False
+    hidden = unicodedata.category(character) in _HIDDEN_CATEGORIES
+    return hidden or character in _BLANK or ord(character) in _SELECTORS
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -1,0 +1,99 @@
+"""How commands write: plain lines, tables, JSON. Everything that came from outside goes through printable.py."""
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cli.printable import one_line, printable
+from perdure.client import Answer
+
+AsJson = Annotated[bool, typer.Option("--json", help="Write JSON.")]
+AsName = Annotated[
+    str | None, typer.Option("--as", metavar="NAME", help="Use the token of this local user instead of the usual one.")
+]
+_UNLIMITED_COLUMNS = 1_000
+"""For a pipe or a file: nothing is cut or wrapped."""
+
+
+def say(text: str = "") -> None:
+    """A line for a person."""
+    sys.stdout.write(printable(text) + "\n")
+    sys.stdout.flush()
+
+
+def say_json(value: Any) -> None:
+    """A JSON value; everything but ASCII is escaped, so that it is harmless on a terminal as well."""
+    plain = value.model_dump(mode="json") if isinstance(value, Answer) else value
+    sys.stdout.write(json.dumps(plain, indent=2 if sys.stdout.isatty() else None) + "\n")
+    sys.stdout.flush()
+
+
+def fail(text: str, code: int) -> typer.Exit:
+    """Say on stderr what is wrong; raise what this returns."""
+    sys.stderr.write(printable(text) + "\n")
+    return typer.Exit(code)
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:
+    """A table whose first column, which names the row, is never cut; or the line `empty`."""
+    lines = [[Text(_cell(value)) for value in row] for row in rows]
+    if not lines:
+        say(empty)
+        return
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    made.add_column(headers[0], no_wrap=True, min_width=max(len(line[0]) for line in lines))
+    for header in headers[1:]:
+        made.add_column(header, overflow="fold")
+    for line in lines:
+        made.add_row(*line)
+    console = Console(highlight=False, emoji=False)
+    if not console.is_terminal:
+        console.width = _UNLIMITED_COLUMNS
+    console.print(made)
+
+
+def fields(pairs: Iterable[tuple[str, object]]) -> None:
+    """Named values, one a line; those that are empty are left out."""
+    shown = [(name, _cell(value)) for name, value in pairs]
+    shown = [(name, value) for name, value in shown if value]
+    width = max((len(name) for name, _ in shown), default=0)
+    for name, value in shown:
+        say(f"{name:<{width}}  {value}")
+
+
+def moment(at: datetime | None) -> str:
+    """A time as a person reads it, UTC."""
+    return "" if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def left(until: datetime | None) -> str:
+    """How long until then: `6 d 23 h`, `59 min`, `over`."""
+    if until is None:
+        return ""
+    rest = until - datetime.now(UTC)
+    if rest <= timedelta(0):
+        return "over"
+    minutes = int(rest.total_seconds() // 60)
+    if minutes < 1:
+        return f"{int(rest.total_seconds())} s"
+    if minutes < 60:
+        return f"{minutes} min"
+    hours = minutes // 60
+    return f"{hours} h {minutes % 60} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return moment(value)
+    if isinstance(value, list | tuple):
+        value = ", ".join(map(str, value))
+    return one_line(str(value))

@@ -1,0 +1,60 @@
+"""The calls about what a deployment has: agents, topologies, users. Each function makes a value, nothing is sent."""
+
+from collections.abc import Sequence
+
+import httpx
+from pydantic import JsonValue
+
+from perdure.client.answers import Agent, Answer, Page, Topology, User
+from perdure.client.calls import Call, get, one, path, post
+
+
+def list_agents() -> Call[Page[Agent]]:
+    """Every agent that a turn can be started with."""
+    return get(path("agents"), one(Page[Agent]))
+
+
+def list_tools(agent_id: str) -> Call[Page[Answer]]:
+    """The cards of an agent's tools."""
+    return get(path("agents", agent_id, "tools"), one(Page[Answer]))
+
+
+def list_topologies() -> Call[Page[Topology]]:
+    """Every topology."""
+    return get(path("topologies"), one(Page[Topology]))
+
+
+def get_topology(name: str) -> Call[Topology]:
+    """A topology's manifest."""
+    return get(path("topologies", name), one(Topology))
+
+
+def topology_drawing(name: str) -> Call[str]:
+    """A topology as a Mermaid drawing."""
+    return get(path("topologies", f"{name}.mmd"), _text)
+
+
+def list_users() -> Call[Page[User]]:
+    """Everybody who has access."""
+    return get(path("users"), one(Page[User]))
+
+
+def add_user(name: str, roles: Sequence[str], *, idempotency_key: str = "") -> Call[User]:
+    """A new user; the answer has the token, which is shown only once."""
+    body: dict[str, JsonValue] = {"name": name, "roles": list(roles)}
+    return post(path("users"), one(User), body, key=idempotency_key)
+
+
+def new_token(name: str, *, label: str | None = None, idempotency_key: str = "") -> Call[User]:
+    """One more token of a user."""
+    return post(path("users", name, "tokens"), one(User), {"label": label}, key=idempotency_key)
+
+
+def set_roles(name: str, roles: Sequence[str], *, idempotency_key: str = "") -> Call[User]:
+    """These roles and no others."""
+    body: dict[str, JsonValue] = {"roles": list(roles)}
+    return post(path("users", name, "roles"), one(User), body, key=idempotency_key)
+
+
+def _text(response: httpx.Response) -> str:
+    return response.text

@@ -1,0 +1,184 @@
+"""The blocking client."""
+
+import time
+from collections.abc import Callable, Iterator
+from functools import wraps
+from types import TracebackType
+from typing import ParamSpec, Self, TypeVar
+
+import httpx
+from pydantic import ValidationError
+
+from perdure.client import catalogue_calls, review_calls, turn_calls
+from perdure.client.answers import Turn
+from perdure.client.calls import Call
+from perdure.client.connection import PATIENCE_SECONDS, http_options, is_answered, poll_seconds, unreadable
+from perdure.client.patience import Patience
+from perdure.client.resume import TIMEOUT, Reader
+from perdure.client.sse import Decoder, Event
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Client:
+    """Perdure's API. Every method raises ApiError; changes may be repeated without harm and are, while it is away."""
+
+    def __init__(self, base_url: str, token: str, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        self._http = httpx.Client(**http_options(base_url, token))
+        self._base_url = base_url
+        self._patience_seconds = patience_seconds
+        self.conversations = Conversations(self)
+        self.turns = Turns(self)
+        self.approvals = Approvals(self)
+        self.effects = Effects(self)
+        self.agents = Agents(self)
+        self.topologies = Topologies(self)
+        self.users = Users(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._http.close()
+
+    def send(self, call: Call[T]) -> T:
+        """Send a call made by hand; the methods below are this with a name."""
+        patience = Patience(self._base_url, self._patience_seconds)
+        while True:
+            try:
+                response = self._http.request(call.method, call.path, **call.arguments())
+            except httpx.TransportError as error:
+                time.sleep(patience.after_break(error, time.monotonic()))
+                continue
+            if not is_answered(response):
+                time.sleep(patience.after_answer(response, time.monotonic()))
+                continue
+            try:
+                return call.read(response)
+            except ValidationError as error:
+                raise unreadable(response, error) from error
+
+    def method(self, make: Callable[P, Call[T]]) -> Callable[P, T]:
+        """The method that sends what `make` makes."""
+
+        @wraps(make)
+        def send(*args: P.args, **kwargs: P.kwargs) -> T:
+            return self.send(make(*args, **kwargs))
+
+        return send
+
+    def read(self, reader: Reader) -> Iterator[Event]:
+        """The events of a stream, across as many connections as it takes."""
+        patience = Patience(self._base_url, self._patience_seconds)
+        while not reader.is_over:
+            try:
+                with self._http.stream("GET", reader.path, headers=reader.headers(), timeout=TIMEOUT) as response:
+                    reader.answered(response)
+                    if is_answered(response):
+                        decoder = Decoder()
+                        for chunk in response.iter_bytes():
+                            patience.answered()
+                            for event in decoder.feed(chunk):
+                                reader.saw(event)
+                                yield event
+                        wait = 0.0 if reader.is_over else patience.after_end(time.monotonic())
+                    else:
+                        response.read()
+                        wait = patience.after_answer(response, time.monotonic())
+            except httpx.TransportError as error:
+                wait = patience.after_break(error, time.monotonic())
+            time.sleep(wait)
+
+
+class Conversations:
+    """Conversations of the caller."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.create = client.method(turn_calls.create_conversation)
+        self.list = client.method(turn_calls.list_conversations)
+        self.get = client.method(turn_calls.get_conversation)
+        self.rename = client.method(turn_calls.rename_conversation)
+        self.delete = client.method(turn_calls.delete_conversation)
+        self.messages = client.method(turn_calls.list_messages)
+
+    def events(self, conversation_id: str, *, after: str | None = None) -> Iterator[Event]:
+        """Everything that happens in it, for ever; leave the loop to end it."""
+        return self._client.read(Reader.of_conversation(conversation_id, after))
+
+
+class Turns:
+    """Turns: started once, whatever breaks in between."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.start = client.method(turn_calls.start_turn)
+        self.execute = client.method(turn_calls.execute)
+        self.get = client.method(turn_calls.get_turn)
+        self.list = client.method(turn_calls.list_turns)
+        self.stop = client.method(turn_calls.stop_turn)
+
+    def events(self, turn_id: str, *, after: str | None = None) -> Iterator[Event]:
+        """The turn's events from its beginning, or after the event with the id `after`, to its end."""
+        return self._client.read(Reader.of_turn(turn_id, after))
+
+    def wait(self, turn_id: str, *, timeout_seconds: float | None = None, through_pauses: bool = False) -> Turn:
+        """The turn once it has ended or waits for a person; with `through_pauses` once it has ended.
+
+        Raises: TimeoutError; ApiError.
+        """
+        began = time.monotonic()
+        while True:
+            turn = self.get(turn_id)
+            if turn.has_ended or (turn.is_paused and not through_pauses):
+                return turn
+            time.sleep(poll_seconds(time.monotonic() - began, timeout_seconds, turn))
+
+
+class Approvals:
+    """What waits for a reviewer."""
+
+    def __init__(self, client: Client) -> None:
+        self.list = client.method(review_calls.list_approvals)
+        self.get = client.method(review_calls.get_approval)
+        self.decide = client.method(review_calls.decide)
+
+
+class Effects:
+    """What a crash left unknown."""
+
+    def __init__(self, client: Client) -> None:
+        self.list = client.method(review_calls.list_effects)
+        self.settle = client.method(review_calls.settle_effect)
+
+
+class Agents:
+    """What a conversation can be held with."""
+
+    def __init__(self, client: Client) -> None:
+        self.list = client.method(catalogue_calls.list_agents)
+        self.tools = client.method(catalogue_calls.list_tools)
+
+
+class Topologies:
+    """The graphs that agents run on."""
+
+    def __init__(self, client: Client) -> None:
+        self.list = client.method(catalogue_calls.list_topologies)
+        self.get = client.method(catalogue_calls.get_topology)
+        self.drawing = client.method(catalogue_calls.topology_drawing)
+
+
+class Users:
+    """Who has access."""
+
+    def __init__(self, client: Client) -> None:
+        self.list = client.method(catalogue_calls.list_users)
+        self.add = client.method(catalogue_calls.add_user)
+        self.new_token = client.method(catalogue_calls.new_token)
+        self.set_roles = client.method(catalogue_calls.set_roles)

@@ -1,0 +1,130 @@
+"""The calls that are about conversations and turns. Each function makes a value; nothing is sent here."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import httpx
+from pydantic import JsonValue
+
+from perdure.client.answers import Answer, Conversation, Message, Page, Turn
+from perdure.client.calls import Call, get, one, path, post
+
+OnBusy = Literal["reject", "queue", "steer", "replace"]
+_EXECUTE_SECONDS = 120.0
+"""How long the API holds the answer of an execute back (api.md)."""
+
+
+def _nothing(_: httpx.Response) -> None:
+    return None
+
+
+def create_conversation(
+    agent: str, *, title: str | None = None, metadata: Mapping[str, Any] | None = None, idempotency_key: str = ""
+) -> Call[Conversation]:
+    """A new conversation with this agent."""
+    body: dict[str, JsonValue] = {"agent": agent, "title": title, "metadata": dict(metadata) if metadata else None}
+    return post(path("conversations"), one(Conversation), body, key=idempotency_key)
+
+
+def list_conversations(
+    *, title: str | None = None, limit: int | None = None, cursor: str | None = None
+) -> Call[Page[Conversation]]:
+    """The caller's conversations, newest first."""
+    query = {"title": title, "limit": limit, "cursor": cursor}
+    return get(path("conversations"), one(Page[Conversation]), query)
+
+
+def get_conversation(conversation_id: str) -> Call[Conversation]:
+    """One conversation."""
+    return get(path("conversations", conversation_id), one(Conversation))
+
+
+def rename_conversation(conversation_id: str, title: str) -> Call[Conversation]:
+    """Another title."""
+    return Call("PATCH", path("conversations", conversation_id), one(Conversation), body={"title": title})
+
+
+def delete_conversation(conversation_id: str) -> Call[None]:
+    """Out of sight; its records stay."""
+    return Call("DELETE", path("conversations", conversation_id), _nothing)
+
+
+def list_messages(conversation_id: str, *, limit: int | None = None, cursor: str | None = None) -> Call[Page[Message]]:
+    """The transcript, oldest first."""
+    return get(path("conversations", conversation_id, "messages"), one(Page[Message]), _part(limit, cursor))
+
+
+def start_turn(
+    conversation_id: str,
+    message: str,
+    *,
+    on_busy: OnBusy | None = None,
+    limits: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    wait_seconds: float | None = None,
+    idempotency_key: str = "",
+) -> Call[Turn]:
+    """A turn; once it is answered, it is durable. With `wait_seconds` the answer may be the final or paused turn."""
+    body: dict[str, JsonValue] = {
+        "message": message,
+        "on_busy": on_busy,
+        "limits": dict(limits) if limits else None,
+        "metadata": dict(metadata) if metadata else None,
+    }
+    return post(
+        path("conversations", conversation_id, "turns"),
+        one(Turn),
+        body,
+        key=idempotency_key,
+        query={"wait": None if wait_seconds is None else f"{wait_seconds:g}"},
+        wait_seconds=wait_seconds or 0.0,
+    )
+
+
+def execute(
+    agent: str,
+    message: str,
+    *,
+    conversation_id: str | None = None,
+    system_prompt: str | None = None,
+    limits: Mapping[str, Any] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    idempotency_key: str = "",
+) -> Call[Turn]:
+    """A turn in one request: answered when it has ended or waits for a person, or still running after 120 s."""
+    body: dict[str, JsonValue] = {
+        "agent": agent,
+        "message": message,
+        "conversation_id": conversation_id,
+        "system_prompt": system_prompt,
+        "limits": dict(limits) if limits else None,
+        "metadata": dict(metadata) if metadata else None,
+    }
+    return post(path("execute"), one(Turn), body, key=idempotency_key, wait_seconds=_EXECUTE_SECONDS)
+
+
+def get_turn(turn_id: str) -> Call[Turn]:
+    """One turn as it is now."""
+    return get(path("turns", turn_id), one(Turn))
+
+
+def list_turns(
+    *,
+    status: str | None = None,
+    agent: str | None = None,
+    conversation: str | None = None,
+    limit: int | None = None,
+    cursor: str | None = None,
+) -> Call[Page[Turn]]:
+    """Turns, newest first."""
+    query = {"status": status, "agent": agent, "conversation": conversation}
+    return get(path("turns"), one(Page[Turn]), {**query, **_part(limit, cursor)})
+
+
+def stop_turn(turn_id: str, *, idempotency_key: str = "") -> Call[Answer]:
+    """Ask it to stop; nothing new is begun from then on."""
+    return post(path("turns", turn_id, "stop"), one(Answer), key=idempotency_key)
+
+
+def _part(limit: int | None, cursor: str | None) -> dict[str, str | int | None]:
+    return {"limit": limit, "cursor": cursor}

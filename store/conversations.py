@@ -1,0 +1,144 @@
+"""Conversations: a user's, of one agent, with their messages."""
+
+import asyncpg
+from pydantic import JsonValue
+
+from contracts.errors import CallerError
+from store.database import Connection
+from store.ids import new_id
+from store.paging import cursor_after, read_cursor
+
+Page = tuple[list[dict[str, object]], str | None]
+_COLUMNS = "id, agent_id, title, metadata, active_turn_id, created_at, updated_at, user_id"
+
+
+async def create(
+    tx: Connection, user_id: str, agent_id: str, title: str, metadata: dict[str, JsonValue]
+) -> dict[str, object]:
+    """A new conversation."""
+    row = await tx.fetchrow(
+        "INSERT INTO conversations (id, tenant_id, user_id, agent_id, title, metadata) "
+        f"VALUES ($1, current_setting('perdure.tenant'), $2, $3, $4, $5) RETURNING {_COLUMNS}",
+        new_id(),
+        user_id,
+        agent_id,
+        title,
+        metadata,
+    )
+    return _shown(_there(row))
+
+
+async def get(tx: Connection, conversation_id: str, user_id: str | None) -> dict[str, object]:
+    """The conversation, if it is this user's (None: anybody's of the tenant).
+
+    Raises: CallerError 404 `conversation_not_found`.
+    """
+    row = await tx.fetchrow(
+        f"SELECT {_COLUMNS} FROM conversations WHERE id = $1 AND deleted_at IS NULL "
+        "AND ($2::uuid IS NULL OR user_id = $2)",
+        conversation_id,
+        user_id,
+    )
+    return _shown(_there(row))
+
+
+async def listed(tx: Connection, user_id: str, title: str | None, limit: int, cursor: str | None) -> Page:
+    """A user's conversations, the one written to last first."""
+    at, last_id = read_cursor(cursor)
+    rows = await tx.fetch(
+        f"SELECT {_COLUMNS} FROM conversations WHERE user_id = $1 AND deleted_at IS NULL "
+        "AND ($2::text IS NULL OR strpos(lower(title), lower($2)) > 0) "
+        "AND ($3::timestamptz IS NULL OR (updated_at, id) < ($3, $4::uuid)) "
+        "ORDER BY updated_at DESC, id DESC LIMIT $5",
+        user_id,
+        title,
+        at,
+        last_id,
+        limit + 1,
+    )
+    following = cursor_after(rows[limit - 1]["updated_at"], str(rows[limit - 1]["id"])) if len(rows) > limit else None
+    return [_shown(row) for row in rows[:limit]], following
+
+
+async def patch(
+    tx: Connection, conversation_id: str, user_id: str, title: str | None, metadata: dict[str, JsonValue] | None
+) -> dict[str, object]:
+    """Change title or metadata.
+
+    Raises: CallerError 404 `conversation_not_found`.
+    """
+    row = await tx.fetchrow(
+        "UPDATE conversations SET title = coalesce($3, title), metadata = coalesce($4, metadata), updated_at = now() "
+        f"WHERE id = $1 AND user_id = $2 AND deleted_at IS NULL RETURNING {_COLUMNS}",
+        conversation_id,
+        user_id,
+        title,
+        metadata,
+    )
+    return _shown(_there(row))
+
+
+async def delete(tx: Connection, conversation_id: str, user_id: str) -> None:
+    """Soft: it is not shown any more, its turns and their records stay.
+
+    Raises: CallerError 404 `conversation_not_found`, 409 `conversation_busy` while a turn is open.
+    """
+    row = _there(
+        await tx.fetchrow(
+            "SELECT active_turn_id FROM conversations WHERE id = $1 AND user_id = $2 AND deleted_at IS NULL FOR UPDATE",
+            conversation_id,
+            user_id,
+        )
+    )
+    if row["active_turn_id"] is not None:
+        raise CallerError(
+            "conversation_busy", "a turn is open; stop it first", {"turn_id": str(row["active_turn_id"])}, status=409
+        )
+    await tx.execute("UPDATE conversations SET deleted_at = now() WHERE id = $1", conversation_id)
+
+
+async def messages(tx: Connection, conversation_id: str, limit: int, after_seq: int) -> Page:
+    """The transcript in order."""
+    rows = await tx.fetch(
+        "SELECT id, turn_id, seq, role, content, calls, call_id, partial, created_at FROM messages "
+        "WHERE conversation_id = $1 AND in_transcript AND seq > $2 ORDER BY seq LIMIT $3",
+        conversation_id,
+        after_seq,
+        limit + 1,
+    )
+    shown: list[dict[str, object]] = [
+        {
+            "id": str(row["id"]),
+            "turn_id": str(row["turn_id"]),
+            "seq": row["seq"],
+            "role": row["role"],
+            "content": row["content"],
+            "tool_calls": [
+                {"call_id": call["call_id"], "tool": call["tool"], "arguments": call["arguments"]}
+                for call in row["calls"]
+            ],
+            "call_id": row["call_id"],
+            "partial": row["partial"],
+            "created_at": row["created_at"],
+        }
+        for row in rows[:limit]
+    ]
+    return shown, str(rows[limit - 1]["seq"]) if len(rows) > limit else None
+
+
+def _there(row: asyncpg.Record | None) -> asyncpg.Record:
+    if row is None:
+        raise CallerError("conversation_not_found", "there is no such conversation", status=404)
+    return row
+
+
+def _shown(row: asyncpg.Record) -> dict[str, object]:
+    return {
+        "id": str(row["id"]),
+        "agent": row["agent_id"],
+        "title": row["title"],
+        "metadata": row["metadata"],
+        "active_turn_id": str(row["active_turn_id"]) if row["active_turn_id"] else None,
+        "created_at": row["created_at"],
+        "updated_at": row["updated_at"],
+    }

@@ -1,0 +1,48 @@
+"""Idempotency keys of clients: the same key and body give the same answer (kept 24 h)."""
+
+from pydantic import JsonValue
+
+from contracts.errors import CallerError
+from store.database import Connection
+
+
+async def claim(tx: Connection, user_id: str, route: str, key: str, body_digest: str) -> tuple[int, JsonValue] | None:
+    """Take `key` for this transaction, or answer with what it was taken for: (status, answer).
+
+    A second request with the same key waits here until the first has committed or rolled back.
+
+    Raises: CallerError 422 `idempotency_key_reused` where the key was used with another body.
+    """
+    mine = await tx.fetchval(
+        "INSERT INTO idempotency (tenant_id, user_id, route, key, body_digest, status, answer) "
+        "VALUES (current_setting('perdure.tenant'), $1, $2, $3, $4, 0, 'null') ON CONFLICT DO NOTHING RETURNING true",
+        user_id,
+        route,
+        key,
+        body_digest,
+    )
+    if mine:
+        return None
+    row = await tx.fetchrow(
+        "SELECT body_digest, status, answer FROM idempotency WHERE user_id = $1 AND route = $2 AND key = $3",
+        user_id,
+        route,
+        key,
+    )
+    if row is None or row["body_digest"] != body_digest:
+        raise CallerError(
+            "idempotency_key_reused", "this Idempotency-Key was used with another body; use a new one", status=422
+        )
+    return row["status"], row["answer"]
+
+
+async def keep(tx: Connection, user_id: str, route: str, key: str, status: int, answer: JsonValue) -> None:
+    """Keep the answer, in the transaction of the work."""
+    await tx.execute(
+        "UPDATE idempotency SET status = $4, answer = $5 WHERE user_id = $1 AND route = $2 AND key = $3",
+        user_id,
+        route,
+        key,
+        status,
+        answer,
+    )

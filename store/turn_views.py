@@ -1,0 +1,87 @@
+"""Turns as clients see them."""
+
+import asyncpg
+
+from contracts.errors import CallerError
+from store.database import Connection
+from store.paging import cursor_after, read_cursor
+
+_NODES = (
+    "ARRAY(SELECT e.data->>'node' FROM events e WHERE e.turn_id = t.id AND e.kind = 'node_end' ORDER BY e.seq) AS nodes"
+)
+
+
+async def get(tx: Connection, turn_id: str, user_id: str | None) -> dict[str, object]:
+    """The turn, if it is this user's (None: anybody's of the tenant).
+
+    Raises: CallerError 404 `turn_not_found`.
+    """
+    row = await tx.fetchrow(
+        f"SELECT t.*, {_NODES} FROM turns t WHERE t.id = $1 AND ($2::uuid IS NULL OR t.user_id = $2)",
+        turn_id,
+        user_id,
+    )
+    if row is None:
+        raise CallerError("turn_not_found", "there is no such turn", status=404)
+    return shown(row)
+
+
+async def listed(
+    tx: Connection,
+    user_id: str | None,
+    *,
+    status: str | None,
+    agent: str | None,
+    conversation_id: str | None,
+    limit: int,
+    cursor: str | None,
+) -> tuple[list[dict[str, object]], str | None]:
+    """Turns, newest first."""
+    at, last_id = read_cursor(cursor)
+    rows = await tx.fetch(
+        f"SELECT t.*, {_NODES} FROM turns t WHERE ($1::uuid IS NULL OR t.user_id = $1) "
+        "AND ($2::text IS NULL OR t.status = $2) AND ($3::text IS NULL OR t.agent_id = $3) "
+        "AND ($4::uuid IS NULL OR t.conversation_id = $4) "
+        "AND ($5::timestamptz IS NULL OR (t.created_at, t.id) < ($5, $6::uuid)) "
+        "ORDER BY t.created_at DESC, t.id DESC LIMIT $7",
+        user_id,
+        status,
+        agent,
+        conversation_id,
+        at,
+        last_id,
+        limit + 1,
+    )
+    following = cursor_after(rows[limit - 1]["created_at"], str(rows[limit - 1]["id"])) if len(rows) > limit else None
+    return [shown(row) for row in rows[:limit]], following
+
+
+def shown(row: asyncpg.Record) -> dict[str, object]:
+    """A turn's row in the form of the outside contract."""
+    tokens = row["input_tokens"] + row["output_tokens"]
+    return {
+        "turn_id": str(row["id"]),
+        "conversation_id": str(row["conversation_id"]),
+        "agent": row["agent_id"],
+        "agent_version": row["agent_version"],
+        "topology": row["topology"],
+        "status": row["status"],
+        "answer": row["answer"],
+        "error": row["problem"],
+        "usage": {
+            "input_tokens": row["input_tokens"],
+            "output_tokens": row["output_tokens"],
+            "cached_tokens": row["cached_tokens"],
+            "tokens_used": tokens,
+            "cost_usd": row["cost_microusd"] / 1e6,
+        },
+        "waiting_for": row["waiting"],
+        "nodes": list(row["nodes"]),
+        "attempts": row["attempts"],
+        "metadata": row["metadata"],
+        "stop_requested_at": row["stop_requested_at"],
+        "created_at": row["created_at"],
+        "started_at": row["started_at"],
+        "ended_at": row["ended_at"],
+        "events": f"/v1/turns/{row['id']}/events",
+    }

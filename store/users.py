@@ -1,0 +1,90 @@
+"""Named users, their roles and tokens. Postgres knows a token's hash only."""
+
+import secrets
+from dataclasses import dataclass
+
+import asyncpg
+
+from contracts.digests import sha256_hex
+from contracts.errors import CallerError
+from store import audit
+from store.database import Connection
+from store.ids import new_id
+
+ROLES = ("requester", "reviewer", "admin")
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user of the tenant."""
+
+    id: str
+    name: str
+    display_name: str
+    roles: tuple[str, ...]
+
+
+async def listed(tx: Connection) -> list[User]:
+    """Every user, by name."""
+    rows = await tx.fetch("SELECT * FROM users WHERE disabled_at IS NULL ORDER BY name")
+    return [_user(row) for row in rows]
+
+
+async def add(tx: Connection, name: str, display_name: str, roles: tuple[str, ...], actor: str) -> User:
+    """A new user.
+
+    Raises: CallerError 409 `user_exists`.
+    """
+    user = User(new_id(), name, display_name or name, roles)
+    try:
+        await tx.execute(
+            "INSERT INTO users (id, tenant_id, name, display_name, roles) "
+            "VALUES ($1, current_setting('perdure.tenant'), $2, $3, $4)",
+            user.id,
+            name,
+            user.display_name,
+            list(roles),
+        )
+    except asyncpg.UniqueViolationError:
+        raise CallerError("user_exists", "there is a user of this name", {"name": name}, status=409) from None
+    await audit.record(tx, "user.added", name, {"roles": [*roles]}, actor=actor, turn_id=None)
+    return user
+
+
+async def set_roles(tx: Connection, name: str, roles: tuple[str, ...], actor: str) -> User:
+    """Give a user exactly these roles.
+
+    Raises: CallerError 404 `user_not_found`.
+    """
+    row = await tx.fetchrow("UPDATE users SET roles = $2 WHERE name = $1 RETURNING *", name, list(roles))
+    user = _found(row)
+    await audit.record(tx, "user.roles_set", name, {"roles": [*roles]}, actor=actor, turn_id=None)
+    return user
+
+
+async def mint_token(tx: Connection, name: str, label: str, actor: str) -> str:
+    """A new token of a user; shown once, stored as its hash.
+
+    Raises: CallerError 404 `user_not_found`.
+    """
+    user = _found(await tx.fetchrow("SELECT * FROM users WHERE name = $1 AND disabled_at IS NULL", name))
+    token = f"perdure_{name}_{secrets.token_urlsafe(24)}"
+    await tx.execute(
+        "INSERT INTO api_tokens (token_sha256, tenant_id, user_id, label) "
+        "VALUES ($1, current_setting('perdure.tenant'), $2, $3)",
+        sha256_hex(token),
+        user.id,
+        label,
+    )
+    await audit.record(tx, "user.token_minted", name, {"label": label}, actor=actor, turn_id=None)
+    return token
+
+
+def _found(row: asyncpg.Record | None) -> User:
+    if row is None:
+        raise CallerError("user_not_found", "there is no user of this name", status=404)
+    return _user(row)
+
+
+def _user(row: asyncpg.Record) -> User:
+    return User(str(row["id"]), row["name"], row["display_name"], tuple(row["roles"]))

@@ -1,0 +1,109 @@
+"""A small real HTTP server that answers what it is told to, in order, and keeps what it was asked."""
+
+import json
+import threading
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+from urllib.parse import parse_qs, urlsplit
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One answer. Without a status the connection breaks before anything is said."""
+
+    status: int | None
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    breaks_off: bool = False
+    """The body is cut off instead of ended."""
+
+
+def said(body: object, status: int = 200, **headers: str) -> Reply:
+    """A JSON answer."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Reply(status, json.dumps(body).encode(), {"Content-Type": "application/json", **named})
+
+
+def streamed(*pieces: str, breaks_off: bool = False) -> Reply:
+    """A stream of server-sent events, already written out."""
+    return Reply(200, "".join(pieces).encode(), {"Content-Type": "text/event-stream"}, breaks_off)
+
+
+def event(kind: str, identity: str | None = None, **data: Any) -> str:
+    """One event as the API writes it."""
+    lines = [f"event: {kind}", f"data: {json.dumps(data)}"]
+    return "\n".join([f"id: {identity}", *lines] if identity else lines) + "\n\n"
+
+
+BROKEN = Reply(None)
+"""The connection breaks after the request has arrived."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request as it came."""
+
+    method: str
+    path: str
+    query: dict[str, list[str]]
+    headers: dict[str, str]
+    body: Any
+
+
+class ApiDouble:
+    """Answers each request with the next reply; with none left, with 500."""
+
+    def __init__(self) -> None:
+        self.replies: deque[Reply] = deque()
+        self.asked: list[Asked] = []
+        double = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def answer(self) -> None:
+                double.answer(self)
+
+            do_GET = do_POST = do_PATCH = do_DELETE = answer
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def will(self, *replies: Reply) -> None:
+        """What it answers next, in this order."""
+        self.replies.extend(replies)
+
+    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        parts = urlsplit(handler.path)
+        raw = handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
+        headers = {name.lower(): value for name, value in handler.headers.items()}
+        self.asked.append(
+            Asked(handler.command, parts.path, parse_qs(parts.query), headers, json.loads(raw) if raw else None)
+        )
+        reply = self.replies.popleft() if self.replies else said({}, 500)
+        handler.close_connection = reply.status is None or reply.breaks_off
+        if reply.status is None:
+            return
+        handler.send_response(reply.status)
+        for name, value in reply.headers.items():
+            handler.send_header(name, value)
+        if reply.status != 204:
+            handler.send_header("Content-Length", str(len(reply.body) + (10 if reply.breaks_off else 0)))
+        handler.end_headers()
+        handler.wfile.write(reply.body)

@@ -1,0 +1,183 @@
+"""The ledger's rules against every order of events: attempts that die, freeze and wake, and a world that counts.
+
+All states that a few attempts can reach are visited; the shortest way to a broken promise is what a failure prints.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from contracts.agents import EffectClass
+from contracts.tools import CallState
+from policy.ledger import (
+    SETTLED,
+    Acted,
+    Attempt,
+    Claim,
+    Gate,
+    Held,
+    Reservation,
+    Settle,
+    after_act,
+    claim_tool,
+    may_have_happened,
+    reservation_deadline,
+)
+
+BEGIN = datetime(2026, 3, 1, tzinfo=UTC)
+TIMEOUT_SECONDS = 5.0
+KEY_TTL_SECONDS = 16.0
+MOST_ATTEMPTS = 3
+MOST_SECONDS = 40
+STATE_AFTER = {
+    Settle.DONE: CallState.DONE,
+    Settle.FAILED: CallState.FAILED,
+    Settle.OUTCOME_UNKNOWN: CallState.OUTCOME_UNKNOWN,
+    Settle.RELEASE: CallState.PLANNED,
+    Settle.RETRY: CallState.RESERVED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """An attempt that reserved the call; it may be dead, frozen or about to act."""
+
+    epoch: int
+    send_before: datetime
+    sent_before: bool
+    acted: Acted | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The ledger's row, the attempts, and what the target has really done."""
+
+    row: Reservation
+    now: datetime = BEGIN
+    deadline: datetime = BEGIN
+    attempts: int = 0
+    stopped: bool = False
+    void: bool = False
+    owners: tuple[Owner, ...] = ()
+    effects: int = 0
+    key_known_since: datetime | None = None
+
+
+def next_worlds(world: World) -> Iterator[tuple[str, World]]:
+    """Everything that can happen next."""
+    if world.now < BEGIN + timedelta(seconds=MOST_SECONDS):
+        for seconds in (4, 11):
+            yield f"{seconds} s pass", replace(world, now=world.now + timedelta(seconds=seconds))
+    if not world.stopped:
+        yield "the turn is stopped", replace(world, stopped=True)
+    if not world.void:
+        yield "the approval no longer counts", replace(world, void=True)
+    if world.attempts < MOST_ATTEMPTS:
+        yield "an attempt claims", claimed(world)
+    for owner in world.owners:
+        if owner.acted is None and owns(world, owner):
+            for acted in Acted:
+                yield f"owner {owner.epoch} acted: {acted.value}", sent(world, owner, acted)
+        elif owner.acted is not None:
+            for last in (False, True):
+                yield f"owner {owner.epoch} settles, last {last}", settled(world, owner, last)
+    if world.row.state is CallState.OUTCOME_UNKNOWN and world.now > world.deadline:
+        truth = CallState.DONE if world.effects else CallState.FAILED
+        yield "a person states the truth", replace(world, row=replace(world.row, state=truth))
+
+
+def claimed(world: World) -> World:
+    """Temporal dispatches another attempt, whatever became of the one before."""
+    number = world.attempts + 1
+    by, row = Attempt("run", number), world.row
+    verdict = claim_tool(Gate(False, world.stopped), row, by, allowed=not world.void, now=world.now)
+    world = replace(world, attempts=number)
+    if verdict is Claim.ACT:
+        epoch = row.held.epoch + 1 if row.held else 1
+        owner = Owner(epoch, world.now + timedelta(seconds=TIMEOUT_SECONDS), may_have_happened(row))
+        held = replace(
+            row,
+            state=CallState.RESERVED,
+            held=Held(epoch, by, False),
+            first_sent_at=row.first_sent_at or world.now,
+        )
+        deadline = reservation_deadline(world.now, TIMEOUT_SECONDS)
+        return replace(world, row=held, deadline=deadline, owners=(*world.owners, owner))
+    state = {Claim.UNKNOWN: CallState.OUTCOME_UNKNOWN, Claim.DENIED: CallState.DENIED}.get(verdict, row.state)
+    return replace(world, row=replace(row, state=state))
+
+
+def owns(world: World, owner: Owner) -> bool:
+    """The last check before sending, and the tool's own deadline."""
+    held = world.row.held
+    mine = world.row.state is CallState.RESERVED and held is not None and held.epoch == owner.epoch
+    return mine and world.now < owner.send_before
+
+
+def sent(world: World, owner: Owner, acted: Acted) -> World:
+    """The owner sends, or finds that it cannot; the target honours a key for as long as it said."""
+    owners = tuple(replace(each, acted=acted) if each is owner else each for each in world.owners)
+    world = replace(world, owners=owners)
+    if acted not in (Acted.RETURNED, Acted.AMBIGUOUS):
+        return world
+    known = world.key_known_since
+    if (
+        world.row.effect is EffectClass.KEYED
+        and known is not None
+        and world.now - known < timedelta(seconds=KEY_TTL_SECONDS)
+    ):
+        return world
+    return replace(world, effects=world.effects + 1, key_known_since=world.now)
+
+
+def settled(world: World, owner: Owner, last: bool) -> World:
+    """The owner records what it saw; refused where the epoch is lost or the call is settled."""
+    assert owner.acted is not None
+    world = replace(world, owners=tuple(each for each in world.owners if each is not owner))
+    held = world.row.held
+    if world.row.state is not CallState.RESERVED or held is None or held.epoch != owner.epoch:
+        return world
+    settle = after_act(world.row.effect, owner.acted, last_attempt=last, sent_before=owner.sent_before)
+    row = replace(world.row, state=STATE_AFTER[settle])
+    return replace(world, row=replace(row, first_sent_at=None) if settle is Settle.RELEASE else row)
+
+
+def broken_promise(world: World) -> str:
+    """What must never be so; empty where all is well."""
+    state, late = world.row.state, any(owns(world, owner) and owner.acted is None for owner in world.owners)
+    if world.effects > 1:
+        return "it happened twice"
+    if state in (CallState.FAILED, CallState.DENIED) and world.effects:
+        return f"recorded as {state.value}, and it happened"
+    if state is CallState.DONE and not world.effects:
+        return "recorded as done, and it never happened"
+    if state in SETTLED and late:
+        return "settled, and somebody may still send it"
+    return ""
+
+
+@pytest.mark.parametrize("effect", [EffectClass.KEYED, EffectClass.OPAQUE])
+def test_no_order_of_events_breaks_the_promise_of_a_class(effect: EffectClass) -> None:
+    row = Reservation(
+        CallState.PLANNED, None, effect, key_ttl_seconds=KEY_TTL_SECONDS, timeout_seconds=TIMEOUT_SECONDS
+    )
+    first = World(row)
+    came_by: dict[World, tuple[str, World | None]] = {first: ("", None)}
+    queue = [first]
+    for world in queue:
+        for step, following in next_worlds(world):
+            if following in came_by:
+                continue
+            came_by[following] = (step, world)
+            assert not (broken := broken_promise(following)), f"{broken}: {way_to(following, came_by)}"
+            queue.append(following)
+    assert {world.row.state for world in queue} == set(CallState), "the search reaches every state of a call"
+    assert len(queue) > 1_000
+
+
+def way_to(world: World, came_by: dict[World, tuple[str, World | None]]) -> list[str]:
+    """The steps that lead to a world."""
+    step, before = came_by[world]
+    return [*way_to(before, came_by), step] if before is not None else []
