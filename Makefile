@@ -26,7 +26,7 @@ $(STAMP): requirements.lock
 	@touch $@
 
 setup: $(STAMP) ## set up the environment and the Temporal server
-	@$(RUN)/python -m local.temporal_binary
+	@$(RUN)/python -m local
 
 up: setup ## start everything in the foreground and print the addresses
 	@$(RUN)/python -m cli up

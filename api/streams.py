@@ -35,10 +35,13 @@ log = structlog.get_logger(__name__)
 class Streams:
     """Every open stream of this process."""
 
-    def __init__(self, database: Database, live: LiveTokens, wakes: Wakes) -> None:
+    def __init__(
+        self, database: Database, live: LiveTokens, wakes: Wakes, *, heartbeat_seconds: float = HEARTBEAT_SECONDS
+    ) -> None:
         self._database = database
         self._live = live
         self._wakes = wakes
+        self._heartbeat_seconds = heartbeat_seconds
         self.readers = 0
         """Streams open now."""
 
@@ -74,7 +77,7 @@ class Streams:
                         return
                     if reader.blocked:
                         await asyncio.sleep(_BLOCKED_SECONDS)
-                    elif not reader.behind and not await bell.wait(HEARTBEAT_SECONDS):
+                    elif not reader.behind and not await bell.wait(self._heartbeat_seconds):
                         yield KEEPALIVE_COMMENT
         finally:
             self.readers -= 1

@@ -6,6 +6,7 @@ companions:
     command: [python, -m, payments]      # `python` is this interpreter; the working folder is the app folder
     port_env: PAYMENTS_PORT              # the free port it must listen on, on 127.0.0.1
     url_env: PAYMENTS_URL                # where the workers find it: http://127.0.0.1:<port>
+    token_env: PAYMENTS_TOKEN            # optional: a random credential, the same for the companion and the workers
     ready_path: /healthz                 # optional: answers 200 when it is ready; without it an open port is enough
     env: {PAYMENTS_CURRENCY: EUR}        # optional
 ```
@@ -13,6 +14,7 @@ A companion gets the caller's environment without any address of ours, its port,
 of its own below the data folder: it stands for a system outside.
 """
 
+import secrets
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from local.child import ChildSpec
 from local.errors import StackError
-from local.home import Home
+from local.home import Home, write_private
 from local.ports import HOST, PortBook
 from local.probes import http_get, port_open
 
@@ -39,6 +41,7 @@ class Companion(BaseModel):
     command: tuple[str, ...] = Field(min_length=1)
     port_env: str = Field(pattern=r"^[A-Z][A-Z0-9_]*$")
     url_env: str = Field(pattern=r"^[A-Z][A-Z0-9_]*$")
+    token_env: str | None = Field(default=None, pattern=r"^[A-Z][A-Z0-9_]*$")
     ready_path: str | None = Field(default=None, pattern=r"^/")
     env: dict[str, str] = {}
 
@@ -86,8 +89,7 @@ def read_all(apps: Sequence[Path]) -> list[tuple[Path, Companion]]:
 
 def child_spec(home: Home, app: Path, companion: Companion, port: int, environ: Mapping[str, str]) -> ChildSpec:
     """The companion as a child, with a folder of its own for its data."""
-    folder = home.companion(companion.name)
-    folder.mkdir(mode=0o700, exist_ok=True)
+    folder = _folder(home, companion)
     program, *arguments = companion.command
 
     async def ready(_pid: int) -> bool:
@@ -103,6 +105,7 @@ def child_spec(home: Home, app: Path, companion: Companion, port: int, environ: 
             **environ,
             **companion.env,
             companion.port_env: str(port),
+            **token_environ(home, companion),
             "PERDURE_COMPANION_HOME": str(folder),
             "PYTHONUNBUFFERED": "1",
         },
@@ -113,6 +116,22 @@ def child_spec(home: Home, app: Path, companion: Companion, port: int, environ: 
         stop_rank=STOP_RANK,
         detail=url(port),
     )
+
+
+def token_environ(home: Home, companion: Companion) -> dict[str, str]:
+    """The companion's credential by its variable, made once; empty where it declares none."""
+    if companion.token_env is None:
+        return {}
+    path = _folder(home, companion) / "token"
+    if not path.exists():
+        write_private(path, secrets.token_urlsafe(32))
+    return {companion.token_env: path.read_text().strip()}
+
+
+def _folder(home: Home, companion: Companion) -> Path:
+    folder = home.companion(companion.name)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
 
 
 def url(port: int) -> str:

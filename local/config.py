@@ -70,7 +70,7 @@ class StackConfig:
     """The user's app folders, beside the shipped ones."""
     companion_apps: tuple[Path, ...] = ()
     """The app folders whose companions are started."""
-    prepare: tuple[str, ...] | None = (_PYTHON, "-m", "store.prepare")
+    prepare: tuple[str, ...] | None = (_PYTHON, str(ROOT / "prepare.py"))
     """Run once before the programs; its last line on stdout is JSON with the local tokens."""
     programs: tuple[Program, ...] = ()
     pages: tuple[tuple[str, str], ...] = (("API docs", "/docs"),)

@@ -61,7 +61,7 @@ class Home:
         return self.root / "ready" / role
 
     def companion(self, name: str) -> Path:
-        """A companion's own data, which Perdure never reads."""
+        """A companion's own data; of it Perdure reads only the token that it made there."""
         return self.root / "companions" / name
 
 

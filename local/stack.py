@@ -125,6 +125,8 @@ async def _bring_up(config: StackConfig, home: Home, supervisor: Supervisor) -> 
     ports = {companion.name: companions.take_port(book, companion) for _, companion in declared}
     urls = {companion.name: companions.url(ports[companion.name]) for _, companion in declared}
     url_environ = {companion.url_env: urls[companion.name] for _, companion in declared}
+    for _, companion in declared:
+        url_environ |= companions.token_environ(home, companion)
     outside = without_addresses(config.environ)
     tokens: dict[str, str] = {}
 

@@ -34,7 +34,7 @@ class _Parts:
 
     def start(self) -> DataParts:
         self._thread.start()
-        self._ready.wait(120)
+        self._ready.wait(90)
         if self.failure is not None or self.data is None:
             raise RuntimeError("the embedded parts did not start") from self.failure
         return self.data

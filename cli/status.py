@@ -1,0 +1,89 @@
+"""`perdure status`: is everything that should run here alive and well?"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import psutil
+import typer
+
+from cli.connection import NOTHING_RUNS, Surroundings
+from cli.failures import OTHER
+from cli.screen import AsJson, fail, say, say_json, table
+from local.probes import http_get, port_open
+
+_PARTS = (("api", "/readyz"), ("temporal", None), ("temporal_ui", "/"), ("postgres", None), ("redis", None))
+"""Addresses in run.json, and the page to ask for where one tells more than an open port."""
+_DEFAULT_PORTS = {"postgresql": 5432, "postgres": 5432, "redis": 6379, "rediss": 6379, "http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """One part or process."""
+
+    name: str
+    well: bool
+    what: str
+    """`answers`, `silent`, `runs`, `dead`."""
+    pid: int | None
+    address: str
+    """Without any credentials."""
+
+
+def status(as_json: AsJson = False) -> None:
+    """What runs here: every address asked, every process looked at. 0 where all is well, else 1."""
+    here = Surroundings.here()
+    if here.run is None:
+        raise fail(NOTHING_RUNS, OTHER)
+    found = asyncio.run(_look(here.run))
+    well = all(each.well for each in found)
+    if as_json:
+        parts = [
+            {"name": each.name, "well": each.well, "state": each.what, "pid": each.pid, "address": each.address}
+            for each in found
+        ]
+        say_json({"well": well, "home": str(here.home), "routing": here.run.get("routing"), "parts": parts})
+    else:
+        rows = [(each.name, each.what, each.pid or "", each.address) for each in found]
+        table(("part", "state", "pid", "address"), rows, "Nothing.")
+        say("All is well." if well else "Something is wrong; its log is in " + str(here.home / "logs"))
+    raise typer.Exit(0 if well else OTHER)
+
+
+async def _look(run: dict[str, Any]) -> list[Health]:
+    pids: dict[str, int] = run.get("pids") or {}
+    ready: list[str] = run.get("ready") or []
+    addresses = [(name, page, str(run[name])) for name, page in _PARTS if run.get(name)]
+    addresses += [(name, None, url) for name, url in (run.get("companions") or {}).items()]
+    answers = await asyncio.gather(*(_answers(address, page) for _, page, address in addresses))
+    found = []
+    for (name, _, address), answer in zip(addresses, answers, strict=True):
+        pid = pids.get({"redis": "valkey"}.get(name, name))
+        found.append(Health(name, answer, "answers" if answer else "silent", pid, _bare(address)))
+    shown = {"valkey", *(name for name, _, _ in addresses)}
+    for role, pid in sorted(pids.items()):
+        if role not in shown:
+            well = psutil.pid_exists(pid) and role in ready
+            found.append(Health(role, well, "runs" if well else "not ready", pid, ""))
+    return found
+
+
+async def _answers(address: str, page: str | None) -> bool:
+    host, port = _host_and_port(address)
+    if page is None:
+        return await port_open(host, port)
+    answer = await http_get(host, port, page)
+    return answer is not None and answer[0] < 400
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    parts = urlsplit(address if "://" in address else f"tcp://{address}")
+    return parts.hostname or "127.0.0.1", parts.port or _DEFAULT_PORTS.get(parts.scheme, 7233)
+
+
+def _bare(address: str) -> str:
+    if "://" not in address:
+        return address
+    host, port = _host_and_port(address)
+    return f"{urlsplit(address).scheme}://{host}:{port}"

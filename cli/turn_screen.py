@@ -1,0 +1,125 @@
+"""A turn as a person watches it: its text as it streams, and a line for each thing that happens to it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from cli.connection import command
+from cli.live_text import LiveText
+from cli.printable import one_line
+from perdure.client import Event
+
+_QUIET = frozenset({"node_start", "node_end", "token.usage", "ttft", "generation.start", "memory.context.loaded"})
+"""Of interest only to who looks at the machinery."""
+_SILENT = frozenset({"token", "reset", "heartbeat", "ready", "completed", "workflow_complete", "generation.complete"})
+
+
+class TurnScreen:
+    """Shows events in the order in which they come."""
+
+    def __init__(self, live: LiveText, *, details: bool = False) -> None:
+        self.live = live
+        self._details = details
+        self._speaks: str = ""
+
+    def show(self, event: Event) -> None:
+        """One event."""
+        if event.kind == "token":
+            if event.call_id != self._speaks:
+                self.live.end()
+                self._speaks = event.call_id
+            self.live.write(str(event.data.get("text", "")))
+        elif event.kind == "reset":
+            if event.call_id == self._speaks:
+                self.live.take_back()
+        elif event.kind in _LINES:
+            self.live.line(_LINES[event.kind](event.data))
+        elif event.kind in _QUIET:
+            if self._details:
+                self.live.line(f"  · {event.kind} {_what(event.data)}".rstrip())
+        elif event.kind == "generation.complete":
+            self.live.end()
+        elif event.kind not in _SILENT:
+            self.live.line(f"  · {event.kind} {_what(event.data)}".rstrip())
+
+
+def _awaiting(data: Mapping[str, Any]) -> str:
+    return f"  ‖ {data.get('tool')} waits for an approval ({data.get('approval_id')})"
+
+
+def _approved(data: Mapping[str, Any]) -> str:
+    return f"  ✓ {data.get('tool')}: {data.get('decision')} by {data.get('by')}{_because(data)}"
+
+
+def _denied(data: Mapping[str, Any]) -> str:
+    decided = f"{data.get('decision')} by {data.get('by')}" if data.get("by") else str(data.get("reason") or "denied")
+    return f"  ✗ {data.get('tool')}: {decided}{_because(data)}"
+
+
+def _executing(data: Mapping[str, Any]) -> str:
+    attempt = data.get("attempt")
+    again = f" (attempt {attempt})" if isinstance(attempt, int) and attempt > 1 else ""
+    return f"  → {data.get('tool')} runs{again}"
+
+
+def _result(data: Mapping[str, Any]) -> str:
+    by = data.get("settled_by")
+    return f"  ✓ {data.get('tool')} is done" + (f", says {by}{_because(data)}" if by else "")
+
+
+def _error(data: Mapping[str, Any]) -> str:
+    if data.get("code") == "outcome_unknown":
+        key = str(data.get("effect"))
+        settle = command("effects", "settle", key, "happened")
+        return (
+            f"  ? {data.get('tool')}: it may have happened, nobody knows. Look at the target, then say which it is:\n"
+            f'      {settle} --comment "how you know"   (or did_not_happen)'
+        )
+    return f"  ✗ {data.get('tool')}: {data.get('message') or data.get('status') or 'failed'}{_because(data)}"
+
+
+def _done(data: Mapping[str, Any]) -> str:
+    seconds = float(data.get("duration_ms") or 0) / 1000
+    cost = float(data.get("cost_usd") or 0)
+    return f"  {data.get('status')} · {data.get('tokens_used')} tokens · ${cost:.4f} · {seconds:.1f} s"
+
+
+def _busy(data: Mapping[str, Any]) -> str:
+    wait = data.get("retry_in")
+    return f"  ~ the model is not available ({data.get('code')}); asked again{f' in {wait:g} s' if wait else ''}"
+
+
+def _queued(_: Mapping[str, Any]) -> str:
+    return "  ~ queued behind the open turn of this conversation"
+
+
+def _stopped(_: Mapping[str, Any]) -> str:
+    return "  ■ stopped"
+
+
+def _failed(data: Mapping[str, Any]) -> str:
+    return f"  ✗ {data.get('code')}: {data.get('message')}"
+
+
+def _because(data: Mapping[str, Any]) -> str:
+    return f": {one_line(str(data['comment']))}" if data.get("comment") else ""
+
+
+def _what(data: Mapping[str, Any]) -> str:
+    hidden = {"turn_id", "seq", "at"}
+    return one_line(" ".join(f"{name}={value}" for name, value in data.items() if name not in hidden))
+
+
+_LINES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "queued": _queued,
+    "tool.awaiting_approval": _awaiting,
+    "tool.approved": _approved,
+    "tool.denied": _denied,
+    "tool.executing": _executing,
+    "tool.result": _result,
+    "tool.error": _error,
+    "rate_limit": _busy,
+    "transient_error": _busy,
+    "stopped": _stopped,
+    "workflow.error": _failed,
+    "done": _done,
+}

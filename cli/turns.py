@@ -1,0 +1,102 @@
+"""`perdure turns`: what runs, what it waits for, and how to watch or stop it."""
+
+from typing import Annotated
+
+import typer
+
+from cli.chat import follow
+from cli.connection import Role, command, connect
+from cli.failures import OTHER
+from cli.printable import printable
+from cli.screen import AsJson, AsName, fields, left, moment, say, say_json, table
+
+app = typer.Typer(help="What runs, what it waits for.", no_args_is_help=True, rich_markup_mode=None)
+TurnId = Annotated[str, typer.Argument(metavar="TURN", help="The turn's id.")]
+
+
+@app.command("list")
+def list_turns(
+    status: Annotated[str | None, typer.Option(help="running, awaiting_approval, completed, …")] = None,
+    agent: Annotated[str | None, typer.Option()] = None,
+    conversation: Annotated[str | None, typer.Option(metavar="ID")] = None,
+    limit: Annotated[int, typer.Option(min=1)] = 20,
+    cursor: Annotated[str | None, typer.Option(help="`next` of the list before.")] = None,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Turns, newest first."""
+    with connect(Role.REQUESTER, as_name) as client:
+        page = client.turns.list(status=status, agent=agent, conversation=conversation, limit=limit, cursor=cursor)
+    if as_json:
+        say_json(page)
+        return
+    rows = [
+        (turn.turn_id, turn.status, turn.agent, turn.started_at, ", ".join(turn.waiting_for.ids))
+        if turn.waiting_for
+        else (turn.turn_id, turn.status, turn.agent, turn.started_at, turn.answer or "")
+        for turn in page.items
+    ]
+    table(("turn", "status", "agent", "started", "answer, or what it waits for"), rows, "No turn.")
+    if page.next:
+        say(f"More: --cursor {page.next}")
+
+
+@app.command("show")
+def show(turn_id: TurnId, as_json: AsJson = False, as_name: AsName = None) -> None:
+    """One turn: its path, its use, its answer."""
+    with connect(Role.REQUESTER, as_name) as client:
+        turn = client.turns.get(turn_id)
+    if as_json:
+        say_json(turn)
+        return
+    waits = turn.waiting_for
+    fields(
+        [
+            ("turn", turn.turn_id),
+            ("status", turn.status),
+            ("agent", f"{turn.agent} on {turn.topology}"),
+            ("conversation", turn.conversation_id),
+            ("path", " → ".join(turn.nodes)),
+            ("tokens", f"{turn.usage.input_tokens} in, {turn.usage.output_tokens} out, ${turn.usage.cost_usd:.4f}"),
+            ("attempts", turn.attempts),
+            ("started", turn.started_at),
+            ("ended", turn.ended_at),
+            ("error", f"{turn.error.code}: {turn.error.message}" if turn.error else ""),
+            ("waits for", f"{waits.kind} {', '.join(waits.ids)}" if waits else ""),
+            ("until", f"{moment(waits.expires_at)} ({left(waits.expires_at)})" if waits and waits.expires_at else ""),
+        ]
+    )
+    if waits is not None and waits.kind == "approval":
+        for approval_id in waits.ids:
+            say(f"Decide: {command('approvals', 'approve', approval_id)}")
+    if turn.answer:
+        say()
+        say(printable(turn.answer))
+
+
+@app.command("watch")
+def watch(
+    turn_id: TurnId,
+    after: Annotated[str | None, typer.Option(metavar="EVENT", help="Begin after this event's id.")] = None,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """A turn's events from its beginning, live, to its end. With --json: one event a line."""
+    with connect(Role.REQUESTER, as_name) as client:
+        try:
+            follow(client, turn_id, as_json=as_json, details=True, after=after)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+        turn = client.turns.get(turn_id)
+    raise typer.Exit(0 if turn.status == "completed" else OTHER)
+
+
+@app.command("stop")
+def stop(turn_id: TurnId, as_json: AsJson = False, as_name: AsName = None) -> None:
+    """Ask a turn to stop: nothing new begins, running calls are cancelled."""
+    with connect(Role.REQUESTER, as_name) as client:
+        answer = client.turns.stop(turn_id)
+    if as_json:
+        say_json(answer)
+    else:
+        say(f"Asked to stop. {command('turns', 'show', turn_id)} tells how it ended.")

@@ -1,0 +1,28 @@
+"""`perdure up`: the embedded stack in the foreground."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cli.screen import fail
+from local import StackConfig, StackError, run_stack
+
+AppFolders = Annotated[
+    list[Path] | None, typer.Option("--app", metavar="DIR", help="An app folder of your own; may be given again.")
+]
+
+
+def up(
+    app: AppFolders = None,
+    routing: Annotated[
+        str | None, typer.Option(help="compact (fewer hops) or spread (a queue for each kind of work).")
+    ] = None,
+) -> None:
+    """Start Postgres, Valkey, Temporal, the workers and the API here; Ctrl-C stops them, the data stays."""
+    try:
+        code = asyncio.run(run_stack(StackConfig.from_env(app or (), routing)))
+    except StackError as error:
+        raise fail(str(error), error.exit_code) from None
+    raise typer.Exit(code)

@@ -1,0 +1,64 @@
+"""`perdure users`: who has access, and as what."""
+
+from typing import Annotated
+
+import typer
+
+from cli.connection import Role, connect
+from cli.screen import AsJson, AsName, say, say_json, table
+from perdure.client import User
+
+app = typer.Typer(help="Who has access, and as what.", no_args_is_help=True, rich_markup_mode=None)
+Name = Annotated[str, typer.Argument(metavar="NAME")]
+Roles = Annotated[list[str], typer.Argument(metavar="ROLE...", help="requester, reviewer, admin, or a role of your own.")]
+
+
+@app.command("list")
+def list_users(as_json: AsJson = False, as_name: AsName = None) -> None:
+    """Everybody, with their roles."""
+    with connect(Role.ADMIN, as_name) as client:
+        page = client.users.list()
+    if as_json:
+        say_json(page)
+        return
+    table(("user", "roles"), [(user.name, user.roles) for user in page.items], "Nobody.")
+
+
+@app.command("add")
+def add(
+    name: Name,
+    role: Annotated[
+        list[str] | None, typer.Option("--role", help="requester, reviewer or admin; may be given again.")
+    ] = None,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """A new user with a token of its own, which is shown once."""
+    with connect(Role.ADMIN, as_name) as client:
+        user = client.users.add(name, role or [Role.REQUESTER.value])
+    _show(user, as_json)
+
+
+@app.command("token")
+def token(name: Name, as_json: AsJson = False, as_name: AsName = None) -> None:
+    """One more token for a user, shown once."""
+    with connect(Role.ADMIN, as_name) as client:
+        user = client.users.new_token(name)
+    _show(user, as_json)
+
+
+@app.command("role")
+def role(name: Name, roles: Roles, as_json: AsJson = False, as_name: AsName = None) -> None:
+    """Give a user these roles and no others."""
+    with connect(Role.ADMIN, as_name) as client:
+        user = client.users.set_roles(name, roles)
+    _show(user, as_json)
+
+
+def _show(user: User, as_json: bool) -> None:
+    if as_json:
+        say_json(user)
+        return
+    say(f"{user.name}: {', '.join(user.roles) or 'no role'}")
+    if user.token:
+        say(f"Token, shown only this once: {user.token}")

@@ -1,0 +1,138 @@
+"""Writes a turn the way workers do: claims, live pieces, settles; for readers to follow."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+
+from contracts.messages import Role
+from contracts.turns import TurnAddress
+from store.database import Database
+from store.ids import new_id
+from store.journal import NewEvent, NewMessage, write
+from store.live import Appended, LiveTokens
+from tests.conftest import Person
+
+
+@dataclass(slots=True)
+class Scribe:
+    """One turn in a conversation of its own."""
+
+    db: Database
+    live: LiveTokens
+    address: TurnAddress
+    _sequences: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    @classmethod
+    async def begin(cls, db: Database, live: LiveTokens, person: Person) -> "Scribe":
+        """A conversation with one running turn and its first event."""
+        conversation_id = new_id()
+        async with db.transaction(person.tenant_id) as tx:
+            await tx.execute(
+                "INSERT INTO conversations (id, tenant_id, user_id, agent_id) VALUES ($1, $2, $3, 'refunds')",
+                conversation_id,
+                person.tenant_id,
+                person.user_id,
+            )
+        return await cls.turn_in(db, live, person, conversation_id)
+
+    @classmethod
+    async def turn_in(cls, db: Database, live: LiveTokens, person: Person, conversation_id: str) -> "Scribe":
+        """A further turn of a conversation."""
+        turn_id = new_id()
+        async with db.transaction(person.tenant_id) as tx:
+            await tx.execute(
+                "INSERT INTO turns (id, tenant_id, conversation_id, user_id, agent_id, agent_version, topology, status, "
+                "routing, limits, message_id, through_seq) "
+                "VALUES ($1, $2, $3, $4, 'refunds', 'v', 'skill_pipeline', 'running', '{}', '{}', $1, 0)",
+                turn_id,
+                person.tenant_id,
+                conversation_id,
+                person.user_id,
+            )
+        address = TurnAddress(tenant_id=person.tenant_id, conversation_id=conversation_id, turn_id=turn_id)
+        scribe = cls(db, live, address)
+        await scribe.event("ready")
+        return scribe
+
+    async def event(self, kind: str, call_id: str | None = None, **data: object) -> None:
+        """Commit one event and wake the readers."""
+        async with self.db.transaction(self.address.tenant_id) as tx:
+            await write(tx, self.address, [NewEvent(kind, data, call_id)])  # type: ignore[arg-type]
+        await self.live.wake(self.address.conversation_id)
+
+    async def claim(self, call_id: str, epoch: int = 1) -> None:
+        """Begin an attempt of a model call."""
+        await self.event("generation.start", call_id, attempt=epoch)
+
+    async def speak(self, call_id: str, *pieces: str, epoch: int = 1) -> Appended:
+        """Send pieces of an attempt's text."""
+        answer = Appended.ACCEPTED
+        for piece in pieces:
+            number = self._sequences[call_id, epoch] = self._sequences.get((call_id, epoch), 0) + 1
+            answer = await self.live.append(self.address, call_id, epoch=epoch, sequence=number, text=piece)
+        return answer
+
+    def lose(self, call_id: str, epoch: int = 1) -> None:
+        """A piece that never arrives."""
+        self._sequences[call_id, epoch] = self._sequences.get((call_id, epoch), 0) + 1
+
+    async def settle(self, call_id: str, text: str, epoch: int = 1) -> None:
+        """Record an attempt's whole text."""
+        message = NewMessage(new_id(), Role.ASSISTANT, text)
+        done = NewEvent(
+            "generation.complete", {"attempt": epoch, "characters": len(text), "message_id": message.id}, call_id
+        )
+        async with self.db.transaction(self.address.tenant_id) as tx:
+            await write(tx, self.address, [done], [message])
+        await self.live.wake(self.address.conversation_id)
+
+    async def finish(self) -> None:
+        """End the turn."""
+        async with self.db.transaction(self.address.tenant_id) as tx:
+            await tx.execute(
+                "UPDATE turns SET status = 'completed', ended_at = now() WHERE id = $1", self.address.turn_id
+            )
+            await write(tx, self.address, [NewEvent("done", {"status": "completed"})])
+        await self.live.wake(self.address.conversation_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One event as a client gets it; a comment has no kind."""
+
+    kind: str
+    id: str | None
+    data: dict[str, object]
+
+
+def parsed(chunk: bytes) -> list[Sent]:
+    """The events in a piece of a stream."""
+    sent = []
+    for block in chunk.decode().split("\n\n"):
+        lines = dict(line.split(": ", 1) for line in block.split("\n") if line and not line.startswith(":"))
+        if lines or block.startswith(":"):
+            sent.append(Sent(lines.get("event", ""), lines.get("id"), json.loads(lines.get("data", "{}"))))
+    return sent
+
+
+async def read_until(
+    stream: AsyncGenerator[bytes], enough: Callable[[list[Sent]], bool], seconds: float = 10.0
+) -> list[Sent]:
+    """What comes until `enough` says so, or the stream ends; the stream is left open."""
+    got: list[Sent] = []
+    async with asyncio.timeout(seconds):
+        async for chunk in stream:
+            got += parsed(chunk)
+            if enough(got):
+                break
+    return got
+
+
+def text_of(sent: list[Sent], call_id: str = "m1") -> str:
+    """The text of a call as a client puts it together."""
+    text = ""
+    for event in sent:
+        if event.data.get("call_id") == call_id:
+            text = "" if event.kind == "reset" else text + str(event.data["text"]) if event.kind == "token" else text
+    return text

@@ -1,0 +1,246 @@
+"""Streams against real Postgres and Valkey: order, resume at any place, losses."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, suppress
+
+import pytest
+
+from api.streams import Streams
+from local import DataParts
+from policy.cursor import Cursor, parse_cursor
+from store.database import Database
+from store.live import LiveTokens
+from store.valkey import Valkey
+from store.wakes import Wakes
+from tests.conftest import Person
+from tests.integration.scribe import Scribe, Sent, parsed, read_until, text_of
+
+
+@pytest.fixture(scope="module")
+async def valkey(parts: DataParts) -> AsyncIterator[Valkey]:
+    assert parts.redis_url is not None
+    client = Valkey.connect(parts.redis_url)
+    yield client
+    await client.close()
+
+
+@pytest.fixture(scope="module")
+def live(valkey: Valkey) -> LiveTokens:
+    return LiveTokens(valkey)
+
+
+@pytest.fixture(scope="module")
+async def streams(db: Database, live: LiveTokens, valkey: Valkey) -> AsyncIterator[Streams]:
+    wakes = Wakes(db, valkey)
+    running = asyncio.create_task(wakes.run())
+    yield Streams(db, live, wakes)
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+
+
+@pytest.fixture
+async def turn(db: Database, live: LiveTokens, people: dict[str, Person]) -> Scribe:
+    return await Scribe.begin(db, live, people["requester"])
+
+
+def of_turn(streams: Streams, scribe: Scribe, after: str | None = None) -> AsyncGenerator[bytes]:
+    cursor = parse_cursor(after) if after else Cursor()
+    assert cursor is not None
+    address = scribe.address
+    return streams.frames(address.tenant_id, address.conversation_id, cursor, address.turn_id)
+
+
+async def whole(stream: AsyncGenerator[bytes]) -> list[Sent]:
+    return await read_until(stream, lambda sent: False)
+
+
+async def one_call(turn: Scribe) -> None:
+    await turn.claim("m1")
+    await turn.speak("m1", "Hello ", "wörld", " 😀")
+    await turn.settle("m1", "Hello wörld 😀")
+    await turn.finish()
+
+
+async def test_a_finished_turn_streams_its_tokens_between_start_and_complete(streams: Streams, turn: Scribe) -> None:
+    await one_call(turn)
+    sent = await whole(of_turn(streams, turn))
+    assert [event.kind for event in sent] == [
+        "ready", "generation.start", "token", "generation.complete", "done", "workflow_complete"
+    ]  # fmt: skip
+    assert text_of(sent) == "Hello wörld 😀"
+    assert all(event.id for event in sent[:-1]) and sent[-1].id is None
+    assert sent[-1].data["status"] == "completed"
+    assert all(event.data["turn_id"] == turn.address.turn_id and "at" in event.data for event in sent[:-1])
+
+
+async def test_tokens_reach_a_waiting_reader_one_by_one(streams: Streams, turn: Scribe) -> None:
+    async with aclosing(of_turn(streams, turn)) as stream:
+        await turn.claim("m1")
+        await read_until(stream, lambda sent: sent[-1].kind == "generation.start")
+        for piece in ("a", "b", "c"):
+            began = time.monotonic()
+            await turn.speak("m1", piece)
+            sent = await read_until(stream, lambda sent: True)
+            assert [event.data["text"] for event in sent] == [piece]
+            assert time.monotonic() - began < 0.5, "pub/sub woke the reader, not the poll"
+
+
+async def test_resume_at_every_id_goes_on_with_nothing_lost_and_nothing_twice(streams: Streams, turn: Scribe) -> None:
+    first: list[Sent] = []
+    async with aclosing(of_turn(streams, turn)) as stream:
+        await turn.claim("m1")
+        for piece in ("one ", "two ", "three"):
+            await turn.speak("m1", piece)
+            first += await read_until(stream, lambda sent: sent[-1].kind == "token")
+    await turn.settle("m1", "one two three")
+    await turn.claim("m2")
+    await turn.speak("m2", "four")
+    await turn.settle("m2", "four")
+    await turn.finish()
+    assert len(first) == 5
+    for seen in range(1, len(first) + 1):
+        rest = await whole(of_turn(streams, turn, first[seen - 1].id))
+        both = first[:seen] + rest
+        assert (text_of(both, "m1"), text_of(both, "m2")) == ("one two three", "four")
+        durable = [event.data["seq"] for event in both if event.kind not in ("token", "reset", "workflow_complete")]
+        assert durable == list(range(1, len(durable) + 1))
+        assert "reset" not in [event.kind for event in rest], "the place was known exactly"
+
+
+async def test_a_bare_number_resumes_too_and_resets_what_it_cannot_know(streams: Streams, turn: Scribe) -> None:
+    await turn.claim("m1")
+    await turn.speak("m1", "Hello")
+    await turn.settle("m1", "Hello")
+    await turn.finish()
+    rest = await whole(of_turn(streams, turn, "2"))
+    assert [event.kind for event in rest] == ["reset", "token", "generation.complete", "done", "workflow_complete"]
+    assert text_of(rest) == "Hello"
+
+
+async def test_a_wiped_valkey_costs_live_tokens_but_never_the_text(
+    streams: Streams, turn: Scribe, valkey: Valkey
+) -> None:
+    await turn.claim("m1")
+    await turn.speak("m1", "Hello ")
+    async with aclosing(of_turn(streams, turn)) as stream:
+        sent = await read_until(stream, lambda sent: sent[-1].kind == "token")
+        await valkey.client.flushall()
+        await turn.speak("m1", "there")
+        await turn.settle("m1", "Hello there")
+        await turn.finish()
+        sent += await whole(stream)
+    assert text_of(sent) == "Hello there"
+    again = await whole(of_turn(streams, turn, sent[2].id))
+    assert text_of([*sent[:3], *again]) == "Hello there"
+
+
+async def test_a_lost_piece_is_mended_by_the_stored_text(streams: Streams, turn: Scribe) -> None:
+    await turn.claim("m1")
+    await turn.speak("m1", "Hello ")
+    turn.lose("m1")
+    await turn.speak("m1", "again")
+    await turn.settle("m1", "Hello there again")
+    await turn.finish()
+    sent = await whole(of_turn(streams, turn))
+    assert [event.kind for event in sent][2:6] == ["token", "reset", "token", "generation.complete"]
+    assert text_of(sent) == "Hello there again"
+
+
+async def test_a_new_attempt_resets_and_a_zombie_is_refused(streams: Streams, turn: Scribe) -> None:
+    await turn.claim("m1")
+    await turn.speak("m1", "Hel")
+    async with aclosing(of_turn(streams, turn)) as stream:
+        sent = await read_until(stream, lambda sent: sent[-1].kind == "token")
+        await turn.claim("m1", epoch=2)
+        await turn.speak("m1", "Hi", epoch=2)
+        assert await turn.speak("m1", "lo") == "stale"
+        await turn.settle("m1", "Hi", epoch=2)
+        await turn.finish()
+        sent += await whole(stream)
+    assert "reset" in [event.kind for event in sent]
+    assert text_of(sent) == "Hi"
+
+
+async def test_a_turns_stream_has_that_turn_only_and_the_conversations_goes_on(
+    streams: Streams, turn: Scribe, people: dict[str, Person]
+) -> None:
+    await one_call(turn)
+    second = await Scribe.turn_in(turn.db, turn.live, people["requester"], turn.address.conversation_id)
+    await one_call(second)
+    assert {event.data["turn_id"] for event in await whole(of_turn(streams, second))} == {second.address.turn_id}
+    address = turn.address
+    async with aclosing(streams.frames(address.tenant_id, address.conversation_id, Cursor())) as stream:
+        both = await read_until(stream, lambda sent: [event.kind for event in sent].count("done") == 2)
+        assert [event.data["turn_id"] for event in both if event.kind == "done"] == [
+            address.turn_id,
+            second.address.turn_id,
+        ]
+        third = await Scribe.turn_in(turn.db, turn.live, people["requester"], address.conversation_id)
+        more = await read_until(stream, lambda sent: True)
+        assert more[0].data["turn_id"] == third.address.turn_id
+
+
+async def test_a_reader_that_has_seen_the_last_event_is_over(streams: Streams, turn: Scribe) -> None:
+    await one_call(turn)
+    sent = await whole(of_turn(streams, turn))
+    last = parse_cursor(str(sent[-2].id))
+    assert last is not None and sent[-2].kind == "done"
+    address = turn.address
+    assert await streams.is_over(address.tenant_id, address.turn_id, last)
+    assert not await streams.is_over(address.tenant_id, address.turn_id, Cursor(last.seq - 1))
+
+
+async def test_without_valkey_events_still_come_within_two_seconds(db: Database, people: dict[str, Person]) -> None:
+    nowhere = Valkey.connect("redis://127.0.0.1:1/0")
+    wakes = Wakes(db, nowhere)
+    running = asyncio.create_task(wakes.run())
+    live = LiveTokens(nowhere)
+    turn = await Scribe.begin(db, live, people["requester"])
+    async with aclosing(of_turn(Streams(db, live, wakes), turn)) as stream:
+        await read_until(stream, lambda sent: True)
+        assert await turn.speak("m1", "nobody hears this") == "degraded"
+        began = time.monotonic()
+        await turn.claim("m1")
+        await turn.settle("m1", "Hello")
+        sent = await read_until(stream, lambda sent: sent[-1].kind == "generation.complete")
+        assert time.monotonic() - began < 2.5
+        assert text_of(sent) == "Hello"
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    await nowhere.close()
+
+
+async def test_a_silent_stream_beats(db: Database, live: LiveTokens, valkey: Valkey, turn: Scribe) -> None:
+    async with aclosing(of_turn(Streams(db, live, Wakes(db, valkey), heartbeat_seconds=0.1), turn)) as stream:
+        await anext(stream)
+        assert await anext(stream) == b": ping\n\n"
+        assert parsed(await anext(stream))[0].kind == ""
+
+
+async def test_a_long_log_is_replayed_in_batches(streams: Streams, turn: Scribe) -> None:
+    for number in range(450):
+        await turn.event("budget", used=number)
+    await turn.claim("m1")
+    await turn.speak("m1", *[f"{number} " for number in range(450)])
+    await turn.settle("m1", "".join(f"{number} " for number in range(450)))
+    await turn.finish()
+    sent = await whole(of_turn(streams, turn))
+    assert text_of(sent) == "".join(f"{number} " for number in range(450))
+    assert "reset" not in [event.kind for event in sent]
+
+
+async def test_forty_readers_of_one_conversation_share_one_subscription(
+    streams: Streams, turn: Scribe, valkey: Valkey
+) -> None:
+    before = len(await valkey.client.client_list(_type="pubsub"))
+    readers = [asyncio.create_task(whole(of_turn(streams, turn))) for _ in range(40)]
+    await asyncio.sleep(0.2)
+    assert streams.readers == 40
+    assert len(await valkey.client.client_list(_type="pubsub")) == before == 1
+    await one_call(turn)
+    texts = {text_of(sent) for sent in await asyncio.gather(*readers)}
+    assert texts == {"Hello wörld 😀"} and streams.readers == 0
