@@ -119,12 +119,13 @@ class DeepMerge:
     def delta(self, before: JsonValue, after: JsonValue) -> JsonValue:
         """Only what differs, at the depth where it differs."""
         if isinstance(before, dict) and isinstance(after, dict):
-            changed = {
+            changed: dict[str, JsonValue] = {
                 key: self.delta(before[key], value) if key in before else replace(value)
                 for key, value in after.items()
                 if key not in before or not same(before[key], value)
             }
-            return changed | {key: DELETE for key in before if key not in after}
+            changed |= {key: DELETE for key in before if key not in after}
+            return replace(after) if is_delete(changed) or is_replace(changed) else changed
         if isinstance(before, list) and isinstance(after, list):
             appended = after[len(before) :]
             if same(self.merge(before, appended), after):

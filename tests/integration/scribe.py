@@ -5,6 +5,8 @@ import json
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 
+from pydantic import JsonValue
+
 from contracts.messages import Role
 from contracts.turns import TurnAddress
 from store.database import Database
@@ -42,8 +44,8 @@ class Scribe:
         turn_id = new_id()
         async with db.transaction(person.tenant_id) as tx:
             await tx.execute(
-                "INSERT INTO turns (id, tenant_id, conversation_id, user_id, agent_id, agent_version, topology, status, "
-                "routing, limits, message_id, through_seq) "
+                "INSERT INTO turns (id, tenant_id, conversation_id, user_id, agent_id, agent_version, topology, "
+                "status, routing, limits, message_id, through_seq) "
                 "VALUES ($1, $2, $3, $4, 'refunds', 'v', 'skill_pipeline', 'running', '{}', '{}', $1, 0)",
                 turn_id,
                 person.tenant_id,
@@ -55,10 +57,14 @@ class Scribe:
         await scribe.event("ready")
         return scribe
 
-    async def event(self, kind: str, call_id: str | None = None, **data: object) -> None:
+    async def event(self, kind: str, call_id: str | None = None, **data: JsonValue) -> None:
         """Commit one event and wake the readers."""
+        await self.events(NewEvent(kind, data, call_id))
+
+    async def events(self, *events: NewEvent) -> None:
+        """Commit events and wake the readers."""
         async with self.db.transaction(self.address.tenant_id) as tx:
-            await write(tx, self.address, [NewEvent(kind, data, call_id)])  # type: ignore[arg-type]
+            await write(tx, self.address, events)
         await self.live.wake(self.address.conversation_id)
 
     async def claim(self, call_id: str, epoch: int = 1) -> None:

@@ -11,6 +11,7 @@ from api.streams import Streams
 from local import DataParts
 from policy.cursor import Cursor, parse_cursor
 from store.database import Database
+from store.journal import NewEvent
 from store.live import LiveTokens
 from store.valkey import Valkey
 from store.wakes import Wakes
@@ -222,8 +223,7 @@ async def test_a_silent_stream_beats(db: Database, live: LiveTokens, valkey: Val
 
 
 async def test_a_long_log_is_replayed_in_batches(streams: Streams, turn: Scribe) -> None:
-    for number in range(450):
-        await turn.event("budget", used=number)
+    await turn.events(*[NewEvent("budget", {"used": number}) for number in range(450)])
     await turn.claim("m1")
     await turn.speak("m1", *[f"{number} " for number in range(450)])
     await turn.settle("m1", "".join(f"{number} " for number in range(450)))

@@ -109,6 +109,8 @@ def test_a_merge_changes_neither_of_its_arguments(old: Any, new: Any) -> None:
 @example(DEEP_MERGE, ["a"], ["a", "a"])
 @example(DEEP_MERGE, {"$replace": 1}, {"$replace": 2})
 @example(DEEP_MERGE, {"a": 1}, DELETE)
+@example(DEEP_MERGE, {"a": 1}, {"a": 1, "$replace": None})
+@example(DEEP_MERGE, {"b": {"a": 1, "$delete": 1}}, {"b": {"a": 1, "$delete": True}})
 @given(st.sampled_from([LAST_VALUE, ADDITIVE, DEEP_MERGE]), values, values)
 def test_every_difference_can_be_said_as_a_patch(reducer: Reducer, before: Any, after: Any) -> None:
     schema = StateSchema((Field("field", None, reducer),))

@@ -22,5 +22,7 @@ def test_an_unknown_name_is_the_callers_error() -> None:
 
 
 def test_reading_a_topology_imports_no_langgraph() -> None:
-    script = "import sys, graph.registry, graph.manifest; assert not any(m.startswith('langgraph') for m in sys.modules)"
+    script = (
+        "import sys, graph.registry, graph.manifest; assert not any(m.startswith('langgraph') for m in sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", script], check=True)

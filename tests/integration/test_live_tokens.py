@@ -1,0 +1,157 @@
+"""The fence in Valkey, by examples and against the model that the property tests of policy/stream.py trust."""
+
+import random
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+from structlog.testing import capture_logs
+
+from contracts.turns import TurnAddress
+from local import DataParts
+from policy.cursor import Cursor
+from policy.reader import CallKey, TokenBatch
+from store.ids import new_id
+from store.live import LIVE_ENTRIES, LIVE_SECONDS, Appended, LiveTokens
+from store.valkey import Valkey
+from tests.live_model import LiveModel
+
+
+@pytest.fixture(scope="module")
+async def valkey(parts: DataParts) -> AsyncIterator[Valkey]:
+    assert parts.redis_url is not None
+    client = Valkey.connect(parts.redis_url)
+    yield client
+    await client.close()
+
+
+@pytest.fixture(scope="module")
+def live(valkey: Valkey) -> LiveTokens:
+    return LiveTokens(valkey)
+
+
+@pytest.fixture
+def address() -> TurnAddress:
+    return TurnAddress(tenant_id="local", conversation_id=new_id(), turn_id="turn")
+
+
+async def all_tokens(live: LiveTokens, address: TurnAddress) -> TokenBatch:
+    return await live.tokens(address.tenant_id, address.conversation_id, "", "0-0")
+
+
+async def test_pieces_come_back_in_order_with_their_place(live: LiveTokens, address: TurnAddress) -> None:
+    for number, text in enumerate(("Hé", "llo 😀", "!"), 1):
+        assert await live.append(address, "m1", epoch=1, sequence=number, text=text) is Appended.ACCEPTED
+    batch = await all_tokens(live, address)
+    assert [(entry.start, entry.text) for entry in batch.entries] == [(0, "Hé"), (2, "llo 😀"), (7, "!")]
+    rest = await live.tokens("local", address.conversation_id, str(batch.epoch), batch.entries[1].id)
+    assert [entry.text for entry in rest.entries] == ["!"]
+
+
+async def test_a_piece_sent_twice_is_shown_once(live: LiveTokens, address: TurnAddress) -> None:
+    for _ in range(2):
+        assert await live.append(address, "m1", epoch=1, sequence=1, text="once") is Appended.ACCEPTED
+    assert len((await all_tokens(live, address)).entries) == 1
+
+
+async def test_a_new_attempt_begins_anew_and_the_old_one_is_stale(live: LiveTokens, address: TurnAddress) -> None:
+    await live.append(address, "m1", epoch=1, sequence=1, text="old")
+    await live.append(address, "m1", epoch=2, sequence=1, text="new")
+    assert await live.append(address, "m1", epoch=1, sequence=2, text="zombie") is Appended.STALE
+    entries = (await all_tokens(live, address)).entries
+    assert [(entry.attempt, entry.begins, entry.text) for entry in entries] == [
+        (1, False, "old"),
+        (2, True, ""),
+        (2, False, "new"),
+    ]
+
+
+async def test_a_stop_ends_whoever_speaks(live: LiveTokens, address: TurnAddress) -> None:
+    await live.append(address, "m1", epoch=1, sequence=1, text="a")
+    await live.stop(address)
+    assert await live.append(address, "m1", epoch=1, sequence=2, text="b") is Appended.STOPPED
+    other = address.model_copy(update={"turn_id": "other"})
+    assert await live.append(other, "m1", epoch=1, sequence=1, text="c") is Appended.ACCEPTED
+
+
+async def test_tenants_and_conversations_do_not_hear_each_other(live: LiveTokens, address: TurnAddress) -> None:
+    await live.append(address, "m1", epoch=1, sequence=1, text="secret")
+    assert (await live.tokens("other", address.conversation_id, "", "0-0")).epoch is None
+    assert (await live.tokens("local", new_id(), "", "0-0")).epoch is None
+
+
+async def test_everything_is_gone_after_an_hour_and_a_stream_is_trimmed(
+    live: LiveTokens, valkey: Valkey, address: TurnAddress
+) -> None:
+    await live.append(address, "m1", epoch=1, sequence=1, text="a")
+    await live.stop(address)
+    keys = [key async for key in valkey.client.scan_iter(f"*{address.conversation_id}*")]
+    assert len(keys) == 4
+    for key in keys:
+        assert 0 < await valkey.client.ttl(key) <= LIVE_SECONDS
+    stream = next(key for key in keys if key.endswith(":tokens"))
+    async with valkey.client.pipeline(transaction=False) as pipe:
+        for _ in range(LIVE_ENTRIES + 500):
+            pipe.xadd(stream, {"t": "turn", "c": "m0", "a": "1", "s": "-1", "f": "-1", "x": "filler"})
+        await pipe.execute()
+    other = address.model_copy(update={"turn_id": "other"})
+    await live.append(other, "m1", epoch=1, sequence=1, text="b")
+    assert await valkey.client.xlen(stream) < LIVE_ENTRIES + 200
+
+
+async def test_a_lost_valkey_is_an_answer_and_is_logged_once(address: TurnAddress) -> None:
+    nowhere = Valkey.connect("redis://127.0.0.1:1/0")
+    live = LiveTokens(nowhere)
+    with capture_logs() as logged:
+        began = time.monotonic()
+        for number in range(1, 200):
+            assert await live.append(address, "m1", epoch=1, sequence=number, text="a") is Appended.DEGRADED
+        await live.wake(address.conversation_id)
+        await live.stop(address)
+        assert await all_tokens(live, address) == TokenBatch(None)
+        assert await live.marks("local", address.conversation_id, Cursor(1, "e"), [("turn", "m1")]) == {}
+        assert time.monotonic() - began < 2, "nobody waits for a dead Valkey again and again"
+    assert [entry["event"] for entry in logged] == ["valkey.lost"]
+    await nowhere.close()
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_the_model_and_the_real_fence_agree(seed: int, live: LiveTokens, valkey: Valkey) -> None:
+    draw = random.Random(seed)
+    model = LiveModel()
+    address = TurnAddress(tenant_id="local", conversation_id=new_id(), turn_id="")
+    calls: list[CallKey] = [("turn1", "m1"), ("turn1", "m2"), ("turn2", "m1")]
+    for _ in range(60):
+        what = draw.random()
+        if what < 0.04:
+            await valkey.client.flushall()
+            model.flush()
+        elif what < 0.08 and model.entries:
+            kept = draw.randint(1, 4)
+            keys = [key async for key in valkey.client.scan_iter(f"*{address.conversation_id}*:tokens")]
+            await valkey.client.xtrim(keys[0], maxlen=kept, approximate=False)
+            model.trim(kept)
+        else:
+            key, epoch, sequence = draw.choice(calls), draw.choice((1, 1, 2, 3)), draw.randint(1, 5)
+            fence = model.fences.get(key)
+            if fence is not None and fence.attempt == epoch and draw.random() < 0.7:
+                sequence = fence.sequence + 1
+            text = draw.choice(("a", "bé", "😀cc"))
+            turn = address.model_copy(update={"turn_id": key[0]})
+            real = await live.append(turn, key[1], epoch=epoch, sequence=sequence, text=text)
+            assert real.value == model.append(key, epoch, sequence, text)
+        batch = await all_tokens(live, address)
+        assert [(e.key, e.attempt, e.start, e.text, e.begins) for e in batch.entries] == [
+            (e.key, e.attempt, e.start, e.text, e.begins) for e in model.entries
+        ]
+        for at in (0, len(model.entries) // 2, len(model.entries) - 1):
+            if model.entries:
+                real_cursor = Cursor(1, str(batch.epoch), batch.entries[at].id)
+                model_cursor = Cursor(1, model.epoch, model.entries[at].id)
+                marks = await live.marks("local", address.conversation_id, real_cursor, calls)
+                expected = model.marks(model_cursor, calls)
+                # How many characters a broken text has does not matter: it is shown again from its stored form.
+                assert {key: mark for key, mark in marks.items() if mark.whole} == {
+                    key: mark for key, mark in expected.items() if mark.whole
+                }
+                assert marks.keys() == expected.keys()
