@@ -2,8 +2,10 @@
 
 import os
 import sys
+from types import FrameType
 
 import uvicorn
+from fastapi import FastAPI
 
 from api.app import create_app
 from settings import Settings
@@ -12,11 +14,27 @@ KEEP_ALIVE_SECONDS = 30
 DRAIN_SECONDS = 10
 
 
+class Server(uvicorn.Server):
+    """Uvicorn, which would wait for open event streams for as long as the drain lasts."""
+
+    def __init__(self, app: FastAPI, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._app = app
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Send stream readers away, then drain; they come back to the next process with their last id."""
+        services = getattr(self._app.state, "services", None)
+        if services is not None:
+            services.wakes.close()
+        super().handle_exit(sig, frame)
+
+
 def main() -> None:
     """Serve until told to stop; leave without the interpreter's own shutdown (temporalio/sdk-python#300)."""
     settings = Settings()
-    uvicorn.run(
-        create_app(settings),
+    app = create_app(settings)
+    config = uvicorn.Config(
+        app,
         host=settings.host,
         port=settings.port,
         log_level=settings.log_level.value,
@@ -24,6 +42,7 @@ def main() -> None:
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=DRAIN_SECONDS,
     )
+    Server(app, config).run()
     sys.stdout.flush()
     os._exit(0)
 

@@ -13,6 +13,7 @@ import asyncpg
 import structlog
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 
+from api.metrics import STREAMS
 from contracts.events import DONE, WORKFLOW_COMPLETE
 from policy.cursor import LOST_EPOCH, Cursor
 from policy.reader import Frame, LoggedEvent, ReaderState
@@ -33,7 +34,7 @@ log = structlog.get_logger(__name__)
 
 
 class Streams:
-    """Every open stream of this process."""
+    """Opens streams."""
 
     def __init__(
         self, database: Database, live: LiveTokens, wakes: Wakes, *, heartbeat_seconds: float = HEARTBEAT_SECONDS
@@ -42,8 +43,6 @@ class Streams:
         self._live = live
         self._wakes = wakes
         self._heartbeat_seconds = heartbeat_seconds
-        self.readers = 0
-        """Streams open now."""
 
     async def is_over(self, tenant_id: str, turn_id: str, cursor: Cursor) -> bool:
         """Whether a reader of this turn has seen its last event: there will be nothing more."""
@@ -55,12 +54,11 @@ class Streams:
         self, tenant_id: str, conversation_id: str, cursor: Cursor, turn_id: str | None = None
     ) -> AsyncGenerator[bytes]:
         """The stream behind `cursor`, encoded; with `turn_id` that turn's alone, to its end."""
-        self.readers += 1
-        try:
+        reader = _Reader(self._database, self._live, tenant_id, conversation_id, turn_id)
+        with STREAMS.track_inprogress():
             async with self._wakes.listen(tenant_id, conversation_id) as bell:
-                reader = _Reader(self._database, self._live, tenant_id, conversation_id, turn_id)
                 look = True
-                while True:
+                while not self._wakes.closing:
                     look = bell.quiet() or look
                     try:
                         frames, look = await reader.advance(cursor, look)
@@ -70,17 +68,18 @@ class Streams:
                         await asyncio.sleep(_DATABASE_LOST_SECONDS)
                         look = True
                         continue
+                    done = next((frame for frame in frames if frame.kind == DONE), None) if turn_id else None
+                    if done is not None:
+                        frames = frames[: frames.index(done) + 1]
                     if frames:
                         yield b"".join(map(_encoded, frames))
-                    if turn_id is not None and frames and frames[-1].kind == DONE:
-                        yield _ending(frames[-1])
+                    if done is not None:
+                        yield _ending(done)
                         return
                     if reader.blocked:
                         await asyncio.sleep(_BLOCKED_SECONDS)
                     elif not reader.behind and not await bell.wait(self._heartbeat_seconds):
                         yield KEEPALIVE_COMMENT
-        finally:
-            self.readers -= 1
 
 
 class _Reader:

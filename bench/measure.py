@@ -57,7 +57,7 @@ class Bench:
     client: Client
     begin: Begin
     parts: Mapping[str, Sequence[int]]
-    """Process ids by part."""
+    """Process ids by part; the client is this process itself."""
     frontend: Frontend | None
 
     async def alone(self, conversations: Sequence[str]) -> Batch:
@@ -100,7 +100,8 @@ class Bench:
         return [turn for lane in lanes for turn in lane]
 
     def _cpu(self) -> dict[str, float]:
-        return {part: sum(map(cpu_seconds, pids)) for part, pids in self.parts.items()}
+        used = {part: sum(map(cpu_seconds, pids)) for part, pids in self.parts.items()}
+        return used | {"client": time.process_time()}
 
 
 def _processors() -> int:

@@ -31,7 +31,7 @@ def write_results(plan: Plan, measured: Sequence[Measured]) -> str:
 
 def _lines(plan: Plan, measured: Sequence[Measured], now: datetime) -> list[str]:
     others = statistics.mean(batch.others_cpu_share for each in measured for batch in (*each.alone, *each.loaded))
-    lines = [
+    return [
         f"# The reference turn, {now:%Y-%m-%d %H:%M} UTC",
         "",
         f"{_machine()}; {plan.rounds} rounds over all stacks in turn, in each {plan.alone} turns alone and "
@@ -50,14 +50,11 @@ def _lines(plan: Plan, measured: Sequence[Measured], now: datetime) -> list[str]
         "",
         *_advice(measured),
     ]
-    return lines
 
 
 def _table(measured: Sequence[Measured]) -> list[str]:
-    head = (
-        "| stack | alone p50 ms | p95 | turns/s | CPU ms a turn | events | history KiB | frontend | model input KiB |"
-    )
-    rows = [head, "|---" * 9 + "|"]
+    heads = ("stack", "alone p50 ms", "p95", "turns/s", "CPU ms a turn", *_HISTORY_HEADS)
+    rows = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for each in measured:
         latencies = sorted(latency for batch in each.alone for latency in batch.latencies_ms)
         p95 = latencies[int(len(latencies) * 0.95)]
@@ -73,9 +70,12 @@ def _table(measured: Sequence[Measured]) -> list[str]:
     return rows
 
 
+_HISTORY_HEADS: Final = ("events", "history KiB", "frontend requests", "model input KiB")
+
+
 def _history_cells(each: Measured) -> list[str]:
     if not each.histories:
-        return ["-"] * 4
+        return ["-"] * len(_HISTORY_HEADS)
     events = sorted(history.events for history in each.histories)
     inputs = max(size for history in each.histories for size in history.model_input_bytes)
     return [

@@ -62,12 +62,11 @@ async def run(plan: Plan, stacks: Sequence[Stack]) -> list[Measured]:
     Raises: RuntimeError where two stacks did not leave the same product, or a turn did not complete.
     """
     async with AsyncExitStack() as stack:
-        folder = Path(tempfile.mkdtemp(prefix="perdure-bench-"))
-        folder.chmod(0o711)  # Postgres runs as another user where we are root
+        folder = _folder()
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         data = await stack.enter_async_context(embedded(folder / "home"))
         environ = _environ(data)
-        visitor_token = await _prepare(data, environ)
+        visitor_token = await _prepare(data, environ, folder)
         if not all(each.on_temporal for each in stacks) and data.postgres is not None:
             await make_tables(data.postgres.owner)
         programs = list(dict.fromkeys(program for each in stacks for program in each.programs))
@@ -76,8 +75,7 @@ async def run(plan: Plan, stacks: Sequence[Stack]) -> list[Measured]:
         client = await stack.enter_async_context(_client(environ, visitor_token))
         benches = {each.name: _bench(each, client, processes, data) for each in stacks}
         await _warm(plan, benches, client)
-        measured = await _rounds(plan, stacks, benches, client)
-    return measured
+        return await _rounds(plan, stacks, benches, client)
 
 
 async def _rounds(plan: Plan, stacks: Sequence[Stack], benches: Mapping[str, Bench], client: Client) -> list[Measured]:
@@ -118,7 +116,6 @@ def _bench(stack: Stack, client: Client, processes: Processes, data: DataParts) 
         "postgres": [pids["postgres"]],
         "temporal": [pids["temporal"]],
         "valkey": [pids["valkey"]],
-        "client": [],
     }
     if not stack.on_temporal:
         del parts["temporal"]
@@ -129,18 +126,25 @@ def _bench(stack: Stack, client: Client, processes: Processes, data: DataParts) 
     return Bench(client, stack.begin(client, processes), parts, frontend)
 
 
+def _folder() -> Path:
+    """A folder for everything of this run, which Postgres may pass through where it runs as another user."""
+    folder = Path(tempfile.mkdtemp(prefix="perdure-bench-"))
+    folder.chmod(0o711)
+    return folder
+
+
 def _environ(data: DataParts) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
     return {**data.environ(kept), "PERDURE_APP": str(APP), "PERDURE_LOCAL": "1", "PYTHONUNBUFFERED": "1"}
 
 
-async def _prepare(data: DataParts, environ: Mapping[str, str]) -> str:
+async def _prepare(data: DataParts, environ: Mapping[str, str], folder: Path) -> str:
     """Roles, schema, the bench agent; the requester's token."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         str(ROOT / "prepare.py"),
         stdout=asyncio.subprocess.PIPE,
-        env={**data.admin_environ(environ), "PERDURE_HOME": tempfile.mkdtemp()},
+        env={**data.admin_environ(environ), "PERDURE_HOME": str(folder)},
         cwd=ROOT,
     )
     output, _ = await process.communicate()

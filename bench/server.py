@@ -65,10 +65,7 @@ async def history_of(client: Client, turn_id: str) -> History:
     info = (await handle.describe()).raw_description.workflow_execution_info
     inputs = []
     async for event in handle.fetch_history_events():
-        scheduled = event.activity_task_scheduled_event_attributes
-        if (
-            event.HasField("activity_task_scheduled_event_attributes")
-            and scheduled.activity_type.name in MODEL_ACTIVITIES
-        ):
+        scheduled = event.activity_task_scheduled_event_attributes  # empty in other events
+        if scheduled.activity_type.name in MODEL_ACTIVITIES:
             inputs.append(sum(len(payload.data) for payload in scheduled.input.payloads))
     return History(info.history_length, info.history_size_bytes, tuple(inputs))

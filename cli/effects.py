@@ -52,8 +52,8 @@ def settle(
 ) -> None:
     """State what became of an effect; its turn then goes on with the truth."""
     with connect(Role.REVIEWER, as_name) as client:
-        effect = client.effects.settle(key, outcome.value, comment)
+        settled = client.effects.settle(key, outcome.value, comment)
     if as_json:
-        say_json(effect)
+        say_json(settled)
     else:
         say(f"Settled: {outcome.value}. The turn goes on.")

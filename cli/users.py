@@ -10,7 +10,7 @@ from perdure.client import User
 
 app = typer.Typer(help="Who has access, and as what.", no_args_is_help=True, rich_markup_mode=None)
 Name = Annotated[str, typer.Argument(metavar="NAME")]
-Roles = Annotated[list[str], typer.Argument(metavar="ROLE...", help="requester, reviewer, admin, or a role of your own.")]
+Roles = Annotated[list[str], typer.Argument(metavar="ROLE...", help="requester, reviewer, admin.")]
 
 
 @app.command("list")
@@ -36,15 +36,24 @@ def add(
     """A new user with a token of its own, which is shown once."""
     with connect(Role.ADMIN, as_name) as client:
         user = client.users.add(name, role or [Role.REQUESTER.value])
-    _show(user, as_json)
+        token = client.users.new_token(name).token
+    _show(user, token, as_json)
 
 
 @app.command("token")
-def token(name: Name, as_json: AsJson = False, as_name: AsName = None) -> None:
+def token(
+    name: Name,
+    label: Annotated[str, typer.Option(help="What it is for.")] = "",
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
     """One more token for a user, shown once."""
     with connect(Role.ADMIN, as_name) as client:
-        user = client.users.new_token(name)
-    _show(user, as_json)
+        made = client.users.new_token(name, label=label)
+    if as_json:
+        say_json(made)
+    else:
+        _show_token(made.token)
 
 
 @app.command("role")
@@ -52,13 +61,17 @@ def role(name: Name, roles: Roles, as_json: AsJson = False, as_name: AsName = No
     """Give a user these roles and no others."""
     with connect(Role.ADMIN, as_name) as client:
         user = client.users.set_roles(name, roles)
-    _show(user, as_json)
+    _show(user, None, as_json)
 
 
-def _show(user: User, as_json: bool) -> None:
+def _show(user: User, token: str | None, as_json: bool) -> None:
     if as_json:
-        say_json(user)
+        say_json(user.model_dump(mode="json") | ({"token": token} if token else {}))
         return
     say(f"{user.name}: {', '.join(user.roles) or 'no role'}")
-    if user.token:
-        say(f"Token, shown only this once: {user.token}")
+    if token:
+        _show_token(token)
+
+
+def _show_token(token: str) -> None:
+    say(f"Token, shown only this once: {token}")

@@ -156,7 +156,7 @@ def after_act(
     """
     if acted is Acted.RETURNED:
         return Settle.DONE
-    if False:
+    if sent_before:
         return Settle.OUTCOME_UNKNOWN if last_attempt or acted is Acted.REFUSED else Settle.RETRY
     if acted is Acted.REFUSED:
         return Settle.FAILED

@@ -61,6 +61,13 @@ class Wakes:
         self._tenants: dict[str, str] = {}
         self._seen: dict[str, int] = {}
         self._subscription: PubSub | None = None
+        self.closing = False
+        """The process is about to end: readers leave, and come back to the next one with their last id."""
+
+    def close(self) -> None:
+        """Send every reader away."""
+        self.closing = True
+        self._ring_all(events=False)
 
     @asynccontextmanager
     async def listen(self, tenant_id: str, conversation_id: str) -> AsyncIterator[Bell]:

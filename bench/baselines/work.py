@@ -6,7 +6,9 @@ bodies are read from Postgres where they are used.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import groupby
 
+import asyncpg
 from pydantic import JsonValue
 
 from activities.clients.provider import Provider
@@ -104,11 +106,13 @@ class Work:
 
 
 async def _conversation(tx: Connection, address: TurnAddress) -> list[prompt.Said]:
+    """The conversation in its order; results of one round in the order of their calls, whichever came first."""
     rows = await tx.fetch(
         "SELECT turn_id, role, content, calls, call_id FROM (SELECT * FROM messages WHERE conversation_id = $1 "
         "AND in_transcript ORDER BY seq DESC LIMIT 200) recent ORDER BY seq",
         address.conversation_id,
     )
+    ordered = [row for _, group in groupby(rows, _round) for row in sorted(group, key=lambda row: row["call_id"] or "")]
     return [
         prompt.Said(
             Role(row["role"]),
@@ -116,5 +120,9 @@ async def _conversation(tx: Connection, address: TurnAddress) -> list[prompt.Sai
             row["calls"],
             effect_key(str(row["turn_id"]), row["call_id"]) if row["call_id"] else "",
         )
-        for row in rows
+        for row in ordered
     ]
+
+
+def _round(row: asyncpg.Record) -> tuple[str, bool]:
+    return row["role"], row["call_id"] is not None

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from contracts.turns import ENDED
 
@@ -125,14 +125,10 @@ class Approval(Answer):
     version: int = 1
     allowed_decisions: list[str] = []
     decision: dict[str, Any] | None = None
+    decided_by: str | None = None
     history: list[dict[str, Any]] = []
-    links: dict[str, str | None] = {}
-
-
-class Decided(Answer):
-    """A decision that now stands."""
-
-    status: str
+    """Only where one approval is asked for."""
+    links: dict[str, str] = {}
 
 
 class Effect(Answer):
@@ -148,13 +144,25 @@ class Effect(Answer):
     """Until then a frozen worker may still send it, so nobody may say that it did not happen."""
 
 
+class Settled(Answer):
+    """What a person stated about an effect."""
+
+    key: str
+    outcome: str
+
+
 class User(Answer):
-    """A person or a program with a token of its own."""
+    """A person or a program that has access."""
 
     name: str
     roles: list[str] = []
-    token: str | None = None
-    """Only in the answer that made it; Perdure keeps its hash."""
+
+
+class Token(Answer):
+    """A new token; Perdure keeps only its hash."""
+
+    name: str
+    token: str = Field(repr=False)
 
 
 class Agent(Answer):

@@ -56,7 +56,7 @@ class AsyncClient:
             try:
                 response = await self._http.request(call.method, call.path, **call.arguments())
             except httpx.TransportError as error:
-                await asyncio.sleep(patience.after_break(error, time.monotonic()))
+                await asyncio.sleep(patience.after_break(error, time.monotonic(), may_repeat=call.may_repeat))
                 continue
             if not is_answered(response):
                 await asyncio.sleep(patience.after_answer(response, time.monotonic()))

@@ -33,6 +33,11 @@ class Call(Generic[T]):
     wait_seconds: float = 0.0
     """How long the server was asked to hold its answer back."""
 
+    @property
+    def may_repeat(self) -> bool:
+        """Whether sending it again is harmless even where the first one may have arrived."""
+        return self.method != "POST" or self.idempotency_key is not None
+
     def arguments(self) -> dict[str, Any]:
         """What httpx is given beside the method and the address."""
         given: dict[str, Any] = {

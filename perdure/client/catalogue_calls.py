@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import httpx
 from pydantic import JsonValue
 
-from perdure.client.answers import Agent, Answer, Page, Topology, User
+from perdure.client.answers import Agent, Answer, Page, Token, Topology, User
 from perdure.client.calls import Call, get, one, path, post
 
 
@@ -40,14 +40,14 @@ def list_users() -> Call[Page[User]]:
 
 
 def add_user(name: str, roles: Sequence[str], *, idempotency_key: str = "") -> Call[User]:
-    """A new user; the answer has the token, which is shown only once."""
+    """A new user; a token comes next."""
     body: dict[str, JsonValue] = {"name": name, "roles": list(roles)}
     return post(path("users"), one(User), body, key=idempotency_key)
 
 
-def new_token(name: str, *, label: str | None = None, idempotency_key: str = "") -> Call[User]:
-    """One more token of a user."""
-    return post(path("users", name, "tokens"), one(User), {"label": label}, key=idempotency_key)
+def new_token(name: str, *, label: str = "") -> Call[Token]:
+    """One more token of a user, told this once. No stored answer could repeat it, so it has no Idempotency-Key."""
+    return Call("POST", path("users", name, "tokens"), one(Token), body={"label": label})
 
 
 def set_roles(name: str, roles: Sequence[str], *, idempotency_key: str = "") -> Call[User]:

@@ -1,7 +1,7 @@
 """When a request may be sent again, and when to give up. Pure: neither sleeps nor sends.
 
-Sent again: after a broken or refused connection, and after a 503 that names a wait. Both are safe, because every
-change carries its Idempotency-Key. Anything else is the API's answer.
+Sent again: after a broken or refused connection, and after a 503 that names a wait. Both are safe, because a change
+carries its Idempotency-Key; one without is sent again only if it never left. Anything else is the API's answer.
 """
 
 import math
@@ -14,6 +14,7 @@ from perdure.client.errors import ApiError, error_of, unreachable
 FIRST_WAIT_SECONDS = 0.2
 LONGEST_WAIT_SECONDS = 5.0
 _NEVER_AGAIN = (httpx.UnsupportedProtocol, httpx.LocalProtocolError)
+_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
 @dataclass(slots=True)
@@ -29,13 +30,15 @@ class Patience:
         """It answers: all patience is back."""
         self._since, self._failures = None, 0
 
-    def after_break(self, error: httpx.TransportError, now: float) -> float:
+    def after_break(self, error: httpx.TransportError, now: float, *, may_repeat: bool = True) -> float:
         """How long to wait after a connection that broke or never was.
+
+        Without `may_repeat` only a request that was never sent is sent again.
 
         Raises: ApiError `unreachable` where patience is at its end or waiting cannot help.
         """
         failure = unreachable(self.base_url, error)
-        if isinstance(error, _NEVER_AGAIN):
+        if isinstance(error, _NEVER_AGAIN) or not (may_repeat or isinstance(error, _NEVER_SENT)):
             raise failure
         return self._wait(now, failure, 0.0)
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from pydantic import JsonValue
 
-from perdure.client.answers import Approval, Decided, Effect, Page
+from perdure.client.answers import Approval, Effect, Page, Settled
 from perdure.client.calls import Call, get, one, path, post
 
 Decision = Literal["approve", "edit", "reject", "respond"]
@@ -18,12 +18,14 @@ def list_approvals(
     agent: str | None = None,
     tool: str | None = None,
     turn: str | None = None,
+    mine: bool | None = None,
+    expiring_seconds: int | None = None,
     limit: int | None = None,
     cursor: str | None = None,
 ) -> Call[Page[Approval]]:
-    """Approvals, newest first."""
-    query = {"status": status, "agent": agent, "tool": tool, "turn": turn, "limit": limit, "cursor": cursor}
-    return get(path("approvals"), one(Page[Approval]), query)
+    """Approvals, newest first; `mine` are those that the caller may decide."""
+    query = {"status": status, "agent": agent, "tool": tool, "turn": turn, "mine": mine, "expiring": expiring_seconds}
+    return get(path("approvals"), one(Page[Approval]), {**query, "limit": limit, "cursor": cursor})
 
 
 def get_approval(approval_id: str) -> Call[Approval]:
@@ -40,8 +42,8 @@ def decide(
     comment: str | None = None,
     reason_code: str | None = None,
     idempotency_key: str = "",
-) -> Call[Decided]:
-    """The one decision; `digest` is that of the call which the reviewer saw."""
+) -> Call[Approval]:
+    """Take the one decision and get the approval as it then is; `digest` is that of the call which the reviewer saw."""
     body: dict[str, JsonValue] = {
         "decision": decision,
         "digest": digest,
@@ -49,7 +51,7 @@ def decide(
         "comment": comment or None,
         "reason_code": reason_code or None,
     }
-    return post(path("approvals", approval_id, "decision"), one(Decided), body, key=idempotency_key)
+    return post(path("approvals", approval_id, "decision"), one(Approval), body, key=idempotency_key)
 
 
 def list_effects(
@@ -59,7 +61,7 @@ def list_effects(
     return get(path("effects"), one(Page[Effect]), {"state": state, "limit": limit, "cursor": cursor})
 
 
-def settle_effect(key: str, outcome: Outcome, comment: str, *, idempotency_key: str = "") -> Call[Effect]:
+def settle_effect(key: str, outcome: Outcome, comment: str, *, idempotency_key: str = "") -> Call[Settled]:
     """State what became of an effect; `comment` says how it is known."""
     body: dict[str, JsonValue] = {"outcome": outcome, "comment": comment}
-    return post(path("effects", key, "settle"), one(Effect), body, key=idempotency_key)
+    return post(path("effects", key, "settle"), one(Settled), body, key=idempotency_key)

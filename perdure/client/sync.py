@@ -53,7 +53,7 @@ class Client:
             try:
                 response = self._http.request(call.method, call.path, **call.arguments())
             except httpx.TransportError as error:
-                time.sleep(patience.after_break(error, time.monotonic()))
+                time.sleep(patience.after_break(error, time.monotonic(), may_repeat=call.may_repeat))
                 continue
             if not is_answered(response):
                 time.sleep(patience.after_answer(response, time.monotonic()))

@@ -329,6 +329,13 @@ async def test_node_end_shows_status_tokens_and_the_assistant_message_that_the_n
     ]
 
 
+async def test_node_end_does_not_show_again_what_was_said_before() -> None:
+    before = [ASKED, {"role": "assistant", "text": "Looking."}]
+    _, ports = await run(talking([*before, {"role": "tool", "text": "42"}]), messages=before)
+    shown: Any = ports.recorded.events[-1][1]["data"]
+    assert "message" not in shown
+
+
 async def test_tracing_is_off_inside_a_run_whatever_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[object] = []
 

@@ -156,9 +156,7 @@ def broken_promise(world: World) -> str:
 
 @pytest.mark.parametrize("effect", [EffectClass.KEYED, EffectClass.OPAQUE])
 def test_no_order_of_events_breaks_the_promise_of_a_class(effect: EffectClass) -> None:
-    row = Reservation(
-        CallState.PLANNED, None, effect, key_ttl_seconds=KEY_TTL_SECONDS, timeout_seconds=TIMEOUT_SECONDS
-    )
+    row = Reservation(CallState.PLANNED, None, effect, key_ttl_seconds=KEY_TTL_SECONDS, timeout_seconds=TIMEOUT_SECONDS)
     first = World(row)
     came_by: dict[World, tuple[str, World | None]] = {first: ("", None)}
     queue = [first]

@@ -1,0 +1,70 @@
+"""Event streams: one turn's to its end, or all of a conversation's."""
+
+from collections.abc import AsyncGenerator
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Response
+from fastapi.responses import StreamingResponse
+
+from api.auth import Open, Reader
+from api.ids import ConversationId, TurnId
+from api.streams import Streams
+from contracts.errors import CallerError
+from policy.cursor import Cursor, parse_cursor
+from store import conversations, turn_views
+
+router = APIRouter(prefix="/v1", tags=["streams"])
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events. FastAPI's own class takes generators only, which could not answer 204 or 404 any more."""
+
+    media_type = "text/event-stream"
+
+
+_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+"""Nothing on the way may keep events back."""
+_OVER: dict[int | str, dict[str, Any]] = {
+    204: {"description": "the reader has seen the turn's last event: there is nothing more"}
+}
+
+LastEventId = Annotated[str | None, Header(max_length=255, description="where to go on; wins over `after`")]
+After = Annotated[str | None, Query(max_length=255, description="an event's id, or the number of a durable one")]
+
+
+@router.get("/turns/{turn_id}/events", response_class=EventStream, responses=_OVER)
+async def of_turn(
+    services: Open, who: Reader, turn_id: TurnId, last_event_id: LastEventId = None, after: After = None
+) -> Response:
+    """A turn's events and tokens. It stays open through a pause and ends after `done` with `workflow_complete`."""
+    cursor = _cursor(last_event_id, after)
+    async with services.db.transaction(who.tenant_id) as tx:
+        turn = await turn_views.get(tx, turn_id, who.scope)
+    streams = Streams(services.db, services.live, services.wakes)
+    if await streams.is_over(who.tenant_id, turn_id, cursor):
+        return Response(status_code=204)
+    return _response(streams.frames(who.tenant_id, str(turn["conversation_id"]), cursor, turn_id))
+
+
+@router.get("/conversations/{conversation_id}/stream", response_class=EventStream)
+async def of_conversation(
+    services: Open, who: Reader, conversation_id: ConversationId, last_event_id: LastEventId = None, after: After = None
+) -> Response:
+    """A conversation's events and tokens, turn after turn; it stays open."""
+    cursor = _cursor(last_event_id, after)
+    async with services.db.transaction(who.tenant_id) as tx:
+        await conversations.get(tx, conversation_id, who.scope)
+    streams = Streams(services.db, services.live, services.wakes)
+    return _response(streams.frames(who.tenant_id, conversation_id, cursor))
+
+
+def _cursor(last_event_id: str | None, after: str | None) -> Cursor:
+    text = last_event_id or after
+    cursor = parse_cursor(text) if text else Cursor()
+    if cursor is None:
+        raise CallerError("cursor_invalid", "resume with the id of an event of this stream")
+    return cursor
+
+
+def _response(frames: AsyncGenerator[bytes]) -> Response:
+    return EventStream(frames, headers=_HEADERS)

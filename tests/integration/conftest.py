@@ -1,0 +1,73 @@
+"""The API as it is served: a real HTTP server in front of real parts, with workers for its turns."""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+
+import httpx
+import pytest
+import uvicorn
+
+from activities.deps import Deps
+from activities.models import Models
+from activities.toolbox.shelf import Toolbox
+from api.app import create_app
+from api.services import Services
+from contracts.turns import Kind, Routing
+from local import DataParts
+from perdure.apps import find_apps
+from perdure.targets import new_client
+from settings import Settings
+from store.database import Database
+from store.ids import new_id
+from tests.conftest import Person, Urls
+from worker import tools_of, worker_for
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """A running API."""
+
+    url: str
+    services: Services
+    people: dict[str, Person]
+
+    def client(self, name: str | None = "requester") -> httpx.AsyncClient:
+        """A client with that local user's token, or with none."""
+        headers = {"Authorization": f"Bearer {self.people[name].token}"} if name else {}
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30)
+
+
+@pytest.fixture(scope="module")
+async def api(parts: DataParts, urls: Urls, db: Database, people: dict[str, Person]) -> AsyncIterator[Api]:
+    """The API on a port of its own; its turns are done by workers on queues of the module's own."""
+    assert parts.redis_url is not None and parts.temporal is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TEMPORAL_ADDRESS", parts.temporal.address)
+        patch.setenv("TEMPORAL_NAMESPACE", parts.temporal.namespace)
+        patch.setenv("TEMPORAL_CONFIG_FILE", os.devnull)
+        given = {"DATABASE_URL": urls.app, "REDIS_URL": parts.redis_url}
+        app = create_app(Settings(_env_file=None, **given))  # type: ignore[call-arg, arg-type]
+        listener = socket.create_server(("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        while not server.started:
+            assert not serving.done(), "the API did not start"
+            await asyncio.sleep(0.02)
+    own = new_id()[-8:]
+    routing = Routing(**{kind.value: f"api-{kind.value}-{own}" for kind in Kind})
+    services: Services = replace(app.state.services, routing=routing)
+    app.state.services = services
+    async with AsyncExitStack() as stack:
+        http = await stack.enter_async_context(new_client())
+        toolbox = Toolbox(tools_of(find_apps()), lambda name: None, http)
+        deps = Deps(db, services.live, toolbox, Models(lambda name: None), services.doorbell)
+        for kind in (Kind.APPROVALS, Kind.MEMORY, Kind.TOOLS, Kind.LLM, Kind.TURNS):
+            await stack.enter_async_context(worker_for(deps, kind, routing.queue(kind)))
+        yield Api(f"http://127.0.0.1:{listener.getsockname()[1]}", services, people)
+    services.wakes.close()
+    server.should_exit = True
+    await serving

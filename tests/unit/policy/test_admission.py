@@ -1,0 +1,49 @@
+"""Whether a new turn starts, waits or is refused."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policy.admission import Admission, Caps, Load, OnBusy, admit
+
+CAPS = Caps(queue_depth=2, turns_a_user=5)
+
+
+@pytest.mark.parametrize(
+    ("load", "on_busy", "expected"),
+    [
+        (Load(False, 0, 0), OnBusy.REJECT, Admission.START),
+        (Load(False, 0, 0), OnBusy.QUEUE, Admission.START),
+        (Load(True, 0, 1), OnBusy.REJECT, Admission.BUSY),
+        (Load(True, 0, 1), OnBusy.QUEUE, Admission.QUEUE),
+        (Load(True, 1, 2), OnBusy.QUEUE, Admission.QUEUE),
+        (Load(True, 2, 3), OnBusy.QUEUE, Admission.QUEUE_FULL),
+        (Load(False, 0, 4), OnBusy.REJECT, Admission.START),
+        (Load(False, 0, 5), OnBusy.REJECT, Admission.TOO_MANY),
+        (Load(True, 0, 5), OnBusy.REJECT, Admission.TOO_MANY),
+        (Load(True, 0, 5), OnBusy.QUEUE, Admission.TOO_MANY),
+    ],
+)
+def test_a_new_turn_is_admitted_by_load_caps_and_wish(load: Load, on_busy: OnBusy, expected: Admission) -> None:
+    assert admit(load, CAPS, on_busy) is expected
+
+
+loads = st.builds(Load, st.booleans(), st.integers(0, 30), st.integers(0, 60))
+caps = st.builds(Caps, st.integers(0, 25), st.integers(0, 55))
+
+
+@given(loads, caps, st.sampled_from(OnBusy))
+def test_no_turn_starts_beside_another_and_no_cap_is_passed(load: Load, cap: Caps, on_busy: OnBusy) -> None:
+    admission = admit(load, cap, on_busy)
+    if admission is Admission.START:
+        assert not load.busy
+    if admission is Admission.QUEUE:
+        assert load.busy and on_busy is OnBusy.QUEUE and load.queued < cap.queue_depth
+    if admission in (Admission.START, Admission.QUEUE):
+        assert load.open_of_user < cap.turns_a_user
+
+
+@given(loads, caps, st.sampled_from(OnBusy))
+def test_less_load_never_refuses_what_more_load_admits(load: Load, cap: Caps, on_busy: OnBusy) -> None:
+    if admit(load, cap, on_busy) is Admission.QUEUE and load.queued:
+        assert admit(Load(load.busy, load.queued - 1, load.open_of_user), cap, on_busy) is Admission.QUEUE

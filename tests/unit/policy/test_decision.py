@@ -1,0 +1,133 @@
+"""Why a decision is refused, and in which order."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policy.decision import STATUS_OF, Decider, Decision, Facts, refusal
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+PENDING = Facts("pending", "digest", NOW + timedelta(days=7), NOW, "asker", "reviewer", False, {})
+REVIEWER = Decider("reviewer-1", frozenset({"reviewer"}))
+FINE: dict[str, Any] = {"reasoned": False, "args_given": False, "text": False}
+
+
+def code(facts: Facts, decider: Decider, decision: Decision, digest: str = "digest", **given: bool) -> str | None:
+    """The refusal's code."""
+    found = refusal(facts, decider, decision, digest, **(FINE | given))
+    return found.code if found else None
+
+
+A, E, R, S = Decision.APPROVE, Decision.EDIT, Decision.REJECT, Decision.RESPOND
+
+
+@pytest.mark.parametrize(
+    ("decision", "given_parts", "expected"),
+    [
+        (A, {}, None),
+        (A, {"args_given": True}, "args_unexpected"),
+        (E, {"args_given": True}, None),
+        (E, {}, "args_required"),
+        (R, {"reasoned": True}, None),
+        (R, {}, "reason_required"),
+        (R, {"reasoned": True, "args_given": True}, "args_unexpected"),
+        (S, {"text": True}, None),
+        (S, {"reasoned": True}, "comment_required"),
+        (S, {"text": True, "args_given": True}, "args_unexpected"),
+    ],
+)
+def test_each_decision_needs_its_own_parts(
+    decision: Decision, given_parts: dict[str, bool], expected: str | None
+) -> None:
+    assert code(PENDING, REVIEWER, decision, **given_parts) == expected
+
+
+@pytest.mark.parametrize(
+    ("facts", "decider", "expected"),
+    [
+        (PENDING, Decider("somebody", frozenset()), ("role_required", 403)),
+        (PENDING, Decider("somebody", frozenset({"admin"})), ("role_required", 403)),
+        (PENDING, Decider("asker", frozenset({"reviewer"})), ("own_request", 403)),
+        (replace(PENDING, allow_self_approval=True), Decider("asker", frozenset({"reviewer"})), None),
+        (replace(PENDING, status="approved"), REVIEWER, ("already_decided", 409)),
+        (replace(PENDING, status="cancelled"), REVIEWER, ("already_decided", 409)),
+        (replace(PENDING, status="reserved"), REVIEWER, ("already_decided", 409)),
+        (replace(PENDING, status="outcome_unknown"), REVIEWER, ("already_decided", 409)),
+        (replace(PENDING, status="expired"), REVIEWER, ("approval_expired", 410)),
+        (replace(PENDING, expires_at=NOW), REVIEWER, ("approval_expired", 410)),
+        (replace(PENDING, expires_at=NOW + timedelta(microseconds=1)), REVIEWER, None),
+        # Decided in time stays decided, however late one asks.
+        (replace(PENDING, status="approved", expires_at=NOW), REVIEWER, ("already_decided", 409)),
+        (replace(PENDING, digest="another"), REVIEWER, ("digest_differs", 409)),
+    ],
+)
+def test_the_record_and_the_decider_are_judged(
+    facts: Facts, decider: Decider, expected: tuple[str, int] | None
+) -> None:
+    found = refusal(facts, decider, A, "digest", **FINE)
+    assert ((found.code, found.http) if found else None) == expected
+
+
+def test_a_second_decider_is_shown_the_first_decision() -> None:
+    facts = replace(PENDING, status="rejected", decided_before={"type": "reject", "by": "ann"})
+    found = refusal(facts, REVIEWER, A, "digest", **FINE)
+    assert found is not None
+    assert found.details == {"decision": {"type": "reject", "by": "ann"}}
+
+
+ORDER = ["role_required", "own_request", "approval_expired", "already_decided", "digest_differs", "reason_required"]
+
+
+@given(st.sets(st.sampled_from(ORDER)))
+def test_of_several_reasons_the_first_in_the_contracts_order_is_given(wrong: set[str]) -> None:
+    if {"approval_expired", "already_decided"} <= wrong:
+        wrong = wrong - {"already_decided"}  # a record is one or the other
+    status = "approved" if "already_decided" in wrong else "pending"
+    facts = replace(PENDING, status=status, expires_at=NOW if "approval_expired" in wrong else PENDING.expires_at)
+    user = "asker" if "own_request" in wrong else "reviewer-1"
+    decider = Decider(user, frozenset() if "role_required" in wrong else frozenset({"reviewer"}))
+    digest = "stale" if "digest_differs" in wrong else "digest"
+    expected = next((each for each in ORDER if each in wrong), None)
+    assert code(facts, decider, R, digest, reasoned="reason_required" not in wrong) == expected
+
+
+@given(
+    st.sampled_from(["pending", "approved", "expired", "cancelled"]),
+    st.sampled_from(["asker", "other"]),
+    st.sets(st.sampled_from(["reviewer", "admin"])),
+    st.booleans(),
+    st.sampled_from(["digest", "stale"]),
+    st.sampled_from(Decision),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
+def test_nothing_is_decided_unless_all_of_it_is_in_order(
+    status: str,
+    user: str,
+    roles: set[str],
+    late: bool,
+    digest: str,
+    decision: Decision,
+    reasoned: bool,
+    args: bool,
+    text: bool,
+) -> None:
+    facts = replace(PENDING, status=status, expires_at=NOW if late else PENDING.expires_at)
+    taken = refusal(
+        facts, Decider(user, frozenset(roles)), decision, digest, reasoned=reasoned, args_given=args, text=text
+    )
+    if taken is None:
+        assert status == "pending" and not late and user != "asker" and "reviewer" in roles and digest == "digest"
+        assert args == (decision is Decision.EDIT)
+        assert decision is not Decision.REJECT or reasoned
+        assert decision is not Decision.RESPOND or text
+
+
+def test_every_decision_has_a_status_of_its_own() -> None:
+    assert set(STATUS_OF) == set(Decision)
+    assert len(set(STATUS_OF.values())) == len(Decision)

@@ -1,0 +1,50 @@
+"""Text from outside becomes text that can be stored."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.messages import PREVIEW_CHARACTERS
+from policy.text import clean, estimated_tokens, is_clean, preview
+
+hostile = st.text(st.characters(codec=None))
+"""Every code point, surrogates and NUL included."""
+
+
+@pytest.mark.parametrize(
+    ("text", "cleaned"),
+    [
+        ("", ""),
+        ("plain", "plain"),
+        ("a\x00b", "a\ufffdb"),
+        ("\ud83d", "\ufffd"),
+        ("\ude00x", "\ufffdx"),
+        ("\ud83d\ude00", "\U0001f600"),
+        ("\x00\ud83d", "\ufffd\ufffd"),
+        ("snow ☃ \U0001f600", "snow ☃ \U0001f600"),
+    ],
+)
+def test_nul_and_half_characters_are_replaced(text: str, cleaned: str) -> None:
+    assert clean(text) == cleaned
+    assert is_clean(text) is (text == cleaned)
+
+
+@given(hostile)
+def test_clean_text_can_be_stored_and_cleaning_again_changes_nothing(text: str) -> None:
+    cleaned = clean(text)
+    cleaned.encode()
+    assert "\x00" not in cleaned
+    assert clean(cleaned) == cleaned
+    assert is_clean(cleaned)
+
+
+@given(st.text(max_size=3 * PREVIEW_CHARACTERS))
+def test_a_preview_is_the_start_and_never_longer_than_it_may_be(text: str) -> None:
+    short = preview(text)
+    assert len(short) <= PREVIEW_CHARACTERS
+    assert short == text if len(text) <= PREVIEW_CHARACTERS else text.startswith(short[:-1]) and short[-1] == "…"
+
+
+@pytest.mark.parametrize(("length", "tokens"), [(0, 0), (1, 1), (4, 1), (5, 2), (400, 100)])
+def test_four_characters_are_about_a_token(length: int, tokens: int) -> None:
+    assert estimated_tokens("x" * length) == tokens
