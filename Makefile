@@ -51,6 +51,9 @@ static: $(STAMP)
 bench: setup ## side by side with hand-written Temporal and plain LangGraph
 	@$(RUN)/python -m bench
 
+crashtable: setup ## kill -9 at every point of a turn, many turns at once, as a table
+	@$(RUN)/python -m tests.acceptance.kill_matrix
+
 lock: ## write requirements.lock anew from pyproject.toml
 	@$(RUN)/uv pip compile --generate-hashes --universal --python-version 3.11 --no-header --all-extras \
 		pyproject.toml -o requirements.lock --quiet --upgrade

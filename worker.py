@@ -36,6 +36,7 @@ from relay.loop import run_relay
 from relay.reconcile import Reconciler
 from relay.search_attributes import register
 from settings import Settings, needed, secret
+from store import content
 from store.database import Database
 from store.live import LiveTokens
 from store.valkey import Valkey
@@ -76,6 +77,9 @@ async def _serve(kinds: Sequence[Kind]) -> int:
     settings = Settings()
     async with AsyncExitStack() as stack:
         deps = await _deps(settings, stack)
+        if Kind.LLM in kinds:
+            async with deps.db.transaction(content.SHARED) as tx:
+                await deps.models.preload([agent for _, agent in await content.listed(tx)])
         workers = [worker_for(deps, kind, Routing.spread().queue(kind)) for kind in kinds]
         running = [asyncio.create_task(worker.run()) for worker in workers]
         _ready(settings)

@@ -5,7 +5,7 @@ thread: the event loop must go on beating.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from pydantic import JsonValue
 
@@ -40,6 +40,13 @@ class Models:
             if self._litellm is None:
                 self._litellm = await asyncio.to_thread(_import_litellm)
         return self._litellm
+
+    async def preload(self, agents: Sequence[PublishedAgent]) -> None:
+        """Import what these agents' models need, before the worker serves: a first call must not wait for it."""
+        for agent in agents:
+            if agent.definition.model != SCRIPTED:
+                await self.provider(agent)
+                return
 
     def params(self, agent: PublishedAgent) -> Mapping[str, JsonValue]:
         """The model's parameters; `api_key_secret` names a credential, which becomes `api_key` here."""

@@ -6,8 +6,8 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,8 +62,7 @@ async def run(plan: Plan, stacks: Sequence[Stack]) -> list[Measured]:
     Raises: RuntimeError where two stacks did not leave the same product, or a turn did not complete.
     """
     async with AsyncExitStack() as stack:
-        folder = _folder()
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder = stack.enter_context(_folder())
         data = await stack.enter_async_context(embedded(folder / "home"))
         environ = _environ(data)
         visitor_token = await _prepare(data, environ, folder)
@@ -126,11 +125,17 @@ def _bench(stack: Stack, client: Client, processes: Processes, data: DataParts) 
     return Bench(client, stack.begin(client, processes), parts, frontend)
 
 
-def _folder() -> Path:
-    """A folder for everything of this run, which Postgres may pass through where it runs as another user."""
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """A folder for everything of this run, kept where the run fails: the logs of all processes are in it."""
     folder = Path(tempfile.mkdtemp(prefix="perdure-bench-"))
-    folder.chmod(0o711)
-    return folder
+    folder.chmod(0o711)  # Postgres passes through it as another user, where we are root
+    try:
+        yield folder
+    except BaseException:
+        sys.stderr.write(f"The logs of this run are in {folder}\n")
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _environ(data: DataParts) -> dict[str, str]:

@@ -18,6 +18,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 AsName = Annotated[
     str | None, typer.Option("--as", metavar="NAME", help="Use the token of this local user instead of the usual one.")
 ]
+_CELL_CHARACTERS = 200
+_FIELD_CHARACTERS = 4_000
 _UNLIMITED_COLUMNS = 1_000
 """For a pipe or a file: nothing is cut or wrapped."""
 
@@ -61,7 +63,7 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]], empty: str) 
 
 def fields(pairs: Iterable[tuple[str, object]]) -> None:
     """Named values, one a line; those that are empty are left out."""
-    shown = [(name, _cell(value)) for name, value in pairs]
+    shown = [(name, _cell(value, _FIELD_CHARACTERS)) for name, value in pairs]
     shown = [(name, value) for name, value in shown if value]
     width = max((len(name) for name, _ in shown), default=0)
     for name, value in shown:
@@ -89,11 +91,13 @@ def left(until: datetime | None) -> str:
     return f"{hours} h {minutes % 60} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"
 
 
-def _cell(value: object) -> str:
+def _cell(value: object, most: int = _CELL_CHARACTERS) -> str:
     if value is None:
         return ""
     if isinstance(value, datetime):
         return moment(value)
+    if isinstance(value, dict):
+        value = json.dumps(value, ensure_ascii=False)
     if isinstance(value, list | tuple):
         value = ", ".join(map(str, value))
-    return one_line(str(value))
+    return one_line(str(value), most)

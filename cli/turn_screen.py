@@ -8,7 +8,9 @@ from cli.live_text import LiveText
 from cli.printable import one_line
 from perdure.client import Event
 
-_QUIET = frozenset({"node_start", "node_end", "token.usage", "ttft", "generation.start", "memory.context.loaded"})
+_QUIET = frozenset(
+    {"node_start", "node_end", "tools.pending", "generation.start", "ttft", "token.usage", "memory.context.loaded"}
+)
 """Of interest only to who looks at the machinery."""
 _SILENT = frozenset({"token", "reset", "heartbeat", "ready", "completed", "workflow_complete", "generation.complete"})
 
@@ -105,8 +107,9 @@ def _because(data: Mapping[str, Any]) -> str:
 
 
 def _what(data: Mapping[str, Any]) -> str:
-    hidden = {"turn_id", "seq", "at"}
-    return one_line(" ".join(f"{name}={value}" for name, value in data.items() if name not in hidden))
+    """The plain values of an event; what is nested is for --json."""
+    told = {name: value for name, value in data.items() if name not in ("turn_id", "seq", "at")}
+    return one_line(" ".join(f"{name}={value}" for name, value in told.items() if not isinstance(value, dict | list)))
 
 
 _LINES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {

@@ -40,8 +40,8 @@ class TokenEntry:
     turn_id: str
     call_id: str
     attempt: int
-    start: int | None
-    """How many characters of this attempt came before; None where some of them are missing from the stream."""
+    start: int
+    """How many characters of this attempt came before."""
     text: str
     begins: bool = False
     """A new attempt begins: what was shown of the call is void."""

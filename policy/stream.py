@@ -115,7 +115,7 @@ class _Merge:
             return
         if entry.start == heard.characters:
             self._show(entry, heard.characters + len(entry.text))
-        elif entry.start is None or entry.start > heard.characters:
+        elif entry.start > heard.characters:
             self.calls[entry.key] = Heard(entry.attempt, None)
 
     def _show(self, entry: TokenEntry, characters: int) -> None:

@@ -24,10 +24,10 @@ class Windowed:
 
 
 def keep(messages: Sequence[Windowed], policy: WindowPolicy) -> list[int]:
-    """Indexes of the messages to send, in order."""
+    """Indexes of the messages to send, in order; results stand right behind their calls, as providers want them."""
     rounds = _rounds(messages)
     if policy.max_messages is None and policy.max_tokens is None:
-        return sorted(message.index for each in rounds for message in each)
+        return [message.index for each in rounds for message in each]
     anchors = {each[0].index for each in rounds if each[0].role is Role.SYSTEM}
     if policy.keep_first_user:
         first = next((each[0] for each in rounds if each[0].role is Role.USER), None)
@@ -44,7 +44,7 @@ def keep(messages: Sequence[Windowed], policy: WindowPolicy) -> list[int]:
         chosen |= {message.index for message in each}
         room = None if room is None else room - size
         tokens = None if tokens is None else tokens - weight
-    return sorted(chosen)
+    return [message.index for each in rounds for message in each if message.index in chosen]
 
 
 def _rounds(messages: Sequence[Windowed]) -> list[list[Windowed]]:
@@ -56,5 +56,5 @@ def _rounds(messages: Sequence[Windowed]) -> list[list[Windowed]]:
             asking.get(message.answers, []).append(message)
             continue
         rounds.append([message])
-        asking |= {call_id: rounds[-1] for call_id in message.call_ids}
+        asking |= dict.fromkeys(message.call_ids, rounds[-1])
     return [each for each in rounds if set(each[0].call_ids) <= {message.answers for message in each[1:]}]

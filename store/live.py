@@ -57,8 +57,8 @@ class LiveTokens:
     async def append(self, address: TurnAddress, call_id: str, *, epoch: int, sequence: int, text: str) -> Appended:
         """Send the next piece of a call's text to its readers.
 
-        `epoch` is the attempt that claimed the call; its pieces are numbered 1, 2, 3 by `sequence`. A piece sent
-        twice is shown once; where one is missing, readers wait for the settled text.
+        `epoch` is the attempt that claimed the call, `sequence` the number of its characters that came before `text`.
+        A piece sent twice is shown once; where one is missing, readers wait for the settled text.
         """
         if not text:
             return Appended.ACCEPTED
@@ -70,7 +70,7 @@ class LiveTokens:
             epoch,
             sequence,
             text,
-            len(text),
+            sequence + len(text),
             secrets.token_hex(6),
             LIVE_ENTRIES,
             LIVE_SECONDS * 1_000,
@@ -155,13 +155,12 @@ def _stop_key(stream_key: str, turn_id: str) -> str:
 
 
 def _entry(entry_id: str, fields: Mapping[str, str]) -> TokenEntry:
-    start = int(fields["s"])
     return TokenEntry(
         entry_id,
         fields["t"],
         fields["c"],
         int(fields["a"]),
-        start if start >= 0 else None,
+        int(fields["s"]),
         fields.get("x", ""),
         begins="x" not in fields,
     )

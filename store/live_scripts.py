@@ -1,22 +1,22 @@
 """The Lua that Valkey runs: each script is one atomic step.
 
-Keys of a conversation: its stream, its epoch, and for each call a fence {epoch, attempt, sequence, end, from, first,
-last}: the attempt that may speak, its latest sequence number, how many characters it has sent (-1: pieces are missing),
-from which character on this epoch's stream has them without a gap, and the ids of the attempt's first and latest entry.
-An entry has t(urn), c(all), a(ttempt), s(tart), f(rom), and x, its text; an entry without x begins a new attempt.
+Keys of a conversation: its stream, its epoch, and for each call a fence {epoch, attempt, end, from, first, last}: the
+attempt that may speak, how many characters it has sent, from which character on this epoch's stream has them without a
+gap, and the ids of the attempt's first and latest entry. An entry has t(urn), c(all), a(ttempt), s(tart), f(rom), and
+x, its text; an entry without x begins a new attempt.
 """
 
 APPEND = """
 local stream, epoch_key, fence, stopped = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local turn, call, attempt, sequence = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local text, length = ARGV[5], ARGV[6]
+local turn, call, attempt, start = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local text, stop = ARGV[5], ARGV[6]
 local fresh_epoch, most, ttl, channel = ARGV[7], ARGV[8], ARGV[9], ARGV[10]
 
-local held = redis.call('HMGET', fence, 'attempt', 'sequence', 'end', 'from', 'epoch')
-local speaks, heard, sent, from = tonumber(held[1] or -1), tonumber(held[2] or 0), tonumber(held[3] or 0), held[4]
+local held = redis.call('HMGET', fence, 'attempt', 'end', 'from', 'epoch')
+local speaks, sent, from = tonumber(held[1] or -1), tonumber(held[2] or 0), tonumber(held[3] or 0)
 if attempt < speaks then return 'stale' end
 if redis.call('EXISTS', stopped) == 1 then return 'stopped' end
-if attempt == speaks and sequence <= heard then return 'accepted' end
+if attempt == speaks and start < sent then return 'accepted' end
 
 -- Stream and epoch stand or fall together: ids of a new stream are not comparable with those of a lost one.
 local epoch = redis.call('GET', epoch_key)
@@ -31,19 +31,14 @@ if attempt > speaks then
   if speaks >= 0 then
     first = redis.call('XADD', stream, 'MAXLEN', '~', most, '*', 't', turn, 'c', call, 'a', attempt, 's', 0, 'f', 0)
   end
-  heard, sent, from = 0, 0, 0
+  sent, from = 0, 0
 end
-local start = sent
-if sequence ~= heard + 1 then start = -1 end
-if start < 0 or (attempt == speaks and held[5] ~= epoch) then from = start end
-local stop = -1
-if start >= 0 then stop = start + length end
+if start > sent or (attempt == speaks and held[4] ~= epoch) then from = start end
 
 local last = redis.call('XADD', stream, 'MAXLEN', '~', most, '*',
   't', turn, 'c', call, 'a', attempt, 's', start, 'f', from, 'x', text)
-if attempt > speaks or held[5] ~= epoch then redis.call('HSET', fence, 'first', first or last) end
-redis.call('HSET', fence, 'epoch', epoch, 'attempt', attempt, 'sequence', sequence, 'end', stop, 'from', from,
-  'last', last)
+if attempt > speaks or held[4] ~= epoch then redis.call('HSET', fence, 'first', first or last) end
+redis.call('HSET', fence, 'epoch', epoch, 'attempt', attempt, 'end', stop, 'from', from, 'last', last)
 for key = 1, 3 do redis.call('PEXPIRE', KEYS[key], ttl) end
 redis.call('PUBLISH', channel, 't')
 return 'accepted'

@@ -13,7 +13,6 @@ class Fence:
     """One call's fence."""
 
     attempt: int = -1
-    sequence: int = 0
     end: int = 0
     chained_from: int = 0
     epoch: str = ""
@@ -32,12 +31,12 @@ class LiveModel:
     made: int = 0
     epochs: int = 0
 
-    def append(self, key: CallKey, epoch: int, sequence: int, text: str) -> str:
+    def append(self, key: CallKey, epoch: int, start: int, text: str) -> str:
         """What APPEND does."""
         fence = self.fences.get(key) or Fence()
         if epoch < fence.attempt:
             return "stale"
-        if epoch == fence.attempt and sequence <= fence.sequence:
+        if epoch == fence.attempt and start < fence.end:
             return "accepted"
         if not self.epoch or not self.entries:
             self.epochs += 1
@@ -48,15 +47,13 @@ class LiveModel:
         if is_new:
             if fence.attempt >= 0:
                 first = self._add(key, epoch, 0, "", 0, begins=True)
-            fence.sequence, fence.end, fence.chained_from = 0, 0, 0
-        start = fence.end if sequence == fence.sequence + 1 else -1
-        if start < 0 or (not is_new and not same_epoch):
+            fence.end, fence.chained_from = 0, 0
+        if start > fence.end or (not is_new and not same_epoch):
             fence.chained_from = start
         fence.last = self._add(key, epoch, start, text, fence.chained_from)
         if is_new or not same_epoch:
             fence.first = first or fence.last
-        fence.attempt, fence.sequence, fence.epoch = epoch, sequence, self.epoch
-        fence.end = start + len(text) if start >= 0 else -1
+        fence.attempt, fence.end, fence.epoch = epoch, start + len(text), self.epoch
         self.fences[key] = fence
         return "accepted"
 
@@ -64,7 +61,7 @@ class LiveModel:
         self.made += 1
         entry_id = f"{1_000 + self.made // 3}-{self.made % 3}"
         self.chains[entry_id] = chain
-        self.entries.append(TokenEntry(entry_id, *key, epoch, start if start >= 0 else None, text, begins))
+        self.entries.append(TokenEntry(entry_id, *key, epoch, start, text, begins))
         return entry_id
 
     def flush(self) -> None:
@@ -99,6 +96,5 @@ class LiveModel:
                 before = [e for e in self.entries if e.key == key and entry_order(e.id) <= at]
                 if before:
                     entry = before[-1]
-                    start = -1 if entry.start is None else entry.start
-                    found[key] = Mark(entry.attempt, start + len(entry.text), self.chains[entry.id] == 0)
+                    found[key] = Mark(entry.attempt, entry.start + len(entry.text), self.chains[entry.id] == 0)
         return found

@@ -23,7 +23,7 @@ class Scribe:
     db: Database
     live: LiveTokens
     address: TurnAddress
-    _sequences: dict[tuple[str, int], int] = field(default_factory=dict)
+    _said: dict[tuple[str, int], int] = field(default_factory=dict)
 
     @classmethod
     async def begin(cls, db: Database, live: LiveTokens, person: Person) -> "Scribe":
@@ -75,13 +75,14 @@ class Scribe:
         """Send pieces of an attempt's text."""
         answer = Appended.ACCEPTED
         for piece in pieces:
-            number = self._sequences[call_id, epoch] = self._sequences.get((call_id, epoch), 0) + 1
-            answer = await self.live.append(self.address, call_id, epoch=epoch, sequence=number, text=piece)
+            before = self._said.get((call_id, epoch), 0)
+            answer = await self.live.append(self.address, call_id, epoch=epoch, sequence=before, text=piece)
+            self.lose(call_id, piece, epoch)
         return answer
 
-    def lose(self, call_id: str, epoch: int = 1) -> None:
-        """A piece that never arrives."""
-        self._sequences[call_id, epoch] = self._sequences.get((call_id, epoch), 0) + 1
+    def lose(self, call_id: str, piece: str, epoch: int = 1) -> None:
+        """Say a piece that never arrives."""
+        self._said[call_id, epoch] = self._said.get((call_id, epoch), 0) + len(piece)
 
     async def settle(self, call_id: str, text: str, epoch: int = 1) -> None:
         """Record an attempt's whole text."""

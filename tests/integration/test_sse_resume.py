@@ -142,7 +142,7 @@ async def test_a_wiped_valkey_costs_live_tokens_but_never_the_text(
 async def test_a_lost_piece_is_mended_by_the_stored_text(streams: Streams, turn: Scribe) -> None:
     await turn.claim("m1")
     await turn.speak("m1", "Hello ")
-    turn.lose("m1")
+    turn.lose("m1", "there ")
     await turn.speak("m1", "again")
     await turn.settle("m1", "Hello there again")
     await turn.finish()

@@ -16,9 +16,11 @@ REVIEWER = Decider("reviewer-1", frozenset({"reviewer"}))
 FINE: dict[str, Any] = {"reasoned": False, "args_given": False, "text": False}
 
 
-def code(facts: Facts, decider: Decider, decision: Decision, digest: str = "digest", **given: bool) -> str | None:
+def code(
+    facts: Facts, decider: Decider, decision: Decision, parts: dict[str, bool], digest: str = "digest"
+) -> str | None:
     """The refusal's code."""
-    found = refusal(facts, decider, decision, digest, **(FINE | given))
+    found = refusal(facts, decider, decision, digest, **(FINE | parts))
     return found.code if found else None
 
 
@@ -43,7 +45,7 @@ A, E, R, S = Decision.APPROVE, Decision.EDIT, Decision.REJECT, Decision.RESPOND
 def test_each_decision_needs_its_own_parts(
     decision: Decision, given_parts: dict[str, bool], expected: str | None
 ) -> None:
-    assert code(PENDING, REVIEWER, decision, **given_parts) == expected
+    assert code(PENDING, REVIEWER, decision, given_parts) == expected
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,7 @@ def test_of_several_reasons_the_first_in_the_contracts_order_is_given(wrong: set
     decider = Decider(user, frozenset() if "role_required" in wrong else frozenset({"reviewer"}))
     digest = "stale" if "digest_differs" in wrong else "digest"
     expected = next((each for each in ORDER if each in wrong), None)
-    assert code(facts, decider, R, digest, reasoned="reason_required" not in wrong) == expected
+    assert code(facts, decider, R, {"reasoned": "reason_required" not in wrong}, digest) == expected
 
 
 @given(

@@ -21,7 +21,7 @@ def event(seq: int, kind: str, call_id: str | None = "m1", turn_id: str = "turn"
     return LoggedEvent(seq, turn_id, kind, call_id, data, AT)  # type: ignore[arg-type]
 
 
-def piece(number: int, start: int | None, text: str, attempt: int = 1, begins: bool = False) -> TokenEntry:
+def piece(number: int, start: int, text: str, attempt: int = 1, begins: bool = False) -> TokenEntry:
     return TokenEntry(f"{number}-0", *KEY, attempt, start, text, begins)
 
 
@@ -59,7 +59,7 @@ def test_missing_tokens_are_replaced_by_the_stored_text() -> None:
 
 
 def test_a_hole_shows_nothing_until_the_stored_text_comes() -> None:
-    batch = TokenBatch("e", [piece(1, 0, "Hel"), piece(2, None, "world"), piece(3, None, "!")])
+    batch = TokenBatch("e", [piece(1, 0, "Hel"), piece(2, 6, "world"), piece(3, 11, "!")])
     merged = merge(FRESH, [START], batch)
     assert short(list(merged.frames)) == ["generation.start", "token:Hel"]
     assert merged.state.cursor == Cursor(1, "e", "1-0"), "the cursor claims no entry beyond the hole"
@@ -133,7 +133,6 @@ class Call:
 
     key: CallKey
     said: dict[int, str] = field(default_factory=dict)
-    sequences: dict[int, int] = field(default_factory=dict)
     stored: str | None = None
     over: bool = False
 
@@ -165,7 +164,7 @@ class StreamMachine(RuleBasedStateMachine):
     @rule()
     def begin_call(self) -> None:
         key = (f"turn{self.turn}", f"m{len(self.calls)}")
-        self.calls[key] = Call(key, {1: ""}, {1: 0})
+        self.calls[key] = Call(key, {1: ""})
         self.write("generation.start", key, attempt=1)
 
     @precondition(lambda self: self.open_calls())
@@ -183,17 +182,16 @@ class StreamMachine(RuleBasedStateMachine):
             self.say(call, attempt, "z", arrives=True)
 
     def say(self, call: Call, attempt: int, text: str, *, arrives: bool) -> None:
-        call.sequences[attempt] += 1
-        call.said[attempt] += text
         if arrives:
-            self.live.append(call.key, attempt, call.sequences[attempt], text)
+            self.live.append(call.key, attempt, len(call.said[attempt]), text)
+        call.said[attempt] += text
 
     @precondition(lambda self: self.open_calls())
     @rule(pick=st.integers(0, 1))
     def attempt_again(self, pick: int) -> None:
         call = self.open_calls()[pick % len(self.open_calls())]
         attempt = call.attempt + 1
-        call.said[attempt], call.sequences[attempt] = "", 0
+        call.said[attempt] = ""
         self.write("generation.start", call.key, attempt=attempt)
 
     @precondition(lambda self: self.open_calls())

@@ -11,7 +11,7 @@ ALL = WindowPolicy()
 
 
 def said(line: str) -> list[Windowed]:
-    """A conversation in shorthand: S system, U user, A assistant, `A(x,y)` with calls, `x!` the answer to x; `:9` tokens."""
+    """A conversation in shorthand: S system, U user, A assistant, `A(x)` with a call, `x!` its answer; `:9` tokens."""
     messages = []
     for index, word in enumerate(line.split()):
         what, _, tokens = word.partition(":")
@@ -36,6 +36,8 @@ def said(line: str) -> list[Windowed]:
         ("U x! A U", ALL, [0, 2, 3]),
         ("U A(x) x! A U", ALL, [0, 1, 2, 3, 4]),
         ("U A(x)", ALL, [0]),
+        # An answer that came late stands behind its call.
+        ("U A(x) U x!", ALL, [0, 1, 3, 2]),
         # The last N, and the first user message.
         ("U A U A U", WindowPolicy(max_messages=2), [0, 3, 4]),
         ("U A U A U", WindowPolicy(max_messages=2, keep_first_user=False), [3, 4]),
@@ -93,13 +95,19 @@ def conversations(draw: st.DrawFn) -> list[Windowed]:
 
 
 def whole(messages: list[Windowed]) -> bool:
-    """No answer without its call before it, no call without its answer after it."""
+    """Every call is answered right behind its message, and every answer has its call."""
+    waiting: set[str] = set()
     asked: set[str] = set()
     for message in messages:
-        if message.role is Role.TOOL and message.answers not in asked:
+        if message.role is Role.TOOL:
+            if message.answers not in asked:
+                return False
+            waiting.discard(message.answers)
+            continue
+        if waiting:
             return False
-        asked |= set(message.call_ids)
-    return asked <= {message.answers for message in messages}
+        asked, waiting = set(message.call_ids), set(message.call_ids)
+    return not waiting
 
 
 @given(conversations(), policies)
@@ -107,12 +115,13 @@ def test_what_is_sent_has_no_orphans_keeps_its_order_and_its_newest(
     messages: list[Windowed], policy: WindowPolicy
 ) -> None:
     kept = keep(messages, policy)
-    assert kept == sorted(set(kept))
-    sent = [messages[index] for index in kept]
-    assert whole(sent)
+    assert len(kept) == len(set(kept))
+    assert whole([messages[index] for index in kept])
     repaired = keep(messages, ALL)
-    assert set(kept) <= set(repaired)
+    assert kept == [index for index in repaired if index in kept]
     assert kept[-1:] == repaired[-1:], "the newest message that can be sent survives"
+    heads = [index for index in kept if messages[index].role is not Role.TOOL]
+    assert heads == sorted(heads)
 
 
 @given(conversations(), policies)

@@ -43,7 +43,7 @@ class RunTools:
                 if call.call_id in lost
             ]
             return _pause(state, ports, [], unknown)
-        return _settled(state, outcomes)
+        return _settled(state, plan, calls, outcomes)
 
 
 def _pending(calls: Sequence[CallRef], gated: Sequence[GatedCall]) -> list[JsonValue]:
@@ -87,7 +87,7 @@ def _pause(state: State, ports: Ports, gated: Sequence[GatedCall], unknown: Sequ
     }
 
 
-def _settled(state: State, outcomes: Sequence[ToolOutcome]) -> Patch:
+def _settled(state: State, plan: TurnPlan, calls: Sequence[CallRef], outcomes: Sequence[ToolOutcome]) -> Patch:
     problem = next((outcome.problem for outcome in outcomes if outcome.problem is not None), None)
     if problem is not None:
         return _ended(problem)
@@ -102,8 +102,11 @@ def _settled(state: State, outcomes: Sequence[ToolOutcome]) -> Patch:
         "hitl_approval_id": None,
         "iteration": iteration,
     }
+    tools = {call.call_id: plan.card(call.tool) for call in calls}
     for outcome in outcomes:
-        patch |= {name: value for name, value in outcome.patch.items() if name in state}
+        card = tools.get(outcome.call_id)
+        # A tool may write the fields that it asked to read, and no other: not the budget, not the status.
+        patch |= {name: value for name, value in outcome.patch.items() if card and name in card.wants_state}
     most = number_of(state, "max_iterations")
     if iteration >= most:
         over = Problem(

@@ -1,0 +1,99 @@
+"""A whole stack, started by the command line as a user starts it, with a data folder of its own."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).parents[2]
+START_SECONDS = 120.0
+
+
+@dataclass(slots=True)
+class RunningStack:
+    """What run.json says, and the processes behind it."""
+
+    home: Path
+    process: subprocess.Popen[bytes]
+
+    def read(self) -> dict[str, Any]:
+        """run.json as it is now."""
+        found: dict[str, Any] = json.loads((self.home / "run.json").read_text())
+        return found
+
+    @property
+    def api(self) -> str:
+        """The API's address."""
+        return str(self.read()["api"])
+
+    def token(self, name: str) -> str:
+        """A local user's token."""
+        return str(self.read()["tokens"][name])
+
+    def companion_token(self, name: str) -> str:
+        """The credential of a companion."""
+        return (self.home / "companions" / name / "token").read_text().strip()
+
+    def kill(self, *roles: str) -> dict[str, int]:
+        """SIGKILL these processes at once; their pids by role."""
+        pids = {role: int(self.read()["pids"][role]) for role in roles}
+        for pid in pids.values():
+            os.kill(pid, signal.SIGKILL)
+        return pids
+
+    def wait_restarted(self, killed: Mapping[str, int], seconds: float = 60.0) -> float:
+        """Wait until each role runs and is ready under a new pid; when that was, by the monotonic clock."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            now = self.read()
+            if all(role in now["ready"] and now["pids"].get(role) not in (None, pid) for role, pid in killed.items()):
+                return time.monotonic()
+            time.sleep(0.05)
+        raise AssertionError(f"not restarted: {dict(killed)}; now {self.read()['pids']}")
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def running(home: Path, *arguments: str, **environ: str) -> Iterator[RunningStack]:
+    """A stack in `home` until the block ends; whatever happens, nothing of it is left."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PERDURE_", "TEMPORAL_"))}
+    env |= {"PERDURE_HOME": str(home), "PERDURE_PORT": str(free_port()), **environ}
+    log = home.parent / f"{home.name}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "cli", "up", *arguments], cwd=ROOT, env=env, stdout=output, stderr=output
+        )
+    children: list[psutil.Process] = []
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while not (home / "run.json").exists():
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(f"the stack did not start:\n{log.read_text()[-3000:]}")
+            time.sleep(0.1)
+        children = psutil.Process(process.pid).children(recursive=True)
+        yield RunningStack(home, process)
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(45)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        for child in children:
+            if child.is_running():
+                child.kill()

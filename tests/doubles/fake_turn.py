@@ -1,0 +1,152 @@
+"""What a turn leaves behind, in memory: replies, a ledger of calls and a book of approvals. tests/doubles/ports.py
+puts the ports on top of it."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from pydantic import JsonValue
+
+from contracts.agents import EffectClass, PlanCard
+from contracts.approvals import Verdicts
+from contracts.digests import canonical_json, digest_of
+from contracts.errors import Problem
+from contracts.ids import approval_id, tool_call_id
+from contracts.messages import CallRef, MessageRef, Role
+from contracts.model import ModelAsk, ModelReply
+from contracts.people import VerdictState
+from contracts.tools import CallState, ToolOutcome
+from contracts.turns import Limits, Usage
+from policy.text import preview
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+TURN_ID = "0197f000-0000-7000-8000-000000000001"
+Args = dict[str, JsonValue]
+USAGE = Usage(input_tokens=10, output_tokens=5, cost_microusd=100)
+LIMITS = Limits()
+
+
+class Refused(Exception):
+    """A fake tool's definite no."""
+
+
+class Ambiguous(Exception):
+    """A fake tool's call broke off after it was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Says:
+    """One answer of the fake model."""
+
+    text: str = ""
+    calls: tuple[tuple[str, Args], ...] = ()
+    usage: Usage = USAGE
+    problem: Problem | None = None
+
+
+@dataclass(slots=True)
+class Row:
+    """A tool call in the fake ledger."""
+
+    call_id: str
+    tool: str
+    args: Args
+    effect: EffectClass
+    gated: bool
+    state: CallState = CallState.PLANNED
+    outcome: ToolOutcome | None = None
+
+
+@dataclass(slots=True)
+class Record:
+    """An approval in the fake book."""
+
+    call_id: str
+    state: VerdictState = VerdictState.PENDING
+    comment: str = ""
+    args: Args | None = None
+
+
+Behaviour = Callable[[Args], JsonValue | tuple[JsonValue, Args]]
+"""What a fake tool answers, with the state it updates where it gives a pair."""
+
+
+@dataclass(slots=True)
+class FakeTurn:
+    """What outlives a run."""
+
+    cards: Mapping[str, PlanCard]
+    tools: Mapping[str, Behaviour]
+    script: list[Says]
+    limits: Limits = LIMITS
+    skill_ids: tuple[str, ...] = ()
+    metadata: Args = field(default_factory=dict)
+    working: Args = field(default_factory=dict)
+    user_name: str = "Ann"
+    rows: dict[str, Row] = field(default_factory=dict)
+    replies: dict[str, ModelReply] = field(default_factory=dict)
+    book: dict[str, Record] = field(default_factory=dict)
+    rounds: list[MessageRef] = field(default_factory=list)
+    asks: list[ModelAsk] = field(default_factory=list)
+    ran: list[tuple[str, Args]] = field(default_factory=list)
+    """(call id, arguments) of every dispatch."""
+    messages_made: int = 0
+    stopped: bool = False
+    load_problem: Problem | None = None
+    reading: Callable[[Verdicts], Awaitable[Verdicts]] | None = None
+    """Spoils what a read of verdicts answers."""
+
+    def message(self, role: Role, text: str, call_id: str = "", calls: tuple[CallRef, ...] = ()) -> MessageRef:
+        """A new stored message."""
+        self.messages_made += 1
+        return MessageRef(
+            id=f"message-{self.messages_made}", role=role, text=preview(text), call_id=call_id, calls=calls
+        )
+
+    def decide(self, call_id: str, state: VerdictState, comment: str = "", args: Args | None = None) -> None:
+        """Decide on the approval of a call; a second decision changes nothing."""
+        record = self.book[approval_id(TURN_ID, call_id)]
+        if record.state is VerdictState.PENDING:
+            record.state, record.comment, record.args = state, comment, args
+
+    def settle(self, call_id: str, happened: bool) -> None:
+        """A person states what became of a call."""
+        row = self.rows[call_id]
+        assert row.state is CallState.OUTCOME_UNKNOWN
+        state = CallState.DONE if happened else CallState.FAILED
+        self._close(row, state, {"status": "happened" if happened else "did_not_happen"})
+
+    def _close(self, row: Row, state: CallState, output: JsonValue, patch: Args | None = None) -> ToolOutcome:
+        message = self.message(Role.TOOL, canonical_json(output), row.call_id)
+        row.state = state
+        row.outcome = ToolOutcome(call_id=row.call_id, state=state, message=message, patch=patch or {})
+        return row.outcome
+
+    def perform(self, row: Row, approval: Record | None) -> ToolOutcome:
+        """Do an allowed call and record it."""
+        args = approval.args if approval is not None and approval.args is not None else row.args
+        self.ran.append((row.call_id, args))
+        try:
+            answer = self.tools[row.tool](args)
+        except Refused as error:
+            return self._close(row, CallState.FAILED, {"status": "error", "message": str(error)})
+        except Ambiguous:
+            row.state = CallState.OUTCOME_UNKNOWN
+            return ToolOutcome(call_id=row.call_id, state=row.state)
+        output, patch = answer if isinstance(answer, tuple) else (answer, {})
+        return self._close(row, CallState.DONE, output, patch)
+
+    def deny(self, row: Row, approval: Record | None) -> ToolOutcome:
+        """Settle a call that nobody allowed."""
+        why = approval.comment if approval else "the call needs an approval and has none"
+        return self._close(row, CallState.DENIED, {"status": "denied", "reason": why})
+
+    def plan_call(self, step: int, index: int, tool: str, args: Args, offered: Sequence[str]) -> CallRef:
+        """A call that the model asked for; one that cannot run is settled at once."""
+        card = self.cards.get(tool) if tool in offered else None
+        call_id = tool_call_id(step, index)
+        effect = card.effect if card else EffectClass.OPAQUE
+        row = self.rows[call_id] = Row(call_id, tool, args, effect, card is None or card.needs_approval)
+        if card is None:
+            self._close(row, CallState.FAILED, {"status": "error", "message": f"there is no tool {tool}"})
+        return CallRef(call_id=call_id, tool=tool, digest=digest_of(args), settled=card is None)

@@ -1,0 +1,206 @@
+"""The ports of a turn in memory: a model with a script, tools with a ledger, people with a book of approvals.
+
+They keep the promises of graph/ports.py, conflicts included, which tests/ports checks against the real activities too:
+a settled call answers with its stored result, a gated one without its approval is denied, a verdict that cannot be
+read is said to be so.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from contracts.agents import TurnPlan
+from contracts.approvals import Verdicts
+from contracts.errors import Problem
+from contracts.ids import approval_id, effect_key, model_call_id
+from contracts.memory import TurnContext
+from contracts.messages import CallRef, MessageRef, Role
+from contracts.model import ModelAsk, ModelReply
+from contracts.people import GatedCall, RequestKind, RequestRef, Verdict, VerdictState
+from contracts.tools import CallState, ToolAsk, ToolOutcome
+from graph.ports import Ports
+from policy.extract import extracted
+from tests.doubles.fake_turn import NOW, TURN_ID, Args, FakeTurn, Record, Says
+
+
+@dataclass(slots=True)
+class FakeRun:
+    """One run over a turn: the six ports, and what it asks people for when it ends in a pause."""
+
+    turn: FakeTurn
+    step: int = 0
+    events: list[tuple[str, Args]] = field(default_factory=list)
+    asked: tuple[tuple[GatedCall, ...], tuple[GatedCall, ...]] | None = None
+    snapshot: Args = field(default_factory=dict)
+
+    def as_ports(self) -> Ports:
+        """This run as the nodes see it."""
+        return Ports(FakeModel(self), FakeTools(self.turn), FakeMemory(self), FakePeople(self), self, self)
+
+    def emit(self, kind: str, data: Args | None = None, call_id: str | None = None) -> None:
+        """Keep the event."""
+        self.events.append((kind, data or {}))
+
+    def now(self) -> datetime:
+        """Always the same moment."""
+        return NOW
+
+    def trace(self) -> list[str]:
+        """The nodes in the order in which they ended."""
+        return [str(data["node"]) for kind, data in self.events if kind == "node_end"]
+
+    def open(self) -> None:
+        """What the engine does when a run ends in a pause: opening again changes nothing."""
+        for call in self.asked[0] if self.asked else ():
+            self.turn.book.setdefault(approval_id(TURN_ID, call.call_id), Record(call.call_id))
+
+
+@dataclass(frozen=True, slots=True)
+class FakeModel:
+    """The next line of the script."""
+
+    run: FakeRun
+
+    async def complete(self, ask: ModelAsk) -> ModelReply:
+        """Paid once a step: a step asked for again answers with its stored reply."""
+        turn = self.run.turn
+        if turn.stopped:
+            return ModelReply(problem=Problem(code="stopped", message="the turn was stopped"))
+        self.run.step += 1
+        call_id = model_call_id(self.run.step)
+        if call_id not in turn.replies:
+            turn.asks.append(ask)
+            turn.replies[call_id] = self._answer(turn.script.pop(0), ask)
+        return turn.replies[call_id]
+
+    def _answer(self, says: Says, ask: ModelAsk) -> ModelReply:
+        turn = self.run.turn
+        if says.problem is not None:
+            return ModelReply(problem=says.problem, usage=says.usage)
+        calls = tuple(
+            turn.plan_call(self.run.step, index, tool, args, ask.tools) for index, (tool, args) in enumerate(says.calls)
+        )
+        message = turn.message(Role.ASSISTANT, says.text, calls=calls)
+        turn.rounds += [message] if calls else []
+        return ModelReply(message=message, extracted=extracted(ask.extract_pattern, says.text), usage=says.usage)
+
+
+@dataclass(frozen=True, slots=True)
+class FakeTools:
+    """The ledger's rules without its crashes."""
+
+    turn: FakeTurn
+
+    async def run(self, asks: Sequence[ToolAsk]) -> list[ToolOutcome]:
+        """Each call by what the ledger says of it."""
+        return [self._one(ask) for ask in asks]
+
+    def _one(self, ask: ToolAsk) -> ToolOutcome:
+        row = self.turn.rows[ask.call_id]
+        if row.outcome is not None:
+            return row.outcome
+        if row.state is CallState.OUTCOME_UNKNOWN:
+            return ToolOutcome(call_id=row.call_id, state=row.state)
+        if self.turn.stopped:
+            problem = Problem(code="stopped", message="the turn was stopped")
+            return ToolOutcome(call_id=row.call_id, state=CallState.PLANNED, problem=problem)
+        approval = self.turn.book.get(approval_id(TURN_ID, row.call_id))
+        if row.gated and (approval is None or approval.state not in (VerdictState.APPROVED, VerdictState.EDITED)):
+            return self.turn.deny(row, approval)
+        return self.turn.perform(row, approval)
+
+
+@dataclass(frozen=True, slots=True)
+class FakeMemory:
+    """What a fresh run starts from; an open gate is found here."""
+
+    run: FakeRun
+
+    async def load(self) -> TurnContext:
+        """The same at every load of a run."""
+        turn = self.run.turn
+        if turn.load_problem is not None:
+            return TurnContext(problem=turn.load_problem)
+        gated_round = turn.rounds[-1] if turn.rounds else None
+        pending = tuple(
+            self._ref(call)
+            for call in (gated_round.calls if gated_round else ())
+            if approval_id(TURN_ID, call.call_id) in turn.book and turn.rows[call.call_id].outcome is None
+        )
+        if pending and gated_round is not None:
+            self.run.step = max(self.run.step, int(gated_round.calls[0].call_id[1:].partition(".")[0]))
+        return TurnContext(
+            plan=TurnPlan(
+                agent_id="desk",
+                agent_version="v1",
+                persona_key="agent",
+                limits=turn.limits,
+                cards=tuple(turn.cards.values()),
+                skill_ids=turn.skill_ids,
+            ),
+            user_message=MessageRef(id="user-message", role=Role.USER, text="please"),
+            user_name=turn.user_name,
+            user_role="clerk",
+            metadata=turn.metadata,
+            working=turn.working,
+            injected_fields=len(turn.working),
+            pending=pending,
+            pending_round=gated_round if pending else None,
+        )
+
+    def _ref(self, call: CallRef) -> RequestRef:
+        return RequestRef(
+            request_id=approval_id(TURN_ID, call.call_id),
+            call_id=call.call_id,
+            tool=call.tool,
+            expires_at=NOW + timedelta(days=7),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FakePeople:
+    """The book of approvals, and effects that a person must settle."""
+
+    run: FakeRun
+
+    def ask(self, gated: Sequence[GatedCall], unknown: Sequence[GatedCall], snapshot: Args) -> list[RequestRef]:
+        """Kept until the run ends."""
+        self.run.asked, self.run.snapshot = (tuple(gated), tuple(unknown)), snapshot
+        approvals = [
+            RequestRef(request_id=approval_id(TURN_ID, call.call_id), call_id=call.call_id, tool=call.tool)
+            for call in gated
+        ]
+        effects = [
+            RequestRef(
+                request_id=effect_key(TURN_ID, call.call_id),
+                kind=RequestKind.EFFECT,
+                call_id=call.call_id,
+                tool=call.tool,
+            )
+            for call in unknown
+        ]
+        return [*approvals, *effects]
+
+    async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:
+        """One for each request, from the records of this moment."""
+        read = Verdicts(verdicts=tuple(self._verdict(request) for request in requests))
+        return await self.run.turn.reading(read) if self.run.turn.reading else read
+
+    def _verdict(self, request: RequestRef) -> Verdict:
+        turn, state, comment = self.run.turn, VerdictState.UNREADABLE, ""
+        if request.kind is RequestKind.EFFECT:
+            row = turn.rows.get(request.call_id)
+            if row is not None:
+                unknown = row.state is CallState.OUTCOME_UNKNOWN
+                state = VerdictState.PENDING if unknown else VerdictState.SETTLED
+        elif request.request_id in turn.book:
+            record = turn.book[request.request_id]
+            state, comment = record.state, record.comment
+        return Verdict(
+            request_id=request.request_id,
+            call_id=request.call_id,
+            tool=request.tool,
+            state=state,
+            comment=comment,
+            decided_by="rev",
+        )
