@@ -4,13 +4,14 @@ import asyncio
 import os
 import statistics
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from bench.client import Begin, Client
 from bench.processes import cpu_seconds, machine_cpu_seconds
-from bench.server import Frontend
+from bench.server import PAGE_SECONDS, Frontend
 
 IN_FLIGHT: Final = 64
 
@@ -69,26 +70,28 @@ class Bench:
         return await self._measured(conversations, IN_FLIGHT)
 
     async def _measured(self, conversations: Sequence[str], in_flight: int) -> Batch:
-        frontend = await self.frontend.requests() if self.frontend else {}
+        frontend = await self._requests()
         cpu, machine, began = self._cpu(), machine_cpu_seconds(), time.perf_counter()
         done = await self._run(conversations, in_flight)
         seconds = time.perf_counter() - began
         used = {part: now - cpu[part] for part, now in self._cpu().items()}
         busy = machine_cpu_seconds() - machine
-        asked = await self.frontend.requests() if self.frontend else {}
+        asked = await self._requests()
         turns = len(done)
         return Batch(
             latencies_ms=tuple(latency * 1_000 for _, latency in done),
             seconds=seconds,
             cpu_ms_a_turn={part: value * 1_000 / turns for part, value in used.items()},
-            frontend_a_turn={
-                operation: (count - frontend.get(operation, 0)) / turns
-                for operation, count in asked.items()
-                if count > frontend.get(operation, 0)
-            },
+            frontend_a_turn={operation: count / turns for operation, count in (asked - frontend).items()},
             others_cpu_share=max(0.0, busy - sum(used.values())) / (seconds * _processors()),
             turn_ids=tuple(turn_id for turn_id, _ in done),
         )
+
+    async def _requests(self) -> Counter[str]:
+        if self.frontend is None:
+            await asyncio.sleep(PAGE_SECONDS)  # every stack begins after the same pause
+            return Counter()
+        return await self.frontend.requests()
 
     async def _run(self, conversations: Sequence[str], in_flight: int) -> list[tuple[str, float]]:
         left = iter(conversations)

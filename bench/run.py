@@ -84,7 +84,6 @@ async def _rounds(plan: Plan, stacks: Sequence[Stack], benches: Mapping[str, Ben
         for each in (*stacks[number % len(stacks) :], *stacks[: number % len(stacks)]):
             bench = benches[each.name]
             fresh = await conversations(client.db, client.visitor, plan.alone + plan.loaded)
-            await asyncio.sleep(0.5)  # what the last stack left to be flushed is not this one's
             alone[each.name].append(await bench.alone(fresh[: plan.alone]))
             loaded[each.name].append(await bench.loaded(fresh[plan.alone :]))
             _say(f"round {number + 1}: {each.title}", alone[each.name][-1], loaded[each.name][-1])

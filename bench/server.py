@@ -1,5 +1,6 @@
 """What Temporal's server says of a stack: requests to its frontend, and the history of a turn."""
 
+import asyncio
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from temporalio.client import Client
 from bench.reference import MODEL_ACTIVITIES
 from contracts.ids import turn_workflow_id
 
+PAGE_SECONDS: Final = 1.5
+"""The server brings its page up to date once a second."""
 _LINE: Final = re.compile(r"^service_requests\{(?P<labels>[^}]*)\} (?P<count>[0-9.e+]+)$", re.MULTILINE)
 _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 _NOT_A_TURNS_OWN: Final = frozenset(
@@ -34,7 +37,8 @@ class Frontend:
         self._namespace = namespace
 
     async def requests(self) -> Counter[str]:
-        """Requests so far by operation, of this namespace."""
+        """Requests so far by operation, of this namespace; waits until the page has caught up."""
+        await asyncio.sleep(PAGE_SECONDS)
         async with httpx.AsyncClient() as http:
             page = (await http.get(self._url)).raise_for_status().text
         counts: Counter[str] = Counter()

@@ -19,6 +19,11 @@ def tool_call_id(step: int, index: int) -> str:
     return f"t{step}.{index}"
 
 
+def step_of(call_id: str) -> int:
+    """The step at which a call was made: 2 for `m2` and for `t2.0`."""
+    return int(call_id[1:].partition(".")[0])
+
+
 def turn_workflow_id(turn_id: str) -> str:
     """The Temporal workflow id of a turn; the same through every pause and every continue-as-new."""
     return f"turn:{turn_id}"

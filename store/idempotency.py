@@ -1,9 +1,28 @@
 """Idempotency keys of clients: the same key and body give the same answer (kept 24 h)."""
 
+import secrets
+
 from pydantic import JsonValue
 
 from contracts.errors import CallerError
 from store.database import Connection
+
+_KEPT = "interval '24 hours'"
+_SWEEP_ONE_IN = 64
+"""One claim in so many also removes keys that are too old to matter."""
+
+_CLAIM = f"""
+INSERT INTO idempotency AS i (tenant_id, user_id, route, key, body_digest, status, answer)
+VALUES (current_setting('perdure.tenant'), $1, $2, $3, $4, 0, 'null')
+ON CONFLICT (tenant_id, user_id, route, key) DO UPDATE
+  SET body_digest = excluded.body_digest, status = 0, answer = 'null', created_at = now()
+  WHERE i.created_at < now() - {_KEPT}
+RETURNING true
+"""
+_SWEEP = f"""
+DELETE FROM idempotency WHERE ctid = ANY(ARRAY(
+  SELECT ctid FROM idempotency WHERE created_at < now() - {_KEPT} ORDER BY created_at LIMIT 500 FOR UPDATE SKIP LOCKED))
+"""
 
 
 async def claim(tx: Connection, user_id: str, route: str, key: str, body_digest: str) -> tuple[int, JsonValue] | None:
@@ -13,15 +32,9 @@ async def claim(tx: Connection, user_id: str, route: str, key: str, body_digest:
 
     Raises: CallerError 422 `idempotency_key_reused` where the key was used with another body.
     """
-    mine = await tx.fetchval(
-        "INSERT INTO idempotency (tenant_id, user_id, route, key, body_digest, status, answer) "
-        "VALUES (current_setting('perdure.tenant'), $1, $2, $3, $4, 0, 'null') ON CONFLICT DO NOTHING RETURNING true",
-        user_id,
-        route,
-        key,
-        body_digest,
-    )
-    if mine:
+    if secrets.randbelow(_SWEEP_ONE_IN) == 0:
+        await tx.execute(_SWEEP)
+    if await tx.fetchval(_CLAIM, user_id, route, key, body_digest):
         return None
     row = await tx.fetchrow(
         "SELECT body_digest, status, answer FROM idempotency WHERE user_id = $1 AND route = $2 AND key = $3",

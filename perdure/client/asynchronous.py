@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import wraps
 from types import TracebackType
 from typing import ParamSpec, Self, TypeVar
@@ -75,7 +75,7 @@ class AsyncClient:
 
         return send
 
-    async def read(self, reader: Reader) -> AsyncIterator[Event]:
+    async def read(self, reader: Reader) -> AsyncGenerator[Event, None]:
         """The events of a stream, across as many connections as it takes."""
         patience = Patience(self._base_url, self._patience_seconds)
         while not reader.is_over:
@@ -110,7 +110,7 @@ class Conversations:
         self.delete = client.method(turn_calls.delete_conversation)
         self.messages = client.method(turn_calls.list_messages)
 
-    def events(self, conversation_id: str, *, after: str | None = None) -> AsyncIterator[Event]:
+    def events(self, conversation_id: str, *, after: str | None = None) -> AsyncGenerator[Event, None]:
         """Everything that happens in it, for ever; leave the loop to end it."""
         return self._client.read(Reader.of_conversation(conversation_id, after))
 
@@ -126,7 +126,7 @@ class Turns:
         self.list = client.method(turn_calls.list_turns)
         self.stop = client.method(turn_calls.stop_turn)
 
-    def events(self, turn_id: str, *, after: str | None = None) -> AsyncIterator[Event]:
+    def events(self, turn_id: str, *, after: str | None = None) -> AsyncGenerator[Event, None]:
         """The turn's events from its beginning, or after the event with the id `after`, to its end."""
         return self._client.read(Reader.of_turn(turn_id, after))
 

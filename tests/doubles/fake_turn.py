@@ -39,7 +39,7 @@ class Says:
     """One answer of the fake model."""
 
     text: str = ""
-    calls: tuple[tuple[str, Args], ...] = ()
+    calls: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
     usage: Usage = USAGE
     problem: Problem | None = None
 
@@ -141,12 +141,14 @@ class FakeTurn:
         why = approval.comment if approval else "the call needs an approval and has none"
         return self._close(row, CallState.DENIED, {"status": "denied", "reason": why})
 
-    def plan_call(self, step: int, index: int, tool: str, args: Args, offered: Sequence[str]) -> CallRef:
+    def plan_call(
+        self, step: int, index: int, tool: str, args: Mapping[str, JsonValue], offered: Sequence[str]
+    ) -> CallRef:
         """A call that the model asked for; one that cannot run is settled at once."""
         card = self.cards.get(tool) if tool in offered else None
         call_id = tool_call_id(step, index)
         effect = card.effect if card else EffectClass.OPAQUE
-        row = self.rows[call_id] = Row(call_id, tool, args, effect, card is None or card.needs_approval)
+        row = self.rows[call_id] = Row(call_id, tool, dict(args), effect, card is None or card.needs_approval)
         if card is None:
             self._close(row, CallState.FAILED, {"status": "error", "message": f"there is no tool {tool}"})
-        return CallRef(call_id=call_id, tool=tool, digest=digest_of(args), settled=card is None)
+        return CallRef(call_id=call_id, tool=tool, digest=digest_of(dict(args)), settled=card is None)

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from contracts.agents import TurnPlan
 from contracts.approvals import Verdicts
 from contracts.errors import Problem
-from contracts.ids import approval_id, effect_key, model_call_id
+from contracts.ids import approval_id, effect_key, model_call_id, step_of
 from contracts.memory import TurnContext
 from contracts.messages import CallRef, MessageRef, Role
 from contracts.model import ModelAsk, ModelReply
@@ -121,14 +121,9 @@ class FakeMemory:
         turn = self.run.turn
         if turn.load_problem is not None:
             return TurnContext(problem=turn.load_problem)
-        gated_round = turn.rounds[-1] if turn.rounds else None
-        pending = tuple(
-            self._ref(call)
-            for call in (gated_round.calls if gated_round else ())
-            if approval_id(TURN_ID, call.call_id) in turn.book and turn.rows[call.call_id].outcome is None
-        )
-        if pending and gated_round is not None:
-            self.run.step = max(self.run.step, int(gated_round.calls[0].call_id[1:].partition(".")[0]))
+        gated_round, pending = self._open_gate()
+        if gated_round is not None:
+            self.run.step = max(self.run.step, step_of(gated_round.calls[0].call_id))
         return TurnContext(
             plan=TurnPlan(
                 agent_id="desk",
@@ -145,8 +140,18 @@ class FakeMemory:
             working=turn.working,
             injected_fields=len(turn.working),
             pending=pending,
-            pending_round=gated_round if pending else None,
+            pending_round=gated_round,
         )
+
+    def _open_gate(self) -> tuple[MessageRef | None, tuple[RequestRef, ...]]:
+        """The newest gated round, while any call of it is not settled."""
+        turn = self.run.turn
+        for gated_round in reversed(turn.rounds):
+            asked = [call for call in gated_round.calls if approval_id(TURN_ID, call.call_id) in turn.book]
+            if asked:
+                unsettled = any(turn.rows[call.call_id].outcome is None for call in asked)
+                return (gated_round, tuple(map(self._ref, asked))) if unsettled else (None, ())
+        return None, ()
 
     def _ref(self, call: CallRef) -> RequestRef:
         return RequestRef(

@@ -50,7 +50,7 @@ async def api(parts: DataParts, urls: Urls, db: Database, people: dict[str, Pers
         patch.setenv("TEMPORAL_NAMESPACE", parts.temporal.namespace)
         patch.setenv("TEMPORAL_CONFIG_FILE", os.devnull)
         given = {"DATABASE_URL": urls.app, "REDIS_URL": parts.redis_url}
-        app = create_app(Settings(_env_file=None, **given))  # type: ignore[call-arg, arg-type]
+        app = create_app(Settings(_env_file=None, **given))  # type: ignore[arg-type]
         listener = socket.create_server(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
         serving = asyncio.create_task(server.serve(sockets=[listener]))

@@ -74,12 +74,16 @@ def _pause(state: State, ports: Ports, gated: Sequence[GatedCall], unknown: Sequ
     messages = messages_of(state)
     gated_round = messages[-1]
     requests: list[JsonValue] = [request.model_dump(mode="json") for request in asked]
+    # A round that pauses for an unknown outcome has been decided on: its approvals are not asked for again.
+    before: list[JsonValue] = [
+        request.model_dump(mode="json") for request in requests_of(state, "pending_mutation") if request not in asked
+    ]
     return {
         "status": AWAITING_HITL,
         "hitl_required": True,
         "hitl_checkpoint_type": "before_tool_call" if gated else "outcome_unknown",
         "hitl_approval_id": asked[0].request_id if asked else None,
-        "pending_mutation": requests,
+        "pending_mutation": [*before, *requests],
         "pending_requests": requests,
         "pending_round": gated_round.model_dump(mode="json"),
         "pending_tool_calls": [],

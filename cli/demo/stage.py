@@ -1,0 +1,176 @@
+"""The demo's own stack: a data folder and ports of its own, so that it disturbs nothing that is already there.
+
+Invariant: after `close` no process and no file of it is left, whatever happened before; if the demo itself is killed,
+the kernel ends the stack.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from contracts.ids import turn_workflow_id
+from local.config import ROOT, own_environ
+from local.home import Home
+from local.lines import read_lines
+from local.ports import PortBook
+from local.spawn import spawn
+from local.temporal_server import NAMESPACE
+
+WORKERS = ("worker-turns", "worker-llm", "worker-relay")
+_START_SECONDS = 120.0
+_STOP_SECONDS = 45.0
+_LOOK_SECONDS = 0.05
+_OWN = ("PERDURE_", "DATABASE_", "REDIS_", "TEMPORAL_")
+"""What points at other stores and stacks, and must not reach this one."""
+
+
+class StageFailed(Exception):
+    """The story cannot go on; the message says why."""
+
+
+class Stage:
+    """One stack, from nothing to nothing."""
+
+    def __init__(self) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="perdure-demo-"))
+        if os.geteuid() == 0:
+            self.home.chmod(0o711)  # Postgres refuses to run as root: its user must get through to its own folder
+        self._environ = {name: value for name, value in own_environ().items() if not name.startswith(_OWN)}
+        self._environ |= {"PERDURE_HOME": str(self.home), "PYTHONUNBUFFERED": "1"}
+        self._process: asyncio.subprocess.Process | None = None
+        self._output: asyncio.Task[None] | None = None
+        self._said: list[str] = []
+
+    async def open(self) -> None:
+        """Start everything and wait until it is healthy.
+
+        Raises: StageFailed with the last words of the start.
+        """
+        port = PortBook(Home(self.home).ports_file).take("api")
+        command = (sys.executable, "-m", "cli", "up")
+        environ = {**self._environ, "PERDURE_PORT": str(port)}
+        self._process = await spawn(command, environ=environ, cwd=ROOT, death_signal=signal.SIGTERM)
+        self._output = asyncio.create_task(self._listen(self._process))
+
+        def is_up() -> bool:
+            assert self._process is not None
+            if self._process.returncode is not None:
+                raise StageFailed("the stack did not start: " + " / ".join(self._said[-3:]))
+            return Home(self.home).run_file.exists()
+
+        await self.until(is_up, _START_SECONDS, "the stack is not up")
+
+    async def close(self, *, keep_logs: bool) -> str:
+        """End and remove everything; the folder to which the logs were saved, or nothing."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.terminate()
+            try:
+                await asyncio.wait_for(self._process.wait(), _STOP_SECONDS)
+            except TimeoutError:
+                self._process.kill()  # the kernel ends its children with it
+                await self._process.wait()
+        if self._output is not None:
+            self._output.cancel()
+        kept = ""
+        if keep_logs and (self.home / "logs").is_dir():
+            kept = shutil.copytree(
+                self.home / "logs", tempfile.mkdtemp(prefix="perdure-demo-logs-"), dirs_exist_ok=True
+            )
+        shutil.rmtree(self.home, ignore_errors=True)
+        return str(kept)
+
+    def run(self) -> dict[str, Any]:
+        """run.json as it is now."""
+        content: dict[str, Any] = json.loads(Home(self.home).run_file.read_text())
+        return content
+
+    @property
+    def url(self) -> str:
+        """The API's address."""
+        return str(self.run()["api"])
+
+    @property
+    def temporal_ui(self) -> str:
+        """The Temporal Web UI's address."""
+        return str(self.run()["temporal_ui"])
+
+    def link(self, turn_id: str) -> str:
+        """The run of a turn in the Temporal Web UI."""
+        return f"{self.temporal_ui}/namespaces/{NAMESPACE}/workflows/{turn_workflow_id(turn_id)}"
+
+    def token(self, name: str) -> str:
+        """A local user's token."""
+        return str(self.run()["tokens"][name])
+
+    def payments(self) -> tuple[str, str]:
+        """The address and the credential of the service outside."""
+        token = (Home(self.home).companion("payments") / "token").read_text().strip()
+        return str(self.run()["companions"]["payments"]), token
+
+    def kill(self, roles: Iterable[str]) -> dict[str, int]:
+        """kill -9 these processes at once; their pids by role."""
+        live = self.run()["pids"]
+        pids = {role: int(live[role]) for role in roles}
+        for pid in pids.values():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return pids
+
+    async def back(self, killed: Mapping[str, int]) -> dict[str, int]:
+        """Wait until the supervisor has brought them back; their new pids by role."""
+
+        def are_back() -> bool:
+            now = self.run()
+            return all(
+                role in now["ready"] and now["pids"].get(role) not in (None, pid) for role, pid in killed.items()
+            )
+
+        await self.until(are_back, 60.0, "the supervisor did not bring the workers back")
+        return {role: int(self.run()["pids"][role]) for role in killed}
+
+    async def perdure(self, *words: str) -> str:
+        """Run the `perdure` command as a person would; what it printed.
+
+        Raises: StageFailed where its exit code is not 0.
+        """
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "cli",
+            *words,
+            cwd=ROOT,
+            env=self._environ,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        output, _ = await process.communicate()
+        printed = output.decode("utf-8", "replace")
+        if process.returncode:
+            raise StageFailed(f"perdure {' '.join(words)} ended with {process.returncode}: {printed.strip()}")
+        return printed
+
+    async def until(self, holds: Callable[[], bool], seconds: float, otherwise: str) -> None:
+        """Look until it holds.
+
+        Raises: StageFailed.
+        """
+        deadline = time.monotonic() + seconds
+        while not holds():
+            if time.monotonic() > deadline:
+                raise StageFailed(f"{otherwise} after {seconds:.0f} s")
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _listen(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        async for line in read_lines(process.stdout):
+            self._said = [*self._said[-20:], line.strip()]

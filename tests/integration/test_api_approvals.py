@@ -1,0 +1,208 @@
+"""Approvals and effects over HTTP: what a reviewer sees, and every way a decision is refused."""
+
+import asyncio
+from dataclasses import dataclass
+
+import httpx
+
+from tests.integration.conftest import Api
+from tests.integration.test_api_turns import code, conversation
+
+
+@dataclass(frozen=True)
+class Paused:
+    """A turn that waits for one approval."""
+
+    turn_id: str
+    approval: dict[str, object]
+
+    @property
+    def path(self) -> str:
+        return f"/v1/approvals/{self.approval['id']}"
+
+    def body(self, decision: str = "approve", **given: object) -> dict[str, object]:
+        return {"decision": decision, "digest": self.approval["digest"], **given}
+
+
+async def paused(api: Api, message: str = "Refund order 1042", by: str = "requester") -> Paused:
+    async with api.client(by) as client:
+        path = f"/v1/conversations/{await conversation(client)}/turns"
+        turn = (await client.post(path, params={"wait": 20}, json={"message": message})).json()
+        assert turn["status"] == "awaiting_approval", turn
+        approval = (await client.get(f"/v1/approvals/{turn['waiting_for']['ids'][0]}")).json()
+    return Paused(turn["turn_id"], approval)
+
+
+async def ended(client: httpx.AsyncClient, turn_id: str) -> dict[str, object]:
+    await client.get(f"/v1/turns/{turn_id}/events")
+    return dict((await client.get(f"/v1/turns/{turn_id}")).json())
+
+
+async def test_an_approval_shows_the_exact_call_and_all_that_a_reviewer_needs(api: Api) -> None:
+    shown = (await paused(api)).approval
+    wanted = {
+        "id", "status", "agent", "tool", "args", "schema", "digest", "rule", "prompt_excerpt", "history", "expires_at",
+        "version", "allowed_decisions", "links", "turn_id", "conversation_id", "requested_by", "risk", "effect",
+    }  # fmt: skip
+    assert wanted <= shown.keys()
+    assert (shown["tool"], shown["args"], shown["status"]) == ("refund", {"order": "1042"}, "pending")
+    assert shown["prompt_excerpt"] == "Refund order 1042"
+    assert shown["allowed_decisions"] == ["approve", "edit", "reject", "respond"]
+    assert [entry["what"] for entry in shown["history"]] == ["approval.opened"]  # type: ignore[attr-defined]
+
+
+async def test_a_rejection_needs_a_reason_reaches_the_turn_and_stands(api: Api) -> None:
+    asked = await paused(api)
+    async with api.client("reviewer") as client:
+        bare = await client.post(f"{asked.path}/decision", json=asked.body("reject"))
+        assert (bare.status_code, code(bare)) == (422, "reason_required")
+        done = await client.post(f"{asked.path}/decision", json=asked.body("reject", comment="wrong order"))
+        assert (done.status_code, done.json()["status"], done.json()["decided_by"]) == (200, "rejected", "reviewer")
+        turn = await ended(client, asked.turn_id)
+        assert turn["status"] == "completed" and "wrong order" in str(turn["answer"])
+        shown = (await client.get(asked.path)).json()
+        assert [entry["what"] for entry in shown["history"]] == ["approval.opened", "approval.decided"]
+        assert shown["allowed_decisions"] == []
+
+
+async def test_an_approved_call_runs_and_the_turn_ends(api: Api) -> None:
+    asked = await paused(api)
+    async with api.client("reviewer") as client:
+        assert (await client.post(f"{asked.path}/decision", json=asked.body())).status_code == 200
+        assert (await ended(client, asked.turn_id))["status"] == "completed"
+        effects = (await client.get("/v1/effects")).json()["items"]
+        mine = [effect for effect in effects if effect["turn_id"] == asked.turn_id]
+        assert [(effect["tool"], effect["effect"]) for effect in mine] == [("refund", "keyed")]
+
+
+async def test_a_decision_is_refused_in_the_order_of_the_contract(api: Api) -> None:
+    asked = await paused(api)
+    wrong = asked.body("reject", digest="0" * 64)  # wrong digest and no reason
+    async with api.client("reviewer") as reviewer, api.client() as requester:
+        nobody = await reviewer.post(f"/v1/approvals/{asked.turn_id}/decision", json=wrong)
+        assert (nobody.status_code, code(nobody)) == (404, "approval_not_found")
+        role = await requester.post(f"{asked.path}/decision", json=wrong)
+        assert (role.status_code, code(role)) == (403, "role_required")
+        digest = await reviewer.post(f"{asked.path}/decision", json=wrong)
+        assert (digest.status_code, code(digest)) == (409, "digest_differs")
+        assert (await reviewer.get(asked.path)).json()["status"] == "pending"
+        assert (await reviewer.post(f"{asked.path}/decision", json=asked.body())).status_code == 200
+        second = await reviewer.post(f"{asked.path}/decision", json=wrong)
+        assert (second.status_code, code(second)) == (409, "already_decided")
+        assert second.json()["error"]["details"]["decision"]["by"] == "reviewer"
+
+
+async def test_an_expired_approval_is_gone_and_nobody_decides_on_an_own_request(api: Api) -> None:
+    own = await paused(api, by="admin")
+    async with api.client("admin") as client:
+        answer = await client.post(f"{own.path}/decision", json=own.body())
+        assert (answer.status_code, code(answer)) == (403, "own_request")
+    asked = await paused(api)
+    async with api.services.db.transaction("local") as tx:
+        await tx.execute("UPDATE approvals SET expires_at = now() WHERE id = $1", asked.approval["id"])
+    async with api.client("reviewer") as client:
+        answer = await client.post(f"{asked.path}/decision", json=asked.body())
+        assert (answer.status_code, code(answer)) == (410, "approval_expired")
+        assert (await client.get(asked.path)).json()["status"] == "expired"
+
+
+async def test_of_many_reviewers_at_once_one_decides(api: Api) -> None:
+    asked = await paused(api)
+    async with api.client("reviewer") as client, api.client("admin") as other:
+        both = [
+            each.post(f"{asked.path}/decision", json=asked.body("reject", comment=f"no {n}"))
+            for n in range(8)
+            for each in (client, other)
+        ]
+        answers = sorted(answer.status_code for answer in await asyncio.gather(*both))
+    assert answers == [200] + [409] * 15
+
+
+async def test_a_decision_with_a_key_is_answered_again_as_before(api: Api) -> None:
+    asked = await paused(api)
+    key = {"Idempotency-Key": "decide-once"}
+    async with api.client("reviewer") as client:
+        first = await client.post(f"{asked.path}/decision", headers=key, json=asked.body())
+        again = await client.post(f"{asked.path}/decision", headers=key, json=asked.body())
+        assert (first.status_code, again.status_code) == (200, 200)
+        assert again.json() == first.json()
+
+
+async def test_an_edit_is_checked_against_the_schema_and_both_versions_are_on_record(api: Api) -> None:
+    asked = await paused(api)
+    async with api.client("reviewer") as client:
+        bad = await client.post(f"{asked.path}/decision", json=asked.body("edit", args={"order": 7}))
+        assert (bad.status_code, code(bad)) == (422, "args_invalid")
+        done = await client.post(f"{asked.path}/decision", json=asked.body("edit", args={"order": "1043"}))
+        assert done.status_code == 200, done.text
+        assert done.json()["decision"]["args"] == {"order": "1043"}
+        assert done.json()["args"] == {"order": "1042"}, "what was asked for stays on record"
+        assert done.json()["decision"]["digest"] != asked.approval["digest"]
+        await ended(client, asked.turn_id)
+
+
+async def test_a_response_answers_the_model_instead_of_running_the_call(api: Api) -> None:
+    asked = await paused(api)
+    async with api.client("reviewer") as client:
+        empty = await client.post(f"{asked.path}/decision", json=asked.body("respond"))
+        assert (empty.status_code, code(empty)) == (422, "comment_required")
+        told = await client.post(f"{asked.path}/decision", json=asked.body("respond", comment="ask the shop first"))
+        assert (told.status_code, told.json()["status"]) == (200, "responded")
+        assert (await ended(client, asked.turn_id))["status"] == "completed"
+
+
+async def test_the_queue_is_filtered_and_paged_and_a_requester_sees_only_the_own_ones(api: Api) -> None:
+    async with api.client("reviewer") as reviewer, api.client() as requester:
+        asked = [await paused(api) for _ in range(3)]
+        foreign = await paused(api, by="admin")
+        ids = [each.approval["id"] for each in asked]
+        page = (await reviewer.get("/v1/approvals", params={"status": "pending", "limit": 2})).json()
+        rest = (await reviewer.get("/v1/approvals", params={"status": "pending", "cursor": page["next"]})).json()
+        listed = [item["id"] for item in page["items"] + rest["items"]]
+        assert len(page["items"]) == 2 and len(listed) == len(set(listed))
+        assert {*ids, foreign.approval["id"]} <= set(listed)
+        own = [item["id"] for item in (await requester.get("/v1/approvals")).json()["items"]]
+        assert foreign.approval["id"] not in own and set(ids) <= set(own)
+        assert (await requester.get(foreign.path)).status_code == 404
+        one = (await reviewer.get("/v1/approvals", params={"turn": asked[0].turn_id})).json()["items"]
+        assert [item["id"] for item in one] == [ids[0]]
+        assert (await reviewer.get("/v1/approvals", params={"tool": "nothing"})).json()["items"] == []
+        soon = {"status": "pending", "expiring": 60}
+        assert (await reviewer.get("/v1/approvals", params=soon)).json()["items"] == []
+        async with api.client("admin") as admin:
+            mine = [item["id"] for item in (await admin.get("/v1/approvals", params={"mine": True})).json()["items"]]
+        assert foreign.approval["id"] not in mine and set(ids) <= set(mine)
+        assert (await requester.get("/v1/approvals", params={"mine": True})).json()["items"] == []
+        for each in (*asked, foreign):
+            await reviewer.post(f"/v1/turns/{each.turn_id}/stop")
+
+
+async def test_settling_an_effect_that_is_not_there_or_not_open_is_refused(api: Api) -> None:
+    body = {"outcome": "happened", "comment": "saw it in the ledger"}
+    async with api.client("reviewer") as client:
+        nothing = await client.post("/v1/effects/pdk_none/settle", json=body)
+        assert (nothing.status_code, code(nothing)) == (404, "effect_not_found")
+        asked = await paused(api)
+        key = next(e["key"] for e in (await client.get("/v1/effects")).json()["items"] if e["turn_id"] == asked.turn_id)
+        settled = await client.post(f"/v1/effects/{key}/settle", json=body)
+        assert (settled.status_code, code(settled)) == (409, "already_settled")
+        async with api.client() as requester:
+            refused = await requester.post(f"/v1/effects/{key}/settle", json=body)
+            assert (refused.status_code, code(refused)) == (403, "role_required")
+        await client.post(f"/v1/turns/{asked.turn_id}/stop")
+
+
+async def test_effects_are_paged_without_losing_calls_of_one_round(api: Api) -> None:
+    asked = await paused(api, "Refund orders 1042 and 1043")
+    async with api.client("reviewer") as client:
+        seen: list[str] = []
+        cursor = None
+        while True:
+            given = {"limit": 1} | ({"cursor": cursor} if cursor else {})
+            page = (await client.get("/v1/effects", params=given)).json()
+            seen += [item["key"] for item in page["items"] if item["turn_id"] == asked.turn_id]
+            cursor = page["next"]
+            if cursor is None:
+                break
+        assert len(seen) == len(set(seen)) == 2
+        await client.post(f"/v1/turns/{asked.turn_id}/stop")

@@ -1,0 +1,221 @@
+"""Conversations and turns over HTTP: the life of a turn as a client sees it."""
+
+import asyncio
+
+import httpx
+
+from tests.integration.conftest import Api
+
+PAUSES = "Refund order 1042"
+
+
+async def conversation(client: httpx.AsyncClient, **given: object) -> str:
+    answer = await client.post("/v1/conversations", json={"agent": "refunds", **given})
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["id"])
+
+
+async def started(client: httpx.AsyncClient, conversation_id: str, message: str, **given: object) -> httpx.Response:
+    return await client.post(f"/v1/conversations/{conversation_id}/turns", json={"message": message, **given})
+
+
+def code(answer: httpx.Response) -> str:
+    return str(answer.json()["error"]["code"])
+
+
+async def test_a_turn_is_accepted_and_its_final_state_has_every_field_of_the_contract(api: Api) -> None:
+    async with api.client() as client:
+        conversation_id = await conversation(client, title="First", metadata={"k": [1, None]})
+        accepted = await started(client, conversation_id, "/echo one two")
+        assert accepted.status_code == 202
+        assert accepted.json().keys() == {"turn_id", "conversation_id", "status", "events"}
+        turn_id = accepted.json()["turn_id"]
+        await client.get(accepted.json()["events"])
+        turn = (await client.get(f"/v1/turns/{turn_id}")).json()
+        wanted = {
+            "turn_id", "conversation_id", "agent", "topology", "status", "answer", "error", "usage", "waiting_for",
+            "nodes", "attempts", "started_at", "ended_at", "events",
+        }  # fmt: skip
+        assert wanted <= turn.keys()
+        assert (turn["status"], turn["answer"], turn["error"]) == ("completed", "one two", None)
+        assert turn["usage"].keys() == {"input_tokens", "output_tokens", "cached_tokens", "tokens_used", "cost_usd"}
+        assert turn["nodes"][0] == "system_prompt_node" and turn["nodes"][-1] == "output_format"
+        messages = (await client.get(f"/v1/conversations/{conversation_id}/messages")).json()["items"]
+        assert [(m["role"], m["content"]) for m in messages] == [("user", "/echo one two"), ("assistant", "one two")]
+
+
+async def test_wait_answers_200_with_the_turn_when_it_ends_in_time_and_202_when_not(api: Api) -> None:
+    async with api.client() as client:
+        path = f"/v1/conversations/{await conversation(client)}/turns"
+        ended = await client.post(path, params={"wait": 20}, json={"message": "/echo done"})
+        assert (ended.status_code, ended.json()["answer"]) == (200, "done")
+        late = await client.post(path, params={"wait": 0.05}, json={"message": "/echo " + "word " * 40})
+        assert (late.status_code, "answer" in late.json()) == (202, False)
+
+
+async def test_execute_runs_the_whole_pipeline_and_answers_with_the_final_state(api: Api) -> None:
+    async with api.client() as client:
+        answer = await client.post("/v1/execute", json={"agent": "refunds", "message": "/echo at once"})
+        assert (answer.status_code, answer.json()["answer"]) == (200, "at once")
+        again = {"agent": "refunds", "message": "/echo more", "conversation_id": answer.json()["conversation_id"]}
+        more = await client.post("/v1/execute", json=again)
+        assert more.json()["conversation_id"] == answer.json()["conversation_id"]
+        paused = await client.post("/v1/execute", json={"agent": "refunds", "message": PAUSES})
+        assert (paused.status_code, paused.json()["status"]) == (200, "awaiting_approval")
+        assert paused.json()["waiting_for"].keys() >= {"kind", "ids", "since", "expires_at"}
+        await client.post(f"/v1/turns/{paused.json()['turn_id']}/stop")
+
+
+async def test_a_busy_conversation_names_its_turn_and_what_it_waits_for(api: Api) -> None:
+    async with api.client() as client:
+        conversation_id = await conversation(client)
+        path = f"/v1/conversations/{conversation_id}/turns"
+        paused = (await client.post(path, params={"wait": 20}, json={"message": PAUSES})).json()
+        busy = await started(client, conversation_id, "again")
+        assert (busy.status_code, code(busy)) == (409, "conversation_busy")
+        details = busy.json()["error"]["details"]
+        assert details["turn_id"] == paused["turn_id"]
+        assert details["waiting_for"]["ids"] == paused["waiting_for"]["ids"]
+        deleted = await client.delete(f"/v1/conversations/{conversation_id}")
+        assert (deleted.status_code, code(deleted)) == (409, "conversation_busy")
+        await client.post(f"/v1/turns/{paused['turn_id']}/stop")
+
+
+async def test_ways_of_being_busy_that_this_version_lacks_are_refused_by_name(api: Api) -> None:
+    async with api.client() as client:
+        conversation_id = await conversation(client)
+        for way in ("steer", "replace"):
+            answer = await started(client, conversation_id, "hello", on_busy=way)
+            assert (answer.status_code, code(answer)) == (422, "on_busy_unsupported")
+
+
+async def test_a_queued_turn_can_be_stopped_and_the_running_one_keeps_the_conversation(api: Api) -> None:
+    async with api.client() as client:
+        conversation_id = await conversation(client)
+        path = f"/v1/conversations/{conversation_id}/turns"
+        paused = (await client.post(path, params={"wait": 20}, json={"message": PAUSES})).json()
+        first = (await started(client, conversation_id, "/echo first", on_busy="queue")).json()
+        second = (await started(client, conversation_id, "/echo second", on_busy="queue")).json()
+        assert (first["status"], second["status"]) == ("queued", "queued")
+        stopped = await client.post(f"/v1/turns/{first['turn_id']}/stop")
+        assert (stopped.status_code, stopped.json()["status"]) == (202, "stopped")
+        shown = (await client.get(f"/v1/conversations/{conversation_id}")).json()
+        assert shown["active_turn_id"] == paused["turn_id"], "stopping a queued turn starts nothing"
+        assert (await client.get(f"/v1/turns/{second['turn_id']}")).json()["status"] == "queued"
+        await client.post(f"/v1/turns/{paused['turn_id']}/stop")
+        await client.get(f"/v1/turns/{second['turn_id']}/events")
+        assert (await client.get(f"/v1/turns/{second['turn_id']}")).json()["answer"] == "second"
+
+
+async def test_a_stop_is_idempotent_and_ends_the_turn(api: Api) -> None:
+    async with api.client() as client:
+        conversation_id = await conversation(client)
+        turn_id = (await started(client, conversation_id, "/echo " + "word " * 200)).json()["turn_id"]
+        for _ in range(2):
+            assert (await client.post(f"/v1/turns/{turn_id}/stop")).status_code == 202
+        stream = (await client.get(f"/v1/turns/{turn_id}/events")).text
+        assert "event: stopped" in stream
+        assert (await client.get(f"/v1/turns/{turn_id}")).json()["status"] == "stopped"
+        assert (await client.post(f"/v1/turns/{turn_id}/stop")).json()["status"] == "stopped"
+
+
+async def test_the_same_key_and_body_start_one_turn_however_many_ask_at_once(api: Api) -> None:
+    async with api.client() as client:
+        conversation_id = await conversation(client)
+        path = f"/v1/conversations/{conversation_id}/turns"
+        key = {"Idempotency-Key": "once"}
+        asked = [client.post(path, headers=key, json={"message": "/echo hi"}) for _ in range(12)]
+        answers = await asyncio.gather(*asked)
+        assert {answer.status_code for answer in answers} == {202}
+        assert len({answer.json()["turn_id"] for answer in answers}) == 1
+        other = await client.post(path, headers=key, json={"message": "/echo other"})
+        assert (other.status_code, code(other)) == (422, "idempotency_key_reused")
+        listed = (await client.get("/v1/turns", params={"conversation": conversation_id})).json()["items"]
+        assert len(listed) == 1
+        waited = await client.post(path, headers=key, params={"wait": 20}, json={"message": "/echo hi"})
+        assert (waited.status_code, waited.json()["answer"]) == (200, "hi")
+
+
+async def test_keys_are_scoped_to_principal_and_route_and_a_refused_request_frees_its_key(api: Api) -> None:
+    key = {"Idempotency-Key": "shared"}
+    body = {"agent": "refunds"}
+    async with api.client() as client, api.client("reviewer") as other:
+        mine = await client.post("/v1/conversations", headers=key, json=body)
+        again = await client.post("/v1/conversations", headers=key, json=body)
+        assert again.json() == mine.json() and again.status_code == 201
+        assert (await other.post("/v1/conversations", headers=key, json=body)).json()["id"] != mine.json()["id"]
+        turn = await client.post(f"/v1/conversations/{mine.json()['id']}/turns", headers=key, json={"message": "hi"})
+        assert turn.status_code == 202
+        unknown = {"Idempotency-Key": "retried"}
+        refused = await client.post("/v1/conversations", headers=unknown, json={"agent": "nobody"})
+        assert refused.status_code == 404
+        assert (await client.post("/v1/conversations", headers=unknown, json=body)).status_code == 201
+
+
+async def test_a_key_is_forgotten_after_a_day(api: Api) -> None:
+    async with api.client() as client:
+        key = {"Idempotency-Key": "yesterday"}
+        first = await client.post("/v1/conversations", headers=key, json={"agent": "refunds"})
+        async with api.services.db.transaction("local") as tx:
+            await tx.execute("UPDATE idempotency SET created_at = now() - interval '25 hours' WHERE key = 'yesterday'")
+        later = await client.post("/v1/conversations", headers=key, json={"agent": "refunds", "title": "new"})
+        assert later.status_code == 201 and later.json()["id"] != first.json()["id"]
+
+
+async def test_conversations_are_listed_by_pages_filtered_changed_and_hidden(api: Api) -> None:
+    async with api.client("admin") as client:
+        made = [await conversation(client, title=f"Topic {number}") for number in range(5)]
+        seen: list[str] = []
+        cursor = None
+        while True:
+            given = {"limit": 2} | ({"cursor": cursor} if cursor else {})
+            page = (await client.get("/v1/conversations", params=given)).json()
+            seen += [item["id"] for item in page["items"]]
+            assert len(page["items"]) <= 2
+            cursor = page["next"]
+            if cursor is None:
+                break
+        assert seen == made[::-1]
+        found = (await client.get("/v1/conversations", params={"title": "topic 3"})).json()["items"]
+        assert [item["id"] for item in found] == [made[3]]
+        assert len((await client.get("/v1/conversations", params={"limit": 5_000})).json()["items"]) == 5, "clamped"
+        path = f"/v1/conversations/{made[0]}"
+        changed = await client.patch(path, json={"title": "Renamed", "metadata": {"a": 1}})
+        assert (changed.json()["title"], changed.json()["metadata"]) == ("Renamed", {"a": 1})
+        assert (await client.delete(path)).status_code == 204
+        assert (await client.get(path)).status_code == 404
+        assert (await started(client, made[0], "hello")).status_code == 404
+
+
+async def test_turns_are_listed_newest_first_by_pages_and_filters(api: Api) -> None:
+    async with api.client() as client:
+        conversation_id = await conversation(client)
+        path = f"/v1/conversations/{conversation_id}/turns"
+        made = [
+            (await client.post(path, params={"wait": 20}, json={"message": f"/echo {n}"})).json()["turn_id"]
+            for n in range(3)
+        ]
+        page = (await client.get("/v1/turns", params={"conversation": conversation_id, "limit": 2})).json()
+        rest = (await client.get("/v1/turns", params={"conversation": conversation_id, "cursor": page["next"]})).json()
+        assert [turn["turn_id"] for turn in page["items"] + rest["items"]] == made[::-1]
+        assert rest["next"] is None
+        none = await client.get("/v1/turns", params={"conversation": conversation_id, "status": "failed"})
+        assert none.json()["items"] == []
+        assert (await client.get("/v1/turns", params={"agent": "nobody"})).json()["items"] == []
+
+
+async def test_an_outsized_number_of_open_turns_is_answered_429(api: Api) -> None:
+    async with api.client("admin") as client:
+        conversation_id = await conversation(client)
+        path = f"/v1/conversations/{conversation_id}/turns"
+        paused = (await client.post(path, params={"wait": 20}, json={"message": PAUSES})).json()
+        for _ in range(api.services.caps.queue_depth):
+            assert (await started(client, conversation_id, "/echo x", on_busy="queue")).status_code == 202
+        full = await started(client, conversation_id, "/echo x", on_busy="queue")
+        assert (full.status_code, code(full)) == (429, "queue_full")
+        assert int(full.headers["retry-after"]) > 0
+        open_turns = (await client.get("/v1/turns", params={"conversation": conversation_id})).json()["items"]
+        for turn in open_turns:
+            if turn["turn_id"] != paused["turn_id"]:
+                await client.post(f"/v1/turns/{turn['turn_id']}/stop")
+        await client.post(f"/v1/turns/{paused['turn_id']}/stop")

@@ -1,0 +1,116 @@
+"""A turn of `skill_pipeline` on the fake ports: to its pause, resumed warm from its state or cold from the store."""
+
+import json
+from dataclasses import dataclass, field
+
+from pydantic import JsonValue
+
+from contracts.agents import EffectClass, PlanCard
+from contracts.messages import MessageRef
+from contracts.people import PauseKind
+from graph.compiled import topology
+from graph.nodes.reading import messages_of
+from graph.spec import FRESH, Outcome
+from tests.doubles.fake_turn import TURN_ID, Ambiguous, Args, FakeTurn, Refused, Says
+from tests.doubles.ports import FakeRun
+
+CARDS = {
+    card.name: card
+    for card in (
+        PlanCard(name="look", effect=EffectClass.READ, needs_approval=False),
+        PlanCard(
+            name="resolve", effect=EffectClass.LOCAL, needs_approval=False, wants_state=("recent_entity_context",)
+        ),
+        PlanCard(name="pay", effect=EffectClass.KEYED, needs_approval=True),
+        PlanCard(name="post", effect=EffectClass.OPAQUE, needs_approval=True),
+        PlanCard(name="shout", effect=EffectClass.OPAQUE, needs_approval=False),
+    )
+}
+
+
+def _look(args: Args) -> JsonValue:
+    if args.get("broken"):
+        raise Refused("no such thing")
+    return {"seen": args.get("what")}
+
+
+def _resolve(args: Args) -> tuple[JsonValue, Args]:
+    return {"status": "resolved"}, {"recent_entity_context": ["e1"], "consecutive_failed_resolves": 0, "nobodys": 1}
+
+
+def _pay(args: Args) -> JsonValue:
+    return {"paid": args.get("amount")}
+
+
+def _post(args: Args) -> JsonValue:
+    if args.get("breaks"):
+        raise Ambiguous
+    return {"posted": True}
+
+
+TOOLS = {"look": _look, "resolve": _resolve, "pay": _pay, "post": _post, "shout": _post}
+
+
+def turn(*script: Says, **given: object) -> FakeTurn:
+    """A turn whose model says these lines, one after another."""
+    return FakeTurn(CARDS, TOOLS, list(script), **given)  # type: ignore[arg-type]
+
+
+@dataclass(slots=True)
+class Played:
+    """A turn and where it stands."""
+
+    turn: FakeTurn
+    state: dict[str, JsonValue] = field(default_factory=dict)
+    runs: list[FakeRun] = field(default_factory=list)
+
+    @property
+    def run(self) -> FakeRun:
+        """The latest run."""
+        return self.runs[-1]
+
+    @property
+    def messages(self) -> list[MessageRef]:
+        """The turn's messages as the state has them."""
+        return messages_of(self.state)
+
+    def outcome(self) -> Outcome:
+        """What the engine makes of the state."""
+        return topology("skill_pipeline").topology.outcome(self.state)
+
+    def traces(self) -> list[str]:
+        """The node trace of each run."""
+        return [" ".join(run.trace()) for run in self.runs]
+
+    def asked_for(self) -> list[str]:
+        """The calls for which the latest run opens approvals, and after a bar those that a person must settle."""
+        gated, unknown = self.run.asked or ((), ())
+        return [*(call.call_id for call in gated), *(f"|{call.call_id}" for call in unknown)]
+
+
+async def begin(made: FakeTurn) -> Played:
+    """Play a fresh run."""
+    played = Played(made)
+    await again_from_the_store(played)
+    return played
+
+
+async def again_from_the_store(played: Played) -> None:
+    """A fresh run over the same turn: nothing is left of its state (a cold resume, S0-27)."""
+    schema = topology("skill_pipeline").topology.state
+    played.state = schema.initial(execution_id=TURN_ID, conversation_id="c", tenant_id="t")
+    await _leg(played, FRESH, 0)
+
+
+async def resume(played: Played) -> None:
+    """A run from the state that the pause carried."""
+    await _leg(played, PauseKind.APPROVAL.value, played.run.step)
+
+
+async def _leg(played: Played, entry: str, step: int) -> None:
+    run = FakeRun(played.turn, step)
+    carried = json.loads(json.dumps(played.state))
+    played.state = await topology("skill_pipeline").run(carried, entry, run.as_ports())
+    played.runs.append(run)
+    if played.outcome() is Outcome.AWAITING:
+        run.open()

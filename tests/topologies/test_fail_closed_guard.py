@@ -1,0 +1,184 @@
+"""resume_guard fails closed: what cannot be read is never passed, warm from the state and cold from the store alike."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from contracts.approvals import Verdicts
+from contracts.errors import Problem
+from contracts.messages import Role
+from contracts.people import VerdictState
+from contracts.tools import CallState
+from graph.spec import Outcome
+from tests.doubles.fake_turn import Says
+from tests.topologies.played import Played, again_from_the_store, begin, resume, turn
+
+V = VerdictState
+PAY = ("pay", {"amount": 5})
+Reading = Callable[[Verdicts], Awaitable[Verdicts]]
+
+
+async def service_error(read: Verdicts) -> Verdicts:
+    """The records cannot be reached."""
+    return Verdicts(problem=Problem(code="activity_timeout", message="no answer"))
+
+
+async def error_beside_verdicts(read: Verdicts) -> Verdicts:
+    """An error says more than verdicts beside it."""
+    return read.model_copy(update={"problem": Problem(code="unexpected_error", message="half read")})
+
+
+async def nothing_read(read: Verdicts) -> Verdicts:
+    """An empty answer (S0-36: a 404)."""
+    return Verdicts()
+
+
+async def one_missing(read: Verdicts) -> Verdicts:
+    """One verdict of two."""
+    return Verdicts(verdicts=read.verdicts[1:])
+
+
+async def wrong_digest(read: Verdicts) -> Verdicts:
+    """A record that is not what was asked for."""
+    return Verdicts(verdicts=tuple(one.model_copy(update={"state": V.UNREADABLE}) for one in read.verdicts))
+
+
+CLOSED: list[tuple[str, VerdictState, Reading | None]] = [
+    ("pending", V.PENDING, None),
+    ("service error", V.APPROVED, service_error),
+    ("error beside approvals", V.APPROVED, error_beside_verdicts),
+    ("missing record", V.APPROVED, nothing_read),
+    ("one record missing", V.APPROVED, one_missing),
+    ("wrong digest", V.APPROVED, wrong_digest),
+    ("unreadable", V.UNREADABLE, None),
+    ("service error over a rejection", V.REJECTED, service_error),
+]
+READABLE = [
+    ("approved", V.APPROVED, 2),
+    ("edited", V.EDITED, 2),
+    ("rejected", V.REJECTED, 0),
+    ("responded", V.RESPONDED, 0),
+    ("expired", V.EXPIRED, 0),
+    ("cancelled", V.CANCELLED, 0),
+    ("withdrawn", V.WITHDRAWN, 0),
+]
+WAYS = [("warm", resume), ("cold", again_from_the_store)]
+Way = Callable[[Played], Awaitable[None]]
+
+
+async def paused(state: VerdictState, reading: Reading | None = None) -> Played:
+    """A turn that waits for two approvals, both of which are decided like this."""
+    made = turn(Says("asking", (PAY, PAY)), Says("well"))
+    played = await begin(made)
+    for call_id in ("t1.0", "t1.1"):
+        made.decide(call_id, state, args={"amount": 1} if state is V.EDITED else None)
+    made.reading = reading
+    return played
+
+
+@pytest.mark.parametrize("way", [way for _, way in WAYS], ids=[name for name, _ in WAYS])
+@pytest.mark.parametrize(("state", "reading"), [row[1:] for row in CLOSED], ids=[row[0] for row in CLOSED])
+async def test_a_gate_that_is_open_or_unreadable_pauses_again_with_nothing_dispatched(
+    way: Way, state: VerdictState, reading: Reading | None
+) -> None:
+    played = await paused(state, reading)
+    await way(played)
+    assert played.outcome() is Outcome.AWAITING
+    assert played.turn.ran == []
+    assert len(played.turn.asks) == 1, "no model call either"
+    assert played.run.trace()[-2:] == ["resume_guard", "output_format"]
+    assert played.state["pending_tool_calls"] == []
+    waits_for = played.state["pending_requests"]
+    assert isinstance(waits_for, list) and len(waits_for) == 2
+    assert all(message.role is Role.USER for message in played.messages), "the round stays stripped"
+
+
+@pytest.mark.parametrize("way", [way for _, way in WAYS], ids=[name for name, _ in WAYS])
+@pytest.mark.parametrize(("state", "dispatched"), [row[1:] for row in READABLE], ids=[row[0] for row in READABLE])
+async def test_a_readable_verdict_is_taken_the_same_way_warm_and_cold(
+    way: Way, state: VerdictState, dispatched: int
+) -> None:
+    played = await paused(state)
+    await way(played)
+    assert played.outcome() is Outcome.COMPLETED
+    assert len(played.turn.ran) == dispatched
+    if dispatched:
+        amount = 1 if state is V.EDITED else 5
+        assert played.turn.ran == [("t1.0", {"amount": amount}), ("t1.1", {"amount": amount})]
+    assert len(played.turn.asks) == 2
+    roles = [message.role.value for message in played.messages]
+    assert roles == (
+        ["user", "assistant", "tool", "tool", "assistant"] if dispatched else ["user", "system", "assistant"]
+    )
+
+
+@pytest.mark.parametrize("way", [way for _, way in WAYS], ids=[name for name, _ in WAYS])
+async def test_an_unreadable_verdict_that_becomes_readable_lets_the_call_run_once(way: Way) -> None:
+    played = await paused(V.APPROVED, service_error)
+    for _ in range(2):
+        await way(played)
+        assert played.outcome() is Outcome.AWAITING
+    played.turn.reading = None
+    await way(played)
+    assert played.outcome() is Outcome.COMPLETED
+    assert [call_id for call_id, _ in played.turn.ran] == ["t1.0", "t1.1"]
+
+
+@pytest.mark.parametrize("way", [way for _, way in WAYS], ids=[name for name, _ in WAYS])
+async def test_a_stop_while_verdicts_are_read_ends_the_turn_as_stopped(way: Way) -> None:
+    async def stopped(read: Verdicts) -> Verdicts:
+        return Verdicts(problem=Problem(code="stopped", message="stopped"))
+
+    played = await paused(V.APPROVED, stopped)
+    await way(played)
+    assert played.outcome() is Outcome.STOPPED
+    assert played.turn.ran == []
+
+
+async def test_warm_and_cold_end_with_the_same_messages_and_the_same_step() -> None:
+    ended = []
+    for _, way in WAYS:
+        played = await paused(V.APPROVED)
+        await way(played)
+        ended.append(([message.model_dump() for message in played.messages], played.run.step))
+    assert ended[0] == ended[1]
+
+
+decisions = st.sampled_from([V.PENDING, V.APPROVED, V.EDITED, V.REJECTED, V.RESPONDED, V.EXPIRED, V.WITHDRAWN])
+calls = st.lists(st.sampled_from(["look", "pay", "post", "shout", "nobody"]), min_size=1, max_size=5)
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@given(calls, st.data())
+async def test_whatever_the_round_and_the_verdicts_each_call_runs_at_most_once_and_only_if_allowed(
+    tools: list[str], data: st.DataObject
+) -> None:
+    breaks = {f"t1.{index}" for index in range(len(tools)) if data.draw(st.booleans())}
+    script = tuple((tool, {"breaks": True} if f"t1.{index}" in breaks else {}) for index, tool in enumerate(tools))
+    made = turn(Says("asking", script), Says("well"))
+    played = await begin(made)
+    allowed = {f"t1.{index}" for index, tool in enumerate(tools) if tool in ("look", "shout")}
+    gated = {f"t1.{index}" for index, tool in enumerate(tools) if tool in ("pay", "post")}
+    if gated:
+        assert made.ran == [], "nothing of a gated round runs before it is decided"
+    for _ in range(12):
+        if played.outcome() is not Outcome.AWAITING:
+            break
+        for call_id in sorted(gated):
+            state = data.draw(decisions)
+            made.decide(call_id, state, args={} if state is V.EDITED else None)
+            allowed |= {call_id} if state in (V.APPROVED, V.EDITED) else set()
+            gated -= {call_id} if state is not V.PENDING else set()
+        for row in made.rows.values():
+            if row.state is CallState.OUTCOME_UNKNOWN and data.draw(st.booleans()):
+                made.settle(row.call_id, data.draw(st.booleans()))
+        await data.draw(st.sampled_from([resume, again_from_the_store]))(played)
+        ran = [call_id for call_id, _ in made.ran]
+        assert len(ran) == len(set(ran))
+        assert set(ran) <= allowed
+        assert not (ran and gated)
+    answered = {message.call_id for message in played.messages if message.role is Role.TOOL}
+    asked = {call.call_id for message in played.messages for call in message.calls}
+    assert answered == asked, "no call without its answer, no answer without its call"
