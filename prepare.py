@@ -26,7 +26,7 @@ from perdure.apps import Engine, find_apps, publish
 from settings import Settings, needed
 from store import accounts, content
 from store.database import set_up
-from store.migrations import upgrade
+from store.migrations import is_newest, upgrade
 from store.provision import provision
 
 LOCAL_TENANT = "local"
@@ -46,7 +46,8 @@ async def prepare(settings: Settings, admin: str = "", tenant: str = LOCAL_TENAN
             app_url=needed(settings.database_url, "DATABASE_URL"),
             relay_url=needed(settings.database_relay_url, "DATABASE_RELAY_URL"),
         )
-    await asyncio.to_thread(upgrade, owner_url)
+    if not await is_newest(owner_url):
+        await asyncio.to_thread(upgrade, owner_url)
     owner = await asyncpg.connect(owner_url, server_settings={"search_path": "perdure"})
     try:
         await set_up(owner)

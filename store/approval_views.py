@@ -9,8 +9,10 @@ from store.database import Connection
 from store.paging import cursor_after, read_cursor
 
 ALLOWED = ("approve", "edit", "reject", "respond")
+_STATUS = "CASE WHEN a.status = 'pending' AND a.expires_at <= now() THEN 'expired' ELSE a.status END"
+"""Past its deadline nobody may decide any more, whether the expiry has been written down or not."""
 _SELECT = (
-    "SELECT a.*, r.name AS requester, d.name AS decider, clock_timestamp() > a.expires_at AS overdue FROM approvals a "
+    f"SELECT a.*, {_STATUS} AS status_now, r.name AS requester, d.name AS decider FROM approvals a "
     "JOIN users r ON r.id = a.requested_by LEFT JOIN users d ON d.id = a.decided_by"
 )
 
@@ -26,7 +28,9 @@ class Filters:
     role: str | None = None
     requested_by: str | None = None
     decidable_by: str | None = None
-    """A user: what this user may decide, that is nobody's own request."""
+    """A user: what this user may decide now."""
+    roles: tuple[str, ...] = ()
+    """That user's roles."""
     expiring_within_seconds: int | None = None
 
 
@@ -36,11 +40,12 @@ async def listed(
     """Approvals, newest first."""
     at, last_id = read_cursor(cursor)
     rows = await tx.fetch(
-        f"{_SELECT} WHERE ($1::text IS NULL OR a.status = $1) AND ($2::text IS NULL OR a.agent_id = $2) "
+        f"{_SELECT} WHERE ($1::text IS NULL OR {_STATUS} = $1) AND ($2::text IS NULL OR a.agent_id = $2) "
         "AND ($3::text IS NULL OR a.tool = $3) AND ($4::uuid IS NULL OR a.turn_id = $4) "
         "AND ($5::text IS NULL OR a.reviewer_role = $5) AND ($6::uuid IS NULL OR a.requested_by = $6) "
-        "AND ($7::uuid IS NULL OR a.requested_by <> $7 OR a.allow_self_approval) "
-        "AND ($8::int IS NULL OR (a.status = 'pending' AND a.expires_at < now() + make_interval(secs => $8))) "
+        f"AND ($7::uuid IS NULL OR ({_STATUS} = 'pending' AND a.reviewer_role = ANY($12) "
+        "AND (a.requested_by <> $7 OR a.allow_self_approval))) "
+        f"AND ($8::int IS NULL OR ({_STATUS} = 'pending' AND a.expires_at < now() + make_interval(secs => $8))) "
         "AND ($9::timestamptz IS NULL OR (a.requested_at, a.id) < ($9, $10::uuid)) "
         "ORDER BY a.requested_at DESC, a.id DESC LIMIT $11",
         filters.status,
@@ -54,6 +59,7 @@ async def listed(
         at,
         last_id,
         limit + 1,
+        list(filters.roles),
     )
     last = rows[limit - 1] if len(rows) > limit else None
     return [_shown(row) for row in rows[:limit]], cursor_after(last["requested_at"], str(last["id"])) if last else None
@@ -81,10 +87,9 @@ async def get(tx: Connection, approval_id: str, requester_id: str | None) -> dic
 
 
 def _shown(row: asyncpg.Record) -> dict[str, object]:
-    status = "expired" if row["status"] == "pending" and row["overdue"] else row["status"]
     return {
         "id": str(row["id"]),
-        "status": status,
+        "status": row["status_now"],
         "agent": row["agent_id"],
         "tool": row["tool"],
         "effect": row["effect"],
@@ -103,7 +108,7 @@ def _shown(row: asyncpg.Record) -> dict[str, object]:
         "expires_at": row["expires_at"],
         "on_timeout": "deny",
         "reviewer_role": row["reviewer_role"],
-        "allowed_decisions": list(ALLOWED) if status == "pending" else [],
+        "allowed_decisions": list(ALLOWED) if row["status_now"] == "pending" else [],
         "version": row["version"],
         "decision": row["decision"],
         "decided_by": row["decider"],

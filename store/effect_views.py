@@ -1,24 +1,25 @@
 """Effects as people see them: what may have happened outside, and what is known of it."""
 
 from store.database import Connection
-from store.paging import cursor_after, read_cursor
+from store.paging import cursor_after, read_key_cursor
 
 
 async def listed(
     tx: Connection, user_id: str | None, state: str | None, limit: int, cursor: str | None
 ) -> tuple[list[dict[str, object]], str | None]:
     """Calls that may change something, newest first; with `user_id` only those of that user's turns."""
-    at, last_id = read_cursor(cursor)
+    at, last_key = read_key_cursor(cursor)
     rows = await tx.fetch(
-        "SELECT c.*, t.user_id, s.name AS settler, t.id AS page_id FROM tool_calls c JOIN turns t ON t.id = c.turn_id "
+        "SELECT c.*, s.name AS settler FROM tool_calls c JOIN turns t ON t.id = c.turn_id "
         "LEFT JOIN users s ON s.id = c.settled_by WHERE c.effect <> 'read' AND ($1::text IS NULL OR c.state = $1) "
         "AND ($2::uuid IS NULL OR t.user_id = $2) "
-        "AND ($3::timestamptz IS NULL OR (c.created_at, c.turn_id) < ($3, $4::uuid)) "
-        "ORDER BY c.created_at DESC, c.turn_id DESC, c.call_id LIMIT $5",
+        # The calls of a round are written in one moment; the key tells them apart.
+        "AND ($3::timestamptz IS NULL OR (c.created_at, c.key) < ($3, $4)) "
+        "ORDER BY c.created_at DESC, c.key DESC LIMIT $5",
         state,
         user_id,
         at,
-        last_id,
+        last_key,
         limit + 1,
     )
     last = rows[limit - 1] if len(rows) > limit else None
@@ -42,4 +43,4 @@ async def listed(
         }
         for row in rows[:limit]
     ]
-    return shown, cursor_after(last["created_at"], str(last["turn_id"])) if last else None
+    return shown, cursor_after(last["created_at"], last["key"]) if last else None

@@ -3,10 +3,11 @@
 import base64
 import binascii
 import json
-from datetime import datetime
+from datetime import UTC, datetime
 from uuid import UUID
 
 from contracts.errors import CallerError
+from policy.text import is_clean
 
 
 def cursor_after(at: datetime, row_id: str) -> str:
@@ -19,13 +20,29 @@ def read_cursor(text: str | None) -> tuple[datetime | None, str | None]:
 
     Raises: CallerError 422 `cursor_invalid`.
     """
+    at, row_id = read_key_cursor(text)
+    try:
+        return at, None if row_id is None else str(UUID(row_id))
+    except ValueError:
+        raise _invalid() from None
+
+
+def read_key_cursor(text: str | None) -> tuple[datetime | None, str | None]:
+    """The same for rows whose second part is a key and not a UUID.
+
+    Raises: CallerError 422 `cursor_invalid`.
+    """
     if not text:
         return None, None
     try:
-        at, row_id = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        at, key = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         moment = datetime.fromisoformat(at)
-        if moment.tzinfo is None:
-            raise ValueError("no time zone")
-        return moment, str(UUID(row_id))
-    except (binascii.Error, ValueError, TypeError, AttributeError, RecursionError):
-        raise CallerError("cursor_invalid", "the cursor is not one that this list gave out") from None
+        if moment.tzinfo is None or not is_clean(key):
+            raise ValueError("not of ours")
+        return moment.astimezone(UTC), key
+    except (binascii.Error, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+        raise _invalid() from None
+
+
+def _invalid() -> CallerError:
+    return CallerError("cursor_invalid", "the cursor is not one that this list gave out")

@@ -45,6 +45,7 @@ async def listed(
         role=role,
         requested_by=who.scope,
         decidable_by=who.user_id if mine else None,
+        roles=tuple(who.roles),
         expiring_within_seconds=expiring,
     )
     async with services.db.transaction(who.tenant_id) as tx:

@@ -53,7 +53,7 @@ class Narrator:
     def hear(self, text: str) -> None:
         """Streamed text, as it comes."""
         if not self._speaks:
-            self._stream.write(_MARGIN + "“")
+            self._stream.write(_MARGIN + self._ink("┃ ", _DIM))
             self._speaks = True
         self._live.write(text)
 
@@ -61,6 +61,11 @@ class Narrator:
         """What a command printed."""
         for line in text.splitlines():
             self._line(_MARGIN + self._ink("| ", _DIM) + line)
+
+    @property
+    def seconds(self) -> float:
+        """Since the beginning."""
+        return time.monotonic() - self._began
 
     def claims(self, claims: Sequence[Claim]) -> None:
         """The table at the end."""
@@ -85,7 +90,7 @@ class Narrator:
         self._stream.flush()
 
     def _time(self) -> str:
-        return f"[{time.monotonic() - self._began:6.1f} s]"
+        return f"[{self.seconds:6.1f} s]"
 
     def _ink(self, text: str, code: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self._coloured else text

@@ -82,11 +82,10 @@ class Stage:
             self._output.cancel()
         kept = ""
         if keep_logs and (self.home / "logs").is_dir():
-            kept = shutil.copytree(
-                self.home / "logs", tempfile.mkdtemp(prefix="perdure-demo-logs-"), dirs_exist_ok=True
-            )
+            kept = tempfile.mkdtemp(prefix="perdure-demo-logs-")
+            shutil.copytree(self.home / "logs", kept, dirs_exist_ok=True)
         shutil.rmtree(self.home, ignore_errors=True)
-        return str(kept)
+        return kept
 
     def run(self) -> dict[str, Any]:
         """run.json as it is now."""
@@ -130,9 +129,8 @@ class Stage:
 
         def are_back() -> bool:
             now = self.run()
-            return all(
-                role in now["ready"] and now["pids"].get(role) not in (None, pid) for role, pid in killed.items()
-            )
+            ready, pids = now["ready"], now["pids"]
+            return all(role in ready and pids.get(role) not in (None, pid) for role, pid in killed.items())
 
         await self.until(are_back, 60.0, "the supervisor did not bring the workers back")
         return {role: int(self.run()["pids"][role]) for role in killed}

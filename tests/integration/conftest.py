@@ -24,7 +24,7 @@ from settings import Settings
 from store.database import Database
 from store.ids import new_id
 from tests.conftest import Person, Urls
-from worker import tools_of, worker_for
+from serving import tools_of, worker_for
 
 
 @dataclass(frozen=True, slots=True)

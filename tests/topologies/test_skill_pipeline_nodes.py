@@ -1,6 +1,7 @@
 """The ten nodes of `skill_pipeline`, really run: every route, what it dispatches and what it leaves behind."""
 
 from collections.abc import Mapping
+from copy import deepcopy
 
 import pytest
 from pydantic import JsonValue
@@ -173,6 +174,7 @@ PLAIN = [
 async def test_a_turn_without_people_takes_its_route(
     made: FakeTurn, trace: str, outcome: Outcome, code: str, model_calls: int
 ) -> None:
+    made = deepcopy(made)  # the table's own turn stays as it was
     played = await begin(made)
     assert played.traces() == [trace]
     assert played.outcome() is outcome

@@ -21,6 +21,7 @@ from perdure.targets import new_client
 from policy.admission import Caps, OnBusy
 from policy.decision import Decider, Decision
 from relay.deliver import Doorbell
+from serving import tools_of, worker_for
 from store import content
 from store.database import Database
 from store.decisions import DecisionAsk, decide
@@ -29,7 +30,6 @@ from store.live import LiveTokens
 from store.turns import NewTurn, Started, request_stop, start
 from store.valkey import Valkey
 from tests.conftest import Person
-from worker import tools_of, worker_for
 
 
 @dataclass(slots=True)

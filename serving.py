@@ -1,0 +1,125 @@
+"""Serving task queues: settings -> clients -> activities -> Temporal workers."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from typing import Any
+
+import structlog
+from temporalio.worker import Worker
+
+from activities.approvals import ApprovalActivities
+from activities.deps import Deps
+from activities.memory import MemoryActivities
+from activities.model import ModelActivities
+from activities.models import Models
+from activities.toolbox.entities import CORE_ALWAYS, CORE_BY_NAME
+from activities.toolbox.shelf import Toolbox
+from activities.tools import ToolActivities
+from activities.turns import TurnActivities
+from contracts.turns import Kind, Routing
+from perdure.apps import App, find_apps
+from perdure.targets import new_client
+from perdure.tools import Tool
+from relay.connect import connect
+from relay.deliver import Doorbell
+from settings import Settings, needed, secret
+from store import content
+from store.database import Database
+from store.live import LiveTokens
+from store.valkey import Valkey
+
+DRAIN = timedelta(seconds=30)
+STICKY = timedelta(seconds=2)
+"""How long a killed worker's cached turns wait for it before another worker takes them."""
+WORKFLOW_TASKS_AT_ONCE = 8
+"""On two cores: more cold replays at once would starve the deadlock detector (measured, PostHog #48777)."""
+ACTIVITIES_AT_ONCE = 100
+HEARTBEAT_THROTTLE = timedelta(seconds=0.2)
+"""A stop reaches a running call with its next heartbeat (measured: p50 213 ms against 1.6 s by default)."""
+_log = structlog.get_logger("worker")
+
+
+async def serve(settings: Settings, kinds: Sequence[Kind], stop: asyncio.Event, ready: Callable[[], None]) -> None:
+    """Serve these queues until `stop`, then drain; `ready` is called when all of them poll."""
+    async with AsyncExitStack() as stack:
+        deps = await _deps(settings, stack)
+        if Kind.LLM in kinds:
+            async with deps.db.transaction(content.SHARED) as tx:
+                await deps.models.preload([agent for _, agent in await content.listed(tx)])
+        workers = [worker_for(deps, kind, Routing.spread().queue(kind)) for kind in kinds]
+        running = [asyncio.create_task(worker.run()) for worker in workers]
+        ready()
+        _log.info("worker_ready", queues=[kind.value for kind in kinds])
+        stopping = asyncio.create_task(stop.wait())
+        ended, _ = await asyncio.wait({stopping, *running}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.gather(*(worker.shutdown() for worker in workers))
+        for task in ended - {stopping}:
+            task.result()  # a worker that ended by itself says why
+
+
+async def _deps(settings: Settings, stack: AsyncExitStack) -> Deps:
+    db = await Database.connect(
+        needed(settings.database_url, "DATABASE_URL"), most=settings.pool_size, application="perdure-worker"
+    )
+    stack.push_async_callback(db.close)
+    valkey = Valkey.connect(needed(settings.redis_url, "REDIS_URL"))
+    stack.push_async_callback(valkey.close)
+    http = await stack.enter_async_context(new_client())
+    doorbell = Doorbell(await connect(), db)
+    toolbox = Toolbox(tools_of(find_apps(settings.apps)), secret, http)
+    return Deps(db, LiveTokens(valkey), toolbox, Models(secret), doorbell)
+
+
+def tools_of(apps: Sequence[App]) -> Iterator[tuple[str, Tool]]:
+    """Every tool under the agents that offer it."""
+    for app in apps:
+        for problem in app.problems:
+            _log.warning("app_problem", problem=str(problem))
+        for agent in app.agents:
+            core = CORE_ALWAYS if agent.core_tools else ()
+            yield from ((agent.id, tool) for tool in core)
+            for name in agent.tools:
+                yield agent.id, CORE_BY_NAME.get(name) or app.tools[name]
+
+
+def worker_for(deps: Deps, kind: Kind, task_queue: str) -> Worker:
+    """The worker of one task queue. The turns queue serves every kind but the model's: `compact` routes them there."""
+    by_kind: dict[Kind, list[Callable[..., Any]]] = {
+        Kind.LLM: [ModelActivities(deps).complete],
+        Kind.TOOLS: [ToolActivities(deps).run],
+        Kind.MEMORY: [MemoryActivities(deps).load],
+        Kind.APPROVALS: [ApprovalActivities(deps).open, ApprovalActivities(deps).read],
+        Kind.TURNS: [TurnActivities(deps).finish],
+    }
+    turns = kind is Kind.TURNS
+    activities = (
+        [each for other, several in by_kind.items() if other is not Kind.LLM for each in several]
+        if turns
+        else by_kind[kind]
+    )
+    return Worker(
+        deps.doorbell.client,
+        task_queue=task_queue,
+        activities=activities,
+        **(_workflows() if turns else {}),
+        max_concurrent_activities=ACTIVITIES_AT_ONCE,
+        sticky_queue_schedule_to_start_timeout=STICKY,
+        max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+        default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
+        graceful_shutdown_timeout=DRAIN,
+    )
+
+
+def _workflows() -> dict[str, Any]:
+    """What only the turns queue needs: LangGraph takes 2 s of CPU to import (measured), so the others do without."""
+    from workflows.sandbox import runner
+    from workflows.turn_run import TurnRun
+    from workflows.turn_wait import TurnWait
+
+    return {
+        "workflows": [TurnRun, TurnWait],
+        "workflow_runner": runner(),
+        "max_concurrent_workflow_tasks": WORKFLOW_TASKS_AT_ONCE,
+    }

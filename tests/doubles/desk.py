@@ -1,0 +1,88 @@
+"""The target of the desk's tools (tests/apps/desk): it counts what it has done and misbehaves as it is told.
+
+A call's `mode` lists, attempt by attempt: nothing (does it), `refuse` (422), `busy` (429 with a wait), `down` (no
+connection), `break` (does it, and the connection breaks), `lose` (the connection breaks before it does anything),
+`hang` (does it and never answers), `wait` (answers when the test says so).
+"""
+
+import asyncio
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+
+from activities.toolbox.entities import CORE_BY_NAME
+from contracts.agents import PublishedAgent
+from perdure.apps import load_app, publish
+from perdure.tools import Tool
+
+DESK = Path(__file__).parents[1] / "apps" / "desk"
+KEYED = ("/pay", "/book", "/brief_key")
+
+
+@dataclass(slots=True)
+class World:
+    """What really happened."""
+
+    effects: list[tuple[str, str]] = field(default_factory=list)
+    """(path, turn's key or call id) of everything done, in order."""
+    requests: Counter[str] = field(default_factory=Counter)
+    """Requests by key, or by path and call id where there is no key."""
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
+    """Lets calls in the mode `wait` answer."""
+    running: int = 0
+    _known: set[str] = field(default_factory=set)
+
+    def count(self, path: str) -> int:
+        """How often something was done."""
+        return sum(1 for done, _ in self.effects if done == path)
+
+    def client(self) -> httpx.AsyncClient:
+        """A client whose every request comes here."""
+        return httpx.AsyncClient(transport=httpx.MockTransport(self._handle))
+
+    async def _handle(self, request: httpx.Request) -> httpx.Response:
+        body = json.loads(request.content)
+        path = request.url.path
+        key = request.headers.get("idempotency-key") or f"{path}:{body['call_id']}"
+        number = self.requests[key]
+        self.requests[key] += 1
+        modes = str(body.get("mode") or "").split(",")
+        mode = modes[number] if number < len(modes) else ""
+        if mode == "down":
+            raise httpx.ConnectError("nobody listens", request=request)
+        if mode == "lose":
+            raise httpx.ReadError("reset", request=request)
+        if mode == "refuse":
+            return httpx.Response(422, json={"message": "the desk says no"}, request=request)
+        if mode == "busy":
+            return httpx.Response(429, headers={"retry-after": "0.1"}, request=request)
+        if path not in KEYED or key not in self._known:
+            self._known.add(key)
+            self.effects.append((path, key))
+        self.running += 1
+        try:
+            if mode == "hang":
+                await asyncio.sleep(3600)
+            if mode == "wait":
+                await self.go_on.wait()
+        finally:
+            self.running -= 1
+        if mode == "break":
+            raise httpx.ReadError("reset", request=request)
+        return httpx.Response(200, json={"done": path, "number": number}, request=request)
+
+
+def desk_agents() -> tuple[list[tuple[str, PublishedAgent]], list[tuple[str, Tool]]]:
+    """The desk's agents as they are published, and their tools by agent."""
+    app = load_app(DESK)
+    assert not app.problems, app.problems
+    published = publish(app, [tool.card for tool in CORE_BY_NAME.values()])
+    tools = [
+        (agent.definition.id, CORE_BY_NAME.get(card.name) or app.tools[card.name])
+        for agent in published
+        for card in agent.cards
+    ]
+    return [(app.name, agent) for agent in published], tools

@@ -1,0 +1,82 @@
+"""A model that says what the user's message tells it to: the message is its script, one entry for each model call.
+
+`script(Line(calls=[("pay", {})]), Line("done"))` is a user message. The entry is chosen by the step in the call's own
+name, so that a repeated request hears the same again and a resumed turn goes on where it was.
+"""
+
+import asyncio
+import json
+import re
+from collections import Counter
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+from pydantic import JsonValue
+
+from activities.clients.provider import Chunk, Complete, DraftCall, ProviderRequest, TextDelta
+from activities.models import Models
+from contracts.agents import PublishedAgent
+from contracts.errors import UpstreamUnavailable
+from contracts.ids import step_of
+from contracts.turns import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What the model says in one call."""
+
+    text: str = ""
+    calls: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
+    seconds: float = 0.0
+    """Waited between the words and the end."""
+    fails: int = 0
+    """How many requests of this call break off first."""
+    tokens: int = 10
+
+
+def script(*lines: Line) -> str:
+    """A user message."""
+    return json.dumps([asdict(line) for line in lines])
+
+
+@dataclass(slots=True)
+class SpokenModel:
+    """The provider. `requests` counts what was asked for, by turn and call."""
+
+    requests: Counter[str] = field(default_factory=Counter)
+    seen: list[ProviderRequest] = field(default_factory=list)
+
+    async def stream(self, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
+        """The line of this call."""
+        key = request.idempotency_key
+        self.requests[key] += 1
+        self.seen.append(request)
+        line = self._line(request)
+        for piece in re.findall(r"\s*\S+", line.text):
+            yield TextDelta(piece)
+        if self.requests[key] <= line.fails:
+            raise UpstreamUnavailable("model_unavailable", "The model broke off.", retry_after_seconds=0.05)
+        await asyncio.sleep(line.seconds)
+        calls = tuple(
+            DraftCall(f"call_{place}", tool, json.dumps(args)) for place, (tool, args) in enumerate(line.calls)
+        )
+        usage = Usage(input_tokens=line.tokens - 1, output_tokens=1, cost_microusd=10)
+        yield Complete(calls, usage, "tool_calls" if calls else "stop", "spoken")
+
+    def _line(self, request: ProviderRequest) -> Line:
+        said = [message for message in request.messages if message.get("role") == "user"]
+        lines = json.loads(str(said[-1]["content"]))
+        step = step_of(request.idempotency_key.rpartition(".")[2])
+        return Line(**lines[step - 1]) if step <= len(lines) else Line("nothing more to say")
+
+
+class SpokenModels(Models):
+    """The providers of a process, all of them this one."""
+
+    def __init__(self, model: SpokenModel) -> None:
+        super().__init__(lambda name: None)
+        self.model = model
+
+    async def provider(self, agent: PublishedAgent) -> SpokenModel:
+        """The spoken model."""
+        return self.model

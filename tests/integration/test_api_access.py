@@ -1,0 +1,195 @@
+"""Who may do what: tokens, tenants, roles."""
+
+import asyncpg
+import httpx
+import pytest
+
+from contracts.digests import sha256_hex
+from store import accounts
+from tests.conftest import Urls
+from tests.integration.conftest import Api
+from tests.integration.test_api_approvals import Paused, paused
+from tests.integration.test_api_turns import code, conversation
+
+OPEN = {"/healthz", "/readyz", "/metrics"}
+"""The only routes without a token, beside the documentation."""
+SOME_ID = "01a1fdeb-b782-7ebe-9496-5deb828d9713"
+
+
+async def routes(api: Api) -> list[tuple[str, str]]:
+    async with api.client(None) as client:
+        paths = (await client.get("/openapi.json")).json()["paths"]
+    return [(method.upper(), path) for path, methods in paths.items() for method in methods]
+
+
+def filled(path: str) -> str:
+    return "/".join(SOME_ID if part.startswith("{") else part for part in path.split("/"))
+
+
+async def test_no_route_but_health_is_open_without_a_token(api: Api) -> None:
+    found = await routes(api)
+    assert len(found) > 25
+    async with api.client(None) as client:
+        for method, path in found:
+            answer = await client.request(method, filled(path), json={})
+            if path in OPEN:
+                assert answer.status_code == 200, path
+            else:
+                assert (answer.status_code, code(answer)) == (401, "token_missing"), (method, path)
+                assert answer.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["", "Bearer", "Bearer ", "Bearer nothing", "Basic dXNlcjpwYXNz", "bearer\tx", "Bearer " + "x" * 5_000, "Bearer é"],
+)
+async def test_a_wrong_token_is_401(given: str, api: Api) -> None:
+    async with api.client(None) as client:
+        answer = await client.get("/v1/turns", headers={"Authorization": given.encode("latin-1")})
+        assert answer.status_code == 401
+        assert code(answer) in ("token_missing", "token_invalid")
+
+
+async def test_a_revoked_token_and_a_disabled_user_are_out_at_once(api: Api) -> None:
+    async with api.client("admin") as admin:
+        await admin.post("/v1/users", json={"name": "leaver"})
+        tokens = [(await admin.post("/v1/users/leaver/tokens", json={})).json()["token"] for _ in range(2)]
+    async with api.client(None) as client:
+        heads = [{"Authorization": f"Bearer {token}"} for token in tokens]
+        assert [(await client.get("/v1/auth/me", headers=head)).status_code for head in heads] == [200, 200]
+        async with api.services.db.transaction("local") as tx:
+            hashed = sha256_hex(tokens[0])
+            await tx.execute("UPDATE api_tokens SET revoked_at = now() WHERE token_sha256 = $1", hashed)
+        assert [(await client.get("/v1/auth/me", headers=head)).status_code for head in heads] == [401, 200]
+        async with api.services.db.transaction("local") as tx:
+            await tx.execute("UPDATE users SET disabled_at = now() WHERE name = 'leaver'")
+        assert [(await client.get("/v1/auth/me", headers=head)).status_code for head in heads] == [401, 401]
+
+
+@pytest.fixture(scope="module")
+async def stranger(api: Api, urls: Urls) -> str:
+    """The token of another tenant's user, who has every role."""
+    owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
+    try:
+        async with owner.transaction():
+            await accounts.ensure_tenant(owner, "other")
+            await owner.execute("SELECT set_config('perdure.tenant', 'other', true)")
+            roles = ["requester", "reviewer", "admin"]
+            await accounts.ensure_user(owner, "other", "stranger", roles, sha256_hex("stranger-token"))
+    finally:
+        await owner.close()
+    return "stranger-token"
+
+
+def of_turn(asked: Paused) -> list[tuple[str, str, dict[str, object] | None]]:
+    turn, approval = f"/v1/turns/{asked.turn_id}", asked.path
+    talk = f"/v1/conversations/{asked.approval['conversation_id']}"
+    return [
+        ("GET", turn, None),
+        ("GET", f"{turn}/events", None),
+        ("POST", f"{turn}/stop", None),
+        ("GET", talk, None),
+        ("GET", f"{talk}/messages", None),
+        ("GET", f"{talk}/stream", None),
+        ("PATCH", talk, {"title": "mine"}),
+        ("DELETE", talk, None),
+        ("POST", f"{talk}/turns", {"message": "hello"}),
+        ("POST", "/v1/execute", {"agent": "refunds", "message": "x", "conversation_id": talk.rpartition("/")[2]}),
+        ("GET", approval, None),
+        ("POST", f"{approval}/decision", asked.body()),
+    ]
+
+
+async def test_another_tenants_objects_are_not_there(api: Api, stranger: str) -> None:
+    asked = await paused(api)
+    async with api.client("reviewer") as reviewer:
+        key = (await reviewer.get("/v1/effects")).json()["items"][0]["key"]
+    head = {"Authorization": f"Bearer {stranger}"}
+    settle = {"outcome": "happened", "comment": "x"}
+    async with httpx.AsyncClient(base_url=api.url, headers=head) as client:
+        for method, path, body in [*of_turn(asked), ("POST", f"/v1/effects/{key}/settle", settle)]:
+            answer = await client.request(method, path, json=body)
+            assert answer.status_code == 404, (method, path, answer.text)
+        for path in ("/v1/turns", "/v1/conversations", "/v1/approvals", "/v1/effects"):
+            assert (await client.get(path)).json()["items"] == [], path
+        users = (await client.get("/v1/users")).json()["items"]
+        assert [user["name"] for user in users] == ["stranger"]
+        assert (await client.post("/v1/users/requester/tokens", json={})).status_code == 404
+        assert [a["id"] for a in (await client.get("/v1/agents")).json()["items"]], "shipped content is everybody's"
+    async with api.client() as client:
+        turn = (await client.get(f"/v1/turns/{asked.turn_id}")).json()
+        assert turn["status"] == "awaiting_approval", "nothing of it changed"
+        await client.post(f"/v1/turns/{asked.turn_id}/stop")
+
+
+async def test_a_requester_sees_own_things_only_and_a_reviewer_those_of_the_tenant(api: Api) -> None:
+    asked = await paused(api, by="admin")
+    async with api.client() as client:
+        for method, path, body in of_turn(asked):
+            expected = 403 if path.endswith("/decision") else 404
+            assert (await client.request(method, path, json=body)).status_code == expected, (method, path)
+    async with api.client("reviewer") as client:
+        assert (await client.get(f"/v1/turns/{asked.turn_id}")).status_code == 200
+        assert (await client.get(asked.path)).status_code == 200
+        talk = f"/v1/conversations/{asked.approval['conversation_id']}"
+        assert (await client.post(f"{talk}/turns", json={"message": "hello"})).status_code == 404
+        assert (await client.patch(talk, json={"title": "mine"})).status_code == 404
+        await client.post(f"/v1/turns/{asked.turn_id}/stop")
+
+
+async def test_users_are_the_administrators_business(api: Api) -> None:
+    for name in ("requester", "reviewer"):
+        async with api.client(name) as client:
+            for method, path, body in (
+                ("GET", "/v1/users", None),
+                ("POST", "/v1/users", {"name": "eve", "roles": ["admin"]}),
+                ("POST", f"/v1/users/{name}/roles", {"roles": ["admin"]}),
+                ("POST", "/v1/users/admin/tokens", {}),
+            ):
+                answer = await client.request(method, path, json=body)
+                assert (answer.status_code, code(answer)) == (403, "role_required"), (name, path)
+    async with api.client("admin") as client:
+        added = await client.post("/v1/users", json={"name": "ann", "display_name": "Ann", "roles": ["reviewer"]})
+        assert (added.status_code, added.json()["roles"]) == (201, ["reviewer"])
+        again = await client.post("/v1/users", json={"name": "ann"})
+        assert (again.status_code, code(again)) == (409, "user_exists")
+        token = (await client.post("/v1/users/ann/tokens", json={"label": "laptop"})).json()["token"]
+        changed = await client.post("/v1/users/ann/roles", json={"roles": ["requester"]})
+        assert changed.json()["roles"] == ["requester"]
+        me = await client.get("/v1/auth/me", headers={"Authorization": f"Bearer {token}"})
+        assert (me.json()["name"], me.json()["roles"]) == ("ann", ["requester"])
+        assert (await client.post("/v1/users/nobody/tokens", json={})).status_code == 404
+    async with api.services.db.transaction("local") as tx:
+        kept = await tx.fetch("SELECT * FROM api_tokens")
+    assert token not in str([dict(row) for row in kept]), "only its hash is stored"
+
+
+async def test_agents_and_topologies_are_shown_to_whoever_has_a_token(api: Api) -> None:
+    async with api.client() as client:
+        agents = {agent["id"]: agent for agent in (await client.get("/v1/agents")).json()["items"]}
+        assert agents["refunds"]["topology"] == "skill_pipeline"
+        tools = {tool["name"]: tool for tool in (await client.get("/v1/agents/refunds/tools")).json()["items"]}
+        assert (tools["refund"]["effect"], tools["refund"]["needs_approval"]) == ("keyed", True)
+        assert "secrets" not in tools["refund"]
+        assert (await client.get("/v1/agents/nobody/tools")).status_code == 404
+        names = [topology["name"] for topology in (await client.get("/v1/topologies")).json()["items"]]
+        assert names
+        for name in names:
+            assert (await client.get(f"/v1/topologies/{name}")).json()["nodes"]
+            drawn = await client.get(f"/v1/topologies/{name}.mmd")
+            assert drawn.text.startswith(("flowchart", "---", "graph", "%%")), drawn.text[:80]
+        for missing in ("nothing", "nothing.mmd"):
+            assert (await client.get(f"/v1/topologies/{missing}")).status_code == 404
+
+
+async def test_health_and_metrics_tell_nothing_of_anybody(api: Api) -> None:
+    async with api.client() as client:
+        await conversation(client)
+    async with api.client(None) as client:
+        ready = (await client.get("/readyz")).json()
+        assert ready == {"ready": True, "parts": {"postgres": True, "temporal": True, "valkey": True}}
+        metrics = (await client.get("/metrics")).text
+        for name in ("perdure_http_request_seconds", "perdure_streams", "perdure_turns_started", "perdure_decisions"):
+            assert name in metrics
+        assert 'route="/v1/conversations"' in metrics
+        assert SOME_ID not in metrics and "requester" not in metrics
