@@ -1,6 +1,6 @@
 """A process of a hand-written stack: `python -m bench.baselines merged --queue turns`, or `graph`, fed by its stdin.
 
-Everything that is not the stack itself is as in worker.py: clients, pools, worker settings, sandbox, drain.
+Everything that is not the stack itself is as in serving.py: clients, pools, worker settings, sandbox, drain.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import httpx
 from temporalio.worker import Worker
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-import worker
+import serving
 from activities.clients.script import read_script
 from activities.clients.scripted import ScriptedProvider
 from bench.baselines import merged, steps
@@ -95,12 +95,12 @@ async def _worker(stack_name: str, queue: str, work: Work) -> Worker:
         workflows=workflows,
         activities=activities,
         workflow_runner=SandboxedWorkflowRunner(restrictions=passed),
-        max_concurrent_workflow_tasks=worker.WORKFLOW_TASKS_AT_ONCE if turns else None,
-        max_concurrent_activities=worker.ACTIVITIES_AT_ONCE,
-        sticky_queue_schedule_to_start_timeout=worker.STICKY,
-        max_heartbeat_throttle_interval=worker.HEARTBEAT_THROTTLE,
-        default_heartbeat_throttle_interval=worker.HEARTBEAT_THROTTLE,
-        graceful_shutdown_timeout=worker.DRAIN,
+        max_concurrent_workflow_tasks=serving.WORKFLOW_TASKS_AT_ONCE if turns else None,
+        max_concurrent_activities=serving.ACTIVITIES_AT_ONCE,
+        sticky_queue_schedule_to_start_timeout=serving.STICKY,
+        max_heartbeat_throttle_interval=serving.HEARTBEAT_THROTTLE,
+        default_heartbeat_throttle_interval=serving.HEARTBEAT_THROTTLE,
+        graceful_shutdown_timeout=serving.DRAIN,
     )
 
 
