@@ -18,7 +18,7 @@ from activities.toolbox.entities import CORE_ALWAYS, CORE_BY_NAME
 from activities.toolbox.shelf import Toolbox
 from activities.tools import ToolActivities
 from activities.turns import TurnActivities
-from contracts.turns import Kind, Routing
+from contracts.turns import Kind, Routing, waits_queue
 from perdure.apps import App, find_apps
 from perdure.targets import new_client
 from perdure.tools import Tool
@@ -48,7 +48,8 @@ async def serve(settings: Settings, kinds: Sequence[Kind], stop: asyncio.Event, 
         if Kind.LLM in kinds:
             async with deps.db.transaction(content.SHARED) as tx:
                 await deps.models.preload([agent for _, agent in await content.listed(tx)])
-        workers = [worker_for(deps, kind, Routing.spread().queue(kind)) for kind in kinds]
+        queues = Routing.spread()
+        workers = [worker for kind in kinds for worker in workers_for(deps, kind, queues.queue(kind))]
         running = [asyncio.create_task(worker.run()) for worker in workers]
         ready()
         _log.info("worker_ready", queues=[kind.value for kind in kinds])
@@ -84,8 +85,25 @@ def tools_of(apps: Sequence[App]) -> Iterator[tuple[str, Tool]]:
                 yield agent.id, CORE_BY_NAME.get(name) or app.tools[name]
 
 
-def worker_for(deps: Deps, kind: Kind, task_queue: str) -> Worker:
-    """The worker of one task queue. The turns queue serves every kind but the model's: `compact` routes them there."""
+def workers_for(deps: Deps, kind: Kind, task_queue: str) -> list[Worker]:
+    """The workers of one kind's task queue. The turns queue comes with the queue of its paused turns."""
+    activities = _activities(deps, kind)
+    if kind is not Kind.TURNS:
+        return [_worker(deps, task_queue, activities=activities)]
+    # LangGraph takes 2 s of CPU to import (measured), so only this kind does.
+    from workflows.sandbox import runner
+    from workflows.turn_run import TurnRun
+    from workflows.turn_wait import TurnWait
+
+    tasks = {"workflow_runner": runner(), "max_concurrent_workflow_tasks": WORKFLOW_TASKS_AT_ONCE}
+    return [
+        _worker(deps, task_queue, activities=activities, workflows=[TurnRun], **tasks),
+        _worker(deps, waits_queue(task_queue), workflows=[TurnWait], max_cached_workflows=0, **tasks),
+    ]
+
+
+def _activities(deps: Deps, kind: Kind) -> list[Callable[..., Any]]:
+    """What serves a kind. The turns queue serves every kind but the model's: `compact` routes them there."""
     by_kind: dict[Kind, list[Callable[..., Any]]] = {
         Kind.LLM: [ModelActivities(deps).complete],
         Kind.TOOLS: [ToolActivities(deps).run],
@@ -93,33 +111,19 @@ def worker_for(deps: Deps, kind: Kind, task_queue: str) -> Worker:
         Kind.APPROVALS: [ApprovalActivities(deps).open, ApprovalActivities(deps).read],
         Kind.TURNS: [TurnActivities(deps).finish],
     }
-    turns = kind is Kind.TURNS
-    activities = (
-        [each for other, several in by_kind.items() if other is not Kind.LLM for each in several]
-        if turns
-        else by_kind[kind]
-    )
+    if kind is Kind.TURNS:
+        return [each for other, several in by_kind.items() if other is not Kind.LLM for each in several]
+    return by_kind[kind]
+
+
+def _worker(deps: Deps, task_queue: str, **given: Any) -> Worker:
     return Worker(
         deps.doorbell.client,
         task_queue=task_queue,
-        activities=activities,
-        **(_workflows() if turns else {}),
+        **given,
         max_concurrent_activities=ACTIVITIES_AT_ONCE,
         sticky_queue_schedule_to_start_timeout=STICKY,
         max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         graceful_shutdown_timeout=DRAIN,
     )
-
-
-def _workflows() -> dict[str, Any]:
-    """What only the turns queue needs: LangGraph takes 2 s of CPU to import (measured), so the others do without."""
-    from workflows.sandbox import runner
-    from workflows.turn_run import TurnRun
-    from workflows.turn_wait import TurnWait
-
-    return {
-        "workflows": [TurnRun, TurnWait],
-        "workflow_runner": runner(),
-        "max_concurrent_workflow_tasks": WORKFLOW_TASKS_AT_ONCE,
-    }

@@ -20,9 +20,9 @@ class Body(BaseModel):
 class LimitsBody(Body):
     """A turn's own limits; they may lower the agent's, never raise them."""
 
-    max_tokens: int | None = Field(default=None, ge=1, le=2**53)
-    max_cost_usd: float | None = Field(default=None, ge=0, le=1e9)
-    max_iterations: int | None = Field(default=None, ge=1, le=10_000)
+    max_tokens: int | None = Field(default=None, ge=1, le=2**53, strict=True)
+    max_cost_usd: float | None = Field(default=None, ge=0, le=1e9, strict=True)
+    max_iterations: int | None = Field(default=None, ge=1, le=10_000, strict=True)
 
     def as_limits(self) -> Limits:
         """As the store takes them; what is not given stays out of the way."""

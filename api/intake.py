@@ -3,19 +3,27 @@
 Pure ASGI, so that a stream is not buffered. A body is read here whole (256 KiB at most), checked, and handed on.
 """
 
+import asyncio
 import json
+import time
 import uuid
 from collections.abc import MutableMapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.errors import error_body
+from api.metrics import REQUESTS
 from policy.text import is_clean
 
 MOST_DEPTH = 64
 """JSON nested deeper is refused."""
+_BODY_SECONDS = 30.0
+_READ_ON_BYTES = 64 * 1024 * 1024
+_READ_ON_SECONDS = 5.0
+_METHODS = frozenset({"GET", "HEAD", "POST", "PATCH", "PUT", "DELETE", "OPTIONS"})
 
 
 class _Refused(Exception):
@@ -36,16 +44,23 @@ class Intake:
             await self._app(scope, receive, send)
             return
         request_id = str(uuid.uuid4())
+        began = time.monotonic()
         scope.setdefault("state", {})["request_id"] = request_id
 
         async def named(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", []), (b"x-request-id", request_id.encode())]
+                _count(scope, message["status"], time.monotonic() - began)
             await send(message)
 
         try:
             _check_head(scope)
-            body = await self._body(scope, receive)
+            async with asyncio.timeout(_BODY_SECONDS):
+                body = await self._body(scope, receive)
+        except TimeoutError:
+            slow = _Refused(408, "body_too_slow", f"the body did not come within {_BODY_SECONDS:.0f} s")
+            await _refuse(named, slow, request_id)
+            return
         except _Refused as refused:
             await _refuse(named, refused, request_id)
             return
@@ -56,21 +71,42 @@ class Intake:
             return b""
         chunks: list[bytes] = []
         size = 0
-        while True:
+        more = True
+        while more:
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise _Refused(400, "client_disconnected", "the request broke off")
             chunk = message.get("body", b"")
             size += len(chunk)
+            more = message.get("more_body", False)
             if size > self._most_bytes:
+                if more:
+                    await _read_on(receive)
                 raise _Refused(413, "body_too_large", f"a body may have {self._most_bytes} bytes at most")
             chunks.append(chunk)
-            if not message.get("more_body", False):
-                break
         body = b"".join(chunks)
         if body:
             _check_json(body)
         return body
+
+
+async def _read_on(receive: Receive) -> None:
+    """Throw away what still comes, for a while: who is cut off while sending does not read the answer."""
+    left = _READ_ON_BYTES
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_READ_ON_SECONDS):
+            while left > 0:
+                message = await receive()
+                left -= len(message.get("body", b""))
+                if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                    return
+
+
+def _count(scope: Scope, status: int, seconds: float) -> None:
+    """Count by route and not by path, which holds ids; up to the first byte, since a stream stays open."""
+    route = getattr(scope.get("route"), "path", "none")
+    method = scope["method"] if scope["method"] in _METHODS else "other"
+    REQUESTS.labels(method=method, route=route, status=status).observe(seconds)
 
 
 def _check_head(scope: Scope) -> None:
@@ -90,7 +126,7 @@ def _check_head(scope: Scope) -> None:
 
 def _check_json(body: bytes) -> None:
     try:
-        value = json.loads(body)
+        value = json.loads(body.decode())  # from bytes, UTF-16 and UTF-32 would pass as well
     except (ValueError, RecursionError):
         raise _Refused(400, "malformed_json", "the body is not JSON that can be read") from None
     _check_value(value)
@@ -134,7 +170,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 async def _refuse(send: Send, refused: _Refused, request_id: str) -> None:
     body = json.dumps(error_body(refused.code, refused.message, {}, request_id)).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if refused.status == 413:
+    if refused.status in (408, 413):
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": refused.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -19,7 +19,7 @@ _PLAIN = re.compile(r"[\n\t\x20-\x7e]*")
 
 
 def printable(text: str) -> str:
-    """`text` with everything unseen written as `\\u202e` and the like; line ends and tabs stay."""
+    """`text` with everything unseen written as JSON would escape it, `\\u202e`; line ends and tabs stay."""
     if _PLAIN.fullmatch(text):
         return text
     return "".join(_escape(character) if _is_hidden(character) else character for character in text)
@@ -33,7 +33,7 @@ def one_line(text: str, most: int = 200) -> str:
 
 def pretty_json(value: Any) -> str:
     """`value` as indented JSON that shows all that is in it."""
-    return printable(json.dumps(value, indent=2, ensure_ascii=False).replace("\t", "\\t"))
+    return printable(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def _is_hidden(character: str) -> bool:
@@ -44,7 +44,5 @@ def _is_hidden(character: str) -> bool:
 
 
 def _escape(character: str) -> str:
-    code = ord(character)
-    if code < 0x100:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{high:02x}{low:02x}" for high, low in zip(units[::2], units[1::2], strict=True))

@@ -42,6 +42,11 @@ class Kind(StrEnum):
     APPROVALS = "approvals"
 
 
+def waits_queue(turns_queue: str) -> str:
+    """The queue of paused turns that belongs to a turns queue."""
+    return f"{turns_queue}-waits"
+
+
 class Routing(Tolerant):
     """Which task queue each kind of activity goes to: a value of the turn, fixed at its start (design section 2)."""
 
@@ -64,6 +69,11 @@ class Routing(Tolerant):
     def queue(self, kind: Kind) -> str:
         """The task queue of `kind`."""
         return str(getattr(self, kind.value))
+
+    @property
+    def waits(self) -> str:
+        """The queue of paused turns, served beside the turns queue by workers that cache nothing."""
+        return waits_queue(self.turns)
 
 
 class Limits(Tolerant):

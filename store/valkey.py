@@ -20,6 +20,14 @@ _REST_SECONDS = 2.0
 log = structlog.get_logger(__name__)
 
 
+def _raise_if_cancelled() -> None:
+    """Raise the cancellation that redis-py lost: Python 3.11's `wait_for`, around its sends, drops one that arrives
+    with the answer, and a stop would go unheard (measured: about one in fifty)."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
 class Valkey:
     """A client whose failures are answers."""
 
@@ -53,6 +61,7 @@ class Valkey:
             return None
         try:
             answer = await work()
+            _raise_if_cancelled()
         except (RedisError, OSError, TimeoutError) as error:
             self._rests_until = time.monotonic() + _REST_SECONDS
             if not self._degraded:

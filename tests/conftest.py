@@ -20,6 +20,8 @@ from prepare import LOCAL_TENANT, prepare
 from settings import Settings
 from store.database import Database
 
+pytest_plugins = ("tests.desk",)
+
 
 class _Parts:
     """The data parts on a thread of their own that lives as long as they do."""

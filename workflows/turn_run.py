@@ -11,8 +11,8 @@ from contracts.errors import Problem
 from contracts.people import PauseKind, RequestRef
 from contracts.turns import Bell, Carried, FinishAsk, TurnInput, TurnStatus
 from contracts.workflows import RING, TURN_RUN, TURN_WAIT
-from graph.nodes.reading import error_of, messages_of, requests_of
 from graph.compiled import topology
+from graph.nodes.reading import error_of, messages_of, requests_of
 from graph.spec import FRESH, Outcome, State
 from workflows.attributes import attributes
 from workflows.mailbox import Mailbox
@@ -84,6 +84,7 @@ class TurnRun:
         workflow.continue_as_new(
             args=[turn.model_copy(update={"entry": PauseKind.APPROVAL.value, "carried": carried})],
             workflow=TURN_WAIT,
+            task_queue=turn.routing.waits,
             search_attributes=attributes(turn, "awaiting_approval"),
         )
 

@@ -1,5 +1,8 @@
 """TurnWait: a paused turn. It holds a timer and a mailbox, so a pause may outlive any number of deploys.
 
+It runs on a queue of its own, whose workers cache nothing: a paused turn costs no worker's memory, and waking it is a
+replay of five events.
+
 Determinism: one wait; every bell, the expiry or a stop continues as TurnRun, which reads the records.
 """
 
@@ -48,5 +51,6 @@ class TurnWait:
         workflow.continue_as_new(
             args=[turn.model_copy(update={"carried": woken})],
             workflow=TURN_RUN,
+            task_queue=turn.routing.turns,
             search_attributes=attributes(turn, "running"),
         )

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Path, Query
 from fastapi.responses import JSONResponse
 
 from api.auth import Open, Reader
@@ -16,6 +16,7 @@ from store.outbox import Note
 
 router = APIRouter(prefix="/v1/effects", tags=["effects"])
 MOST = 200
+EffectKey = Annotated[str, Path(max_length=100)]
 
 
 @router.get("")
@@ -35,7 +36,7 @@ async def listed(
 
 
 @router.post("/{effect_key}/settle")
-async def settle(services: Open, who: Reader, effect_key: str, body: SettleBody, key: Key = None) -> JSONResponse:
+async def settle(services: Open, who: Reader, effect_key: EffectKey, body: SettleBody, key: Key = None) -> JSONResponse:
     """Say what became of an effect; its turn goes on with the truth."""
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:

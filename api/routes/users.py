@@ -1,8 +1,9 @@
 """Users of the tenant, for its administrators."""
 
 from dataclasses import asdict
+from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Path
 from fastapi.responses import JSONResponse
 
 from api.auth import Open, Reader
@@ -13,6 +14,7 @@ from store.database import Connection
 from store.outbox import Note
 
 router = APIRouter(prefix="/v1", tags=["users"])
+UserName = Annotated[str, Path(max_length=100)]
 
 
 @router.get("/auth/me")
@@ -41,7 +43,7 @@ async def add(services: Open, who: Reader, body: NewUser, key: Key = None) -> JS
 
 
 @router.post("/users/{name}/roles")
-async def roles(services: Open, who: Reader, name: str, body: RolesBody, key: Key = None) -> JSONResponse:
+async def roles(services: Open, who: Reader, name: UserName, body: RolesBody, key: Key = None) -> JSONResponse:
     """Give a user exactly these roles."""
     who.need("admin")
 
@@ -52,7 +54,7 @@ async def roles(services: Open, who: Reader, name: str, body: RolesBody, key: Ke
 
 
 @router.post("/users/{name}/tokens", status_code=201)
-async def token(services: Open, who: Reader, name: str, body: TokenBody) -> JSONResponse:
+async def token(services: Open, who: Reader, name: UserName, body: TokenBody) -> JSONResponse:
     """A new token of a user, shown this once. Takes no Idempotency-Key: a token is never stored to be shown again."""
     who.need("admin")
     async with services.db.transaction(who.tenant_id) as tx:

@@ -12,8 +12,8 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import httpx
-from temporalio.worker import Worker
-from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+from temporalio.worker import Worker, WorkflowRunner
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 import serving
 from activities.clients.script import read_script
@@ -33,7 +33,7 @@ from store.content import AgentShelf
 from store.database import Database
 from store.live import LiveTokens
 from store.valkey import Valkey
-from workflows.sandbox import PASSED_THROUGH
+from workflows.sandbox import runner
 
 
 def main() -> None:
@@ -88,13 +88,12 @@ async def _worker(stack_name: str, queue: str, work: Work) -> Worker:
         each = StepActivities(work)
         activities = [each.memory, each.skills, each.tool, each.transcript] if turns else [each.model]
     workflows = [merged.MergedTurn if stack_name == "merged" else steps.StepsTurn] if turns else []
-    passed = SandboxRestrictions.default.with_passthrough_modules(*PASSED_THROUGH, "bench")
     return Worker(
         await connect(),
         task_queue=module.TURNS_QUEUE if turns else module.LLM_QUEUE,
         workflows=workflows,
         activities=activities,
-        workflow_runner=SandboxedWorkflowRunner(restrictions=passed),
+        workflow_runner=_runner(),
         max_concurrent_workflow_tasks=serving.WORKFLOW_TASKS_AT_ONCE if turns else None,
         max_concurrent_activities=serving.ACTIVITIES_AT_ONCE,
         sticky_queue_schedule_to_start_timeout=serving.STICKY,
@@ -102,6 +101,14 @@ async def _worker(stack_name: str, queue: str, work: Work) -> Worker:
         default_heartbeat_throttle_interval=serving.HEARTBEAT_THROTTLE,
         graceful_shutdown_timeout=serving.DRAIN,
     )
+
+
+def _runner() -> WorkflowRunner:
+    """Perdure's own; where it is a sandbox, with this package passed through as Perdure passes its own."""
+    ours = runner()
+    if not isinstance(ours, SandboxedWorkflowRunner):
+        return ours
+    return SandboxedWorkflowRunner(restrictions=ours.restrictions.with_passthrough_modules("bench"))
 
 
 async def _run_graphs(graph: PlainGraph) -> None:

@@ -1,4 +1,4 @@
-"""One stack of real processes for all acceptance tests."""
+"""One running stack for all acceptance tests that do not need one of their own."""
 
 from collections.abc import Iterator
 
@@ -9,6 +9,6 @@ from tests.acceptance.running import RunningStack, running
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
-    """What `make up` starts, in a data folder of its own."""
+    """`python -m cli up` in a data folder of its own; `stack.read()` is run.json as it is now."""
     with running(tmp_path_factory.mktemp("acceptance") / "home") as started:
         yield started

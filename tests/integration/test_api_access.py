@@ -41,7 +41,7 @@ async def test_no_route_but_health_is_open_without_a_token(api: Api) -> None:
 
 @pytest.mark.parametrize(
     "given",
-    ["", "Bearer", "Bearer ", "Bearer nothing", "Basic dXNlcjpwYXNz", "bearer\tx", "Bearer " + "x" * 5_000, "Bearer é"],
+    ["", "Bearer", "Bearer nothing", "Basic dXNlcjpwYXNz", "bearer\tx", "Bearer " + "x" * 5_000, "Bearer é"],
 )
 async def test_a_wrong_token_is_401(given: str, api: Api) -> None:
     async with api.client(None) as client:

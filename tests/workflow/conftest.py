@@ -21,7 +21,7 @@ from perdure.targets import new_client
 from policy.admission import Caps, OnBusy
 from policy.decision import Decider, Decision
 from relay.deliver import Doorbell
-from serving import tools_of, worker_for
+from serving import tools_of, workers_for
 from store import content
 from store.database import Database
 from store.decisions import DecisionAsk, decide
@@ -170,5 +170,6 @@ async def engine(
         deps = Deps(db, LiveTokens(valkey), toolbox, Models(secret), Doorbell(temporal, db))
         queues = {routing.queue(kind): kind for kind in (Kind.APPROVALS, Kind.MEMORY, Kind.TOOLS, Kind.LLM, Kind.TURNS)}
         for queue, kind in queues.items():
-            await stack.enter_async_context(worker_for(deps, kind, queue))
+            for worker in workers_for(deps, kind, queue):
+                await stack.enter_async_context(worker)
         yield Engine(deps, temporal, routing, people)

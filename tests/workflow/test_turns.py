@@ -58,7 +58,7 @@ async def test_a_stop_ends_a_running_model_call_and_keeps_its_partial_text(engin
     await engine.until(started.turn_id, TurnStatus.RUNNING)
     await engine.stop(started.turn_id)
     row = await engine.until(started.turn_id, TurnStatus.STOPPED, TurnStatus.COMPLETED)
-    assert row["status"] == "stopped"
+    assert row["status"] == "stopped", (row["answer"], row["problem"], await engine.kinds(started.turn_id))
     assert len(row["answer"] or "") < 5 * 400
 
 

@@ -136,7 +136,7 @@ async def test_waiting_ends_when_its_time_is_over(api: ApiDouble, client: Either
 
 
 async def test_a_decision_names_the_digest_that_was_seen(api: ApiDouble, client: Either) -> None:
-    api.will(said({"approval_id": "a", "status": "edited", "version": 2}))
+    api.will(said({"id": "a", "status": "edited", "tool": "t", "version": 2}))
     decided = await client.call(lambda c: c.approvals.decide("a", "edit", "d1", args={"n": 1}, comment=""))
     assert decided.status == "edited"
     assert api.asked[0].body == {"decision": "edit", "digest": "d1", "args": {"n": 1}}

@@ -1,0 +1,283 @@
+"""Fixtures of the desk (tests/apps/desk): its agents in the module's database, its target, its model, its activities.
+
+`desk.activity(...)` runs a real activity as Temporal would, as any attempt of any run; no worker is needed for it.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import asyncpg
+import pytest
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.testing import ActivityEnvironment
+
+from activities.approvals import ApprovalActivities
+from activities.deps import Deps
+from activities.model import ModelActivities
+from activities.toolbox.shelf import Toolbox
+from activities.tools import ToolActivities
+from contracts.approvals import OpenAsk
+from contracts.ids import approval_id, effect_key, model_call_id
+from contracts.model import ModelAsk, ModelCall, ModelReply
+from contracts.people import GatedCall, RequestKind, RequestRef
+from contracts.tools import ToolAsk, ToolCall, ToolOutcome
+from contracts.turns import Kind, Limits, Routing, TurnAddress
+from local import DataParts
+from policy.admission import Caps, OnBusy
+from policy.decision import Decider, Decision
+from relay.deliver import Doorbell
+from store import content
+from store.database import Database, set_up
+from store.decisions import Decided, DecisionAsk, decide
+from store.ids import new_id
+from store.live import LiveTokens
+from store.outbox import Note
+from store.turns import NewTurn, Started, start
+from store.valkey import Valkey
+from tests.conftest import Person, Urls
+from tests.doubles.desk import World, desk_agents
+from tests.doubles.spoken import Line, SpokenModel, SpokenModels, script
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Desk:
+    """What a test of the desk needs."""
+
+    deps: Deps
+    world: World
+    model: SpokenModel
+    people: dict[str, Person]
+    routing: Routing
+
+    @property
+    def db(self) -> Database:
+        """The module's database."""
+        return self.deps.db
+
+    async def conversation(self, agent_id: str = "desk", by: str = "requester") -> str:
+        """A new conversation."""
+        conversation_id, person = new_id(), self.people[by]
+        async with self.db.transaction(person.tenant_id) as tx:
+            await tx.execute(
+                "INSERT INTO conversations (id, tenant_id, user_id, agent_id) VALUES ($1, $2, $3, $4)",
+                conversation_id,
+                person.tenant_id,
+                person.user_id,
+                agent_id,
+            )
+        return conversation_id
+
+    async def start(
+        self,
+        *lines: Line,
+        agent_id: str = "desk",
+        conversation_id: str | None = None,
+        on_busy: OnBusy = OnBusy.REJECT,
+        caps: Caps | None = None,
+        limits: Limits | None = None,
+        by: str = "requester",
+    ) -> tuple[TurnAddress, Started]:
+        """Start a turn whose model says these lines; its wake-up is not delivered."""
+        person = self.people[by]
+        conversation_id = conversation_id or await self.conversation(agent_id, by)
+        new = NewTurn(
+            person.tenant_id,
+            conversation_id,
+            person.user_id,
+            script(*lines),
+            on_busy=on_busy,
+            limits=limits,
+            routing=self.routing,
+        )
+        async with self.db.transaction(person.tenant_id) as tx:
+            started = await start(tx, new, await content.current(tx, agent_id), caps or Caps())
+        address = TurnAddress(tenant_id=person.tenant_id, conversation_id=conversation_id, turn_id=started.turn_id)
+        return address, started
+
+    async def version(self, agent_id: str = "desk") -> str:
+        """The agent's current version."""
+        async with self.db.transaction("local") as tx:
+            return (await content.current(tx, agent_id)).version
+
+    async def activity(
+        self, method: Callable[[Any], Awaitable[T]], given: Any, *, attempt: int = 1, run_id: str = "run-1"
+    ) -> T:
+        """Run an activity as the `attempt`-th attempt of a run."""
+        environment = ActivityEnvironment()
+        environment.info = replace(environment.info, attempt=attempt, workflow_run_id=run_id)
+        return await environment.run(method, given)
+
+    async def model_call(self, address: TurnAddress, step: int = 1, agent_id: str = "desk") -> ModelCall:
+        """The input of a model call."""
+        version = await self.version(agent_id)
+        async with self.db.transaction(address.tenant_id) as tx:
+            agent = await self.deps.shelf.at(tx, agent_id, version)
+        return ModelCall(
+            address=address,
+            call_id=model_call_id(step),
+            agent_id=agent_id,
+            agent_version=version,
+            ask=ModelAsk(messages=(), tools=tuple(card.name for card in agent.cards)),
+        )
+
+    async def plan(self, *calls: tuple[str, dict[str, Any]], agent_id: str = "desk", **given: Any) -> TurnAddress:
+        """A turn whose first model call has asked for these calls and is settled."""
+        address, _ = await self.start(Line("asking", calls), agent_id=agent_id, **given)
+        call = await self.model_call(address, 1, agent_id)
+        user = await self.value("SELECT message_id FROM turns WHERE id = $1", address.turn_id)
+        asked = call.ask.model_copy(update={"messages": ({"id": str(user), "role": "user"},)})
+        call = ModelCall.model_validate(call.model_copy(update={"ask": asked}).model_dump())
+        reply: ModelReply = await self.activity(ModelActivities(self.deps).complete, call)
+        assert reply.message is not None and len(reply.message.calls) == len(calls)
+        return address
+
+    async def tool_call(self, address: TurnAddress, call_id: str, agent_id: str = "desk") -> ToolCall:
+        """The input of a tool call."""
+        tool = await self.value(
+            "SELECT tool FROM tool_calls WHERE turn_id = $1 AND call_id = $2", address.turn_id, call_id
+        )
+        return ToolCall(
+            address=address,
+            agent_id=agent_id,
+            agent_version=await self.version(agent_id),
+            ask=ToolAsk(call_id=call_id, tool=tool),
+        )
+
+    async def run_tool(
+        self, address: TurnAddress, call_id: str = "t1.0", *, attempt: int = 1, run_id: str = "run-1"
+    ) -> ToolOutcome:
+        """Run a planned call as that attempt."""
+        call = await self.tool_call(address, call_id)
+        return await self.activity(ToolActivities(self.deps).run, call, attempt=attempt, run_id=run_id)
+
+    async def open(self, address: TurnAddress, *call_ids: str, agent_id: str = "desk") -> list[RequestRef]:
+        """Open approvals for planned calls."""
+        gated = [
+            GatedCall(
+                call_id=call_id,
+                tool=await self.value(
+                    "SELECT tool FROM tool_calls WHERE turn_id = $1 AND call_id = $2", address.turn_id, call_id
+                ),
+                rule="test",
+            )
+            for call_id in call_ids
+        ]
+        ask = OpenAsk(
+            address=address, agent_id=agent_id, agent_version=await self.version(agent_id), gated=tuple(gated)
+        )
+        opened = await self.activity(ApprovalActivities(self.deps).open, ask)
+        assert opened.problem is None
+        return list(opened.requests)
+
+    async def decide(
+        self, approval: str, decision: Decision = Decision.APPROVE, *, by: str = "reviewer", **given: Any
+    ) -> tuple[Decided, Note]:
+        """Decide as that person, on the digest that the record shows now."""
+        person = self.people[by]
+        async with self.db.transaction(person.tenant_id) as tx:
+            digest = await tx.fetchval("SELECT digest FROM approvals WHERE id = $1", approval)
+            ask = DecisionAsk.model_validate({"decision": decision, "digest": digest, **given})
+            return await decide(tx, approval, Decider(person.user_id, person.roles), person.name, ask)
+
+    async def approved(self, *calls: tuple[str, dict[str, Any]], **given: Any) -> TurnAddress:
+        """A turn whose planned calls are all approved."""
+        address = await self.plan(*calls, **given)
+        for request in await self.open(address, *(f"t1.{index}" for index in range(len(calls)))):
+            await self.decide(request.request_id)
+        return address
+
+    async def rows(self, sql: str, *args: object, tenant: str = "local") -> list[asyncpg.Record]:
+        """Rows as the program's role sees them."""
+        async with self.db.transaction(tenant) as tx:
+            found: list[asyncpg.Record] = await tx.fetch(sql, *args)
+        return found
+
+    async def value(self, sql: str, *args: object) -> Any:
+        """The first column of the first row."""
+        rows = await self.rows(sql, *args)
+        return rows[0][0] if rows else None
+
+    async def write(self, sql: str, *args: object) -> str:
+        """Change rows behind the program's back, for example to turn back a deadline."""
+        async with self.db.transaction("local") as tx:
+            return str(await tx.execute(sql, *args))
+
+    async def call_row(self, address: TurnAddress, call_id: str = "t1.0") -> asyncpg.Record:
+        """A call's row in the ledger."""
+        rows = await self.rows("SELECT * FROM tool_calls WHERE turn_id = $1 AND call_id = $2", address.turn_id, call_id)
+        return rows[0]
+
+    async def approval_row(self, address: TurnAddress, call_id: str = "t1.0") -> asyncpg.Record:
+        """A call's approval."""
+        rows = await self.rows("SELECT * FROM approvals WHERE id = $1", approval_id(address.turn_id, call_id))
+        return rows[0]
+
+    async def kinds(self, turn_id: str) -> list[str]:
+        """The kinds of a turn's durable events, in order."""
+        rows = await self.rows("SELECT kind FROM events WHERE turn_id = $1 ORDER BY seq", turn_id)
+        return [row["kind"] for row in rows]
+
+
+def effect_ref(address: TurnAddress, call_id: str = "t1.0", tool: str = "post") -> RequestRef:
+    """The request by which a person settles an effect."""
+    key = effect_key(address.turn_id, call_id)
+    return RequestRef(request_id=key, kind=RequestKind.EFFECT, call_id=call_id, tool=tool)
+
+
+async def publish_desk(owner_url: str) -> None:
+    """Put the desk's agents beside the shipped ones."""
+    owner = await asyncpg.connect(owner_url, server_settings={"search_path": "perdure"})
+    try:
+        await set_up(owner)
+        async with owner.transaction():
+            await owner.execute("SELECT set_config('perdure.tenant', '*', true)")
+            await content.publish(owner, [*await content.listed(owner), *desk_agents()[0]])
+    finally:
+        await owner.close()
+
+
+@pytest.fixture(scope="session")
+async def temporal(parts: DataParts) -> Client:
+    """A client of the real server."""
+    assert parts.temporal is not None
+    return await Client.connect(
+        parts.temporal.address, namespace=parts.temporal.namespace, data_converter=pydantic_data_converter
+    )
+
+
+@pytest.fixture(scope="module")
+async def desk(
+    parts: DataParts, urls: Urls, db: Database, people: dict[str, Person], temporal: Client
+) -> AsyncIterator[Desk]:
+    """The desk on the module's database, on queues of the module's own that nobody serves yet."""
+    assert parts.redis_url is not None
+    await publish_desk(urls.owner)
+    world, model = World(), SpokenModel()
+    own = new_id()[-8:]
+    routing = Routing(**{kind.value: f"{Routing().queue(kind)}-{own}" for kind in Kind})
+    async with AsyncExitStack() as stack:
+        valkey = Valkey.connect(parts.redis_url)
+        stack.push_async_callback(valkey.close)
+        http = await stack.enter_async_context(world.client())
+        toolbox = Toolbox(desk_agents()[1], lambda name: None, http)
+        deps = Deps(db, LiveTokens(valkey), toolbox, SpokenModels(model), Doorbell(temporal, db))
+        yield Desk(deps, world, model, people, routing)
+
+
+async def gathered(*work: Awaitable[T]) -> list[T | BaseException]:
+    """Everything at once; failures as values."""
+    return await asyncio.gather(*work, return_exceptions=True)
+
+
+async def until(holds: Callable[[], bool], *, seconds: float = 10.0) -> None:
+    """Wait until something holds that nobody announces."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not holds():
+        assert asyncio.get_running_loop().time() < deadline, "it never came to hold"
+        await asyncio.sleep(0.01)

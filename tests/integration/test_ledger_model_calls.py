@@ -1,0 +1,218 @@
+"""`model.complete` on the real ledger: whoever asks, however often, a settled call is paid once."""
+
+import asyncio
+
+import pytest
+from temporalio.exceptions import ApplicationError
+
+from activities.memory import MemoryActivities
+from activities.model import ModelActivities
+from contracts.events import PendingEvent
+from contracts.memory import LoadAsk
+from contracts.model import ModelCall, ModelReply
+from contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from policy.retries import PROVIDER_ERRORS
+from store.finish import finish
+from store.turns import request_stop
+from tests.desk import Desk, gathered, until
+from tests.doubles.fake_turn import NOW
+from tests.doubles.spoken import Line
+
+
+async def ask(desk: Desk, call: ModelCall, attempt: int = 1, run_id: str = "run-1") -> ModelReply:
+    """One attempt of a model call."""
+    return await desk.activity(ModelActivities(desk.deps).complete, call, attempt=attempt, run_id=run_id)
+
+
+def requests(desk: Desk, call: ModelCall) -> int:
+    """How often the provider was asked."""
+    return desk.model.requests[f"{call.address.turn_id}.{call.call_id}"]
+
+
+async def until_asked(desk: Desk, call: ModelCall, times: int) -> None:
+    """Wait until the provider has been asked so often."""
+    await until(lambda: requests(desk, call) == times)
+
+
+async def begun(desk: Desk, *lines: Line) -> ModelCall:
+    """The first model call of a new turn."""
+    address, _ = await desk.start(*lines)
+    call = await desk.model_call(address)
+    user = await desk.value("SELECT message_id FROM turns WHERE id = $1", address.turn_id)
+    asked = call.ask.model_dump() | {"messages": [{"id": str(user), "role": "user"}]}
+    return ModelCall.model_validate(call.model_dump() | {"ask": asked})
+
+
+async def test_a_settled_call_answers_every_later_attempt_and_is_never_paid_again(desk: Desk) -> None:
+    call = await begun(desk, Line("hello there", tokens=30))
+    first = await ask(desk, call)
+    assert first.message is not None and first.problem is None
+    again = await gathered(*(ask(desk, call, attempt, run) for attempt in range(1, 5) for run in ("run-1", "run-2")))
+    assert again == [first] * 8
+    assert requests(desk, call) == 1
+    turn = (await desk.rows("SELECT * FROM turns WHERE id = $1", call.address.turn_id))[0]
+    assert (turn["input_tokens"], turn["output_tokens"], turn["cost_microusd"]) == (29, 1, 10)
+    assert await desk.kinds(call.address.turn_id) == [
+        "ready",
+        "generation.start",
+        "ttft",
+        "token.usage",
+        "generation.complete",
+    ]
+
+
+async def test_many_attempts_at_once_settle_once_and_the_others_step_aside(desk: Desk) -> None:
+    call = await begun(desk, Line("hello", [("look", {}), ("pay", {})], seconds=0.05))
+    answers = await gathered(*(ask(desk, call, attempt) for attempt in range(1, 9)))
+    settled = [answer for answer in answers if isinstance(answer, ModelReply) and answer.problem is None]
+    lost = [answer for answer in answers if isinstance(answer, ModelReply) and answer.problem is not None]
+    assert len(settled) + len(lost) == 8, answers
+    assert len({answer.message.id for answer in settled if answer.message}) == 1
+    assert {answer.problem.code for answer in lost if answer.problem} <= {"stale_attempt"}
+    assert requests(desk, call) <= 8
+    said = await desk.rows("SELECT id FROM messages WHERE turn_id = $1 AND role = 'assistant'", call.address.turn_id)
+    assert len(said) == 1
+    planned = await desk.rows("SELECT call_id FROM tool_calls WHERE turn_id = $1 ORDER BY 1", call.address.turn_id)
+    assert [row["call_id"] for row in planned] == ["t1.0", "t1.1"]
+    usage = await desk.value("SELECT output_tokens FROM turns WHERE id = $1", call.address.turn_id)
+    assert usage == 1, "usage is counted once"
+
+
+async def test_an_attempt_that_lost_its_epoch_may_not_settle(desk: Desk) -> None:
+    call = await begun(desk, Line("slow", seconds=0.5))
+    zombie = asyncio.create_task(ask(desk, call, 1))
+    await until_asked(desk, call, 1)
+    await desk.write("UPDATE model_calls SET epoch = epoch + 1, attempt = 2 WHERE turn_id = $1", call.address.turn_id)
+    lost = await zombie
+    assert lost.problem is not None and lost.problem.code == "stale_attempt"
+    assert await desk.value("SELECT count(*) FROM messages WHERE turn_id = $1", call.address.turn_id) == 1
+    assert await desk.value("SELECT output_tokens FROM turns WHERE id = $1", call.address.turn_id) == 0
+    late = await ask(desk, call, 1)
+    assert late.problem is not None and late.problem.code == "stale_attempt", "an older attempt may not even begin"
+
+
+async def test_a_new_run_of_the_turn_takes_a_call_over(desk: Desk) -> None:
+    call = await begun(desk, Line("hello"))
+    await desk.write("UPDATE turns SET attempts = 0 WHERE id = $1", call.address.turn_id)
+    async with desk.db.transaction("local") as tx:
+        await tx.execute(
+            "INSERT INTO model_calls (tenant_id, turn_id, call_id, epoch, run_id, attempt, model) "
+            "VALUES ('local', $1, 'm1', 3, 'run-0', 9, 'spoken')",
+            call.address.turn_id,
+        )
+    assert (await ask(desk, call, 1, "run-1")).problem is None
+    assert await desk.value("SELECT epoch FROM model_calls WHERE turn_id = $1", call.address.turn_id) == 4
+
+
+@pytest.mark.parametrize("how", ["stop", "finish"])
+async def test_nothing_is_claimed_after_a_stop_or_a_finish(desk: Desk, how: str) -> None:
+    call = await begun(desk, Line("hello"))
+    await end(desk, call.address, how)
+    refused = await ask(desk, call)
+    assert refused.problem is not None
+    assert refused.problem.code == {"stop": "stopped", "finish": "turn_ended"}[how]
+    assert requests(desk, call) == 0
+
+
+@pytest.mark.parametrize("how", ["stop", "finish"])
+async def test_a_settled_reply_is_given_to_an_ended_turn_too(desk: Desk, how: str) -> None:
+    call = await begun(desk, Line("hello"))
+    reply = await ask(desk, call)
+    await end(desk, call.address, how)
+    assert await ask(desk, call, 2) == reply
+
+
+async def end(desk: Desk, address: TurnAddress, how: str) -> None:
+    """Stop or finish a turn."""
+    async with desk.db.transaction("local") as tx:
+        if how == "stop":
+            await request_stop(tx, address.turn_id, desk.people["requester"].user_id)
+        else:
+            await finish(tx, FinishAsk(address=address, status=TurnStatus.COMPLETED))
+
+
+async def test_provider_errors_are_tried_again_with_the_wait_that_was_asked_for(desk: Desk) -> None:
+    call = await begun(desk, Line("hello", fails=2))
+    for attempt in (1, 2):
+        with pytest.raises(ApplicationError) as raised:
+            await ask(desk, call, attempt)
+        assert raised.value.type == "model_unavailable"
+        assert not raised.value.non_retryable
+        assert raised.value.next_retry_delay is not None
+    reply = await ask(desk, call, 3)
+    assert reply.message is not None and reply.message.text == "hello"
+    assert requests(desk, call) == 3
+    assert (await desk.kinds(call.address.turn_id)).count("transient_error") == 2
+
+
+async def test_provider_errors_end_the_call_as_data_when_they_are_too_many(desk: Desk) -> None:
+    call = await begun(desk, Line("half an", fails=99))
+    for attempt in range(1, PROVIDER_ERRORS):
+        with pytest.raises(ApplicationError):
+            await ask(desk, call, attempt)
+    reply = await ask(desk, call, PROVIDER_ERRORS)
+    assert reply.problem is not None and reply.problem.code == "model_unavailable"
+    assert reply.partial and reply.message is not None and reply.message.text == "half an"
+    assert requests(desk, call) == PROVIDER_ERRORS
+    assert await ask(desk, call, PROVIDER_ERRORS + 1) == reply
+    assert requests(desk, call) == PROVIDER_ERRORS
+
+
+async def test_the_death_of_workers_spends_none_of_the_providers_errors(desk: Desk) -> None:
+    call = await begun(desk, Line("hello", seconds=30))
+    for attempt in range(1, 7):
+        dying = asyncio.create_task(ask(desk, call, attempt))
+        await until_asked(desk, call, attempt)
+        dying.cancel()
+        await gathered(dying)
+    assert await desk.value("SELECT errors FROM model_calls WHERE turn_id = $1", call.address.turn_id) == 0
+    assert await desk.value("SELECT epoch FROM model_calls WHERE turn_id = $1", call.address.turn_id) == 6
+
+
+PENDING = tuple(PendingEvent(kind="node_start", at=NOW, number=n, data={"node": f"n{n}"}) for n in (1, 2))
+
+
+async def test_events_that_wait_are_written_once_however_often_the_call_is_claimed(desk: Desk) -> None:
+    call = await begun(desk, Line("hello", fails=1))
+    call = call.model_copy(update={"events": PENDING})
+    with pytest.raises(ApplicationError):
+        await ask(desk, call, 1)
+    await ask(desk, call, 2)
+    await ask(desk, call, 3, "run-2")
+    assert await nodes(desk, call.address) == ["n1", "n2"]
+
+
+async def test_loading_again_writes_the_waiting_events_once(desk: Desk) -> None:
+    address, _ = await desk.start(Line("hello"))
+    given = LoadAsk(address=address, agent_id="desk", agent_version=await desk.version(), events=PENDING)
+    first = await desk.activity(MemoryActivities(desk.deps).load, given)
+    assert first == await desk.activity(MemoryActivities(desk.deps).load, given, attempt=2)
+    assert await nodes(desk, address) == ["n1", "n2"]
+
+
+async def nodes(desk: Desk, address: TurnAddress) -> list[str]:
+    """The nodes whose start is in the log."""
+    rows = await desk.rows(
+        "SELECT data->>'node' AS node FROM events WHERE turn_id = $1 AND kind = 'node_start' ORDER BY seq",
+        address.turn_id,
+    )
+    return [row["node"] for row in rows]
+
+
+async def test_the_input_of_a_call_stays_small_however_long_the_conversation_is(desk: Desk) -> None:
+    conversation_id = await desk.conversation()
+    for _ in range(3):
+        address, _ = await desk.start(Line("word " * 2_000), conversation_id=conversation_id)
+        call = await desk.model_call(address)
+        user = await desk.value("SELECT message_id FROM turns WHERE id = $1", address.turn_id)
+        asked = call.ask.model_dump() | {"messages": [{"id": str(user), "role": "user"}]}
+        call = ModelCall.model_validate(call.model_dump() | {"ask": asked})
+        assert len(call.model_dump_json()) < 4_096
+        await ask(desk, call)
+        async with desk.db.transaction("local") as tx:
+            reply = await tx.fetchval("SELECT reply FROM model_calls WHERE turn_id = $1", address.turn_id)
+            transcript = (reply["message"]["id"],)
+            await finish(tx, FinishAsk(address=address, status=TurnStatus.COMPLETED, transcript=transcript))
+    sent = desk.model.seen[-1].messages
+    assert [message["role"] for message in sent] == ["system", "user", "assistant", "user", "assistant", "user"]
+    assert len(str(sent[2]["content"])) > 9_000, "bodies come from Postgres, whole"

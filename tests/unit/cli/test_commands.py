@@ -1,0 +1,157 @@
+"""The other commands: what they ask for, what they show."""
+
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.cli.conftest import Perdure
+from tests.unit.perdure.api_double import ApiDouble, event, said, streamed
+
+TURN: dict[str, Any] = {
+    "turn_id": "t-1",
+    "conversation_id": "c-1",
+    "status": "completed",
+    "agent": "refunds",
+    "topology": "skill_pipeline",
+    "answer": "All \x1bdone.",
+    "nodes": ["a", "b"],
+    "usage": {"input_tokens": 3, "output_tokens": 4, "tokens_used": 7, "cost_usd": 0.5},
+}
+STREAM = streamed(
+    event("ready", "1.0.0-0"),
+    event("token", "1.e.1-0", call_id="m1", text="Hel"),
+    event("reset", "1.x.0-0", call_id="m1"),
+    event("token", "1.e.2-0", call_id="m1", text="Hello"),
+    event("tool.awaiting_approval", "2.e.2-0", tool="refund", approval_id="a-1"),
+    event("done", "3.e.2-0", status="completed", tokens_used=7, cost_usd=0, duration_ms=10),
+    event("workflow_complete", status="completed"),
+)
+CONVERSATION = said({"id": "c-1", "agent": "refunds"}, 201)
+STARTED = said({"turn_id": "t-1", "conversation_id": "c-1", "status": "accepted"}, 202)
+PENDING = said({"id": "a-1", "status": "pending", "tool": "refund", "args": {"order": "1042"}})
+
+
+def test_one_message_streams_its_answer_and_names_the_approve_command(perdure: Perdure, stack: ApiDouble) -> None:
+    stack.will(CONVERSATION, STARTED, STREAM, PENDING, said(TURN))
+    ended = perdure("chat", "refunds", "-m", "hi")
+    assert ended.code == 0
+    lines = ended.out.splitlines()
+    assert lines[:3] == ["Hel", "[the text above is void: it is written again below]", "Hello"]
+    assert any("refund waits for an approval" in line for line in lines)
+    assert any('"order": "1042"' in line for line in lines)
+    assert any("approvals approve a-1" in line for line in lines)
+    assert stack.asked[1].body == {"message": "hi"}
+
+
+def test_a_chat_goes_on_where_it_was(perdure: Perdure, stack: ApiDouble) -> None:
+    stack.will(STARTED, streamed(event("workflow_complete", status="failed")), said({**TURN, "status": "failed"}))
+    assert perdure("chat", "refunds", "--conversation", "c-9", "-m", "hi").code == 1
+    assert stack.asked[0].path == "/v1/conversations/c-9/turns"
+
+
+def test_a_chat_in_json_is_every_event_and_then_the_turn(perdure: Perdure, stack: ApiDouble) -> None:
+    stack.will(CONVERSATION, STARTED, STREAM, said(TURN))
+    lines = [json.loads(line) for line in perdure("chat", "refunds", "-m", "hi", "--json").out.splitlines()]
+    assert [line["event"] for line in lines[:-1]][-2:] == ["done", "workflow_complete"]
+    assert lines[-1]["answer"] == TURN["answer"]
+
+
+def test_a_conversation_is_held_line_by_line_until_the_input_ends(
+    perdure: Perdure, stack: ApiDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = iter(["hi", "  ", "again"])
+    monkeypatch.setattr("builtins.input", lambda _="": next(lines, None) or _end())
+    end = streamed(event("workflow_complete", status="completed"))
+    busy = said({"error": {"code": "conversation_busy", "message": "wait", "details": {}}}, 409)
+    stack.will(CONVERSATION, STARTED, end, said(TURN), busy)
+    ended = perdure("chat", "refunds")
+    assert ended.code == 0
+    assert [asked.body["message"] for asked in stack.asked if asked.path.endswith("/turns")] == ["hi", "again"]
+    assert "wait (conversation_busy)" in ended.out and "chat refunds --conversation c-1" in ended.out
+
+
+def _end() -> str:
+    raise EOFError
+
+
+def test_turns_are_listed_shown_watched_and_stopped(perdure: Perdure, stack: ApiDouble) -> None:
+    waiting = {**TURN, "status": "awaiting_approval", "waiting_for": {"kind": "approval", "ids": ["a-1"]}}
+    page = {"items": [TURN, waiting], "next": "more"}
+    stack.will(said(page), said(waiting), STREAM, PENDING, said(TURN), said({"turn_id": "t-1"}, 202))
+    listed = perdure("turns", "list", "--status", "running")
+    assert "t-1" in listed.out and "a-1" in listed.out and "--cursor more" in listed.out
+    assert stack.asked[0].query["status"] == ["running"]
+    shown = perdure("turns", "show", "t-1")
+    assert "a → b" in shown.out and "approvals approve a-1" in shown.out and "All \\u001bdone." in shown.out
+    assert "Hello" in perdure("turns", "watch", "t-1").out
+    assert perdure("turns", "stop", "t-1").code == 0
+    assert (stack.asked[-1].method, stack.asked[-1].path) == ("POST", "/v1/turns/t-1/stop")
+
+
+def test_effects_show_their_arguments_and_are_settled(perdure: Perdure, stack: ApiDouble) -> None:
+    effect = {"key": "pdk_1", "tool": "send_note", "state": "outcome_unknown", "args": {"order": "1"}}
+    settled = said({"key": "pdk_1", "outcome": "happened", "settled_by": "reviewer"})
+    stack.will(said({"items": [effect], "next": None}), settled)
+    listed = perdure("effects", "list").out
+    assert '"order": "1"' in listed and "effects settle pdk_1" in listed
+    assert perdure("effects", "settle", "pdk_1", "happened", "--comment", "seen").code == 0
+    assert stack.asked[1].body == {"outcome": "happened", "comment": "seen"}
+    assert perdure("effects", "settle", "pdk_1", "maybe", "--comment", "x").code == 2
+
+
+def test_topologies_come_as_manifest_and_as_drawing(perdure: Perdure, stack: ApiDouble) -> None:
+    drawing = said({}).__class__(200, b"flowchart TD\n", {"Content-Type": "text/plain"})
+    stack.will(said({"name": "p", "nodes": []}), drawing, drawing)
+    assert perdure("topologies", "show", "p").json == {"name": "p", "nodes": []}
+    assert perdure("topologies", "show", "p", "--mermaid").out == "flowchart TD\n"
+    assert perdure("topologies", "show", "p", "--mermaid", "--json").json["mermaid"] == "flowchart TD\n"
+
+
+def test_a_new_user_gets_a_token_that_is_shown_once(perdure: Perdure, stack: ApiDouble) -> None:
+    user = {"name": "bob", "roles": ["reviewer"]}
+    stack.will(said(user, 201), said({"name": "bob", "token": "perdure_bob_x"}, 201), said(user), said(user))
+    assert "perdure_bob_x" in perdure("users", "add", "bob", "--role", "reviewer").out
+    assert [asked.path for asked in stack.asked] == ["/v1/users", "/v1/users/bob/tokens"]
+    assert "idempotency-key" not in stack.asked[1].headers
+    perdure("users", "role", "bob", "requester", "reviewer")
+    assert stack.asked[2].body == {"roles": ["requester", "reviewer"]}
+
+
+def test_init_writes_an_app_and_refuses_a_folder_with_files(perdure: Perdure, tmp_path: Path) -> None:
+    folder = tmp_path / "app"
+    ended = perdure("init", str(folder))
+    assert ended.code == 0 and (folder / "README.md").is_file()
+    assert "up --app" in ended.out
+    assert perdure("init", str(folder)).code == 2
+
+
+def test_status_asks_every_part_and_hides_every_credential(perdure: Perdure, home: Path) -> None:
+    with socket.socket() as server, socket.socket() as dead:
+        for each in (server, dead):
+            each.bind(("127.0.0.1", 0))
+        server.listen()
+        live = f"127.0.0.1:{server.getsockname()[1]}"
+        run = {
+            "temporal": live,
+            "postgres": f"postgresql://perdure_app:hunter2@{live}/perdure",
+            "redis": f"redis://:hunter2@127.0.0.1:{dead.getsockname()[1]}/0",
+            "pids": {"postgres": 7, "worker-llm": os.getpid(), "worker-relay": os.getpid()},
+            "ready": ["worker-llm"],
+            "tokens": {"requester": "hunter2"},
+        }
+        (home / "run.json").write_text(json.dumps(run))
+        ended, as_json = perdure("status"), perdure("status", "--json")
+    assert (ended.code, as_json.code) == (1, 1)
+    assert "hunter2" not in ended.out + as_json.out
+    states = {part["name"]: part["state"] for part in as_json.json["parts"]}
+    assert states == {
+        "temporal": "answers",
+        "postgres": "answers",
+        "redis": "silent",
+        "worker-llm": "runs",
+        "worker-relay": "not ready",
+    }

@@ -1,0 +1,77 @@
+"""Which Perdure, and as whom: a local token goes to the local stack and nowhere else."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import Perdure
+from tests.unit.perdure.api_double import ApiDouble, said
+
+EMPTY = said({"items": [], "next": None})
+
+
+@pytest.mark.parametrize(
+    ("words", "token"),
+    [
+        (("turns", "list"), "t-requester"),
+        (("approvals", "list"), "t-reviewer"),
+        (("effects", "list"), "t-reviewer"),
+        (("users", "list"), "t-admin"),
+        (("turns", "list", "--as", "reviewer"), "t-reviewer"),
+    ],
+)
+def test_each_command_uses_the_local_user_it_is_made_for(
+    perdure: Perdure, stack: ApiDouble, words: tuple[str, ...], token: str
+) -> None:
+    stack.will(EMPTY)
+    assert perdure(*words).code == 0
+    assert stack.asked[0].headers["authorization"] == f"Bearer {token}"
+
+
+def test_a_token_of_ones_own_comes_before_the_local_ones(
+    perdure: Perdure, stack: ApiDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERDURE_TOKEN", "mine")
+    stack.will(EMPTY, EMPTY)
+    perdure("turns", "list")
+    perdure("turns", "list", "--as", "admin")
+    assert [asked.headers["authorization"] for asked in stack.asked] == ["Bearer mine", "Bearer t-admin"]
+
+
+def test_a_local_token_is_never_sent_to_another_address(
+    perdure: Perdure, home: Path, api: ApiDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "run.json").write_text(json.dumps({"api": "http://127.0.0.1:1", "tokens": {"requester": "secret"}}))
+    monkeypatch.setenv("PERDURE_URL", api.url)
+    without = perdure("turns", "list")
+    named = perdure("turns", "list", "--as", "requester")
+    assert (without.code, named.code) == (2, 2)
+    assert "PERDURE_TOKEN" in without.err and "PERDURE_TOKEN" in named.err
+    assert api.asked == []
+
+
+def test_the_address_may_be_given_without_any_local_stack(
+    perdure: Perdure, api: ApiDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERDURE_URL", api.url + "/")
+    monkeypatch.setenv("PERDURE_TOKEN", "mine")
+    api.will(EMPTY)
+    assert perdure("turns", "list").code == 0
+
+
+@pytest.mark.parametrize("words", [("turns", "list"), ("status",), ("chat", "general", "-m", "hi")])
+def test_where_nothing_runs_the_next_step_is_named(perdure: Perdure, words: tuple[str, ...]) -> None:
+    ended = perdure(*words)
+    assert (ended.code, ended.err) == (1, "nothing runs here; start it with `make up`\n")
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null"])
+def test_a_broken_run_file_is_as_good_as_none(perdure: Perdure, home: Path, content: str) -> None:
+    (home / "run.json").write_text(content)
+    assert "make up" in perdure("turns", "list").err
+
+
+def test_an_unknown_local_user_is_a_usage_error(perdure: Perdure, stack: ApiDouble) -> None:
+    ended = perdure("turns", "list", "--as", "mallory")
+    assert ended.code == 2 and "admin, requester, reviewer" in ended.err
