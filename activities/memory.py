@@ -11,7 +11,7 @@ from contracts.memory import LoadAsk, TurnContext
 from contracts.turns import Limits
 from policy.prompt import memory_message
 from store import turn_context
-from store.journal import NewEvent, of_pending, write
+from store.journal import NewEvent, write
 
 MIRRORED = ("recent_entity_context",)
 """Working-memory fields that live in state too (S0-16)."""
@@ -34,13 +34,13 @@ class MemoryActivities:
             loaded = await turn_context.load(tx, ask)
             if loaded is None:
                 return TurnContext(problem=Problem(code="stopped", message="the turn was stopped or has ended"))
-            events = of_pending(ask.events)
+            events: list[NewEvent] = []
             if loaded.memory_text is None:
                 text = memory_message(loaded.working)
                 if text:
                     await turn_context.keep_memory_text(tx, ask.address.turn_id, text)
                     events.append(NewEvent(MEMORY_CONTEXT_LOADED, {"fields": [*sorted(loaded.working)]}))
-            await write(tx, ask.address, events)
+            await write(tx, ask.address, events, pending=ask.events)
         return TurnContext(
             plan=_plan(agent, Limits.model_validate(loaded.limits)),
             user_message=loaded.user_message,
@@ -51,6 +51,7 @@ class MemoryActivities:
             injected_fields=len(loaded.working),
             pending=loaded.pending,
             pending_round=loaded.pending_round,
+            events_written=max(loaded.events_through, *(event.number for event in ask.events), 0),
         )
 
 

@@ -30,7 +30,7 @@ from policy.ledger import (
 from policy.retries import TOOL_ERRORS
 from store import tool_calls, working_memory
 from store.database import Connection
-from store.journal import NewEvent, of_pending
+from store.journal import NewEvent, write
 
 _REFUSED = {
     Claim.STOPPED: Problem(code="stopped", message="the turn was stopped"),
@@ -92,6 +92,8 @@ class ToolActivities:
         tool = self._deps.toolbox.find(call.agent_id, call.ask.tool)
         void = _why_void(locked, card, tool)
         verdict = claim_tool(locked.gate, locked.row, attempt, allowed=void is None, now=locked.now)
+        if verdict not in (Claim.ACT, Claim.STALE, Claim.ENDED) and call.events:
+            await write(tx, call.address, [], pending=call.events)
         if verdict is Claim.REPLAY:
             return ToolOutcome.model_validate(locked.outcome)
         if verdict is Claim.UNKNOWN:
@@ -105,10 +107,8 @@ class ToolActivities:
         if verdict is not Claim.ACT:
             return _problem(call, _REFUSED[verdict])
         deadline = reservation_deadline(locked.now, card.timeout_seconds)
-        first = locked.row.held is None
-        events = of_pending(call.events) if first else []
-        events.append(NewEvent(TOOL_EXECUTING, {"tool": card.name, "attempt": attempt.number}, call.ask.call_id))
-        epoch = await tool_calls.reserve(tx, call, locked, attempt, deadline, events)
+        event = NewEvent(TOOL_EXECUTING, {"tool": card.name, "attempt": attempt.number}, call.ask.call_id)
+        epoch = await tool_calls.reserve(tx, call, locked, attempt, deadline, event)
         args = locked.approval.args if locked.approval else locked.args
         return _Held(tool, locked, args, epoch, attempt)
 
@@ -123,22 +123,20 @@ class ToolActivities:
         return outcome
 
     async def _act_locally(self, tx: Connection, call: ToolCall, held: _Held) -> ToolOutcome:
-        savepoint = tx.transaction()
-        await savepoint.start()
+        await tx.execute("SAVEPOINT before_tool")  # asyncpg's own know nothing of a transaction that SQL began
         try:
             result = await asyncio.wait_for(
                 held.tool.run(held.args, self._context(call, held, tx)), held.card.timeout_seconds
             )
         except (ToolRefused, ToolUnavailable, TimeoutError) as error:
-            await savepoint.rollback()
+            await tx.execute("ROLLBACK TO SAVEPOINT before_tool")
             return await self._settle_in(tx, call, held, error_answer(call, _told(error)))
         except Exception as error:
-            await savepoint.rollback()
+            await tx.execute("ROLLBACK TO SAVEPOINT before_tool")
             activity.logger.exception("a local tool raised", extra={"tool": held.card.name})
             return await self._settle_in(
                 tx, call, held, error_answer(call, f"the tool failed ({type(error).__name__})")
             )
-        await savepoint.commit()
         await working_memory.merge(tx, call.address, dict(result.working))
         return await self._settle_in(tx, call, held, settled_answer(call, held.locked.approval, result))
 

@@ -28,6 +28,8 @@ def create_app(settings: Settings) -> FastAPI:
         version="1",
         description="AI agent turns that survive. Every POST takes an Idempotency-Key.",
         lifespan=lifespan,
+        responses=errors.DOCUMENTED,
+        redirect_slashes=False,
     )
     errors.install(app)
     app.add_middleware(Intake, most_bytes=settings.body_bytes)

@@ -1,11 +1,14 @@
 """Every error in one form: {"error": {code, message, details, request_id}}. Bad input is 4xx, an outage 503."""
 
+from typing import Any
+
 import asyncpg
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from temporalio.service import RPCError
 
@@ -20,6 +23,36 @@ RETRY_AFTER_SECONDS = 2
 def error_body(code: str, message: str, details: object, request_id: str) -> dict[str, object]:
     """The one error form."""
     return {"error": {"code": code, "message": message, "details": details, "request_id": request_id}}
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong."""
+
+    code: str
+    message: str
+    details: dict[str, Any]
+    request_id: str
+
+
+class ErrorAnswer(BaseModel):
+    """The one error form."""
+
+    error: ErrorDetail
+
+
+DOCUMENTED: dict[int | str, dict[str, Any]] = {
+    400: {"model": ErrorAnswer, "description": "the request cannot be read"},
+    401: {"model": ErrorAnswer, "description": "no token, or an unknown one"},
+    403: {"model": ErrorAnswer, "description": "the token's owner may not do this"},
+    404: {"model": ErrorAnswer, "description": "there is no such thing, or not for this token's owner"},
+    409: {"model": ErrorAnswer, "description": "it does not fit the state of things; details say why"},
+    410: {"model": ErrorAnswer, "description": "too late"},
+    413: {"model": ErrorAnswer, "description": "the body is too large"},
+    422: {"model": ErrorAnswer, "description": "the request does not fit the form; details say where"},
+    429: {"model": ErrorAnswer, "description": "too much is open; Retry-After says when to come back"},
+    503: {"model": ErrorAnswer, "description": "a part is not available; Retry-After says when to come back"},
+}
+"""What any route may answer beside what it is for."""
 
 
 def respond(
@@ -66,6 +99,12 @@ def install(app: FastAPI) -> None:
         code = _CODES.get(error.status_code, "bad_request")
         headers = dict(error.headers) if error.headers else None
         return respond(request, error.status_code, code, str(error.detail), None, headers)
+
+    @app.exception_handler(Exception)
+    async def unforeseen(request: Request, error: Exception) -> JSONResponse:
+        # Starlette raises it again after this answer, so that the server logs its traceback.
+        _log.error("unforeseen_error", error=type(error).__name__, path=request.url.path)
+        return respond(request, 500, "internal", "this should not happen; the log has it under the request id")
 
     async def outage(request: Request, error: Exception) -> JSONResponse:
         _log.warning("part_unavailable", error=type(error).__name__, path=request.url.path)

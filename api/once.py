@@ -1,6 +1,8 @@
 """A POST with an Idempotency-Key is done once: same key and body, same answer, in the transaction of the work."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Annotated
 
 from fastapi import Header
@@ -15,6 +17,7 @@ from store import idempotency
 from store.database import Connection
 from store.outbox import Note
 
+DELIVERY_SECONDS = 2.0
 Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=255)]
 Work = Callable[[Connection], Awaitable[tuple[int, dict[str, object], Note | None]]]
 """In a transaction: (status, answer, wake-up to deliver after the commit)."""
@@ -38,5 +41,8 @@ async def once(
         if key is not None:
             await idempotency.keep(tx, who.user_id, route, key, status, encoded)
     if note is not None:
-        await services.doorbell.deliver_soon(note)
+        # The work is durable. Temporal's client would try for ten seconds; after two the relay may as well.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DELIVERY_SECONDS):
+                await services.doorbell.deliver_soon(note)
     return JSONResponse(encoded, status)

@@ -15,6 +15,9 @@ from store.live import LiveTokens
 from store.valkey import Valkey
 from store.wakes import Wakes
 
+DATABASE_SECONDS = 5.0
+"""A caller of the API is told within a few of these that Postgres is away."""
+
 
 @dataclass(frozen=True, slots=True)
 class Services:
@@ -38,7 +41,10 @@ async def opened(settings: Settings) -> AsyncIterator[Services]:
     Raises: SystemExit where a variable is missing; the clients' own errors where a part does not answer.
     """
     db = await Database.connect(
-        needed(settings.database_url, "DATABASE_URL"), most=settings.pool_size, application="perdure-api"
+        needed(settings.database_url, "DATABASE_URL"),
+        most=settings.pool_size,
+        application="perdure-api",
+        wait_seconds=DATABASE_SECONDS,
     )
     valkey = Valkey.connect(needed(settings.redis_url, "REDIS_URL"))
     wakes = Wakes(db, valkey)

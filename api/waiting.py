@@ -23,6 +23,6 @@ async def until_rest(services: Services, who: Principal, turn_id: str, seconds: 
             async with services.db.transaction(who.tenant_id) as tx:
                 turn = await turn_views.get(tx, turn_id, who.scope)
             left = deadline - time.monotonic()
-            if turn["status"] in RESTING or left <= 0:
+            if turn["status"] in RESTING or left <= 0 or services.wakes.closing:
                 return turn
             await bell.wait(min(left, LOOK_SECONDS))

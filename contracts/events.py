@@ -44,3 +44,5 @@ class PendingEvent(Tolerant):
     at: datetime
     call_id: str | None = None
     data: dict[str, JsonValue] = {}
+    number: int = 0
+    """Its place among the events of its turn's nodes: an event is written once, however often it is handed over."""

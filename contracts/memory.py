@@ -37,4 +37,6 @@ class TurnContext(Tolerant):
     """Requests of this turn that were opened before: a cold resume finds its gate here (S0-27)."""
     pending_round: MessageRef | None = None
     """The assistant message whose calls those requests gate."""
+    events_written: int = 0
+    """The number of the last event that the turn's nodes have left behind; a turn started again goes on from there."""
     problem: Problem | None = None

@@ -125,6 +125,8 @@ class Carried(Tolerant):
     step: int = 0
     events: tuple[PendingEvent, ...] = ()
     """Written by the next activity's claim."""
+    events_made: int = 0
+    """How many events the nodes have made so far."""
 
 
 class TurnInput(Tolerant):

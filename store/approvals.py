@@ -17,7 +17,7 @@ from policy.gate import round_is_decided
 from policy.text import preview
 from store import audit
 from store.database import Connection
-from store.journal import NewEvent, of_pending, write
+from store.journal import NewEvent, write
 
 _PROMPT_CHARACTERS = 2_000
 """How much of the user's message a reviewer sees beside the call."""
@@ -44,7 +44,7 @@ async def open_requests(tx: Connection, ask: OpenAsk, agent: PublishedAgent) -> 
             events.append(_awaiting(request, gated.rule))
     requests += await _unknown_effects(tx, ask)
     await _wait(tx, ask.address.turn_id, requests)
-    await write(tx, ask.address, [*of_pending(ask.events), *events])
+    await write(tx, ask.address, events, pending=ask.events)
     return Opened(requests=tuple(requests))
 
 
@@ -199,9 +199,8 @@ async def read_verdicts(tx: Connection, ask: VerdictsAsk) -> Verdicts:
             ask.address.turn_id,
         )
     denied = [NewEvent(TOOL_DENIED, {"tool": row["tool"], "reason": "expired"}, row["call_id"]) for row in expired]
-    events = [*of_pending(ask.events), *denied]
-    if events:
-        await write(tx, ask.address, events)
+    if denied or ask.events:
+        await write(tx, ask.address, denied, pending=ask.events)
     return Verdicts(verdicts=verdicts)
 
 

@@ -47,12 +47,18 @@ class Database:
     outages = (asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError)
     """What a query raises where Postgres is away or in trouble, beside OSError."""
 
-    def __init__(self, pool: asyncpg.Pool) -> None:
+    def __init__(self, pool: asyncpg.Pool, wait_seconds: float) -> None:
         self.pool = pool
+        self._wait_seconds = wait_seconds
 
     @classmethod
-    async def connect(cls, dsn: str, *, most: int = 12, application: str = "perdure") -> "Database":
+    async def connect(
+        cls, dsn: str, *, most: int = 12, application: str = "perdure", wait_seconds: float = 15.0
+    ) -> "Database":
         """Open the pool and refuse a role that could look past row-level security.
+
+        `wait_seconds` bounds each of: opening a connection, waiting for a free one, a command, giving up a connection
+        on which a command hangs. Without it a Postgres that says nothing holds its callers for minutes.
 
         Raises: InvariantBroken `role_too_strong`; asyncpg's and OS errors where Postgres is not reachable.
         """
@@ -62,7 +68,8 @@ class Database:
             max_size=most,
             init=set_up,
             reset=_keep,
-            command_timeout=15,
+            timeout=wait_seconds,
+            command_timeout=wait_seconds,
             server_settings={"search_path": "perdure", "application_name": application, "jit": "off"},
         )
         async with pool.acquire() as connection:
@@ -75,7 +82,7 @@ class Database:
                 "role_too_strong",
                 "the database role is a superuser or bypasses row-level security; give DATABASE_URL a plain role",
             )
-        return cls(pool)
+        return cls(pool, wait_seconds)
 
     async def close(self) -> None:
         """Close every connection."""
@@ -86,7 +93,7 @@ class Database:
         """A transaction that sees the rows of `tenant_id` only; commits at the end, rolls back on any exception."""
         if not _TENANT.match(tenant_id):
             raise InvariantBroken("bad_tenant", "a tenant id has lower-case letters, digits and dashes only")
-        async with self.pool.acquire() as connection:
+        async with self.pool.acquire(timeout=self._wait_seconds) as connection:
             # One round trip for both; the id is safe to quote by the pattern above.
             await connection.execute(f"BEGIN; SET LOCAL perdure.tenant = '{tenant_id}'")
             try:
@@ -98,5 +105,6 @@ class Database:
 
     async def principal_row(self, token_sha256: str) -> asyncpg.Record | None:
         """The owner of a token, by its hash: the one look-up that knows no tenant yet."""
-        row: asyncpg.Record | None = await self.pool.fetchrow("SELECT * FROM principal_of($1)", token_sha256)
+        async with self.pool.acquire(timeout=self._wait_seconds) as connection:
+            row: asyncpg.Record | None = await connection.fetchrow("SELECT * FROM principal_of($1)", token_sha256)
         return row

@@ -5,7 +5,7 @@ from contracts.events import COMPLETED, DONE, STOPPED, WORKFLOW_ERROR
 from contracts.turns import ENDED, FinishAsk, Finished, TurnAddress, TurnStatus
 from store import audit
 from store.database import Connection
-from store.journal import NewEvent, of_pending, write
+from store.journal import NewEvent, write
 from store.outbox import Note, Wake, put
 
 _END = """
@@ -43,7 +43,6 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
     ended = await tx.fetchrow(_END, turn_id, ask.status.value, problem, list(ask.transcript))
     if ended is None:
         raise InvariantBroken("turn_vanished", "a turn's row went away under its own lock")
-    last = [*of_pending(ask.events), *_last_events(ask)]
     done = NewEvent(
         DONE,
         {
@@ -57,7 +56,7 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
     admitted, note = None, None
     if str(active) == turn_id:  # a queued turn that is stopped leaves the active one alone
         admitted, note = await _admit_next(tx, ask.address)
-    await write(tx, ask.address, [*last, done])
+    await write(tx, ask.address, [*_last_events(ask), done], pending=ask.events)
     return Finished(status=ask.status, admitted_turn_id=admitted), note
 
 

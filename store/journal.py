@@ -41,36 +41,47 @@ class NewEvent:
     at: datetime | None = None
 
 
-def of_pending(events: Sequence[PendingEvent]) -> list[NewEvent]:
-    """The events that pure nodes left for this activity."""
-    return [NewEvent(event.kind, event.data, event.call_id, event.at) for event in events]
-
-
 _WRITE = """
-WITH bumped AS (
-  UPDATE conversations SET event_seq = event_seq + $3, message_seq = message_seq + $4, updated_at = now()
-  WHERE id = $1 RETURNING tenant_id, event_seq - $3 AS events_before, message_seq - $4 AS messages_before
+WITH fresh AS (
+  SELECT row_number() OVER (ORDER BY e.n) AS place, e.kind, e.call_id, e.data, e.at FROM jsonb_to_recordset($5)
+    AS e(n int, number int, kind text, call_id text, data jsonb, at timestamptz)
+  WHERE e.number = 0 OR e.number > (SELECT events_through FROM turns WHERE id = $2)
+), noted AS (
+  UPDATE turns SET events_through = $6 WHERE id = $2 AND events_through < $6
+), bumped AS (
+  UPDATE conversations SET event_seq = event_seq + (SELECT count(*) FROM fresh), message_seq = message_seq + $3,
+    updated_at = now()
+  WHERE id = $1
+  RETURNING tenant_id, event_seq - (SELECT count(*) FROM fresh) AS events_before, message_seq - $3 AS messages_before
 ), written AS (
   INSERT INTO messages (id, tenant_id, conversation_id, turn_id, seq, role, content, calls, call_id, tokens, partial)
   SELECT m.id, b.tenant_id, $1, $2, b.messages_before + m.n, m.role, m.content, m.calls, m.call_id, m.tokens, m.partial
-  FROM bumped b, jsonb_to_recordset($5) AS m(n int, id uuid, role text, content text, calls jsonb, call_id text,
+  FROM bumped b, jsonb_to_recordset($4) AS m(n int, id uuid, role text, content text, calls jsonb, call_id text,
     tokens int, partial boolean)
 )
 INSERT INTO events (tenant_id, conversation_id, seq, turn_id, kind, call_id, data, at)
-SELECT b.tenant_id, $1, b.events_before + e.n, $2, e.kind, e.call_id, e.data, coalesce(e.at, clock_timestamp())
-FROM bumped b, jsonb_to_recordset($6) AS e(n int, kind text, call_id text, data jsonb, at timestamptz)
+SELECT b.tenant_id, $1, b.events_before + f.place, $2, f.kind, f.call_id, f.data, coalesce(f.at, clock_timestamp())
+FROM bumped b, fresh f
 """
 
 
 async def write(
-    tx: Connection, address: TurnAddress, events: Sequence[NewEvent], messages: Sequence[NewMessage] = ()
+    tx: Connection,
+    address: TurnAddress,
+    events: Sequence[NewEvent],
+    messages: Sequence[NewMessage] = (),
+    pending: Sequence[PendingEvent] = (),
 ) -> None:
-    """Append `messages` and `events` to the conversation, in one statement. Write it last before the commit."""
+    """Append `messages` and `events` to the conversation, in one statement. Write it last before the commit.
+
+    `pending` are events that nodes left for this activity; they come first, and those that an earlier attempt has
+    written are left out. Who hands them in holds the lock of the turn's row.
+    """
+    log: list[PendingEvent | NewEvent] = [*pending, *events]
     await tx.execute(
         _WRITE,
         address.conversation_id,
         address.turn_id,
-        len(events),
         len(messages),
         [
             {
@@ -87,12 +98,14 @@ async def write(
         ],
         [
             {
-                "n": number,
+                "n": place,
+                "number": event.number if isinstance(event, PendingEvent) else 0,
                 "kind": event.kind,
                 "call_id": event.call_id,
                 "data": event.data,
                 "at": event.at.isoformat() if event.at else None,
             }
-            for number, event in enumerate(events, 1)
+            for place, event in enumerate(log, 1)
         ],
+        max((event.number for event in pending), default=0),
     )

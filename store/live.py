@@ -54,6 +54,10 @@ class LiveTokens:
         """The live side at this address; it connects when it is first used."""
         return cls(Valkey.connect(url))
 
+    async def close(self) -> None:
+        """Close the connection that `connect` opened."""
+        await self._valkey.close()
+
     async def append(self, address: TurnAddress, call_id: str, *, epoch: int, sequence: int, text: str) -> Appended:
         """Send the next piece of a call's text to its readers.
 

@@ -9,7 +9,7 @@ from contracts.model import ModelCall, ModelReply
 from contracts.turns import TurnStatus, Usage
 from policy.ledger import Attempt, Claim, Gate, Held, claim
 from store.database import Connection
-from store.journal import NewEvent, NewMessage, of_pending, write
+from store.journal import NewEvent, NewMessage, write
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,8 @@ async def claim_call(tx: Connection, call: ModelCall, attempt: Attempt, model: s
     if row["epoch"] is not None:
         held = Held(row["epoch"], Attempt(row["run_id"], row["attempt"]), row["reply"] is not None)
     verdict = claim(Gate(row["ended"], row["stopped"]), held, attempt)
+    if verdict in (Claim.REPLAY, Claim.STOPPED) and call.events:
+        await write(tx, call.address, [], pending=call.events)
     if verdict is Claim.REPLAY:
         return ModelClaim(verdict, reply=ModelReply.model_validate(row["reply"]))
     if verdict is not Claim.ACT:
@@ -62,8 +64,7 @@ async def claim_call(tx: Connection, call: ModelCall, attempt: Attempt, model: s
         TurnStatus.RUNNING.value,
     )
     started = NewEvent("generation.start", {"model": model, "attempt": epoch}, call.call_id)
-    pending = of_pending(call.events) if held is None else []
-    await write(tx, call.address, [*pending, started])
+    await write(tx, call.address, [started], pending=call.events)
     errors = row["errors"] or 0
     return ModelClaim(verdict, epoch, errors, None, row["through_seq"], row["system_prompt"], row["memory_text"])
 

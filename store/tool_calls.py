@@ -114,7 +114,7 @@ async def lock(tx: Connection, call: ToolCall, card: ToolCard | None) -> Locked 
 
 
 async def reserve(
-    tx: Connection, call: ToolCall, locked: Locked, attempt: Attempt, deadline: datetime, events: list[NewEvent]
+    tx: Connection, call: ToolCall, locked: Locked, attempt: Attempt, deadline: datetime, event: NewEvent
 ) -> int:
     """Make `attempt` the owner of the call and return its epoch; the approval, if any, is reserved with it."""
     epoch = locked.row.held.epoch + 1 if locked.row.held else 1
@@ -131,7 +131,7 @@ async def reserve(
         deadline,
         locked.approval.approval_id if locked.approval else None,
     )
-    await write(tx, call.address, events)
+    await write(tx, call.address, [event], pending=call.events)
     return epoch
 
 
@@ -180,7 +180,7 @@ mine AS (
     AND state IN ('planned', 'reserved') RETURNING turn_id, call_id
 ), lost AS (
   UPDATE tool_calls SET lost_settles = lost_settles + 1
-  WHERE turn_id = $1 AND call_id = $2 AND epoch <> $3
+  WHERE turn_id = $1 AND call_id = $2 AND NOT EXISTS (SELECT FROM mine)
 ), closed AS (
   UPDATE approvals a SET status = $4, version = version + 1 FROM mine
   WHERE a.turn_id = mine.turn_id AND a.call_id = mine.call_id AND a.status = 'reserved'

@@ -27,14 +27,17 @@ class Loaded:
     pending_round: MessageRef | None
     memory_text: str | None
     """Set where the turn has loaded before: what was injected then stays."""
+    events_through: int
+    """The number of the last event that its nodes have written."""
 
 
 async def load(tx: Connection, ask: LoadAsk) -> Loaded | None:
     """Everything a fresh turn needs; None where the turn has ended or was stopped."""
     row = await tx.fetchrow(
-        "SELECT t.metadata, t.limits, t.memory_text, t.ended_at, t.stop_requested_at, m.id AS message_id, m.content, "
+        "SELECT t.metadata, t.limits, t.memory_text, t.events_through, t.ended_at, t.stop_requested_at, "
+        "m.id AS message_id, m.content, "
         "m.tokens, u.name, u.display_name, u.roles FROM turns t JOIN messages m ON m.id = t.message_id "
-        "JOIN users u ON u.id = t.user_id WHERE t.id = $1",
+        "JOIN users u ON u.id = t.user_id WHERE t.id = $1 FOR UPDATE OF t",
         ask.address.turn_id,
     )
     if row is None or row["ended_at"] or row["stop_requested_at"]:
@@ -54,6 +57,7 @@ async def load(tx: Connection, ask: LoadAsk) -> Loaded | None:
         pending,
         gated_round,
         row["memory_text"],
+        row["events_through"],
     )
 
 

@@ -22,6 +22,7 @@ from activities.toolbox.shelf import Toolbox
 from activities.tools import ToolActivities
 from contracts.approvals import OpenAsk
 from contracts.ids import approval_id, effect_key, model_call_id
+from contracts.messages import MessageRef, Role
 from contracts.model import ModelAsk, ModelCall, ModelReply
 from contracts.people import GatedCall, RequestKind, RequestRef
 from contracts.tools import ToolAsk, ToolCall, ToolOutcome
@@ -114,7 +115,8 @@ class Desk:
         return await environment.run(method, given)
 
     async def model_call(self, address: TurnAddress, step: int = 1, agent_id: str = "desk") -> ModelCall:
-        """The input of a model call."""
+        """The input of a model call that sees the user's message."""
+        user = await self.value("SELECT message_id FROM turns WHERE id = $1", address.turn_id)
         version = await self.version(agent_id)
         async with self.db.transaction(address.tenant_id) as tx:
             agent = await self.deps.shelf.at(tx, agent_id, version)
@@ -123,16 +125,15 @@ class Desk:
             call_id=model_call_id(step),
             agent_id=agent_id,
             agent_version=version,
-            ask=ModelAsk(messages=(), tools=tuple(card.name for card in agent.cards)),
+            ask=ModelAsk(
+                messages=(MessageRef(id=str(user), role=Role.USER),), tools=tuple(card.name for card in agent.cards)
+            ),
         )
 
     async def plan(self, *calls: tuple[str, dict[str, Any]], agent_id: str = "desk", **given: Any) -> TurnAddress:
         """A turn whose first model call has asked for these calls and is settled."""
         address, _ = await self.start(Line("asking", calls), agent_id=agent_id, **given)
         call = await self.model_call(address, 1, agent_id)
-        user = await self.value("SELECT message_id FROM turns WHERE id = $1", address.turn_id)
-        asked = call.ask.model_copy(update={"messages": ({"id": str(user), "role": "user"},)})
-        call = ModelCall.model_validate(call.model_copy(update={"ask": asked}).model_dump())
         reply: ModelReply = await self.activity(ModelActivities(self.deps).complete, call)
         assert reply.message is not None and len(reply.message.calls) == len(calls)
         return address

@@ -16,7 +16,7 @@ from contracts.activities import APPROVALS_READ, MEMORY_LOAD, MODEL_COMPLETE, TO
 from contracts.approvals import OpenAsk, Verdicts, VerdictsAsk
 from contracts.errors import Problem
 from contracts.events import PendingEvent
-from contracts.ids import approval_id, effect_key, model_call_id
+from contracts.ids import approval_id, effect_key, model_call_id, step_of
 from contracts.memory import LoadAsk, TurnContext
 from contracts.model import ModelAsk, ModelCall, ModelReply
 from contracts.people import GatedCall, RequestKind, RequestRef
@@ -40,6 +40,7 @@ class TurnPorts:
         self.calls = Calls(turn.routing)
         self.step = turn.carried.step if turn.carried else 0
         self.events: list[PendingEvent] = list(turn.carried.events) if turn.carried else []
+        self.events_made = turn.carried.events_made if turn.carried else 0
         self.asked: OpenAsk | None = None
         self._context: TurnContext | None = None
         mailbox.when_stopped(self.calls.cancel)
@@ -53,6 +54,10 @@ class TurnPorts:
         taken = tuple(self.events)
         self.events.clear()
         return taken
+
+    def give_back(self, events: tuple[PendingEvent, ...]) -> None:
+        """Keep events of a call that failed for the next one; those that it did write are not written twice."""
+        self.events[:0] = events
 
     async def complete(self, ask: ModelAsk) -> ModelReply:
         """`model.complete` for the next step."""
@@ -70,6 +75,7 @@ class TurnPorts:
         try:
             return await self.calls.make(MODEL_COMPLETE, call, summary=f"model call {call.call_id}")
         except ActivityError as error:
+            self.give_back(call.events)
             return ModelReply(problem=problem_of(error))
 
     async def run_tools(self, asks: Sequence[ToolAsk]) -> list[ToolOutcome]:
@@ -93,6 +99,7 @@ class TurnPorts:
         try:
             return await self.calls.make(TOOLS_RUN, call, summary=f"{ask.tool} {ask.call_id}", timeout=timeout)
         except ActivityError as error:
+            self.give_back(events)
             return ToolOutcome(call_id=ask.call_id, state=CallState.PLANNED, problem=problem_of(error))
 
     async def load(self) -> TurnContext:
@@ -107,8 +114,16 @@ class TurnPorts:
             try:
                 self._context = await self.calls.make(MEMORY_LOAD, ask, summary="memory and plan")
             except ActivityError as error:
+                self.give_back(ask.events)
                 self._context = TurnContext(problem=problem_of(error))
+            self._take_up(self._context)
         return self._context
+
+    def _take_up(self, context: TurnContext) -> None:
+        """A turn that is started again over its own records counts on from them."""
+        self.events_made = max(self.events_made, context.events_written)
+        if context.pending_round is not None and context.pending_round.calls:
+            self.step = max(self.step, step_of(context.pending_round.calls[0].call_id))
 
     def ask(
         self, gated: Sequence[GatedCall], unknown: Sequence[GatedCall], snapshot: dict[str, JsonValue]
@@ -146,11 +161,14 @@ class TurnPorts:
         try:
             return await self.calls.make(APPROVALS_READ, ask, summary="read verdicts")
         except ActivityError as error:
+            self.give_back(ask.events)
             return Verdicts(problem=STOPPED if self._mailbox.stop else problem_of(error))
 
     def emit(self, kind: str, data: dict[str, JsonValue] | None, call_id: str | None) -> None:
         """Keep an event for the next activity."""
-        self.events.append(PendingEvent(kind=kind, at=workflow.now(), call_id=call_id, data=data or {}))
+        self.events_made += 1
+        event = PendingEvent(kind=kind, at=workflow.now(), call_id=call_id, data=data or {}, number=self.events_made)
+        self.events.append(event)
 
 
 class _Model:

@@ -80,6 +80,7 @@ class TurnRun:
             stop=self._mailbox.stop,
             step=ports.step,
             events=tuple(ports.events),
+            events_made=ports.events_made,
         )
         workflow.continue_as_new(
             args=[turn.model_copy(update={"entry": PauseKind.APPROVAL.value, "carried": carried})],

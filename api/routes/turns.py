@@ -56,6 +56,7 @@ async def start(
         return 202, accepted(started, conversation_id), started.note
 
     answer = await once(services, who, f"turns/{conversation_id}", key, body, work)
+    await services.live.wake(conversation_id)
     return await waited(services, who, answer, wait)
 
 

@@ -3,6 +3,8 @@
 import json
 import os
 import pty
+import re
+import select
 import subprocess
 import sys
 import time
@@ -145,10 +147,11 @@ def test_a_chat_outlives_the_death_of_the_api(stack: RunningStack, perdure: Comm
     words = " ".join(f"w{number}" for number in range(150))
     chat = perdure.start("chat", "refunds", "-m", f"/echo {words}")
     assert chat.stdout is not None and chat.stderr is not None
-    begun = chat.stdout.read(20)
-    stack.wait_restarted(stack.kill("api"))
-    shown = (begun + chat.stdout.read()).split(f"\n{VOID}\n")[-1]
-    assert (chat.stderr.read(), chat.wait(30)) == ("", 0)
+    with chat:
+        begun = chat.stdout.read(20)
+        stack.wait_restarted(stack.kill("api"))
+        shown = (begun + chat.stdout.read()).split(f"\n{VOID}\n")[-1]
+        assert (chat.stderr.read(), chat.wait(30)) == ("", 0)
     assert shown.splitlines()[0].split() == words.split()
 
 
@@ -163,20 +166,21 @@ def test_a_conversation_in_a_terminal_ends_with_the_input(stack: RunningStack, p
         stderr=follower,
     )
     os.close(follower)
-    seen = ""
-    for awaited, typed in ((">", b"/echo hello terminal\n"), ("completed", b"\x04")):
-        seen += _until(leader, awaited)
-        os.write(leader, typed)
-    seen += _until(leader, "--conversation")
+    seen = _until(leader, "", r"> $")
+    os.write(leader, b"/echo hello terminal\n")
+    seen = _until(leader, seen, r"completed .*> $")
+    os.write(leader, b"\x04")
+    seen = _until(leader, seen, r"--conversation \S+\s")
     assert chat.wait(30) == 0
     os.close(leader)
-    assert "\nhello terminal" in seen.replace("\r", "")
+    assert "\nhello terminal\n" in seen.replace("\r", "")
 
 
-def _until(descriptor: int, awaited: str) -> str:
-    seen, deadline = "", time.monotonic() + 60
-    while awaited not in seen:
-        assert time.monotonic() < deadline, seen
+def _until(descriptor: int, seen: str, pattern: str) -> str:
+    """All that was written so far, once it ends as it should."""
+    deadline = time.monotonic() + 60
+    while not re.search(pattern, re.sub(r"\x1b\[[?0-9;]*[a-zA-Z]", "", seen), re.DOTALL):
+        assert select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0], seen
         seen += os.read(descriptor, 4096).decode("utf-8", "replace")
     return seen
 

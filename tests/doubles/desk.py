@@ -27,9 +27,9 @@ class World:
     """What really happened."""
 
     effects: list[tuple[str, str]] = field(default_factory=list)
-    """(path, turn's key or call id) of everything done, in order."""
+    """(path, idempotency key, or turn and call) of everything done, in order."""
     requests: Counter[str] = field(default_factory=Counter)
-    """Requests by key, or by path and call id where there is no key."""
+    """Requests by key, or by turn and call where there is no key."""
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
     """Lets calls in the mode `wait` answer."""
     running: int = 0
@@ -46,7 +46,7 @@ class World:
     async def _handle(self, request: httpx.Request) -> httpx.Response:
         body = json.loads(request.content)
         path = request.url.path
-        key = request.headers.get("idempotency-key") or f"{path}:{body['call_id']}"
+        key = request.headers.get("idempotency-key") or body["call"]
         number = self.requests[key]
         self.requests[key] += 1
         modes = str(body.get("mode") or "").split(",")

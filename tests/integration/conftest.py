@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 
 import httpx
@@ -41,36 +41,57 @@ class Api:
         return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30)
 
 
-@pytest.fixture(scope="module")
-async def api(parts: DataParts, urls: Urls, db: Database, people: dict[str, Person]) -> AsyncIterator[Api]:
-    """The API on a port of its own; its turns are done by workers on queues of the module's own."""
-    assert parts.redis_url is not None and parts.temporal is not None
+@asynccontextmanager
+async def serving(
+    people: dict[str, Person], *, database_url: str, redis_url: str, temporal: str, namespace: str
+) -> AsyncIterator[Api]:
+    """The API on a port of its own; its turns are routed to queues of its own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TEMPORAL_ADDRESS", parts.temporal.address)
-        patch.setenv("TEMPORAL_NAMESPACE", parts.temporal.namespace)
+        patch.setenv("TEMPORAL_ADDRESS", temporal)
+        patch.setenv("TEMPORAL_NAMESPACE", namespace)
         patch.setenv("TEMPORAL_CONFIG_FILE", os.devnull)
-        given = {"DATABASE_URL": urls.app, "REDIS_URL": parts.redis_url}
+        given = {"DATABASE_URL": database_url, "REDIS_URL": redis_url}
         app = create_app(Settings(_env_file=None, **given))  # type: ignore[arg-type]
         # With the protocol named, as uvicorn does it: asyncio then sets TCP_NODELAY; without, every answer takes 40 ms.
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        server = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1))
+        running = asyncio.create_task(server.serve(sockets=[listener]))
         while not server.started:
-            assert not serving.done(), "the API did not start"
+            assert not running.done(), "the API did not start"
             await asyncio.sleep(0.02)
     own = new_id()[-8:]
     routing = Routing(**{kind.value: f"api-{kind.value}-{own}" for kind in Kind})
     services: Services = replace(app.state.services, routing=routing)
     app.state.services = services
+    try:
+        yield Api(f"http://127.0.0.1:{listener.getsockname()[1]}", services, people)
+    finally:
+        services.wakes.close()
+        server.should_exit = True
+        await running
+
+
+@pytest.fixture(scope="module")
+async def api(parts: DataParts, urls: Urls, db: Database, people: dict[str, Person]) -> AsyncIterator[Api]:
+    """The API with workers for every queue of it."""
+    assert parts.redis_url is not None and parts.temporal is not None
+    where = parts.temporal
     async with AsyncExitStack() as stack:
+        running = await stack.enter_async_context(
+            serving(
+                people,
+                database_url=urls.app,
+                redis_url=parts.redis_url,
+                temporal=where.address,
+                namespace=where.namespace,
+            )
+        )
+        services = running.services
         http = await stack.enter_async_context(new_client())
         toolbox = Toolbox(tools_of(find_apps()), lambda name: None, http)
         deps = Deps(db, services.live, toolbox, Models(lambda name: None), services.doorbell)
         for kind in (Kind.APPROVALS, Kind.MEMORY, Kind.TOOLS, Kind.LLM, Kind.TURNS):
-            for worker in workers_for(deps, kind, routing.queue(kind)):
+            for worker in workers_for(deps, kind, services.routing.queue(kind)):
                 await stack.enter_async_context(worker)
-        yield Api(f"http://127.0.0.1:{listener.getsockname()[1]}", services, people)
-    services.wakes.close()
-    server.should_exit = True
-    await serving
+        yield running

@@ -45,7 +45,7 @@ async def test_no_route_but_health_is_open_without_a_token(api: Api) -> None:
 )
 async def test_a_wrong_token_is_401(given: str, api: Api) -> None:
     async with api.client(None) as client:
-        answer = await client.get("/v1/turns", headers={"Authorization": given.encode("latin-1")})
+        answer = await client.get("/v1/turns", headers=[(b"Authorization", given.encode("latin-1"))])
         assert answer.status_code == 401
         assert code(answer) in ("token_missing", "token_invalid")
 

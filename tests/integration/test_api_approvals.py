@@ -167,7 +167,7 @@ async def test_the_queue_is_filtered_and_paged_and_a_requester_sees_only_the_own
         one = (await reviewer.get("/v1/approvals", params={"turn": asked[0].turn_id})).json()["items"]
         assert [item["id"] for item in one] == [ids[0]]
         assert (await reviewer.get("/v1/approvals", params={"tool": "nothing"})).json()["items"] == []
-        soon = {"status": "pending", "expiring": 60}
+        soon: dict[str, str | int] = {"status": "pending", "expiring": 60}
         assert (await reviewer.get("/v1/approvals", params=soon)).json()["items"] == []
         async with api.client("admin") as admin:
             mine = [item["id"] for item in (await admin.get("/v1/approvals", params={"mine": True})).json()["items"]]

@@ -38,7 +38,7 @@ def post(path: str, body: object, *status: int, **headers: str) -> Bad:
     return Bad("POST", path, content, status or (422,), {key.replace("_", "-"): v for key, v in headers.items()}, by)
 
 
-POSTS = {
+POSTS: dict[str, dict[str, object]] = {
     "/v1/conversations": {"agent": "refunds"},
     "/v1/conversations/{conversation}/turns": {"message": "/echo hi"},
     "/v1/execute": {"agent": "refunds", "message": "/echo hi"},
@@ -288,7 +288,7 @@ HEAD = (
 async def test_a_chunked_body_is_measured_while_it_is_read(api: Api) -> None:
     before = await stored(api)
     chunk = b"4000\r\n" + b" " * 0x4000 + b"\r\n"
-    answer = await raw(api, HEAD + b"Transfer-Encoding: chunked\r\n\r\n", *[chunk] * 40)
+    answer = await raw(api, HEAD + b"Transfer-Encoding: chunked\r\n\r\n", *[chunk] * 40, b"0\r\n\r\n")
     assert b" 413 " in answer.split(b"\r\n")[0]
     assert b'"code": "body_too_large"' in answer or b'"code":"body_too_large"' in answer
     assert await stored(api) == before

@@ -37,10 +37,7 @@ async def until_asked(desk: Desk, call: ModelCall, times: int) -> None:
 async def begun(desk: Desk, *lines: Line) -> ModelCall:
     """The first model call of a new turn."""
     address, _ = await desk.start(*lines)
-    call = await desk.model_call(address)
-    user = await desk.value("SELECT message_id FROM turns WHERE id = $1", address.turn_id)
-    asked = call.ask.model_dump() | {"messages": [{"id": str(user), "role": "user"}]}
-    return ModelCall.model_validate(call.model_dump() | {"ask": asked})
+    return await desk.model_call(address)
 
 
 async def test_a_settled_call_answers_every_later_attempt_and_is_never_paid_again(desk: Desk) -> None:
@@ -204,9 +201,6 @@ async def test_the_input_of_a_call_stays_small_however_long_the_conversation_is(
     for _ in range(3):
         address, _ = await desk.start(Line("word " * 2_000), conversation_id=conversation_id)
         call = await desk.model_call(address)
-        user = await desk.value("SELECT message_id FROM turns WHERE id = $1", address.turn_id)
-        asked = call.ask.model_dump() | {"messages": [{"id": str(user), "role": "user"}]}
-        call = ModelCall.model_validate(call.model_dump() | {"ask": asked})
         assert len(call.model_dump_json()) < 4_096
         await ask(desk, call)
         async with desk.db.transaction("local") as tx:

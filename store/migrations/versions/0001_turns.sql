@@ -90,6 +90,7 @@ CREATE TABLE turns (
   cached_tokens bigint NOT NULL DEFAULT 0,
   cost_microusd bigint NOT NULL DEFAULT 0,
   attempts integer NOT NULL DEFAULT 0,
+  events_through integer NOT NULL DEFAULT 0,
   stop_requested_at timestamptz,
   created_at timestamptz NOT NULL DEFAULT now(),
   started_at timestamptz,

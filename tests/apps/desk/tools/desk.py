@@ -68,6 +68,6 @@ async def jot(context: ToolContext, text: str = "", mode: Mode = "") -> ToolResu
 
 
 async def _ask(context: ToolContext, path: str, body: dict[str, JsonValue]) -> JsonValue:
-    answer = await context.send("POST", TARGET + path, json={**body, "call_id": context.call_id})
+    answer = await context.send("POST", TARGET + path, json={**body, "call": f"{context.turn_id}/{context.call_id}"})
     found: JsonValue = answer.json()
     return found

@@ -1,0 +1,133 @@
+"""What the API says while one of its parts is away, and that it recovers by itself."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from urllib.parse import urlsplit, urlunsplit
+
+import httpx
+import pytest
+
+from local import DataParts
+from tests.conftest import Person, Urls
+from tests.doubles.link import Link
+from tests.integration.conftest import Api, serving
+from tests.integration.test_api_turns import code, conversation
+
+
+@dataclass(frozen=True)
+class Behind:
+    """An API whose parts are reached through links."""
+
+    api: Api
+    postgres: Link
+    valkey: Link
+    temporal: Link
+
+
+def through(url: str, link: Link) -> str:
+    parsed = urlsplit(url)
+    login = parsed.netloc.rpartition("@")[0]
+    return urlunsplit(parsed._replace(netloc=f"{login}@127.0.0.1:{link.port}"))
+
+
+async def link_to(address: str) -> Link:
+    host, _, port = address.rpartition(":")
+    return await Link(host, int(port)).open()
+
+
+@pytest.fixture(scope="module")
+async def behind(parts: DataParts, urls: Urls, people: dict[str, Person]) -> AsyncIterator[Behind]:
+    assert parts.redis_url is not None and parts.temporal is not None
+    postgres = await link_to(urlsplit(urls.app).netloc.rpartition("@")[2])
+    valkey = await link_to(urlsplit(parts.redis_url).netloc.rpartition("@")[2])
+    temporal = await link_to(parts.temporal.address)
+    async with serving(
+        people,
+        database_url=through(urls.app, postgres),
+        redis_url=through(parts.redis_url, valkey),
+        temporal=f"127.0.0.1:{temporal.port}",
+        namespace=parts.temporal.namespace,
+    ) as api:
+        yield Behind(api, postgres, valkey, temporal)
+    for link in (postgres, valkey, temporal):
+        await link.cut()
+
+
+async def until_ready(client: httpx.AsyncClient) -> None:
+    for _ in range(150):
+        if (await client.get("/readyz")).status_code == 200:
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError("the API did not recover")
+
+
+def assert_unavailable(answer: httpx.Response) -> None:
+    assert (answer.status_code, code(answer)) == (503, "unavailable"), answer.text
+    assert int(answer.headers["retry-after"]) > 0
+
+
+async def test_without_postgres_everything_is_503_with_a_time_to_come_back(behind: Behind) -> None:
+    async with behind.api.client() as client:
+        conversation_id = await conversation(client)
+        await behind.postgres.cut()
+        began = time.monotonic()
+        assert_unavailable(await client.get("/v1/turns"))
+        assert_unavailable(await client.post("/v1/conversations", json={"agent": "refunds"}))
+        path = f"/v1/conversations/{conversation_id}"
+        assert_unavailable(await client.post(f"{path}/turns", json={"message": "hello"}))
+        assert_unavailable(await client.get(f"{path}/stream"))
+        assert time.monotonic() - began < 5
+        ready = await client.get("/readyz")
+        assert (ready.status_code, ready.json()["parts"]["postgres"]) == (503, False)
+        assert (await client.get("/healthz")).status_code == 200
+        await behind.postgres.mend()
+        assert (await client.get(path)).status_code == 200
+        assert (await client.get("/readyz")).status_code == 200
+
+
+async def test_a_postgres_that_says_nothing_is_503_within_seconds(behind: Behind) -> None:
+    async with behind.api.client() as client:
+        await client.get("/v1/turns")
+        behind.postgres.stall()
+        began = time.monotonic()
+        assert_unavailable(await client.get("/v1/turns"))
+        assert time.monotonic() - began < 14
+        await behind.postgres.cut()
+        await behind.postgres.mend()
+        assert (await client.get("/v1/turns")).status_code == 200
+
+
+async def test_a_turn_accepted_without_temporal_is_durable_and_left_to_the_relay(behind: Behind) -> None:
+    async with behind.api.client() as client:
+        conversation_id = await conversation(client)
+        await behind.temporal.cut()
+        began = time.monotonic()
+        accepted = await client.post(f"/v1/conversations/{conversation_id}/turns", json={"message": "/echo later"})
+        assert accepted.status_code == 202
+        assert time.monotonic() - began < 5
+        ready = await client.get("/readyz")
+        assert (ready.status_code, ready.json()["parts"]["temporal"]) == (503, False)
+        await behind.temporal.mend()
+        await until_ready(client)
+        async with behind.api.services.db.transaction("local") as tx:
+            left = await tx.fetch("SELECT kind FROM outbox WHERE turn_id = $1", accepted.json()["turn_id"])
+        assert [row["kind"] for row in left] == ["start"]
+
+
+async def test_without_valkey_the_api_stays_ready_and_turns_are_accepted(behind: Behind) -> None:
+    async with behind.api.client() as client:
+        await behind.valkey.cut()
+        ready = await client.get("/readyz")
+        assert (ready.status_code, ready.json()["parts"]["valkey"]) == (200, False)
+        conversation_id = await conversation(client)
+        began = time.monotonic()
+        accepted = await client.post(f"/v1/conversations/{conversation_id}/turns", json={"message": "/echo hi"})
+        assert accepted.status_code == 202
+        stopped = await client.post(f"/v1/turns/{accepted.json()['turn_id']}/stop")
+        assert stopped.status_code == 202
+        assert time.monotonic() - began < 3
+        async with client.stream("GET", f"/v1/turns/{accepted.json()['turn_id']}/events") as stream:
+            assert "event: ready" in await anext(stream.aiter_text())
+        await behind.valkey.mend()

@@ -1,0 +1,143 @@
+"""`python -m api` as a process: it drains at once, it may be killed, and its readers come back to the next one."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import time
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from local import DataParts
+from store.database import Database
+from store.live import LiveTokens
+from tests.conftest import Person, Urls
+from tests.integration.scribe import Scribe, Sent, text_of
+from tests.integration.test_api_streams import reading
+
+ROOT = Path(__file__).parents[2]
+READERS = 25
+
+
+@dataclass
+class Served:
+    """The API process, which can be ended and started again on the same port."""
+
+    environ: dict[str, str]
+    url: str
+    process: Process | None = None
+
+    async def start(self) -> None:
+        self.process = await asyncio.create_subprocess_exec(sys.executable, "-m", "api", cwd=ROOT, env=self.environ)
+        async with httpx.AsyncClient(base_url=self.url) as client:
+            for _ in range(300):
+                try:
+                    if (await client.get("/readyz")).status_code == 200:
+                        return
+                except httpx.TransportError:
+                    assert self.process.returncode is None, "the API did not start"
+                await asyncio.sleep(0.1)
+        raise AssertionError("the API was not ready in time")
+
+    async def end(self, number: signal.Signals) -> float:
+        """Send a signal; how long it took to end."""
+        assert self.process is not None
+        began = time.monotonic()
+        if self.process.returncode is None:
+            self.process.send_signal(number)
+        await asyncio.wait_for(self.process.wait(), 20)
+        return time.monotonic() - began
+
+
+@pytest.fixture
+async def served(parts: DataParts, urls: Urls) -> AsyncIterator[Served]:
+    assert parts.redis_url is not None and parts.temporal is not None
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    environ = {
+        **os.environ,
+        "DATABASE_URL": urls.app,
+        "REDIS_URL": parts.redis_url,
+        "TEMPORAL_ADDRESS": parts.temporal.address,
+        "TEMPORAL_NAMESPACE": parts.temporal.namespace,
+        "TEMPORAL_CONFIG_FILE": os.devnull,
+        "PERDURE_PORT": str(port),
+        "LOG_LEVEL": "warning",
+    }
+    running = Served(environ, f"http://127.0.0.1:{port}")
+    await running.start()
+    yield running
+    await running.end(signal.SIGKILL)
+
+
+def client_of(served: Served, person: Person) -> httpx.AsyncClient:
+    limits = httpx.Limits(max_connections=READERS + 5)
+    head = {"Authorization": f"Bearer {person.token}"}
+    return httpx.AsyncClient(base_url=served.url, headers=head, timeout=20, limits=limits)
+
+
+@pytest.fixture
+async def turn(db: Database, parts: DataParts, people: dict[str, Person]) -> AsyncIterator[Scribe]:
+    assert parts.redis_url is not None
+    live = LiveTokens.connect(parts.redis_url)
+    yield await Scribe.begin(db, live, people["requester"])
+    await live.close()
+
+
+async def follow(client: httpx.AsyncClient, path: str) -> list[Sent]:
+    """Read to the end, coming back with the last id whenever the stream breaks."""
+    got: list[Sent] = []
+    async with asyncio.timeout(60):
+        while not got or got[-1].kind != "workflow_complete":
+            after = next((event.id for event in reversed(got) if event.id), None)
+            try:
+                async with reading(client, path, after) as stream:
+                    try:
+                        await stream.whole()
+                    finally:
+                        got += stream.sent
+            except httpx.TransportError:
+                await asyncio.sleep(0.1)
+    return got
+
+
+async def test_a_drain_does_not_wait_for_open_streams(served: Served, turn: Scribe, people: dict[str, Person]) -> None:
+    path = f"/v1/turns/{turn.address.turn_id}/events"
+    async with client_of(served, people["requester"]) as client:
+        following = asyncio.create_task(follow(client, path))
+        await asyncio.sleep(0.5)
+        assert await served.end(signal.SIGTERM) < 3
+        await turn.finish()
+        await served.start()
+        kinds = [event.kind for event in await following]
+    assert kinds == ["ready", "done", "workflow_complete"]
+
+
+async def test_readers_of_a_killed_api_come_back_to_the_next_one_with_nothing_missing_or_twice(
+    served: Served, turn: Scribe, people: dict[str, Person]
+) -> None:
+    path = f"/v1/turns/{turn.address.turn_id}/events"
+    async with client_of(served, people["requester"]) as client:
+        readers = [asyncio.create_task(follow(client, path)) for _ in range(READERS)]
+        await turn.claim("m1")
+        text = ""
+        for number in range(60):
+            if number == 20:
+                await served.end(signal.SIGKILL)
+            if number == 40:
+                await served.start()
+            await turn.speak("m1", f"{number} ")
+            text += f"{number} "
+            await asyncio.sleep(0.02)
+        await turn.settle("m1", text)
+        await turn.finish()
+        for sent in await asyncio.gather(*readers):
+            assert text_of(sent) == text
+            durable = [event.data["seq"] for event in sent if event.kind not in ("token", "workflow_complete")]
+            assert durable == list(range(1, len(durable) + 1)), "no event twice, none missing, no reset needed"

@@ -1,0 +1,157 @@
+"""Event streams over HTTP: a reader that leaves, comes back, is late, or looks where it may not."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+from prometheus_client import REGISTRY
+
+from tests.integration.conftest import Api
+from tests.integration.scribe import Sent, parsed, text_of
+from tests.integration.test_api_turns import code, conversation, started
+
+WORDS = " ".join(f"w{number}" for number in range(40))
+
+
+class Reading:
+    """A client of one stream, that keeps what it got."""
+
+    def __init__(self, answer: httpx.Response) -> None:
+        self.answer = answer
+        self.sent: list[Sent] = []
+        self._chunks = answer.aiter_bytes()
+        self._rest = b""
+
+    async def until(self, kind: str, times: int = 1) -> list[Sent]:
+        """All that came so far, once an event of this kind came `times` times."""
+        async with asyncio.timeout(20):
+            while [event.kind for event in self.sent].count(kind) < times:
+                await self._more()
+        return self.sent
+
+    async def whole(self) -> list[Sent]:
+        """Everything to the end."""
+        async with asyncio.timeout(30):
+            try:
+                while True:
+                    await self._more()
+            except StopAsyncIteration:
+                return self.sent
+
+    async def _more(self) -> None:
+        self._rest += await anext(self._chunks)
+        done, found, rest = self._rest.rpartition(b"\n\n")
+        if found:
+            self.sent += parsed(done + found)
+            self._rest = rest
+
+
+@asynccontextmanager
+async def reading(
+    client: httpx.AsyncClient, path: str, after: str | None = None, *, by_header: bool = True
+) -> AsyncIterator[Reading]:
+    headers = {"Last-Event-ID": after} if after and by_header else {}
+    params = {"after": after} if after and not by_header else {}
+    async with client.stream("GET", path, headers=headers, params=params) as answer:
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        yield Reading(answer)
+
+
+async def test_a_reader_that_is_cut_off_while_tokens_come_resumes_with_nothing_twice(api: Api) -> None:
+    async with api.client() as client:
+        events = (await started(client, await conversation(client), f"/echo {WORDS}")).json()["events"]
+        got: list[Sent] = []
+        cuts = 0
+        while not got or got[-1].kind != "workflow_complete":
+            after = next((event.id for event in reversed(got) if event.id), None)
+            async with reading(client, events, after, by_header=cuts % 2 == 0) as stream:
+                try:
+                    got += await stream.until("token", times=2)
+                    cuts += 1
+                except StopAsyncIteration:
+                    got += stream.sent
+        assert cuts >= 2, "it was cut off in the middle"
+        assert text_of(got) == WORDS
+        assert "reset" not in [event.kind for event in got]
+        durable = [event.data["seq"] for event in got if event.kind not in ("token", "workflow_complete")]
+        assert durable == list(range(1, len(durable) + 1))
+
+
+async def test_coming_back_after_done_is_204(api: Api) -> None:
+    async with api.client() as client:
+        events = (await started(client, await conversation(client), "/echo bye")).json()["events"]
+        async with reading(client, events) as stream:
+            sent = await stream.whole()
+        assert [event.kind for event in sent[-2:]] == ["done", "workflow_complete"]
+        assert sent[-2].data.keys() >= {"execution_id", "status", "tokens_used", "cost_usd", "duration_ms"}
+        assert sent[-1].id is None
+        for given in ({"headers": {"Last-Event-ID": str(sent[-2].id)}}, {"params": {"after": str(sent[-2].id)}}):
+            over = await client.get(events, **given)  # type: ignore[arg-type]
+            assert (over.status_code, over.content) == (204, b"")
+        async with reading(client, events, sent[-3].id) as stream:
+            assert [event.kind for event in await stream.whole()] == ["done", "workflow_complete"]
+
+
+async def test_a_turns_stream_stays_open_through_a_pause(api: Api) -> None:
+    async with api.client() as client, api.client("reviewer") as reviewer:
+        events = (await started(client, await conversation(client), "Refund order 1042")).json()["events"]
+        async with reading(client, events) as stream:
+            sent = await stream.until("tool.awaiting_approval")
+            approval_id = sent[-1].data.get("approval_id") or next(
+                event.data["approval_id"] for event in sent if event.kind == "tool.awaiting_approval"
+            )
+            assert "done" not in [event.kind for event in sent]
+            shown = (await reviewer.get(f"/v1/approvals/{approval_id}")).json()
+            body = {"decision": "reject", "digest": shown["digest"], "comment": "no"}
+            assert (await reviewer.post(f"/v1/approvals/{approval_id}/decision", json=body)).status_code == 200
+            kinds = [event.kind for event in await stream.whole()]
+        assert kinds.index("tool.awaiting_approval") < kinds.index("tool.denied") < kinds.index("done")
+        assert kinds.count("done") == kinds.count("workflow_complete") == 1
+
+
+async def test_a_reader_that_goes_away_stops_nothing_and_leaves_nothing_open(api: Api) -> None:
+    async with api.client() as client:
+        before = REGISTRY.get_sample_value("perdure_streams")
+        turn = (await started(client, await conversation(client), f"/echo {WORDS}")).json()
+        async with reading(client, turn["events"]) as stream:
+            await stream.until("token")
+            assert REGISTRY.get_sample_value("perdure_streams") == (before or 0) + 1
+        for _ in range(40):
+            if REGISTRY.get_sample_value("perdure_streams") == before:
+                break
+            await asyncio.sleep(0.05)
+        assert REGISTRY.get_sample_value("perdure_streams") == before
+        await client.get(turn["events"])
+        assert (await client.get(f"/v1/turns/{turn['turn_id']}")).json()["answer"] == WORDS
+
+
+async def test_a_conversations_stream_follows_turn_after_turn(api: Api) -> None:
+    async with api.client() as client:
+        conversation_id = await conversation(client)
+        path = f"/v1/conversations/{conversation_id}"
+        async with reading(client, f"{path}/stream") as stream:
+            for number in (1, 2):
+                await started(client, conversation_id, f"/echo turn {number}")
+                sent = await stream.until("done", times=number)
+            assert "workflow_complete" not in [event.kind for event in sent]
+        seqs = [int(str(event.data["seq"])) for event in sent if event.kind != "token"]
+        assert seqs == sorted(seqs) and len({event.data["turn_id"] for event in sent}) == 2
+
+
+async def test_a_late_reader_gets_the_whole_of_it_from_the_records(api: Api) -> None:
+    async with api.client() as client:
+        turn = (await started(client, await conversation(client), f"/echo {WORDS}")).json()
+        await client.get(turn["events"])
+        await api.services.valkey.client.flushall()
+        async with reading(client, turn["events"]) as stream:
+            assert text_of(await stream.whole()) == WORDS
+
+
+async def test_a_reviewer_may_follow_and_a_stranger_may_not(api: Api) -> None:
+    async with api.client("admin") as admin, api.client("reviewer") as reviewer, api.client() as other:
+        turn = (await started(admin, await conversation(admin), "/echo hello")).json()
+        assert (await reviewer.get(turn["events"])).status_code == 200
+        hidden = await other.get(turn["events"])
+        assert (hidden.status_code, code(hidden)) == (404, "turn_not_found")

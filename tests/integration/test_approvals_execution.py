@@ -1,0 +1,269 @@
+"""An approval lets exactly one call run, exactly as it was seen, and nothing else does."""
+
+from typing import Any
+
+import pytest
+
+from activities.approvals import ApprovalActivities
+from activities.tools import ToolActivities
+from contracts.approvals import VerdictsAsk
+from contracts.digests import digest_of
+from contracts.errors import CallerError
+from contracts.ids import effect_key
+from contracts.people import RequestRef, VerdictState
+from contracts.tools import CallState
+from contracts.turns import TurnAddress
+from policy.decision import Decision
+from store.effects import settle_by_person
+from tests.desk import Desk, effect_ref, gathered
+
+V = VerdictState
+
+
+def paid(desk: Desk, address: TurnAddress) -> int:
+    """How often the payment was made."""
+    return desk.world.effects.count(("/pay", effect_key(address.turn_id, "t1.0")))
+
+
+async def read(desk: Desk, address: TurnAddress, *requests: RequestRef) -> list[VerdictState]:
+    """The verdicts as a resumed run reads them."""
+    answer = await desk.activity(
+        ApprovalActivities(desk.deps).read, VerdictsAsk(address=address, requests=tuple(requests))
+    )
+    assert answer.problem is None
+    return [verdict.state for verdict in answer.verdicts]
+
+
+async def gated(desk: Desk, **args: Any) -> tuple[TurnAddress, RequestRef]:
+    """A turn with one open approval."""
+    address = await desk.plan(("pay", args))
+    (request,) = await desk.open(address, "t1.0")
+    return address, request
+
+
+async def test_an_approved_call_runs_once_and_its_approval_is_done(desk: Desk) -> None:
+    address, request = await gated(desk, amount=7)
+    await desk.decide(request.request_id)
+    assert await read(desk, address, request) == [V.APPROVED]
+    assert (await desk.run_tool(address)).state is CallState.DONE
+    assert (await desk.run_tool(address, attempt=2)).state is CallState.DONE
+    assert paid(desk, address) == 1
+    assert (await desk.approval_row(address))["status"] == "done"
+    assert await read(desk, address, request) == [V.APPROVED], "executed: it was allowed, the ledger answers"
+
+
+@pytest.mark.parametrize(
+    ("decision", "state"), [(Decision.REJECT, V.REJECTED), (Decision.RESPOND, V.RESPONDED), (None, V.PENDING)]
+)
+async def test_without_an_approval_nothing_runs(desk: Desk, decision: Decision | None, state: VerdictState) -> None:
+    address, request = await gated(desk)
+    if decision is not None:
+        await desk.decide(request.request_id, decision, comment="because")
+    assert await read(desk, address, request) == [state]
+    outcome = await desk.run_tool(address)
+    assert outcome.state is CallState.DENIED
+    assert outcome.message is not None
+    assert ("because" in outcome.message.text) is (decision is not None)
+    assert paid(desk, address) == 0
+
+
+async def test_a_call_that_was_never_asked_about_is_denied(desk: Desk) -> None:
+    address = await desk.plan(("pay", {}))
+    assert (await desk.run_tool(address)).state is CallState.DENIED
+    assert paid(desk, address) == 0
+
+
+TAMPERED = [
+    ("args", "UPDATE approvals SET args = '{\"amount\": 1000}' WHERE id = $1", V.UNREADABLE),
+    ("digest", "UPDATE approvals SET digest = repeat('0', 64) WHERE id = $1", V.UNREADABLE),
+    ("nonce", "UPDATE approvals SET nonce = 'other' WHERE id = $1", V.UNREADABLE),
+    ("version", "UPDATE approvals SET tool_version = 'other' WHERE id = $1", V.UNREADABLE),
+    ("tool", "UPDATE approvals SET tool = 'post' WHERE id = $1", V.UNREADABLE),
+]
+
+
+@pytest.mark.parametrize(("statement", "state"), [row[1:] for row in TAMPERED], ids=[row[0] for row in TAMPERED])
+async def test_a_record_that_was_changed_behind_the_reviewer_is_unreadable_and_runs_nothing(
+    desk: Desk, statement: str, state: VerdictState
+) -> None:
+    address, request = await gated(desk, amount=1)
+    await desk.decide(request.request_id)
+    await desk.write(statement, request.request_id)
+    assert await read(desk, address, request) == [state]
+    row = await desk.approval_row(address)
+    if row["tool"] == "pay":
+        assert (await desk.run_tool(address)).state is CallState.DENIED
+    assert paid(desk, address) == 0
+
+
+async def test_a_missing_record_is_unreadable_and_runs_nothing(desk: Desk) -> None:
+    address, request = await gated(desk)
+    await desk.decide(request.request_id)
+    await desk.write("DELETE FROM approvals WHERE id = $1", request.request_id)
+    assert await read(desk, address, request) == [V.UNREADABLE]
+    assert (await desk.run_tool(address)).state is CallState.DENIED
+    assert paid(desk, address) == 0
+
+
+async def test_an_approval_of_one_call_does_not_cover_another(desk: Desk) -> None:
+    address = await desk.plan(("pay", {"amount": 1}), ("pay", {"amount": 2}))
+    first, second = await desk.open(address, "t1.0", "t1.1")
+    await desk.decide(first.request_id)
+    assert await read(desk, address, first, second) == [V.APPROVED, V.PENDING]
+    swapped = first.model_copy(update={"call_id": "t1.1"})
+    assert await read(desk, address, swapped) == [V.UNREADABLE]
+    assert (await desk.run_tool(address, "t1.1")).state is CallState.DENIED
+
+
+async def test_another_turns_approval_is_unreadable_here(desk: Desk) -> None:
+    address, request = await gated(desk)
+    await desk.decide(request.request_id)
+    other, _ = await gated(desk)
+    assert await read(desk, other, request) == [V.UNREADABLE]
+
+
+async def test_an_edit_runs_as_edited_keeps_both_versions_and_tells_the_model(desk: Desk) -> None:
+    address, request = await gated(desk, amount=100)
+    before = await desk.approval_row(address)
+    await desk.decide(request.request_id, Decision.EDIT, args={"amount": 5}, comment="less")
+    assert await read(desk, address, request) == [V.EDITED]
+    outcome = await desk.run_tool(address)
+    assert outcome.state is CallState.DONE
+    assert outcome.message is not None and "A reviewer changed the arguments" in outcome.message.text
+    row = await desk.approval_row(address)
+    assert (row["args"], row["decision"]["args"], row["decision"]["args_before"]) == (
+        {"amount": 100},
+        {"amount": 5},
+        {"amount": 100},
+    )
+    assert row["decision"]["digest"] != before["digest"]
+    audit = await desk.rows(
+        "SELECT data FROM audit WHERE subject = $1 AND kind = 'approval.decided'", request.request_id
+    )
+    assert [entry["data"]["args"] for entry in audit] == [{"amount": 5}]
+
+
+async def test_an_edit_to_no_arguments_at_all_is_an_edit(desk: Desk) -> None:
+    address, request = await gated(desk, amount=100)
+    await desk.decide(request.request_id, Decision.EDIT, args={})
+    outcome = await desk.run_tool(address)
+    assert outcome.state is CallState.DONE, outcome.message
+    assert outcome.message is not None and '"arguments":{}' in outcome.message.text
+
+
+@pytest.mark.parametrize("args", [{"amount": 0}, {"amount": "much"}, {"amount": 1, "extra": 2}])
+async def test_an_edit_that_does_not_fit_the_schema_is_refused_and_leaves_no_trace(
+    desk: Desk, args: dict[str, Any]
+) -> None:
+    address, request = await gated(desk)
+    with pytest.raises(CallerError) as refused:
+        await desk.decide(request.request_id, Decision.EDIT, args=args)
+    assert (refused.value.code, refused.value.http) == ("args_invalid", 422)
+    row = await desk.approval_row(address)
+    assert (row["status"], row["version"], row["decision"]) == ("pending", 1, None)
+    assert await desk.value("SELECT count(*) FROM audit WHERE subject = $1", request.request_id) == 1
+
+
+async def test_an_approval_is_for_one_version_of_the_tool(desk: Desk) -> None:
+    address, request = await gated(desk)
+    await desk.decide(request.request_id)
+    call = await desk.tool_call(address, "t1.0")
+    tools = dict(desk.deps.toolbox._tools)
+    tool = tools["desk", "pay"]
+    newer = type(tool)(tool.card.model_copy(update={"version": digest_of("newer")}), tool.function, tool.parameters)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(desk.deps.toolbox, "_tools", {**tools, ("desk", "pay"): newer})
+        outcome = await desk.activity(ToolActivities(desk.deps).run, call)
+    assert outcome.state is CallState.DENIED
+    assert outcome.message is not None and "has changed" in outcome.message.text
+    assert paid(desk, address) == 0
+
+
+async def test_opening_again_gives_the_same_requests_and_no_second_record(desk: Desk) -> None:
+    address = await desk.plan(("pay", {}), ("post", {}))
+    opened = await gathered(*(desk.open(address, "t1.0", "t1.1") for _ in range(8)))
+    assert all(each == opened[0] for each in opened)
+    assert await desk.value("SELECT count(*) FROM approvals WHERE turn_id = $1", address.turn_id) == 2
+    assert await desk.value("SELECT count(*) FROM audit WHERE turn_id = $1", address.turn_id) == 2
+    assert (await desk.kinds(address.turn_id)).count("tool.awaiting_approval") == 2
+    turn = (await desk.rows("SELECT status, waiting FROM turns WHERE id = $1", address.turn_id))[0]
+    assert turn["status"] == "awaiting_approval"
+    assert isinstance(opened[0], list)
+    assert turn["waiting"]["ids"] == [request.request_id for request in opened[0]]
+
+
+async def test_a_round_stays_paused_until_all_of_it_is_decided(desk: Desk) -> None:
+    address = await desk.plan(("pay", {}), ("post", {}))
+    first, second = await desk.open(address, "t1.0", "t1.1")
+    await desk.decide(first.request_id)
+    assert await read(desk, address, first, second) == [V.APPROVED, V.PENDING]
+    assert await desk.value("SELECT status FROM turns WHERE id = $1", address.turn_id) == "awaiting_approval"
+    await desk.decide(second.request_id, Decision.REJECT, comment="no")
+    assert await read(desk, address, first, second) == [V.APPROVED, V.REJECTED]
+    assert await desk.value("SELECT status FROM turns WHERE id = $1", address.turn_id) == "running"
+
+
+async def test_an_unsettled_effect_is_pending_until_a_person_says_what_happened(desk: Desk) -> None:
+    address = await desk.approved(("post", {"mode": "break"}))
+    assert (await desk.run_tool(address)).state is CallState.OUTCOME_UNKNOWN
+    ref = effect_ref(address)
+    assert await read(desk, address, ref) == [V.PENDING]
+    await settle(desk, address, "happened")
+    assert await read(desk, address, ref) == [V.SETTLED]
+    outcome = await desk.run_tool(address, attempt=2)
+    assert outcome.state is CallState.DONE
+    assert outcome.message is not None and "happened" in outcome.message.text
+    assert (await desk.approval_row(address))["status"] == "done"
+
+
+async def settle(
+    desk: Desk, address: TurnAddress, outcome: str, by: str = "reviewer", comment: str = "I looked"
+) -> None:
+    """A person states what became of the first call."""
+    person = desk.people[by]
+    async with desk.db.transaction("local") as tx:
+        await settle_by_person(
+            tx, effect_key(address.turn_id, "t1.0"), person.user_id, person.name, person.roles, outcome, comment
+        )
+
+
+@pytest.mark.parametrize(
+    ("by", "outcome", "comment", "code"),
+    [
+        ("requester", "happened", "I looked", "role_required"),
+        ("reviewer", "perhaps", "I looked", "outcome_invalid"),
+        ("reviewer", "happened", " ", "outcome_invalid"),
+        ("reviewer", "did_not_happen", "I looked", "too_early"),
+    ],
+)
+async def test_an_effect_is_settled_by_a_reviewer_who_says_how_they_know_and_not_too_early(
+    desk: Desk, by: str, outcome: str, comment: str, code: str
+) -> None:
+    address = await desk.approved(("post", {"mode": "break"}))
+    await desk.run_tool(address)
+    with pytest.raises(CallerError) as refused:
+        await settle(desk, address, outcome, by, comment)
+    assert refused.value.code == code
+    assert (await desk.call_row(address))["state"] == "outcome_unknown"
+
+
+async def test_what_did_not_happen_can_be_said_after_the_deadline(desk: Desk) -> None:
+    address = await desk.approved(("post", {"mode": "lose"}))
+    await desk.run_tool(address)
+    await desk.write("UPDATE tool_calls SET deadline = now() - interval '1 s' WHERE turn_id = $1", address.turn_id)
+    await settle(desk, address, "did_not_happen")
+    assert (await desk.call_row(address))["state"] == "failed"
+    assert (await desk.approval_row(address))["status"] == "failed"
+
+
+async def test_of_many_who_settle_at_once_one_does(desk: Desk) -> None:
+    address = await desk.approved(("post", {"mode": "break"}))
+    await desk.run_tool(address)
+    answers = await gathered(*(settle(desk, address, "happened", comment=f"looked {n}") for n in range(12)))
+    refused = [answer for answer in answers if isinstance(answer, CallerError)]
+    assert (len(refused), {each.code for each in refused}) == (11, {"already_settled"})
+    assert await desk.value("SELECT count(*) FROM messages WHERE turn_id = $1 AND role = 'tool'", address.turn_id) == 1
+    assert (
+        await desk.value("SELECT count(*) FROM audit WHERE kind = 'effect.settled' AND turn_id = $1", address.turn_id)
+        == 1
+    )

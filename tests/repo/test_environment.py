@@ -1,0 +1,55 @@
+"""`.env.example` says exactly what settings.py reads, with the same defaults."""
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from settings import RoutingName, Settings, needed
+
+EXAMPLE = Path(__file__).parents[2] / ".env.example"
+LINE = re.compile(r"^([A-Z_]+)=(.*)$", re.MULTILINE)
+
+
+def bare(**given: str) -> Settings:
+    """Settings that see nothing but `given`."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            patch.delenv(name)
+        for name, value in given.items():
+            patch.setenv(name, value)
+        return Settings(_env_file=None)
+
+
+def test_every_variable_is_in_the_example_and_no_other() -> None:
+    named = [name for name, _ in LINE.findall(EXAMPLE.read_text())]
+    assert sorted(named) == sorted(str(each.alias) for each in Settings.model_fields.values())
+
+
+def test_the_examples_values_are_the_defaults() -> None:
+    given = {name: value for name, value in LINE.findall(EXAMPLE.read_text()) if value}
+    assert bare(**given) == bare()
+
+
+def test_no_secret_has_a_default_and_none_is_shown() -> None:
+    settings = bare(DATABASE_URL="postgresql://app:hunter2@db/perdure", REDIS_URL="redis://:hunter2@cache/0")
+    assert "hunter2" not in repr(settings) + str(settings)
+    for name in ("database_url", "database_owner_url", "database_relay_url", "database_admin_url", "redis_url"):
+        assert getattr(bare(), name) is None
+    with pytest.raises(SystemExit, match="DATABASE_URL"):
+        needed(bare().database_url, "DATABASE_URL")
+
+
+def test_variables_of_the_same_name_as_a_field_mean_something_else() -> None:
+    settings = bare(HOME="/root", PORT="1", HOST="example.org", LOCAL="1", APPS="/tmp")
+    assert settings == bare()
+
+
+def test_app_folders_are_separated_like_path_and_routing_has_two_names() -> None:
+    settings = bare(PERDURE_APP=os.pathsep.join(("/a", "/b")), PERDURE_ROUTING="spread")
+    assert settings.apps == (Path("/a"), Path("/b"))
+    assert settings.routing is RoutingName.SPREAD
+    assert settings.route().tools != bare().route().tools
+    with pytest.raises(ValueError, match="PERDURE_ROUTING"):
+        bare(PERDURE_ROUTING="sideways")
