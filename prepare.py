@@ -30,7 +30,8 @@ from store.migrations import is_newest, upgrade
 from store.provision import provision
 
 LOCAL_TENANT = "local"
-LOCAL_USERS = {"requester": ["requester"], "reviewer": ["reviewer"], "admin": ["admin", "reviewer"]}
+ADMIN_ROLES = ["admin", "reviewer"]
+LOCAL_USERS = {"requester": ["requester"], "reviewer": ["reviewer"], "admin": ADMIN_ROLES}
 
 
 async def prepare(settings: Settings, admin: str = "", tenant: str = LOCAL_TENANT) -> dict[str, str]:
@@ -54,7 +55,10 @@ async def prepare(settings: Settings, admin: str = "", tenant: str = LOCAL_TENAN
         await _publish(owner, settings)
         if admin:
             tokens = {admin: _fresh_token(admin)}
-            await _users(owner, tenant, {admin: ["admin", "reviewer"]}, tokens)
+            await _users(owner, tenant, {admin: ADMIN_ROLES}, tokens)
+            async with owner.transaction():  # the user may have been there before, as something less
+                await owner.execute("SELECT set_config('perdure.tenant', $1, true)", tenant)
+                await accounts.grant(owner, tenant, admin, ADMIN_ROLES)
             return tokens
         if not settings.local:
             return {}

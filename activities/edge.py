@@ -1,15 +1,17 @@
 """What surrounds every activity: heartbeats while it runs, and errors made fit for a history when it fails."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
-import asyncpg
 from temporalio import activity
+from temporalio.exceptions import FailureError
 
 from activities.boundary import store_error, to_temporal
 from contracts.errors import PerdureError
 
+T = TypeVar("T")
 BEAT_SECONDS = 0.8
 """Under a second, so that a cancellation reaches the activity about as fast; a short activity never beats."""
 
@@ -26,10 +28,24 @@ async def edge() -> AsyncIterator[None]:
         yield
     except PerdureError as error:
         raise to_temporal(error) from None
-    except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+    except FailureError:
+        raise
+    except Exception as error:  # whatever it is, its text may quote a row or a payload
         raise to_temporal(store_error(error)) from None
     finally:
         beats.cancel()
+
+
+async def uncancelled(work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which a cancellation that arrives meanwhile does not break off."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise
+    return task.result()
 
 
 async def _beat() -> None:

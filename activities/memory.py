@@ -13,6 +13,8 @@ from policy.prompt import memory_message
 from store import turn_context
 from store.journal import NewEvent, write
 
+READ_METADATA = ("hitl_checkpoint_type",)
+"""Request metadata that nodes decide with; the rest stays in Postgres, out of histories."""
 MIRRORED = ("recent_entity_context",)
 """Working-memory fields that live in state too (S0-16)."""
 
@@ -46,7 +48,7 @@ class MemoryActivities:
             user_message=loaded.user_message,
             user_name=loaded.user_name,
             user_role=loaded.user_role,
-            metadata=loaded.metadata,
+            metadata={name: loaded.metadata[name] for name in READ_METADATA if name in loaded.metadata},
             working={name: loaded.working[name] for name in MIRRORED if name in loaded.working},
             injected_fields=len(loaded.working),
             pending=loaded.pending,

@@ -12,7 +12,7 @@ from temporalio import activity
 from activities.boundary import to_temporal
 from activities.clients.provider import Complete, ProviderRequest, TextDelta
 from activities.deps import Deps
-from activities.edge import edge, stop_asked, this_attempt
+from activities.edge import edge, stop_asked, this_attempt, uncancelled
 from activities.planning import Planned, plan_calls
 from activities.speaking import Speaker
 from contracts.agents import PublishedAgent
@@ -90,7 +90,8 @@ class ModelActivities:
                 if error.retryable and claimed.errors + 1 < PROVIDER_ERRORS:
                     await self._say_retry(call, error, claimed)
                     raise to_temporal(error) from None  # Temporal would store the vendor's text
-            return await self._settle(call, agent, claimed, heard, failed)
+            # A paid answer is recorded even if a stop arrives meanwhile.
+            return await uncancelled(self._settle(call, agent, claimed, heard, failed))
 
     async def _messages(
         self, tx: Connection, call: ModelCall, agent: PublishedAgent, claimed: ModelClaim
@@ -102,7 +103,8 @@ class ModelActivities:
         base = base_message(
             agent.definition.persona, str(user.get("name", "")), str(user.get("role", "")), claimed.system_prompt
         )
-        base += skill_list([(each.id, each.description) for each in definition.skills])
+        if not claimed.system_prompt:  # the caller's own prompt stands as it is (S0-22)
+            base += skill_list([(each.id, each.description) for each in definition.skills])
         return wire(base, claimed.memory_text or "", said)
 
     async def _listen(

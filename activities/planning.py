@@ -4,6 +4,7 @@ A call that cannot run is settled as failed at once, with an error message for t
 without its answer (S0-47), and no approval is asked for a call that could not run (S2-39).
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,8 @@ from store.ids import new_id
 from store.journal import NewMessage
 from store.model_calls import PlannedCall
 
+_UNSAFE = re.compile(r"[^a-zA-Z0-9_-]")
+"""A provider refuses every later request that repeats a name with these."""
 MOST_CALLS = 64
 """A model that asks for more in one round is cut here."""
 
@@ -54,7 +57,7 @@ def _plan(call: ModelCall, agent: PublishedAgent, draft: DraftCall, call_id: str
     row = PlannedCall(
         call_id=call_id,
         key=key,
-        tool=draft.name[:64] or "unnamed",
+        tool=_UNSAFE.sub("_", draft.name)[:64] or "unnamed",
         tool_version=card.version if card else "",
         effect=_effect(card),
         provider_call_id=draft.provider_id[:200],

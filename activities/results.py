@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+import structlog
 from pydantic import JsonValue
 
+from contracts.agents import ToolCard
 from contracts.digests import canonical_json
 from contracts.events import TOOL_DENIED, TOOL_ERROR, TOOL_RESULT
 from contracts.messages import MessageRef, Role
@@ -14,8 +16,12 @@ from store.ids import new_id
 from store.journal import NewEvent, NewMessage
 from store.tool_calls import Covering
 
+MOST_STATE_CHARACTERS = 8 * 1024
+"""State updates beyond this are dropped, loudly."""
 MOST_CHARACTERS = 64 * 1024
 """A tool message is cut here; the model is told so."""
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +38,11 @@ class Answer:
         return self.outcome.state, self.outcome.model_dump(mode="json"), self.message
 
 
-def settled_answer(call: ToolCall, approval: Covering | None, result: ToolResult) -> Answer:
-    """A result. Where a reviewer changed the arguments, the model is told so (S0-39)."""
+def settled_answer(call: ToolCall, card: ToolCard, approval: Covering | None, result: ToolResult) -> Answer:
+    """A result. Where a reviewer changed the arguments, the model is told so (S0-39).
+
+    Of its state updates those stay that its card names and that are small: a state rides through histories.
+    """
     output: JsonValue = result.output
     if approval is not None and approval.edited:
         output = {
@@ -41,7 +50,11 @@ def settled_answer(call: ToolCall, approval: Covering | None, result: ToolResult
             "arguments": dict(approval.args),
             "result": output,
         }
-    return _answer(call, CallState.DONE, output, TOOL_RESULT, dict(result.state))
+    patch = {name: value for name, value in result.state.items() if name in card.wants_state}
+    if len(canonical_json(patch)) > MOST_STATE_CHARACTERS:
+        _log.warning("tool_state_dropped", tool=card.name, most=MOST_STATE_CHARACTERS)
+        patch = {}
+    return _answer(call, CallState.DONE, output, TOOL_RESULT, patch)
 
 
 def error_answer(call: ToolCall, told: str) -> Answer:

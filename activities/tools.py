@@ -4,15 +4,16 @@ import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+import structlog
 from pydantic import JsonValue
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.deps import Deps
-from activities.edge import edge, stop_asked, this_attempt
+from activities.edge import edge, stop_asked, this_attempt, uncancelled
 from activities.results import Answer, denial, error_answer, settled_answer
 from contracts.agents import EffectClass, ToolCard
-from contracts.errors import Problem
+from contracts.errors import PerdureError, Problem, UpstreamUnavailable
 from contracts.events import TOOL_ERROR, TOOL_EXECUTING
 from contracts.tools import CallState, ToolCall, ToolOutcome
 from perdure.tools import Tool, ToolContext, ToolRefused, ToolResult, ToolUnavailable
@@ -28,7 +29,7 @@ from policy.ledger import (
     reservation_deadline,
 )
 from policy.retries import TOOL_ERRORS
-from store import tool_calls, working_memory
+from store import content, tool_calls, working_memory
 from store.database import Connection
 from store.journal import NewEvent, write
 
@@ -37,6 +38,8 @@ _REFUSED = {
     Claim.ENDED: Problem(code="turn_ended", message="the turn has ended"),
     Claim.STALE: Problem(code="stale_attempt", message="a later attempt has claimed this call"),
 }
+
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +79,10 @@ class ToolActivities:
         attempt = Attempt(*this_attempt())
         async with self._deps.db.transaction(call.address.tenant_id) as tx:
             held = await self._claim(tx, call, attempt)
-            if isinstance(held, ToolOutcome):
-                return held
-            if held.card.effect is EffectClass.LOCAL:
-                # Effect and ledger row commit together, or neither does.
-                return await self._act_locally(tx, call, held)
-        return await self._act_outside(call, held)
+        if isinstance(held, ToolOutcome):
+            return held
+        act = self._act_locally if held.card.effect is EffectClass.LOCAL else self._act_outside
+        return await act(call, held)
 
     async def _claim(self, tx: Connection, call: ToolCall, attempt: Attempt) -> _Held | ToolOutcome:
         agent = await self._deps.shelf.at(tx, call.agent_id, call.agent_version)
@@ -98,19 +99,33 @@ class ToolActivities:
             return ToolOutcome.model_validate(locked.outcome)
         if verdict is Claim.UNKNOWN:
             return await self._unknown(tx, call, locked)
+        if verdict not in (Claim.ACT, Claim.DENIED):
+            return _problem(call, _REFUSED[verdict])
+        if card is not None and (tool is None or tool.card.version != card.version):
+            await self._need_current_card(tx, call, card)
         if verdict is Claim.DENIED or tool is None or card is None:
             answer = denial(call, locked.approval, void)
             await tool_calls.settle(
                 tx, call, locked.row.held.epoch if locked.row.held else 0, *answer.row, list(answer.events)
             )
             return answer.outcome
-        if verdict is not Claim.ACT:
-            return _problem(call, _REFUSED[verdict])
-        deadline = reservation_deadline(locked.now, card.timeout_seconds)
+        deadline = reservation_deadline(locked.now)
         event = NewEvent(TOOL_EXECUTING, {"tool": card.name, "attempt": attempt.number}, call.ask.call_id)
-        epoch = await tool_calls.reserve(tx, call, locked, attempt, deadline, event)
+        epoch = await tool_calls.reserve(tx, call, locked, attempt, deadline, card.timeout_seconds, event)
         args = locked.approval.args if locked.approval else locked.args
         return _Held(tool, locked, args, epoch, attempt)
+
+    async def _need_current_card(self, tx: Connection, call: ToolCall, card: ToolCard) -> None:
+        """This worker's tool is not the one that the call is for.
+
+        Where the published agent still has that one, the worker is behind or ahead of a deploy, and another attempt
+        may find the right one; else the tool has changed for good and the call is void.
+
+        Raises: UpstreamUnavailable `tool_not_here`.
+        """
+        published = (await content.current(tx, call.agent_id)).card(card.name)
+        if published is not None and published.version == card.version:
+            raise UpstreamUnavailable("tool_not_here", f"this worker has no {card.name} of the version asked for")
 
     async def _unknown(self, tx: Connection, call: ToolCall, locked: tool_calls.Locked) -> ToolOutcome:
         """An earlier attempt may have sent it: record that a person must look."""
@@ -122,31 +137,35 @@ class ToolActivities:
             await tool_calls.settle(tx, call, locked.row.held.epoch, CallState.OUTCOME_UNKNOWN, None, None, [event])
         return outcome
 
-    async def _act_locally(self, tx: Connection, call: ToolCall, held: _Held) -> ToolOutcome:
-        await tx.execute("SAVEPOINT before_tool")  # asyncpg's own know nothing of a transaction that SQL began
+    async def _act_locally(self, call: ToolCall, held: _Held) -> ToolOutcome:
+        """Effect and ledger row commit together, or neither does. The turn is locked only by the settle."""
         try:
-            result = await asyncio.wait_for(
-                held.tool.run(held.args, self._context(call, held, tx)), held.card.timeout_seconds
-            )
+            async with self._deps.db.transaction(call.address.tenant_id) as tx:
+                result = await asyncio.wait_for(
+                    held.tool.run(held.args, self._context(call, held, tx)), held.card.timeout_seconds
+                )
+                answer = settled_answer(call, held.card, held.locked.approval, result)
+                await working_memory.merge(tx, call.address, dict(result.working))
+                if not await tool_calls.settle(tx, call, held.epoch, *answer.row, list(answer.events)):
+                    raise _lost()  # rolls the effect back
+            return answer.outcome
+        except PerdureError:
+            raise
         except (ToolRefused, ToolUnavailable, TimeoutError) as error:
-            await tx.execute("ROLLBACK TO SAVEPOINT before_tool")
-            return await self._settle_in(tx, call, held, error_answer(call, _told(error)))
+            failed = error_answer(call, _told(error))
         except Exception as error:
-            await tx.execute("ROLLBACK TO SAVEPOINT before_tool")
-            activity.logger.exception("a local tool raised", extra={"tool": held.card.name})
-            return await self._settle_in(
-                tx, call, held, error_answer(call, f"the tool failed ({type(error).__name__})")
-            )
-        await working_memory.merge(tx, call.address, dict(result.working))
-        return await self._settle_in(tx, call, held, settled_answer(call, held.locked.approval, result))
+            _log.warning("local_tool_raised", tool=held.card.name, error=type(error).__name__)
+            failed = error_answer(call, f"the tool failed ({type(error).__name__})")
+        async with self._deps.db.transaction(call.address.tenant_id) as tx:
+            return await self._settle_in(tx, call, held, failed)
 
     async def _act_outside(self, call: ToolCall, held: _Held) -> ToolOutcome:
+        if not await self._still_owned(call, held):
+            told = "the call was not sent: the turn was stopped, or its time had passed"
+            return await uncancelled(self._record(call, held, Settle.RELEASE, ToolResult(None), told, None))
         acted, result, told, retry_after = Acted.RETURNED, ToolResult(None), "", None
         timed_out = False
         try:
-            async with self._deps.db.transaction(call.address.tenant_id) as tx:
-                if not await tool_calls.still_owned(tx, call, held.epoch):
-                    return _problem(call, _REFUSED[Claim.STALE])
             result = await asyncio.wait_for(
                 held.tool.run(held.args, self._context(call, held, None)), held.card.timeout_seconds
             )
@@ -162,11 +181,20 @@ class ToolActivities:
             acted, told, timed_out = Acted.AMBIGUOUS, f"no answer within {held.card.timeout_seconds:g} s", True
         except Exception as error:
             acted, told = Acted.AMBIGUOUS, f"the call broke off ({type(error).__name__})"
-            activity.logger.warning("a tool call broke off", exc_info=True, extra={"tool": held.card.name})
+            _log.warning("tool_call_broke_off", tool=held.card.name, error=type(error).__name__)
         last = held.locked.errors + 1 >= TOOL_ERRORS or stop_asked()
         sent_before = may_have_happened(held.locked.row)
         decided = after_act(held.card.effect, acted, last_attempt=last, timed_out=timed_out, sent_before=sent_before)
-        return await self._record(call, held, decided, result, told, retry_after)
+        # What happened is recorded even if a stop arrives meanwhile.
+        return await uncancelled(self._record(call, held, decided, result, told, retry_after))
+
+    async def _still_owned(self, call: ToolCall, held: _Held) -> bool:
+        """Asked just before the call is sent (design section 4, zombies); an unreadable answer sends nothing."""
+        try:
+            async with self._deps.db.transaction(call.address.tenant_id) as tx:
+                return await tool_calls.still_owned(tx, call, held.epoch)
+        except (OSError, *self._deps.db.outages):
+            return False
 
     async def _record(
         self, call: ToolCall, held: _Held, decided: Settle, result: ToolResult, told: str, retry_after: float | None
@@ -176,7 +204,9 @@ class ToolActivities:
             async with self._deps.db.transaction(call.address.tenant_id) as tx:
                 await record(tx, call, held.epoch)
             delay = timedelta(seconds=min(retry_after, 60.0)) if retry_after else None
-            raise ApplicationError(told, type="tool_unavailable", next_retry_delay=delay)
+            # The tool's own sentence stays here: it may quote its target, and Temporal would store it.
+            message = f"the tool {held.card.name} could not be called; it is tried again"
+            raise ApplicationError(message, type="tool_unavailable", next_retry_delay=delay)
         async with self._deps.db.transaction(call.address.tenant_id) as tx:
             if decided is Settle.OUTCOME_UNKNOWN:
                 event = NewEvent(
@@ -188,13 +218,16 @@ class ToolActivities:
                 return ToolOutcome(call_id=call.ask.call_id, state=CallState.OUTCOME_UNKNOWN)
             if decided is Settle.FAILED:
                 return await self._settle_in(tx, call, held, error_answer(call, told))
+            outcome = await self._settle_in(
+                tx, call, held, settled_answer(call, held.card, held.locked.approval, result)
+            )
             await working_memory.merge(tx, call.address, dict(result.working))
-            return await self._settle_in(tx, call, held, settled_answer(call, held.locked.approval, result))
+            return outcome
 
     async def _settle_in(self, tx: Connection, call: ToolCall, held: _Held, answer: Answer) -> ToolOutcome:
         if await tool_calls.settle(tx, call, held.epoch, *answer.row, list(answer.events)):
             return answer.outcome
-        return _problem(call, _REFUSED[Claim.STALE])
+        raise _lost()
 
     def _context(self, call: ToolCall, held: _Held, tx: Connection | None) -> ToolContext:
         return ToolContext(
@@ -231,6 +264,11 @@ def _why_void(locked: tool_calls.Locked, card: ToolCard | None, tool: Tool | Non
         return "the approval is for another call than this one"
     fault = schema_fault(approval.args, tool.card.parameters)
     return f"the approved arguments do not fit any more: {fault}" if fault else None
+
+
+def _lost() -> PerdureError:
+    """The settle was refused: a later attempt owns the call, or its turn has ended. The next attempt reads which."""
+    return UpstreamUnavailable("settle_refused", "the call is no longer this attempt's")
 
 
 def _told(error: Exception) -> str:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
+from api.streams import Streams
 from contracts.turns import Routing
 from policy.admission import Caps
 from relay.connect import connect
@@ -27,6 +28,7 @@ class Services:
     live: LiveTokens
     valkey: Valkey
     wakes: Wakes
+    streams: Streams
     doorbell: Doorbell
     routing: Routing
     caps: Caps
@@ -47,15 +49,17 @@ async def opened(settings: Settings) -> AsyncIterator[Services]:
         wait_seconds=DATABASE_SECONDS,
     )
     valkey = Valkey.connect(needed(settings.redis_url, "REDIS_URL"))
+    live = LiveTokens(valkey)
     wakes = Wakes(db, valkey)
     client = await connect()
     ringing = asyncio.create_task(wakes.run())
     try:
         yield Services(
             db=db,
-            live=LiveTokens(valkey),
+            live=live,
             valkey=valkey,
             wakes=wakes,
+            streams=Streams(db, live, wakes),
             doorbell=Doorbell(client, db),
             routing=settings.route(),
             caps=Caps(settings.queue_depth, settings.live_turns_per_user),

@@ -7,7 +7,7 @@ for a reader is one batch of each store; a slow one is simply read for less ofte
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import asyncpg
 import structlog
@@ -16,12 +16,13 @@ from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from api.metrics import STREAMS
 from contracts.events import DONE, WORKFLOW_COMPLETE
 from policy.cursor import LOST_EPOCH, Cursor
-from policy.reader import Frame, LoggedEvent, ReaderState
+from policy.reader import Frame, LoggedEvent, ReaderState, TokenBatch
 from policy.resume import resumed
 from policy.stream import merge, unknown_calls
 from store import event_log
 from store.database import Database
 from store.live import LiveTokens
+from store.shared_reads import SharedReads
 from store.wakes import Wakes
 
 HEARTBEAT_SECONDS = 15.0
@@ -33,8 +34,22 @@ _DATABASE_LOST = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, Timeou
 log = structlog.get_logger(__name__)
 
 
+EventsPlace = tuple[str, str, str | None, int]
+"""Tenant, conversation, turn, number of the last event seen."""
+TokensPlace = tuple[str, str, str, str]
+"""Tenant, conversation, epoch, id of the last entry seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """The reads that readers of one conversation share."""
+
+    events: SharedReads[EventsPlace, list[LoggedEvent]]
+    tokens: SharedReads[TokensPlace, TokenBatch]
+
+
 class Streams:
-    """Opens streams."""
+    """The streams of this process."""
 
     def __init__(
         self, database: Database, live: LiveTokens, wakes: Wakes, *, heartbeat_seconds: float = HEARTBEAT_SECONDS
@@ -43,6 +58,15 @@ class Streams:
         self._live = live
         self._wakes = wakes
         self._heartbeat_seconds = heartbeat_seconds
+        self._reads = Reads(SharedReads(self._read_events), SharedReads(self._read_tokens))
+
+    async def _read_events(self, place: EventsPlace) -> list[LoggedEvent]:
+        tenant_id, conversation_id, turn_id, seq = place
+        async with self._database.transaction(tenant_id) as tx:
+            return await event_log.read_after(tx, conversation_id, seq, _BATCH_EVENTS, turn_id=turn_id)
+
+    async def _read_tokens(self, place: TokensPlace) -> TokenBatch:
+        return await self._live.tokens(*place)
 
     async def is_over(self, tenant_id: str, turn_id: str, cursor: Cursor) -> bool:
         """Whether a reader of this turn has seen its last event: there will be nothing more."""
@@ -54,7 +78,7 @@ class Streams:
         self, tenant_id: str, conversation_id: str, cursor: Cursor, turn_id: str | None = None
     ) -> AsyncGenerator[bytes]:
         """The stream behind `cursor`, encoded; with `turn_id` that turn's alone, to its end."""
-        reader = _Reader(self._database, self._live, tenant_id, conversation_id, turn_id)
+        reader = _Reader(self._database, self._live, self._reads, tenant_id, conversation_id, turn_id)
         with STREAMS.track_inprogress():
             async with self._wakes.listen(tenant_id, conversation_id) as bell:
                 look = True
@@ -86,10 +110,17 @@ class _Reader:
     """One reader's place in both stores."""
 
     def __init__(
-        self, database: Database, live: LiveTokens, tenant_id: str, conversation_id: str, turn_id: str | None
+        self,
+        database: Database,
+        live: LiveTokens,
+        reads: Reads,
+        tenant_id: str,
+        conversation_id: str,
+        turn_id: str | None,
     ) -> None:
         self._database = database
         self._live = live
+        self._reads = reads
         self._tenant_id = tenant_id
         self._conversation_id = conversation_id
         self._turn_id = turn_id
@@ -107,7 +138,7 @@ class _Reader:
         state = self._state or await self._resume(cursor)
         events: list[LoggedEvent] = await self._events(state) if look else []
         # After the events: then every token of a call that is complete among them is there to be seen.
-        batch = await self._live.tokens(self._tenant_id, self._conversation_id, state.epoch, state.entry_id)
+        batch = await self._reads.tokens.get((self._tenant_id, self._conversation_id, state.epoch, state.entry_id))
         unknown = unknown_calls(state, events, batch, self._turn_id)
         if unknown and not look:
             self._state, self.blocked, self.behind = state, False, True
@@ -137,10 +168,7 @@ class _Reader:
         return resumed(cursor, open_calls, marks)
 
     async def _events(self, state: ReaderState) -> list[LoggedEvent]:
-        async with self._database.transaction(self._tenant_id) as tx:
-            return await event_log.read_after(
-                tx, self._conversation_id, state.cursor.seq, _BATCH_EVENTS, turn_id=self._turn_id
-            )
+        return await self._reads.events.get((self._tenant_id, self._conversation_id, self._turn_id, state.cursor.seq))
 
     async def _filled(self, frames: Sequence[Frame]) -> Sequence[Frame]:
         """The frames with stored texts put in where tokens were missing."""

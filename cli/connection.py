@@ -12,6 +12,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from cli.failures import OTHER, USAGE
 from cli.screen import fail
 from local.config import own_environ
@@ -49,12 +51,15 @@ class Surroundings:
 
 
 def read_run(home: Path) -> dict[str, Any] | None:
-    """run.json of this data folder, None where no stack is up."""
+    """run.json of this data folder, None where no stack is up; a supervisor that was killed leaves its file behind."""
     try:
         run = json.loads((home / "run.json").read_text())
     except (OSError, ValueError):
         return None
-    return run if isinstance(run, dict) else None
+    if not isinstance(run, dict):
+        return None
+    supervisor = run.get("supervisor")
+    return None if isinstance(supervisor, int) and not psutil.pid_exists(supervisor) else run
 
 
 def connect(role: Role, as_name: str | None = None) -> Client:

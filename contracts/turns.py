@@ -120,7 +120,10 @@ class Carried(Tolerant):
 
     state: dict[str, JsonValue]
     requests: tuple[RequestRef, ...]
-    mailbox: tuple[Bell, ...] = ()
+    rung: bool = False
+    """A bell rang that nobody has looked after yet."""
+    looks: int = 0
+    """How often in a row a look changed nothing."""
     stop: bool = False
     step: int = 0
     events: tuple[PendingEvent, ...] = ()

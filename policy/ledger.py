@@ -171,6 +171,7 @@ def after_act(
     return Settle.FAILED if last_attempt or timed_out else Settle.RETRY
 
 
-def reservation_deadline(now: datetime, timeout_seconds: float) -> datetime:
-    """Until when the owner of a reservation may still send; a person may not settle before it has passed."""
-    return now + timedelta(seconds=timeout_seconds) + ZOMBIE_GRACE
+def reservation_deadline(now: datetime) -> datetime:
+    """Until when the owner of a reservation may still send; a person may not settle before this and the tool's own
+    time-out have passed."""
+    return now + ZOMBIE_GRACE

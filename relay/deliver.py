@@ -40,7 +40,7 @@ class Doorbell:
         try:
             await self.deliver(note)
             await outbox.delivered(self._db, note)
-        except (RPCError, OSError) as error:
+        except (RPCError, OSError, *self._db.outages) as error:
             _log.warning(
                 "wake_up_left_to_relay", turn_id=note.turn_id, kind=note.kind.value, error=type(error).__name__
             )

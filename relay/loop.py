@@ -3,7 +3,6 @@
 import asyncio
 
 import structlog
-from temporalio.service import RPCError
 
 from relay.deliver import Doorbell
 from store import outbox
@@ -21,7 +20,7 @@ async def deliver_due(relay: Database, doorbell: Doorbell) -> int:
         try:
             await doorbell.deliver(note)
             done.append(note.id)
-        except (RPCError, OSError) as error:
+        except Exception as error:  # one that cannot be delivered must not hold up the others
             _log.warning("wake_up_not_delivered", turn_id=note.turn_id, error=type(error).__name__)
     if done:
         await outbox.forget(relay.pool, done)

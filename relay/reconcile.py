@@ -21,6 +21,8 @@ INTERVAL_SECONDS = 5.0
 SETTLING_SECONDS = 8.0
 """A turn younger than this may not have reached Temporal yet."""
 AT_ONCE = 20
+PAUSED_EVERY = 4
+"""Paused turns are many and wait long: they are compared in every fourth pass, so within 20 s."""
 _log = structlog.get_logger(__name__)
 
 _ALIVE = frozenset({WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW})
@@ -33,6 +35,7 @@ class Reconciler:
         self._relay = relay
         self._client = client
         self._doorbell = doorbell
+        self._passes = -1
 
     async def run(self, stop: asyncio.Event) -> None:
         """Look until `stop`; an outage is waited out."""
@@ -46,16 +49,24 @@ class Reconciler:
     async def once(self) -> int:
         """One pass; how many turns it finished."""
         finished = 0
+        self._passes += 1
         for tenant_id in await tenants(self._relay.pool):
             async with self._relay.transaction(tenant_id) as tx:
                 await ring_decided(tx, tenant_id)
                 await start_stranded(tx, tenant_id)
                 await forget_old_keys(tx)
-                turns = await open_turns(tx, SETTLING_SECONDS)
+                turns = await open_turns(tx, SETTLING_SECONDS, paused_too=self._passes % PAUSED_EVERY == 0)
             for start in range(0, len(turns), AT_ONCE):
                 batch = turns[start : start + AT_ONCE]
-                finished += sum(await asyncio.gather(*(self._finish_if_gone(turn) for turn in batch)))
+                finished += sum(await asyncio.gather(*(self._look_at(turn) for turn in batch)))
         return finished
+
+    async def _look_at(self, turn: OpenTurn) -> bool:
+        try:
+            return await self._finish_if_gone(turn)
+        except Exception as error:  # one that cannot be read must not keep the others from being looked at
+            _log.warning("turn_not_compared", turn_id=turn.address.turn_id, error=type(error).__name__)
+            return False
 
     async def _finish_if_gone(self, turn: OpenTurn) -> bool:
         problem = await self._why_gone(turn.address.turn_id)

@@ -30,3 +30,14 @@ async def ensure_user(
         name,
         token_sha256,
     )
+
+
+async def grant(owner: asyncpg.Connection, tenant_id: str, name: str, roles: list[str]) -> None:
+    """Add these roles to what a user has."""
+    await owner.execute(
+        "UPDATE users SET roles = ARRAY(SELECT DISTINCT unnest(roles || $3::text[]) ORDER BY 1) "
+        "WHERE tenant_id = $1 AND name = $2",
+        tenant_id,
+        name,
+        roles,
+    )

@@ -13,7 +13,6 @@ from contracts.events import TOOL_AWAITING_APPROVAL, TOOL_DENIED
 from contracts.ids import approval_id
 from contracts.people import GatedCall, RequestKind, RequestRef, Verdict, VerdictState
 from contracts.turns import TurnStatus
-from policy.gate import round_is_decided
 from policy.text import preview
 from store import audit
 from store.database import Connection
@@ -29,8 +28,8 @@ async def open_requests(tx: Connection, ask: OpenAsk, agent: PublishedAgent) -> 
     None where the turn has ended or was stopped: nothing is opened for it.
     """
     turn = await tx.fetchrow(
-        "SELECT t.user_id, t.ended_at IS NOT NULL OR t.stop_requested_at IS NOT NULL AS over, m.content FROM turns t "
-        "JOIN messages m ON m.id = t.message_id WHERE t.id = $1 FOR UPDATE OF t",
+        "SELECT t.user_id, t.ended_at IS NOT NULL OR t.stop_requested_at IS NOT NULL AS over, t.metadata, m.content "
+        "FROM turns t JOIN messages m ON m.id = t.message_id WHERE t.id = $1 FOR UPDATE OF t",
         ask.address.turn_id,
     )
     if turn is None or turn["over"]:
@@ -38,7 +37,7 @@ async def open_requests(tx: Connection, ask: OpenAsk, agent: PublishedAgent) -> 
     requests: list[RequestRef] = []
     events: list[NewEvent] = []
     for gated in ask.gated:
-        request, is_new = await _open_one(tx, ask, gated, agent, str(turn["user_id"]), turn["content"])
+        request, is_new = await _open_one(tx, ask, gated, agent, turn)
         requests.append(request)
         if is_new:
             events.append(_awaiting(request, gated.rule))
@@ -49,7 +48,7 @@ async def open_requests(tx: Connection, ask: OpenAsk, agent: PublishedAgent) -> 
 
 
 async def _open_one(
-    tx: Connection, ask: OpenAsk, gated: GatedCall, agent: PublishedAgent, requester: str, prompt: str
+    tx: Connection, ask: OpenAsk, gated: GatedCall, agent: PublishedAgent, turn: asyncpg.Record
 ) -> tuple[RequestRef, bool]:
     found = await tx.fetchrow(
         "SELECT id, expires_at FROM approvals WHERE turn_id = $1 AND call_id = $2", ask.address.turn_id, gated.call_id
@@ -97,9 +96,9 @@ async def _open_one(
         digest,
         nonce,
         gated.rule,
-        prompt[:_PROMPT_CHARACTERS],
-        ask.snapshot,
-        requester,
+        turn["content"][:_PROMPT_CHARACTERS],
+        {**ask.snapshot, "metadata": turn["metadata"]},
+        turn["user_id"],
         policy.reviewer_role,
         policy.allow_self_approval,
         policy.expires_seconds,
@@ -109,7 +108,7 @@ async def _open_one(
         "approval.opened",
         request_id,
         {"tool": gated.tool, "rule": gated.rule, "digest": digest, "call_id": gated.call_id},
-        actor=requester,
+        actor=str(turn["user_id"]),
         turn_id=ask.address.turn_id,
     )
     return _ref(request_id, gated, expires_at), True
@@ -163,7 +162,7 @@ async def _wait(tx: Connection, turn_id: str, requests: list[RequestRef]) -> Non
 async def read_verdicts(tx: Connection, ask: VerdictsAsk) -> Verdicts:
     """Every request's verdict as the record says now; overdue ones expire here, by the database's clock.
 
-    The turn goes back to running only when all of the round is decided.
+    The turn's status stays: it runs again when its next call is claimed, so a lost answer of this leaves it waiting.
     """
     # The turn first: every writer of a turn's rows takes its lock before any other.
     await tx.fetchrow("SELECT id FROM turns WHERE id = $1 FOR UPDATE", ask.address.turn_id)
@@ -193,11 +192,6 @@ async def read_verdicts(tx: Connection, ask: VerdictsAsk) -> Verdicts:
         else _verdict(request, approvals.get(request.request_id), ask)
         for request in ask.requests
     )
-    if round_is_decided(verdicts, len(ask.requests)):
-        await tx.execute(
-            "UPDATE turns SET status = 'running', waiting = NULL WHERE id = $1 AND ended_at IS NULL",
-            ask.address.turn_id,
-        )
     denied = [NewEvent(TOOL_DENIED, {"tool": row["tool"], "reason": "expired"}, row["call_id"]) for row in expired]
     if denied or ask.events:
         await write(tx, ask.address, denied, pending=ask.events)

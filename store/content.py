@@ -51,13 +51,18 @@ async def current(tx: Connection, agent_id: str) -> PublishedAgent:
         raise CallerError(
             "agent_not_found", "there is no such agent; see GET /v1/agents", {"agent": agent_id[:80]}, status=404
         )
-    return PublishedAgent.model_validate(row["body"])
+    return _stored(row["body"])
 
 
 async def listed(tx: Connection) -> list[tuple[str, PublishedAgent]]:
     """Every current agent with the name of its app, by id."""
     rows = await tx.fetch(f"{_CURRENT} ORDER BY a.agent_id")
-    return [(row["app"], PublishedAgent.model_validate(row["body"])) for row in rows]
+    return [(row["app"], _stored(row["body"])) for row in rows]
+
+
+def _stored(body: object) -> PublishedAgent:
+    """A stored version; it may have been written by a later deploy, whose new fields mean nothing here."""
+    return PublishedAgent.model_validate(body, extra="ignore")
 
 
 class AgentShelf:
@@ -83,5 +88,5 @@ class AgentShelf:
                     {"agent": agent_id, "version": version},
                     status=404,
                 )
-            agent = self._agents[version] = PublishedAgent.model_validate(body)
+            agent = self._agents[version] = _stored(body)
         return agent

@@ -35,7 +35,7 @@ async def listed(
             "call_id": row["call_id"],
             "attempts": row["epoch"],
             "first_sent_at": row["first_sent_at"],
-            "deadline": row["deadline"],
+            "deadline": row["quiet_at"],
             "settled_at": row["settled_at"],
             "settled_by": row["settler"],
             "comment": row["comment"],

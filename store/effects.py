@@ -31,7 +31,7 @@ async def settle_by_person(
     "did_not_happen" before the reservation's deadline has passed, 422.
     """
     row = await tx.fetchrow(
-        "SELECT t.id AS turn_id, t.tenant_id, t.conversation_id, t.user_id FROM turns t "
+        "SELECT t.id AS turn_id, t.tenant_id, t.conversation_id, t.user_id, t.ended_at FROM turns t "
         "WHERE t.id = (SELECT turn_id FROM tool_calls WHERE key = $1) FOR UPDATE",
         key,
     )
@@ -46,7 +46,7 @@ async def settle_by_person(
             "outcome_invalid", "give outcome happened or did_not_happen, and a comment that says how you know"
         )
     call = await tx.fetchrow(
-        "SELECT *, clock_timestamp() < deadline AS early FROM tool_calls WHERE key = $1 FOR UPDATE", key
+        "SELECT *, clock_timestamp() < quiet_at AS early FROM tool_calls WHERE key = $1 FOR UPDATE", key
     )
     if call is None or call["state"] != CallState.OUTCOME_UNKNOWN.value:
         raise CallerError("already_settled", "this effect is settled", status=409)
@@ -54,13 +54,15 @@ async def settle_by_person(
         raise CallerError(
             "too_early",
             "a frozen worker may still send it; wait for the deadline",
-            {"deadline": call["deadline"].isoformat()},
+            {"deadline": call["quiet_at"].isoformat()},
             status=409,
         )
     address = TurnAddress(
         tenant_id=row["tenant_id"], conversation_id=str(row["conversation_id"]), turn_id=str(row["turn_id"])
     )
-    return await _record(tx, address, call, _Statement(user_id, name, outcome, comment))
+    return await _record(
+        tx, address, call, _Statement(user_id, name, outcome, comment), ended=row["ended_at"] is not None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class _Statement:
     comment: str
 
 
-async def _record(tx: Connection, address: TurnAddress, call: asyncpg.Record, said: _Statement) -> Note:
+async def _record(tx: Connection, address: TurnAddress, call: asyncpg.Record, said: _Statement, *, ended: bool) -> Note:
     state = OUTCOMES[said.outcome]
     body: dict[str, JsonValue] = {"status": said.outcome, "settled_by": said.name, "comment": said.comment}
     content = canonical_json(body)
@@ -99,5 +101,6 @@ async def _record(tx: Connection, address: TurnAddress, call: asyncpg.Record, sa
     note = await put(tx, address.tenant_id, Wake.RING, address.turn_id, call["key"])
     kind = TOOL_RESULT if state is CallState.DONE else TOOL_ERROR
     event = NewEvent(kind, {"tool": call["tool"], **body}, call["call_id"])
-    await write(tx, address, [event], [message])
+    if not ended:  # the last event of an ended turn is its `done`
+        await write(tx, address, [event], [message])
     return note

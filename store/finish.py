@@ -2,11 +2,12 @@
 
 from contracts.errors import InvariantBroken, Problem
 from contracts.events import COMPLETED, DONE, STOPPED, WORKFLOW_ERROR
-from contracts.turns import ENDED, FinishAsk, Finished, TurnAddress, TurnStatus
+from contracts.turns import FinishAsk, Finished, TurnAddress, TurnStatus
 from store import audit
 from store.database import Connection
-from store.journal import NewEvent, write
+from store.journal import NewEvent, NewMessage, write
 from store.outbox import Note, Wake, put
+from store.transcript import broken_off
 
 _END = """
 UPDATE turns SET status = $2, problem = $3, waiting = NULL, ended_at = clock_timestamp(),
@@ -34,13 +35,17 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
     )
     for approval in cancelled:
         await audit.record(tx, "approval.cancelled", str(approval["id"]), {}, actor=None, turn_id=turn_id)
+    transcript, answers = list(ask.transcript), list[NewMessage]()
+    if ask.status is not TurnStatus.COMPLETED:
+        transcript, answers = await broken_off(tx, turn_id)
+        await _lose_track(tx, turn_id)
     await tx.execute(
-        "UPDATE messages SET in_transcript = false WHERE turn_id = $1 AND role <> 'user' AND NOT id = ANY($2)",
+        "UPDATE messages SET in_transcript = (id = ANY($2)) WHERE turn_id = $1 AND role <> 'user'",
         turn_id,
-        list(ask.transcript),
+        transcript,
     )
     problem = ask.problem.model_dump(mode="json") if ask.problem else None
-    ended = await tx.fetchrow(_END, turn_id, ask.status.value, problem, list(ask.transcript))
+    ended = await tx.fetchrow(_END, turn_id, ask.status.value, problem, transcript)
     if ended is None:
         raise InvariantBroken("turn_vanished", "a turn's row went away under its own lock")
     done = NewEvent(
@@ -56,8 +61,19 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
     admitted, note = None, None
     if str(active) == turn_id:  # a queued turn that is stopped leaves the active one alone
         admitted, note = await _admit_next(tx, ask.address)
-    await write(tx, ask.address, [*_last_events(ask), done], pending=ask.events)
+    await write(tx, ask.address, [*_last_events(ask), done], answers, pending=ask.events)
     return Finished(status=ask.status, admitted_turn_id=admitted), note
+
+
+async def _lose_track(tx: Connection, turn_id: str) -> None:
+    """Calls that are under way as the turn ends may still happen outside: a person must be able to settle them."""
+    await tx.execute(
+        "WITH lost AS (UPDATE tool_calls SET state = 'outcome_unknown' WHERE turn_id = $1 AND state = 'reserved' "
+        "AND effect IN ('keyed', 'opaque') RETURNING call_id) "
+        "UPDATE approvals a SET status = 'outcome_unknown', version = version + 1 FROM lost "
+        "WHERE a.turn_id = $1 AND a.call_id = lost.call_id AND a.status = 'reserved'",
+        turn_id,
+    )
 
 
 def _last_events(ask: FinishAsk) -> list[NewEvent]:
@@ -85,19 +101,12 @@ async def _admit_next(tx: Connection, address: TurnAddress) -> tuple[str | None,
     )
     if chosen is None or turn_id is None:
         return None, None
-    await tx.execute("UPDATE messages SET seq = $2 WHERE id = $1", chosen["message_id"], last_seq)
+    await tx.execute("UPDATE messages SET seq = $2, in_transcript = true WHERE id = $1", chosen["message_id"], last_seq)
     await tx.execute("UPDATE turns SET status = 'accepted', through_seq = $2 WHERE id = $1", turn_id, last_seq - 1)
     return turn_id, await put(tx, address.tenant_id, Wake.START, turn_id)
 
 
 async def finish_broken(tx: Connection, address: TurnAddress, problem: Problem) -> Note | None:
-    """End a turn whose workflow is gone; what it had written stays in the transcript."""
-    kept = await tx.fetch("SELECT id FROM messages WHERE turn_id = $1 AND role = 'assistant'", address.turn_id)
-    last = [str(row["id"]) for row in kept[-1:]] if kept else []
-    _, note = await finish(
-        tx, FinishAsk(address=address, status=TurnStatus.FAILED, problem=problem, transcript=tuple(last))
-    )
+    """End a turn whose workflow is gone; what it said and did stays in the transcript."""
+    _, note = await finish(tx, FinishAsk(address=address, status=TurnStatus.FAILED, problem=problem))
     return note
-
-
-OPEN_STATUSES = tuple(status.value for status in TurnStatus if status not in ENDED)

@@ -20,6 +20,8 @@ LIVE_SECONDS = 3_600
 LIVE_ENTRIES = 10_000
 """The stream of a conversation is trimmed to about this many entries."""
 _BATCH_ENTRIES = 200
+_BATCH_CHARACTERS = 32_768
+"""About what is held for one slow reader: a batch is merged and sent as a whole."""
 _SEARCH_ENTRIES = 200
 
 WOKEN_BY_EVENTS = "e"
@@ -103,8 +105,14 @@ class LiveTokens:
         if not answer:
             return TokenBatch(None)
         now, rows = answer
-        entries = [_entry(entry_id, dict(zip(flat[::2], flat[1::2], strict=True))) for entry_id, flat in rows]
-        return TokenBatch(now, entries, more=len(entries) == _BATCH_ENTRIES)
+        entries: list[TokenEntry] = []
+        characters = 0
+        for entry_id, flat in rows:
+            entries.append(_entry(entry_id, dict(zip(flat[::2], flat[1::2], strict=True))))
+            characters += len(entries[-1].text)
+            if characters > _BATCH_CHARACTERS:
+                break
+        return TokenBatch(now, entries, more=len(entries) == _BATCH_ENTRIES or len(entries) < len(rows))
 
     async def marks(self, tenant_id: str, conversation_id: str, cursor: Cursor, keys: Sequence[CallKey]) -> Marks:
         """What the stream knows of these calls at `cursor`; a call of which it knows nothing is left out."""

@@ -7,9 +7,10 @@ from pydantic import JsonValue
 
 from contracts.model import ModelCall, ModelReply
 from contracts.turns import TurnStatus, Usage
-from policy.ledger import Attempt, Claim, Gate, Held, claim
+from policy.ledger import Attempt, Claim, Held, claim
 from store.database import Connection
 from store.journal import NewEvent, NewMessage, write
+from store.turn_lock import lock_turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,28 +29,28 @@ class ModelClaim:
 
 async def claim_call(tx: Connection, call: ModelCall, attempt: Attempt, model: str) -> ModelClaim:
     """Claim `call` for `attempt`, under the turn's lock, and write the pending events with generation.start."""
+    turn = await lock_turn(tx, call.address.turn_id)
+    if turn is None:
+        return ModelClaim(Claim.ENDED)
+    # A statement of its own: one that waited for the lock still sees this row as it was before.
     row = await tx.fetchrow(
-        "SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopped, t.through_seq, "
-        "t.system_prompt, t.memory_text, m.epoch, m.run_id, m.attempt, m.errors, m.reply FROM turns t "
-        "LEFT JOIN model_calls m ON m.turn_id = t.id AND m.call_id = $2 WHERE t.id = $1 FOR UPDATE OF t",
+        "SELECT epoch, run_id, attempt, errors, reply FROM model_calls WHERE turn_id = $1 AND call_id = $2",
         call.address.turn_id,
         call.call_id,
     )
-    if row is None:
-        return ModelClaim(Claim.ENDED)
     held = None
-    if row["epoch"] is not None:
+    if row is not None:
         held = Held(row["epoch"], Attempt(row["run_id"], row["attempt"]), row["reply"] is not None)
-    verdict = claim(Gate(row["ended"], row["stopped"]), held, attempt)
+    verdict = claim(turn.gate, held, attempt)
     if verdict in (Claim.REPLAY, Claim.STOPPED) and call.events:
         await write(tx, call.address, [], pending=call.events)
-    if verdict is Claim.REPLAY:
+    if verdict is Claim.REPLAY and row is not None:
         return ModelClaim(verdict, reply=ModelReply.model_validate(row["reply"]))
     if verdict is not Claim.ACT:
         return ModelClaim(verdict)
     epoch = held.epoch + 1 if held else 1
     await tx.execute(
-        "WITH counted AS (UPDATE turns SET attempts = attempts + 1, status = $7, "
+        "WITH counted AS (UPDATE turns SET attempts = attempts + 1, status = $7, waiting = NULL, "
         "started_at = coalesce(started_at, now()) WHERE id = $1 RETURNING tenant_id) "
         "INSERT INTO model_calls (tenant_id, turn_id, call_id, epoch, run_id, attempt, model) "
         "SELECT tenant_id, $1, $2, $3, $4, $5, $6 FROM counted ON CONFLICT (turn_id, call_id) "
@@ -65,8 +66,8 @@ async def claim_call(tx: Connection, call: ModelCall, attempt: Attempt, model: s
     )
     started = NewEvent("generation.start", {"model": model, "attempt": epoch}, call.call_id)
     await write(tx, call.address, [started], pending=call.events)
-    errors = row["errors"] or 0
-    return ModelClaim(verdict, epoch, errors, None, row["through_seq"], row["system_prompt"], row["memory_text"])
+    errors = row["errors"] if row is not None else 0
+    return ModelClaim(verdict, epoch, errors, None, turn.through_seq, turn.system_prompt, turn.memory_text)
 
 
 async def count_error(tx: Connection, call: ModelCall, epoch: int, event: NewEvent) -> None:

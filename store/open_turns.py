@@ -23,12 +23,17 @@ async def tenants(relay_pool: asyncpg.Pool) -> list[str]:
     return [row["tenant_id"] for row in rows]
 
 
-async def open_turns(tx: Connection, older_than_seconds: float) -> list[OpenTurn]:
-    """Open turns, but for queued ones and for those that have only just begun."""
+async def open_turns(tx: Connection, older_than_seconds: float, *, paused_too: bool = True) -> list[OpenTurn]:
+    """Open turns, but for queued ones, for those that have only just begun, and for those that are yet to start.
+
+    A turn whose start is still in the outbox has no workflow and must not be taken for one that lost it.
+    """
     rows = await tx.fetch(
-        "SELECT id, tenant_id, conversation_id, status FROM turns WHERE ended_at IS NULL AND status <> 'queued' "
-        "AND created_at < now() - make_interval(secs => $1) ORDER BY created_at",
+        "SELECT id, tenant_id, conversation_id, status FROM turns t WHERE ended_at IS NULL AND status <> 'queued' "
+        "AND created_at < now() - make_interval(secs => $1) AND ($2 OR status NOT LIKE 'awaiting%') "
+        "AND NOT EXISTS (SELECT FROM outbox o WHERE o.turn_id = t.id AND o.kind = 'start') ORDER BY created_at",
         older_than_seconds,
+        paused_too,
     )
     return [
         OpenTurn(
@@ -42,14 +47,18 @@ async def open_turns(tx: Connection, older_than_seconds: float) -> list[OpenTurn
 
 
 async def ring_decided(tx: Connection, tenant_id: str) -> int:
-    """Put a bell in the outbox for every turn that still waits though what it waits for is decided or overdue."""
+    """Put a bell in the outbox for every turn that still waits though what it waits for is decided or overdue.
+
+    Once a minute at most: a turn whose verdict cannot be read waits on, and need not be asked faster.
+    """
     rows = await tx.fetch(
-        "INSERT INTO outbox (tenant_id, kind, turn_id) SELECT $1, $2, t.id FROM turns t "
-        "WHERE t.status = 'awaiting_approval' AND t.ended_at IS NULL "
+        "WITH rung AS (UPDATE turns t SET rung_at = now() WHERE t.status = 'awaiting_approval' "
+        "AND t.ended_at IS NULL AND (t.rung_at IS NULL OR t.rung_at < now() - interval '1 minute') "
         "AND NOT EXISTS (SELECT FROM outbox o WHERE o.turn_id = t.id) "
         "AND NOT EXISTS (SELECT FROM tool_calls c WHERE c.turn_id = t.id AND c.state = 'outcome_unknown') "
         "AND NOT EXISTS (SELECT FROM approvals a WHERE a.turn_id = t.id AND a.status = 'pending' "
-        "AND a.expires_at > clock_timestamp()) RETURNING turn_id",
+        "AND a.expires_at > clock_timestamp()) RETURNING t.id) "
+        "INSERT INTO outbox (tenant_id, kind, turn_id) SELECT $1, $2, id FROM rung RETURNING turn_id",
         tenant_id,
         Wake.RING.value,
     )
@@ -59,12 +68,15 @@ async def ring_decided(tx: Connection, tenant_id: str) -> int:
 async def start_stranded(tx: Connection, tenant_id: str) -> int:
     """Admit the oldest queued turn of every conversation that has no active one."""
     rows = await tx.fetch(
-        "WITH stranded AS (SELECT DISTINCT ON (t.conversation_id) t.id, t.conversation_id, t.message_id FROM turns t "
+        "WITH oldest AS (SELECT DISTINCT ON (t.conversation_id) t.id FROM turns t "
         "JOIN conversations c ON c.id = t.conversation_id WHERE t.status = 'queued' AND c.active_turn_id IS NULL "
-        "ORDER BY t.conversation_id, t.created_at, t.id), bumped AS (UPDATE conversations c "
+        "ORDER BY t.conversation_id, t.created_at, t.id), stranded AS (SELECT t.id, t.conversation_id, t.message_id "
+        "FROM turns t JOIN oldest USING (id) WHERE t.status = 'queued' FOR UPDATE OF t SKIP LOCKED), "
+        "bumped AS (UPDATE conversations c "
         "SET active_turn_id = s.id, message_seq = message_seq + 1 FROM stranded s WHERE c.id = s.conversation_id "
         "AND c.active_turn_id IS NULL RETURNING s.id, s.message_id, c.message_seq), "
-        "moved AS (UPDATE messages m SET seq = b.message_seq FROM bumped b WHERE m.id = b.message_id), "
+        "moved AS (UPDATE messages m SET seq = b.message_seq, in_transcript = true FROM bumped b "
+        "WHERE m.id = b.message_id), "
         "begun AS (UPDATE turns t SET status = 'accepted', through_seq = b.message_seq - 1 FROM bumped b "
         "WHERE t.id = b.id RETURNING t.id) "
         "INSERT INTO outbox (tenant_id, kind, turn_id) SELECT $1, $2, id FROM begun RETURNING turn_id",

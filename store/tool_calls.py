@@ -14,6 +14,7 @@ from contracts.tools import CallState, ToolCall
 from policy.ledger import Attempt, Gate, Held, Reservation
 from store.database import Connection
 from store.journal import NewEvent, NewMessage, write
+from store.turn_lock import lock_turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +37,9 @@ class Locked:
 
     gate: Gate
     row: Reservation
-    tool: str
     tool_version: str
     args: dict[str, JsonValue]
     key: str
-    provider_call_id: str
     outcome: dict[str, JsonValue] | None
     approval: Covering | None
     user_id: str
@@ -49,31 +48,29 @@ class Locked:
     """Failed tries of the attempts before; a worker's death is none."""
 
 
-_LOCK = """
-SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopped, t.user_id, t.tenant_id,
-  c.state, c.effect, c.errors, c.epoch, c.run_id, c.attempt, c.first_sent_at, c.tool, c.tool_version, c.args, c.key,
-  c.provider_call_id, c.outcome, clock_timestamp() AS now,
-  a.id AS approval_id, a.status AS approval_status, a.tool_version AS approved_version, a.args AS frozen_args,
-  a.digest AS approved_digest, a.nonce, a.decision
-FROM turns t JOIN tool_calls c ON c.turn_id = t.id AND c.call_id = $2
-LEFT JOIN approvals a ON a.turn_id = t.id AND a.call_id = c.call_id
-WHERE t.id = $1 FOR UPDATE OF t, c
+_READ = """
+SELECT c.state, c.effect, c.epoch, c.run_id, c.attempt, c.errors, c.first_sent_at, c.tool, c.tool_version, c.args,
+  c.key, c.outcome, clock_timestamp() AS now, a.id AS approval_id, a.status AS approval_status,
+  a.tool_version AS approved_version, a.args AS frozen_args, a.digest AS approved_digest, a.nonce, a.decision
+FROM tool_calls c LEFT JOIN approvals a ON a.turn_id = c.turn_id AND a.call_id = c.call_id
+WHERE c.turn_id = $1 AND c.call_id = $2
 """
 
 
 async def lock(tx: Connection, call: ToolCall, card: ToolCard | None) -> Locked | None:
     """Lock and read the call, its turn and its approval; None where no such call was planned."""
-    r = await tx.fetchrow(_LOCK, call.address.turn_id, call.ask.call_id)
-    if r is None:
+    turn = await lock_turn(tx, call.address.turn_id)
+    r = await tx.fetchrow(_READ, call.address.turn_id, call.ask.call_id)
+    if turn is None or r is None:
         return None
     state = CallState(r["state"])
     held = Held(r["epoch"], Attempt(r["run_id"], r["attempt"]), False) if r["epoch"] else None
     approval = None
     if r["approval_id"] is not None:
         decision = r["decision"] or {}
-        args = decision.get("args") or r["frozen_args"]
+        args = decision["args"] if "args" in decision else r["frozen_args"]
         frozen = frozen_call_digest(
-            tenant_id=r["tenant_id"],
+            tenant_id=turn.tenant_id,
             turn_id=call.address.turn_id,
             call_id=call.ask.call_id,
             tool=r["tool"],
@@ -91,7 +88,7 @@ async def lock(tx: Connection, call: ToolCall, card: ToolCard | None) -> Locked 
             "args" in decision,
         )
     return Locked(
-        Gate(r["ended"], r["stopped"]),
+        turn.gate,
         Reservation(
             state,
             held,
@@ -100,28 +97,37 @@ async def lock(tx: Connection, call: ToolCall, card: ToolCard | None) -> Locked 
             card.key_ttl_seconds if card else None,
             card.timeout_seconds if card else 0.0,
         ),
-        r["tool"],
         r["tool_version"],
         r["args"],
         r["key"],
-        r["provider_call_id"],
         r["outcome"],
         approval,
-        str(r["user_id"]),
+        turn.user_id,
         r["now"],
         r["errors"],
     )
 
 
 async def reserve(
-    tx: Connection, call: ToolCall, locked: Locked, attempt: Attempt, deadline: datetime, event: NewEvent
+    tx: Connection,
+    call: ToolCall,
+    locked: Locked,
+    attempt: Attempt,
+    deadline: datetime,
+    timeout_seconds: float,
+    event: NewEvent,
 ) -> int:
-    """Make `attempt` the owner of the call and return its epoch; the approval, if any, is reserved with it."""
+    """Make `attempt` the owner of the call and return its epoch; the approval, if any, is reserved with it.
+
+    Until `deadline` it may send; what it sent may still act for the tool's time-out after that (`quiet_at`).
+    """
     epoch = locked.row.held.epoch + 1 if locked.row.held else 1
     await tx.execute(
         "WITH held AS (UPDATE approvals SET status = 'reserved', version = version + 1 "
-        "WHERE id = $7 AND status IN ('approved', 'edited')) "
+        "WHERE id = $7 AND status IN ('approved', 'edited') "
+        "AND turn_id = $1), going AS (UPDATE turns SET status = 'running', waiting = NULL WHERE id = $1) "
         "UPDATE tool_calls SET state = 'reserved', epoch = $3, run_id = $4, attempt = $5, deadline = $6, "
+        "quiet_at = $6::timestamptz + make_interval(secs => $8), "
         "first_sent_at = coalesce(first_sent_at, clock_timestamp()) WHERE turn_id = $1 AND call_id = $2",
         call.address.turn_id,
         call.ask.call_id,
@@ -130,6 +136,7 @@ async def reserve(
         attempt.number,
         deadline,
         locked.approval.approval_id if locked.approval else None,
+        timeout_seconds,
     )
     await write(tx, call.address, [event], pending=call.events)
     return epoch
@@ -139,8 +146,9 @@ async def still_owned(tx: Connection, call: ToolCall, epoch: int) -> bool:
     """Whether `epoch` may still send: asked just before it does (design section 4, zombies)."""
     return bool(
         await tx.fetchval(
-            "SELECT true FROM tool_calls WHERE turn_id = $1 AND call_id = $2 AND epoch = $3 AND state = 'reserved' "
-            "AND clock_timestamp() < deadline",
+            "SELECT true FROM tool_calls c JOIN turns t ON t.id = c.turn_id WHERE c.turn_id = $1 AND c.call_id = $2 "
+            "AND c.epoch = $3 AND c.state = 'reserved' AND clock_timestamp() < c.deadline AND t.ended_at IS NULL "
+            "AND t.stop_requested_at IS NULL",
             call.address.turn_id,
             call.ask.call_id,
             epoch,
@@ -173,20 +181,23 @@ async def release(tx: Connection, call: ToolCall, epoch: int) -> None:
 
 
 _SETTLE = """
-WITH locked AS (SELECT id FROM turns WHERE id = $1 FOR UPDATE),
+WITH locked AS (SELECT id, ended_at FROM turns WHERE id = $1 FOR UPDATE),
 mine AS (
   UPDATE tool_calls SET state = $4, outcome = $5, settled_at = CASE WHEN $4 = 'outcome_unknown' THEN NULL ELSE now() END
   FROM locked WHERE turn_id = locked.id AND call_id = $2 AND epoch = $3
-    AND state IN ('planned', 'reserved') RETURNING turn_id, call_id
+    -- Its owner may still say what became of a call that was given up as unknown, until a person has.
+    AND (state IN ('planned', 'reserved')
+      OR (state = 'outcome_unknown' AND settled_by IS NULL AND $4 IN ('done', 'failed')))
+    AND (locked.ended_at IS NULL OR effect <> 'local') RETURNING turn_id, call_id, locked.ended_at
 ), lost AS (
   UPDATE tool_calls SET lost_settles = lost_settles + 1
   WHERE turn_id = $1 AND call_id = $2 AND NOT EXISTS (SELECT FROM mine)
 ), closed AS (
   UPDATE approvals a SET status = $4, version = version + 1 FROM mine
-  WHERE a.turn_id = mine.turn_id AND a.call_id = mine.call_id AND a.status = 'reserved'
+  WHERE a.turn_id = mine.turn_id AND a.call_id = mine.call_id AND a.status IN ('reserved', 'outcome_unknown')
     AND $4 IN ('done', 'failed', 'outcome_unknown')
 )
-SELECT count(*) FROM mine
+SELECT ended_at IS NOT NULL AS ended FROM mine
 """
 
 
@@ -200,7 +211,7 @@ async def settle(
     events: list[NewEvent],
 ) -> bool:
     """Record how a call ended if `epoch` still owns it; False, and counted, where it was lost to a later one."""
-    mine = await tx.fetchval(_SETTLE, call.address.turn_id, call.ask.call_id, epoch, state.value, outcome)
-    if mine:
+    ended = await tx.fetchval(_SETTLE, call.address.turn_id, call.ask.call_id, epoch, state.value, outcome)
+    if ended is False:  # the last event of an ended turn is its `done`
         await write(tx, call.address, events, [message] if message else [])
-    return bool(mine)
+    return ended is not None

@@ -49,8 +49,7 @@ async def start(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: Caps)
     Raises: CallerError 404 `conversation_not_found`, 409 `conversation_busy`, 429 `queue_full`, `too_many_turns`.
     """
     conversation = await tx.fetchrow(
-        "SELECT c.active_turn_id, c.message_seq, (SELECT count(*) FROM turns q WHERE q.conversation_id = c.id "
-        "AND q.status = 'queued') AS queued, (SELECT count(*) FROM turns o WHERE o.user_id = $2 "
+        "SELECT c.active_turn_id, c.message_seq, (SELECT count(*) FROM turns o WHERE o.user_id = $2 "
         "AND o.ended_at IS NULL) AS open_of_user FROM conversations c "
         "WHERE c.id = $1 AND c.deleted_at IS NULL FOR UPDATE OF c",
         new.conversation_id,
@@ -59,7 +58,12 @@ async def start(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: Caps)
     if conversation is None:
         raise CallerError("conversation_not_found", "there is no such conversation", status=404)
     active = conversation["active_turn_id"]
-    load = Load(active is not None, conversation["queued"], conversation["open_of_user"])
+    queued = 0
+    if active is not None:  # counted after the lock: a statement that waits for it sees what was there before
+        queued = await tx.fetchval(
+            "SELECT count(*) FROM turns WHERE conversation_id = $1 AND status = 'queued'", new.conversation_id
+        )
+    load = Load(active is not None, queued, conversation["open_of_user"])
     admission = admit(load, caps, new.on_busy)
     if admission is Admission.BUSY:
         raise await _busy(tx, str(active))
@@ -96,6 +100,8 @@ async def start(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: Caps)
     event = NewEvent("queued" if status is TurnStatus.QUEUED else "ready", {"agent": agent.definition.id})
     message = NewMessage(message_id, Role.USER, new.message, tokens=estimated_tokens(new.message))
     await write(tx, address, [event], [message])
+    if status is TurnStatus.QUEUED:  # not said yet: the turn before it must not hear it
+        await tx.execute("UPDATE messages SET in_transcript = false WHERE id = $1", message_id)
     return Started(turn_id, status, note)
 
 
@@ -145,7 +151,7 @@ async def request_stop(tx: Connection, turn_id: str, user_id: str) -> tuple[Turn
     address = TurnAddress(tenant_id=row["tenant_id"], conversation_id=str(row["conversation_id"]), turn_id=turn_id)
     if status in ENDED or row["stop_requested_at"] is not None:
         return address, status, None
-    await tx.execute("UPDATE turns SET stop_requested_at = now() WHERE id = $1", turn_id)
+    await tx.execute("UPDATE turns SET stop_requested_at = clock_timestamp() WHERE id = $1", turn_id)
     await audit.record(tx, "turn.stop_requested", turn_id, {}, actor=user_id, turn_id=turn_id)
     if status is TurnStatus.QUEUED:  # nothing runs that could end it
         await finish(tx, FinishAsk(address=address, status=TurnStatus.STOPPED))

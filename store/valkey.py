@@ -14,6 +14,8 @@ from redis.exceptions import RedisError
 T = TypeVar("T")
 
 _TIMEOUT_SECONDS = 1.0
+_POOL_SECONDS = 5.0
+"""Waiting for a free connection says nothing about Valkey, so it may take longer."""
 _REST_SECONDS = 2.0
 """After a failure nobody waits for Valkey again for this long: a black hole must not slow a stream to its time-out."""
 
@@ -44,7 +46,7 @@ class Valkey:
         pool = BlockingConnectionPool.from_url(
             url,
             max_connections=most,
-            timeout=_TIMEOUT_SECONDS,
+            timeout=_POOL_SECONDS,
             socket_timeout=_TIMEOUT_SECONDS,
             socket_connect_timeout=_TIMEOUT_SECONDS,
             retry=Retry(NoBackoff(), 0),

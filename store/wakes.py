@@ -6,10 +6,9 @@ even where every wake-up was lost, and the subscription's loss only makes tokens
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
-import asyncpg
 import structlog
 from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
@@ -20,6 +19,8 @@ from store.live import WOKEN_BY_EVENTS, channel
 from store.valkey import Valkey
 
 POLL_SECONDS = 1.0
+_SILENCE_SECONDS = 10.0
+"""A subscription that is silent for this long is asked whether it still stands."""
 _OWN_CHANNEL = "perdure:wakes"
 """Keeps the connection subscribed while nobody listens."""
 
@@ -90,8 +91,18 @@ class Wakes:
     async def run(self) -> None:
         """Ring bells until cancelled."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._follow_valkey())
-            group.create_task(self._poll_postgres())
+            group.create_task(self._again_and_again(self._follow_valkey))
+            group.create_task(self._again_and_again(self._poll_postgres))
+
+    async def _again_and_again(self, work: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await work()
+            except (RedisError, OSError, *Database.outages):
+                pass  # the other source goes on, and whoever uses the lost one says so
+            except Exception:
+                log.exception("wakes.unforeseen")  # readers of every stream depend on these loops
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _tell(self, verb: str, conversation_id: str) -> None:
         # A failure here is a failure of the connection, which the follower sees as well; it subscribes anew.
@@ -100,37 +111,39 @@ class Wakes:
                 await getattr(self._subscription, verb)(channel(conversation_id))
 
     async def _follow_valkey(self) -> None:
-        while True:
-            subscription = self._valkey.client.pubsub(ignore_subscribe_messages=True)
-            with suppress(RedisError, OSError, TimeoutError):
-                await subscription.subscribe(_OWN_CHANNEL, *map(channel, self._bells))
-                self._subscription = subscription
-                self._ring_all(events=False)
-                while True:
-                    message = await subscription.get_message(timeout=30.0)
-                    if message is not None:
-                        self._ring(str(message["channel"]).rpartition(":")[2], message["data"] == WOKEN_BY_EVENTS)
+        subscription = self._valkey.client.pubsub(ignore_subscribe_messages=True)
+        try:
+            await subscription.subscribe(_OWN_CHANNEL, *map(channel, self._bells))
+            self._subscription = subscription
+            self._ring_all(events=False)
+            asked = False
+            while True:
+                message = await subscription.get_message(timeout=_SILENCE_SECONDS)
+                if message is not None and message["type"] == "message":
+                    self._ring(str(message["channel"]).rpartition(":")[2], message["data"] == WOKEN_BY_EVENTS)
+                if message is None and asked:
+                    raise TimeoutError("no answer on the subscription")
+                asked = message is None
+                if asked:
+                    await subscription.ping()
+        finally:
             self._subscription = None
             with suppress(RedisError, OSError, TimeoutError):
                 await subscription.aclose()  # type: ignore[no-untyped-call]
-            await asyncio.sleep(POLL_SECONDS)
 
     async def _poll_postgres(self) -> None:
-        while True:
-            await asyncio.sleep(POLL_SECONDS)
-            if self._subscription is None:
-                self._ring_all(events=False)
-            watched: dict[str, list[str]] = defaultdict(list)
-            for conversation_id, tenant_id in self._tenants.items():
-                watched[tenant_id].append(conversation_id)
-            for tenant_id, conversation_ids in watched.items():
-                with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
-                    async with self._database.transaction(tenant_id) as tx:
-                        seqs = await last_seqs(tx, conversation_ids)
-                    for conversation_id, seq in seqs.items():
-                        if self._seen.get(conversation_id) != seq and conversation_id in self._tenants:
-                            self._seen[conversation_id] = seq
-                            self._ring(conversation_id, events=True)
+        if self._subscription is None:
+            self._ring_all(events=False)
+        watched: dict[str, list[str]] = defaultdict(list)
+        for conversation_id, tenant_id in self._tenants.items():
+            watched[tenant_id].append(conversation_id)
+        for tenant_id, conversation_ids in watched.items():
+            async with self._database.transaction(tenant_id) as tx:
+                seqs = await last_seqs(tx, conversation_ids)
+            for conversation_id, seq in seqs.items():
+                if self._seen.get(conversation_id) != seq and conversation_id in self._tenants:
+                    self._seen[conversation_id] = seq
+                    self._ring(conversation_id, events=True)
 
     def _ring(self, conversation_id: str, events: bool) -> None:
         for bell in self._bells.get(conversation_id, ()):

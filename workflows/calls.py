@@ -24,9 +24,15 @@ class Calls:
         self._live: list[workflow.ActivityHandle[object]] = []
 
     async def make(
-        self, ref: ActivityRef[In, Out], given: In, *, summary: str, timeout: timedelta | None = None
+        self,
+        ref: ActivityRef[In, Out],
+        given: In,
+        *,
+        summary: str,
+        timeout: timedelta | None = None,
+        stoppable: bool = True,
     ) -> Out:
-        """Run the activity behind `ref`.
+        """Run the activity behind `ref`; a stop cancels it unless it is what a stop itself needs.
 
         Raises: ActivityError where its attempts are exhausted.
         """
@@ -48,6 +54,9 @@ class Calls:
             cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
             summary=summary,
         )
+        if not stoppable:
+            unbroken: Out = await handle
+            return unbroken
         self._live.append(handle)
         try:
             answer: Out = await handle

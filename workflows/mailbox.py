@@ -1,35 +1,33 @@
-"""The mailbox of a turn: bells that rang, and whether a stop was asked. It rides through every continue-as-new."""
+"""The mailbox of a turn: whether a bell rang, and whether a stop was asked. It rides through every continue-as-new."""
 
 from collections.abc import Callable
 
 from contracts.turns import Bell, Carried
 
 STOP = "stop"
-MOST_BELLS = 100
-"""More bells say nothing new: each only means "look again"."""
 
 
 class Mailbox:
-    """Filled by sync signal handlers, which only append."""
+    """Filled by sync signal handlers. However many bells ring, they say one thing: look again."""
 
     def __init__(self, carried: Carried | None) -> None:
-        self.bells: list[Bell] = list(carried.mailbox) if carried else []
+        self.rung = carried.rung if carried else False
         self.stop = carried.stop if carried else False
         self._on_stop: Callable[[], None] | None = None
 
     def put(self, bell: Bell) -> None:
         """Take a bell; anyone may ring, any number of times."""
-        if bell.kind == STOP:
-            self.stop = True
-            if self._on_stop is not None:
-                self._on_stop()
-        elif len(self.bells) < MOST_BELLS:
-            self.bells.append(bell)
+        if bell.kind != STOP:
+            self.rung = True
+            return
+        self.stop = True
+        if self._on_stop is not None:
+            self._on_stop()
 
     def when_stopped(self, act: Callable[[], None]) -> None:
         """What a stop does at once to the run that is under way."""
         self._on_stop = act
 
     def looked(self) -> None:
-        """The records were read after these bells: they have done their work."""
-        self.bells.clear()
+        """The records are read after the bells so far: these have done their work."""
+        self.rung = False

@@ -18,6 +18,7 @@ from contracts.errors import Problem
 from contracts.events import PendingEvent
 from contracts.ids import approval_id, effect_key, model_call_id, step_of
 from contracts.memory import LoadAsk, TurnContext
+from contracts.messages import MessageRef
 from contracts.model import ModelAsk, ModelCall, ModelReply
 from contracts.people import GatedCall, RequestKind, RequestRef
 from contracts.tools import CallState, ToolAsk, ToolCall, ToolOutcome
@@ -69,14 +70,14 @@ class TurnPorts:
             call_id=model_call_id(self.step),
             agent_id=self._turn.agent_id,
             agent_version=self._turn.agent_version,
-            ask=ask,
+            ask=ask.model_copy(update={"messages": tuple(_by_id(message) for message in ask.messages)}),
             events=self.take_events(),
         )
         try:
             return await self.calls.make(MODEL_COMPLETE, call, summary=f"model call {call.call_id}")
         except ActivityError as error:
             self.give_back(call.events)
-            return ModelReply(problem=problem_of(error))
+            return ModelReply(problem=self._problem(error))
 
     async def run_tools(self, asks: Sequence[ToolAsk]) -> list[ToolOutcome]:
         """`tools.run` for each ask, side by side; the first carries the events that wait."""
@@ -100,7 +101,7 @@ class TurnPorts:
             return await self.calls.make(TOOLS_RUN, call, summary=f"{ask.tool} {ask.call_id}", timeout=timeout)
         except ActivityError as error:
             self.give_back(events)
-            return ToolOutcome(call_id=ask.call_id, state=CallState.PLANNED, problem=problem_of(error))
+            return ToolOutcome(call_id=ask.call_id, state=CallState.PLANNED, problem=self._problem(error))
 
     async def load(self) -> TurnContext:
         """`memory.load`, once a run."""
@@ -115,9 +116,13 @@ class TurnPorts:
                 self._context = await self.calls.make(MEMORY_LOAD, ask, summary="memory and plan")
             except ActivityError as error:
                 self.give_back(ask.events)
-                self._context = TurnContext(problem=problem_of(error))
+                self._context = TurnContext(problem=self._problem(error))
             self._take_up(self._context)
         return self._context
+
+    def _problem(self, error: ActivityError) -> Problem:
+        """Why a call failed; after a stop, that is why."""
+        return STOPPED if self._mailbox.stop else problem_of(error)
 
     def _take_up(self, context: TurnContext) -> None:
         """A turn that is started again over its own records counts on from them."""
@@ -162,13 +167,18 @@ class TurnPorts:
             return await self.calls.make(APPROVALS_READ, ask, summary="read verdicts")
         except ActivityError as error:
             self.give_back(ask.events)
-            return Verdicts(problem=STOPPED if self._mailbox.stop else problem_of(error))
+            return Verdicts(problem=self._problem(error))
 
     def emit(self, kind: str, data: dict[str, JsonValue] | None, call_id: str | None) -> None:
         """Keep an event for the next activity."""
         self.events_made += 1
         event = PendingEvent(kind=kind, at=workflow.now(), call_id=call_id, data=data or {}, number=self.events_made)
         self.events.append(event)
+
+
+def _by_id(message: MessageRef) -> MessageRef:
+    """A stored message needs only its id: the model call reads the rest from Postgres."""
+    return MessageRef(id=message.id, role=message.role) if message.id else message
 
 
 class _Model:

@@ -66,9 +66,8 @@ class TurnRun:
             # Paused again on what was open already: expiry dates are those carried.
             return turn.carried.requests if turn.carried else tuple(requests_of(state, "pending_requests"))
         ask = ports.asked.model_copy(update={"events": ports.take_events()})
-        opened = await ports.calls.make(
-            APPROVALS_OPEN, ask, summary=f"open {len(ask.gated) + len(ask.unknown)} requests"
-        )
+        count = len(ask.gated) + len(ask.unknown)
+        opened = await ports.calls.make(APPROVALS_OPEN, ask, summary=f"open {count} requests", stoppable=False)
         return opened.requests if opened.problem is None else None
 
     def _wait(self, turn: TurnInput, ports: TurnPorts, state: State, requests: tuple[RequestRef, ...]) -> None:
@@ -76,7 +75,8 @@ class TurnRun:
         carried = Carried(
             state=dict(state),
             requests=requests,
-            mailbox=tuple(self._mailbox.bells),
+            rung=self._mailbox.rung,
+            looks=turn.carried.looks + 1 if turn.carried is not None and ports.asked is None else 0,
             stop=self._mailbox.stop,
             step=ports.step,
             events=tuple(ports.events),
@@ -100,7 +100,7 @@ class TurnRun:
             transcript=transcript,
             events=ports.take_events(),
         )
-        finished = await ports.calls.make(TURNS_FINISH, ask, summary=f"finish: {status.value}")
+        finished = await ports.calls.make(TURNS_FINISH, ask, summary=f"finish: {status.value}", stoppable=False)
         workflow.set_current_details(f"{finished.status.value}" + (f": {problem.message}" if problem else ""))
         return finished.status.value
 

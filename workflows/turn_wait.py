@@ -7,12 +7,12 @@ Determinism: one wait; every bell, the expiry or a stop continues as TurnRun, wh
 """
 
 from contextlib import suppress
-from datetime import timedelta
 
 from temporalio import workflow
 
 from contracts.turns import Bell, TurnInput
 from contracts.workflows import RING, TURN_RUN, TURN_WAIT
+from policy.pause import next_look
 from workflows.attributes import attributes
 from workflows.mailbox import Mailbox
 
@@ -39,15 +39,13 @@ class TurnWait:
         workflow.set_current_details(
             "waits for: " + ", ".join(f"{request.tool} ({request.request_id})" for request in carried.requests)
         )
-        expiries = [request.expires_at for request in carried.requests if request.expires_at]
-        # A second beyond the deadline, so that the database's clock has passed it too.
-        left = min(expiries) - workflow.now() + timedelta(seconds=1) if expiries else None
+        deadlines = [request.expires_at for request in carried.requests if request.expires_at]
         with suppress(TimeoutError):  # the deadline rings too
             await workflow.wait_condition(
-                lambda: bool(self._mailbox.bells) or self._mailbox.stop,
-                timeout=None if left is None else max(left, timedelta(seconds=1)),
+                lambda: self._mailbox.rung or self._mailbox.stop,
+                timeout=next_look(workflow.now(), deadlines, carried.looks),
             )
-        woken = carried.model_copy(update={"mailbox": tuple(self._mailbox.bells), "stop": self._mailbox.stop})
+        woken = carried.model_copy(update={"rung": self._mailbox.rung, "stop": self._mailbox.stop})
         workflow.continue_as_new(
             args=[turn.model_copy(update={"carried": woken})],
             workflow=TURN_RUN,

@@ -8,7 +8,6 @@ from fastapi.responses import StreamingResponse
 
 from api.auth import Open, Reader
 from api.ids import ConversationId, TurnId
-from api.streams import Streams
 from contracts.errors import CallerError
 from policy.cursor import Cursor, parse_cursor
 from store import conversations, turn_views
@@ -40,10 +39,9 @@ async def of_turn(
     cursor = _cursor(last_event_id, after)
     async with services.db.transaction(who.tenant_id) as tx:
         turn = await turn_views.get(tx, turn_id, who.scope)
-    streams = Streams(services.db, services.live, services.wakes)
-    if await streams.is_over(who.tenant_id, turn_id, cursor):
+    if await services.streams.is_over(who.tenant_id, turn_id, cursor):
         return Response(status_code=204)
-    return _response(streams.frames(who.tenant_id, str(turn["conversation_id"]), cursor, turn_id))
+    return _response(services.streams.frames(who.tenant_id, str(turn["conversation_id"]), cursor, turn_id))
 
 
 @router.get("/conversations/{conversation_id}/stream", response_class=EventStream)
@@ -54,8 +52,7 @@ async def of_conversation(
     cursor = _cursor(last_event_id, after)
     async with services.db.transaction(who.tenant_id) as tx:
         await conversations.get(tx, conversation_id, who.scope)
-    streams = Streams(services.db, services.live, services.wakes)
-    return _response(streams.frames(who.tenant_id, conversation_id, cursor))
+    return _response(services.streams.frames(who.tenant_id, conversation_id, cursor))
 
 
 def _cursor(last_event_id: str | None, after: str | None) -> Cursor:

@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -153,6 +154,18 @@ def test_a_chat_outlives_the_death_of_the_api(stack: RunningStack, perdure: Comm
         shown = (begun + chat.stdout.read()).split(f"\n{VOID}\n")[-1]
         assert (chat.stderr.read(), chat.wait(30)) == ("", 0)
     assert shown.splitlines()[0].split() == words.split()
+
+
+def test_ctrl_c_leaves_the_turn_running_and_says_how_to_come_back(perdure: Command) -> None:
+    chat = perdure.start("chat", "refunds", "-m", "/echo " + "word " * 100)
+    assert chat.stdout is not None
+    with chat:
+        chat.stdout.read(10)
+        chat.send_signal(signal.SIGINT)
+        rest = chat.stdout.read()
+        assert chat.wait(30) == 130
+    turn_id = re.findall(r"turns watch (\S+)", rest)[0]
+    assert perdure("turns", "watch", turn_id).out.count("word") == 100
 
 
 def test_a_conversation_in_a_terminal_ends_with_the_input(stack: RunningStack, perdure: Command) -> None:

@@ -116,7 +116,7 @@ async def test_an_approval_of_one_call_does_not_cover_another(desk: Desk) -> Non
 
 
 async def test_another_turns_approval_is_unreadable_here(desk: Desk) -> None:
-    address, request = await gated(desk)
+    _, request = await gated(desk)
     await desk.decide(request.request_id)
     other, _ = await gated(desk)
     assert await read(desk, other, request) == [V.UNREADABLE]

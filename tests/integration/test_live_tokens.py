@@ -150,3 +150,14 @@ async def test_the_model_and_the_real_fence_agree(seed: int, live: LiveTokens, v
                 model_cursor = Cursor(1, model.epoch, model.entries[at].id)
                 marks = await live.marks("local", address.conversation_id, real_cursor, calls)
                 assert marks == model.marks(model_cursor, calls)
+
+
+async def test_a_batch_is_bounded_by_its_text_and_says_that_there_is_more(
+    live: LiveTokens, address: TurnAddress
+) -> None:
+    for number in range(40):
+        await live.append(address, "m1", epoch=1, sequence=number * 2_000, text="x" * 2_000)
+    batch = await all_tokens(live, address)
+    assert batch.more and len(batch.entries) < 20
+    rest = await live.tokens("local", address.conversation_id, str(batch.epoch), batch.entries[-1].id)
+    assert rest.entries[0].start == batch.entries[-1].start + 2_000

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, suppress
+from urllib.parse import urlsplit
 
 import pytest
 from prometheus_client import REGISTRY
@@ -17,6 +18,7 @@ from store.live import LiveTokens
 from store.valkey import Valkey
 from store.wakes import Wakes
 from tests.conftest import Person
+from tests.doubles.link import Link
 from tests.integration.scribe import Scribe, Sent, parsed, read_until, text_of
 
 
@@ -245,3 +247,36 @@ async def test_forty_readers_of_one_conversation_share_one_subscription(
     await one_call(turn)
     texts = {text_of(sent) for sent in await asyncio.gather(*readers)}
     assert texts == {"Hello wörld 😀"} and REGISTRY.get_sample_value("perdure_streams") == 0
+
+
+async def test_a_subscription_that_was_cut_is_made_again(
+    db: Database, parts: DataParts, people: dict[str, Person]
+) -> None:
+    assert parts.redis_url is not None
+    login, _, address = urlsplit(parts.redis_url).netloc.rpartition("@")
+    host, _, port = address.rpartition(":")
+    link = await Link(host, int(port)).open()
+    behind = Valkey.connect(f"redis://{login}@127.0.0.1:{link.port}/0")
+    wakes = Wakes(db, behind)
+    running = asyncio.create_task(wakes.run())
+    straight = LiveTokens.connect(parts.redis_url)
+    turn = await Scribe.begin(db, straight, people["requester"])
+    async with aclosing(of_turn(Streams(db, LiveTokens(behind), wakes), turn)) as stream:
+        await turn.claim("m1")
+        await read_until(stream, lambda sent: sent[-1].kind == "generation.start")
+        await link.cut()
+        await turn.speak("m1", "said while it was cut ")
+        await link.mend()
+        sent = await read_until(stream, lambda sent: sent[-1].kind == "token")
+        await asyncio.sleep(2.5)
+        began = time.monotonic()
+        await turn.speak("m1", "and after")
+        sent += await read_until(stream, lambda sent: True)
+        assert time.monotonic() - began < 0.5, "the subscription stands again"
+        assert text_of(sent) == "said while it was cut and after"
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    await behind.close()
+    await straight.close()
+    await link.cut()

@@ -14,6 +14,9 @@ SYNTHESIS: Final = "synthesis"
 MAX_ITERATIONS: Final = 20
 """Rounds of tool calls, unless the agent says otherwise (S0-60)."""
 
+TOOL_WRITABLE: Final = frozenset({"recent_entity_context", "consecutive_failed_resolves", "injected_entity_ids"})
+"""Fields that a state-aware tool may write (S0-48)."""
+
 IDENTITY: Final = (
     Field("execution_id", ""),
     Field("conversation_id", ""),

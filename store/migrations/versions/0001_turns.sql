@@ -92,6 +92,7 @@ CREATE TABLE turns (
   attempts integer NOT NULL DEFAULT 0,
   events_through integer NOT NULL DEFAULT 0,
   stop_requested_at timestamptz,
+  rung_at timestamptz,
   created_at timestamptz NOT NULL DEFAULT now(),
   started_at timestamptz,
   ended_at timestamptz
@@ -153,6 +154,7 @@ CREATE TABLE tool_calls (
   attempt integer NOT NULL DEFAULT 0,
   errors integer NOT NULL DEFAULT 0,
   deadline timestamptz,
+  quiet_at timestamptz,
   first_sent_at timestamptz,
   outcome jsonb,
   lost_settles integer NOT NULL DEFAULT 0,

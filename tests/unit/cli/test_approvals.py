@@ -69,6 +69,37 @@ def test_a_rejection_without_a_reason_is_not_even_asked_about(perdure: Perdure, 
     assert stack.asked == []
 
 
+@pytest.mark.parametrize(("answer", "sent"), [(True, 2), (False, 1)])
+def test_a_person_at_a_terminal_is_asked_once_more(
+    perdure: Perdure, stack: ApiDouble, monkeypatch: pytest.MonkeyPatch, answer: bool, sent: int
+) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("typer.confirm", lambda _question: answer)
+    stack.will(said(APPROVAL), said({**APPROVAL, "status": "approved"}))
+    ended = perdure("approvals", "approve", "a-1")
+    assert (ended.code, len(stack.asked)) == (0 if answer else 1, sent)
+
+
+def test_watching_shows_each_approval_as_it_comes_and_what_became_of_it(
+    perdure: Perdure, stack: ApiDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    def sleep(_seconds: float) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("cli.approval_watch.time.sleep", sleep)
+    waits, none = said({"items": [APPROVAL], "next": None}), said({"items": [], "next": None})
+    stack.will(waits, waits, none, said({**APPROVAL, "status": "rejected"}))
+    ended = perdure("approvals", "watch")
+    assert ended.code == 0
+    assert ended.out.count('"order": "1042"') == 1
+    assert ended.out.splitlines()[-1] == "= refund (a-1) is rejected"
+
+
 def editor(folder: Path, script: str) -> str:
     """An editor that does what `script` says with the file at `path`."""
     path = folder / "editor.py"

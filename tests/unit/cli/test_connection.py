@@ -1,6 +1,8 @@
 """Which Perdure, and as whom: a local token goes to the local stack and nowhere else."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,14 @@ def test_where_nothing_runs_the_next_step_is_named(perdure: Perdure, words: tupl
 def test_a_broken_run_file_is_as_good_as_none(perdure: Perdure, home: Path, content: str) -> None:
     (home / "run.json").write_text(content)
     assert "make up" in perdure("turns", "list").err
+
+
+def test_what_a_killed_supervisor_left_behind_is_not_asked(perdure: Perdure, home: Path) -> None:
+    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    run = {"api": "http://127.0.0.1:1", "tokens": {"requester": "t"}, "supervisor": int(gone.stdout)}
+    (home / "run.json").write_text(json.dumps(run))
+    assert "make up" in perdure("turns", "list").err
+    assert "make up" in perdure("status").err
 
 
 def test_an_unknown_local_user_is_a_usage_error(perdure: Perdure, stack: ApiDouble) -> None:

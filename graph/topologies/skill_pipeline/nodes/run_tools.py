@@ -15,7 +15,7 @@ from graph.nodes.call_model import ended_by
 from graph.nodes.reading import calls_of, error_of, messages_of, number_of, plan_of, requests_of
 from graph.ports import Ports
 from graph.spec import State
-from graph.topologies.skill_pipeline.state import AWAITING_HITL
+from graph.topologies.skill_pipeline.state import AWAITING_HITL, TOOL_WRITABLE
 from policy.gate import RULE_OUTCOME_UNKNOWN, gate_round
 
 
@@ -68,7 +68,6 @@ def _pause(state: State, ports: Ports, gated: Sequence[GatedCall], unknown: Sequ
         "cost_microusd": state["cost_microusd"],
         "injected_skill_ids": state["injected_skill_ids"],
         "recent_entity_context": state["recent_entity_context"],
-        "metadata": state["metadata"],
     }
     asked = ports.people.ask(gated, unknown, snapshot)
     messages = messages_of(state)
@@ -109,8 +108,9 @@ def _settled(state: State, plan: TurnPlan, calls: Sequence[CallRef], outcomes: S
     tools = {call.call_id: plan.card(call.tool) for call in calls}
     for outcome in outcomes:
         card = tools.get(outcome.call_id)
-        # A tool may write the fields that it asked to read, and no other: not the budget, not the status.
-        patch |= {name: value for name, value in outcome.patch.items() if card and name in card.wants_state}
+        writable = TOOL_WRITABLE.intersection(card.wants_state) if card else ()
+        # A tool may write fields that it asked to read and that are a tool's to write: no budget, no status.
+        patch |= {name: value for name, value in outcome.patch.items() if name in writable}
     most = number_of(state, "max_iterations")
     if iteration >= most:
         over = Problem(

@@ -1,0 +1,22 @@
+"""When a paused turn looks at its records by itself, without being rung."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+MARGIN = timedelta(seconds=1)
+"""Beyond a deadline, so that the database's clock has passed it too."""
+LONGEST = timedelta(minutes=10)
+
+
+def next_look(now: datetime, deadlines: Sequence[datetime], looks: int) -> timedelta | None:
+    """How long to wait before the next look: until the first deadline; None where there is none.
+
+    A turn that is past its deadline and still undecided (its record cannot be read, the clocks differ) is looked at
+    after 1, 2, 4 ... seconds, every ten minutes in the end. `looks` counts the looks in a row that changed nothing.
+    """
+    if not deadlines:
+        return None
+    left = min(deadlines) - now + MARGIN
+    if left > timedelta(0):
+        return left
+    return min(LONGEST, timedelta(seconds=2 ** min(looks, 20)))

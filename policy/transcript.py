@@ -1,0 +1,51 @@
+"""What of a turn that broke off stays in its conversation.
+
+A round whose calls did something must be remembered, or the next turn does it again; a round that did nothing is
+stripped; and no call is left without an answer, since providers refuse that.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from contracts.tools import CallState
+
+DID_SOMETHING = frozenset({CallState.DONE, CallState.FAILED, CallState.RESERVED, CallState.OUTCOME_UNKNOWN})
+"""States of a call that has, or may have, reached its tool."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """An assistant message that made calls, and the tool messages that answer them."""
+
+    message_id: str
+    calls: tuple[str, ...]
+    answers: Mapping[str, str]
+    """Call id to the id of its tool message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A round that stays: its messages, and the calls that need an answer made for them."""
+
+    message_ids: tuple[str, ...]
+    unanswered: tuple[str, ...]
+
+
+def keep_rounds(rounds: Sequence[Round], states: Mapping[str, CallState]) -> tuple[Kept, ...]:
+    """The rounds that stay, in order; every other is stripped whole."""
+    return tuple(
+        Kept(
+            (each.message_id, *(each.answers[call] for call in each.calls if call in each.answers)),
+            tuple(call for call in each.calls if call not in each.answers),
+        )
+        for each in rounds
+        if all(call in each.answers for call in each.calls)
+        or any(states.get(call) in DID_SOMETHING for call in each.calls)
+    )
+
+
+def told_of(state: CallState | None) -> tuple[str, str]:
+    """(status, sentence) that a conversation is told of a call that has no result."""
+    if state in (CallState.RESERVED, CallState.OUTCOME_UNKNOWN):
+        return "not_known", "the turn ended while this call was under way; whether it happened is not known"
+    return "not_run", "the turn ended before this call ran"

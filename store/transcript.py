@@ -1,0 +1,33 @@
+"""The transcript of a turn that broke off: the graph's own list of messages is not enough then."""
+
+from contracts.digests import canonical_json
+from contracts.messages import Role
+from contracts.tools import CallState
+from policy.text import estimated_tokens
+from policy.transcript import Round, keep_rounds, told_of
+from store.database import Connection
+from store.ids import new_id
+from store.journal import NewMessage
+
+
+async def broken_off(tx: Connection, turn_id: str) -> tuple[list[str], list[NewMessage]]:
+    """Ids of the messages that stay, and tool messages to write for calls that have none."""
+    rows = await tx.fetch(
+        "SELECT id, role, calls, call_id FROM messages WHERE turn_id = $1 AND role <> 'user' ORDER BY seq", turn_id
+    )
+    found = await tx.fetch("SELECT call_id, state FROM tool_calls WHERE turn_id = $1", turn_id)
+    states = {row["call_id"]: CallState(row["state"]) for row in found}
+    answers = {row["call_id"]: str(row["id"]) for row in rows if row["role"] == "tool"}
+    rounds = [
+        Round(str(row["id"]), tuple(call["call_id"] for call in row["calls"]), answers) for row in rows if row["calls"]
+    ]
+    kept = keep_rounds(rounds, states)
+    stay = [str(row["id"]) for row in rows if row["role"] == "assistant" and not row["calls"]]
+    stay += [message_id for each in kept for message_id in each.message_ids]
+    return stay, [_answer(call_id, states.get(call_id)) for each in kept for call_id in each.unanswered]
+
+
+def _answer(call_id: str, state: CallState | None) -> NewMessage:
+    status, message = told_of(state)
+    content = canonical_json({"status": status, "message": message})
+    return NewMessage(new_id(), Role.TOOL, content, call_id=call_id, tokens=estimated_tokens(content))

@@ -1,0 +1,202 @@
+"""Many who decide at once, against each other, against the clock, against the end of the turn: one of them wins."""
+
+import asyncio
+import random
+from collections import Counter
+from datetime import UTC, datetime
+
+import pytest
+
+from activities.approvals import ApprovalActivities
+from contracts.approvals import VerdictsAsk
+from contracts.errors import CallerError
+from contracts.people import RequestRef, VerdictState
+from contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from policy.decision import Decision
+from store.decisions import Decided
+from store.finish import finish
+from store.ids import new_id
+from tests.conftest import Person
+from tests.desk import Desk, gathered
+
+RACERS = 16
+APPROVALS = 100
+
+
+async def opened(desk: Desk, turns: int, calls: int, agent_id: str = "desk") -> dict[str, TurnAddress]:
+    """Open approvals, by id, each with its turn."""
+
+    async def one() -> dict[str, TurnAddress]:
+        address = await desk.plan(
+            *(("pay", {"amount": n + 1}) for n in range(calls)), agent_id=agent_id, by="requester"
+        )
+        requests = await desk.open(address, *(f"t1.{n}" for n in range(calls)), agent_id=agent_id)
+        return {request.request_id: address for request in requests}
+
+    found: dict[str, TurnAddress] = {}
+    for made in await asyncio.gather(*(one() for _ in range(turns))):
+        found |= made
+    return found
+
+
+@pytest.fixture(scope="module")
+async def crowd(desk: Desk) -> list[str]:
+    """Reviewers, one of them the requester, who has the role here too."""
+    names = ["requester"]
+    async with desk.db.transaction("local") as tx:
+        await tx.execute("UPDATE users SET roles = '{requester,reviewer}' WHERE name = 'requester'")
+        for number in range(RACERS - 1):
+            user_id, name = new_id(), f"reviewer-{number}"
+            await tx.execute(
+                "INSERT INTO users (id, tenant_id, name, roles) VALUES ($1, 'local', $2, '{reviewer}')", user_id, name
+            )
+            desk.people[name] = Person("local", user_id, name, frozenset({"reviewer"}), "")
+            names.append(name)
+    requester = desk.people["requester"]
+    desk.people["requester"] = Person(
+        "local", requester.user_id, "requester", frozenset({"requester", "reviewer"}), requester.token
+    )
+    return names
+
+
+async def test_of_sixteen_racing_deciders_exactly_one_decides_each_of_a_hundred_approvals(
+    desk: Desk, crowd: list[str]
+) -> None:
+    approvals = await opened(desk, 10, APPROVALS // 10)
+    assert len(approvals) == APPROVALS
+    chance = random.Random(7)
+    work = [(approval, name) for approval in approvals for name in crowd]
+    chance.shuffle(work)
+    decisions = [chance.choice([Decision.APPROVE, Decision.REJECT]) for _ in work]
+    answers = await gathered(
+        *(
+            desk.decide(approval, decision, by=name, comment=name)
+            for (approval, name), decision in zip(work, decisions, strict=True)
+        )
+    )
+    won = [
+        (answer[0].approval_id, name, answer[0].status)
+        for answer, (_, name) in zip(answers, work, strict=True)
+        if isinstance(answer, tuple)
+    ]
+    lost = [answer for answer in answers if isinstance(answer, BaseException)]
+    assert len(won) == APPROVALS
+    assert {approval for approval, _, _ in won} == set(approvals)
+    assert "requester" not in {name for _, name, _ in won}
+    assert Counter(each.code for each in lost if isinstance(each, CallerError)) == {
+        "already_decided": APPROVALS * (RACERS - 2),
+        "own_request": APPROVALS,
+    }
+    rows = await desk.rows(
+        "SELECT a.id, a.status, a.version, u.name FROM approvals a JOIN users u ON u.id = a.decided_by "
+        "WHERE a.id = ANY($1)",
+        list(approvals),
+    )
+    assert sorted((str(row["id"]), row["name"], row["status"]) for row in rows) == sorted(won)
+    assert {row["version"] for row in rows} == {2}
+    audited = await desk.rows(
+        "SELECT subject FROM audit WHERE kind = 'approval.decided' AND subject = ANY($1)", list(approvals)
+    )
+    assert sorted(row["subject"] for row in audited) == sorted(approvals)
+    bells = await desk.rows("SELECT request_id FROM outbox WHERE request_id = ANY($1)", list(approvals))
+    assert sorted(row["request_id"] for row in bells) == sorted(approvals)
+
+
+async def test_who_comes_second_is_told_the_first_decision(desk: Desk) -> None:
+    (approval,) = await opened(desk, 1, 1)
+    await desk.decide(approval, Decision.REJECT, comment="too much")
+    with pytest.raises(CallerError) as refused:
+        await desk.decide(approval, Decision.APPROVE, by="admin")
+    assert (refused.value.code, refused.value.http) == ("already_decided", 409)
+    first = refused.value.details["decision"]
+    assert isinstance(first, dict)
+    assert (first["type"], first["by"], first["comment"]) == ("reject", "reviewer", "too much")
+
+
+async def test_a_decision_on_another_digest_than_the_one_seen_changes_nothing(desk: Desk) -> None:
+    (approval,) = await opened(desk, 1, 1)
+    with pytest.raises(CallerError) as refused:
+        await desk.decide(approval, digest="0" * 64)
+    assert (refused.value.code, refused.value.http) == ("digest_differs", 409)
+    assert await desk.value("SELECT status FROM approvals WHERE id = $1", approval) == "pending"
+    assert await desk.value("SELECT count(*) FROM outbox WHERE request_id = $1", approval) == 0
+
+
+async def test_an_unknown_approval_is_not_found(desk: Desk) -> None:
+    with pytest.raises(CallerError) as refused:
+        await desk.decide(new_id(), digest="")
+    assert (refused.value.code, refused.value.http) == ("approval_not_found", 404)
+
+
+async def test_a_decision_and_the_expiry_never_both_count(desk: Desk) -> None:
+    approvals = await opened(desk, 8, 5)
+    moment = await desk.value("SELECT clock_timestamp() + interval '400 ms'")
+    await desk.write("UPDATE approvals SET expires_at = $2 WHERE id = ANY($1)", list(approvals), moment)
+    chance = random.Random(11)
+
+    async def at(offset_seconds: float) -> None:
+        await asyncio.sleep(max(0.0, (moment - datetime.now(UTC)).total_seconds() + offset_seconds))
+
+    async def decides(approval: str) -> str:
+        await at(chance.uniform(-0.15, 0.15))
+        try:
+            return (await desk.decide(approval))[0].status
+        except CallerError as error:
+            return error.code
+
+    async def reads(address: TurnAddress) -> None:
+        for offset in (-0.1, 0.0, 0.1):
+            await at(offset)
+            await read(desk, address, approvals)
+
+    turns = {address.turn_id: address for address in approvals.values()}
+    said, _ = await asyncio.gather(
+        asyncio.gather(*map(decides, approvals)), asyncio.gather(*map(reads, turns.values()))
+    )
+    for address in turns.values():
+        await read(desk, address, approvals)
+    rows = {
+        str(row["id"]): row["status"]
+        for row in await desk.rows("SELECT id, status FROM approvals WHERE id = ANY($1)", list(approvals))
+    }
+    for approval, answer in zip(approvals, said, strict=True):
+        assert (answer, rows[approval]) in {("approved", "approved"), ("approval_expired", "expired")}
+    assert set(rows.values()) == {"approved", "expired"}, "the race fell both ways"
+    denied = await desk.rows("SELECT data FROM events WHERE kind = 'tool.denied' AND turn_id = ANY($1)", [*turns])
+    assert len(denied) == sum(status == "expired" for status in rows.values()), "each expiry is said once"
+
+
+async def read(desk: Desk, address: TurnAddress, approvals: dict[str, TurnAddress]) -> list[VerdictState]:
+    """The verdicts of a turn."""
+    rows = await desk.rows("SELECT id, call_id FROM approvals WHERE turn_id = $1 ORDER BY call_id", address.turn_id)
+    requests = tuple(RequestRef(request_id=str(row["id"]), call_id=row["call_id"], tool="pay") for row in rows)
+    answer = await desk.activity(ApprovalActivities(desk.deps).read, VerdictsAsk(address=address, requests=requests))
+    return [verdict.state for verdict in answer.verdicts]
+
+
+async def test_a_decision_and_the_end_of_the_turn_leave_one_truth(desk: Desk) -> None:
+    approvals = await opened(desk, 30, 1)
+
+    async def ends(address: TurnAddress) -> None:
+        async with desk.db.transaction("local") as tx:
+            await finish(tx, FinishAsk(address=address, status=TurnStatus.STOPPED))
+
+    answers = await gathered(
+        *(desk.decide(approval) for approval in approvals), *(ends(address) for address in approvals.values())
+    )
+    for (approval, address), answer in zip(approvals.items(), answers, strict=False):
+        status = await desk.value("SELECT status FROM approvals WHERE id = $1", approval)
+        assert status == "cancelled", "an approval that was not reserved is void with its turn"
+        if isinstance(answer, tuple):
+            assert isinstance(answer[0], Decided)
+        else:
+            assert isinstance(answer, CallerError) and answer.code == "already_decided"
+        assert (await desk.run_tool(address)).problem is not None
+    assert not [each for each in answers[len(approvals) :] if each is not None]
+    assert (
+        await desk.value(
+            "SELECT count(*) FROM turns WHERE id = ANY($1) AND ended_at IS NULL",
+            [address.turn_id for address in approvals.values()],
+        )
+        == 0
+    )

@@ -1,0 +1,186 @@
+"""The end of a turn: one transaction after which nothing of it happens any more."""
+
+import asyncio
+import random
+
+import pytest
+from temporalio.exceptions import ApplicationError
+
+from contracts.errors import Problem
+from contracts.events import PendingEvent
+from contracts.ids import effect_key
+from contracts.tools import CallState
+from contracts.turns import FinishAsk, Finished, TurnAddress, TurnStatus
+from policy.admission import OnBusy
+from policy.decision import Decision
+from store.finish import finish, finish_broken
+from store.outbox import Note, Wake
+from store.turns import request_stop, workflow_input
+from tests.desk import Desk, gathered
+from tests.doubles.fake_turn import NOW
+from tests.doubles.spoken import Line
+
+
+async def ended(desk: Desk, address: TurnAddress, **given: object) -> tuple[Finished, Note | None]:
+    """Finish a turn."""
+    ask = FinishAsk.model_validate({"address": address, "status": TurnStatus.COMPLETED, **given})
+    async with desk.db.transaction("local") as tx:
+        return await finish(tx, ask)
+
+
+async def answer_id(desk: Desk, address: TurnAddress) -> str:
+    """The id of the turn's first assistant message."""
+    return str(
+        await desk.value(
+            "SELECT id FROM messages WHERE turn_id = $1 AND role = 'assistant' ORDER BY seq", address.turn_id
+        )
+    )
+
+
+async def test_the_end_sets_the_outcome_the_answer_and_done_as_the_last_event(desk: Desk) -> None:
+    address = await desk.plan()
+    pending = (PendingEvent(kind="node_end", at=NOW, number=5, data={"node": "output_format"}),)
+    finished, note = await ended(desk, address, transcript=(await answer_id(desk, address),), events=pending)
+    assert (finished.status, finished.admitted_turn_id, note) == (TurnStatus.COMPLETED, None, None)
+    turn = (await desk.rows("SELECT * FROM turns WHERE id = $1", address.turn_id))[0]
+    assert (turn["status"], turn["answer"], turn["waiting"]) == ("completed", "asking", None)
+    assert turn["ended_at"] is not None
+    assert (await desk.kinds(address.turn_id))[-3:] == ["node_end", "completed", "done"]
+    done = await desk.value("SELECT data FROM events WHERE turn_id = $1 AND kind = 'done'", address.turn_id)
+    assert done == {
+        "execution_id": address.turn_id,
+        "status": "completed",
+        "tokens_used": 10,
+        "cost_usd": 0.00001,
+        "duration_ms": done["duration_ms"],
+    }
+    assert await desk.value("SELECT active_turn_id FROM conversations WHERE id = $1", address.conversation_id) is None
+
+
+async def test_a_turn_ends_once_however_many_say_so(desk: Desk) -> None:
+    first, _ = await desk.start(Line("one"))
+    second, _ = await desk.start(Line("two"), conversation_id=first.conversation_id, on_busy=OnBusy.QUEUE)
+    statuses = [TurnStatus.COMPLETED, TurnStatus.FAILED, TurnStatus.STOPPED, TurnStatus.LIMITED] * 4
+    answers = await gathered(*(ended(desk, first, status=status) for status in statuses))
+    assert not [answer for answer in answers if isinstance(answer, BaseException)]
+    stands = await desk.value("SELECT status FROM turns WHERE id = $1", first.turn_id)
+    assert {answer[0].status for answer in answers if isinstance(answer, tuple)} == {stands}
+    admitted = [answer for answer in answers if isinstance(answer, tuple) and answer[0].admitted_turn_id]
+    assert [answer[0].admitted_turn_id for answer in admitted if isinstance(answer, tuple)] == [second.turn_id]
+    assert (await desk.kinds(first.turn_id)).count("done") == 1
+    assert (await desk.kinds(first.turn_id))[-1] == "done"
+
+
+async def test_the_end_voids_what_is_open_and_keeps_what_was_stripped_out_of_the_transcript(desk: Desk) -> None:
+    address = await desk.plan(("pay", {}), ("post", {}), ("look", {}))
+    first, second = await desk.open(address, "t1.0", "t1.1")
+    await desk.decide(first.request_id)
+    await ended(desk, address, status=TurnStatus.STOPPED)
+    statuses = await desk.rows("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id)
+    assert [row["status"] for row in statuses] == ["cancelled", "cancelled"]
+    audited = await desk.rows(
+        "SELECT subject FROM audit WHERE kind = 'approval.cancelled' AND turn_id = $1", address.turn_id
+    )
+    assert {row["subject"] for row in audited} == {first.request_id, second.request_id}
+    kept = await desk.rows("SELECT role FROM messages WHERE turn_id = $1 AND in_transcript", address.turn_id)
+    assert [row["role"] for row in kept] == ["user"]
+    assert (await desk.kinds(address.turn_id))[-2:] == ["stopped", "done"]
+
+
+async def test_a_rejected_or_executed_approval_keeps_its_status_through_the_end(desk: Desk) -> None:
+    address = await desk.plan(("pay", {}), ("post", {}))
+    first, second = await desk.open(address, "t1.0", "t1.1")
+    await desk.decide(first.request_id)
+    await desk.decide(second.request_id, Decision.REJECT, comment="no")
+    await desk.run_tool(address)
+    await ended(desk, address)
+    rows = await desk.rows("SELECT status FROM approvals WHERE turn_id = $1 ORDER BY call_id", address.turn_id)
+    assert [row["status"] for row in rows] == ["done", "rejected"]
+
+
+async def test_a_problem_is_told_in_the_last_events(desk: Desk) -> None:
+    address = await desk.plan()
+    await ended(desk, address, status=TurnStatus.LIMITED, problem=Problem(code="token_budget_spent", message="spent"))
+    assert (await desk.kinds(address.turn_id))[-2:] == ["workflow.error", "done"]
+    assert await desk.value("SELECT problem->>'code' FROM turns WHERE id = $1", address.turn_id) == "token_budget_spent"
+
+
+async def test_a_turn_whose_run_is_gone_fails_and_keeps_what_it_had_said(desk: Desk) -> None:
+    address = await desk.plan()
+    async with desk.db.transaction("local") as tx:
+        await finish_broken(tx, address, Problem(code="run_terminated", message="gone"))
+    turn = (await desk.rows("SELECT status, answer FROM turns WHERE id = $1", address.turn_id))[0]
+    assert (turn["status"], turn["answer"]) == ("failed", "asking")
+
+
+async def test_a_turn_whose_run_is_gone_leaves_no_call_without_its_answer_in_the_transcript(desk: Desk) -> None:
+    address = await desk.plan(("look", {}), ("look", {}))
+    await desk.run_tool(address, "t1.0")
+    async with desk.db.transaction("local") as tx:
+        await finish_broken(tx, address, Problem(code="run_terminated", message="gone"))
+    rows = await desk.rows(
+        "SELECT role, calls, call_id FROM messages WHERE turn_id = $1 AND in_transcript ORDER BY seq", address.turn_id
+    )
+    asked = {call["call_id"] for row in rows for call in row["calls"]}
+    assert asked == {row["call_id"] for row in rows if row["role"] == "tool"}
+
+
+@pytest.mark.parametrize("how", ["finish", "stop"])
+async def test_no_effect_follows_the_end_or_a_stop(desk: Desk, how: str) -> None:
+    """The race of a reservation with the end: whichever commits first decides, and each wins sometimes."""
+    turns = [await desk.approved(("pay", {"amount": n + 1})) for n in range(40)]
+    requester = desk.people["requester"].user_id
+    chance = random.Random(5)
+
+    async def ends(address: TurnAddress) -> None:
+        await asyncio.sleep(chance.uniform(0, 0.3))
+        if how == "finish":
+            await ended(desk, address, status=TurnStatus.STOPPED)
+            return
+        async with desk.db.transaction("local") as tx:
+            await request_stop(tx, address.turn_id, requester)
+
+    answers = await gathered(*(each for address in turns for each in (desk.run_tool(address), ends(address))))
+    odd = [each for each in answers if isinstance(each, BaseException) and not isinstance(each, ApplicationError)]
+    assert not odd
+    effects = list(desk.world.effects)
+    states = set()
+    for address in turns:
+        happened = ("/pay", effect_key(address.turn_id, "t1.0")) in effects
+        row, approval = await desk.call_row(address), (await desk.approval_row(address))["status"]
+        states.add((happened, row["state"]))
+        if happened:
+            over = await desk.value(
+                "SELECT coalesce(ended_at, stop_requested_at) FROM turns WHERE id = $1", address.turn_id
+            )
+            assert row["first_sent_at"] < over, "it was reserved before the turn ended"
+            assert row["state"] in ("done", "outcome_unknown")
+            assert approval == row["state"]
+        else:
+            assert row["state"] in ("planned", "reserved", "outcome_unknown")
+            assert approval != "done"
+    assert {happened for happened, _ in states} == {True, False}, "the race fell both ways"
+    for address in turns:
+        outcome = await desk.run_tool(address, attempt=2)
+        happened = ("/pay", effect_key(address.turn_id, "t1.0")) in effects
+        assert outcome.state is not CallState.DONE or happened
+        assert outcome.state is not CallState.FAILED or not happened
+    assert desk.world.effects == effects, "nothing happens after the end"
+
+
+async def test_a_stop_is_set_once_and_a_stopped_turn_starts_stopped(desk: Desk) -> None:
+    address, _ = await desk.start(Line("hi"))
+    requester = desk.people["requester"].user_id
+    notes = []
+    for _ in range(3):
+        async with desk.db.transaction("local") as tx:
+            _, status, note = await request_stop(tx, address.turn_id, requester)
+            notes.append((status, note.kind if note else None))
+    assert notes == [(TurnStatus.ACCEPTED, Wake.STOP), (TurnStatus.ACCEPTED, None), (TurnStatus.ACCEPTED, None)]
+    async with desk.db.transaction("local") as tx:
+        begins = await workflow_input(tx, address.turn_id)
+    assert begins is not None and begins.carried is not None and begins.carried.stop
+    await ended(desk, address, status=TurnStatus.STOPPED)
+    async with desk.db.transaction("local") as tx:
+        assert await workflow_input(tx, address.turn_id) is None
+        assert await request_stop(tx, address.turn_id, requester) == (address, TurnStatus.STOPPED, None)

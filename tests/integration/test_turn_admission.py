@@ -1,0 +1,122 @@
+"""Starting turns: one at a time in a conversation, the others wait their turn or are refused."""
+
+from collections import Counter
+
+import pytest
+
+from activities.model import ModelActivities
+from contracts.errors import CallerError
+from contracts.model import ModelReply
+from contracts.turns import FinishAsk, Limits, TurnAddress, TurnStatus
+from policy.admission import Caps, OnBusy
+from store.finish import finish
+from store.ids import new_id
+from store.outbox import Wake
+from tests.desk import Desk, gathered
+from tests.doubles.spoken import Line
+
+MANY = Caps(queue_depth=20, turns_a_user=10_000)
+
+
+async def end(desk: Desk, address: TurnAddress, transcript: tuple[str, ...] = ()) -> str | None:
+    """Finish a turn; the turn that it admits."""
+    async with desk.db.transaction("local") as tx:
+        ask = FinishAsk(address=address, status=TurnStatus.COMPLETED, transcript=transcript)
+        return (await finish(tx, ask))[0].admitted_turn_id
+
+
+async def test_of_fifty_starts_at_once_one_is_admitted(desk: Desk) -> None:
+    conversation_id = await desk.conversation()
+    answers = await gathered(*(desk.start(Line(str(n)), conversation_id=conversation_id, caps=MANY) for n in range(50)))
+    started = [each for each in answers if isinstance(each, tuple)]
+    refused = [each for each in answers if isinstance(each, CallerError)]
+    assert (len(started), len(refused)) == (1, 49)
+    (address, turn) = started[0]
+    assert turn.status is TurnStatus.ACCEPTED and turn.note is not None and turn.note.kind is Wake.START
+    assert {(each.code, each.http, each.details["turn_id"]) for each in refused} == {
+        ("conversation_busy", 409, address.turn_id)
+    }
+    assert await desk.value("SELECT count(*) FROM messages WHERE conversation_id = $1", conversation_id) == 1
+    assert await desk.value("SELECT count(*) FROM outbox WHERE turn_id = $1", address.turn_id) == 1
+
+
+async def test_of_fifty_that_queue_the_queue_takes_twenty_and_they_run_in_their_order(desk: Desk) -> None:
+    conversation_id = await desk.conversation()
+    answers = await gathered(
+        *(desk.start(Line(str(n)), conversation_id=conversation_id, on_busy=OnBusy.QUEUE, caps=MANY) for n in range(50))
+    )
+    codes = Counter(each.code for each in answers if isinstance(each, CallerError))
+    assert codes == {"queue_full": 29}
+    statuses = Counter(each[1].status for each in answers if isinstance(each, tuple))
+    assert statuses == {TurnStatus.ACCEPTED: 1, TurnStatus.QUEUED: 20}
+    rows = await desk.rows(
+        "SELECT id, status FROM turns WHERE conversation_id = $1 ORDER BY created_at, id", conversation_id
+    )
+    waiting = [str(row["id"]) for row in rows if row["status"] == "queued"]
+    active = next(str(row["id"]) for row in rows if row["status"] == "accepted")
+    ran = []
+    while active:
+        address = TurnAddress(tenant_id="local", conversation_id=conversation_id, turn_id=active)
+        admitted = await end(desk, address)
+        ran += [admitted] if admitted else []
+        if admitted:
+            row = (await desk.rows("SELECT status, through_seq, message_id FROM turns WHERE id = $1", admitted))[0]
+            seq = await desk.value("SELECT seq FROM messages WHERE id = $1", row["message_id"])
+            assert (row["status"], row["through_seq"]) == ("accepted", seq - 1)
+            assert await desk.value("SELECT count(*) FROM outbox WHERE turn_id = $1 AND kind = 'start'", admitted) == 1
+        active = admitted or ""
+    assert ran == waiting
+    assert await desk.value("SELECT active_turn_id FROM conversations WHERE id = $1", conversation_id) is None
+
+
+async def test_a_turn_sees_what_was_said_before_it_and_nothing_of_those_that_still_wait(desk: Desk) -> None:
+    conversation_id = await desk.conversation()
+    turns = [
+        (await desk.start(Line(f"answer {n}"), conversation_id=conversation_id, on_busy=OnBusy.QUEUE, caps=MANY))[0]
+        for n in range(3)
+    ]
+    for number, address in enumerate(turns):
+        reply = await ask(desk, address)
+        assert reply.message is not None
+        said = [str(message["content"]) for message in desk.model.seen[-1].messages if message["role"] != "system"]
+        assert len(said) == 2 * number + 1, said
+        for earlier in range(number):
+            assert f"answer {earlier}" in said[2 * earlier]
+            assert said[2 * earlier + 1] == f"answer {earlier}"
+        assert f"answer {number}" in said[-1]
+        await end(desk, address, (reply.message.id,))
+
+
+async def ask(desk: Desk, address: TurnAddress) -> ModelReply:
+    """The turn's one model call."""
+    return await desk.activity(ModelActivities(desk.deps).complete, await desk.model_call(address))
+
+
+async def test_a_user_may_have_only_so_many_open_turns(desk: Desk) -> None:
+    open_now = await desk.value("SELECT count(*) FROM turns WHERE ended_at IS NULL")
+    caps = Caps(turns_a_user=open_now + 1)
+    address, _ = await desk.start(Line("last"), caps=caps)
+    with pytest.raises(CallerError) as refused:
+        await desk.start(Line("one more"), caps=caps)
+    assert (refused.value.code, refused.value.http) == ("too_many_turns", 429)
+    await end(desk, address)
+    await desk.start(Line("again"), caps=caps)
+
+
+async def test_a_conversation_that_is_not_there_takes_no_turn(desk: Desk) -> None:
+    before = await desk.value("SELECT count(*) FROM turns")
+    with pytest.raises(CallerError) as refused:
+        await desk.start(Line("hi"), conversation_id=new_id(), caps=MANY)
+    assert (refused.value.code, refused.value.http) == ("conversation_not_found", 404)
+    deleted = await desk.conversation()
+    await desk.write("UPDATE conversations SET deleted_at = now() WHERE id = $1", deleted)
+    with pytest.raises(CallerError):
+        await desk.start(Line("hi"), conversation_id=deleted, caps=MANY)
+    assert await desk.value("SELECT count(*) FROM turns") == before
+
+
+async def test_a_turn_pins_its_agent_and_the_tighter_limits(desk: Desk) -> None:
+    address, _ = await desk.start(Line("hi"), limits=Limits(max_tokens=77, max_iterations=999), caps=MANY)
+    row = (await desk.rows("SELECT agent_version, limits FROM turns WHERE id = $1", address.turn_id))[0]
+    assert row["agent_version"] == await desk.version()
+    assert row["limits"] == {"max_tokens": 77, "max_cost_microusd": 5_000_000, "max_iterations": 20}

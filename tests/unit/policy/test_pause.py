@@ -1,0 +1,35 @@
+"""When a paused turn looks by itself."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policy.pause import LONGEST, MARGIN, next_look
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("deadlines", "looks", "expected"),
+    [
+        ([], 0, None),
+        ([timedelta(days=7)], 0, timedelta(days=7) + MARGIN),
+        ([timedelta(days=7), timedelta(hours=1)], 3, timedelta(hours=1) + MARGIN),
+        ([timedelta(seconds=-5)], 0, timedelta(seconds=1)),
+        ([timedelta(seconds=-5)], 3, timedelta(seconds=8)),
+        ([timedelta(days=-5)], 10_000, LONGEST),
+    ],
+)
+def test_the_wait_is_to_the_first_deadline_and_grows_beyond_it(
+    deadlines: list[timedelta], looks: int, expected: timedelta | None
+) -> None:
+    assert next_look(NOW, [NOW + each for each in deadlines], looks) == expected
+
+
+@given(st.lists(st.timedeltas(timedelta(days=-30), timedelta(days=30)), min_size=1), st.integers(0, 10**6))
+def test_a_wait_is_never_zero_and_never_spins(offsets: list[timedelta], looks: int) -> None:
+    wait = next_look(NOW, [NOW + each for each in offsets], looks)
+    assert wait is not None
+    assert wait > timedelta(0)

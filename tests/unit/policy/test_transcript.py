@@ -1,0 +1,44 @@
+"""What of a broken-off turn stays in its conversation."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.tools import CallState
+from policy.transcript import Kept, Round, keep_rounds, told_of
+
+TWO = Round("m", ("a", "b"), {"a": "ta"})
+
+
+@pytest.mark.parametrize(
+    ("case", "states", "kept"),
+    [
+        (Round("m", ("a",), {}), {"a": CallState.PLANNED}, ()),
+        (Round("m", ("a",), {}), {"a": CallState.DENIED}, ()),
+        (Round("m", ("a",), {"a": "ta"}), {"a": CallState.DENIED}, (Kept(("m", "ta"), ()),)),
+        (TWO, {"a": CallState.DONE, "b": CallState.PLANNED}, (Kept(("m", "ta"), ("b",)),)),
+        (Round("m", ("a",), {}), {"a": CallState.OUTCOME_UNKNOWN}, (Kept(("m",), ("a",)),)),
+        (Round("m", ("a",), {}), {}, ()),
+    ],
+)
+def test_a_round_stays_where_it_did_something_or_is_answered_whole(
+    case: Round, states: dict[str, CallState], kept: tuple[Kept, ...]
+) -> None:
+    assert keep_rounds([case], states) == kept
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), st.sampled_from(CallState)), st.sets(st.sampled_from("abcd")))
+def test_every_call_of_a_kept_round_has_one_answer_and_nothing_done_is_forgotten(
+    states: dict[str, CallState], answered: set[str]
+) -> None:
+    whole = Round("m", tuple("abcd"), {call: f"t{call}" for call in answered})
+    kept = keep_rounds([whole], states)
+    if kept:
+        assert len(kept[0].message_ids) - 1 + len(kept[0].unanswered) == len(whole.calls)
+    else:
+        assert CallState.DONE not in states.values()
+
+
+def test_a_call_that_may_have_happened_is_not_told_as_not_run() -> None:
+    assert told_of(CallState.RESERVED)[0] == "not_known"
+    assert told_of(CallState.PLANNED)[0] == told_of(None)[0] == "not_run"
