@@ -1,8 +1,10 @@
 """`tools.run`: one tool call, reserved, done, settled. policy/ledger.py decides; this file acts."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 
 import structlog
 from pydantic import JsonValue
@@ -150,14 +152,15 @@ class ToolActivities:
                     raise _lost()  # rolls the effect back
             return answer.outcome
         except PerdureError:
+            async with self._deps.db.transaction(call.address.tenant_id) as tx:
+                await tool_calls.count_lost(tx, call)  # the settle's own count went back with the effect
             raise
         except (ToolRefused, ToolUnavailable, TimeoutError) as error:
             failed = error_answer(call, _told(error))
         except Exception as error:
             _log.warning("local_tool_raised", tool=held.card.name, error=type(error).__name__)
             failed = error_answer(call, f"the tool failed ({type(error).__name__})")
-        async with self._deps.db.transaction(call.address.tenant_id) as tx:
-            return await self._settle_in(tx, call, held, failed)
+        return await self._settle(call, held, failed)
 
     async def _act_outside(self, call: ToolCall, held: _Held) -> ToolOutcome:
         if not await self._still_owned(call, held):
@@ -207,27 +210,31 @@ class ToolActivities:
             # The tool's own sentence stays here: it may quote its target, and Temporal would store it.
             message = f"the tool {held.card.name} could not be called; it is tried again"
             raise ApplicationError(message, type="tool_unavailable", next_retry_delay=delay)
-        async with self._deps.db.transaction(call.address.tenant_id) as tx:
-            if decided is Settle.OUTCOME_UNKNOWN:
-                event = NewEvent(
-                    TOOL_ERROR,
-                    {"tool": held.card.name, "code": "outcome_unknown", "effect": held.locked.key, "message": told},
-                    call.ask.call_id,
-                )
-                await tool_calls.settle(tx, call, held.epoch, CallState.OUTCOME_UNKNOWN, None, None, [event])
-                return ToolOutcome(call_id=call.ask.call_id, state=CallState.OUTCOME_UNKNOWN)
-            if decided is Settle.FAILED:
-                return await self._settle_in(tx, call, held, error_answer(call, told))
-            outcome = await self._settle_in(
-                tx, call, held, settled_answer(call, held.card, held.locked.approval, result)
+        if decided is Settle.OUTCOME_UNKNOWN:
+            event = NewEvent(
+                TOOL_ERROR,
+                {"tool": held.card.name, "code": "outcome_unknown", "effect": held.locked.key, "message": told},
+                call.ask.call_id,
             )
-            await working_memory.merge(tx, call.address, dict(result.working))
-            return outcome
+            async with self._deps.db.transaction(call.address.tenant_id) as tx:
+                await tool_calls.settle(tx, call, held.epoch, CallState.OUTCOME_UNKNOWN, None, None, [event])
+            return ToolOutcome(call_id=call.ask.call_id, state=CallState.OUTCOME_UNKNOWN)
+        if decided is Settle.FAILED:
+            return await self._settle(call, held, error_answer(call, told))
+        return await self._settle(
+            call, held, settled_answer(call, held.card, held.locked.approval, result), result.working
+        )
 
-    async def _settle_in(self, tx: Connection, call: ToolCall, held: _Held, answer: Answer) -> ToolOutcome:
-        if await tool_calls.settle(tx, call, held.epoch, *answer.row, list(answer.events)):
-            return answer.outcome
-        raise _lost()
+    async def _settle(
+        self, call: ToolCall, held: _Held, answer: Answer, working: Mapping[str, JsonValue] = MappingProxyType({})
+    ) -> ToolOutcome:
+        async with self._deps.db.transaction(call.address.tenant_id) as tx:
+            mine = await tool_calls.settle(tx, call, held.epoch, *answer.row, list(answer.events))
+            if mine:
+                await working_memory.merge(tx, call.address, dict(working))
+        if not mine:
+            raise _lost()  # after the commit, which counts it
+        return answer.outcome
 
     def _context(self, call: ToolCall, held: _Held, tx: Connection | None) -> ToolContext:
         return ToolContext(

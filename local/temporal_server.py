@@ -40,9 +40,6 @@ DYNAMIC_CONFIG = {
     "history.rps": 20_000,
     # Activities on the workflow's own queue start with the workflow task's answer: 0.70 of the CPU of a turn.
     "system.enableActivityEagerExecution": True,
-    # By default a run younger than a second continues as new only when it is a second old: a pause that is decided at
-    # once then waits 1.9 s for its call (measured), against 0.1 s.
-    "history.workflowIdReuseMinimalInterval": "1ms",
 }
 _SHOWN = re.compile(r"level=(WARN|ERROR|FATAL)|^(panic:|Error:|error:)|\[FATAL\]")
 

@@ -15,7 +15,7 @@ from asyncpg.pool import PoolConnectionProxy
 from contracts.errors import InvariantBroken
 
 Connection = asyncpg.Connection | PoolConnectionProxy
-_TENANT = re.compile(r"^[a-z0-9][a-z0-9-]{0,62}$|^\*$")
+_TENANT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}|\*")
 
 
 async def set_up(connection: asyncpg.Connection) -> None:
@@ -91,7 +91,7 @@ class Database:
     @asynccontextmanager
     async def transaction(self, tenant_id: str) -> AsyncIterator[Connection]:
         """A transaction that sees the rows of `tenant_id` only; commits at the end, rolls back on any exception."""
-        if not _TENANT.match(tenant_id):
+        if not _TENANT.fullmatch(tenant_id):
             raise InvariantBroken("bad_tenant", "a tenant id has lower-case letters, digits and dashes only")
         async with self.pool.acquire(timeout=self._wait_seconds) as connection:
             # One round trip for both; the id is safe to quote by the pattern above.

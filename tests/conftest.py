@@ -56,8 +56,7 @@ class _Parts:
         async with embedded(self.home) as data:
             self.data = data
             self._ready.set()
-            while not self._stop.is_set():
-                await asyncio.sleep(0.1)
+            await asyncio.to_thread(self._stop.wait)
 
 
 @pytest.fixture(scope="session")
@@ -106,7 +105,7 @@ async def template(parts: DataParts, tmp_path_factory: pytest.TempPathFactory) -
         "PERDURE_LOCAL": "1",
         "PERDURE_HOME": str(tmp_path_factory.mktemp("tokens")),
     }
-    tokens = await prepare(Settings(_env_file=None, **given))  # type: ignore[call-arg, arg-type]
+    tokens = await prepare(Settings(_env_file=None, **given))  # type: ignore[arg-type]
     return Template(Urls(postgres.admin, postgres.owner, postgres.app, postgres.relay), tokens)
 
 

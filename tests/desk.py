@@ -4,7 +4,7 @@
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -20,7 +20,9 @@ from activities.deps import Deps
 from activities.model import ModelActivities
 from activities.toolbox.shelf import Toolbox
 from activities.tools import ToolActivities
+from contracts.agents import PublishedAgent, ToolCard
 from contracts.approvals import OpenAsk
+from contracts.digests import digest_of
 from contracts.ids import approval_id, effect_key, model_call_id
 from contracts.messages import MessageRef, Role
 from contracts.model import ModelAsk, ModelCall, ModelReply
@@ -28,6 +30,7 @@ from contracts.people import GatedCall, RequestKind, RequestRef
 from contracts.tools import ToolAsk, ToolCall, ToolOutcome
 from contracts.turns import Kind, Limits, Routing, TurnAddress
 from local import DataParts
+from perdure.tools import Tool
 from policy.admission import Caps, OnBusy
 from policy.decision import Decider, Decision
 from relay.deliver import Doorbell
@@ -55,6 +58,7 @@ class Desk:
     model: SpokenModel
     people: dict[str, Person]
     routing: Routing
+    owner_url: str
 
     @property
     def db(self) -> Database:
@@ -219,6 +223,22 @@ class Desk:
         rows = await self.rows("SELECT * FROM approvals WHERE id = $1", approval_id(address.turn_id, call_id))
         return rows[0]
 
+    async def republished(self, name: tuple[str, str], tool: Tool) -> None:
+        """Publish the desk again with another tool in the place of one."""
+        changed = [
+            (app, agent.model_copy(update={"cards": tuple(_card(agent, each, name, tool) for each in agent.cards)}))
+            for app, agent in desk_agents()[0]
+        ]
+        await publish_desk(
+            self.owner_url,
+            [
+                (app, agent.model_copy(update={"version": digest_of([card.version for card in agent.cards])}))
+                if agent.definition.id == name[0]
+                else (app, agent)
+                for app, agent in changed
+            ],
+        )
+
     async def kinds(self, turn_id: str) -> list[str]:
         """The kinds of a turn's durable events, in order."""
         rows = await self.rows("SELECT kind FROM events WHERE turn_id = $1 ORDER BY seq", turn_id)
@@ -231,14 +251,21 @@ def effect_ref(address: TurnAddress, call_id: str = "t1.0", tool: str = "post") 
     return RequestRef(request_id=key, kind=RequestKind.EFFECT, call_id=call_id, tool=tool)
 
 
-async def publish_desk(owner_url: str) -> None:
+def _card(agent: PublishedAgent, card: ToolCard, name: tuple[str, str], tool: Tool) -> ToolCard:
+    return tool.card if (agent.definition.id, card.name) == name else card
+
+
+async def publish_desk(owner_url: str, agents: Sequence[tuple[str, PublishedAgent]] | None = None) -> None:
     """Put the desk's agents beside the shipped ones."""
+    desk = desk_agents()[0] if agents is None else agents
+    ours = {agent.definition.id for _, agent in desk}
     owner = await asyncpg.connect(owner_url, server_settings={"search_path": "perdure"})
     try:
         await set_up(owner)
         async with owner.transaction():
             await owner.execute("SELECT set_config('perdure.tenant', '*', true)")
-            await content.publish(owner, [*await content.listed(owner), *desk_agents()[0]])
+            others = [each for each in await content.listed(owner) if each[1].definition.id not in ours]
+            await content.publish(owner, [*others, *desk])
     finally:
         await owner.close()
 
@@ -268,7 +295,7 @@ async def desk(
         http = await stack.enter_async_context(world.client())
         toolbox = Toolbox(desk_agents()[1], lambda name: None, http)
         deps = Deps(db, LiveTokens(valkey), toolbox, SpokenModels(model), Doorbell(temporal, db))
-        yield Desk(deps, world, model, people, routing)
+        yield Desk(deps, world, model, people, routing, urls.owner)
 
 
 async def gathered(*work: Awaitable[T]) -> list[T | BaseException]:

@@ -8,7 +8,6 @@ import asyncio
 import os
 import signal
 import sys
-from contextlib import suppress
 
 from cli.demo.claims import Claim
 from cli.demo.narrator import Narrator
@@ -42,7 +41,7 @@ async def _run(keep: bool) -> int:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    failure = ""
+    failure, told_to_end = "", False
     claims: list[Claim] = []
     stage = Stage()
     try:
@@ -55,13 +54,15 @@ async def _run(keep: bool) -> int:
         failure = str(error)
     except TimeoutError:
         failure = f"it took longer than {_MOST_SECONDS:.0f} s"
+    except asyncio.CancelledError:
+        failure, told_to_end = "it was told to end", True
     finally:
-        with suppress(asyncio.CancelledError):
-            kept = await stage.close(keep_logs=bool(failure) or not all(claim.held for claim in claims))
+        held = bool(claims) and all(claim.held for claim in claims)
+        kept = await stage.close(keep_logs=not (held or told_to_end))
     if failure:
         narrator.failed(f"The demo broke off: {failure}", kept)
         return 1
-    if not all(claim.held for claim in claims):
+    if not held:
         narrator.failed("Not every claim held.", kept)
         return 1
     narrator.say(f"Every claim held, after {narrator.seconds:.0f} s. The stack is stopped, its data removed.")

@@ -1,11 +1,15 @@
 """One turn, watched over its event stream: stopped at any event, resumed behind it, told as it goes."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
 from cli.demo.narrator import Narrator
 from cli.demo.stage import StageFailed
 from perdure.client import AsyncClient, Event, Turn
+
+_EVENT_SECONDS = 90.0
+"""Recovery takes 6 to 8 s; a machine on which an event takes this long is not going to show it."""
 
 
 class Watched:
@@ -23,8 +27,20 @@ class Watched:
     async def until(self, kind: str, on_event: Callable[[Event], Awaitable[None]] | None = None) -> Event:
         """Read on from where the reading stopped, up to an event of this kind.
 
-        Raises: StageFailed where the turn ends first.
+        Raises: StageFailed where the turn ends first, or nothing comes.
         """
+        try:
+            async with asyncio.timeout(_EVENT_SECONDS):
+                found = await self._read(kind, on_event)
+        except TimeoutError:
+            turn = await self._client.turns.get(self.turn_id)
+            raise StageFailed(f"no {kind} within {_EVENT_SECONDS:.0f} s; the turn is {turn.status}") from None
+        if found is None:
+            turn = await self._client.turns.get(self.turn_id)
+            raise StageFailed(f"the turn ended as {turn.status} before any {kind}: {turn.error or turn.answer}")
+        return found
+
+    async def _read(self, kind: str, on_event: Callable[[Event], Awaitable[None]] | None) -> Event | None:
         last_id = next((event.id for event in reversed(self.events) if event.id), None)
         async with aclosing(self._client.turns.events(self.turn_id, after=last_id)) as stream:
             async for event in stream:
@@ -34,8 +50,7 @@ class Watched:
                     await on_event(event)
                 if event.kind == kind:
                     return event
-        turn = await self._client.turns.get(self.turn_id)
-        raise StageFailed(f"the turn ended as {turn.status} before any {kind}: {turn.error or turn.answer}")
+        return None
 
     def _tell(self, event: Event) -> None:
         if event.kind == "token":

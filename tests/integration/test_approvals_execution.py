@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from temporalio.exceptions import ApplicationError
 
 from activities.approvals import ApprovalActivities
 from activities.tools import ToolActivities
@@ -173,7 +174,14 @@ async def test_an_approval_is_for_one_version_of_the_tool(desk: Desk) -> None:
     newer = type(tool)(tool.card.model_copy(update={"version": digest_of("newer")}), tool.function, tool.parameters)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(desk.deps.toolbox, "_tools", {**tools, ("desk", "pay"): newer})
-        outcome = await desk.activity(ToolActivities(desk.deps).run, call)
+        with pytest.raises(ApplicationError) as elsewhere:  # a deploy is under way: another worker has the right one
+            await desk.activity(ToolActivities(desk.deps).run, call)
+        assert elsewhere.value.type == "tool_not_here" and not elsewhere.value.non_retryable
+        await desk.republished(("desk", "pay"), newer)
+        try:
+            outcome = await desk.activity(ToolActivities(desk.deps).run, call, attempt=2)
+        finally:
+            await desk.republished(("desk", "pay"), tool)
     assert outcome.state is CallState.DENIED
     assert outcome.message is not None and "has changed" in outcome.message.text
     assert paid(desk, address) == 0
@@ -200,7 +208,9 @@ async def test_a_round_stays_paused_until_all_of_it_is_decided(desk: Desk) -> No
     assert await desk.value("SELECT status FROM turns WHERE id = $1", address.turn_id) == "awaiting_approval"
     await desk.decide(second.request_id, Decision.REJECT, comment="no")
     assert await read(desk, address, first, second) == [V.APPROVED, V.REJECTED]
-    assert await desk.value("SELECT status FROM turns WHERE id = $1", address.turn_id) == "running"
+    assert await desk.value("SELECT status FROM turns WHERE id = $1", address.turn_id) == "awaiting_approval"
+    await desk.run_tool(address)
+    assert await desk.value("SELECT status FROM turns WHERE id = $1", address.turn_id) == "running", "it claims again"
 
 
 async def test_an_unsettled_effect_is_pending_until_a_person_says_what_happened(desk: Desk) -> None:
@@ -250,7 +260,7 @@ async def test_an_effect_is_settled_by_a_reviewer_who_says_how_they_know_and_not
 async def test_what_did_not_happen_can_be_said_after_the_deadline(desk: Desk) -> None:
     address = await desk.approved(("post", {"mode": "lose"}))
     await desk.run_tool(address)
-    await desk.write("UPDATE tool_calls SET deadline = now() - interval '1 s' WHERE turn_id = $1", address.turn_id)
+    await desk.write("UPDATE tool_calls SET quiet_at = now() WHERE turn_id = $1", address.turn_id)
     await settle(desk, address, "did_not_happen")
     assert (await desk.call_row(address))["state"] == "failed"
     assert (await desk.approval_row(address))["status"] == "failed"

@@ -14,6 +14,7 @@ from contracts.ids import effect_key
 from contracts.tools import CallState, ToolOutcome
 from contracts.turns import TurnAddress
 from policy.retries import TOOL_ERRORS
+from store.effects import settle_by_person
 from tests.desk import Desk, gathered, until
 from tests.doubles.fake_turn import NOW
 
@@ -142,30 +143,42 @@ async def kill_while_sent(desk: Desk, address: TurnAddress) -> None:
     assert (await desk.call_row(address))["state"] == "reserved"
 
 
-async def test_a_worker_that_wakes_late_may_not_settle_and_is_counted(desk: Desk) -> None:
+async def test_a_worker_that_wakes_late_with_the_truth_settles_what_was_given_up_as_unknown(desk: Desk) -> None:
     address = await desk.plan(("shout", {"mode": "wait"}))
-    running = desk.world.running
-    zombie = asyncio.create_task(desk.run_tool(address))
-    await until(lambda: desk.world.running > running)
+    zombie = await frozen_inside(desk, address)
     assert (await desk.run_tool(address, attempt=2)).state is S.OUTCOME_UNKNOWN
     desk.world.go_on.set()
     late = await zombie
-    assert late.problem is not None and late.problem.code == "stale_attempt"
+    assert late.state is S.DONE
     row = await desk.call_row(address)
-    assert (row["state"], row["lost_settles"]) == ("outcome_unknown", 1)
+    assert (row["state"], row["lost_settles"]) == ("done", 0)
+    assert await desk.run_tool(address, attempt=3) == late
+
+
+async def test_a_worker_that_wakes_after_a_person_settled_is_refused_and_counted(desk: Desk) -> None:
+    address = await desk.plan(("shout", {"mode": "wait"}))
+    zombie = await frozen_inside(desk, address)
+    await desk.run_tool(address, attempt=2)
+    reviewer = desk.people["reviewer"]
+    async with desk.db.transaction("local") as tx:
+        key = effect_key(address.turn_id, "t1.0")
+        await settle_by_person(tx, key, reviewer.user_id, "reviewer", reviewer.roles, "happened", "seen")
+    desk.world.go_on.set()
+    (late,) = await gathered(zombie)
+    assert isinstance(late, ApplicationError) and late.type == "settle_refused"
+    row = await desk.call_row(address)
+    assert (row["state"], row["lost_settles"], row["comment"]) == ("done", 1, "seen")
 
 
 async def test_a_keyed_worker_that_lost_its_epoch_may_neither_send_nor_settle(desk: Desk) -> None:
     address = await desk.plan(("book", {"mode": "wait"}))
     key = effect_key(address.turn_id, "t1.0")
-    running = desk.world.running
-    zombie = asyncio.create_task(desk.run_tool(address))
-    await until(lambda: desk.world.running > running)
+    zombie = await frozen_inside(desk, address)
     outcome = await desk.run_tool(address, attempt=2)
     assert outcome.state is S.DONE
     desk.world.go_on.set()
-    late = await zombie
-    assert late.problem is not None and late.problem.code == "stale_attempt"
+    (late,) = await gathered(zombie)
+    assert isinstance(late, ApplicationError) and late.type == "settle_refused" and not late.non_retryable
     row = await desk.call_row(address)
     assert (row["state"], row["epoch"], row["lost_settles"]) == ("done", 2, 1)
     assert desk.world.effects.count(("/book", key)) == 1
@@ -173,21 +186,38 @@ async def test_a_keyed_worker_that_lost_its_epoch_may_neither_send_nor_settle(de
     assert messages == 1
 
 
+async def frozen_inside(desk: Desk, address: TurnAddress) -> asyncio.Task[ToolOutcome]:
+    """The first attempt, which has sent its request and hears nothing."""
+    running = desk.world.running
+    zombie = asyncio.create_task(desk.run_tool(address))
+    await until(lambda: desk.world.running > running)
+    return zombie
+
+
+async def at_once(desk: Desk, address: TurnAddress) -> None:
+    """Ten attempts side by side: who does not settle hears the stored result, or that the call is not theirs."""
+    outcomes = await gathered(*(desk.run_tool(address, attempt=attempt) for attempt in range(1, 11)))
+    settled = await desk.run_tool(address, attempt=11)
+    assert settled.state is S.DONE
+    for outcome in outcomes:
+        if isinstance(outcome, ToolOutcome):
+            assert outcome == settled or (outcome.problem is not None and outcome.problem.code == "stale_attempt")
+        else:
+            assert isinstance(outcome, ApplicationError) and outcome.type in ("settle_refused", "tool_unavailable")
+    assert settled in outcomes
+    assert (await desk.kinds(address.turn_id)).count("tool.result") == 1
+
+
 async def test_many_attempts_at_once_do_a_local_call_once(desk: Desk) -> None:
     address = await desk.plan(("jot", {"text": "once"}))
-    outcomes = await gathered(*(desk.run_tool(address, attempt=attempt) for attempt in range(1, 11)))
-    assert all(outcome == outcomes[0] for outcome in outcomes)
+    await at_once(desk, address)
     assert await desk.value("SELECT count(*) FROM entities WHERE created_by_turn = $1", address.turn_id) == 1
-    assert (await desk.kinds(address.turn_id)).count("tool.result") == 1
 
 
 async def test_many_attempts_at_once_do_a_keyed_call_once_in_effect(desk: Desk) -> None:
     address = await desk.plan(("book", {}))
-    outcomes = await gathered(*(desk.run_tool(address, attempt=attempt) for attempt in range(1, 11)))
-    assert not [outcome for outcome in outcomes if not isinstance(outcome, ToolOutcome)]
+    await at_once(desk, address)
     assert desk.world.effects.count(("/book", effect_key(address.turn_id, "t1.0"))) == 1
-    assert (await desk.call_row(address))["state"] == "done"
-    assert (await desk.kinds(address.turn_id)).count("tool.result") == 1
 
 
 @pytest.mark.parametrize(("mode", "state"), [("refuse", "failed"), ("down", "failed"), ("break", "failed")])
@@ -208,7 +238,7 @@ async def test_a_local_call_whose_worker_dies_before_the_commit_never_happened(d
     await until(lambda: desk.world.running > running)
     dying.cancel()
     await gathered(dying)
-    assert (await desk.call_row(address))["state"] == "planned"
+    assert await desk.value("SELECT count(*) FROM entities WHERE created_by_turn = $1", address.turn_id) == 0
     assert (await desk.run_tool(address, attempt=2)).state is S.DONE
     assert await desk.value("SELECT count(*) FROM entities WHERE created_by_turn = $1", address.turn_id) == 1
     memory = await desk.rows(

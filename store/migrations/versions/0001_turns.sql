@@ -294,8 +294,10 @@ BEGIN
       'WITH CHECK (tenant_id = current_setting(''perdure.tenant'', true))', t);
   END LOOP;
 END $$;
-CREATE POLICY shared_content ON agent_versions FOR SELECT USING (tenant_id = '*');
-CREATE POLICY shared_content ON agents FOR SELECT USING (tenant_id = '*');
+CREATE POLICY shared_content ON agent_versions FOR SELECT
+  USING (tenant_id = '*' AND current_setting('perdure.tenant', true) <> '');
+CREATE POLICY shared_content ON agents FOR SELECT
+  USING (tenant_id = '*' AND current_setting('perdure.tenant', true) <> '');
 CREATE POLICY relay_delivers ON outbox TO perdure_relay USING (true);
 CREATE POLICY relay_lists ON tenants FOR SELECT TO perdure_relay USING (true);
 CREATE POLICY owner_looks_up ON api_tokens FOR SELECT TO perdure_owner USING (true);

@@ -102,7 +102,7 @@ def claimed(world: World) -> World:
             held=Held(epoch, by, False),
             first_sent_at=row.first_sent_at or world.now,
         )
-        deadline = reservation_deadline(world.now, TIMEOUT_SECONDS)
+        deadline = reservation_deadline(world.now) + timedelta(seconds=TIMEOUT_SECONDS)
         return replace(world, row=held, deadline=deadline, owner=owner)
     state = {Claim.UNKNOWN: CallState.OUTCOME_UNKNOWN, Claim.DENIED: CallState.DENIED}.get(verdict, row.state)
     return replace(world, row=replace(row, state=state))

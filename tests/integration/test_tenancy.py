@@ -1,0 +1,209 @@
+"""Row-level security on the real database: what a role sees without a tenant, of another tenant, and of nobody's."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from contracts.errors import CallerError, InvariantBroken
+from policy.decision import Decider, Decision
+from store.database import Database
+from store.decisions import DecisionAsk, decide
+from store.ids import new_id
+from store.turns import request_stop
+from tests.conftest import Urls
+from tests.desk import Desk, gathered
+from tests.doubles.spoken import Line
+
+DENIED = asyncpg.InsufficientPrivilegeError
+OTHER = "other"
+
+
+@pytest.fixture(scope="module")
+async def owner(urls: Urls) -> AsyncIterator[asyncpg.Connection]:
+    """The role that migrates and publishes."""
+    connection = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture(scope="module")
+async def tables(owner: asyncpg.Connection, desk: Desk) -> list[str]:
+    """Every table, and another tenant that owns nothing; ours has at least a turn with an approval."""
+    await owner.execute("INSERT INTO tenants (tenant_id) VALUES ($1)", OTHER)
+    address = await desk.plan(("pay", {}), ("jot", {"text": "x"}))
+    await desk.open(address, "t1.0")
+    await desk.run_tool(address, "t1.1")
+    await desk.plan(("create_entity", {"kind": "k", "name": "n"}))
+    found = await owner.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'perdure' ORDER BY 1")
+    return [row["tablename"] for row in found]
+
+
+async def test_every_table_has_a_tenant_and_forced_row_security(owner: asyncpg.Connection, tables: list[str]) -> None:
+    assert len(tables) >= 18
+    for table in tables:
+        row = await owner.fetchrow(
+            "SELECT c.relrowsecurity, c.relforcerowsecurity, EXISTS (SELECT FROM pg_attribute a "
+            "WHERE a.attrelid = c.oid AND a.attname = 'tenant_id' AND a.attnotnull) AS has_tenant "
+            "FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+            "WHERE n.nspname = 'perdure' AND relname = $1",
+            table,
+        )
+        assert row is not None
+        assert (row["relrowsecurity"], row["relforcerowsecurity"], row["has_tenant"]) == (True, True, True), table
+
+
+async def test_without_a_tenant_every_table_shows_no_rows(desk: Desk, tables: list[str]) -> None:
+    async with desk.db.pool.acquire() as connection:
+        for table in tables:
+            assert await connection.fetchval(f"SELECT count(*) FROM {table}") == 0, table
+
+
+async def test_another_tenant_sees_no_row_of_ours_and_changes_none(desk: Desk, tables: list[str]) -> None:
+    async with desk.db.transaction(OTHER) as tx:
+        for table in tables:
+            seen = await tx.fetch(f"SELECT DISTINCT tenant_id FROM {table}")
+            assert {row["tenant_id"] for row in seen} <= {OTHER, "*"}, table
+    writable = [table for table in tables if table not in ("audit", "agents", "agent_versions", "tenants")]
+    for table in writable:
+        async with desk.db.transaction(OTHER) as tx:
+            assert await tx.execute(f"UPDATE {table} SET tenant_id = tenant_id") == "UPDATE 0", table
+            assert await tx.execute(f"DELETE FROM {table}") == "DELETE 0", table
+    assert await desk.value("SELECT count(*) FROM approvals") == 1
+
+
+async def test_nobody_writes_a_row_for_another_tenant(desk: Desk) -> None:
+    address, _ = await desk.start(Line("hi"))
+    person = desk.people["requester"]
+    statements: list[tuple[str, tuple[object, ...]]] = [
+        (
+            "INSERT INTO conversations (id, tenant_id, user_id, agent_id) VALUES ($1, 'local', $2, 'desk')",
+            (new_id(), person.user_id),
+        ),
+        ("INSERT INTO outbox (tenant_id, kind, turn_id) VALUES ('local', 'ring', $1)", (address.turn_id,)),
+        ("INSERT INTO audit (tenant_id, kind, subject, data) VALUES ('local', 'forged', 'x', '{}')", ()),
+        (
+            "INSERT INTO events (tenant_id, conversation_id, seq, turn_id, kind, data, at) "
+            "VALUES ('local', $1, 99, $2, 'forged', '{}', now())",
+            (address.conversation_id, address.turn_id),
+        ),
+    ]
+    for statement, values in statements:
+        with pytest.raises(DENIED):
+            async with desk.db.transaction(OTHER) as tx:
+                await tx.execute(statement, *values)
+    with pytest.raises(DENIED):
+        async with desk.db.transaction("local") as tx:
+            await tx.execute("UPDATE conversations SET tenant_id = $1", OTHER)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO agents (tenant_id, agent_id, version) VALUES ('local', 'x', 'y')",
+        "INSERT INTO agents (tenant_id, agent_id, version) VALUES ('*', 'x', 'y')",
+        "UPDATE agents SET version = version",
+        "DELETE FROM agents",
+        "UPDATE agent_versions SET body = '{}'",
+        "DELETE FROM agent_versions",
+        "INSERT INTO tenants (tenant_id) VALUES ('mine')",
+        "DELETE FROM tenants",
+        "UPDATE audit SET kind = 'x'",
+        "DELETE FROM audit",
+        "TRUNCATE audit",
+        "DROP TABLE outbox",
+        "ALTER TABLE turns DISABLE ROW LEVEL SECURITY",
+        "CREATE TABLE perdure.extra (id int)",
+        "SET ROLE perdure_owner",
+    ],
+)
+async def test_the_programs_role_may_not(desk: Desk, statement: str) -> None:
+    for tenant in ("local", "*"):
+        with pytest.raises(DENIED):
+            async with desk.db.transaction(tenant) as tx:
+                await tx.execute(statement)
+
+
+async def test_audit_rows_stay_as_they_are_for_the_owner_too(owner: asyncpg.Connection, tables: list[str]) -> None:
+    for statement in ("UPDATE audit SET kind = 'x'", "DELETE FROM audit", "TRUNCATE audit"):
+        with pytest.raises(asyncpg.RaiseError, match="append-only"):
+            async with owner.transaction():
+                await owner.execute("SELECT set_config('perdure.tenant', 'local', true)")
+                await owner.execute(statement)
+
+
+async def test_a_role_that_looks_past_row_security_is_refused(urls: Urls) -> None:
+    database = urls.owner.rpartition("/")[2]
+    with pytest.raises(InvariantBroken) as refused:
+        await Database.connect(urls.admin.rpartition("/")[0] + "/" + database)
+    assert refused.value.code == "role_too_strong"
+
+
+@pytest.mark.parametrize("tenant", ["", "Local", "a b", "x'; SET ROLE perdure_owner; --", "-x", "a" * 64, "local\n"])
+async def test_a_tenant_that_is_no_name_is_refused(desk: Desk, tenant: str) -> None:
+    with pytest.raises(InvariantBroken) as refused:
+        async with desk.db.transaction(tenant):
+            raise AssertionError("a transaction began")
+    assert refused.value.code == "bad_tenant"
+
+
+async def test_another_tenants_objects_are_not_found(desk: Desk) -> None:
+    address = await desk.plan(("pay", {}))
+    (request,) = await desk.open(address, "t1.0")
+    row = await desk.approval_row(address)
+    spy = Decider(desk.people["reviewer"].user_id, frozenset({"reviewer", "admin"}))
+    ask = DecisionAsk(decision=Decision.APPROVE, digest=row["digest"])
+    with pytest.raises(CallerError) as refused:
+        async with desk.db.transaction(OTHER) as tx:
+            await decide(tx, request.request_id, spy, "spy", ask)
+    assert (refused.value.code, refused.value.http) == ("approval_not_found", 404)
+    with pytest.raises(CallerError) as refused:
+        async with desk.db.transaction(OTHER) as tx:
+            await request_stop(tx, address.turn_id, spy.user_id)
+    assert refused.value.http == 404
+
+
+async def test_the_relay_sees_wake_ups_of_all_tenants_and_nothing_else_of_them(urls: Urls, desk: Desk) -> None:
+    await desk.start(Line("hi"))
+    relay = await Database.connect(urls.relay, most=2)
+    try:
+        async with relay.pool.acquire() as connection:
+            assert await connection.fetchval("SELECT count(*) FROM outbox") > 0
+            for table in ("turns", "messages", "approvals", "tool_calls", "users"):
+                assert await connection.fetchval(f"SELECT count(*) FROM {table}") == 0, table
+            with pytest.raises(DENIED):
+                await connection.fetchval("SELECT count(*) FROM api_tokens")
+            with pytest.raises(DENIED):
+                await connection.fetchval("SELECT * FROM principal_of('x')")
+    finally:
+        await relay.close()
+
+
+async def test_transactions_of_two_tenants_over_one_pool_never_mix_even_when_they_are_cancelled(
+    urls: Urls, desk: Desk
+) -> None:
+    shared = await Database.connect(urls.app, most=3)
+    chance = random.Random(3)
+    seen: list[tuple[str, str | None]] = []
+
+    async def look(tenant: str) -> None:
+        async with shared.transaction(tenant) as tx:
+            await asyncio.sleep(chance.uniform(0, 0.004))
+            seen.append((tenant, await tx.fetchval("SELECT current_setting('perdure.tenant', true)")))
+
+    async def cut_short(tenant: str) -> None:
+        task = asyncio.create_task(look(tenant))
+        await asyncio.sleep(chance.uniform(0, 0.004))
+        task.cancel()
+        await gathered(task)
+
+    try:
+        await asyncio.gather(*((look if n % 3 else cut_short)(chance.choice(["local", OTHER])) for n in range(300)))
+        async with shared.pool.acquire() as connection:
+            assert await connection.fetchval("SELECT current_setting('perdure.tenant', true)") in ("", None)
+        assert len(seen) >= 200
+        assert all(tenant == found for tenant, found in seen)
+    finally:
+        await shared.close()
