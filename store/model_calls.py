@@ -70,13 +70,18 @@ async def claim_call(tx: Connection, call: ModelCall, attempt: Attempt, model: s
     return ModelClaim(verdict, epoch, errors, None, turn.through_seq, turn.system_prompt, turn.memory_text)
 
 
-async def count_error(tx: Connection, call: ModelCall, epoch: int, event: NewEvent) -> None:
-    """Count a provider error that will be tried again, and tell the readers."""
+async def count_error(tx: Connection, call: ModelCall, epoch: int, used: Usage, event: NewEvent) -> None:
+    """Count a provider error that will be tried again, with what it cost, and tell the readers."""
     await tx.execute(
+        "WITH paid AS (UPDATE turns SET input_tokens = input_tokens + $4, output_tokens = output_tokens + $5, "
+        "cost_microusd = cost_microusd + $6 WHERE id = $1) "
         "UPDATE model_calls SET errors = errors + 1 WHERE turn_id = $1 AND call_id = $2 AND epoch = $3",
         call.address.turn_id,
         call.call_id,
         epoch,
+        used.input_tokens,
+        used.output_tokens,
+        used.cost_microusd,
     )
     await write(tx, call.address, [event])
 

@@ -1,0 +1,121 @@
+"""What a model call has heard so far, and what is written of it: the reply, its messages, its events."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from activities.clients.provider import Complete
+from activities.planning import Planned
+from contracts.digests import canonical_json
+from contracts.errors import Problem
+from contracts.events import GENERATION_COMPLETE, TOKEN_USAGE, TTFT
+from contracts.messages import CallRef, MessageRef, Role
+from contracts.model import ModelCall, ModelReply
+from contracts.turns import Usage
+from policy.extract import extracted
+from policy.prompt import WireMessage
+from policy.text import estimated_tokens, preview
+from store.ids import new_id
+from store.journal import NewEvent, NewMessage
+
+STOPPED = Problem(code="stopped", message="the turn was stopped")
+
+
+@dataclass(slots=True)
+class Heard:
+    """What came of one attempt so far."""
+
+    text: list[str] = field(default_factory=list)
+    complete: Complete | None = None
+    first_token_seconds: float | None = None
+    stopped: bool = False
+    sent: tuple[WireMessage, ...] = ()
+    """What the provider was sent, once it was."""
+
+    @property
+    def whole(self) -> str:
+        return "".join(self.text)
+
+    @property
+    def usage(self) -> Usage:
+        """What the provider counted; where it could not say, an estimate as soon as it had begun to answer."""
+        if self.complete is not None:
+            return self.complete.usage
+        if not self.text:
+            return Usage()
+        asked = estimated_tokens(canonical_json(list(self.sent)))
+        return Usage(input_tokens=asked, output_tokens=estimated_tokens(self.whole))
+
+
+def reply_of(
+    call: ModelCall, heard: Heard, failed: Problem | None, planned: Sequence[Planned]
+) -> tuple[ModelReply, list[NewMessage]]:
+    """The settled reply, and the messages that it writes."""
+    text = heard.whole
+    partial = heard.stopped or failed is not None
+    usage = heard.usage
+    if partial and not text:
+        return ModelReply(usage=usage, problem=failed or STOPPED, partial=True), []
+    message = NewMessage(
+        new_id(),
+        Role.ASSISTANT,
+        text,
+        calls=[each.on_message for each in planned],
+        tokens=usage.output_tokens or estimated_tokens(text),
+        partial=partial,
+    )
+    ref = MessageRef(
+        id=message.id,
+        role=Role.ASSISTANT,
+        text=preview(text),
+        tokens=message.tokens,
+        calls=tuple(
+            CallRef(
+                call_id=each.row.call_id,
+                tool=each.row.tool,
+                digest=each.row.digest,
+                settled=each.row.refused is not None,
+            )
+            for each in planned
+        ),
+    )
+    problem = failed or (STOPPED if heard.stopped else None)
+    reply = ModelReply(
+        message=ref,
+        extracted=extracted(call.ask.extract_pattern, text),
+        usage=usage,
+        problem=problem,
+        partial=partial,
+    )
+    return reply, [message, *(each.message for each in planned if each.message is not None)]
+
+
+def events_of(call: ModelCall, epoch: int, heard: Heard, reply: ModelReply) -> list[NewEvent]:
+    events = []
+    if heard.first_token_seconds is not None:
+        events.append(NewEvent(TTFT, {"seconds": round(heard.first_token_seconds, 3)}, call.call_id))
+    usage = reply.usage
+    events.append(
+        NewEvent(
+            TOKEN_USAGE,
+            {
+                "input_tokens": usage.input_tokens,
+                "output_tokens": usage.output_tokens,
+                "cached_tokens": usage.cached_tokens,
+            },
+            call.call_id,
+        )
+    )
+    events.append(
+        NewEvent(
+            GENERATION_COMPLETE,
+            {
+                "attempt": epoch,
+                "message_id": reply.message.id if reply.message else None,
+                "characters": len(heard.whole),
+                "partial": reply.partial,
+                "tool_calls": [ref.tool for ref in reply.message.calls] if reply.message else [],
+            },
+            call.call_id,
+        )
+    )
+    return events

@@ -1,0 +1,168 @@
+"""Wake-ups: durable with what made them necessary, delivered by their writer or by the relay, harmless when doubled."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import pytest
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.service import RPCError, RPCStatusCode
+
+from contracts.ids import turn_workflow_id
+from contracts.turns import FinishAsk, TurnStatus
+from relay.deliver import Doorbell
+from relay.loop import deliver_due, run_relay
+from store import outbox
+from store.database import Database
+from store.finish import finish
+from store.ids import new_id
+from store.outbox import Note, Wake
+from store.turns import request_stop
+from tests.conftest import Urls
+from tests.desk import Desk
+from tests.doubles.spoken import Line
+
+
+@pytest.fixture(scope="module")
+async def relay(urls: Urls) -> AsyncIterator[Database]:
+    """The database as the relay sees it."""
+    database = await Database.connect(urls.relay, most=4)
+    yield database
+    await database.close()
+
+
+@pytest.fixture(autouse=True)
+async def nothing_due(relay: Database) -> None:
+    """Each test has the outbox for itself."""
+    await relay.pool.execute("DELETE FROM outbox")
+
+
+@dataclass(slots=True)
+class Heard(Doorbell):
+    """A doorbell that only counts, and fails as often as it is told."""
+
+    rung: Counter[tuple[Wake, str]] = field(default_factory=Counter)
+    fails: int = 0
+
+    async def deliver(self, note: Note) -> None:
+        """Count the note."""
+        if self.fails:
+            self.fails -= 1
+            raise RPCError("away", RPCStatusCode.UNAVAILABLE, b"")
+        self.rung[note.kind, note.turn_id] += 1
+
+
+async def due_now(relay: Database) -> None:
+    """Time passes."""
+    await relay.pool.execute("UPDATE outbox SET due_at = now() - interval '1 ms'")
+
+
+async def left(relay: Database) -> int:
+    """Wake-ups that nobody has delivered."""
+    count: int = await relay.pool.fetchval("SELECT count(*) FROM outbox")
+    return count
+
+
+async def test_a_turn_whose_starter_died_is_started_by_the_relay(desk: Desk, relay: Database, temporal: Client) -> None:
+    address, _ = await desk.start(Line("hi"))
+    assert await deliver_due(relay, desk.deps.doorbell) == 0, "its writer has a head start"
+    stop = asyncio.Event()
+    running = asyncio.create_task(run_relay(relay, Doorbell(temporal, relay), stop))
+    handle = temporal.get_workflow_handle(turn_workflow_id(address.turn_id))
+    for _ in range(100):
+        await asyncio.sleep(0.05)
+        if not await left(relay):
+            break
+    stop.set()
+    await running
+    described = await handle.describe()
+    assert described.status is WorkflowExecutionStatus.RUNNING
+    assert described.task_queue == desk.routing.turns
+    assert described.typed_search_attributes.search_attributes
+    await handle.terminate()
+
+
+async def test_a_start_delivered_twice_starts_once_and_never_again_after_the_end(
+    desk: Desk, relay: Database, temporal: Client
+) -> None:
+    address, started = await desk.start(Line("hi"))
+    assert started.note is not None
+    for _ in range(3):
+        assert await desk.deps.doorbell.deliver_soon(started.note)
+    handle = temporal.get_workflow_handle(turn_workflow_id(address.turn_id))
+    first_run = (await handle.describe()).run_id
+    await handle.terminate()
+    await desk.deps.doorbell.deliver(started.note)
+    assert (await handle.describe()).run_id == first_run, "a terminated turn is for the reconciler, not for a new run"
+
+
+async def test_a_start_of_a_turn_that_has_ended_or_waits_starts_nothing(
+    desk: Desk, relay: Database, temporal: Client
+) -> None:
+    address, started = await desk.start(Line("hi"))
+    assert started.note is not None
+    async with desk.db.transaction("local") as tx:
+        await finish(tx, FinishAsk(address=address, status=TurnStatus.STOPPED))
+    await desk.deps.doorbell.deliver(started.note)
+    await desk.deps.doorbell.deliver(Note(0, "local", Wake.START, new_id()))
+    with pytest.raises(RPCError):
+        await temporal.get_workflow_handle(turn_workflow_id(address.turn_id)).describe()
+
+
+@pytest.mark.parametrize("kind", [Wake.RING, Wake.STOP])
+async def test_ringing_a_turn_that_is_not_there_is_success(desk: Desk, relay: Database, kind: Wake) -> None:
+    address, _ = await desk.start(Line("hi"))
+    async with desk.db.transaction("local") as tx:
+        note = await outbox.put(tx, "local", kind, address.turn_id)
+    assert await desk.deps.doorbell.deliver_soon(note)
+    assert not await desk.rows("SELECT id FROM outbox WHERE id = $1", note.id)
+
+
+async def test_two_relays_side_by_side_deliver_each_wake_up_once(desk: Desk, relay: Database, temporal: Client) -> None:
+    turns = [new_id() for _ in range(120)]
+    async with desk.db.transaction("local") as tx:
+        for turn_id in turns:
+            await outbox.put(tx, "local", Wake.RING, turn_id)
+    await due_now(relay)
+    heard = Heard(temporal, relay)
+    while await left(relay):
+        await asyncio.gather(*(deliver_due(relay, heard) for _ in range(4)))
+    assert heard.rung == Counter((Wake.RING, turn_id) for turn_id in turns)
+
+
+async def test_what_could_not_be_delivered_stays_and_is_due_again(
+    desk: Desk, relay: Database, temporal: Client
+) -> None:
+    async with desk.db.transaction("local") as tx:
+        for _ in range(3):
+            await outbox.put(tx, "local", Wake.RING, new_id())
+    await due_now(relay)
+    heard = Heard(temporal, relay, fails=2)
+    assert await deliver_due(relay, heard) == 1, "one that fails does not hold up the others"
+    assert await left(relay) == 2
+    assert await deliver_due(relay, heard) == 0, "not due yet"
+    await due_now(relay)
+    assert await deliver_due(relay, heard) == 2
+    assert await relay.pool.fetchval("SELECT count(*) FROM outbox") == 0
+
+
+async def test_a_writer_that_cannot_deliver_leaves_its_wake_up_to_the_relay(
+    desk: Desk, relay: Database, temporal: Client
+) -> None:
+    address, started = await desk.start(Line("hi"))
+    assert started.note is not None
+    assert not await Heard(temporal, desk.db, fails=1).deliver_soon(started.note)
+    assert await left(relay) == 1
+    assert address.turn_id == started.note.turn_id
+
+
+async def test_a_transaction_that_is_rolled_back_leaves_no_wake_up(desk: Desk, relay: Database) -> None:
+    address, _ = await desk.start(Line("hi"))
+    await relay.pool.execute("DELETE FROM outbox")
+    with pytest.raises(ZeroDivisionError):
+        async with desk.db.transaction("local") as tx:
+            await request_stop(tx, address.turn_id, desk.people["requester"].user_id)
+            raise ZeroDivisionError
+    assert await left(relay) == 0
+    assert await desk.value("SELECT stop_requested_at FROM turns WHERE id = $1", address.turn_id) is None

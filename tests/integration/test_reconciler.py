@@ -1,0 +1,185 @@
+"""Nothing is left behind: turns whose run is gone, bells that were lost, queues that nobody admits."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+from temporalio.client import Client
+
+from contracts.ids import turn_workflow_id
+from contracts.turns import TurnAddress, TurnStatus
+from policy.admission import OnBusy
+from relay.deliver import Doorbell
+from relay.reconcile import Reconciler
+from store.database import Database
+from tests.conftest import Urls
+from tests.desk import Desk
+from tests.doubles.spoken import Line
+
+
+@pytest.fixture(scope="module")
+async def relay(urls: Urls) -> AsyncIterator[Database]:
+    """The database as the relay sees it."""
+    database = await Database.connect(urls.relay, most=8)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+def reconciler(relay: Database, temporal: Client) -> Reconciler:
+    """A fresh one, as after a restart."""
+    return Reconciler(relay, temporal, Doorbell(temporal, relay))
+
+
+async def begun(desk: Desk, *, conversation_id: str | None = None) -> TurnAddress:
+    """A turn whose workflow runs, on a queue that nobody serves."""
+    address, started = await desk.start(Line("hi"), conversation_id=conversation_id)
+    assert started.note is not None and await desk.deps.doorbell.deliver_soon(started.note)
+    return address
+
+
+async def aged(desk: Desk, *turns: TurnAddress) -> None:
+    """The turns began a minute ago."""
+    await desk.write(
+        "UPDATE turns SET created_at = created_at - interval '1 minute' WHERE id = ANY($1)",
+        [address.turn_id for address in turns],
+    )
+
+
+async def status(desk: Desk, address: TurnAddress) -> tuple[str, str | None]:
+    """The turn's status and its problem's code."""
+    row = (await desk.rows("SELECT status, problem FROM turns WHERE id = $1", address.turn_id))[0]
+    return row["status"], (row["problem"] or {}).get("code")
+
+
+async def test_a_turn_terminated_by_hand_fails_within_thirty_seconds_and_the_conversation_goes_on(
+    desk: Desk, reconciler: Reconciler, temporal: Client
+) -> None:
+    address = await begun(desk)
+    waiting, _ = await desk.start(Line("next"), conversation_id=address.conversation_id, on_busy=OnBusy.QUEUE)
+    stop = asyncio.Event()
+    running = asyncio.create_task(reconciler.run(stop))
+    await temporal.get_workflow_handle(turn_workflow_id(address.turn_id)).terminate("by hand")
+    began = time.monotonic()
+    while (await status(desk, address))[0] != "failed":
+        assert time.monotonic() - began < 30
+        await asyncio.sleep(0.1)
+    stop.set()
+    running.cancel()
+    assert await status(desk, address) == ("failed", "run_terminated")
+    assert await status(desk, waiting) == ("accepted", None)
+    described = await temporal.get_workflow_handle(turn_workflow_id(waiting.turn_id)).describe()
+    assert described.task_queue == desk.routing.turns
+    kinds = await desk.kinds(address.turn_id)
+    assert kinds[-2:] == ["workflow.error", "done"]
+
+
+@pytest.mark.parametrize("how", ["terminate", "vanish"])
+async def test_a_turn_whose_run_is_gone_is_finished_once(
+    desk: Desk, reconciler: Reconciler, temporal: Client, how: str
+) -> None:
+    if how == "vanish":
+        address, started = await desk.start(Line("hi"))
+        assert started.note is not None
+        await desk.write("DELETE FROM outbox WHERE id = $1", started.note.id)
+    else:
+        address = await begun(desk)
+        await temporal.get_workflow_handle(turn_workflow_id(address.turn_id)).terminate()
+    await aged(desk, address)
+    passes = await asyncio.gather(*(reconciler.once() for _ in range(3)))
+    assert sum(passes) >= 1
+    assert await status(desk, address) == ("failed", "run_vanished" if how == "vanish" else "run_terminated")
+    assert (await desk.kinds(address.turn_id)).count("done") == 1
+
+
+async def test_a_run_that_lives_or_has_only_just_begun_is_left_alone(desk: Desk, reconciler: Reconciler) -> None:
+    alive, young = await begun(desk), (await desk.start(Line("hi")))[0]
+    await desk.write("DELETE FROM outbox WHERE turn_id = $1", young.turn_id)
+    await aged(desk, alive)
+    await reconciler.once()
+    assert await status(desk, alive) == ("accepted", None)
+    assert await status(desk, young) == ("accepted", None)
+
+
+async def test_a_turn_whose_start_is_still_to_be_delivered_has_not_lost_its_run(
+    desk: Desk, reconciler: Reconciler
+) -> None:
+    address, _ = await desk.start(Line("hi"))
+    await aged(desk, address)
+    assert await reconciler.once() == 0
+    assert await status(desk, address) == ("accepted", None)
+
+
+async def test_a_queued_turn_that_nobody_admitted_is_started_and_not_taken_for_lost(
+    desk: Desk, reconciler: Reconciler, temporal: Client
+) -> None:
+    first, _ = await desk.start(Line("one"))
+    second, _ = await desk.start(Line("two"), conversation_id=first.conversation_id, on_busy=OnBusy.QUEUE)
+    third, _ = await desk.start(Line("three"), conversation_id=first.conversation_id, on_busy=OnBusy.QUEUE)
+    await desk.write("UPDATE turns SET status = 'failed', ended_at = now() WHERE id = $1", first.turn_id)
+    await desk.write("UPDATE conversations SET active_turn_id = NULL WHERE id = $1", first.conversation_id)
+    await aged(desk, second, third)
+    for _ in range(2):
+        await reconciler.once()
+        assert await status(desk, second) == ("accepted", None)
+        assert await status(desk, third) == ("queued", None)
+    starts = await desk.rows("SELECT turn_id FROM outbox WHERE kind = 'start' AND turn_id = $1", second.turn_id)
+    assert len(starts) == 1
+    row = (await desk.rows("SELECT through_seq, message_id FROM turns WHERE id = $1", second.turn_id))[0]
+    assert await desk.value("SELECT seq FROM messages WHERE id = $1", row["message_id"]) == row["through_seq"] + 1
+
+
+async def test_a_decided_turn_whose_bell_was_lost_is_rung_again(desk: Desk, reconciler: Reconciler) -> None:
+    address = await desk.plan(("pay", {}), ("post", {}))
+    first, second = await desk.open(address, "t1.0", "t1.1")
+    await desk.decide(first.request_id)
+    await desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
+    await reconciler.once()
+    assert not await bells(desk, address), "one of the round is still open"
+    await desk.decide(second.request_id)
+    await desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
+    await reconciler.once()
+    await reconciler.once()
+    assert await bells(desk, address) == 1, "rung once, not at every pass"
+
+
+async def test_an_overdue_turn_is_rung(desk: Desk, reconciler: Reconciler) -> None:
+    address = await desk.plan(("pay", {}))
+    (request,) = await desk.open(address, "t1.0")
+    await desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
+    await reconciler.once()
+    assert not await bells(desk, address)
+    await desk.write("UPDATE approvals SET expires_at = now() WHERE id = $1", request.request_id)
+    await reconciler.once()
+    assert await bells(desk, address) == 1
+
+
+async def test_a_turn_that_waits_for_a_person_to_settle_an_effect_is_not_rung_until_it_is_settled(
+    desk: Desk, reconciler: Reconciler
+) -> None:
+    address = await desk.approved(("post", {"mode": "break"}))
+    await desk.run_tool(address)
+    await desk.write("UPDATE turns SET status = $2 WHERE id = $1", address.turn_id, TurnStatus.AWAITING_APPROVAL.value)
+    await desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
+    await reconciler.once()
+    assert not await bells(desk, address)
+    await desk.write("UPDATE tool_calls SET state = 'done' WHERE turn_id = $1", address.turn_id)
+    await reconciler.once()
+    assert await bells(desk, address) == 1
+
+
+async def bells(desk: Desk, address: TurnAddress) -> int:
+    """Rings for the turn in the outbox."""
+    rows = await desk.rows("SELECT kind FROM outbox WHERE turn_id = $1 AND kind = 'ring'", address.turn_id)
+    return len(rows)
+
+
+async def test_many_lost_turns_of_many_conversations_are_finished_in_one_pass(
+    desk: Desk, reconciler: Reconciler, temporal: Client
+) -> None:
+    turns = [(await desk.start(Line(str(n))))[0] for n in range(30)]
+    await desk.write("DELETE FROM outbox WHERE turn_id = ANY($1)", [address.turn_id for address in turns])
+    await aged(desk, *turns)
+    assert await reconciler.once() == len(turns)
+    assert {(await status(desk, address))[1] for address in turns} == {"run_vanished"}
