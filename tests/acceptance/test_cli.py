@@ -157,7 +157,8 @@ def test_a_chat_outlives_the_death_of_the_api(stack: RunningStack, perdure: Comm
 
 
 def test_ctrl_c_leaves_the_turn_running_and_says_how_to_come_back(perdure: Command) -> None:
-    chat = perdure.start("chat", "refunds", "-m", "/echo " + "word " * 100)
+    words = 500  # ten seconds of speech: a busy machine must not let it end before the signal
+    chat = perdure.start("chat", "refunds", "-m", "/echo " + "word " * words)
     assert chat.stdout is not None
     with chat:
         chat.stdout.read(10)
@@ -165,7 +166,7 @@ def test_ctrl_c_leaves_the_turn_running_and_says_how_to_come_back(perdure: Comma
         rest = chat.stdout.read()
         assert chat.wait(30) == 130
     turn_id = re.findall(r"turns watch (\S+)", rest)[0]
-    assert perdure("turns", "watch", turn_id).out.count("word") == 100
+    assert perdure("turns", "watch", turn_id).out.count("word") == words
 
 
 def test_a_conversation_in_a_terminal_ends_with_the_input(stack: RunningStack, perdure: Command) -> None:
