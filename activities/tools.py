@@ -147,9 +147,9 @@ class ToolActivities:
                     held.tool.run(held.args, self._context(call, held, tx)), held.card.timeout_seconds
                 )
                 answer = settled_answer(call, held.card, held.locked.approval, result)
-                await working_memory.merge(tx, call.address, dict(result.working))
                 if not await tool_calls.settle(tx, call, held.epoch, *answer.row, list(answer.events)):
                     raise _lost()  # rolls the effect back
+                await working_memory.merge(tx, call.address, dict(result.working))  # the turn's lock comes first
             return answer.outcome
         except PerdureError:
             async with self._deps.db.transaction(call.address.tenant_id) as tx:

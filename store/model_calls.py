@@ -72,6 +72,7 @@ async def claim_call(tx: Connection, call: ModelCall, attempt: Attempt, model: s
 
 async def count_error(tx: Connection, call: ModelCall, epoch: int, used: Usage, event: NewEvent) -> None:
     """Count a provider error that will be tried again, with what it cost, and tell the readers."""
+    turn = await lock_turn(tx, call.address.turn_id)
     await tx.execute(
         "WITH paid AS (UPDATE turns SET input_tokens = input_tokens + $4, output_tokens = output_tokens + $5, "
         "cost_microusd = cost_microusd + $6 WHERE id = $1) "
@@ -83,7 +84,8 @@ async def count_error(tx: Connection, call: ModelCall, epoch: int, used: Usage, 
         used.output_tokens,
         used.cost_microusd,
     )
-    await write(tx, call.address, [event])
+    if turn is not None and not turn.gate.ended:
+        await write(tx, call.address, [event])
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class PlannedCall:
 
 _SETTLE = """
 WITH locked AS (
-  SELECT id FROM turns WHERE id = $1 FOR UPDATE  -- the turn first, as every claim does
+  SELECT id, ended_at FROM turns WHERE id = $1 FOR UPDATE  -- the turn first, as every claim does
 ), mine AS (
   UPDATE model_calls SET reply = $4, settled_at = now() FROM locked
   WHERE turn_id = locked.id AND call_id = $2 AND epoch = $3 AND reply IS NULL RETURNING tenant_id
@@ -118,11 +120,12 @@ WITH locked AS (
   SELECT mine.tenant_id, $1, c.call_id, used.conversation_id, used.agent_id, c.key, c.tool, c.tool_version, c.effect,
     c.provider_call_id, c.args, c.digest, CASE WHEN c.refused IS NULL THEN 'planned' ELSE 'failed' END, c.refused,
     CASE WHEN c.refused IS NULL THEN NULL ELSE now() END
-  FROM mine, used, jsonb_to_recordset($9) AS c(call_id text, key text, tool text, tool_version text, effect text,
-    provider_call_id text, args jsonb, digest text, refused jsonb)
+  FROM mine, used, locked, jsonb_to_recordset($9) AS c(call_id text, key text, tool text, tool_version text,
+    effect text, provider_call_id text, args jsonb, digest text, refused jsonb)
+  WHERE locked.ended_at IS NULL
   ON CONFLICT (turn_id, call_id) DO NOTHING
 )
-SELECT count(*) FROM mine
+SELECT locked.ended_at IS NOT NULL FROM mine, locked
 """
 
 
@@ -135,9 +138,12 @@ async def settle_call(
     planned: Sequence[PlannedCall],
     events: Sequence[NewEvent],
 ) -> bool:
-    """Record a model call's result if `epoch` still owns it; False where a later attempt does."""
+    """Record a model call's result if `epoch` still owns it; False where a later attempt does.
+
+    Of a turn that has ended meanwhile only the usage is recorded: its last event is its `done`.
+    """
     usage: Usage = reply.usage
-    mine = await tx.fetchval(
+    ended = await tx.fetchval(
         _SETTLE,
         call.address.turn_id,
         call.call_id,
@@ -162,7 +168,6 @@ async def settle_call(
             for c in planned
         ],
     )
-    if not mine:
-        return False
-    await write(tx, call.address, events, messages)
-    return True
+    if ended is False:
+        await write(tx, call.address, events, messages)
+    return ended is not None

@@ -178,8 +178,9 @@ async def count_error(tx: Connection, call: ToolCall, epoch: int) -> None:
 async def release(tx: Connection, call: ToolCall, epoch: int) -> None:
     """Give a reservation back: nothing was sent. Counts as a try that failed."""
     await tx.execute(
-        "WITH freed AS (UPDATE tool_calls SET state = 'planned', first_sent_at = NULL, errors = errors + 1 "
-        "WHERE turn_id = $1 AND call_id = $2 AND epoch = $3 AND state = 'reserved' RETURNING turn_id, call_id) "
+        "WITH locked AS (SELECT id FROM turns WHERE id = $1 FOR UPDATE), "
+        "freed AS (UPDATE tool_calls SET state = 'planned', first_sent_at = NULL, errors = errors + 1 FROM locked "
+        "WHERE turn_id = locked.id AND call_id = $2 AND epoch = $3 AND state = 'reserved' RETURNING turn_id, call_id) "
         "UPDATE approvals a SET status = CASE WHEN a.decision ? 'args' THEN 'edited' ELSE 'approved' END, "
         "version = version + 1 FROM freed f WHERE a.turn_id = f.turn_id AND a.call_id = f.call_id "
         "AND a.status = 'reserved'",

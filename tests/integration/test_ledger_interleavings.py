@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import asyncpg
 from pydantic import JsonValue
@@ -26,6 +27,7 @@ from store.turns import request_stop
 from tests.desk import Desk, gathered
 from tests.doubles.spoken import Line
 
+Operation = Callable[[], Coroutine[Any, Any, None]]
 CONVERSATIONS = 6
 OPERATIONS = 900
 AT_ONCE = 30
@@ -36,6 +38,7 @@ ROUND: list[tuple[str, dict[str, JsonValue]]] = [
     ("look", {}),
 ]
 CALLS = [f"t1.{index}" for index in range(len(ROUND))]
+ENDS = [TurnStatus.COMPLETED, TurnStatus.FAILED, TurnStatus.LIMITED, TurnStatus.STOPPED]
 EXPECTED = (CallerError, ApplicationError)
 """Refusals and attempts that are to be made again; anything else is a tear."""
 
@@ -54,6 +57,17 @@ class Storm:
         """One of the latest turns."""
         return self.chance.choice(self.turns[-2 * CONVERSATIONS :])
 
+    async def admitted(self) -> TurnAddress:
+        """One of the latest turns that have a workflow, which a turn that waits in a queue has not."""
+        rows = await self.desk.rows(
+            "SELECT id, conversation_id FROM turns WHERE conversation_id = ANY($1) AND status <> 'queued' "
+            "ORDER BY created_at DESC LIMIT $2",
+            self.conversations,
+            2 * CONVERSATIONS,
+        )
+        row = self.chance.choice(rows)
+        return TurnAddress(tenant_id="local", conversation_id=str(row["conversation_id"]), turn_id=str(row["id"]))
+
     async def start(self) -> None:
         """A new turn, at once or behind the others."""
         address, _ = await self.desk.start(
@@ -66,23 +80,23 @@ class Storm:
 
     async def load(self) -> None:
         """What a fresh run loads."""
-        given = LoadAsk(address=await self.turn(), agent_id="desk", agent_version=await self.desk.version())
+        given = LoadAsk(address=await self.admitted(), agent_id="desk", agent_version=await self.desk.version())
         await self.desk.activity(MemoryActivities(self.desk.deps).load, given, attempt=self.attempt())
 
     async def model(self) -> None:
         """The model call that plans the round."""
-        call = await self.desk.model_call(await self.turn())
+        call = await self.desk.model_call(await self.admitted())
         await self.desk.activity(ModelActivities(self.desk.deps).complete, call, attempt=self.attempt())
 
     async def open(self) -> None:
         """The approvals of the round."""
-        address = await self.turn()
+        address = await self.admitted()
         if await self.planned(address):
             await self.desk.open(address, *CALLS[:2])
 
     async def read(self) -> None:
         """The verdicts of the round."""
-        address = await self.turn()
+        address = await self.admitted()
         rows = await self.desk.rows("SELECT id, call_id FROM approvals WHERE turn_id = $1", address.turn_id)
         requests = tuple(RequestRef(request_id=str(row["id"]), call_id=row["call_id"], tool="x") for row in rows)
         given = VerdictsAsk(address=address, requests=requests)
@@ -90,7 +104,7 @@ class Storm:
 
     async def decide(self) -> None:
         """A reviewer decides on one of them."""
-        address = await self.turn()
+        address = await self.admitted()
         rows = await self.desk.rows("SELECT id FROM approvals WHERE turn_id = $1", address.turn_id)
         if rows:
             decision = self.chance.choice([Decision.APPROVE, Decision.APPROVE, Decision.REJECT])
@@ -98,7 +112,7 @@ class Storm:
 
     async def run(self) -> None:
         """A call of the round."""
-        address, call_id = await self.turn(), self.chance.choice(CALLS)
+        address, call_id = await self.admitted(), self.chance.choice(CALLS)
         if await self.planned(address):
             await self.desk.run_tool(address, call_id, attempt=self.attempt())
 
@@ -116,12 +130,10 @@ class Storm:
             await request_stop(tx, address.turn_id, self.desk.people["requester"].user_id)
 
     async def finish(self) -> None:
-        """A run ends the turn."""
-        address = await self.turn()
-        state = await self.desk.value("SELECT status FROM turns WHERE id = $1", address.turn_id)
-        if state != "queued":
-            async with self.desk.db.transaction("local") as tx:
-                await finish(tx, FinishAsk(address=address, status=self.chance.choice(list(TurnStatus)[5:9])))
+        """A run ends its turn."""
+        ask = FinishAsk(address=await self.admitted(), status=self.chance.choice(ENDS))
+        async with self.desk.db.transaction("local") as tx:
+            await finish(tx, ask)
 
     async def reconcile(self) -> None:
         """The reconciler's own statements."""
@@ -138,11 +150,19 @@ class Storm:
         """Whether the round is in the ledger."""
         return bool(await self.desk.value("SELECT true FROM tool_calls WHERE turn_id = $1 LIMIT 1", address.turn_id))
 
-    def operations(self) -> list[Callable[[], Awaitable[None]]]:
+    def operations(self) -> list[Operation]:
         """What happens, in a random order, often or seldom."""
-        often = {self.model: 5, self.open: 5, self.decide: 6, self.run: 12, self.read: 4, self.start: 4, self.load: 1}
-        seldom = {self.settle: 2, self.stop: 1, self.finish: 2, self.reconcile: 1}
-        weighted = often | seldom
+        often: dict[Operation, float] = {
+            self.model: 8,
+            self.open: 8,
+            self.decide: 10,
+            self.run: 24,
+            self.read: 4,
+            self.start: 3,
+            self.load: 1,
+        }
+        seldom: dict[Operation, float] = {self.settle: 2, self.stop: 0.5, self.finish: 1.2, self.reconcile: 1}
+        weighted = often | steady | seldom
         return self.chance.choices(list(weighted), list(weighted.values()), k=OPERATIONS)
 
 
@@ -153,7 +173,7 @@ async def test_whatever_happens_at_once_nothing_deadlocks_and_the_journal_has_no
         await gathered(storm.start())
     gate = asyncio.Semaphore(AT_ONCE)
 
-    async def one(operation: Callable[[], Awaitable[None]]) -> None:
+    async def one(operation: Operation) -> None:
         async with gate:
             await operation()
 
