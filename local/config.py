@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from dotenv import dotenv_values
+
 from local.errors import StackError
 
 Routing = Literal["compact", "spread"]
@@ -24,8 +26,10 @@ _SPREAD_QUEUES = (*_COMPACT_QUEUES, "tools", "memory", "approvals")
 
 
 def own_environ() -> dict[str, str]:
-    """This process's environment, to be handed on to children; read here and nowhere else in this package."""
-    return dict(os.environ)
+    """This process's environment over what `.env` says, to be handed on to children; read here and nowhere else in
+    this package."""
+    written = {name: value for name, value in dotenv_values(".env").items() if value}
+    return {**written, **os.environ}
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,15 +152,8 @@ class Storm:
 
     def operations(self) -> list[Operation]:
         """What happens, in a random order, often or seldom."""
-        often: dict[Operation, float] = {
-            self.model: 8,
-            self.open: 8,
-            self.decide: 10,
-            self.run: 24,
-            self.read: 4,
-            self.start: 3,
-            self.load: 1,
-        }
+        often: dict[Operation, float] = {self.model: 8, self.open: 8, self.decide: 10, self.run: 24}
+        steady: dict[Operation, float] = {self.read: 4, self.start: 3, self.load: 1}
         seldom: dict[Operation, float] = {self.settle: 2, self.stop: 0.5, self.finish: 1.2, self.reconcile: 1}
         weighted = often | steady | seldom
         return self.chance.choices(list(weighted), list(weighted.values()), k=OPERATIONS)

@@ -1,0 +1,190 @@
+"""The desk at work: workers inside the test process serve its queues, so that whole turns run on the real server."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import asyncpg
+import pytest
+from temporalio.client import Client, WorkflowHandle, WorkflowHistory
+from temporalio.worker import Worker
+
+from contracts.ids import approval_id, effect_key, turn_workflow_id
+from contracts.turns import ENDED, Bell, Kind, Limits, TurnAddress, TurnStatus
+from contracts.workflows import RING
+from policy.admission import Caps, OnBusy
+from policy.decision import Decision
+from serving import workers_for
+from store.effects import settle_by_person
+from store.turns import request_stop
+from tests.desk import Desk
+from tests.doubles.spoken import Line
+
+PAUSED = TurnStatus.AWAITING_APPROVAL
+MANY = Caps(turns_a_user=100_000)
+
+
+@dataclass(slots=True)
+class Served:
+    """Turns of the desk, begun, watched and decided on."""
+
+    desk: Desk
+    client: Client
+    workers: dict[str, Worker] = field(default_factory=dict)
+    """By task queue."""
+
+    async def begin(
+        self,
+        *lines: Line,
+        agent_id: str = "desk",
+        conversation_id: str | None = None,
+        on_busy: OnBusy = OnBusy.REJECT,
+        limits: Limits | None = None,
+    ) -> TurnAddress:
+        """Start a turn and deliver its wake-up."""
+        address, started = await self.desk.start(
+            *lines, agent_id=agent_id, conversation_id=conversation_id, on_busy=on_busy, limits=limits, caps=MANY
+        )
+        if started.note is not None:
+            assert await self.desk.deps.doorbell.deliver_soon(started.note)
+        return address
+
+    async def row(self, address: TurnAddress) -> asyncpg.Record:
+        """The turn's row."""
+        return (await self.desk.rows("SELECT * FROM turns WHERE id = $1", address.turn_id))[0]
+
+    async def until(self, address: TurnAddress, *statuses: TurnStatus, seconds: float = 20.0) -> asyncpg.Record:
+        """The turn's row once it has one of `statuses` (by default: ended or paused)."""
+        wanted = {status.value for status in statuses or (*ENDED, PAUSED)}
+        deadline = asyncio.get_running_loop().time() + seconds
+        while True:
+            row = await self.row(address)
+            if row["status"] in wanted:
+                return row
+            late = asyncio.get_running_loop().time() > deadline
+            assert not late, f"the turn is {row['status']} ({row['problem']}), wanted {sorted(wanted)}"
+            await asyncio.sleep(0.02)
+
+    async def ended(self, *lines: Line, **given: Any) -> tuple[TurnAddress, asyncpg.Record]:
+        """A turn, begun and run to its end."""
+        address = await self.begin(*lines, **given)
+        return address, await self.until(address, *ENDED)
+
+    async def paused(self, *lines: Line, **given: Any) -> TurnAddress:
+        """A turn, begun and run to its pause, with its wait under way."""
+        address = await self.begin(*lines, **given)
+        await self.until(address, PAUSED)
+        await self.waits(address)
+        return address
+
+    async def waits(self, address: TurnAddress) -> str:
+        """The run id of the turn's wait, once there is one."""
+        for _ in range(500):
+            found = await self.handle(address).describe()
+            if found.workflow_type == "TurnWait":
+                return found.run_id
+            await asyncio.sleep(0.02)
+        raise AssertionError("the turn never came to wait")
+
+    async def decide(
+        self, address: TurnAddress, call_id: str = "t1.0", decision: Decision = Decision.APPROVE, **given: Any
+    ) -> None:
+        """Decide on a call and ring."""
+        _, note = await self.desk.decide(approval_id(address.turn_id, call_id), decision, **given)
+        await self.desk.deps.doorbell.deliver_soon(note)
+
+    async def settle(self, address: TurnAddress, call_id: str, outcome: str = "happened") -> None:
+        """State what became of an effect, and ring."""
+        person = self.desk.people["reviewer"]
+        key = effect_key(address.turn_id, call_id)
+        async with self.desk.db.transaction("local") as tx:
+            note = await settle_by_person(tx, key, person.user_id, person.name, person.roles, outcome, "I looked")
+        await self.desk.deps.doorbell.deliver_soon(note)
+
+    async def stop(self, address: TurnAddress) -> None:
+        """Ask for a stop, and ring."""
+        async with self.desk.db.transaction("local") as tx:
+            _, _, note = await request_stop(tx, address.turn_id, self.desk.people["requester"].user_id)
+        if note is not None:
+            await self.desk.deps.doorbell.deliver_soon(note)
+
+    async def ring(self, address: TurnAddress, bell: Bell | Mapping[str, Any] | str | None) -> None:
+        """Ring with whatever is given."""
+        await self.handle(address).signal(RING, bell)
+
+    def handle(self, address: TurnAddress) -> WorkflowHandle[Any, Any]:
+        """The turn's workflow, its latest run."""
+        return self.client.get_workflow_handle(turn_workflow_id(address.turn_id))
+
+    async def history(self, address: TurnAddress, run_id: str | None = None) -> WorkflowHistory:
+        """The history of a run of the turn, by default the latest."""
+        handle = self.client.get_workflow_handle(turn_workflow_id(address.turn_id), run_id=run_id)
+        return await handle.fetch_history()
+
+    async def runs(self, address: TurnAddress) -> list[WorkflowHistory]:
+        """The histories of all runs of the turn, in order."""
+        found: list[WorkflowHistory] = []
+        run_id = (await self.handle(address).describe()).run_id
+        while run_id:
+            history = await self.history(address, run_id)
+            found.insert(0, history)
+            run_id = history.events[0].workflow_execution_started_event_attributes.continued_execution_run_id
+        return found
+
+    async def nodes(self, address: TurnAddress) -> list[str]:
+        """The node trace."""
+        rows = await self.desk.rows(
+            "SELECT data->>'node' AS node FROM events WHERE turn_id = $1 AND kind = 'node_end' ORDER BY seq",
+            address.turn_id,
+        )
+        return [row["node"] for row in rows]
+
+    async def states(self, address: TurnAddress) -> dict[str, str]:
+        """The turn's tool calls by id, with their states."""
+        rows = await self.desk.rows(
+            "SELECT call_id, state FROM tool_calls WHERE turn_id = $1 ORDER BY call_id", address.turn_id
+        )
+        return {row["call_id"]: row["state"] for row in rows}
+
+    async def transcript(self, address: TurnAddress) -> list[tuple[str, str]]:
+        """Role and text of the turn's messages that stay, in order."""
+        rows = await self.desk.rows(
+            "SELECT role, content FROM messages WHERE turn_id = $1 AND in_transcript ORDER BY seq", address.turn_id
+        )
+        return [(row["role"], row["content"]) for row in rows if row["role"] != "user"]
+
+    def effects(self, address: TurnAddress, path: str, call_id: str = "t1.0") -> int:
+        """How often a call of the turn took effect at the target."""
+        keys = {effect_key(address.turn_id, call_id), f"{address.turn_id}/{call_id}"}
+        return sum(1 for done, key in self.desk.world.effects if done == path and key in keys)
+
+    def sent_to_model(self, address: TurnAddress) -> list[list[dict[str, Any]]]:
+        """The messages of each request to the model, the base message left out."""
+        return [
+            [*request.messages[1:]]
+            for request in self.desk.model.seen
+            if request.idempotency_key.startswith(address.turn_id)
+        ]
+
+
+async def serve(stack: AsyncExitStack, desk: Desk, kinds: tuple[Kind, ...]) -> dict[str, Worker]:
+    """Workers for the queues of these kinds, until the stack is left."""
+    workers = {}
+    for queue, kind in {desk.routing.queue(kind): kind for kind in kinds}.items():
+        for worker in workers_for(desk.deps, kind, queue):
+            await stack.enter_async_context(worker)
+            workers[worker.task_queue] = worker
+    return workers
+
+
+ALL_KINDS = (Kind.APPROVALS, Kind.MEMORY, Kind.TOOLS, Kind.LLM, Kind.TURNS)
+"""The turns kind last: where kinds share a queue it serves them all."""
+
+
+@pytest.fixture(scope="module")
+async def served(desk: Desk, temporal: Client) -> AsyncIterator[Served]:
+    """The desk with workers for every queue of the module."""
+    async with AsyncExitStack() as stack:
+        yield Served(desk, temporal, await serve(stack, desk, ALL_KINDS))

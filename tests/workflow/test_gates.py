@@ -1,0 +1,176 @@
+"""Gates on the real server: what people decide, and how the turn goes on from there."""
+
+import asyncio
+
+import pytest
+from pydantic import JsonValue
+
+from contracts.turns import Bell, TurnStatus
+from policy.decision import Decision
+from tests.doubles.spoken import Line
+from tests.served import PAUSED, Served
+
+A, E, R, S = Decision.APPROVE, Decision.EDIT, Decision.REJECT, Decision.RESPOND
+PAY = ("pay", {"amount": 5})
+POST = ("post", {"text": "hello"})
+DONE = Line("well")
+
+
+async def test_an_approval_that_nobody_decides_on_expires_and_counts_as_denied(served: Served) -> None:
+    address = await served.begin(Line("asking", [PAY, POST]), DONE, agent_id="hasty")
+    await served.until(address, PAUSED)
+    row = await served.until(address, TurnStatus.COMPLETED)
+    assert row["answer"] == "well"
+    assert served.effects(address, "/pay") == 0
+    approvals = await served.desk.rows("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id)
+    assert [each["status"] for each in approvals] == ["expired", "expired"]
+    assert (await served.desk.kinds(address.turn_id)).count("tool.denied") == 2
+    note = served.sent_to_model(address)[1][-1]
+    assert note["role"] == "system" and note["content"].count("not decided in time") == 2
+    assert len(served.sent_to_model(address)) == 2
+
+
+ONE = [
+    (A, {}, "done", 1, "tool", '"done":"/pay"'),
+    (E, {"args": {"amount": 1}}, "done", 1, "tool", "A reviewer changed the arguments"),
+    (R, {"comment": "too much"}, "planned", 0, "system", "was rejected by reviewer: too much"),
+    (S, {"comment": "ask again in May"}, "planned", 0, "system", "was answered instead of run by reviewer: ask again"),
+]
+
+
+@pytest.mark.parametrize(
+    ("decision", "given", "state", "effects", "role", "told"), ONE, ids=[row[0].value for row in ONE]
+)
+async def test_a_decision_reaches_the_target_and_the_model(
+    served: Served, decision: Decision, given: dict[str, JsonValue], state: str, effects: int, role: str, told: str
+) -> None:
+    address = await served.paused(Line("asking", [PAY]), DONE)
+    await served.decide(address, decision=decision, **given)
+    row = await served.until(address, TurnStatus.COMPLETED)
+    assert (row["answer"], row["waiting"]) == ("well", None)
+    assert await served.states(address) == {"t1.0": state}
+    assert served.effects(address, "/pay") == effects
+    last = served.sent_to_model(address)[-1][-1]
+    assert last["role"] == role and told in last["content"]
+    roles = [said for said, _ in await served.transcript(address)]
+    assert roles == (["assistant", "tool", "assistant"] if effects else ["assistant"])
+
+
+TWO = [
+    ({"t1.0": A, "t1.1": A}, {"t1.0": "done", "t1.1": "done"}),
+    ({"t1.0": A, "t1.1": R}, {"t1.0": "done", "t1.1": "denied"}),
+    ({"t1.0": R, "t1.1": A}, {"t1.0": "denied", "t1.1": "done"}),
+    ({"t1.0": R, "t1.1": R}, {"t1.0": "planned", "t1.1": "planned"}),
+    ({"t1.1": A, "t1.0": S}, {"t1.0": "denied", "t1.1": "done"}),
+]
+
+
+@pytest.mark.parametrize(("decisions", "states"), TWO, ids=["both", "first", "second", "none", "second-then-answer"])
+async def test_a_round_of_two_runs_what_was_approved_once_all_of_it_is_decided(
+    served: Served, decisions: dict[str, Decision], states: dict[str, str]
+) -> None:
+    address = await served.paused(Line("asking", [PAY, POST, ("look", {})]), DONE)
+    (first, one), (second, other) = decisions.items()
+    await served.decide(address, first, one, comment=f"because {first}")
+    await asyncio.sleep(0.3)
+    assert (await served.row(address))["status"] == PAUSED.value
+    assert set((await served.states(address)).values()) == {"planned"}, "nothing runs while one is open"
+    await served.decide(address, second, other, comment=f"because {second}")
+    await served.until(address, TurnStatus.COMPLETED)
+    look = "done" if "done" in states.values() else "planned"
+    assert await served.states(address) == {**states, "t1.2": look}
+    assert served.effects(address, "/pay", "t1.0") == (states["t1.0"] == "done")
+    assert served.effects(address, "/post", "t1.1") == (states["t1.1"] == "done")
+    if look == "done":
+        sent = served.sent_to_model(address)[-1]
+        assert [message["role"] for message in sent[-4:]] == ["assistant", "tool", "tool", "tool"]
+        assert [call["id"] for call in sent[-4]["tool_calls"]] == [message["tool_call_id"] for message in sent[-3:]]
+        for call_id, state in states.items():
+            index = int(call_id[-1])
+            assert (f"because {call_id}" in sent[-3 + index]["content"]) is (state == "denied")
+
+
+async def test_an_unreadable_verdict_keeps_the_turn_paused_until_it_can_be_read(served: Served) -> None:
+    address = await served.paused(Line("asking", [PAY]), DONE)
+    nonce = await served.desk.value("SELECT nonce FROM approvals WHERE turn_id = $1", address.turn_id)
+    await served.decide(address)
+    await served.until(address, TurnStatus.COMPLETED)
+    unreadable = await served.paused(Line("asking", [PAY]), DONE)
+    spoil = "UPDATE approvals SET nonce = $2 WHERE turn_id = $1"
+    nonce = await served.desk.value("SELECT nonce FROM approvals WHERE turn_id = $1", unreadable.turn_id)
+    run_id = await served.waits(unreadable)
+    await served.desk.write(spoil, unreadable.turn_id, "spoiled")
+    await served.decide(unreadable)
+    while await served.waits(unreadable) == run_id:
+        await asyncio.sleep(0.02)  # it looks, and waits again
+    assert (await served.row(unreadable))["status"] == PAUSED.value
+    assert await served.states(unreadable) == {"t1.0": "planned"}
+    await served.desk.write(spoil, unreadable.turn_id, nonce)
+    await served.ring(unreadable, Bell(kind="request"))
+    await served.until(unreadable, TurnStatus.COMPLETED)
+    assert served.effects(unreadable, "/pay") == 1
+    assert (await served.nodes(unreadable)).count("resume_guard") == 3, "fresh, unreadable, readable"
+
+
+async def test_an_approved_local_call_creates_its_entity_once_with_its_name_in_one_transaction(served: Served) -> None:
+    create = ("create_entity", {"kind": "well", "name": "Blue  Hill 7", "attributes": {"aliases": ["BH-7"]}})
+    address = await served.paused(Line("asking", [create]), DONE)
+    assert not await served.desk.rows("SELECT id FROM entities WHERE created_by_turn = $1", address.turn_id)
+    await served.decide(address)
+    await served.until(address, TurnStatus.COMPLETED)
+    rows = await served.desk.rows(
+        "SELECT e.id, e.xmin::text AS entity, n.xmin::text AS name, c.xmin::text AS call, n.name_key FROM entities e "
+        "JOIN entity_names n ON n.entity_id = e.id "
+        "JOIN tool_calls c ON c.turn_id = e.created_by_turn AND c.call_id = e.created_by_call "
+        "WHERE e.created_by_turn = $1 ORDER BY n.name_key",
+        address.turn_id,
+    )
+    assert [row["name_key"] for row in rows] == ["bh-7", "blue hill 7"]
+    assert len({row["id"] for row in rows}) == 1
+    assert all(row["entity"] == row["name"] == row["call"] for row in rows), "one transaction wrote all of it"
+    found = ("entity_resolve", {"name": "blue hill 7"})
+    again = await served.begin(Line("", [found]), DONE, conversation_id=address.conversation_id)
+    await served.until(again, TurnStatus.COMPLETED)
+    assert '"status":"resolved"' in served.sent_to_model(again)[-1][-1]["content"]
+    memory = served.sent_to_model(again)[0][0]
+    assert memory["role"] == "system" and str(rows[0]["id"]) in memory["content"], "working memory is injected"
+
+
+async def test_an_effect_with_an_unknown_outcome_waits_for_a_person_and_the_turn_goes_on_with_the_truth(
+    served: Served,
+) -> None:
+    breaks = ("post", {"mode": "break"})
+    address = await served.paused(Line("asking", [breaks, PAY, ("look", {})]), DONE)
+    await served.decide(address, "t1.0")
+    await served.decide(address, "t1.1")
+    await served.until(address, TurnStatus.RUNNING, TurnStatus.COMPLETED, PAUSED)
+    while (await served.row(address))["waiting"] is None or (await served.row(address))["waiting"]["kind"] != "effect":
+        await asyncio.sleep(0.02)
+    await served.waits(address)
+    assert await served.states(address) == {"t1.0": "outcome_unknown", "t1.1": "done", "t1.2": "done"}
+    await served.ring(address, Bell(kind="request"))
+    await asyncio.sleep(0.2)
+    assert (await served.row(address))["status"] == PAUSED.value
+    await served.settle(address, "t1.0")
+    await served.until(address, TurnStatus.COMPLETED)
+    assert await served.states(address) == {"t1.0": "done", "t1.1": "done", "t1.2": "done"}
+    assert [served.effects(address, path, call) for path, call in (("/post", "t1.0"), ("/pay", "t1.1"))] == [1, 1]
+    sent = served.sent_to_model(address)[-1]
+    assert '"settled_by":"reviewer"' in sent[-3]["content"] and '"status":"happened"' in sent[-3]["content"]
+    approvals = await served.desk.rows("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id)
+    assert {row["status"] for row in approvals} == {"done"}
+
+
+async def test_two_gates_in_one_turn_are_two_pauses(served: Served) -> None:
+    address = await served.paused(Line("one", [PAY]), Line("two", [POST]), DONE)
+    await served.decide(address, "t1.0")
+    while not await served.desk.rows(
+        "SELECT id FROM approvals WHERE call_id = 't2.0' AND turn_id = $1", address.turn_id
+    ):
+        await asyncio.sleep(0.02)
+    await served.decide(address, "t2.0")
+    await served.until(address, TurnStatus.COMPLETED)
+    assert [served.effects(address, "/pay"), served.effects(address, "/post", "t2.0")] == [1, 1]
+    assert [role for role, _ in await served.transcript(address)] == [
+        *("assistant", "tool", "assistant", "tool", "assistant"),
+    ]
