@@ -9,6 +9,7 @@ import sys
 from cli.app import app
 from cli.failures import explained
 from perdure.client import ApiError
+from policy.text import is_clean
 
 
 def main() -> None:
@@ -24,6 +25,9 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """The exit code of one command."""
+    if not all(is_clean(argument) for argument in arguments):
+        sys.stderr.write("an argument holds a NUL or is not UTF-8 text\n")
+        return 2
     try:
         app(arguments, prog_name="perdure")
     except SystemExit as exit_:

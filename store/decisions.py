@@ -46,7 +46,7 @@ async def decide(
     """
     # The turn's row before the approval's, as everywhere: the two never wait for each other crosswise.
     turn = await tx.fetchrow(
-        "SELECT t.id, t.conversation_id, t.tenant_id FROM turns t "
+        "SELECT t.id, t.conversation_id, t.tenant_id, t.stop_requested_at FROM turns t "
         "WHERE t.id = (SELECT turn_id FROM approvals WHERE id = $1) FOR UPDATE",
         approval_id,
     )
@@ -76,6 +76,8 @@ async def decide(
     )
     if refused is not None:
         raise refused
+    if turn["stop_requested_at"] is not None:
+        raise CallerError("turn_stopped", "the turn was stopped; nothing of it runs any more", status=409)
     record = _record(row, turn["tenant_id"], ask, name)
     version = await tx.fetchval(
         "UPDATE approvals SET status = $2, decision = $3 || jsonb_build_object('at', clock_timestamp()), "

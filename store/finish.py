@@ -34,7 +34,8 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
         turn_id,
     )
     for approval in cancelled:
-        await audit.record(tx, "approval.cancelled", str(approval["id"]), {}, actor=None, turn_id=turn_id)
+        why = {"because": f"the turn ended {ask.status.value} before the call ran"}
+        await audit.record(tx, "approval.cancelled", str(approval["id"]), {**why}, actor=None, turn_id=turn_id)
     transcript, answers = list(ask.transcript), list[NewMessage]()
     if ask.status is not TurnStatus.COMPLETED:
         transcript, answers = await broken_off(tx, turn_id)

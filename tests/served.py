@@ -88,6 +88,25 @@ class Served:
             await asyncio.sleep(0.02)
         raise AssertionError("the turn never came to wait")
 
+    async def waits_again(self, address: TurnAddress, before: str) -> str:
+        """The run id of another wait than `before`: the turn has looked, and pauses again."""
+        for _ in range(500):
+            run_id = await self.waits(address)
+            if run_id != before:
+                return run_id
+            await asyncio.sleep(0.02)
+        raise AssertionError("the turn never looked")
+
+    async def waits_for(self, address: TurnAddress, request_id: str) -> str:
+        """The run id of the wait for this request."""
+        for _ in range(500):
+            row = await self.row(address)
+            if row["waiting"] and request_id in row["waiting"]["ids"]:
+                return await self.waits(address)
+            assert row["ended_at"] is None, row["problem"]
+            await asyncio.sleep(0.02)
+        raise AssertionError("the turn never waited for it")
+
     async def decide(
         self, address: TurnAddress, call_id: str = "t1.0", decision: Decision = Decision.APPROVE, **given: Any
     ) -> None:

@@ -1,10 +1,13 @@
 """Gates on the real server: what people decide, and how the turn goes on from there."""
 
 import asyncio
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 from pydantic import JsonValue
 
+from contracts.ids import approval_id, effect_key
 from contracts.turns import Bell, TurnStatus
 from policy.decision import Decision
 from tests.doubles.spoken import Line
@@ -13,6 +16,7 @@ from tests.served import PAUSED, Served
 A, E, R, S = Decision.APPROVE, Decision.EDIT, Decision.REJECT, Decision.RESPOND
 PAY = ("pay", {"amount": 5})
 POST = ("post", {"text": "hello"})
+Call = tuple[str, Mapping[str, JsonValue]]
 DONE = Line("well")
 
 
@@ -42,7 +46,7 @@ ONE = [
     ("decision", "given", "state", "effects", "role", "told"), ONE, ids=[row[0].value for row in ONE]
 )
 async def test_a_decision_reaches_the_target_and_the_model(
-    served: Served, decision: Decision, given: dict[str, JsonValue], state: str, effects: int, role: str, told: str
+    served: Served, decision: Decision, given: dict[str, Any], state: str, effects: int, role: str, told: str
 ) -> None:
     address = await served.paused(Line("asking", [PAY]), DONE)
     await served.decide(address, decision=decision, **given)
@@ -92,28 +96,23 @@ async def test_a_round_of_two_runs_what_was_approved_once_all_of_it_is_decided(
 
 async def test_an_unreadable_verdict_keeps_the_turn_paused_until_it_can_be_read(served: Served) -> None:
     address = await served.paused(Line("asking", [PAY]), DONE)
-    nonce = await served.desk.value("SELECT nonce FROM approvals WHERE turn_id = $1", address.turn_id)
-    await served.decide(address)
-    await served.until(address, TurnStatus.COMPLETED)
-    unreadable = await served.paused(Line("asking", [PAY]), DONE)
     spoil = "UPDATE approvals SET nonce = $2 WHERE turn_id = $1"
-    nonce = await served.desk.value("SELECT nonce FROM approvals WHERE turn_id = $1", unreadable.turn_id)
-    run_id = await served.waits(unreadable)
-    await served.desk.write(spoil, unreadable.turn_id, "spoiled")
-    await served.decide(unreadable)
-    while await served.waits(unreadable) == run_id:
-        await asyncio.sleep(0.02)  # it looks, and waits again
-    assert (await served.row(unreadable))["status"] == PAUSED.value
-    assert await served.states(unreadable) == {"t1.0": "planned"}
-    await served.desk.write(spoil, unreadable.turn_id, nonce)
-    await served.ring(unreadable, Bell(kind="request"))
-    await served.until(unreadable, TurnStatus.COMPLETED)
-    assert served.effects(unreadable, "/pay") == 1
-    assert (await served.nodes(unreadable)).count("resume_guard") == 3, "fresh, unreadable, readable"
+    nonce = await served.desk.value("SELECT nonce FROM approvals WHERE turn_id = $1", address.turn_id)
+    run_id = await served.waits(address)
+    await served.desk.write(spoil, address.turn_id, "spoiled")
+    await served.decide(address)
+    await served.waits_again(address, run_id)
+    assert (await served.row(address))["status"] == PAUSED.value
+    assert await served.states(address) == {"t1.0": "planned"}
+    await served.desk.write(spoil, address.turn_id, nonce)
+    await served.ring(address, Bell(kind="request"))
+    await served.until(address, TurnStatus.COMPLETED)
+    assert served.effects(address, "/pay") == 1
+    assert (await served.nodes(address)).count("resume_guard") == 3, "fresh, unreadable, readable"
 
 
 async def test_an_approved_local_call_creates_its_entity_once_with_its_name_in_one_transaction(served: Served) -> None:
-    create = ("create_entity", {"kind": "well", "name": "Blue  Hill 7", "attributes": {"aliases": ["BH-7"]}})
+    create: Call = ("create_entity", {"kind": "well", "name": "Blue  Hill 7", "attributes": {"aliases": ["BH-7"]}})
     address = await served.paused(Line("asking", [create]), DONE)
     assert not await served.desk.rows("SELECT id FROM entities WHERE created_by_turn = $1", address.turn_id)
     await served.decide(address)
@@ -143,14 +142,10 @@ async def test_an_effect_with_an_unknown_outcome_waits_for_a_person_and_the_turn
     address = await served.paused(Line("asking", [breaks, PAY, ("look", {})]), DONE)
     await served.decide(address, "t1.0")
     await served.decide(address, "t1.1")
-    await served.until(address, TurnStatus.RUNNING, TurnStatus.COMPLETED, PAUSED)
-    while (await served.row(address))["waiting"] is None or (await served.row(address))["waiting"]["kind"] != "effect":
-        await asyncio.sleep(0.02)
-    await served.waits(address)
+    before = await served.waits_for(address, effect_key(address.turn_id, "t1.0"))
     assert await served.states(address) == {"t1.0": "outcome_unknown", "t1.1": "done", "t1.2": "done"}
     await served.ring(address, Bell(kind="request"))
-    await asyncio.sleep(0.2)
-    assert (await served.row(address))["status"] == PAUSED.value
+    await served.waits_again(address, before)
     await served.settle(address, "t1.0")
     await served.until(address, TurnStatus.COMPLETED)
     assert await served.states(address) == {"t1.0": "done", "t1.1": "done", "t1.2": "done"}
@@ -164,10 +159,7 @@ async def test_an_effect_with_an_unknown_outcome_waits_for_a_person_and_the_turn
 async def test_two_gates_in_one_turn_are_two_pauses(served: Served) -> None:
     address = await served.paused(Line("one", [PAY]), Line("two", [POST]), DONE)
     await served.decide(address, "t1.0")
-    while not await served.desk.rows(
-        "SELECT id FROM approvals WHERE call_id = 't2.0' AND turn_id = $1", address.turn_id
-    ):
-        await asyncio.sleep(0.02)
+    await served.waits_for(address, approval_id(address.turn_id, "t2.0"))
     await served.decide(address, "t2.0")
     await served.until(address, TurnStatus.COMPLETED)
     assert [served.effects(address, "/pay"), served.effects(address, "/post", "t2.0")] == [1, 1]

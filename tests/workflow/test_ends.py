@@ -1,0 +1,151 @@
+"""How turns end on the real server: at a limit, at a stop, after a provider that fails."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+from temporalio.client import Client, WorkflowExecutionStatus
+
+from contracts.turns import Kind, Limits, Routing, TurnStatus
+from policy.admission import OnBusy
+from policy.retries import PROVIDER_ERRORS
+from store.ids import new_id
+from tests.desk import Desk, until
+from tests.doubles.spoken import Line
+from tests.served import ALL_KINDS, PAUSED, Served, serve
+
+LOOK = ("look", {})
+DONE = Line("well")
+
+
+@pytest.mark.parametrize(
+    ("limits", "code", "calls"),
+    [
+        (Limits(max_tokens=10), "token_budget_spent", 1),
+        (Limits(max_tokens=11), "token_budget_spent", 2),
+        (Limits(max_cost_microusd=20), "cost_budget_spent", 2),
+        (Limits(max_iterations=1), "iteration_limit", 1),
+        (Limits(max_iterations=3), "iteration_limit", 3),
+    ],
+)
+async def test_a_limit_ends_the_turn_as_limited_and_the_conversation_stays_usable(
+    served: Served, limits: Limits, code: str, calls: int
+) -> None:
+    address, row = await served.ended(*(Line(f"round {n}", [LOOK]) for n in range(5)), limits=limits)
+    assert (row["status"], row["problem"]["code"]) == ("limited", code)
+    assert "limits." in row["problem"]["message"]
+    assert len(served.sent_to_model(address)) == calls
+    again, row = await served.ended(Line("still here"), conversation_id=address.conversation_id)
+    assert (row["status"], row["answer"]) == ("completed", "still here")
+    for message in served.sent_to_model(again)[0]:
+        asked = {call["id"] for call in message.get("tool_calls", [])}
+        assert asked <= {other.get("tool_call_id") for other in served.sent_to_model(again)[0]}
+
+
+async def test_an_agents_own_limits_and_window_hold(served: Served) -> None:
+    address, row = await served.ended(
+        *(Line(f"round {n}", [LOOK], tokens=2) for n in range(3)), agent_id="narrow", limits=Limits(max_iterations=99)
+    )
+    assert (row["status"], row["problem"]["code"]) == ("limited", "iteration_limit")
+    roles = [message["role"] for message in served.sent_to_model(address)[-1]]
+    assert roles == ["user", "assistant", "tool"], "two messages of the past, a round whole, and the first user's"
+
+
+async def test_a_provider_that_breaks_off_is_asked_again_and_the_reader_gets_one_text(served: Served) -> None:
+    address, row = await served.ended(Line("one two three", fails=2))
+    assert (row["status"], row["answer"]) == ("completed", "one two three")
+    assert served.desk.model.requests[f"{address.turn_id}.m1"] == 3
+    assert [text for _, text in await served.transcript(address)] == ["one two three"]
+    assert row["attempts"] == 3
+
+
+async def test_a_provider_that_keeps_breaking_off_fails_the_turn_with_its_code(served: Served) -> None:
+    address, row = await served.ended(Line("half", fails=99))
+    assert (row["status"], row["problem"]["code"]) == ("failed", "model_unavailable")
+    assert served.desk.model.requests[f"{address.turn_id}.m1"] == PROVIDER_ERRORS
+    described = await served.handle(address).describe()
+    assert described.status is WorkflowExecutionStatus.COMPLETED, "a failed turn is a run that ended well"
+
+
+async def test_a_stop_while_the_model_is_silent_ends_the_turn_soon(served: Served) -> None:
+    address = await served.begin(Line("thinking", seconds=60))
+    await until(lambda: served.desk.model.requests[f"{address.turn_id}.m1"] == 1)
+    began = asyncio.get_running_loop().time()
+    await served.stop(address)
+    row = await served.until(address, TurnStatus.STOPPED)
+    assert asyncio.get_running_loop().time() - began < 5
+    assert row["problem"] is None
+    assert [text for _, text in await served.transcript(address)] == ["thinking"]
+
+
+async def test_a_stop_while_a_call_is_under_way_leaves_its_outcome_to_a_person(served: Served) -> None:
+    served.desk.world.go_on.clear()
+    address = await served.begin(Line("", [("shout", {"mode": "wait"}), LOOK]), DONE)
+    await until(lambda: served.effects(address, "/shout") == 1)
+    await served.stop(address)
+    await served.until(address, TurnStatus.STOPPED)
+    assert (await served.states(address))["t1.0"] == "outcome_unknown"
+    assert len(served.sent_to_model(address)) == 1
+
+
+async def test_a_stop_of_a_paused_turn_cancels_what_it_asked_for_and_admits_the_next(served: Served) -> None:
+    address = await served.paused(Line("", [("pay", {})]), DONE)
+    waiting = await served.begin(Line("my turn"), conversation_id=address.conversation_id, on_busy=OnBusy.QUEUE)
+    await served.stop(address)
+    await served.until(address, TurnStatus.STOPPED)
+    assert (await served.until(waiting, TurnStatus.COMPLETED))["answer"] == "my turn"
+    assert await served.desk.value("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id) == "cancelled"
+    assert not [text for message in served.sent_to_model(waiting)[0] if (text := str(message)).count("tool_calls")]
+
+
+async def test_a_stop_before_the_first_task_ends_the_turn_without_a_model_call(served: Served) -> None:
+    address, started = await served.desk.start(Line("never said"))
+    await served.stop(address)
+    assert started.note is not None
+    await served.desk.deps.doorbell.deliver_soon(started.note)
+    await served.until(address, TurnStatus.STOPPED)
+    assert not served.sent_to_model(address)
+
+
+@pytest.mark.parametrize("late", [Kind.APPROVALS, Kind.TURNS])
+async def test_a_stop_while_requests_are_opened_or_the_turn_is_finished_still_ends_it_as_it_should(
+    desk: Desk, temporal: Client, late: Kind
+) -> None:
+    """The activity that is under way when the stop comes waits for a worker, so that the stop surely meets it."""
+    own = new_id()[-8:]
+    spread = Routing(**{kind.value: f"{Routing.spread().queue(kind)}-{own}" for kind in Kind})
+    at = Desk(desk.deps, desk.world, desk.model, desk.people, spread, desk.owner_url)
+    served = Served(at, temporal)
+    held_back = Kind.APPROVALS if late is Kind.APPROVALS else Kind.MEMORY
+    async with AsyncExitStack() as stack:
+        await serve(stack, at, tuple(kind for kind in ALL_KINDS if kind is not held_back))
+        address = await served.begin(Line("", [("pay", {})]), DONE)
+        for _ in range(250):
+            described = await served.handle(address).describe()
+            pending = described.raw_description.pending_activities
+            if pending and pending[0].activity_type.name.startswith(held_back.value):
+                break
+            await asyncio.sleep(0.02)
+        await served.stop(address)
+        await asyncio.sleep(0.3)
+        await serve(stack, at, (held_back,))
+        row = await served.until(address, TurnStatus.STOPPED, TurnStatus.FAILED)
+        assert (row["status"], row["problem"]) == ("stopped", None)
+        assert (await served.handle(address).describe()).status is WorkflowExecutionStatus.COMPLETED
+        approvals = await at.rows("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id)
+        assert {row["status"] for row in approvals} <= {"cancelled"}
+
+
+async def test_a_second_stop_and_a_stop_after_the_end_change_nothing(served: Served) -> None:
+    address = await served.paused(Line("", [("pay", {})]), DONE)
+    await asyncio.gather(*(served.stop(address) for _ in range(5)))
+    await served.until(address, TurnStatus.STOPPED)
+    await served.stop(address)
+    assert (await served.desk.kinds(address.turn_id)).count("done") == 1
+
+
+async def test_a_turn_paused_in_one_conversation_does_not_hold_up_another(served: Served) -> None:
+    paused = await served.paused(Line("", [("pay", {})]), DONE)
+    _, row = await served.ended(Line("quick"))
+    assert row["answer"] == "quick"
+    assert (await served.row(paused))["status"] == PAUSED.value
