@@ -1,8 +1,8 @@
 """The mailbox of a turn: whether a bell rang, and whether a stop was asked. It rides through every continue-as-new."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
-from contracts.turns import Bell, Carried
+from contracts.turns import Carried
 
 STOP = "stop"
 
@@ -15,9 +15,11 @@ class Mailbox:
         self.stop = carried.stop if carried else False
         self._on_stop: Callable[[], None] | None = None
 
-    def put(self, bell: Bell) -> None:
-        """Take a bell; anyone may ring, any number of times."""
-        if bell.kind != STOP:
+    def put(self, heard: Sequence[object]) -> None:
+        """Take a signal's arguments, meant to be one `Bell`. Anyone may ring, any number of times, with anything: what
+        is not a stop is a ring, and nothing of it may fail, or the run would hang on it for ever."""
+        bell = heard[0] if heard else None
+        if not isinstance(bell, Mapping) or bell.get("kind") != STOP:
             self.rung = True
             return
         self.stop = True

@@ -4,12 +4,14 @@ Determinism: everything outside is an activity; the graph is pure; the mailbox i
 last look at the mailbox and a continue-as-new there is no await, so no bell is lost there.
 """
 
+from typing import Any
+
 from temporalio import workflow
 
 from contracts.activities import APPROVALS_OPEN, TURNS_FINISH
 from contracts.errors import Problem
 from contracts.people import PauseKind, RequestRef
-from contracts.turns import Bell, Carried, FinishAsk, TurnInput, TurnStatus
+from contracts.turns import Carried, FinishAsk, TurnInput, TurnStatus
 from contracts.workflows import RING, TURN_RUN, TURN_WAIT
 from graph.compiled import topology
 from graph.nodes.reading import error_of, messages_of, requests_of
@@ -35,9 +37,9 @@ class TurnRun:
         self._mailbox = Mailbox(turn.carried)
 
     @workflow.signal(name=RING)
-    def ring(self, bell: Bell) -> None:
+    def ring(self, *heard: Any) -> None:
         """Look again, or stop."""
-        self._mailbox.put(bell)
+        self._mailbox.put(heard)
 
     @workflow.run
     async def run(self, turn: TurnInput) -> str:

@@ -7,10 +7,11 @@ Determinism: one wait; every bell, the expiry or a stop continues as TurnRun, wh
 """
 
 from contextlib import suppress
+from typing import Any
 
 from temporalio import workflow
 
-from contracts.turns import Bell, TurnInput
+from contracts.turns import TurnInput
 from contracts.workflows import RING, TURN_RUN, TURN_WAIT
 from policy.pause import next_look
 from workflows.attributes import attributes
@@ -26,9 +27,9 @@ class TurnWait:
         self._mailbox = Mailbox(turn.carried)
 
     @workflow.signal(name=RING)
-    def ring(self, bell: Bell) -> None:
+    def ring(self, *heard: Any) -> None:
         """Look again, or stop."""
-        self._mailbox.put(bell)
+        self._mailbox.put(heard)
 
     @workflow.run
     async def run(self, turn: TurnInput) -> str:

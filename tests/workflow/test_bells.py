@@ -9,6 +9,8 @@ from temporalio.service import RPCError
 
 from contracts.ids import approval_id
 from contracts.turns import Bell, TurnAddress, TurnStatus
+from contracts.workflows import RING
+from policy.decision import Decision
 from tests.doubles.spoken import Line
 from tests.served import PAUSED, Served
 
@@ -30,7 +32,7 @@ FORGED: list[Any] = [
 
 async def ring_all(served: Served, address: TurnAddress, bells: list[Any]) -> int:
     """Ring all of them, many at once; how many the server took."""
-    gate = asyncio.Semaphore(40)
+    gate = asyncio.Semaphore(200)
 
     async def one(bell: Any) -> bool:
         async with gate:
@@ -64,11 +66,25 @@ async def test_bells_before_during_and_after_the_decision_make_one_effect(served
     await served.decide(address)
     await served.until(address, TurnStatus.COMPLETED)
     await ringing
+    assert await served.handle(address).result() == "completed"
     late = await ring_all(served, address, [Bell(kind="request")] * 20)
     assert (early, late) == (50, 0), "a bell to a turn that has ended reaches nobody"
     assert served.effects(address, "/pay") == 1
     assert len(served.sent_to_model(address)) == 2
     assert (await served.desk.kinds(address.turn_id)).count("done") == 1
+
+
+GARBAGE: list[list[Any]] = [[], [None], ["stop"], [7], [["stop"]], [{"request_id": "x"}], [{"kind": 5}], [{}, {}, {}]]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE, ids=[str(each) for each in GARBAGE])
+async def test_a_bell_that_cannot_be_read_leaves_the_run_as_it_was(served: Served, garbage: list[Any]) -> None:
+    address = await served.paused(Line("asking", [PAY]), DONE)
+    for _ in range(3):
+        await served.handle(address).signal(RING, args=garbage)
+    await served.decide(address, decision=Decision.REJECT, comment="no")
+    row = await served.until(address, TurnStatus.COMPLETED)
+    assert row["answer"] == "well"
 
 
 async def test_a_bell_for_another_turn_says_nothing_about_this_one(served: Served) -> None:

@@ -15,9 +15,9 @@ class FormatOutput:
     """A pause stays a pause, an error an error; everything else is completed."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """Counts itself as one iteration, as the source does."""
+        """An end counts as an iteration, as in the source. A pause does not: each look would use up the limit."""
         iteration: Patch = {"iteration": number_of(state, "iteration") + 1}
         error = error_of(state)
         if error is not None:
             return iteration if state["status"] == "limited" else iteration | {"status": ended_by(error)}
-        return iteration if state["status"] == AWAITING_HITL else iteration | {"status": "completed"}
+        return {} if state["status"] == AWAITING_HITL else iteration | {"status": "completed"}
