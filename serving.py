@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import structlog
-from temporalio.worker import Worker
+from temporalio.worker import PollerBehaviorAutoscaling, UnsandboxedWorkflowRunner, Worker
 
 from activities.approvals import ApprovalActivities
 from activities.deps import Deps
@@ -91,11 +91,10 @@ def workers_for(deps: Deps, kind: Kind, task_queue: str) -> list[Worker]:
     if kind is not Kind.TURNS:
         return [_worker(deps, task_queue, activities=activities)]
     # LangGraph takes 2 s of CPU to import (measured), so only this kind does.
-    from workflows.sandbox import runner
     from workflows.turn_run import TurnRun
     from workflows.turn_wait import TurnWait
 
-    tasks = {"workflow_runner": runner(), "max_concurrent_workflow_tasks": WORKFLOW_TASKS_AT_ONCE}
+    tasks = {"workflow_runner": UnsandboxedWorkflowRunner(), "max_concurrent_workflow_tasks": WORKFLOW_TASKS_AT_ONCE}
     return [
         _worker(deps, task_queue, activities=activities, workflows=[TurnRun], **tasks),
         _worker(deps, waits_queue(task_queue), workflows=[TurnWait], max_cached_workflows=0, **tasks),
@@ -122,6 +121,8 @@ def _worker(deps: Deps, task_queue: str, **given: Any) -> Worker:
         task_queue=task_queue,
         **given,
         max_concurrent_activities=ACTIVITIES_AT_ONCE,
+        workflow_task_poller_behavior=PollerBehaviorAutoscaling(),
+        activity_task_poller_behavior=PollerBehaviorAutoscaling(),
         sticky_queue_schedule_to_start_timeout=STICKY,
         max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
         default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,

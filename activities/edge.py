@@ -23,7 +23,7 @@ async def edge() -> AsyncIterator[None]:
     Our own errors and the database's leave as Temporal's, without the vendor's text: it may quote rows, and Temporal
     would store it.
     """
-    beats = asyncio.create_task(_beat())
+    beats = None if activity.info().is_local else asyncio.create_task(_beat())
     try:
         yield
     except PerdureError as error:
@@ -33,7 +33,8 @@ async def edge() -> AsyncIterator[None]:
     except Exception as error:  # whatever it is, its text may quote a row or a payload
         raise to_temporal(store_error(error)) from None
     finally:
-        beats.cancel()
+        if beats is not None:
+            beats.cancel()
 
 
 async def uncancelled(work: Coroutine[Any, Any, T]) -> T:

@@ -1,6 +1,7 @@
 """`tools.run`: one tool call, reserved, done, settled. policy/ledger.py decides; this file acts."""
 
 import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -41,6 +42,10 @@ _REFUSED = {
     Claim.STALE: Problem(code="stale_attempt", message="a later attempt has claimed this call"),
 }
 
+FRESH_SECONDS = 0.25
+"""A call is sent on its claim's word for this long; then the ledger is asked again. Far below what it takes before
+another attempt may own the call (heartbeat time-out, 5 s); a stop that arrives within it is as one that comes after."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -53,6 +58,8 @@ class _Held:
     args: dict[str, JsonValue]
     epoch: int
     attempt: Attempt
+    claimed_at: float
+    """By this process's monotonic clock, just before the claim was asked for."""
 
     @property
     def card(self) -> ToolCard:
@@ -78,15 +85,15 @@ class ToolActivities:
         return outcome
 
     async def _run(self, call: ToolCall) -> ToolOutcome:
-        attempt = Attempt(*this_attempt())
+        attempt, began = Attempt(*this_attempt()), time.monotonic()
         async with self._deps.db.transaction(call.address.tenant_id) as tx:
-            held = await self._claim(tx, call, attempt)
+            held = await self._claim(tx, call, attempt, began)
         if isinstance(held, ToolOutcome):
             return held
         act = self._act_locally if held.card.effect is EffectClass.LOCAL else self._act_outside
         return await act(call, held)
 
-    async def _claim(self, tx: Connection, call: ToolCall, attempt: Attempt) -> _Held | ToolOutcome:
+    async def _claim(self, tx: Connection, call: ToolCall, attempt: Attempt, began: float) -> _Held | ToolOutcome:
         agent = await self._deps.shelf.at(tx, call.agent_id, call.agent_version)
         card = agent.card(call.ask.tool)
         locked = await tool_calls.lock(tx, call, card)
@@ -115,7 +122,7 @@ class ToolActivities:
         event = NewEvent(TOOL_EXECUTING, {"tool": card.name, "attempt": attempt.number}, call.ask.call_id)
         epoch = await tool_calls.reserve(tx, call, locked, attempt, deadline, card.timeout_seconds, event)
         args = locked.approval.args if locked.approval else locked.args
-        return _Held(tool, locked, args, epoch, attempt)
+        return _Held(tool, locked, args, epoch, attempt, began)
 
     async def _need_current_card(self, tx: Connection, call: ToolCall, card: ToolCard) -> None:
         """This worker's tool is not the one that the call is for.
@@ -192,7 +199,12 @@ class ToolActivities:
         return await uncancelled(self._record(call, held, decided, result, told, retry_after))
 
     async def _still_owned(self, call: ToolCall, held: _Held) -> bool:
-        """Asked just before the call is sent (design section 4, zombies); an unreadable answer sends nothing."""
+        """Asked just before the call is sent (design section 4, zombies); an unreadable answer sends nothing.
+
+        A claim that is younger than `FRESH_SECONDS` has just given that answer, and is not asked for it again.
+        """
+        if time.monotonic() - held.claimed_at < FRESH_SECONDS:
+            return True
         try:
             async with self._deps.db.transaction(call.address.tenant_id) as tx:
                 return await tool_calls.still_owned(tx, call, held.epoch)

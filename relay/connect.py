@@ -4,6 +4,7 @@ from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfig
 from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
+from temporalio.service import GrpcCompression
 
 
 def runtime(metrics_address: str = "") -> Runtime | None:
@@ -20,4 +21,9 @@ async def connect(metrics_address: str = "") -> Client:
     """
     config = ClientConfig.load_client_connect_config()
     config.setdefault("target_host", "127.0.0.1:7233")
-    return await Client.connect(**config, data_converter=pydantic_data_converter, runtime=runtime(metrics_address))
+    return await Client.connect(
+        **config,
+        data_converter=pydantic_data_converter,
+        runtime=runtime(metrics_address),
+        grpc_compression=GrpcCompression.NONE,
+    )

@@ -48,8 +48,10 @@ class Doorbell:
         return True
 
     async def _start(self, note: Note) -> None:
-        async with self._db.transaction(note.tenant_id) as tx:
-            turn = await workflow_input(tx, note.turn_id)
+        turn = note.begins
+        if turn is None:
+            async with self._db.transaction(note.tenant_id) as tx:
+                turn = await workflow_input(tx, note.turn_id)
         if turn is None:
             return
         try:

@@ -1,5 +1,7 @@
 """How a turn ends: one transaction under the turn's and the conversation's lock; no effect can follow it."""
 
+import asyncpg
+
 from contracts.errors import InvariantBroken, Problem
 from contracts.events import COMPLETED, DONE, STOPPED, WORKFLOW_ERROR
 from contracts.turns import FinishAsk, Finished, TurnAddress, TurnStatus
@@ -10,12 +12,28 @@ from store.outbox import Note, Wake, put
 from store.transcript import broken_off
 
 _END = """
+WITH cancelled AS (
+  UPDATE approvals SET status = 'cancelled', version = version + 1
+  WHERE turn_id = $1 AND status IN ('pending', 'approved', 'edited') RETURNING id
+), marked AS (
+  UPDATE messages SET in_transcript = (id = ANY($4))
+  WHERE turn_id = $1 AND role <> 'user' AND in_transcript <> (id = ANY($4))
+), chosen AS (  -- the oldest queued turn, where this one was the active one
+  SELECT id, message_id FROM turns WHERE $5 AND conversation_id = $6 AND status = 'queued'
+    AND stop_requested_at IS NULL ORDER BY created_at, id LIMIT 1 FOR UPDATE SKIP LOCKED
+), left_to AS (
+  UPDATE conversations SET active_turn_id = (SELECT id FROM chosen),
+    message_seq = message_seq + (SELECT count(*) FROM chosen)
+  WHERE id = $6 AND $5 RETURNING message_seq
+)
 UPDATE turns SET status = $2, problem = $3, waiting = NULL, ended_at = clock_timestamp(),
   answer = (SELECT content FROM messages m WHERE m.turn_id = $1 AND m.role = 'assistant' AND m.id = ANY($4)
             AND m.content <> '' ORDER BY m.seq DESC LIMIT 1)
 WHERE id = $1
 RETURNING input_tokens + output_tokens AS tokens, cost_microusd,
-  (extract(epoch FROM ended_at - created_at) * 1000)::bigint AS duration_ms
+  (extract(epoch FROM ended_at - created_at) * 1000)::bigint AS duration_ms,
+  (SELECT array_agg(id) FROM cancelled) AS cancelled, (SELECT message_seq FROM left_to) AS message_seq,
+  (SELECT id FROM chosen) AS next_id, (SELECT message_id FROM chosen) AS next_message_id
 """
 
 
@@ -28,27 +46,20 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
     active = await tx.fetchval(
         "SELECT active_turn_id FROM conversations WHERE id = $1 FOR UPDATE", ask.address.conversation_id
     )
-    cancelled = await tx.fetch(
-        "UPDATE approvals SET status = 'cancelled', version = version + 1 WHERE turn_id = $1 "
-        "AND status IN ('pending', 'approved', 'edited') RETURNING id",
-        turn_id,
-    )
-    for approval in cancelled:
-        why = {"because": f"the turn ended {ask.status.value} before the call ran"}
-        await audit.record(tx, "approval.cancelled", str(approval["id"]), {**why}, actor=None, turn_id=turn_id)
     transcript, answers = list(ask.transcript), list[NewMessage]()
     if ask.status is not TurnStatus.COMPLETED:
         transcript, answers = await broken_off(tx, turn_id)
         await _lose_track(tx, turn_id)
-    await tx.execute(
-        "UPDATE messages SET in_transcript = (id = ANY($2)) WHERE turn_id = $1 AND role <> 'user'",
-        turn_id,
-        transcript,
-    )
     problem = ask.problem.model_dump(mode="json") if ask.problem else None
-    ended = await tx.fetchrow(_END, turn_id, ask.status.value, problem, transcript)
+    was_active = str(active) == turn_id  # a queued turn that is stopped leaves the active one alone
+    ended = await tx.fetchrow(
+        _END, turn_id, ask.status.value, problem, transcript, was_active, ask.address.conversation_id
+    )
     if ended is None:
         raise InvariantBroken("turn_vanished", "a turn's row went away under its own lock")
+    for approval in ended["cancelled"] or ():
+        why = {"because": f"the turn ended {ask.status.value} before the call ran"}
+        await audit.record(tx, "approval.cancelled", str(approval), {**why}, actor=None, turn_id=turn_id)
     done = NewEvent(
         DONE,
         {
@@ -59,11 +70,9 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
             "duration_ms": ended["duration_ms"],
         },
     )
-    admitted, note = None, None
-    if str(active) == turn_id:  # a queued turn that is stopped leaves the active one alone
-        admitted, note = await _admit_next(tx, ask.address)
+    note = await _admit(tx, ask.address, ended) if ended["next_id"] else None
     await write(tx, ask.address, [*_last_events(ask), done], answers, pending=ask.events)
-    return Finished(status=ask.status, admitted_turn_id=admitted), note
+    return Finished(status=ask.status, admitted_turn_id=note.turn_id if note else None), note
 
 
 async def _lose_track(tx: Connection, turn_id: str) -> None:
@@ -85,26 +94,17 @@ def _last_events(ask: FinishAsk) -> list[NewEvent]:
     return [NewEvent(COMPLETED, {"status": ask.status.value})]
 
 
-async def _admit_next(tx: Connection, address: TurnAddress) -> tuple[str | None, Note | None]:
-    """Start the oldest queued turn of the conversation; its message moves behind what was said meanwhile."""
-    chosen = await tx.fetchrow(
-        "SELECT id, message_id FROM turns WHERE conversation_id = $1 AND status = 'queued' "
-        "AND stop_requested_at IS NULL ORDER BY created_at, id LIMIT 1 FOR UPDATE SKIP LOCKED",
-        address.conversation_id,
-    )
-    turn_id = str(chosen["id"]) if chosen else None
-    last_seq = await tx.fetchval(
-        "UPDATE conversations SET active_turn_id = $2, message_seq = message_seq + $3 WHERE id = $1 "
-        "RETURNING message_seq",
-        address.conversation_id,
+async def _admit(tx: Connection, address: TurnAddress, ended: asyncpg.Record) -> Note:
+    """Start the turn that waited; its message moves behind what was said meanwhile."""
+    turn_id, last_seq = str(ended["next_id"]), ended["message_seq"]
+    await tx.execute(
+        "WITH said AS (UPDATE messages SET seq = $3, in_transcript = true WHERE id = $2) "
+        "UPDATE turns SET status = 'accepted', through_seq = $3 - 1 WHERE id = $1",
         turn_id,
-        1 if chosen else 0,
+        ended["next_message_id"],
+        last_seq,
     )
-    if chosen is None or turn_id is None:
-        return None, None
-    await tx.execute("UPDATE messages SET seq = $2, in_transcript = true WHERE id = $1", chosen["message_id"], last_seq)
-    await tx.execute("UPDATE turns SET status = 'accepted', through_seq = $2 WHERE id = $1", turn_id, last_seq - 1)
-    return turn_id, await put(tx, address.tenant_id, Wake.START, turn_id)
+    return await put(tx, address.tenant_id, Wake.START, turn_id)
 
 
 async def finish_broken(tx: Connection, address: TurnAddress, problem: Problem) -> Note | None:

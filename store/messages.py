@@ -23,28 +23,32 @@ class StoredMessage:
     tokens: int
 
 
-async def past(tx: Connection, conversation_id: str, through_seq: int, window: WindowPolicy) -> list[StoredMessage]:
-    """The conversation up to a turn's start, oldest first; with a window no more rows than it can use."""
+_BODIES = """
+WITH before AS (
+  SELECT * FROM messages WHERE conversation_id = $1 AND seq <= $2 AND in_transcript
+), recent AS (
+  SELECT * FROM before ORDER BY seq DESC LIMIT $3
+), first AS (
+  SELECT * FROM before WHERE role = 'user' ORDER BY seq LIMIT 1
+)
+SELECT true AS past, id, turn_id, role, content, calls, call_id, tokens, seq FROM recent UNION
+SELECT true, id, turn_id, role, content, calls, call_id, tokens, seq FROM first UNION ALL
+SELECT false, id, turn_id, role, content, calls, call_id, tokens, seq FROM messages WHERE id = ANY($4)
+ORDER BY seq
+"""
+
+
+async def bodies(
+    tx: Connection, conversation_id: str, through_seq: int, window: WindowPolicy, ids: Sequence[str]
+) -> tuple[list[StoredMessage], dict[str, StoredMessage]]:
+    """The conversation up to a turn's start, oldest first, and the messages `ids` by id, in one statement.
+
+    With a window no more of the past is read than it can use.
+    """
     limit = None if window.max_messages is None else window.max_messages * 2 + 1
-    rows = await tx.fetch(
-        "WITH recent AS (SELECT * FROM messages WHERE conversation_id = $1 AND seq <= $2 AND in_transcript "
-        "ORDER BY seq DESC LIMIT $3), first AS (SELECT * FROM messages WHERE conversation_id = $1 AND seq <= $2 "
-        "AND in_transcript AND role = 'user' ORDER BY seq LIMIT 1) "
-        "SELECT id, turn_id, role, content, calls, call_id, tokens, seq FROM recent UNION "
-        "SELECT id, turn_id, role, content, calls, call_id, tokens, seq FROM first ORDER BY seq",
-        conversation_id,
-        through_seq,
-        limit,
-    )
-    return [_stored(row) for row in rows]
-
-
-async def of_ids(tx: Connection, ids: Sequence[str]) -> dict[str, StoredMessage]:
-    """These messages by id."""
-    rows = await tx.fetch(
-        "SELECT id, turn_id, role, content, calls, call_id, tokens FROM messages WHERE id = ANY($1)", list(ids)
-    )
-    return {str(row["id"]): _stored(row) for row in rows}
+    rows = await tx.fetch(_BODIES, conversation_id, through_seq, limit, list(ids))
+    past = [_stored(row) for row in rows if row["past"]]
+    return past, {str(row["id"]): _stored(row) for row in rows if not row["past"]}
 
 
 def _stored(row: asyncpg.Record) -> StoredMessage:

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 import asyncpg
 
+from contracts.turns import TurnInput
 from store.database import Connection, Database
 
 HEAD_START = "1 second"
@@ -31,6 +32,8 @@ class Note:
     kind: Wake
     turn_id: str
     request_id: str = ""
+    begins: TurnInput | None = None
+    """What the workflow begins with, where the writer knows it; the relay reads it from the turn's row."""
 
 
 async def put(tx: Connection, tenant_id: str, kind: Wake, turn_id: str, request_id: str = "") -> Note:
@@ -48,8 +51,7 @@ async def put(tx: Connection, tenant_id: str, kind: Wake, turn_id: str, request_
 
 async def delivered(db: Database, note: Note) -> None:
     """Forget a wake-up that has been delivered."""
-    async with db.transaction(note.tenant_id) as tx:
-        await tx.execute("DELETE FROM outbox WHERE id = $1", note.id)
+    await db.execute(note.tenant_id, f"DELETE FROM outbox WHERE id = {note.id:d}")
 
 
 async def claim_due(relay_pool: asyncpg.Pool, most: int = 50) -> list[Note]:

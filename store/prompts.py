@@ -8,17 +8,17 @@ from contracts.model import ModelCall
 from policy.prompt import Said
 from policy.window import Windowed, keep
 from store.database import Connection
-from store.messages import StoredMessage, of_ids, past
+from store.messages import StoredMessage, bodies
 
 
 async def said_messages(
     tx: Connection, call: ModelCall, through_seq: int, window: WindowPolicy, skills: Mapping[str, str]
 ) -> list[Said]:
     """What is said to the model, oldest first, within the agent's window; `skills` are texts by skill id."""
-    before = await past(tx, call.address.conversation_id, through_seq, window)
-    bodies = await of_ids(tx, [ref.id for ref in call.ask.messages if ref.id])
-    everything: list[StoredMessage | MessageRef] = [*before]
-    everything += [bodies.get(ref.id, ref) if ref.id else ref for ref in call.ask.messages]
+    ids = [ref.id for ref in call.ask.messages if ref.id]
+    past, own = await bodies(tx, call.address.conversation_id, through_seq, window, ids)
+    everything: list[StoredMessage | MessageRef] = [*past]
+    everything += [own.get(ref.id, ref) if ref.id else ref for ref in call.ask.messages]
     kept = keep([_windowed(index, message) for index, message in enumerate(everything)], window)
     return [_said(everything[index], skills) for index in kept]
 

@@ -31,29 +31,30 @@ class Loaded:
     """The number of the last event that its nodes have written."""
 
 
+_LOAD = """
+SELECT t.metadata, t.limits, t.memory_text, t.events_through, t.ended_at, t.stop_requested_at, m.id AS message_id,
+  m.content, m.tokens, u.name, u.display_name, u.roles,
+  (SELECT jsonb_object_agg(w.field, w.value) FROM working_memory w
+   WHERE w.conversation_id = t.conversation_id AND w.expires_at > now()) AS working,
+  EXISTS (SELECT FROM approvals a WHERE a.turn_id = t.id) AS has_asked
+FROM turns t JOIN messages m ON m.id = t.message_id JOIN users u ON u.id = t.user_id WHERE t.id = $1 FOR UPDATE OF t
+"""
+
+
 async def load(tx: Connection, ask: LoadAsk) -> Loaded | None:
     """Everything a fresh turn needs; None where the turn has ended or was stopped."""
-    row = await tx.fetchrow(
-        "SELECT t.metadata, t.limits, t.memory_text, t.events_through, t.ended_at, t.stop_requested_at, "
-        "m.id AS message_id, m.content, "
-        "m.tokens, u.name, u.display_name, u.roles FROM turns t JOIN messages m ON m.id = t.message_id "
-        "JOIN users u ON u.id = t.user_id WHERE t.id = $1 FOR UPDATE OF t",
-        ask.address.turn_id,
-    )
+    row = await tx.fetchrow(_LOAD, ask.address.turn_id)
     if row is None or row["ended_at"] or row["stop_requested_at"]:
         return None
-    working = await tx.fetch(
-        "SELECT field, value FROM working_memory WHERE conversation_id = $1 AND expires_at > now() ORDER BY field",
-        ask.address.conversation_id,
-    )
-    pending, gated_round = await _pending(tx, ask.address.turn_id)
+    # Only a turn that is started again has asked for anything yet.
+    pending, gated_round = await _pending(tx, ask.address.turn_id) if row["has_asked"] else ((), None)
     return Loaded(
         MessageRef(id=str(row["message_id"]), role=Role.USER, text=preview(row["content"]), tokens=row["tokens"]),
         row["display_name"] or row["name"],
         row["roles"][0] if row["roles"] else "",
         row["metadata"],
         row["limits"],
-        {field["field"]: field["value"] for field in working},
+        row["working"] or {},
         pending,
         gated_round,
         row["memory_text"],

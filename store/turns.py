@@ -16,7 +16,7 @@ from store.database import Connection
 from store.finish import finish
 from store.ids import new_id
 from store.journal import NewEvent, NewMessage, write
-from store.outbox import Note, Wake, put
+from store.outbox import HEAD_START, Note, Wake, put
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,19 @@ class Started:
     turn_id: str
     status: TurnStatus
     note: Note | None
+
+
+_START = f"""
+WITH begun AS (
+  INSERT INTO turns (id, tenant_id, conversation_id, user_id, agent_id, agent_version, topology, status, routing,
+    limits, metadata, system_prompt, message_id, through_seq)
+  VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+), active AS (
+  UPDATE conversations SET active_turn_id = $1 WHERE id = $3 AND $15
+)
+INSERT INTO outbox (tenant_id, kind, turn_id, request_id, due_at)
+SELECT $2, 'start', $1, '', now() + interval '{HEAD_START}' WHERE $15 RETURNING id
+"""
 
 
 async def start(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: Caps) -> Started:
@@ -73,10 +86,8 @@ async def start(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: Caps)
     turn_id, message_id = new_id(), new_id()
     status = TurnStatus.ACCEPTED if admission is Admission.START else TurnStatus.QUEUED
     limits = tightened(agent.definition.limits, new.limits)
-    await tx.execute(
-        "INSERT INTO turns (id, tenant_id, conversation_id, user_id, agent_id, agent_version, topology, status, "
-        "routing, limits, metadata, system_prompt, message_id, through_seq) "
-        "VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)",
+    number = await tx.fetchval(
+        _START,
         turn_id,
         new.tenant_id,
         new.conversation_id,
@@ -91,12 +102,19 @@ async def start(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: Caps)
         new.system_prompt,
         message_id,
         conversation["message_seq"],
+        status is TurnStatus.ACCEPTED,
     )
-    note = None
-    if status is TurnStatus.ACCEPTED:
-        await tx.execute("UPDATE conversations SET active_turn_id = $2 WHERE id = $1", new.conversation_id, turn_id)
-        note = await put(tx, new.tenant_id, Wake.START, turn_id)
     address = TurnAddress(tenant_id=new.tenant_id, conversation_id=new.conversation_id, turn_id=turn_id)
+    note = None
+    if number is not None:
+        begins = TurnInput(
+            address=address,
+            agent_id=agent.definition.id,
+            agent_version=agent.version,
+            topology=agent.definition.topology,
+            routing=new.routing,
+        )
+        note = Note(number, new.tenant_id, Wake.START, turn_id, begins=begins)
     event = NewEvent("queued" if status is TurnStatus.QUEUED else "ready", {"agent": agent.definition.id})
     message = NewMessage(message_id, Role.USER, new.message, tokens=estimated_tokens(new.message))
     await write(tx, address, [event], [message])

@@ -16,7 +16,7 @@ async def merge(tx: Connection, address: TurnAddress, fields: dict[str, JsonValu
         await tx.execute(
             "DELETE FROM working_memory WHERE conversation_id = $1 AND field = ANY($2)", address.conversation_id, gone
         )
-    if len(gone) == len(fields):
+    if len(gone) == len(fields):  # also where there are none
         return
     await tx.execute(
         "INSERT INTO working_memory (tenant_id, conversation_id, field, value, expires_at) "

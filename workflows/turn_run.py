@@ -102,7 +102,7 @@ class TurnRun:
             transcript=transcript,
             events=ports.take_events(),
         )
-        finished = await ports.calls.make(TURNS_FINISH, ask, summary=f"finish: {status.value}", stoppable=False)
+        finished = await ports.calls.make_here(TURNS_FINISH, ask, summary=f"finish: {status.value}")
         workflow.set_current_details(f"{finished.status.value}" + (f": {problem.message}" if problem else ""))
         return finished.status.value
 

@@ -1,6 +1,7 @@
 """A process of a hand-written stack: `python -m bench.baselines merged --queue turns`, or `graph`, fed by its stdin.
 
-Everything that is not the stack itself is as in serving.py: clients, pools, worker settings, sandbox, drain.
+Everything that is not the stack itself is as in serving.py: clients, pools, worker settings, drain. The sandbox is the
+SDK's default for the workflow of many steps, and none for the merged one, as in Perdure.
 """
 
 import argparse
@@ -12,8 +13,8 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import httpx
-from temporalio.worker import Worker, WorkflowRunner
-from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
+from temporalio.worker import PollerBehaviorAutoscaling, UnsandboxedWorkflowRunner, Worker, WorkflowRunner
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 import serving
 from activities.clients.script import read_script
@@ -33,7 +34,6 @@ from store.content import AgentShelf
 from store.database import Database
 from store.live import LiveTokens
 from store.valkey import Valkey
-from workflows.sandbox import runner
 
 
 def main() -> None:
@@ -93,9 +93,11 @@ async def _worker(stack_name: str, queue: str, work: Work) -> Worker:
         task_queue=module.TURNS_QUEUE if turns else module.LLM_QUEUE,
         workflows=workflows,
         activities=activities,
-        workflow_runner=_runner(),
+        workflow_runner=UnsandboxedWorkflowRunner() if stack_name == "merged" else _sandbox(),
         max_concurrent_workflow_tasks=serving.WORKFLOW_TASKS_AT_ONCE if turns else None,
         max_concurrent_activities=serving.ACTIVITIES_AT_ONCE,
+        workflow_task_poller_behavior=PollerBehaviorAutoscaling(),
+        activity_task_poller_behavior=PollerBehaviorAutoscaling(),
         sticky_queue_schedule_to_start_timeout=serving.STICKY,
         max_heartbeat_throttle_interval=serving.HEARTBEAT_THROTTLE,
         default_heartbeat_throttle_interval=serving.HEARTBEAT_THROTTLE,
@@ -103,12 +105,10 @@ async def _worker(stack_name: str, queue: str, work: Work) -> Worker:
     )
 
 
-def _runner() -> WorkflowRunner:
-    """Perdure's own; where it is a sandbox, with this package passed through as Perdure passes its own."""
-    ours = runner()
-    if not isinstance(ours, SandboxedWorkflowRunner):
-        return ours
-    return SandboxedWorkflowRunner(restrictions=ours.restrictions.with_passthrough_modules("bench"))
+def _sandbox() -> WorkflowRunner:
+    """The SDK's default, with what the workflow imports passed through, as its documentation advises."""
+    through = SandboxRestrictions.default.with_passthrough_modules("bench", "contracts", "policy", "pydantic")
+    return SandboxedWorkflowRunner(restrictions=through)
 
 
 async def _run_graphs(graph: PlainGraph) -> None:

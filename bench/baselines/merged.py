@@ -1,7 +1,8 @@
 """The honest floor: a workflow by hand with Perdure's merging and routing, and nothing else of Perdure.
 
 Memory and skills load in one activity, the model and the tools record their own results; all but the model is on the
-workflow's own queue, where it runs eagerly. No graph, no claims, no ledger, no heartbeats, no approvals, no stop.
+workflow's own queue, where it runs eagerly, and the end is a local activity. Its worker has Perdure's settings, no
+sandbox included. No graph, no claims, no ledger, no heartbeats, no approvals, no stop.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ _LONG: Final = timedelta(seconds=600)
 
 @workflow.defn(name=WORKFLOW)
 class MergedTurn:
-    """Six activities: load, model, two tools, model, finish."""
+    """Five activities and a local one: load, model, two tools, model, finish."""
 
     @workflow.run
     async def run(self, turn: Turn) -> str:
@@ -52,7 +53,9 @@ class MergedTurn:
                 )
             )
             known = Known(loaded=loaded, tokens=said.tokens)
-        await workflow.execute_activity("bench.finish", FinishStep(turn=turn, said=said), start_to_close_timeout=_SHORT)
+        await workflow.execute_local_activity(
+            "bench.finish", FinishStep(turn=turn, said=said), start_to_close_timeout=_SHORT
+        )
         return "completed"
 
 
