@@ -62,7 +62,10 @@ async def serve(settings: Settings, kinds: Sequence[Kind], stop: asyncio.Event, 
 
 async def _deps(settings: Settings, stack: AsyncExitStack) -> Deps:
     db = await Database.connect(
-        needed(settings.database_url, "DATABASE_URL"), most=settings.pool_size, application="perdure-worker"
+        needed(settings.database_url, "DATABASE_URL"),
+        most=settings.pool_size,
+        application="perdure-worker",
+        plan_once=True,
     )
     stack.push_async_callback(db.close)
     valkey = Valkey.connect(needed(settings.redis_url, "REDIS_URL"))

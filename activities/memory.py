@@ -43,6 +43,7 @@ class MemoryActivities:
                     await turn_context.keep_memory_text(tx, ask.address.turn_id, text)
                     events.append(NewEvent(MEMORY_CONTEXT_LOADED, {"fields": [*sorted(loaded.working)]}))
             await write(tx, ask.address, events, pending=ask.events)
+        gate = loaded.gate
         return TurnContext(
             plan=_plan(agent, Limits.model_validate(loaded.limits)),
             user_message=loaded.user_message,
@@ -51,8 +52,10 @@ class MemoryActivities:
             metadata={name: loaded.metadata[name] for name in READ_METADATA if name in loaded.metadata},
             working={name: loaded.working[name] for name in MIRRORED if name in loaded.working},
             injected_fields=len(loaded.working),
-            pending=loaded.pending,
-            pending_round=loaded.pending_round,
+            pending=gate.requests if gate else (),
+            pending_round=gate.round if gate else None,
+            earlier=gate.earlier if gate else (),
+            used=loaded.used,
             events_written=max(loaded.events_through, *(event.number for event in ask.events), 0),
         )
 

@@ -103,17 +103,20 @@ class ModelActivities:
         heard.sent = request.messages
         speaker = Speaker(self._deps.live, call.address, call.call_id, claimed.epoch)
         began = time.monotonic()
-        async with aclosing(provider.stream(request)) as chunks:
-            async for chunk in chunks:
-                if isinstance(chunk, TextDelta):
-                    if heard.first_token_seconds is None:
-                        heard.first_token_seconds = time.monotonic() - began
-                    heard.text.append(chunk.text)
-                    if not await speaker.say(chunk.text):
-                        heard.stopped = True
-                        return
-                elif isinstance(chunk, Complete):
-                    heard.complete = chunk
+        try:
+            async with aclosing(provider.stream(request)) as chunks:
+                async for chunk in chunks:
+                    if isinstance(chunk, TextDelta):
+                        if heard.first_token_seconds is None:
+                            heard.first_token_seconds = time.monotonic() - began
+                        heard.text.append(chunk.text)
+                        if not await speaker.say(chunk.text):
+                            heard.stopped = True
+                            return
+                    elif isinstance(chunk, Complete):
+                        heard.complete = chunk
+        finally:
+            speaker.hush()
         await speaker.flush()
 
     async def _say_retry(self, call: ModelCall, error: PerdureError, claimed: ModelClaim, used: Usage) -> None:

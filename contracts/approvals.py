@@ -27,6 +27,8 @@ class Opened(Tolerant):
     """The requests that are now open."""
 
     requests: tuple[RequestRef, ...] = ()
+    decided: bool = False
+    """Something of it was decided before it was opened again: its bell has rung already, so look at once."""
     problem: Problem | None = None
 
 

@@ -8,7 +8,7 @@ from contracts.events import PendingEvent
 from contracts.frozen import Tolerant
 from contracts.messages import MessageRef
 from contracts.people import RequestRef
-from contracts.turns import TurnAddress
+from contracts.turns import TurnAddress, Usage
 
 
 class LoadAsk(Tolerant):
@@ -37,6 +37,10 @@ class TurnContext(Tolerant):
     """Requests of this turn that were opened before: a cold resume finds its gate here (S0-27)."""
     pending_round: MessageRef | None = None
     """The assistant message whose calls those requests gate."""
+    earlier: tuple[MessageRef, ...] = ()
+    """The rounds before that one which have run, each with its answers."""
+    used: Usage = Usage()
+    """What the turn has used so far; counts where a gate is found, for the calls before it are not asked again."""
     events_written: int = 0
     """The number of the last event that the turn's nodes have left behind; a turn started again goes on from there."""
     problem: Problem | None = None

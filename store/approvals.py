@@ -36,6 +36,11 @@ async def open_requests(tx: Connection, ask: OpenAsk, agent: PublishedAgent) -> 
         return None
     requests: list[RequestRef] = []
     events: list[NewEvent] = []
+    decided = await tx.fetchval(
+        "SELECT true FROM approvals WHERE turn_id = $1 AND call_id = ANY($2) AND status <> 'pending' LIMIT 1",
+        ask.address.turn_id,
+        [gated.call_id for gated in ask.gated],
+    )
     for gated in ask.gated:
         request, is_new = await _open_one(tx, ask, gated, agent, turn)
         requests.append(request)
@@ -44,7 +49,7 @@ async def open_requests(tx: Connection, ask: OpenAsk, agent: PublishedAgent) -> 
     requests += await _unknown_effects(tx, ask)
     await _wait(tx, ask.address.turn_id, requests)
     await write(tx, ask.address, events, pending=ask.events)
-    return Opened(requests=tuple(requests))
+    return Opened(requests=tuple(requests), decided=bool(decided))
 
 
 async def _open_one(

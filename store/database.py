@@ -60,12 +60,19 @@ class Database:
 
     @classmethod
     async def connect(
-        cls, dsn: str, *, most: int = 12, application: str = "perdure", wait_seconds: float = 15.0
+        cls,
+        dsn: str,
+        *,
+        most: int = 12,
+        application: str = "perdure",
+        wait_seconds: float = 15.0,
+        plan_once: bool = False,
     ) -> "Database":
         """Open the pool and refuse a role that could look past row-level security.
 
         `wait_seconds` bounds each of: opening a connection, waiting for a free one, a command, giving up a connection
-        on which a command hangs. Without it a Postgres that says nothing holds its callers for minutes.
+        on which a command hangs. Without it a Postgres that says nothing holds its callers for minutes. `plan_once`
+        plans a prepared statement once a connection and not by its arguments: for work whose statements go by keys.
 
         Raises: InvariantBroken `role_too_strong`; asyncpg's and OS errors where Postgres is not reachable.
         """
@@ -77,7 +84,12 @@ class Database:
             reset=_keep,
             timeout=wait_seconds,
             command_timeout=wait_seconds,
-            server_settings={"search_path": "perdure", "application_name": application, "jit": "off"},
+            server_settings={
+                "search_path": "perdure",
+                "application_name": application,
+                "jit": "off",
+                "plan_cache_mode": "force_generic_plan" if plan_once else "auto",
+            },
         )
         async with pool.acquire() as connection:
             strong = await connection.fetchrow(

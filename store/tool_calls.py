@@ -125,7 +125,8 @@ async def reserve(
     await tx.execute(
         "WITH held AS (UPDATE approvals SET status = 'reserved', version = version + 1 "
         "WHERE id = $7 AND status IN ('approved', 'edited') "
-        "AND turn_id = $1), going AS (UPDATE turns SET status = 'running', waiting = NULL WHERE id = $1) "
+        "AND turn_id = $1), going AS (UPDATE turns SET status = 'running', waiting = NULL "
+        "WHERE id = $1 AND status <> 'running') "
         "UPDATE tool_calls SET state = 'reserved', epoch = $3, run_id = $4, attempt = $5, deadline = $6, "
         "quiet_at = $6::timestamptz + make_interval(secs => $8), "
         "first_sent_at = coalesce(first_sent_at, clock_timestamp()) WHERE turn_id = $1 AND call_id = $2",

@@ -70,6 +70,7 @@ class TurnRun:
         ask = ports.asked.model_copy(update={"events": ports.take_events()})
         count = len(ask.gated) + len(ask.unknown)
         opened = await ports.calls.make(APPROVALS_OPEN, ask, summary=f"open {count} requests", stoppable=False)
+        self._mailbox.rung = self._mailbox.rung or opened.decided
         return opened.requests if opened.problem is None else None
 
     def _wait(self, turn: TurnInput, ports: TurnPorts, state: State, requests: tuple[RequestRef, ...]) -> None:

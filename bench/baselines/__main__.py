@@ -1,7 +1,7 @@
 """A process of a hand-written stack: `python -m bench.baselines merged --queue turns`, or `graph`, fed by its stdin.
 
-Everything that is not the stack itself is as in serving.py: clients, pools, worker settings, drain. The sandbox is the
-SDK's default for the workflow of many steps, and none for the merged one, as in Perdure.
+Everything that is not the stack itself is as in serving.py: clients, pools, worker settings, drain. The workflow of
+many steps keeps two defaults, the SDK's sandbox and Postgres' plans; the merged one has Perdure's settings there too.
 """
 
 import argparse
@@ -52,7 +52,7 @@ async def _serve(stack_name: str, queue: str) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with AsyncExitStack() as stack:
-        work = await _work(settings, stack)
+        work = await _work(stack_name, settings, stack)
         if stack_name == "graph":
             owner_url = needed(settings.database_owner_url, "DATABASE_OWNER_URL")
             serving = asyncio.create_task(_run_graphs(await PlainGraph.open(work, owner_url, stack)))
@@ -67,8 +67,9 @@ async def _serve(stack_name: str, queue: str) -> None:
             serving.result()
 
 
-async def _work(settings: Settings, stack: AsyncExitStack) -> Work:
-    db = await Database.connect(needed(settings.database_url, "DATABASE_URL"), application="bench")
+async def _work(stack_name: str, settings: Settings, stack: AsyncExitStack) -> Work:
+    url = needed(settings.database_url, "DATABASE_URL")
+    db = await Database.connect(url, application="bench", plan_once=stack_name == "merged")
     stack.push_async_callback(db.close)
     valkey = Valkey.connect(needed(settings.redis_url, "REDIS_URL"))
     stack.push_async_callback(valkey.close)

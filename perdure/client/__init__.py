@@ -2,8 +2,8 @@
 
 ```python
 with Client("http://127.0.0.1:8080", token) as perdure:
-    conversation = perdure.conversations.create("refunds")
-    turn = perdure.turns.start(conversation.id, "Refund order 1042")
+    conversation = perdure.conversations.create("desk")
+    turn = perdure.turns.start(conversation.id, "What is open?")
     for event in perdure.turns.events(turn.turn_id):
         ...
 ```

@@ -126,6 +126,7 @@ class Approval(Answer):
     allowed_decisions: list[str] = []
     decision: dict[str, Any] | None = None
     decided_by: str | None = None
+    decided_at: datetime | None = None
     history: list[dict[str, Any]] = []
     """Only where one approval is asked for."""
     links: dict[str, str] = {}

@@ -55,6 +55,8 @@ class Row:
     gated: bool
     state: CallState = CallState.PLANNED
     outcome: ToolOutcome | None = None
+    comment: str = ""
+    """Of the person who stated what became of it."""
 
 
 @dataclass(slots=True)
@@ -65,7 +67,11 @@ class Record:
     state: VerdictState = VerdictState.PENDING
     comment: str = ""
     args: Args | None = None
+    decided_by: str = ""
 
+
+BY_PEOPLE = frozenset({VerdictState.APPROVED, VerdictState.EDITED, VerdictState.REJECTED, VerdictState.RESPONDED})
+"""States that somebody decides; the others come by themselves."""
 
 Behaviour = Callable[[Args], JsonValue | tuple[JsonValue, Args]]
 """What a fake tool answers, with the state it updates where it gives a pair."""
@@ -108,13 +114,16 @@ class FakeTurn:
         record = self.book[approval_id(TURN_ID, call_id)]
         if record.state is VerdictState.PENDING:
             record.state, record.comment, record.args = state, comment, args
+            record.decided_by = "reviewer" if state in BY_PEOPLE else ""
 
-    def settle(self, call_id: str, happened: bool) -> None:
+    def settle(self, call_id: str, happened: bool, comment: str = "I looked") -> None:
         """A person states what became of a call."""
         row = self.rows[call_id]
         assert row.state is CallState.OUTCOME_UNKNOWN
+        row.comment = comment
         state = CallState.DONE if happened else CallState.FAILED
-        self._close(row, state, {"status": "happened" if happened else "did_not_happen"})
+        status = "happened" if happened else "did_not_happen"
+        self._close(row, state, {"status": status, "settled_by": "reviewer", "comment": comment})
 
     def _close(self, row: Row, state: CallState, output: JsonValue, patch: Args | None = None) -> ToolOutcome:
         message = self.message(Role.TOOL, canonical_json(output), row.call_id)
@@ -123,8 +132,11 @@ class FakeTurn:
         return row.outcome
 
     def perform(self, row: Row, approval: Record | None) -> ToolOutcome:
-        """Do an allowed call and record it."""
-        args = approval.args if approval is not None and approval.args is not None else row.args
+        """Do an allowed call and record it. Its approval reads as approved from here on: the ledger answers for it."""
+        edited = approval.args if approval is not None else None
+        args = row.args if edited is None else edited
+        if approval is not None:
+            approval.state = VerdictState.APPROVED
         self.ran.append((row.call_id, args))
         try:
             answer = self.tools[row.tool](args)
@@ -134,12 +146,18 @@ class FakeTurn:
             row.state = CallState.OUTCOME_UNKNOWN
             return ToolOutcome(call_id=row.call_id, state=row.state)
         output, patch = answer if isinstance(answer, tuple) else (answer, {})
-        return self._close(row, CallState.DONE, output, patch)
+        if edited is not None:
+            output = {"note": "A reviewer changed the arguments of this call.", "arguments": edited, "result": output}
+        wanted = self.cards[row.tool].wants_state
+        return self._close(row, CallState.DONE, output, {name: patch[name] for name in wanted if name in patch})
 
     def deny(self, row: Row, approval: Record | None) -> ToolOutcome:
         """Settle a call that nobody allowed."""
-        why = approval.comment if approval else "the call needs an approval and has none"
-        return self._close(row, CallState.DENIED, {"status": "denied", "reason": why})
+        why = f"the approval is {approval.state.value}" if approval else "the call needs an approval and has none"
+        body: Args = {"status": "denied", "message": why}
+        if approval is not None and approval.comment:
+            body["reason"] = approval.comment
+        return self._close(row, CallState.DENIED, body)
 
     def plan_call(
         self, step: int, index: int, tool: str, args: Mapping[str, JsonValue], offered: Sequence[str]

@@ -1,14 +1,15 @@
 """The ports of a turn in memory: a model with a script, tools with a ledger, people with a book of approvals.
 
-They keep the promises of graph/ports.py, conflicts included, which tests/ports checks against the real activities too:
-a settled call answers with its stored result, a gated one without its approval is denied, a verdict that cannot be
-read is said to be so.
+They keep the promises of graph/ports.py, conflicts included: the suites of tests/ports run against them and against
+the real ports alike. A settled call answers with its stored result, a gated one without its approval is denied, a
+verdict that cannot be read is said to be so, and nothing raises.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from activities.memory import MIRRORED, READ_METADATA
 from contracts.agents import TurnPlan
 from contracts.approvals import Verdicts
 from contracts.errors import Problem
@@ -22,6 +23,8 @@ from graph.ports import Ports
 from policy.extract import extracted
 from tests.doubles.fake_turn import NOW, TURN_ID, Args, FakeTurn, Record, Says
 
+STOPPED = Problem(code="stopped", message="the turn was stopped")
+
 
 @dataclass(slots=True)
 class FakeRun:
@@ -32,10 +35,15 @@ class FakeRun:
     events: list[tuple[str, Args]] = field(default_factory=list)
     asked: tuple[tuple[GatedCall, ...], tuple[GatedCall, ...]] | None = None
     snapshot: Args = field(default_factory=dict)
+    stopped: bool = False
+    """A stop has rung this run: nothing is called any more, the ledger neither."""
+    problem: Problem | None = None
+    """What the work behind each port answers, where it cannot be done at all."""
+    loaded: TurnContext | None = None
 
     def as_ports(self) -> Ports:
         """This run as the nodes see it."""
-        return Ports(FakeModel(self), FakeTools(self.turn), FakeMemory(self), FakePeople(self), self, self)
+        return Ports(FakeModel(self), FakeTools(self), FakeMemory(self), FakePeople(self), self, self)
 
     def emit(self, kind: str, data: Args | None = None, call_id: str | None = None) -> None:
         """Keep the event."""
@@ -64,11 +72,15 @@ class FakeModel:
     async def complete(self, ask: ModelAsk) -> ModelReply:
         """Paid once a step: a step asked for again answers with its stored reply."""
         turn = self.run.turn
-        if turn.stopped:
-            return ModelReply(problem=Problem(code="stopped", message="the turn was stopped"))
+        if self.run.stopped:
+            return ModelReply(problem=STOPPED)
         self.run.step += 1
+        if self.run.problem is not None:
+            return ModelReply(problem=self.run.problem)
         call_id = model_call_id(self.run.step)
         if call_id not in turn.replies:
+            if turn.stopped:
+                return ModelReply(problem=STOPPED)
             turn.asks.append(ask)
             turn.replies[call_id] = self._answer(turn.script.pop(0), ask)
         return turn.replies[call_id]
@@ -89,25 +101,33 @@ class FakeModel:
 class FakeTools:
     """The ledger's rules without its crashes."""
 
-    turn: FakeTurn
+    of: FakeRun
 
     async def run(self, asks: Sequence[ToolAsk]) -> list[ToolOutcome]:
         """Each call by what the ledger says of it."""
         return [self._one(ask) for ask in asks]
 
     def _one(self, ask: ToolAsk) -> ToolOutcome:
-        row = self.turn.rows[ask.call_id]
+        turn = self.of.turn
+        if self.of.stopped or self.of.problem is not None:
+            return _not_run(ask, STOPPED if self.of.stopped else self.of.problem)
+        row = turn.rows.get(ask.call_id)
+        if row is None:
+            return _not_run(ask, Problem(code="call_not_planned", message="no model asked for this call"))
         if row.outcome is not None:
             return row.outcome
         if row.state is CallState.OUTCOME_UNKNOWN:
             return ToolOutcome(call_id=row.call_id, state=row.state)
-        if self.turn.stopped:
-            problem = Problem(code="stopped", message="the turn was stopped")
-            return ToolOutcome(call_id=row.call_id, state=CallState.PLANNED, problem=problem)
-        approval = self.turn.book.get(approval_id(TURN_ID, row.call_id))
+        if turn.stopped:
+            return _not_run(ask, STOPPED)
+        approval = turn.book.get(approval_id(TURN_ID, row.call_id))
         if row.gated and (approval is None or approval.state not in (VerdictState.APPROVED, VerdictState.EDITED)):
-            return self.turn.deny(row, approval)
-        return self.turn.perform(row, approval)
+            return turn.deny(row, approval)
+        return turn.perform(row, approval)
+
+
+def _not_run(ask: ToolAsk, problem: Problem | None) -> ToolOutcome:
+    return ToolOutcome(call_id=ask.call_id, state=CallState.PLANNED, problem=problem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +137,20 @@ class FakeMemory:
     run: FakeRun
 
     async def load(self) -> TurnContext:
-        """The same at every load of a run."""
+        """Read once a run, a failure too."""
+        if self.run.loaded is None:
+            self.run.loaded = self._load()
+            gated_round = self.run.loaded.pending_round
+            if gated_round is not None:
+                self.run.step = max(self.run.step, step_of(gated_round.calls[0].call_id))
+        return self.run.loaded
+
+    def _load(self) -> TurnContext:
         turn = self.run.turn
-        if turn.load_problem is not None:
-            return TurnContext(problem=turn.load_problem)
+        problem = self.run.problem or turn.load_problem or (STOPPED if turn.stopped else None)
+        if problem is not None:
+            return TurnContext(problem=problem)
         gated_round, pending = self._open_gate()
-        if gated_round is not None:
-            self.run.step = max(self.run.step, step_of(gated_round.calls[0].call_id))
         return TurnContext(
             plan=TurnPlan(
                 agent_id="desk",
@@ -136,8 +163,8 @@ class FakeMemory:
             user_message=MessageRef(id="user-message", role=Role.USER, text="please"),
             user_name=turn.user_name,
             user_role="clerk",
-            metadata=turn.metadata,
-            working=turn.working,
+            metadata={name: turn.metadata[name] for name in READ_METADATA if name in turn.metadata},
+            working={name: turn.working[name] for name in MIRRORED if name in turn.working},
             injected_fields=len(turn.working),
             pending=pending,
             pending_round=gated_round,
@@ -188,24 +215,25 @@ class FakePeople:
 
     async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:
         """One for each request, from the records of this moment."""
+        if self.run.problem is not None:
+            return Verdicts(problem=self.run.problem)
         read = Verdicts(verdicts=tuple(self._verdict(request) for request in requests))
         return await self.run.turn.reading(read) if self.run.turn.reading else read
 
     def _verdict(self, request: RequestRef) -> Verdict:
-        turn, state, comment = self.run.turn, VerdictState.UNREADABLE, ""
+        verdict = Verdict(
+            request_id=request.request_id, call_id=request.call_id, tool=request.tool, state=VerdictState.UNREADABLE
+        )
         if request.kind is RequestKind.EFFECT:
-            row = turn.rows.get(request.call_id)
-            if row is not None:
-                unknown = row.state is CallState.OUTCOME_UNKNOWN
-                state = VerdictState.PENDING if unknown else VerdictState.SETTLED
-        elif request.request_id in turn.book:
-            record = turn.book[request.request_id]
-            state, comment = record.state, record.comment
-        return Verdict(
-            request_id=request.request_id,
-            call_id=request.call_id,
-            tool=request.tool,
-            state=state,
-            comment=comment,
-            decided_by="rev",
+            row = self.run.turn.rows.get(request.call_id)
+            if row is None or request.request_id != effect_key(TURN_ID, request.call_id):
+                return verdict
+            unknown = row.state is CallState.OUTCOME_UNKNOWN
+            state = VerdictState.PENDING if unknown else VerdictState.SETTLED
+            return verdict.model_copy(update={"state": state, "comment": row.comment})
+        record = self.run.turn.book.get(request.request_id)
+        if record is None or record.call_id != request.call_id or record.state is VerdictState.UNREADABLE:
+            return verdict
+        return verdict.model_copy(
+            update={"state": record.state, "comment": record.comment, "decided_by": record.decided_by}
         )

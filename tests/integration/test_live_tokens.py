@@ -1,5 +1,6 @@
 """The fence in Valkey, by examples and against the model that the property tests of policy/stream.py trust."""
 
+import asyncio
 import random
 import time
 from collections.abc import AsyncIterator
@@ -7,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.testing import capture_logs
 
+from activities.speaking import FLUSH_SECONDS, Speaker
 from contracts.turns import TurnAddress
 from local import DataParts
 from policy.cursor import Cursor
@@ -52,6 +54,19 @@ async def test_a_piece_sent_twice_is_shown_once(live: LiveTokens, address: TurnA
     for _ in range(2):
         assert await live.append(address, "m1", epoch=1, sequence=0, text="once") is Appended.ACCEPTED
     assert len((await all_tokens(live, address)).entries) == 1
+
+
+async def test_words_reach_the_reader_while_the_model_pauses(live: LiveTokens, address: TurnAddress) -> None:
+    speaker = Speaker(live, address, "m1", 1)
+    for piece in ("I ", "was ", "about ", "to "):
+        assert await speaker.say(piece)
+    await asyncio.sleep(3 * FLUSH_SECONDS)
+    assert "".join(entry.text for entry in (await all_tokens(live, address)).entries) == "I was about to "
+    assert await speaker.say("and ")  # the pause is over: sent at once
+    assert await speaker.say("now")
+    speaker.hush()  # broken off: what waits stays
+    await asyncio.sleep(3 * FLUSH_SECONDS)
+    assert "".join(entry.text for entry in (await all_tokens(live, address)).entries) == "I was about to and "
 
 
 async def test_a_new_attempt_begins_anew_and_the_old_one_is_stale(live: LiveTokens, address: TurnAddress) -> None:

@@ -1,12 +1,18 @@
-"""What the suites of the model port share: the provider double, LiteLLM, and one who listens."""
+"""What the suites share: the provider double and LiteLLM for the model's, both sides of a turn for the others."""
 
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from temporalio.client import Client
 
 from activities.clients.provider import Provider
+from tests.desk import Desk
 from tests.doubles.listener import Listener
 from tests.doubles.provider import ProviderDouble
+from tests.ports.contract import NewTurn
+from tests.ports.double_side import double_turn
+from tests.ports.real_side import RealSide, real_side
+from tests.served import Served
 
 
 @pytest.fixture(scope="session")
@@ -27,3 +33,18 @@ async def litellm_provider() -> AsyncIterator[Provider]:
 @pytest.fixture
 def listener(litellm_provider: Provider, provider_double: ProviderDouble) -> Listener:
     return Listener(litellm_provider, provider_double)
+
+
+@pytest.fixture(scope="module")
+async def real(desk: Desk, served: Served, temporal: Client) -> AsyncIterator[RealSide]:
+    async with real_side(desk, temporal) as side:
+        yield side
+
+
+@pytest.fixture(params=["double", "real"])
+def new_turn(request: pytest.FixtureRequest) -> NewTurn:
+    """Makes a turn on either side."""
+    if request.param == "double":
+        return double_turn
+    side: RealSide = request.getfixturevalue("real")
+    return side.turn

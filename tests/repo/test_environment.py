@@ -42,8 +42,18 @@ def test_no_secret_has_a_default_and_none_is_shown() -> None:
 
 
 def test_variables_of_the_same_name_as_a_field_mean_something_else() -> None:
-    settings = bare(HOME="/root", PORT="1", HOST="example.org", LOCAL="1", APPS="/tmp")
+    settings = bare(HOME="/home/somebody", PORT="1", HOST="example.org", LOCAL="1", APPS="/tmp")
     assert settings == bare()
+
+
+def test_relative_folders_lie_beside_the_env_file_wherever_the_process_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = bare(PERDURE_HOME="data", PERDURE_APP="apps/refunds")
+    assert (settings.home, settings.apps) == (EXAMPLE.parent / "data", (EXAMPLE.parent / "apps" / "refunds",))
+    assert bare().home == EXAMPLE.parent / ".perdure"
+    assert Settings.model_config["env_file"] == EXAMPLE.parent / ".env"
 
 
 def test_app_folders_are_separated_like_path_and_routing_has_two_names() -> None:

@@ -27,4 +27,11 @@ class LoadMemory:
         if state["pending_mutation"] is None and context.pending and context.pending_round is not None:
             patch["pending_mutation"] = [request.model_dump(mode="json") for request in context.pending]
             patch["pending_round"] = context.pending_round.model_dump(mode="json")
+            said = [context.user_message, *context.earlier]
+            patch |= {
+                "messages": [message.model_dump(mode="json") for message in said],
+                "tokens_used": context.used.tokens,
+                "cost_microusd": context.used.cost_microusd,
+                "iteration": sum(1 for message in context.earlier if message.calls),
+            }
         return patch

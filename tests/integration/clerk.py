@@ -1,0 +1,116 @@
+"""The clerk: the desk's agent with a model that is reached through LiteLLM over real HTTP, at the provider double."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import asyncpg
+from temporalio.client import Client
+
+from activities.models import Models
+from activities.toolbox.shelf import Toolbox
+from api.streams import Streams
+from contracts.agents import PublishedAgent
+from contracts.digests import digest_of
+from contracts.turns import TurnAddress, TurnStatus
+from policy.cursor import Cursor
+from store.valkey import Valkey
+from store.wakes import Wakes
+from tests.desk import Desk, publish_desk
+from tests.doubles.desk import desk_agents
+from tests.doubles.provider import ProviderDouble
+from tests.doubles.provider_steps import Step
+from tests.doubles.spoken import Line
+from tests.integration.scribe import Sent, read_until
+from tests.served import ALL_KINDS, Served, serve
+
+CLERK = "clerk"
+ASKED = Line("please look into it")
+"""The user's message; its text is all that matters here."""
+
+
+def clerk(api_base: str) -> PublishedAgent:
+    """The desk's agent with a real model, whose credential is a name."""
+    desk = next(agent for _, agent in desk_agents()[0] if agent.definition.id == "desk")
+    params: dict[str, Any] = {"api_base": api_base, "api_key_secret": "model_key", "temperature": 0.2}
+    changed: dict[str, Any] = {"id": CLERK, "model": "openai/gpt-4o-mini", "model_params": params}
+    definition = desk.definition.model_copy(update=changed)
+    return desk.model_copy(update={"definition": definition, "version": digest_of(definition.model_dump(mode="json"))})
+
+
+@dataclass(frozen=True, slots=True)
+class Clerk:
+    """Turns of the clerk, and the provider that it talks to."""
+
+    served: Served
+    double: ProviderDouble
+    streams: Streams
+
+    async def begin(self, *steps: Step) -> TurnAddress:
+        """A turn whose provider does these steps, one request after another."""
+        self.double.script(*steps)
+        return await self.served.begin(ASKED, agent_id=CLERK)
+
+    async def ended(self, *steps: Step) -> tuple[TurnAddress, asyncpg.Record]:
+        """A turn at its end. There are as many requests as attempts, whatever happened."""
+        address = await self.begin(*steps)
+        row = await self.served.until(address, TurnStatus.COMPLETED, TurnStatus.FAILED, seconds=40)
+        assert len(self.double.requests) == row["attempts"]
+        assert {seen.outcome for seen in self.double.requests}.isdisjoint({"no_step", "running"})
+        return address, row
+
+    async def seen_by_reader(self, address: TurnAddress) -> list[Sent]:
+        """All that a reader who is there from the beginning gets of the turn."""
+        frames = self.streams.frames(address.tenant_id, address.conversation_id, Cursor(), address.turn_id)
+        return await read_until(frames, lambda sent: False, seconds=40)
+
+    async def said(self, address: TurnAddress) -> list[asyncpg.Record]:
+        """Everything that the model said and that is stored, whether it stays or not."""
+        return await self.served.desk.rows(
+            "SELECT content, partial FROM messages WHERE turn_id = $1 AND role = 'assistant' ORDER BY seq",
+            address.turn_id,
+        )
+
+    async def first_words(self, address: TurnAddress) -> str:
+        """The first live words of the turn, once they have come."""
+        for _ in range(1_000):
+            batch = await self.served.desk.deps.live.tokens(address.tenant_id, address.conversation_id, "", "0-0")
+            if batch.entries:
+                return batch.entries[0].text
+            await asyncio.sleep(0.02)
+        raise AssertionError("the model never spoke")
+
+    async def data(self, address: TurnAddress, kind: str) -> list[dict[str, Any]]:
+        """The data of the turn's durable events of a kind."""
+        rows = await self.served.desk.rows(
+            "SELECT data FROM events WHERE turn_id = $1 AND kind = $2 ORDER BY seq", address.turn_id, kind
+        )
+        return [row["data"] for row in rows]
+
+
+@asynccontextmanager
+async def clerk_at_work(desk: Desk, redis_url: str, temporal: Client) -> AsyncIterator[Clerk]:
+    """The clerk with workers for its queues, a provider double and a way to listen."""
+    async with AsyncExitStack() as stack:
+        double = stack.enter_context(ProviderDouble())
+        agent = clerk(double.api_base)
+        agents, tools = desk_agents()
+        await publish_desk(desk.owner_url, [*agents, ("desk", agent)])
+        models = Models({"model_key": "sk-of-the-test"}.get)
+        toolbox = Toolbox(
+            [(CLERK, tool) for agent_id, tool in tools if agent_id == "desk"], lambda name: None, desk.deps.toolbox.http
+        )
+        at = replace(desk, deps=replace(desk.deps, models=models, toolbox=toolbox))
+        provider: Any = await models.provider(agent)
+        stack.push_async_callback(provider.aclose)
+        workers = await serve(stack, at, ALL_KINDS)
+        valkey = Valkey.connect(redis_url)
+        stack.push_async_callback(valkey.close)
+        wakes = Wakes(at.db, valkey)
+        listening = asyncio.create_task(wakes.run())
+        yield Clerk(Served(at, temporal, workers), double, Streams(at.db, at.deps.live, wakes))
+        listening.cancel()
+        with suppress(asyncio.CancelledError):
+            await listening

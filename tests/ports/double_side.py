@@ -1,0 +1,147 @@
+"""The double's side of the port suites: tests/doubles/ports.py, with tools that misbehave as the desk's target does."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from contracts.agents import PlanCard
+from contracts.approvals import Verdicts
+from contracts.errors import Problem
+from contracts.ids import approval_id
+from contracts.memory import TurnContext
+from contracts.model import ModelAsk, ModelReply
+from contracts.people import GatedCall, RequestRef, VerdictState
+from contracts.tools import ToolAsk, ToolOutcome
+from contracts.turns import Usage
+from tests.doubles.desk import desk_agents
+from tests.doubles.fake_turn import TURN_ID, Ambiguous, Behaviour, FakeTurn, Refused, Says
+from tests.doubles.ports import FakeRun
+from tests.doubles.spoken import Line
+from tests.ports.contract import Args
+
+GONE = Problem(code="agent_version_not_found", message="the version that this turn began with is gone")
+
+
+def _target(path: str) -> Behaviour:
+    """A tool that asks the desk's target, in the modes of tests/doubles/desk.py that the suites use."""
+
+    def act(args: Args) -> JsonValue:
+        if args.get("mode") == "refuse":
+            raise Refused("the desk says no")
+        if args.get("mode") == "break":
+            raise Ambiguous
+        return {"done": path, "number": 0}
+
+    return act
+
+
+def _too_slow(args: Args) -> JsonValue:
+    raise Refused("no answer within 0.3 s")
+
+
+def _resolve(args: Args) -> tuple[JsonValue, Args]:
+    """Finds nothing, and would write a field that its card does not name."""
+    return {"status": "not_found", "candidates": []}, {"consecutive_failed_resolves": 1, "status": "completed"}
+
+
+TOOLS: dict[str, Behaviour] = {
+    **{name: _target(f"/{name}") for name in ("look", "pay", "book", "post", "shout")},
+    "slow_look": _too_slow,
+    "entity_resolve": _resolve,
+}
+
+
+def _cards() -> dict[str, PlanCard]:
+    """The desk's cards, cut down as a plan has them."""
+    desk = next(agent for _, agent in desk_agents()[0] if agent.definition.id == "desk")
+    names = PlanCard.model_fields
+    return {card.name: PlanCard.model_validate(card.model_dump(include=set(names))) for card in desk.cards}
+
+
+@dataclass(frozen=True, slots=True)
+class DoubleRun:
+    """A run of the double."""
+
+    fake: FakeRun
+
+    async def complete(self, ask: ModelAsk) -> ModelReply:
+        """The model port."""
+        return await self.fake.as_ports().model.complete(ask)
+
+    async def run_tools(self, asks: Sequence[ToolAsk]) -> Sequence[ToolOutcome]:
+        """The tools port."""
+        return await self.fake.as_ports().tools.run(asks)
+
+    async def load(self) -> TurnContext:
+        """The memory port."""
+        return await self.fake.as_ports().memory.load()
+
+    async def ask(self, gated: Sequence[GatedCall], unknown: Sequence[GatedCall] = ()) -> Sequence[RequestRef]:
+        """The people port, first half."""
+        return self.fake.as_ports().people.ask(gated, unknown, {})
+
+    async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:
+        """The people port, second half."""
+        return await self.fake.as_ports().people.verdicts(requests)
+
+    async def pause(self) -> None:
+        """What the engine does at the end of a run that pauses."""
+        self.fake.open()
+
+    async def ring_stop(self) -> None:
+        """As the mailbox does."""
+        self.fake.stopped = True
+
+
+@dataclass(frozen=True, slots=True)
+class DoubleTurn:
+    """A turn of the double."""
+
+    fake: FakeTurn
+
+    async def run(self, *, step: int = 0, gone: bool = False) -> DoubleRun:
+        """A run in memory."""
+        return DoubleRun(FakeRun(self.fake, step, problem=GONE if gone else None))
+
+    async def decide(
+        self, call_id: str, state: VerdictState, comment: str = "", args: Mapping[str, JsonValue] | None = None
+    ) -> None:
+        """In the book."""
+        self.fake.decide(call_id, state, comment, dict(args) if args is not None else None)
+
+    async def forge(self, call_id: str) -> None:
+        """The book has no digests: it says what reading one would."""
+        self.fake.book[approval_id(TURN_ID, call_id)].state = VerdictState.UNREADABLE
+
+    async def garble(self, call_id: str) -> None:
+        """A read that comes upon this record breaks off."""
+
+        async def broken(read: Verdicts) -> Verdicts:
+            met = any(verdict.call_id == call_id for verdict in read.verdicts)
+            return Verdicts(problem=Problem(code="unexpected_error", message="unreadable")) if met else read
+
+        self.fake.reading = broken
+
+    async def settle(self, call_id: str, *, happened: bool) -> None:
+        """In the ledger."""
+        self.fake.settle(call_id, happened)
+
+    async def stop(self) -> None:
+        """The flag."""
+        self.fake.stopped = True
+
+    async def remember(self, fields: Args) -> None:
+        """In working memory; None removes a field."""
+        kept = {**self.fake.working, **fields}
+        self.fake.working = {name: value for name, value in kept.items() if value is not None}
+
+    async def dispatched(self, call_id: str) -> int:
+        """What ran."""
+        return sum(1 for ran, _ in self.fake.ran if ran == call_id)
+
+
+async def double_turn(*lines: Line, metadata: Args | None = None) -> DoubleTurn:
+    """A turn in memory whose model says these lines."""
+    says = [Says(line.text, line.calls, Usage(input_tokens=9, output_tokens=1, cost_microusd=10)) for line in lines]
+    return DoubleTurn(FakeTurn(_cards(), TOOLS, says, skill_ids=("plan",), metadata=metadata or {}))

@@ -1,0 +1,83 @@
+"""A workflow that holds a run's real ports and does with them what the suites tell it."""
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from contracts.activities import APPROVALS_OPEN
+    from contracts.approvals import Verdicts
+    from contracts.frozen import Frozen
+    from contracts.memory import TurnContext
+    from contracts.model import ModelAsk, ModelReply
+    from contracts.people import GatedCall, RequestRef
+    from contracts.tools import ToolAsk, ToolOutcome
+    from contracts.turns import Bell, TurnInput
+    from contracts.workflows import RING
+    from workflows.mailbox import Mailbox
+    from workflows.ports import TurnPorts
+
+
+class Asked(Frozen):
+    """What a node asks people for."""
+
+    gated: tuple[GatedCall, ...]
+    unknown: tuple[GatedCall, ...]
+
+
+@workflow.defn
+class PortsRun:
+    """One run over a turn, as TurnRun begins it, without a graph."""
+
+    @workflow.init
+    def __init__(self, turn: TurnInput) -> None:
+        self._mailbox = Mailbox(turn.carried)
+        self._turn_ports = TurnPorts(turn, self._mailbox)
+        self._ports = self._turn_ports.as_ports()
+        self._over = False
+
+    @workflow.run
+    async def run(self, turn: TurnInput) -> None:
+        """Stays until it is told that it is over."""
+        await workflow.wait_condition(lambda: self._over and workflow.all_handlers_finished())
+
+    @workflow.signal(name=RING)
+    def ring(self, bell: Bell) -> None:
+        """The turn's doorbell."""
+        self._mailbox.put([bell.model_dump(mode="json")])
+
+    @workflow.signal
+    def end(self) -> None:
+        """It is over."""
+        self._over = True
+
+    @workflow.update
+    async def complete(self, ask: ModelAsk) -> ModelReply:
+        """The model port."""
+        return await self._ports.model.complete(ask)
+
+    @workflow.update
+    async def run_tools(self, asks: list[ToolAsk]) -> list[ToolOutcome]:
+        """The tools port."""
+        return [*await self._ports.tools.run(asks)]
+
+    @workflow.update
+    async def load(self) -> TurnContext:
+        """The memory port."""
+        return await self._ports.memory.load()
+
+    @workflow.update
+    async def ask(self, asked: Asked) -> list[RequestRef]:
+        """The people port, first half."""
+        return [*self._ports.people.ask(asked.gated, asked.unknown, {})]
+
+    @workflow.update
+    async def verdicts(self, requests: list[RequestRef]) -> Verdicts:
+        """The people port, second half."""
+        return await self._ports.people.verdicts(requests)
+
+    @workflow.update
+    async def pause(self) -> None:
+        """What TurnRun does at the end of a run that pauses."""
+        assert self._turn_ports.asked is not None
+        await self._turn_ports.calls.make(
+            APPROVALS_OPEN, self._turn_ports.asked, summary="open requests", stoppable=False
+        )

@@ -1,0 +1,189 @@
+"""The real side of the port suites: the workflow's ports, real activities, Postgres, Valkey, the desk's target."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import JsonValue
+from temporalio.client import Client, WorkflowHandle
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
+
+from contracts.approvals import Verdicts
+from contracts.ids import approval_id, effect_key
+from contracts.memory import TurnContext
+from contracts.messages import MessageRef, Role
+from contracts.model import ModelAsk, ModelReply
+from contracts.people import GatedCall, RequestRef, VerdictState
+from contracts.tools import ToolAsk, ToolOutcome
+from contracts.turns import Bell, Carried, FinishAsk, TurnAddress, TurnInput, TurnStatus
+from policy.decision import Decision
+from store import working_memory
+from store.effects import settle_by_person
+from store.finish import finish
+from store.ids import new_id
+from store.turns import request_stop, workflow_input
+from tests.desk import Desk
+from tests.doubles.spoken import Line
+from tests.ports.contract import Args
+from tests.ports.ports_workflow import Asked, PortsRun
+from tests.served import MANY
+
+DECISIONS = {
+    VerdictState.APPROVED: Decision.APPROVE,
+    VerdictState.EDITED: Decision.EDIT,
+    VerdictState.REJECTED: Decision.REJECT,
+    VerdictState.RESPONDED: Decision.RESPOND,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RealRun:
+    """A run's ports, reached by updates of the workflow that holds them."""
+
+    handle: WorkflowHandle[Any, Any]
+    user_message: MessageRef
+
+    async def complete(self, ask: ModelAsk) -> ModelReply:
+        """The model port; the model's script is the user's message, which it must see."""
+        given = ask.model_copy(update={"messages": (self.user_message, *ask.messages)})
+        return await self.handle.execute_update(PortsRun.complete, given)
+
+    async def run_tools(self, asks: Sequence[ToolAsk]) -> Sequence[ToolOutcome]:
+        """The tools port."""
+        return await self.handle.execute_update(PortsRun.run_tools, list(asks))
+
+    async def load(self) -> TurnContext:
+        """The memory port."""
+        return await self.handle.execute_update(PortsRun.load)
+
+    async def ask(self, gated: Sequence[GatedCall], unknown: Sequence[GatedCall] = ()) -> Sequence[RequestRef]:
+        """The people port, first half."""
+        return await self.handle.execute_update(PortsRun.ask, Asked(gated=tuple(gated), unknown=tuple(unknown)))
+
+    async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:
+        """The people port, second half."""
+        return await self.handle.execute_update(PortsRun.verdicts, list(requests))
+
+    async def pause(self) -> None:
+        """Open what was asked for."""
+        await self.handle.execute_update(PortsRun.pause)
+
+    async def ring_stop(self) -> None:
+        """Ring as a stop does."""
+        await self.handle.signal(PortsRun.ring, Bell(kind="stop"))
+
+
+@dataclass(frozen=True, slots=True)
+class RealTurn:
+    """A turn in Postgres."""
+
+    side: "RealSide"
+    address: TurnAddress
+
+    async def run(self, *, step: int = 0, gone: bool = False) -> RealRun:
+        """A workflow of its own, which begins as TurnRun would."""
+        desk = self.side.desk
+        async with desk.db.transaction(self.address.tenant_id) as tx:
+            given = await workflow_input(tx, self.address.turn_id) or self.side.inputs[self.address.turn_id]
+        self.side.inputs[self.address.turn_id] = given
+        message_id = await desk.value("SELECT message_id FROM turns WHERE id = $1", self.address.turn_id)
+        carried = Carried(state={}, requests=(), step=step) if step else given.carried
+        version = "gone" if gone else given.agent_version
+        handle = await self.side.client.start_workflow(
+            PortsRun.run,
+            given.model_copy(update={"carried": carried, "agent_version": version}),
+            id=f"ports-{new_id()}",
+            task_queue=self.side.queue,
+        )
+        self.side.handles.append(handle)
+        return RealRun(handle, MessageRef(id=str(message_id), role=Role.USER))
+
+    async def decide(
+        self, call_id: str, state: VerdictState, comment: str = "", args: Mapping[str, JsonValue] | None = None
+    ) -> None:
+        """By the program's own way where it has one."""
+        approval = approval_id(self.address.turn_id, call_id)
+        if state in DECISIONS:
+            given: dict[str, Any] = {"comment": comment or "because"} | ({"args": args} if args is not None else {})
+            await self.side.desk.decide(approval, DECISIONS[state], **given)
+        elif state is VerdictState.EXPIRED:
+            await self._write(call_id, "expires_at = now() - interval '1 second'")
+        elif state is VerdictState.CANCELLED:
+            async with self.side.desk.db.transaction(self.address.tenant_id) as tx:
+                await finish(tx, FinishAsk(address=self.address, status=TurnStatus.STOPPED))
+        else:
+            await self._write(call_id, "status = $3", state.value)
+
+    async def forge(self, call_id: str) -> None:
+        """The digest does not fit the record any more."""
+        await self._write(call_id, "args = $3", {"amount": 1_000_000})
+
+    async def garble(self, call_id: str) -> None:
+        """A decision of another type than any that was ever written."""
+        await self._write(call_id, "decision = $3", "yes, do it")
+
+    async def _write(self, call_id: str, what: str, *values: object) -> None:
+        sql = f"UPDATE approvals SET {what} WHERE turn_id = $1 AND call_id = $2"
+        assert await self.side.desk.write(sql, self.address.turn_id, call_id, *values) == "UPDATE 1"
+
+    async def settle(self, call_id: str, *, happened: bool) -> None:
+        """By the reviewer, long after the reservation."""
+        desk, person = self.side.desk, self.side.desk.people["reviewer"]
+        key = effect_key(self.address.turn_id, call_id)
+        await desk.write("UPDATE tool_calls SET quiet_at = now() WHERE key = $1", key)
+        said = "happened" if happened else "did_not_happen"
+        async with desk.db.transaction(self.address.tenant_id) as tx:
+            await settle_by_person(tx, key, person.user_id, person.name, person.roles, said, "I looked")
+
+    async def stop(self) -> None:
+        """The flag in Postgres."""
+        async with self.side.desk.db.transaction(self.address.tenant_id) as tx:
+            await request_stop(tx, self.address.turn_id, self.side.desk.people["requester"].user_id)
+
+    async def remember(self, fields: Args) -> None:
+        """As a settled tool call does."""
+        async with self.side.desk.db.transaction(self.address.tenant_id) as tx:
+            await working_memory.merge(tx, self.address, fields)
+
+    async def dispatched(self, call_id: str) -> int:
+        """What the target counted."""
+        requests = self.side.desk.world.requests
+        return requests[effect_key(self.address.turn_id, call_id)] + requests[f"{self.address.turn_id}/{call_id}"]
+
+
+@dataclass(slots=True)
+class RealSide:
+    """Makes turns whose runs are real."""
+
+    desk: Desk
+    client: Client
+    queue: str
+    handles: list[WorkflowHandle[Any, Any]] = field(default_factory=list)
+    inputs: dict[str, TurnInput] = field(default_factory=dict)
+    """By turn: what its first run began with, for runs of a turn that has ended meanwhile."""
+
+    async def turn(self, *lines: Line, metadata: Args | None = None) -> RealTurn:
+        """A turn whose wake-up is not delivered: no workflow but those of this side touches it."""
+        address, _ = await self.desk.start(*lines, caps=MANY)
+        if metadata:
+            await self.desk.write("UPDATE turns SET metadata = $2 WHERE id = $1", address.turn_id, metadata)
+        return RealTurn(self, address)
+
+
+@asynccontextmanager
+async def real_side(desk: Desk, client: Client) -> AsyncIterator[RealSide]:
+    """The side, with a worker for its workflow; the desk's activities are served by others."""
+    side = RealSide(desk, client, f"ports-{new_id()[-8:]}")
+    worker = Worker(
+        client,
+        task_queue=side.queue,
+        workflows=[PortsRun],
+        workflow_runner=UnsandboxedWorkflowRunner(),
+        workflow_failure_exception_types=[Exception],  # a port that raises fails its update, and so its test
+    )
+    async with worker:
+        yield side
+        for handle in side.handles:
+            await handle.signal(PortsRun.end)
+            await handle.result()

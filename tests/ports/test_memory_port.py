@@ -1,0 +1,183 @@
+"""What the memory port promises, of the double and of the real load behind a real run alike."""
+
+import pytest
+
+from contracts.agents import EffectClass
+from contracts.memory import TurnContext
+from contracts.messages import Role
+from contracts.model import ModelAsk
+from contracts.people import RequestKind, VerdictState
+from tests.doubles.spoken import Line
+from tests.ports.contract import OFFERED, NewTurn, asks, gated, line, paused, planned
+
+V = VerdictState
+ASK = ModelAsk(messages=(), tools=OFFERED)
+
+
+def gate(context: TurnContext) -> list[str]:
+    """The calls that the loaded requests gate."""
+    return [request.call_id for request in context.pending]
+
+
+async def test_a_fresh_turn_loads_its_plan_its_message_and_its_user(new_turn: NewTurn) -> None:
+    context = await (await (await new_turn(Line("hi"))).run()).load()
+    plan, user = context.plan, context.user_message
+    assert context.problem is None and plan is not None and user is not None
+    assert (plan.agent_id, plan.persona_key, plan.skill_ids) == ("desk", "agent", ("plan",))
+    assert plan.agent_version
+    assert plan.limits.max_iterations == 20
+    pay, look = plan.card("pay"), plan.card("look")
+    assert pay is not None and (pay.effect, pay.needs_approval, pay.timeout_seconds) == (EffectClass.KEYED, True, 10)
+    assert look is not None and (look.effect, look.needs_approval) == (EffectClass.READ, False)
+    resolve = plan.card("entity_resolve")
+    assert resolve is not None and "consecutive_failed_resolves" in resolve.wants_state
+    assert plan.card("nobodys") is None
+    assert user.id and user.text and user.role is Role.USER
+    assert context.user_name and context.user_role
+    assert (context.pending, context.pending_round) == ((), None)
+
+
+async def test_metadata_and_working_memory_are_cut_down_to_what_nodes_read(new_turn: NewTurn) -> None:
+    turn = await new_turn(Line("hi"), metadata={"hitl_checkpoint_type": "before_answer", "ticket": "T-1"})
+    await turn.remember({"recent_entity_context": ["e1"], "jotting": "a long text that stays in Postgres"})
+    context = await (await turn.run()).load()
+    assert context.metadata == {"hitl_checkpoint_type": "before_answer"}
+    assert context.working == {"recent_entity_context": ["e1"]}
+    assert context.injected_fields == 2, "the model sees both"
+
+
+async def test_a_run_loads_once_and_a_later_run_anew(new_turn: NewTurn) -> None:
+    turn = await new_turn(Line("hi"))
+    run = await turn.run()
+    first = await run.load()
+    await turn.remember({"recent_entity_context": ["e2"]})
+    assert await run.load() == first, "one answer for all nodes of a run"
+    assert (await (await turn.run()).load()).working == {"recent_entity_context": ["e2"]}
+
+
+async def test_a_failure_is_a_problem_and_is_loaded_once_too(new_turn: NewTurn) -> None:
+    run = await (await new_turn(Line("hi"))).run(gone=True)
+    context = await run.load()
+    assert context.problem is not None and context.problem.code == "agent_version_not_found"
+    assert (context.plan, context.user_message, context.pending) == (None, None, ())
+    assert await run.load() == context
+
+
+async def test_a_turn_that_was_stopped_loads_nothing(new_turn: NewTurn) -> None:
+    turn = await new_turn(Line("hi"))
+    await turn.stop()
+    context = await (await turn.run()).load()
+    assert context.problem is not None and context.problem.code == "stopped"
+    assert context.plan is None
+
+
+async def test_a_run_that_starts_over_finds_the_gate_and_the_round_whole(new_turn: NewTurn) -> None:
+    turn = await new_turn(line(("look", {}), ("pay", {}), ("post", {})), Line("well"))
+    run = await planned(turn)
+    requests = await run.ask([*gated("look", "pay", "post")[1:]])
+    await run.pause()
+    context = await (await turn.run()).load()
+    assert [request.request_id for request in context.pending] == [request.request_id for request in requests]
+    assert gate(context) == ["t1.1", "t1.2"]
+    assert all(request.kind is RequestKind.APPROVAL and request.expires_at for request in context.pending)
+    assert context.pending_round is not None and context.pending_round.role is Role.ASSISTANT
+    assert context.pending_round.id
+    assert [(call.call_id, call.tool, call.settled) for call in context.pending_round.calls] == [
+        ("t1.0", "look", False),
+        ("t1.1", "pay", False),
+        ("t1.2", "post", False),
+    ]
+    assert all(call.digest for call in context.pending_round.calls)
+
+
+async def test_a_run_that_starts_over_at_a_gate_counts_its_steps_on_from_there(new_turn: NewTurn) -> None:
+    turn = await new_turn(Line("look", [("look", {})]), line(("pay", {})), line(("look", {}), text="third"))
+    run = await planned(turn)
+    await run.run_tools(asks("look"))
+    await run.complete(ASK)
+    await run.ask(gated("pay", step=2))
+    await run.pause()
+    cold = await turn.run()
+    await cold.load()
+    reply = await cold.complete(ASK)
+    assert reply.message is not None and [call.call_id for call in reply.message.calls] == ["t3.0"]
+
+
+async def test_without_a_gate_a_run_that_starts_over_hears_the_first_reply_again(new_turn: NewTurn) -> None:
+    turn = await new_turn(line(("look", {})))
+    run = await planned(turn)
+    await run.run_tools(asks("look"))
+    cold = await turn.run()
+    assert gate(await cold.load()) == []
+    reply = await cold.complete(ASK)
+    assert reply.message is not None and [call.call_id for call in reply.message.calls] == ["t1.0"]
+
+
+async def test_what_was_asked_for_and_not_opened_is_no_gate(new_turn: NewTurn) -> None:
+    turn = await new_turn(line(("pay", {})))
+    run = await planned(turn)
+    await run.ask(gated("pay"))
+    context = await (await turn.run()).load()
+    assert (gate(context), context.pending_round) == ([], None)
+
+
+async def test_a_round_that_is_settled_is_no_gate_any_more(new_turn: NewTurn) -> None:
+    turn = await new_turn(line(("pay", {}), ("post", {})))
+    run, _ = await paused(turn, "pay", "post")
+    await turn.decide("t1.0", V.APPROVED)
+    await turn.decide("t1.1", V.REJECTED)
+    await run.run_tools(asks("pay", "post"))
+    context = await (await turn.run()).load()
+    assert (gate(context), context.pending_round) == ([], None)
+
+
+@pytest.mark.parametrize("ran", ["t1.0", "t1.1"])
+async def test_a_gated_round_of_which_one_call_has_run_is_found_whole(new_turn: NewTurn, ran: str) -> None:
+    """Else the call that has run would count as one that nobody was asked about, and be asked for again."""
+    turn = await new_turn(line(("pay", {}), ("post", {})))
+    run, _ = await paused(turn, "pay", "post")
+    await turn.decide("t1.0", V.APPROVED)
+    await turn.decide("t1.1", V.APPROVED)
+    await run.run_tools([ask for ask in asks("pay", "post") if ask.call_id == ran])
+    context = await (await turn.run()).load()
+    assert gate(context) == ["t1.0", "t1.1"]
+    assert context.pending_round is not None and len(context.pending_round.calls) == 2
+
+
+async def test_a_gate_whose_last_call_waits_for_a_person_to_say_what_became_of_it_is_found(new_turn: NewTurn) -> None:
+    turn = await new_turn(line(("post", {"mode": "break"})))
+    run, _ = await paused(turn, "post")
+    await turn.decide("t1.0", V.APPROVED)
+    await run.run_tools(asks("post"))
+    context = await (await turn.run()).load()
+    assert gate(context) == ["t1.0"] and context.pending_round is not None
+
+
+async def test_a_gate_that_was_acknowledged_is_not_taken_for_the_one_that_is_open(new_turn: NewTurn) -> None:
+    turn = await new_turn(line(("pay", {})), line(("post", {}), text="then"))
+    run, _ = await paused(turn, "pay")
+    await turn.decide("t1.0", V.REJECTED, "no")
+    await run.complete(ASK)
+    requests = await run.ask(gated("post", step=2))
+    await run.pause()
+    context = await (await turn.run()).load()
+    assert gate(context) == ["t2.0"]
+    assert [request.request_id for request in context.pending] == [request.request_id for request in requests]
+    assert context.pending_round is not None
+    assert [call.call_id for call in context.pending_round.calls] == ["t2.0"]
+
+
+async def test_the_tenth_round_is_newer_than_the_second(new_turn: NewTurn) -> None:
+    """Ids are numbers in words: as words t10.0 comes before t9.0."""
+    rounds = [line(("pay", {}), text=f"round {number}") for number in range(1, 11)]
+    turn = await new_turn(*rounds)
+    run, _ = await paused(turn, "pay")
+    for step in range(1, 11):
+        await turn.decide(f"t{step}.0", V.REJECTED, "no")
+        if step < 10:
+            await run.complete(ASK)
+            await run.ask(gated("pay", step=step + 1))
+            await run.pause()
+    context = await (await turn.run()).load()
+    assert gate(context) == ["t10.0"]
+    assert context.pending_round is not None and context.pending_round.text == "round 10"

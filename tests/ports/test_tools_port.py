@@ -1,0 +1,212 @@
+"""What the tools port promises, of the double and of the real ledger behind a real run alike."""
+
+import json
+
+import pytest
+
+from contracts.messages import Role
+from contracts.people import VerdictState
+from contracts.tools import CallState, ToolOutcome
+from tests.ports.contract import Args, NewTurn, approved, asks, gated, line, paused, planned
+
+S, V = CallState, VerdictState
+
+
+def told(outcome: ToolOutcome) -> Args:
+    """What the model reads of a settled call."""
+    assert outcome.message is not None and outcome.problem is None
+    assert (outcome.message.role, outcome.message.call_id) == (Role.TOOL, outcome.call_id)
+    assert outcome.message.id, "a message that stays is stored"
+    found: Args = json.loads(outcome.message.text)
+    return found
+
+
+async def test_outcomes_come_in_the_order_of_the_asks_and_not_of_their_ends(new_turn: NewTurn) -> None:
+    run = await planned(await new_turn(line(("slow_look", {}), ("look", {}), ("look", {"mode": "refuse"}))))
+    outcomes = await run.run_tools(asks("slow_look", "look", "look"))
+    assert [(outcome.call_id, outcome.state) for outcome in outcomes] == [
+        ("t1.0", S.FAILED),
+        ("t1.1", S.DONE),
+        ("t1.2", S.FAILED),
+    ]
+    backwards = await run.run_tools([*reversed(asks("slow_look", "look", "look"))])
+    assert backwards == [*reversed(outcomes)]
+
+
+async def test_a_call_that_is_done_tells_the_model_its_result(new_turn: NewTurn) -> None:
+    run = await planned(await new_turn(line(("look", {}))))
+    (outcome,) = await run.run_tools(asks("look"))
+    assert told(outcome) == {"done": "/look", "number": 0}
+    assert outcome.patch == {}
+
+
+async def test_a_settled_call_answers_with_its_stored_result_in_this_run_and_in_a_later_one(new_turn: NewTurn) -> None:
+    turn = await new_turn(line(("book", {}), ("look", {"mode": "refuse"})))
+    run = await planned(turn)
+    first = await run.run_tools(asks("book", "look"))
+    assert await run.run_tools(asks("book", "look")) == first
+    assert await (await turn.run(step=1)).run_tools(asks("book", "look")) == first
+    assert [await turn.dispatched(call) for call in ("t1.0", "t1.1")] == [1, 1]
+
+
+async def test_a_targets_no_is_an_answer_to_the_model_and_no_problem(new_turn: NewTurn) -> None:
+    run = await planned(await new_turn(line(("book", {"mode": "refuse"}))))
+    (outcome,) = await run.run_tools(asks("book"))
+    assert outcome.state is S.FAILED
+    body = told(outcome)
+    assert body["status"] == "error" and "the desk says no" in str(body["message"])
+
+
+async def test_a_state_aware_tool_updates_the_fields_that_its_card_names(new_turn: NewTurn) -> None:
+    run = await planned(await new_turn(line(("entity_resolve", {"name": "nobody of this name"}))))
+    (outcome,) = await run.run_tools(asks("entity_resolve"))
+    assert outcome.patch == {"consecutive_failed_resolves": 1}
+    assert await run.run_tools(asks("entity_resolve")) == [outcome], "its updates are stored with it"
+
+
+async def test_a_tool_that_nobody_has_was_settled_when_it_was_asked_for(new_turn: NewTurn) -> None:
+    turn = await new_turn(line(("nobodys", {}), ("look", {})))
+    run = await planned(turn)
+    unknown, look = await run.run_tools(asks("nobodys", "look"))
+    assert (unknown.state, look.state) == (S.FAILED, S.DONE)
+    assert told(unknown)["status"] == "error" and "nobodys" in str(told(unknown)["message"])
+    assert await turn.dispatched("t1.0") == 0
+
+
+async def test_a_call_that_no_model_asked_for_is_a_problem_and_is_not_run(new_turn: NewTurn) -> None:
+    turn = await new_turn(line(("look", {})))
+    run = await planned(turn)
+    planned_call, other = await run.run_tools([*asks("look"), *asks("look", step=7)])
+    assert planned_call.state is S.DONE
+    assert (other.state, other.message) == (S.PLANNED, None)
+    assert other.problem is not None and other.problem.code == "call_not_planned"
+    assert await turn.dispatched("t7.0") == 0
+
+
+async def test_a_gated_call_that_nobody_was_asked_about_is_denied_for_good(new_turn: NewTurn) -> None:
+    turn = await new_turn(line(("pay", {})))
+    run = await planned(turn)
+    (outcome,) = await run.run_tools(asks("pay"))
+    assert outcome.state is S.DENIED and told(outcome)["status"] == "denied"
+    await run.ask(gated("pay"))
+    await run.pause()
+    await turn.decide("t1.0", V.APPROVED)
+    assert await run.run_tools(asks("pay")) == [outcome]
+    assert await turn.dispatched("t1.0") == 0
+
+
+@pytest.mark.parametrize("state", [V.PENDING, V.REJECTED, V.RESPONDED, V.EXPIRED, V.WITHDRAWN])
+async def test_a_gated_call_runs_on_no_verdict_but_a_yes(new_turn: NewTurn, state: VerdictState) -> None:
+    turn = await new_turn(line(("pay", {}), ("look", {})))
+    run, requests = await paused(turn, "pay")
+    if state is not V.PENDING:
+        await turn.decide("t1.0", state, "not in policy")
+        await run.verdicts(requests)  # where an overdue one expires
+    denied, look = await run.run_tools(asks("pay", "look"))
+    assert (denied.state, look.state) == (S.DENIED, S.DONE), "its sibling runs all the same"
+    body = told(denied)
+    assert body["status"] == "denied" and state.value in str(body["message"])
+    if state in (V.REJECTED, V.RESPONDED):
+        assert body["reason"] == "not in policy"
+    assert await turn.dispatched("t1.0") == 0
+
+
+async def test_a_forged_approval_lets_nothing_run(new_turn: NewTurn) -> None:
+    turn = await new_turn(line(("pay", {})))
+    run = await approved(turn, "pay")
+    await turn.forge("t1.0")
+    (outcome,) = await run.run_tools(asks("pay"))
+    assert outcome.state is S.DENIED
+    assert await turn.dispatched("t1.0") == 0
+
+
+async def test_an_approved_call_runs_once_however_often_it_is_asked_for(new_turn: NewTurn) -> None:
+    turn = await new_turn(line(("pay", {"amount": 5}), ("post", {})))
+    run = await approved(turn, "pay", "post")
+    outcomes = await run.run_tools(asks("pay", "post"))
+    assert [outcome.state for outcome in outcomes] == [S.DONE, S.DONE]
+    assert await run.run_tools(asks("pay", "post")) == outcomes
+    assert await (await turn.run(step=1)).run_tools(asks("pay", "post")) == outcomes
+    assert [await turn.dispatched(call) for call in ("t1.0", "t1.1")] == [1, 1]
+
+
+async def test_an_edited_call_runs_as_edited_and_the_model_is_told_so(new_turn: NewTurn) -> None:
+    turn = await new_turn(line(("pay", {"amount": 5, "mode": "refuse"})))
+    run, _ = await paused(turn, "pay")
+    await turn.decide("t1.0", V.EDITED, args={"amount": 3, "mode": ""})
+    (outcome,) = await run.run_tools(asks("pay"))
+    assert outcome.state is S.DONE
+    body = told(outcome)
+    assert body["arguments"] == {"amount": 3, "mode": ""}
+    assert body["result"] == {"done": "/pay", "number": 0}
+    assert "reviewer changed the arguments" in str(body["note"])
+
+
+@pytest.mark.parametrize("tool", ["shout", "post"])
+async def test_a_call_whose_outcome_nobody_knows_says_so_and_is_never_sent_again(new_turn: NewTurn, tool: str) -> None:
+    turn = await new_turn(line((tool, {"mode": "break"}), ("look", {})))
+    run = await (approved(turn, tool) if tool == "post" else planned(turn))
+    unknown, look = await run.run_tools(asks(tool, "look"))
+    assert look.state is S.DONE
+    assert unknown == ToolOutcome(call_id="t1.0", state=S.OUTCOME_UNKNOWN)
+    assert await run.run_tools(asks(tool, "look")) == [unknown, look]
+    assert await (await turn.run(step=1)).run_tools(asks(tool)) == [unknown]
+    assert await turn.dispatched("t1.0") == 1
+
+
+@pytest.mark.parametrize(("happened", "state"), [(True, S.DONE), (False, S.FAILED)])
+async def test_what_a_person_states_is_the_outcome_from_then_on(
+    new_turn: NewTurn, happened: bool, state: CallState
+) -> None:
+    turn = await new_turn(line(("shout", {"mode": "break"})))
+    run = await planned(turn)
+    await run.run_tools(asks("shout"))
+    await turn.settle("t1.0", happened=happened)
+    (outcome,) = await run.run_tools(asks("shout"))
+    assert outcome.state is state
+    assert told(outcome) == {
+        "status": "happened" if happened else "did_not_happen",
+        "settled_by": "reviewer",
+        "comment": "I looked",
+    }
+    assert await run.run_tools(asks("shout")) == [outcome]
+    assert await turn.dispatched("t1.0") == 1
+
+
+async def test_after_a_stop_nothing_new_is_sent_and_what_is_settled_is_still_told(new_turn: NewTurn) -> None:
+    turn = await new_turn(line(("book", {}), ("book", {}), ("shout", {"mode": "break"}), ("pay", {})))
+    run = await planned(turn)
+    everything = asks("book", "book", "shout", "pay")
+    done, unknown = await run.run_tools([everything[0], everything[2]])
+    await turn.stop()
+    outcomes = await run.run_tools(everything)
+    assert (outcomes[0], outcomes[2]) == (done, unknown)
+    for outcome in (outcomes[1], outcomes[3]):
+        assert (outcome.state, outcome.message) == (S.PLANNED, None)
+        assert outcome.problem is not None and outcome.problem.code == "stopped"
+    assert [await turn.dispatched(f"t1.{index}") for index in range(4)] == [1, 0, 1, 0]
+
+
+async def test_a_run_that_has_heard_of_the_stop_calls_nothing_at_all(new_turn: NewTurn) -> None:
+    turn = await new_turn(line(("book", {})))
+    run = await planned(turn)
+    await run.ring_stop()
+    (outcome,) = await run.run_tools(asks("book"))
+    assert outcome.problem is not None and outcome.problem.code == "stopped"
+    assert await turn.dispatched("t1.0") == 0
+
+
+async def test_work_that_cannot_be_done_is_a_problem_for_each_call_and_raises_nothing(new_turn: NewTurn) -> None:
+    turn = await new_turn(line(("look", {}), ("book", {})))
+    await planned(turn)
+    outcomes = await (await turn.run(step=1, gone=True)).run_tools(asks("look", "book"))
+    assert [outcome.call_id for outcome in outcomes] == ["t1.0", "t1.1"]
+    for outcome in outcomes:
+        assert (outcome.state, outcome.message) == (S.PLANNED, None)
+        assert outcome.problem is not None and outcome.problem.code == "agent_version_not_found"
+    assert [await turn.dispatched(call) for call in ("t1.0", "t1.1")] == [0, 0]
+
+
+async def test_no_calls_are_no_outcomes(new_turn: NewTurn) -> None:
+    run = await planned(await new_turn(line(("look", {}))))
+    assert [*await run.run_tools([])] == []

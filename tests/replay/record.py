@@ -1,0 +1,22 @@
+"""Record the shapes of a turn anew: `python -m tests.replay.record`, or only some: `... record gate_approved limited`.
+
+It runs as tests do, on the embedded parts, with the workers of tests/served.py in its own process; under a minute.
+README.md says when to do this and when not.
+"""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+RECORDER = Path(__file__).with_name("recorder.py")
+
+
+def main(names: list[str]) -> int:
+    """Record these shapes, or all."""
+    test = f"{RECORDER}::test_a_turn_takes_its_course_and_is_recorded"
+    return pytest.main([f"{test}[{name}]" for name in names] or [str(RECORDER)])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

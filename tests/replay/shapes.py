@@ -1,0 +1,125 @@
+"""The shapes of a turn that are recorded: how each is brought about, how it ends, and the calls of its runs.
+
+A shape names its runs' calls, so that a recording which took another course is refused when it is made.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import JsonValue
+
+from contracts.ids import effect_key
+from contracts.turns import Bell, Limits, TurnAddress, TurnStatus
+from policy.decision import Decision
+from tests.desk import until
+from tests.doubles.spoken import Line
+from tests.served import Served
+
+PAY: tuple[str, Mapping[str, JsonValue]] = ("pay", {"amount": 5})
+LOOKS = [("look", {"what": "a"}), ("look", {"what": "b"})]
+DONE = Line("well")
+
+LOAD, MODEL, TOOL, FINISH = "memory.load", "model.complete", "tools.run", "turns.finish"
+OPEN, READ = "approvals.open", "approvals.read"
+WAIT: tuple[str, ...] = ()
+"""The run of a TurnWait calls nothing."""
+TO_GATE = (LOAD, MODEL, OPEN)
+FREED = (READ, TOOL, MODEL, FINISH)
+ACKNOWLEDGED = (READ, MODEL, FINISH)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """One course of a turn."""
+
+    play: Callable[[Served], Awaitable[TurnAddress]]
+    """Takes a turn through it; the turn may still be on its last run."""
+    status: TurnStatus
+    runs: tuple[tuple[str, ...], ...]
+    """The activities that each run calls, in order."""
+
+
+def said(*lines: Line, **given: Any) -> Callable[[Served], Awaitable[TurnAddress]]:
+    """A turn that takes its course alone."""
+
+    async def play(served: Served) -> TurnAddress:
+        return (await served.ended(*lines, **given))[0]
+
+    return play
+
+
+def decided(decision: Decision, **given: Any) -> Callable[[Served], Awaitable[TurnAddress]]:
+    """A turn whose one gated call is decided on."""
+
+    async def play(served: Served) -> TurnAddress:
+        address = await served.paused(Line("asking", [PAY]), DONE)
+        await served.decide(address, decision=decision, **given)
+        return address
+
+    return play
+
+
+async def unreadable(served: Served) -> TurnAddress:
+    """The record cannot be read when the turn looks, so it waits on; mended, it is approved."""
+    address = await served.paused(Line("asking", [PAY]), DONE)
+    run_id = await served.waits(address)
+    spoil = "UPDATE approvals SET nonce = $2 WHERE turn_id = $1"
+    nonce = await served.desk.value("SELECT nonce FROM approvals WHERE turn_id = $1", address.turn_id)
+    await served.desk.write(spoil, address.turn_id, "spoiled")
+    await served.ring(address, Bell(kind="request"))
+    await served.waits_again(address, run_id)
+    await served.desk.write(spoil, address.turn_id, nonce)
+    await served.decide(address)
+    return address
+
+
+async def unknown_outcome(served: Served) -> TurnAddress:
+    """The call breaks off after it was sent; a person says what happened."""
+    address = await served.paused(Line("asking", [("post", {"mode": "break"})]), DONE)
+    await served.decide(address)
+    await served.waits_for(address, effect_key(address.turn_id, "t1.0"))
+    await served.settle(address, "t1.0")
+    return address
+
+
+async def stopped_running(served: Served) -> TurnAddress:
+    """Stopped while the model is silent."""
+    address = await served.begin(Line("thinking", seconds=60))
+    await until(lambda: served.desk.model.requests[f"{address.turn_id}.m1"] == 1)
+    await served.stop(address)
+    return address
+
+
+async def stopped_paused(served: Served) -> TurnAddress:
+    """Stopped while it waits for its approval."""
+    address = await served.paused(Line("asking", [PAY]), DONE)
+    await served.stop(address)
+    return address
+
+
+COMPLETED = TurnStatus.COMPLETED
+ROUND = (TOOL, TOOL, MODEL)
+SHAPES: dict[str, Shape] = {
+    "plain_answer": Shape(said(Line("hello")), COMPLETED, ((LOAD, MODEL, FINISH),)),
+    "tool_loop": Shape(
+        said(Line("look", LOOKS), Line("again", LOOKS), DONE), COMPLETED, ((LOAD, MODEL, *ROUND, *ROUND, FINISH),)
+    ),
+    "gate_approved": Shape(decided(Decision.APPROVE), COMPLETED, (TO_GATE, WAIT, FREED)),
+    "gate_edited": Shape(decided(Decision.EDIT, args={"amount": 1}), COMPLETED, (TO_GATE, WAIT, FREED)),
+    "gate_rejected": Shape(decided(Decision.REJECT, comment="no"), COMPLETED, (TO_GATE, WAIT, ACKNOWLEDGED)),
+    "gate_unreadable": Shape(unreadable, COMPLETED, (TO_GATE, WAIT, (READ,), WAIT, FREED)),
+    "gate_expired": Shape(
+        said(Line("asking", [PAY]), DONE, agent_id="hasty"), COMPLETED, (TO_GATE, WAIT, ACKNOWLEDGED)
+    ),
+    "unknown_outcome": Shape(unknown_outcome, COMPLETED, (TO_GATE, WAIT, (READ, TOOL, OPEN), WAIT, FREED)),
+    "stopped_running": Shape(stopped_running, TurnStatus.STOPPED, ((LOAD, MODEL, FINISH),)),
+    "stopped_paused": Shape(stopped_paused, TurnStatus.STOPPED, (TO_GATE, WAIT, (FINISH,))),
+    "limited": Shape(
+        said(Line("look", LOOKS), DONE, limits=Limits(max_iterations=1)),
+        TurnStatus.LIMITED,
+        ((LOAD, MODEL, TOOL, TOOL, FINISH),),
+    ),
+    "provider_failed": Shape(said(Line("half", fails=99)), TurnStatus.FAILED, ((LOAD, MODEL, FINISH),)),
+}
+"""By name, which is the recording's file name."""

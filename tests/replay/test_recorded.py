@@ -1,0 +1,123 @@
+"""Every recorded turn, replayed against today's workflows: same commands, same values."""
+
+import base64
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.worker import UnsandboxedWorkflowRunner, WorkflowRunner
+
+from tests.replay.recording import HISTORIES, read
+from tests.replay.replaying import Replaying
+from tests.replay.sandbox import runner
+from tests.replay.shapes import SHAPES
+
+RECORDINGS = sorted(HISTORIES.glob("*.json"))
+RUNNERS: list[WorkflowRunner] = [runner(), UnsandboxedWorkflowRunner()]
+SIGNALED = "EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED"
+
+
+@pytest.fixture(scope="module", params=RUNNERS, ids=["sandboxed", "unsandboxed"])
+def replaying(request: pytest.FixtureRequest) -> Replaying:
+    """Today's workflows on either runner."""
+    return Replaying(request.param)
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=[path.stem for path in RECORDINGS])
+async def test_a_recorded_turn_is_replayed_to_the_same_commands_and_values(replaying: Replaying, path: Path) -> None:
+    shape = path.stem.partition("--")[0]
+    faults = [await replaying.fault(shape, number, run) for number, run in enumerate(read(path), 1)]
+    assert faults
+    assert not any(faults), "\n".join(filter(None, faults))
+
+
+def test_every_shape_has_its_recording_and_every_recording_its_shape() -> None:
+    named = [path.stem for path in RECORDINGS]
+    assert {name for name in named if "--" not in name} == {*SHAPES}, "python -m tests.replay.record"
+    assert {name.partition("--")[0] for name in named} == {*SHAPES}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_recording_is_of_its_shape_from_the_first_run_to_the_end(name: str) -> None:
+    runs, shape = read(HISTORIES / f"{name}.json"), SHAPES[name]
+    assert [run.called for run in runs] == [*shape.runs], "python -m tests.replay.record " + name
+    assert [run.workflow for run in runs] == ["TurnRun", *("TurnWait", "TurnRun") * (len(runs) // 2)]
+    for run, following in pairwise(runs):
+        assert run.end[0] == f"continue as {following.workflow}"
+    assert runs[-1].end == ("result", [shape.status.value])
+
+
+WOKEN_BY = {
+    "gate_expired": ["EVENT_TYPE_TIMER_FIRED"],
+    "gate_approved": [SIGNALED],
+    "gate_unreadable": [SIGNALED, SIGNALED],
+    "stopped_paused": [SIGNALED],
+}
+
+
+@pytest.mark.parametrize(("name", "woken_by"), WOKEN_BY.items())
+def test_a_wait_is_ended_by_what_its_shape_says(name: str, woken_by: list[str]) -> None:
+    waits = [run for run in read(HISTORIES / f"{name}.json") if run.workflow == "TurnWait"]
+    types = [event["eventType"] for run in waits for event in run.events]
+    assert [each for each in types if each in (SIGNALED, "EVENT_TYPE_TIMER_FIRED")] == woken_by
+
+
+def test_a_stop_under_way_cancels_the_call() -> None:
+    (run,) = read(HISTORIES / "stopped_running.json")
+    assert "EVENT_TYPE_ACTIVITY_TASK_CANCEL_REQUESTED" in [event["eventType"] for event in run.events]
+
+
+MACHINE = re.compile(
+    r"/(?:home|root|work|tmp|usr|opt|var|private|Users)/|[A-Z]:\\|\.py\b|\d+@\w|localhost|127\.0\.0\.1",
+)
+"""A path, a source file, a process at a host, an address."""
+
+
+def texts(given: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Every string in a JSON value with its key; payloads are decoded."""
+    if isinstance(given, dict) and {"metadata", "data"} <= given.keys():
+        yield key, base64.b64decode(given["data"]).decode()
+    elif isinstance(given, dict):
+        for name, each in given.items():
+            yield from texts(each, name)
+    elif isinstance(given, list | tuple):
+        for each in given:
+            yield from texts(each, key)
+    elif isinstance(given, str):
+        yield key, given
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=[path.stem for path in RECORDINGS])
+def test_a_recording_says_nothing_of_the_machine_that_it_was_made_on(path: Path) -> None:
+    for run in read(path):
+        found = [*texts([run.events, run.inside])]
+        for key, text in found:
+            assert telltale(key, text) is None, f"{telltale(key, text)}: {key} {text[:100]}"
+        assert ("identity", "worker") in found
+
+
+def telltale(key: str, text: str) -> str | None:
+    """What gives a machine away in a string, if anything does."""
+    if key == "identity" and text != "worker":
+        return "an identity"
+    if key == "stackTrace" and text:
+        return "a stack trace"
+    found = MACHINE.search(text)
+    return found.group() if found else None
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("identity", "4711@box"),
+        ("name", "4711@box-6f0c"),
+        ("stackTrace", "at line 5"),
+        ("message", 'File "/home/somebody/app/model.py"'),
+        ("message", "connect to 127.0.0.1:7233 failed"),
+    ],
+)
+def test_what_gives_a_machine_away_is_refused(key: str, text: str) -> None:
+    assert telltale(key, text) is not None

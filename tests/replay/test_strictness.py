@@ -1,0 +1,147 @@
+"""The replay is strict: a recording that differs from today's code in a command or a value is refused, with advice."""
+
+import base64
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from temporalio.worker import UnsandboxedWorkflowRunner
+
+import workflows.ports
+from tests.replay.recording import CONTINUED, SCHEDULED, STARTED, Run, attributes, path_of, read, scrub
+from tests.replay.replaying import Replaying, first_difference
+from tests.replay.sandbox import runner
+
+Change = Callable[[dict[str, Any]], None]
+
+
+@pytest.fixture(scope="module")
+def replaying() -> Replaying:
+    """Today's workflows in the sandbox, which refuses what is not deterministic as well."""
+    return Replaying(runner())
+
+
+def changed(run: Run, event_type: str, number: int, change: Change) -> Run:
+    """The run with one of its events changed."""
+    events = deepcopy(run.events)
+    change(attributes([event for event in events if event["eventType"] == event_type][number]))
+    return replace(run, events=events)
+
+
+def rewrite(payloads: dict[str, Any], change: Change) -> None:
+    """Change the value in a payload."""
+    payload = payloads["payloads"][0]
+    value = json.loads(base64.b64decode(payload["data"]))
+    change(value)
+    payload["data"] = base64.b64encode(json.dumps(value).encode()).decode()
+
+
+def given(change: Change) -> Change:
+    """A change of what an event hands over."""
+    return lambda found: rewrite(found["input"], change)
+
+
+def another_step(call: dict[str, Any]) -> None:
+    call["call_id"] = "m7"
+
+
+def fewer_events(call: dict[str, Any]) -> None:
+    call["events"] = call["events"][1:]
+
+
+def another_iteration(turn: dict[str, Any]) -> None:
+    turn["carried"]["state"]["iteration"] += 1
+
+
+def a_field_of_old(call: dict[str, Any]) -> None:
+    call["was_here"] = True
+
+
+VALUES = [
+    ("tool_loop", 0, SCHEDULED, 1, another_step, "model.complete", "at [0].call_id recorded 'm7', now 'm1'"),
+    ("tool_loop", 0, SCHEDULED, 2, fewer_events, "tools.run", "at [0].events"),
+    ("gate_approved", 0, SCHEDULED, 2, a_field_of_old, "approvals.open", "recorded True, now '(absent)'"),
+    ("gate_approved", 0, CONTINUED, 0, another_iteration, "continue as TurnWait", "carried.state.iteration"),
+    ("gate_approved", 1, CONTINUED, 0, another_iteration, "continue as TurnRun", "carried.state.iteration"),
+]
+
+
+@pytest.mark.parametrize(("name", "number", "event_type", "place", "change", "where", "what"), VALUES)
+async def test_a_recording_with_another_value_is_refused_and_told_where(
+    replaying: Replaying, name: str, number: int, event_type: str, place: int, change: Change, where: str, what: str
+) -> None:
+    run = read(path_of(name))[number]
+    assert await replaying.fault(name, number, run) is None
+    fault = await replaying.fault(name, number, changed(run, event_type, place, given(change)))
+    assert fault is not None and f"{where} is asked for as recorded, but with other values" in fault
+    assert what in fault
+    assert "workflow.patched" in fault and f"python -m tests.replay.record {name}" in fault
+
+
+def another_activity(found: dict[str, Any]) -> None:
+    found["activityType"]["name"] = "tools.run"
+
+
+async def test_a_recording_with_another_command_is_refused_with_the_way_out(replaying: Replaying) -> None:
+    run = read(path_of("tool_loop"))[0]
+    fault = await replaying.fault("tool_loop", 1, changed(run, SCHEDULED, 1, another_activity))
+    assert fault is not None and "does not take the course" in fault and "workflow.patched" in fault
+    assert "tool_loop--before-what-has-changed.json" in fault
+
+
+async def test_a_start_that_leads_elsewhere_is_refused(replaying: Replaying) -> None:
+    """A turn that has a stop in its mailbox finishes at once."""
+    run = read(path_of("gate_approved"))[2]
+
+    def stopped(turn: dict[str, Any]) -> None:
+        turn["carried"]["stop"] = True
+
+    assert await replaying.fault("gate_approved", 3, changed(run, STARTED, 0, given(stopped))) is not None
+
+
+async def test_a_call_inside_a_task_that_is_missing_or_differs_is_refused(replaying: Replaying) -> None:
+    run = read(path_of("plain_answer"))[0]
+    fault = await replaying.fault("plain_answer", 1, replace(run, inside=(*run.inside, ("turns.finish", [{}]))))
+    assert fault is not None and "today's workflow makes" in fault
+
+
+async def test_code_that_hands_over_more_than_it_did_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands are the same, so Temporal's own replay has nothing against it."""
+    replaying = Replaying(UnsandboxedWorkflowRunner())  # in the sandbox our packages are imported anew, unpatched
+    monkeypatch.setattr(workflows.ports, "_by_id", lambda message: message)
+    run = read(path_of("tool_loop"))[0]
+    _, failure = await replaying.heard(run)
+    assert failure is None
+    fault = await replaying.fault("tool_loop", 1, run)
+    assert fault is not None and "model.complete is asked for as recorded, but with other values" in fault
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "said"),
+    [
+        ({"a": 1}, {"a": 1}, None),
+        ({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]}, "at a[1].b recorded 2, now 3"),
+        ({"a": [1]}, {"a": [1, 2]}, "at a recorded [1], now [1, 2]"),
+        ({}, {"new": None}, "at new recorded '(absent)', now None"),
+        ([1], {"a": 1}, "at its top recorded [1], now {'a': 1}"),
+        (True, 1, "at its top recorded True, now 1"),
+    ],
+)
+def test_the_first_difference_is_named_with_both_values(before: Any, now: Any, said: str | None) -> None:
+    assert first_difference(before, now) == said
+
+
+def test_what_a_machine_left_is_scrubbed_wherever_it_is() -> None:
+    event = {
+        "a": {"identity": "1@box", "taskQueue": {"name": "box:1", "kind": "TASK_QUEUE_KIND_STICKY"}},
+        "lastFailure": {"cause": [{"stackTrace": "somewhere", "message": "kept"}]},
+        "workerVersion": {"buildId": "x"},
+    }
+    scrub(event)
+    assert event == {
+        "a": {"identity": "worker", "taskQueue": {"name": "sticky", "kind": "TASK_QUEUE_KIND_STICKY"}},
+        "lastFailure": {"cause": [{"stackTrace": "", "message": "kept"}]},
+    }

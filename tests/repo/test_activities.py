@@ -1,0 +1,85 @@
+"""Each typed activity reference has exactly one activity, of its types, where the turn's routing sends it."""
+
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any, cast, get_type_hints
+
+import pytest
+from temporalio import activity
+
+from activities.deps import Deps
+from contracts.activities import ALL, ActivityRef
+from contracts.turns import Kind, Routing
+from serving import _activities
+from tests.repo.committed import texts
+
+NOTHING = cast(Deps, None)
+"""Activities only keep what they are made with."""
+
+
+def name_of(function: Callable[..., Any]) -> str | None:
+    """The public name of an activity, None for any other function."""
+    found = activity._Definition.from_callable(function)
+    return found.name if found else None
+
+
+def defined() -> Iterator[tuple[str, Callable[..., Any]]]:
+    """(name, function) of every activity that a module of activities/ defines."""
+    for path, text in texts(".py", within=("activities",)):
+        if "activity.defn" not in text:
+            continue
+        module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
+        owners = [value for value in vars(module).values() if isinstance(value, type)] + [module]
+        for owner in owners:
+            for value in vars(owner).values():
+                if callable(value) and getattr(value, "__module__", "") == module.__name__:
+                    name = name_of(value)
+                    if name is not None:
+                        yield name, value
+
+
+def fault_of(ref: ActivityRef[Any, Any], found: list[Callable[..., Any]]) -> str | None:
+    """What is wrong with the activities found for a reference."""
+    if len(found) != 1:
+        return f"{ref.name} has {len(found)} activities; write exactly one @activity.defn(name={ref.name!r})"
+    hints = get_type_hints(found[0])
+    output = hints.pop("return", None)
+    if [*hints.values()] != [ref.input] or output is not ref.output:
+        return f"{ref.name} takes {hints} and gives {output}; contracts say {ref.input} and {ref.output}"
+    return None
+
+
+@pytest.mark.parametrize("ref", ALL, ids=lambda ref: ref.name)
+def test_each_reference_has_one_activity_with_its_types(ref: ActivityRef[Any, Any]) -> None:
+    fault = fault_of(ref, [function for name, function in defined() if name == ref.name])
+    assert fault is None, fault
+
+
+def test_each_activity_has_a_reference() -> None:
+    unknown = {name for name, _ in defined()} - {ref.name for ref in ALL}
+    assert not unknown, f"add references for {sorted(unknown)} to contracts/activities.py, and to ALL"
+    assert len({ref.name for ref in ALL}) == len(ALL)
+
+
+def test_every_reference_of_contracts_is_in_all() -> None:
+    import contracts.activities
+
+    stray = [name for name, value in vars(contracts.activities).items() if isinstance(value, ActivityRef)]
+    assert len(stray) == len(ALL), f"put every reference in ALL: {stray}"
+
+
+@pytest.mark.parametrize("routing", [Routing.compact(), Routing.spread()], ids=["compact", "spread"])
+@pytest.mark.parametrize("ref", ALL, ids=lambda ref: ref.name)
+def test_each_activity_is_served_where_each_routing_sends_it(ref: ActivityRef[Any, Any], routing: Routing) -> None:
+    queues = {Routing.spread().queue(kind): kind for kind in Kind}
+    serving = queues[routing.queue(ref.kind)]
+    names = [name_of(function) for function in _activities(NOTHING, serving)]
+    assert names.count(ref.name) == 1, f"a worker of the {serving} queue does not serve {ref.name}: see serving.py"
+
+
+def test_a_wrong_type_and_a_missing_activity_are_found() -> None:
+    async def other(given: int) -> str:
+        return str(given)
+
+    assert "takes" in (fault_of(ALL[0], [other]) or "")
+    assert "exactly one" in (fault_of(ALL[0], []) or "")

@@ -1,0 +1,131 @@
+"""What no committed text may say: an address of a package registry, a path of one machine, work left for later."""
+
+import io
+import os
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.repo.committed import texts
+
+_PUBLIC = ("pypi/org", "files.pythonhosted/org", "registry.npmjs/org", "proxy.golang/org", "index.docker/io")
+"""Written with a slash, so that this file does not say them itself."""
+_NAMED_BY = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX", "GOPROXY")
+MACHINE_PATH = re.compile(
+    r"(?<![\w.$}/-])/(?:root|work|workspace|(?:home|Users|mnt)/(?!somebody\b)\w+)(?=[/\s\"'`:),]|$)", re.MULTILINE
+)
+"""`somebody` is nobody: examples may live there."""
+LATER = re.compile(r"\b(?:TO" "DO|FIX" "ME|X" "XX|HA" "CK)\\b")
+_SKIPS = {"skip", "skipif", "xfail", "importorskip"}
+
+
+def registry_hosts() -> set[str]:
+    """The public registries, and those that this machine is told to use."""
+    hosts = {name.replace("/", ".") for name in _PUBLIC}
+    told = [os.environ.get(name, "") for name in _NAMED_BY]
+    for option in ("global.index-url", "global.extra-index-url"):
+        pip = [sys.executable, "-m", "pip", "config", "get", option]
+        told.append(subprocess.run(pip, capture_output=True, text=True, timeout=60).stdout)
+    for address in re.split(r"[\s,|]+", " ".join(told)):
+        host = urlsplit(address).hostname
+        if host and host not in ("localhost", "127.0.0.1"):
+            hosts.add(host)
+    return hosts
+
+
+def naming(hosts: set[str]) -> re.Pattern[str]:
+    """Finds one of these hosts, and not one whose name only ends or begins like it."""
+    return re.compile(r"(?<![\w-])(?:" + "|".join(map(re.escape, sorted(hosts))) + r")(?![\w.-]*\w)")
+
+
+def said(pattern: re.Pattern[str], path: str, text: str) -> list[str]:
+    """Places where a text says what a pattern finds."""
+    return [
+        f"{path}:{number} says {found.group()!r}"
+        for number, line in enumerate(text.splitlines(), 1)
+        for found in pattern.finditer(line)
+    ]
+
+
+def bare_skips(path: str, text: str) -> Iterator[str]:
+    """Skips of a test file that give no reason: a mark without `reason=`, a call without words."""
+    tokens = [each for each in tokenize.generate_tokens(io.StringIO(text).readline) if each.type != tokenize.NL]
+    for place, token in enumerate(tokens):
+        if token.type != tokenize.NAME or token.string not in _SKIPS or tokens[place - 1].string != ".":
+            continue
+        if tokens[place - 2].string not in ("mark", "pytest", "unittest"):
+            continue
+        given = tokens[place + 1 : place + 60]
+        line = [each for each in given if each.start[0] <= token.start[0] + 6]
+        called = line and line[0].string == "("
+        words = any(each.type in (tokenize.STRING, getattr(tokenize, "FSTRING_START", -1)) for each in line)
+        reasoned = words if tokens[place - 2].string == "pytest" else any(each.string == "reason" for each in line)
+        if not (called and reasoned):
+            yield f"{path}:{token.start[0]} skips without a reason: say why, or mend it"
+
+
+def test_no_text_names_a_package_registry() -> None:
+    hosts = naming(registry_hosts())
+    faults = [fault for path, text in texts() for fault in said(hosts, path, text)]
+    assert not faults, "an address belongs to the machine's own configuration:\n" + "\n".join(faults)
+
+
+def test_no_text_names_a_path_of_one_machine() -> None:
+    faults = [fault for path, text in texts() for fault in said(MACHINE_PATH, path, text)]
+    assert not faults, "write paths from the root of the checkout, or ask the environment:\n" + "\n".join(faults)
+
+
+def test_no_work_is_left_for_later() -> None:
+    faults = [fault for path, text in texts() for fault in said(LATER, path, text)]
+    assert not faults, "do it, or open an issue:\n" + "\n".join(faults)
+
+
+def test_no_test_is_skipped_without_a_reason() -> None:
+    faults = [fault for path, text in texts(".py", within=("tests",)) for fault in bare_skips(path, text)]
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("from https://wheels.example/simple it comes", 1),
+        ("index = wheels.example.", 1),
+        ("wheels.example.org, our-wheels.example", 0),
+    ],
+)
+def test_a_registry_is_told_from_other_hosts(text: str, found: int) -> None:
+    assert len(said(naming({"wheels.example"}), "a", text)) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("cd |root/.cache", 1),
+        ('HOME="|home/ann"', 1),
+        ("open('|work/main/a.py')", 1),
+        ("|var/lib/postgresql and |homestead and |home/somebody", 0),
+        ("apps|work/x, https:||example.org|work/", 0),
+    ],
+)
+def test_a_path_of_one_machine_is_told_from_other_paths(text: str, found: int) -> None:
+    assert len(said(MACHINE_PATH, "a", text.replace("|", "/"))) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("@pytest.mark.skip\ndef test_it(): ...\n", 1),
+        ("@pytest.mark.skipif(True)\ndef test_it(): ...\n", 1),
+        ("@pytest.mark.skipif(True, reason='no Go here')\ndef test_it(): ...\n", 0),
+        ("def test_it():\n    pytest.skip()\n", 1),
+        ("def test_it():\n    pytest.skip('no Go here')\n", 0),
+        ("itertools.skip()\n", 0),
+    ],
+)
+def test_a_skip_without_a_reason_is_found(text: str, found: int) -> None:
+    assert len([*bare_skips("a.py", text)]) == found

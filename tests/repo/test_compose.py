@@ -1,0 +1,94 @@
+"""docker-compose.yml is a valid compose file, and has a worker for every kind of work."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from contracts.turns import Kind
+from settings import Settings
+from tests.repo.committed import ROOT
+
+COMPOSE = ROOT / "docker-compose.yml"
+WORKER = ["python", "worker.py"]
+BESIDE = {"postgres", "redis", "temporal", "temporal-ui", "prepare", "api", "worker-relay"}
+"""The services that serve no task queue."""
+
+
+def services(text: str) -> dict[str, dict[str, Any]]:
+    """The services by name, anchors resolved."""
+    found: dict[str, dict[str, Any]] = yaml.safe_load(text)["services"]
+    return found
+
+
+def worker_faults(found: dict[str, dict[str, Any]]) -> list[str]:
+    """Kinds without exactly one worker service of their own, and services that nobody knows."""
+    commands = {name: service.get("command") for name, service in found.items()}
+    faults = []
+    for kind in Kind:
+        name, command = f"worker-{kind.value}", [*WORKER, "--queues", kind.value]
+        serving = [each for each, given in commands.items() if given == command]
+        if serving != [name]:
+            faults.append(f"the {kind.value} queue is served by {serving}; it wants one service {name}: {command}")
+    faults += [f"there is no service {name}" for name in sorted(BESIDE - commands.keys())]
+    unknown = sorted(commands.keys() - BESIDE - {f"worker-{kind.value}" for kind in Kind})
+    return faults + [
+        f"nobody knows the service {name}: say in tests/repo/test_compose.py what it is" for name in unknown
+    ]
+
+
+def checked(path: Path) -> subprocess.CompletedProcess[str]:
+    """What the checker of the compose schema says; the schema comes with it."""
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(path)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_the_file_fits_the_compose_schema() -> None:
+    said = checked(COMPOSE)
+    assert said.returncode == 0, f"docker compose would refuse it:\n{said.stdout}{said.stderr}"
+
+
+def test_a_file_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    wrong = tmp_path / "docker-compose.yml"
+    wrong.write_text("services: {api: {image: 5, restarts: always}}\n")
+    assert checked(wrong).returncode == 1
+
+
+def test_every_kind_of_work_has_one_worker_service_and_there_is_a_relay_and_an_api() -> None:
+    faults = worker_faults(services(COMPOSE.read_text()))
+    assert not faults, "\n".join(faults)
+
+
+def test_relay_api_and_preparation_are_started_as_the_programs_are() -> None:
+    found = services(COMPOSE.read_text())
+    assert found["worker-relay"]["command"] == [*WORKER, "--relay"]
+    assert found["api"]["command"] == ["python", "-m", "api"]
+    assert found["prepare"]["command"] == ["python", "prepare.py"]
+
+
+OURS = sorted(name for name, service in services(COMPOSE.read_text()).items() if service["image"] == "perdure")
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_service_of_ours_is_given_only_variables_that_its_program_reads(name: str) -> None:
+    service = services(COMPOSE.read_text())[name]
+    read = {str(field.alias) for field in Settings.model_fields.values()} | {"TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE"}
+    unread = sorted(set(service["environment"]) - read)
+    assert not unread, f"{name} is given {unread}, which settings.py does not read"
+
+
+def test_no_secret_is_written_down() -> None:
+    for name, service in services(COMPOSE.read_text()).items():
+        for variable, value in (service.get("environment") or {}).items():
+            if "PASSWORD" in variable or variable.endswith("_PWD") or "://" in str(value).replace("http://", ""):
+                assert "${" in str(value), f"{name}.{variable} has a secret of its own; take it from .env"
+
+
+def test_a_kind_without_a_worker_and_an_unknown_service_are_found() -> None:
+    found = services(COMPOSE.read_text())
+    faults = worker_faults({name: service for name, service in found.items() if name != "worker-llm"} | {"extra": {}})
+    assert [fault.split()[1] for fault in faults] == ["llm", "knows"], os.linesep.join(faults)

@@ -1,0 +1,71 @@
+"""requirements.lock: every entry with its hashes, no address, and everything that pyproject.toml asks for."""
+
+import re
+import tomllib
+
+import pytest
+
+from tests.repo.committed import ROOT, text_of
+
+ENTRY = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[\w,-]+\])?==(?P<version>[^\s;\\]+)")
+HASH = re.compile(r"^    --hash=sha256:[0-9a-f]{64}( \\)?$")
+
+
+def entries(text: str) -> dict[str, int]:
+    """Names of the entries, each with the number of its hashes.
+
+    Raises: ValueError for a line that is neither an entry, nor a hash, nor a comment.
+    """
+    found: dict[str, int] = {}
+    name = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        entry = ENTRY.match(line)
+        if entry:
+            name = f"{entry['name']}=={entry['version']}"
+            found[name] = 0
+        elif HASH.match(line) and name:
+            found[name] += 1
+        elif line.strip() and not line.lstrip().startswith("#"):
+            raise ValueError(f"line {number} is no entry of a lock: {line[:80]!r}; run make lock")
+    return found
+
+
+def addresses(text: str) -> list[str]:
+    """What looks like an address or an option that names one."""
+    return re.findall(
+        r"\S*://\S+|^-{1,2}(?:i|index-url|extra-index-url|find-links|trusted-host)\b.*|\S+ @ \S+", text, re.M
+    )
+
+
+def test_every_entry_has_its_hashes() -> None:
+    bare = [name for name, hashes in entries(text_of("requirements.lock")).items() if hashes == 0]
+    assert not bare, f"without a hash: {bare}; run make lock"
+
+
+def test_it_carries_no_address() -> None:
+    found = addresses(text_of("requirements.lock"))
+    assert not found, f"which registry is used is the machine's business: {found}"
+
+
+def test_everything_that_the_project_asks_for_is_locked() -> None:
+    project = tomllib.loads(text_of("pyproject.toml"))["project"]
+    asked = [*project["dependencies"], *(each for extra in project["optional-dependencies"].values() for each in extra)]
+    names = {_plain(re.split(r"[\[<>=~!; ]", each)[0]) for each in asked}
+    locked = {_plain(name.partition("==")[0]) for name in entries(text_of("requirements.lock"))}
+    assert not names - locked, f"not in requirements.lock: {sorted(names - locked)}; run make lock"
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_the_dockerfile_installs_from_it_with_hashes() -> None:
+    assert "--require-hashes" in (ROOT / "deploy" / "Dockerfile").read_text()
+
+
+def test_an_entry_without_a_hash_an_address_and_a_stray_line_are_found() -> None:
+    hashed = "a==1 \\\n    --hash=sha256:" + "0" * 64 + "\n"
+    assert entries(hashed + "b==2\n    # via a\n") == {"a==1": 1, "b==2": 0}
+    assert len(addresses("--index-url x\na @ file\nb==1 # from https://example.org/simple\n")) == 3
+    with pytest.raises(ValueError, match="line 1"):
+        entries("a>=1\n")

@@ -1,0 +1,174 @@
+"""What a turn costs in Temporal: events and bytes of its histories, and nothing held for a turn that waits."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from socket import socket
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from pydantic import JsonValue
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client, WorkflowHistory
+
+from contracts.turns import Kind, Routing, TurnStatus
+from local import DataParts
+from relay.connect import runtime
+from relay.deliver import Doorbell
+from store.ids import new_id
+from tests.desk import Desk, until
+from tests.doubles.spoken import Line
+from tests.replay.recording import run_of
+from tests.served import ALL_KINDS, Served, serve
+
+KIB = 1_024
+LOOKS: list[tuple[str, dict[str, JsonValue]]] = [("look", {"what": "a"}), ("look", {"what": "b"})]
+PAY: tuple[str, dict[str, JsonValue]] = ("pay", {})
+DONE = Line("well")
+MODEL, TOOL = "model.complete", "tools.run"
+
+
+def size(history: WorkflowHistory) -> int:
+    """Bytes of the history as the server keeps it."""
+    return sum(len(event.SerializeToString()) for event in history.events)
+
+
+async def ended_runs(served: Served, *lines: Line) -> tuple[str, list[WorkflowHistory]]:
+    """A turn's answer, and the histories of its runs from the first event to the last."""
+    address, row = await served.ended(*lines)
+    await served.handle(address).result()
+    return row["answer"], await served.runs(address)
+
+
+def apart(history: WorkflowHistory) -> int:
+    """How many workflow tasks came between the ends of a run's tool calls: 0 or 1 where a round has two."""
+    scheduled = {event.event_id: event.activity_task_scheduled_event_attributes for event in history.events}
+    types = [event.event_type for event in history.events]
+    ends = [
+        place
+        for place, event in enumerate(history.events)
+        if event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED
+        and scheduled[event.activity_task_completed_event_attributes.scheduled_event_id].activity_type.name == TOOL
+    ]
+    return types[ends[0] : ends[-1]].count(EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED)
+
+
+async def test_the_reference_turn_takes_at_most_thirty_eight_events_and_less_than_sixty_four_kib(
+    served: Served,
+) -> None:
+    answer, (history,) = await ended_runs(served, Line("looking", LOOKS), Line("a and b"))
+    assert answer == "a and b"
+    assert run_of(history).called == ("memory.load", MODEL, TOOL, TOOL, MODEL, "turns.finish")
+    assert apart(history) in (0, 1)
+    assert len(history.events) <= 38 + 3 * apart(history), "tools that end apart take a task, three events, more"
+    assert size(history) < 64 * KIB
+
+
+async def test_a_plain_turn_is_three_activities(served: Served) -> None:
+    _, (history,) = await ended_runs(served, Line("hello"))
+    assert run_of(history).called == ("memory.load", MODEL, "turns.finish")
+    assert len(history.events) <= 23
+    assert size(history) <= 16 * KIB
+
+
+async def test_a_paused_turn_has_at_most_six_events_in_its_current_run(served: Served) -> None:
+    address = await served.paused(Line("asking", [PAY, ("post", {})]), DONE)
+    wait = await served.history(address)
+    assert len(wait.events) <= 6
+    assert size(wait) <= 16 * KIB
+    await served.decide(address, "t1.0")
+    await served.decide(address, "t1.1")
+    await served.until(address, TurnStatus.COMPLETED)
+
+
+async def test_a_resumed_run_does_not_load_again(served: Served) -> None:
+    address = await served.paused(Line("asking", [PAY]), DONE)
+    await served.decide(address)
+    assert await served.handle(address).result() == "completed"
+    assert [run_of(history).called for history in await served.runs(address)] == [
+        ("memory.load", MODEL, "approvals.open"),
+        (),
+        ("approvals.read", TOOL, MODEL, "turns.finish"),
+    ]
+
+
+async def test_a_turn_of_twenty_rounds_with_long_answers_stays_small(served: Served) -> None:
+    long = "word " * 3_000
+    rounds = [Line(long, [("look", {"what": long}), ("look", {"what": long})]) for _ in range(19)]
+    answer, (history,) = await ended_runs(served, *rounds, Line("done at last"))
+    assert answer == "done at last"
+    assert size(history) <= 256 * KIB
+    inputs = [
+        len(payload.data)
+        for event in history.events
+        for payload in event.activity_task_scheduled_event_attributes.input.payloads
+    ]
+    assert max(inputs) <= 16 * KIB
+    assert len(history.events) < 500
+
+
+class Measured:
+    """Turns whose workers report the SDK's own metrics."""
+
+    def __init__(self, served: Served, metrics: str) -> None:
+        self.served = served
+        self._metrics = metrics
+
+    async def cached(self) -> Counter[str]:
+        """How many runs the workers hold in their caches, by task queue; queues that hold none are left out."""
+        async with httpx.AsyncClient() as http:
+            text = (await http.get(self._metrics)).raise_for_status().text
+        held: Counter[str] = Counter()
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                if sample.name == "temporal_sticky_cache_size":
+                    held[sample.labels["task_queue"]] += int(sample.value)
+        return +held
+
+    async def cached_until(self, wanted: dict[str, int]) -> Counter[str]:
+        """The same, once it is as wanted: a run is dropped a moment after its task is completed."""
+        for _ in range(100):
+            if await self.cached() == wanted:
+                break
+            await asyncio.sleep(0.05)
+        return await self.cached()
+
+
+@pytest.fixture
+async def measured(desk: Desk, parts: DataParts, temporal: Client) -> AsyncIterator[Measured]:
+    """Workers on queues of their own, with a runtime that serves its metrics."""
+    assert parts.temporal is not None
+    with socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    client = await Client.connect(
+        parts.temporal.address,
+        namespace=parts.temporal.namespace,
+        data_converter=temporal.data_converter,
+        runtime=runtime(address),
+    )
+    own = new_id()[-8:]
+    routing = Routing(**{kind.value: f"{Routing().queue(kind)}-{own}" for kind in Kind})
+    deps = replace(desk.deps, doorbell=Doorbell(client, desk.db))
+    at = Desk(deps, desk.world, desk.model, desk.people, routing, desk.owner_url)
+    async with AsyncExitStack() as stack:
+        workers = await serve(stack, at, ALL_KINDS)
+        yield Measured(Served(at, client, workers), f"http://{address}/metrics")
+
+
+async def test_paused_turns_hold_nothing_in_a_workers_cache(measured: Measured) -> None:
+    served, world = measured.served, measured.served.desk.world
+    world.go_on.clear()
+    under_way = await served.begin(Line("looking", [("look", {"mode": "wait"})]), DONE)
+    await until(lambda: world.running > 0)
+    paused = [await served.paused(Line("asking", [PAY]), DONE) for _ in range(8)]
+    only = {served.desk.routing.turns: 1}
+    assert await measured.cached_until(only) == only, "the turn under way, and none of those that wait"
+    world.go_on.set()
+    await served.until(under_way, TurnStatus.COMPLETED)
+    for address in paused:
+        await served.decide(address)
+        await served.until(address, TurnStatus.COMPLETED)
