@@ -102,6 +102,9 @@ class StateSchema:
         return self._by_name[name].reducer != LAST_VALUE
 
 
+_SCALARS = frozenset({str, int, bool, type(None)})
+
+
 def not_json(value: object, path: str) -> str:
     """Where `value` is not JSON, as a path and a type; empty where all of it is. A tuple is not: it would come back
     from a pause as a list."""
@@ -110,12 +113,15 @@ def not_json(value: object, path: str) -> str:
     if isinstance(value, float):
         return "" if value - value == 0 else f"{path} is {value}"
     if isinstance(value, list):
-        return next((found for index, item in enumerate(value) if (found := not_json(item, f"{path}[{index}]"))), "")
+        for index, item in enumerate(value):
+            if type(item) not in _SCALARS and (found := not_json(item, f"{path}[{index}]")):
+                return found
+        return ""
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
                 return f"{path} has the key {key!r}"
-            if found := not_json(item, f"{path}.{key}"):
+            if type(item) not in _SCALARS and (found := not_json(item, f"{path}.{key}")):
                 return found
         return ""
     return f"{path} is a {type(value).__name__}"
