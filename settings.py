@@ -15,6 +15,10 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from contracts.turns import Routing
 
+_FOLDER = Path(__file__).parent
+_BASE = _FOLDER if (_FOLDER / "pyproject.toml").is_file() else Path.cwd()
+"""Where `.env` and relative paths lie: in a checkout its own folder, else the current one; as in local/config.py."""
+
 
 class RoutingName(StrEnum):
     """How the kinds of work are spread over task queues (design section 2)."""
@@ -36,7 +40,7 @@ class Settings(BaseSettings):
     """What a process is told from outside; one field for each line of `.env.example`."""
 
     # Populating by field name as well would read HOME and PORT, which mean something else.
-    model_config = SettingsConfigDict(env_file=".env", env_ignore_empty=True, extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(env_file=_BASE / ".env", env_ignore_empty=True, extra="ignore", frozen=True)
 
     database_url: SecretStr | None = Field(default=None, alias="DATABASE_URL")
     """Postgres as `perdure_app`, which runs under row-level security. Set: no embedded Postgres is started."""
@@ -53,7 +57,7 @@ class Settings(BaseSettings):
     """The address that the API listens on."""
     port: int = Field(default=8080, ge=0, le=65_535, alias="PERDURE_PORT")
     """The port of the API."""
-    home: Path = Field(default=Path(".perdure"), alias="PERDURE_HOME")
+    home: Path = Field(default=_BASE / ".perdure", alias="PERDURE_HOME")
     """The data folder of the embedded stack."""
     apps: Annotated[tuple[Path, ...], NoDecode] = Field(default=(), alias="PERDURE_APP")
     """App folders beside the shipped ones, separated like PATH."""
@@ -81,8 +85,13 @@ class Settings(BaseSettings):
     @classmethod
     def _split(cls, value: Any) -> Any:
         if isinstance(value, str):
-            return tuple(Path(part) for part in value.split(os.pathsep) if part)
+            return tuple(_BASE / part for part in value.split(os.pathsep) if part)
         return value
+
+    @field_validator("home")
+    @classmethod
+    def _beside_env(cls, value: Path) -> Path:
+        return _BASE / value
 
     def route(self) -> Routing:
         """The queues that a new turn uses."""

@@ -1,4 +1,7 @@
-"""Who asks: a bearer token's owner. No route but health is open without one."""
+"""Who asks: a bearer token's owner. Nothing below `/v1` is open without one.
+
+The intake asks for the owner before it reads the body: to whoever has no token, every request is only that.
+"""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -10,6 +13,8 @@ from api.services import Services
 from contracts.digests import sha256_hex
 from contracts.errors import CallerError
 
+GUARDED = "/v1/"
+"""Paths below this need a token."""
 _bearer = HTTPBearer(auto_error=False, description="A token from `perdure users token`, or a local one of run.json.")
 
 
@@ -47,19 +52,24 @@ class Principal:
             raise CallerError("role_required", f"this needs the role {role}", {"role": role}, status=403)
 
 
-async def principal(
-    services: Open, credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
-) -> Principal:
-    """The owner of the request's token.
+async def owner_of(services: Services, authorization: str) -> Principal:
+    """The owner of the token in this header.
 
-    Raises: CallerError 401.
+    Raises: CallerError 401; what the database raises where it is away.
     """
-    if credentials is None:
+    scheme, _, token = authorization.partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
         raise CallerError("token_missing", "send `Authorization: Bearer <token>`", status=401)
-    row = await services.db.principal_row(sha256_hex(credentials.credentials))
+    row = await services.db.principal_row(sha256_hex(token.strip()))
     if row is None:
         raise CallerError("token_invalid", "this token is not known here", status=401)
     return Principal(row["tenant_id"], str(row["user_id"]), row["name"], frozenset(row["roles"]))
+
+
+async def principal(request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]) -> Principal:
+    """The owner whom the intake found; the bearer scheme is named for the documentation."""
+    found: Principal = request.state.principal
+    return found
 
 
 Reader = Annotated[Principal, Depends(principal)]

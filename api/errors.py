@@ -18,6 +18,22 @@ from policy.text import clean
 _log = structlog.get_logger(__name__)
 _CODES = {404: "not_found", 405: "method_not_allowed", 406: "not_acceptable", 415: "unsupported_media_type"}
 RETRY_AFTER_SECONDS = 2
+AWAY = "a part of the service is not available; try again"
+OUTAGES: tuple[type[Exception], ...] = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.DiskFullError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+    RPCError,
+    OSError,
+    TimeoutError,
+)
+"""What is raised where a part is away or in trouble: 503, with a time to come back."""
 
 
 def error_body(code: str, message: str, details: object, request_id: str) -> dict[str, object]:
@@ -48,6 +64,7 @@ DOCUMENTED: dict[int | str, dict[str, Any]] = {
     409: {"model": ErrorAnswer, "description": "it does not fit the state of things; details say why"},
     410: {"model": ErrorAnswer, "description": "too late"},
     413: {"model": ErrorAnswer, "description": "the body is too large"},
+    415: {"model": ErrorAnswer, "description": "the body does not say that it is JSON"},
     422: {"model": ErrorAnswer, "description": "the request does not fit the form; details say where"},
     429: {"model": ErrorAnswer, "description": "too much is open; Retry-After says when to come back"},
     503: {"model": ErrorAnswer, "description": "a part is not available; Retry-After says when to come back"},
@@ -108,22 +125,8 @@ def install(app: FastAPI) -> None:
 
     async def outage(request: Request, error: Exception) -> JSONResponse:
         _log.warning("part_unavailable", error=type(error).__name__, path=request.url.path)
-        message = "a part of the service is not available; try again"
         headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
-        return respond(request, 503, "unavailable", message, None, headers)
+        return respond(request, 503, "unavailable", AWAY, None, headers)
 
-    for kind in (
-        asyncpg.PostgresConnectionError,
-        asyncpg.InterfaceError,
-        asyncpg.CannotConnectNowError,
-        asyncpg.AdminShutdownError,
-        asyncpg.TooManyConnectionsError,
-        asyncpg.ReadOnlySQLTransactionError,
-        asyncpg.DiskFullError,
-        asyncpg.DeadlockDetectedError,
-        asyncpg.SerializationError,
-        RPCError,
-        OSError,
-        TimeoutError,
-    ):
+    for kind in OUTAGES:
         app.add_exception_handler(kind, outage)

@@ -1,6 +1,7 @@
-"""What every request passes first: an id, a size limit, and text that can be stored.
+"""What every request passes first: an id, its token, a size limit, JSON without a trap, text that can be stored.
 
-Pure ASGI, so that a stream is not buffered. A body is read here whole (256 KiB at most), checked, and handed on.
+Pure ASGI, so that a stream is not buffered. The token comes before the body, so that whoever has none learns nothing
+from how a body is read. A body is read here whole (256 KiB at most), checked, and handed on.
 """
 
 import asyncio
@@ -12,23 +13,21 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
+import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.errors import error_body
+from api.auth import GUARDED, owner_of
+from api.errors import AWAY, OUTAGES, RETRY_AFTER_SECONDS, error_body
+from api.json_body import Refused, check_json, check_media_type
 from api.metrics import REQUESTS
+from contracts.errors import CallerError
 from policy.text import is_clean
 
-MOST_DEPTH = 64
-"""JSON nested deeper is refused."""
 _BODY_SECONDS = 30.0
 _READ_ON_BYTES = 64 * 1024 * 1024
 _READ_ON_SECONDS = 5.0
 _METHODS = frozenset({"GET", "HEAD", "POST", "PATCH", "PUT", "DELETE", "OPTIONS"})
-
-
-class _Refused(Exception):
-    def __init__(self, status: int, code: str, message: str) -> None:
-        self.status, self.code, self.message = status, code, message
+_log = structlog.get_logger(__name__)
 
 
 class Intake:
@@ -55,13 +54,15 @@ class Intake:
 
         try:
             _check_head(scope)
+            if scope["path"].startswith(GUARDED):
+                await _know_the_owner(scope, receive)
             async with asyncio.timeout(_BODY_SECONDS):
                 body = await self._body(scope, receive)
         except TimeoutError:
-            slow = _Refused(408, "body_too_slow", f"the body did not come within {_BODY_SECONDS:.0f} s")
+            slow = Refused(408, "body_too_slow", f"the body did not come within {_BODY_SECONDS:.0f} s")
             await _refuse(named, slow, request_id)
             return
-        except _Refused as refused:
+        except Refused as refused:
             await _refuse(named, refused, request_id)
             return
         await self._app(scope, _replay(body, receive), named)
@@ -75,19 +76,39 @@ class Intake:
         while more:
             message = await receive()
             if message["type"] == "http.disconnect":
-                raise _Refused(400, "client_disconnected", "the request broke off")
+                raise Refused(400, "client_disconnected", "the request broke off")
             chunk = message.get("body", b"")
             size += len(chunk)
             more = message.get("more_body", False)
             if size > self._most_bytes:
                 if more:
                     await _read_on(receive)
-                raise _Refused(413, "body_too_large", f"a body may have {self._most_bytes} bytes at most")
+                raise Refused(413, "body_too_large", f"a body may have {self._most_bytes} bytes at most")
             chunks.append(chunk)
         body = b"".join(chunks)
         if body:
-            _check_json(body)
+            check_media_type(_header(scope, b"content-type"))
+            check_json(body)
         return body
+
+
+async def _know_the_owner(scope: Scope, receive: Receive) -> None:
+    """Put the token's owner where the routes look; refuse before a byte of the body is looked at."""
+    try:
+        scope["state"]["principal"] = await owner_of(scope["app"].state.services, _header(scope, b"authorization"))
+    except CallerError as error:
+        if _header(scope, b"content-length") or _header(scope, b"transfer-encoding"):
+            await _read_on(receive)
+        raise Refused(error.http, error.code, error.message, (b"www-authenticate", b"Bearer")) from error
+    except OUTAGES as error:
+        _log.warning("part_unavailable", error=type(error).__name__, path=scope["path"])
+        again = (b"retry-after", str(RETRY_AFTER_SECONDS).encode())
+        raise Refused(503, "unavailable", AWAY, again) from error
+
+
+def _header(scope: Scope, name: bytes) -> str:
+    found = [value for key, value in scope["headers"] if key == name]
+    return found[0].decode("latin-1") if found else ""
 
 
 async def _read_on(receive: Receive) -> None:
@@ -116,42 +137,12 @@ def _check_head(scope: Scope) -> None:
         try:
             text = raw.decode()
         except UnicodeDecodeError:
-            raise _Refused(400, "not_utf8", f"the {where} is not UTF-8") from None
+            raise Refused(400, "not_utf8", f"the {where} is not UTF-8") from None
         if not is_clean(text):
-            raise _Refused(400, "text_not_storable", f"the {where} holds a NUL")
+            raise Refused(400, "text_not_storable", f"the {where} holds a NUL")
     for name, value in scope["headers"]:
         if name in (b"idempotency-key", b"last-event-id") and (len(value) > 255 or not value.isascii()):
-            raise _Refused(400, "header_invalid", f"{name.decode()}: at most 255 ASCII characters")
-
-
-def _check_json(body: bytes) -> None:
-    try:
-        value = json.loads(body.decode())  # from bytes, UTF-16 and UTF-32 would pass as well
-    except (ValueError, RecursionError):
-        raise _Refused(400, "malformed_json", "the body is not JSON that can be read") from None
-    _check_value(value)
-
-
-def _check_value(value: object) -> None:
-    """Walk without recursion: depth, and text that Postgres can hold."""
-    level = [value]
-    for _ in range(MOST_DEPTH):
-        deeper: list[object] = []
-        for each in level:
-            if isinstance(each, str) and not is_clean(each):
-                raise _Refused(422, "text_not_storable", "a text holds a NUL or half a character (a lone surrogate)")
-            if isinstance(each, float) and each - each != 0:
-                raise _Refused(422, "number_not_finite", "a number is not finite")
-            if isinstance(each, int) and not isinstance(each, bool) and each.bit_length() > 1_000:
-                raise _Refused(422, "number_too_large", "a number is too large")
-            if isinstance(each, dict):
-                deeper += [*each.keys(), *each.values()]
-            elif isinstance(each, list):
-                deeper += each
-        if not deeper:
-            return
-        level = deeper
-    raise _Refused(422, "json_too_deep", f"the body is nested deeper than {MOST_DEPTH} levels")
+            raise Refused(400, "header_invalid", f"{name.decode()}: at most 255 ASCII characters")
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
@@ -167,9 +158,11 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-async def _refuse(send: Send, refused: _Refused, request_id: str) -> None:
+async def _refuse(send: Send, refused: Refused, request_id: str) -> None:
     body = json.dumps(error_body(refused.code, refused.message, {}, request_id)).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if refused.header is not None:
+        headers.append(refused.header)
     if refused.status in (408, 413):
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": refused.status, "headers": headers})

@@ -16,7 +16,7 @@ from cli.approval_watch import watch_approvals
 from cli.connection import Role, connect
 from cli.editor import EditFailed, edited, parsed
 from cli.failures import DECIDED, EXPIRED, OTHER, USAGE
-from cli.screen import AsJson, AsName, fail, left, say, say_json, table
+from cli.screen import AsJson, AsName, fail, left, moment, say, say_json, table
 from perdure.client import Approval, Client
 from perdure.client.review_calls import Decision
 
@@ -152,14 +152,24 @@ def _undecided(approval_id: str, as_name: str | None, as_json: bool) -> Iterator
         approval = client.approvals.get(approval_id)
         if approval.status != "pending":
             expired = approval.status == "expired"
-            by = f" by {approval.decided_by}" if approval.decided_by else ""
             if as_json:
                 say_json(approval)
-            raise fail(f"too late: it is {approval.status}{by}", EXPIRED if expired else DECIDED)
+            raise fail(_too_late(approval), EXPIRED if expired else DECIDED)
         if not as_json:
             say(f"{approval.tool} ({approval.effect}, risk {approval.risk}), asked for by {approval.requested_by}")
             show_arguments(approval)
         yield client, approval
+
+
+def _too_late(approval: Approval) -> str:
+    """Who decided what and when, or that nobody did, and what it is by now."""
+    if approval.status == "expired":
+        return f"too late: it expired undecided at {moment(approval.expires_at)}"
+    if not approval.decided_by:
+        return f"too late: it is {approval.status}"
+    decided = (approval.decision or {}).get("type", "a decision")
+    when = moment(approval.decided_at)
+    return f"too late: {decided} by {approval.decided_by} at {when}; it is {approval.status} now"
 
 
 def _decide(

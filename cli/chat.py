@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 
 from cli.connection import Role, command, connect
-from cli.failures import OTHER
+from cli.failures import OTHER, USAGE
 from cli.live_text import LiveText
 from cli.printable import pretty_json
-from cli.screen import AsJson, AsName, say, say_json
+from cli.screen import AsJson, AsName, fail, say, say_json
 from cli.turn_screen import TurnScreen
 from perdure.client import ApiError, Client, Event, Turn
 
@@ -24,6 +24,8 @@ def chat(
     as_name: AsName = None,
 ) -> None:
     """Talk to an agent. With --json: every event as it comes, then the turn, one JSON value a line."""
+    if message is not None and not message.strip():
+        raise fail("the message is empty: say something after -m, or leave -m out to talk", USAGE)
     with connect(Role.REQUESTER, as_name) as client:
         conversation_id = conversation or client.conversations.create(agent).id
         if message is not None:

@@ -12,11 +12,11 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from cli.failures import OTHER, USAGE
 from cli.screen import fail
-from local.config import own_environ
+from local.config import ROOT, home_of, own_environ
+from local.home import Home
+from local.roster import alive, look
 from perdure.client import Client
 
 PATIENCE_SECONDS = 10.0
@@ -46,8 +46,18 @@ class Surroundings:
     def here(cls) -> "Surroundings":
         """As it is now."""
         environ = own_environ()
-        home = Path(environ.get("PERDURE_HOME") or ".perdure").expanduser()
+        home = home_of(environ)
         return cls(environ.get("PERDURE_URL") or None, environ.get("PERDURE_TOKEN") or None, home, read_run(home))
+
+    def why_nothing_runs(self) -> str:
+        """What to say where there is no run.json to go by, and what to do."""
+        found = look(Home(self.home).roster_file)
+        if found.supervisor is not None:
+            return f"it is starting or stopping (supervisor {found.supervisor}); its terminal shows how far it is"
+        if not found.children:
+            return NOTHING_RUNS
+        still = ", ".join(f"{role} {pid}" for role, pid in found.children.items())
+        return f"the supervisor is gone, but what it started still runs: {still}; `make up` ends it and starts anew"
 
 
 def read_run(home: Path) -> dict[str, Any] | None:
@@ -59,7 +69,7 @@ def read_run(home: Path) -> dict[str, Any] | None:
     if not isinstance(run, dict):
         return None
     supervisor = run.get("supervisor")
-    return None if isinstance(supervisor, int) and not psutil.pid_exists(supervisor) else run
+    return None if isinstance(supervisor, int) and alive(supervisor) is None else run
 
 
 def connect(role: Role, as_name: str | None = None) -> Client:
@@ -70,7 +80,7 @@ def connect(role: Role, as_name: str | None = None) -> Client:
     here = Surroundings.here()
     url = here.url or (here.run or {}).get("api")
     if not isinstance(url, str) or not url:
-        raise fail(NOTHING_RUNS, OTHER)
+        raise fail(here.why_nothing_runs(), OTHER)
     return Client(url.rstrip("/"), _token(here, url.rstrip("/"), role, as_name), patience_seconds=PATIENCE_SECONDS)
 
 
@@ -94,6 +104,8 @@ def command(*words: str) -> str:
     settings = [f"{name}={shlex.quote(environ[name])}" for name in ("PERDURE_HOME", "PERDURE_URL") if environ.get(name)]
     if shutil.which("perdure"):
         program = ["perdure"]
+    elif (ROOT / "bin" / "perdure").is_file():
+        program = ["bin/perdure" if Path.cwd() == ROOT else shlex.quote(str(ROOT / "bin" / "perdure"))]
     else:
-        program = ["bin/perdure"] if Path("bin/perdure").is_file() else ["python", "-m", "cli"]
+        program = ["python", "-m", "cli"]
     return " ".join([*settings, *program, *map(shlex.quote, words)])

@@ -37,6 +37,11 @@ def _hint(error: ApiError) -> str:
         return "Is it running? Start it with `make up`; `perdure status` shows what runs."
     if error.status == 401:
         return "The token is missing or wrong: set PERDURE_TOKEN, or use --as requester, reviewer or admin."
+    if error.code == "agent_not_found":
+        return "`perdure agents list` shows whom there is."
+    fields = error.details.get("fields")
+    if error.code == "invalid_input" and isinstance(fields, list):
+        return "\n".join(f"{each.get('field')}: {each.get('problem')}" for each in fields if isinstance(each, dict))
     decision = error.details.get("decision")
     if error.code == "already_decided" and isinstance(decision, dict):
         said = decision.get("comment") or decision.get("reason_code")

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-import psutil
 import typer
 
-from cli.connection import NOTHING_RUNS, Surroundings
+from cli.connection import Surroundings
 from cli.failures import OTHER
 from cli.screen import AsJson, fail, say, say_json, table
+from local.home import Home
 from local.probes import http_get, port_open
+from local.roster import alive, look
 
 _PARTS = (("api", "/readyz"), ("temporal", None), ("temporal_ui", "/"), ("postgres", None), ("redis", None))
 """Addresses in run.json, and the page to ask for where one tells more than an open port."""
@@ -25,7 +26,7 @@ class Health:
     name: str
     well: bool
     what: str
-    """`answers`, `silent`, `runs`, `dead`."""
+    """`answers`, `silent`, `runs`, `not ready`, `starting or stopping`, `left behind`."""
     pid: int | None
     address: str
     """Without any credentials."""
@@ -34,21 +35,29 @@ class Health:
 def status(as_json: AsJson = False) -> None:
     """What runs here: every address asked, every process looked at. 0 where all is well, else 1."""
     here = Surroundings.here()
-    if here.run is None:
-        raise fail(NOTHING_RUNS, OTHER)
-    found = asyncio.run(_look(here.run))
-    well = all(each.well for each in found)
+    if here.run is None and not as_json:
+        raise fail(here.why_nothing_runs(), OTHER)
+    found = asyncio.run(_look(here.run)) if here.run is not None else _left_behind(here)
+    well = here.run is not None and all(each.well for each in found)
     if as_json:
         parts = [
             {"name": each.name, "well": each.well, "state": each.what, "pid": each.pid, "address": each.address}
             for each in found
         ]
-        say_json({"well": well, "home": str(here.home), "routing": here.run.get("routing"), "parts": parts})
+        why = {"message": here.why_nothing_runs()} if here.run is None else {"routing": here.run.get("routing")}
+        say_json({"well": well, "home": str(here.home), **why, "parts": parts})
     else:
         rows = [(each.name, each.what, each.pid or "", each.address) for each in found]
         table(("part", "state", "pid", "address"), rows, "Nothing.")
         say("All is well." if well else "Something is wrong; its log is in " + str(here.home / "logs"))
     raise typer.Exit(0 if well else OTHER)
+
+
+def _left_behind(here: Surroundings) -> list[Health]:
+    """What runs where no stack is up: a supervisor that was killed cannot end its children itself."""
+    found = look(Home(here.home).roster_file)
+    what = "left behind" if found.supervisor is None else "starting or stopping"
+    return [Health(role, False, what, pid, "") for role, pid in found.children.items()]
 
 
 async def _look(run: dict[str, Any]) -> list[Health]:
@@ -64,7 +73,7 @@ async def _look(run: dict[str, Any]) -> list[Health]:
     shown = {"valkey", *(name for name, _, _ in addresses)}
     for role, pid in sorted(pids.items()):
         if role not in shown:
-            well = psutil.pid_exists(pid) and role in ready
+            well = alive(pid) is not None and role in ready
             found.append(Health(role, well, "runs" if well else "not ready", pid, ""))
     return found
 

@@ -58,7 +58,7 @@ def show(turn_id: TurnId, as_json: AsJson = False, as_name: AsName = None) -> No
             ("conversation", turn.conversation_id),
             ("path", " → ".join(turn.nodes)),
             ("tokens", f"{turn.usage.input_tokens} in, {turn.usage.output_tokens} out, ${turn.usage.cost_usd:.4f}"),
-            ("attempts", turn.attempts),
+            ("model calls", turn.attempts),
             ("started", turn.started_at),
             ("ended", turn.ended_at),
             ("error", f"{turn.error.code}: {turn.error.message}" if turn.error else ""),

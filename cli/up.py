@@ -8,6 +8,7 @@ import typer
 
 from cli.screen import fail
 from local import StackConfig, StackError, run_stack
+from local.config import Routing
 
 AppFolders = Annotated[
     list[Path] | None, typer.Option("--app", metavar="DIR", help="An app folder of your own; may be given again.")
@@ -17,7 +18,7 @@ AppFolders = Annotated[
 def up(
     app: AppFolders = None,
     routing: Annotated[
-        str | None, typer.Option(help="compact (fewer hops) or spread (a queue for each kind of work).")
+        Routing | None, typer.Option(help="compact (fewer hops) or spread (a queue for each kind of work).")
     ] = None,
 ) -> None:
     """Start Postgres, Valkey, Temporal, the workers and the API here; Ctrl-C stops them, the data stays."""

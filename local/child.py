@@ -12,10 +12,12 @@ from asyncio.subprocess import Process
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from local.console import Console
 from local.errors import StackError
+from local.excerpt import Excerpt
 from local.lines import read_lines
 from local.log_file import LogFile
 from local.spawn import RunAs, describe_exit, kill_group, spawn
@@ -182,11 +184,15 @@ class Child:
 
     async def _pump(self, process: Process) -> None:
         assert process.stdout is not None
-        async for line in read_lines(process.stdout):
-            self._log.write(line)
-            shows = self.spec.shows
-            if shows is None or (self.ready and not self._stopping.is_set() and shows.search(line)):
-                self._console.child(self.spec.role, line)
+        excerpt = Excerpt(partial(self._console.child, self.spec.role))
+        try:
+            async for line in read_lines(process.stdout):
+                self._log.write(line)
+                shows = self.spec.shows
+                if shows is None or (self.ready and not self._stopping.is_set() and shows.search(line)):
+                    excerpt.take(line)
+        finally:
+            excerpt.close()
 
     def _announce(self, pid: int | None, *, ready: bool) -> None:
         self.pid, self.ready = pid, ready

@@ -19,6 +19,9 @@ _ROUTINGS: dict[str, Routing] = {"compact": "compact", "spread": "spread"}
 
 ROOT = Path(__file__).parents[1]
 """Where the program's modules and worker.py lie."""
+BASE = ROOT if (ROOT / "pyproject.toml").is_file() else Path.cwd()
+"""Where `.env` and relative paths in settings lie: in a checkout its own folder, wherever a command is typed; where
+Perdure is installed as a package, the current folder."""
 _DEFAULT_PORT = 8080
 _PYTHON = sys.executable
 _COMPACT_QUEUES = ("turns", "llm")
@@ -28,8 +31,13 @@ _SPREAD_QUEUES = (*_COMPACT_QUEUES, "tools", "memory", "approvals")
 def own_environ() -> dict[str, str]:
     """This process's environment over what `.env` says, to be handed on to children; read here and nowhere else in
     this package."""
-    written = {name: value for name, value in dotenv_values(".env").items() if value}
+    written = {name: value for name, value in dotenv_values(BASE / ".env").items() if value}
     return {**written, **os.environ}
+
+
+def home_of(environ: Mapping[str, str]) -> Path:
+    """The data folder that PERDURE_HOME names; a relative one lies in BASE."""
+    return (BASE / Path(environ.get("PERDURE_HOME") or ".perdure").expanduser()).absolute()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +100,8 @@ class StackConfig:
     ) -> "StackConfig":
         """The stack that PERDURE_HOME, PERDURE_PORT, PERDURE_APP and PERDURE_ROUTING describe.
 
-        `app_dirs` come after those of PERDURE_APP, `routing` wins over PERDURE_ROUTING.
+        `app_dirs` come after those of PERDURE_APP, `routing` wins over PERDURE_ROUTING. Relative `app_dirs`, which
+        were typed, lie in the current folder; relative folders in settings lie in BASE.
 
         Raises: StackError that names the variable to correct.
         """
@@ -102,12 +111,13 @@ class StackConfig:
         if chosen is None:
             raise StackError(f"PERDURE_ROUTING is {named_routing!r}; it must be one of {', '.join(_ROUTINGS)}")
         named = [part for part in env.get("PERDURE_APP", "").split(os.pathsep) if part]
-        apps = tuple(Path(part).expanduser().absolute() for part in (*named, *app_dirs))
+        written = (BASE / Path(part).expanduser() for part in named)
+        apps = tuple(path.absolute() for path in (*written, *(Path(part).expanduser() for part in app_dirs)))
         for app in apps:
             if not app.is_dir():
                 raise StackError(f"the app folder {app} does not exist")
         return cls(
-            home=Path(env.get("PERDURE_HOME") or ".perdure").expanduser().absolute(),
+            home=home_of(env),
             port=_port(env.get("PERDURE_PORT") or str(_DEFAULT_PORT)),
             environ=env,
             routing=chosen,

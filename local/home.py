@@ -71,6 +71,8 @@ def open_home(root: Path) -> Home:
     Raises: StackError when nothing can be written there.
     """
     home = Home(root.absolute())
+    if home.root.exists() and not home.root.is_dir():
+        raise StackError(f"the data folder {home.root} is a file; set PERDURE_HOME to a folder")
     try:
         if not home.root.is_dir():
             # Postgres refuses to run as root, so root's folder lets another user pass through to `pg`, which is 0700.

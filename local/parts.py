@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from local import postgres, postgres_cluster, temporal_server, valkey
-from local.credentials import load_credentials
+from local.credentials import Credentials, load_credentials
 from local.external import external_postgres, external_temporal, must_answer
 from local.home import Home
 from local.ports import PortBook
@@ -74,11 +74,27 @@ def temporal_sources(environ: Mapping[str, str]) -> dict[str, Source]:
     return {"download": downloaded(environ), "build": built(environ)}
 
 
+def checked(
+    home: Home, environ: Mapping[str, str], *, parts: frozenset[str] = ALL_PARTS, overridable: bool
+) -> Credentials:
+    """The parts' passwords, after a look at what can be seen to be wrong before anything starts.
+
+    Raises: StackError.
+    """
+    replaced = overridable and external_postgres(environ) is not None
+    if "postgres" in parts and not replaced:
+        postgres_cluster.check_cluster(home.postgres)  # a foreign cluster before a lost password, which is ours alone
+    if "temporal" in parts:
+        temporal_server.synchronous_setting(environ)
+    return load_credentials(home)
+
+
 async def start_data(
     supervisor: Supervisor,
     home: Home,
     book: PortBook,
     environ: Mapping[str, str],
+    credentials: Credentials,
     *,
     parts: frozenset[str] = ALL_PARTS,
     overridable: bool,
@@ -90,7 +106,6 @@ async def start_data(
 
     Raises: StackError.
     """
-    credentials = load_credentials(home)
     console = supervisor.console
     began = time.monotonic()
     temporal_known: asyncio.Future[tuple[TemporalAddress, bool] | None] = asyncio.get_running_loop().create_future()
@@ -120,7 +135,6 @@ async def start_data(
             await must_answer("DATABASE_URL", outside.app)
             console.part("postgres", "yours", detail="DATABASE_URL")
             return outside
-        postgres_cluster.check_cluster(home.postgres)
         launch = await asyncio.to_thread(choose_launch, postgres_install(), home.root)
         await postgres_cluster.make_ready(home, launch, credentials)
         port = book.take("postgres")

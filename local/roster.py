@@ -8,7 +8,9 @@ import json
 import os
 import signal
 import time
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +27,20 @@ class Roster:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._records: dict[str, dict[str, Any]] = {}
+        own = psutil.Process()
+        self._supervisor = {"pid": own.pid, "started_at": own.create_time()}
 
     def add(self, role: str, pid: int, end_signal: signal.Signals) -> None:
         """Remember a child right after it was started; `end_signal` ends it when nobody supervises it any more."""
         with suppress(psutil.Error):
             started_at = psutil.Process(pid).create_time()
-            self._records[role] = {"role": role, "pid": pid, "started_at": started_at, "signal": int(end_signal)}
+            self._records[role] = {
+                "role": role,
+                "pid": pid,
+                "started_at": started_at,
+                "signal": int(end_signal),
+                "supervisor": self._supervisor,
+            }
             self._save()
 
     def remove(self, role: str) -> None:
@@ -43,6 +53,28 @@ class Roster:
         fresh = self._path.with_name(self._path.name + ".new")
         fresh.write_text(json.dumps(list(self._records.values()), indent=1) + "\n")
         fresh.replace(self._path)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What of a list is alive now."""
+
+    supervisor: int | None
+    """The pid of who keeps these children; None where it is gone."""
+    children: Mapping[str, int]
+    """Pids by role."""
+
+
+def look(path: Path) -> Found:
+    """Who of the children on this list lives, and whether their supervisor does; nothing is changed."""
+    children, supervisor = {}, None
+    for record in _read(path):
+        if alive(record["pid"], record["started_at"]) is not None:
+            children[str(record["role"])] = int(record["pid"])
+        keeper = record.get("supervisor")
+        if isinstance(keeper, dict) and alive(keeper.get("pid", -1), keeper.get("started_at")) is not None:
+            supervisor = int(keeper["pid"])
+    return Found(supervisor, children)
 
 
 def sweep(path: Path) -> list[str]:

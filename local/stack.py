@@ -19,7 +19,7 @@ from local.config import ROOT, StackConfig, own_environ
 from local.console import Console
 from local.errors import StackError
 from local.home import Home, hold, open_home
-from local.parts import ALL_PARTS, DataParts, start_data, without_addresses
+from local.parts import ALL_PARTS, DataParts, checked, start_data, without_addresses
 from local.ports import HOST, PortBook, is_free
 from local.run_file import RunFile
 from local.supervisor import Supervisor, together
@@ -43,12 +43,13 @@ async def embedded(
     Raises: StackError.
     """
     given = own_environ() if environ is None else environ
-    opened = open_home(Path(home))
+    opened, chosen = open_home(Path(home)), frozenset(parts)
     with hold(opened):
         supervisor = Supervisor(opened, console or Console(None))
         try:
             book = PortBook(opened.ports_file)
-            yield await start_data(supervisor, opened, book, given, parts=frozenset(parts), overridable=False)
+            credentials = checked(opened, given, parts=chosen, overridable=False)
+            yield await start_data(supervisor, opened, book, given, credentials, parts=chosen, overridable=False)
         finally:
             await supervisor.stop()
 
@@ -59,6 +60,8 @@ async def run_stack(config: StackConfig) -> int:
     Raises: StackError when it cannot start; all that did start has been stopped by then.
     """
     console = Console(sys.stdout, config.environ)
+    if not config.home.exists():
+        _port_must_be_free(config.port)  # before a folder is made for nothing
     home = open_home(config.home)
     stop, hurry = asyncio.Event(), asyncio.Event()
 
@@ -78,7 +81,8 @@ async def run_stack(config: StackConfig) -> int:
             await _until(stop, _bring_up(config, home, supervisor))
             await _until(stop, supervisor.watch())
         finally:
-            await _wind_down(home, supervisor, hurry)
+            words = "Stopping; once more Ctrl-C kills." if stop.is_set() else "It cannot go on; ending what runs."
+            await _wind_down(home, supervisor, hurry, words)
             for number in _STOP_SIGNALS:
                 loop.remove_signal_handler(number)
     return 130 if hurry.is_set() else 0
@@ -98,12 +102,12 @@ async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> None:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _wind_down(home: Home, supervisor: Supervisor, hurry: asyncio.Event) -> None:
+async def _wind_down(home: Home, supervisor: Supervisor, hurry: asyncio.Event, words: str) -> None:
     if not supervisor.children:
         return
     began = time.monotonic()
     supervisor.console.say()
-    supervisor.console.say("Stopping; once more Ctrl-C kills.")
+    supervisor.console.say(words)
     await supervisor.stop(hurry)
     home.run_file.unlink(missing_ok=True)  # last: while it is there, something of this stack may still run
     took = time.monotonic() - began
@@ -116,10 +120,8 @@ async def _bring_up(config: StackConfig, home: Home, supervisor: Supervisor) -> 
     Raises: StackError.
     """
     began = time.monotonic()
-    if not is_free(config.port):
-        raise StackError(
-            f"port {config.port} is taken on {HOST}; stop what uses it, or set PERDURE_PORT to another one"
-        )
+    _port_must_be_free(config.port)
+    credentials = checked(home, config.environ, overridable=True)
     book = PortBook(home.ports_file)
     declared = companions.read_all(config.companion_apps)
     ports = {companion.name: companions.take_port(book, companion) for _, companion in declared}
@@ -138,7 +140,7 @@ async def _bring_up(config: StackConfig, home: Home, supervisor: Supervisor) -> 
         tokens.update(programs.tokens_from(lines, home.log("prepare")))
 
     data_and_companions = await together(
-        start_data(supervisor, home, book, config.environ, overridable=True, when_stores_answer=prepare),
+        start_data(supervisor, home, book, config.environ, credentials, overridable=True, when_stores_answer=prepare),
         *(
             supervisor.launch(companions.child_spec(home, app, companion, ports[companion.name], outside))
             for app, companion in declared
@@ -160,6 +162,11 @@ async def _bring_up(config: StackConfig, home: Home, supervisor: Supervisor) -> 
     supervisor.on_change = lambda: run_file.write(supervisor.pids(), supervisor.ready_roles())
     supervisor.on_change()
     _welcome(config, data, tokens, supervisor.console, time.monotonic() - began)
+
+
+def _port_must_be_free(port: int) -> None:
+    if not is_free(port):
+        raise StackError(f"port {port} is taken on {HOST}; stop what uses it, or set PERDURE_PORT to another one")
 
 
 def _addresses(config: StackConfig, data: DataParts) -> dict[str, str | None]:

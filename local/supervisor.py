@@ -7,6 +7,7 @@ exists; the terminal gets one line for each part that becomes ready.
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from local.child import Child, ChildSpec
 from local.console import Console
 from local.errors import StackError
+from local.excerpt import Excerpt
 from local.home import Home
 from local.lines import read_lines
 from local.log_file import LogFile
@@ -72,9 +74,13 @@ class Supervisor:
                 lines.append(line)
 
         async def show(stream: asyncio.StreamReader) -> None:
-            async for line in read_lines(stream):
-                log.write(line)
-                self.console.child(role, line)
+            excerpt = Excerpt(partial(self.console.child, role))
+            try:
+                async for line in read_lines(stream):
+                    log.write(line)
+                    excerpt.take(line)
+            finally:
+                excerpt.close()
 
         try:
             async with asyncio.timeout(seconds):

@@ -6,6 +6,9 @@ from pathlib import Path
 from contracts.errors import CallerError
 
 TEMPLATE = Path(__file__).parent / "template"
+_ROOT = Path(__file__).parents[1]
+_PLACE = "/path/to/perdure"
+"""In the README, for the folder whose `bin/perdure` wrote it: its lines then work as they are typed."""
 
 
 def scaffold(folder: Path) -> list[Path]:
@@ -22,7 +25,10 @@ def scaffold(folder: Path) -> list[Path]:
         for source in template_files():
             target = folder / source.relative_to(TEMPLATE)
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
+            if source.name == "README.md":
+                target.write_text(source.read_text().replace(_PLACE, str(_ROOT)))
+            else:
+                shutil.copyfile(source, target)
             written.append(target)
     except OSError as error:
         raise CallerError("cannot_write", f"cannot write in {folder}: {error.strerror}") from error

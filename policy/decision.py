@@ -1,7 +1,7 @@
 """Why a decision is refused, in the contract's order: 404, 403, 409 decided, 410, 409 digest, 422."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 
 from contracts.errors import CallerError
@@ -59,11 +59,10 @@ def refusal(
     if decider.user_id == facts.requested_by and not facts.allow_self_approval:
         return CallerError("own_request", "who asked for a call may not decide on it", status=403)
     if facts.status == "expired" or (facts.status == "pending" and facts.expires_at <= facts.now):
-        return CallerError("approval_expired", "the approval expired undecided and counts as denied", status=410)
+        expired = f"too late: it expired undecided at {_moment(facts.expires_at)} and counts as denied"
+        return CallerError("approval_expired", expired, status=410)
     if facts.status != "pending":
-        return CallerError(
-            "already_decided", "somebody decided before you", {"decision": facts.decided_before}, status=409
-        )
+        return CallerError("already_decided", _too_late(facts), {"decision": facts.decided_before}, status=409)
     if digest != facts.digest:
         return CallerError(
             "digest_differs",
@@ -80,3 +79,16 @@ def refusal(
     if decision is Decision.RESPOND and not text:
         return CallerError("comment_required", "a response needs its text in `comment`", status=422)
     return None
+
+
+def _too_late(facts: Facts) -> str:
+    """Who decided what and when; where nobody did (a stopped turn), what became of it."""
+    before = facts.decided_before
+    if not before:
+        return f"too late: it is {facts.status}"
+    what = STATUS_OF[Decision(str(before["type"]))]
+    return f"too late: {what} by {before['by']} at {_moment(datetime.fromisoformat(str(before['at'])))}"
+
+
+def _moment(at: datetime) -> str:
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -4,12 +4,13 @@ Sent again: after a broken or refused connection, and after a 503 that names a w
 carries its Idempotency-Key; one without is sent again only if it never left. Anything else is the API's answer.
 """
 
-import math
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import httpx
 
 from perdure.client.errors import ApiError, error_of, unreachable
+from policy.retry_after import retry_after_seconds
 
 FIRST_WAIT_SECONDS = 0.2
 LONGEST_WAIT_SECONDS = 5.0
@@ -47,7 +48,7 @@ class Patience:
 
         Raises: ApiError, the answer itself, unless it is a 503 that names a wait.
         """
-        wait = retry_after_seconds(response) if response.status_code == 503 else None
+        wait = retry_after_seconds(response.headers, datetime.now(UTC)) if response.status_code == 503 else None
         if wait is None:
             raise error_of(response)
         return self._wait(now, error_of(response), wait)
@@ -63,12 +64,3 @@ class Patience:
         if now + wait - self._since > self.seconds:
             raise failure
         return wait
-
-
-def retry_after_seconds(response: httpx.Response) -> float | None:
-    """The wait that the answer names in seconds, or None."""
-    try:
-        seconds = float(response.headers.get("Retry-After", ""))
-    except ValueError:
-        return None
-    return seconds if math.isfinite(seconds) and seconds >= 0 else None

@@ -50,6 +50,13 @@ async def test_a_wrong_token_is_401(given: str, api: Api) -> None:
         assert code(answer) in ("token_missing", "token_invalid")
 
 
+@pytest.mark.parametrize("body", [b"{", b"[" * 100_000, b'{"agent": 1, "agent": 2}', b" " * 50_000_000])
+async def test_without_a_token_no_body_is_looked_at(body: bytes, api: Api) -> None:
+    async with api.client(None) as client:
+        answer = await client.post("/v1/conversations", content=body, headers={"content-type": "application/json"})
+    assert (answer.status_code, code(answer)) == (401, "token_missing")
+
+
 async def test_a_revoked_token_and_a_disabled_user_are_out_at_once(api: Api) -> None:
     async with api.client("admin") as admin:
         await admin.post("/v1/users", json={"name": "leaver"})

@@ -90,6 +90,7 @@ async def test_a_decision_is_refused_in_the_order_of_the_contract(api: Api) -> N
         second = await reviewer.post(f"{asked.path}/decision", json=wrong)
         assert (second.status_code, code(second)) == (409, "already_decided")
         assert second.json()["error"]["details"]["decision"]["by"] == "reviewer"
+        assert second.json()["error"]["message"].startswith("too late: approved by reviewer at 2")
 
 
 async def test_an_expired_approval_is_gone_and_nobody_decides_on_an_own_request(api: Api) -> None:

@@ -79,6 +79,12 @@ PROGRAMS = {
         (home / f"{role}-saw.json").write_text(json.dumps(dict(os.environ)))
         Path(os.environ["PERDURE_READY_FILE"]).touch()
         print(f"{role} polls", flush=True)
+        for _ in range(3 if "OUTAGE" in os.environ else 0):
+            try:
+                raise ConnectionRefusedError("port 1")
+            except OSError:
+                import logging
+                logging.getLogger().warning("Postgres is away", exc_info=True)
         while True:
             time.sleep(60)
         """,
@@ -316,6 +322,23 @@ async def test_what_outlived_its_supervisor_is_cleared_away_by_the_next_start(
     assert "worker-x" in second.out
 
 
+async def test_a_traceback_is_one_line_on_the_terminal_and_whole_in_the_log(
+    start: Start, replaced: dict[str, str]
+) -> None:
+    stack: Stack = await start(OUTAGE="1", **replaced)
+    await stack.up()
+    await until(lambda: stack.out.count("Postgres is away") >= 3)
+    await asyncio.sleep(0.3)
+    shown = [line for line in stack.out.splitlines() if "Postgres is away" in line]
+    assert sorted(shown) == [
+        f"{role:<16} | Postgres is away: ConnectionRefusedError: port 1"
+        for role in ("worker-llm", "worker-relay", "worker-turns")
+    ]
+    assert "Traceback" not in stack.out
+    log = (stack.home / "logs" / "worker-llm.log").read_text()
+    assert log.count("Traceback (most recent call last):") == 3 and 'File "' in log
+
+
 async def test_a_second_ctrl_c_kills_what_is_still_draining(start: Start, replaced: dict[str, str]) -> None:
     stack: Stack = await start(DRAIN="25", **replaced)
     run = await stack.up()
@@ -348,28 +371,41 @@ async def test_a_taken_port_is_one_clear_line_and_nothing_was_started(start: Sta
         code, _, said = await (await start(PERDURE_PORT=str(port))).ended()
     assert code == 1
     assert said == f"port {port} is taken on {HOST}; stop what uses it, or set PERDURE_PORT to another one\n"
-    assert not (tmp_path / "home" / "pg").exists()
+    assert not (tmp_path / "home").exists()
 
 
-async def test_a_foreign_cluster_is_one_clear_line_and_is_left_as_it_was(start: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kept", [True, False], ids=["with its passwords", "without its passwords"])
+async def test_a_foreign_cluster_is_one_clear_line_and_is_left_as_it_was(
+    start: Start, tmp_path: Path, kept: bool
+) -> None:
     cluster = tmp_path / "home" / "pg"
     cluster.mkdir(parents=True)
     (cluster / "PG_VERSION").write_text("15\n")
-    (tmp_path / "home" / "secrets.json").write_text("{}")
-    code, _, said = await (await start()).ended()
+    if kept:
+        (tmp_path / "home" / "secrets.json").write_text("{}")
+    code, out, said = await (await start()).ended()
     assert code == 1
     assert "was made by Postgres 15" in said
     assert said.count("\n") == 1
+    assert out == f"Perdure, data in {tmp_path / 'home'}\n", "nothing was started, so there was nothing to stop"
     assert [path.name for path in cluster.iterdir()] == ["PG_VERSION"]
+
+
+async def test_a_data_folder_that_is_a_file_is_one_clear_line(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("mine")
+    code, out, said = await (await start()).ended()
+    assert (code, out) == (1, "")
+    assert said == f"the data folder {tmp_path / 'home'} is a file; set PERDURE_HOME to a folder\n"
 
 
 async def test_a_failing_prepare_step_ends_the_start_with_its_last_words(
     start: Start, replaced: dict[str, str], tmp_path: Path
 ) -> None:
     stack: Stack = await start(BREAK_PREPARE="1", **replaced)
-    code, _, said = await stack.ended()
+    code, out, said = await stack.ended()
     assert code == 1
     assert said.startswith("prepare failed (exited with 7): relation does not exist (log: ")
+    assert "Ctrl-C" not in out, "nobody asked it to stop"
     assert json.loads((tmp_path / "home" / "children.json").read_text()) == []
 
 

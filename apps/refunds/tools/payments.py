@@ -8,6 +8,8 @@ from perdure import ToolContext, tool
 
 Order = Annotated[str, Field(pattern="^[0-9]{1,9}$", description="The order's number")]
 NoteText = Annotated[str, Field(min_length=1, max_length=2_000)]
+_MOST_CENTS = 100_000
+"""Five times the dearest order: a slip of a reviewer's finger is refused before it becomes the decision."""
 _SECRETS = ("payments_url", "payments_token")
 
 
@@ -25,7 +27,9 @@ async def order_status(context: ToolContext, order: Order) -> JsonValue:
 async def refund(
     context: ToolContext,
     order: Order,
-    amount_cents: Annotated[int | None, Field(gt=0, description="Part of the price; all of it when left out")] = None,
+    amount_cents: Annotated[
+        int | None, Field(gt=0, le=_MOST_CENTS, description="Part of the price; all of it when left out")
+    ] = None,
     reason: Annotated[str, Field(max_length=500)] = "",
 ) -> JsonValue:
     """Pay an order's price, or a part of it, back to the customer. Waits for a person's approval."""

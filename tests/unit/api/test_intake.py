@@ -10,10 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
 
-from api.intake import MOST_DEPTH, Intake
+from api.intake import Intake
+from api.json_body import MOST_DEPTH
+from contracts.digests import sha256_hex
 from policy.text import is_clean
 
 Messages = list[MutableMapping[str, Any]]
+JSON = [(b"content-type", b"application/json")]
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
@@ -23,11 +26,16 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def through(
-    *chunks: bytes, app: Callable[[Scope, Receive, Send], Awaitable[None]] = echo, most_bytes: int = 1_000, **given: Any
+    *chunks: bytes,
+    app: Callable[[Scope, Receive, Send], Awaitable[None]] = echo,
+    most_bytes: int = 1_000,
+    app_object: object = None,
+    **given: Any,
 ) -> Messages:
     """What comes out when a request with these chunks goes in."""
     scope = {
-        "type": "http", "method": "POST", "path": "/x", "raw_path": b"/x", "query_string": b"", "headers": [], **given
+        "type": "http", "method": "POST", "path": "/x", "raw_path": b"/x", "query_string": b"", "headers": JSON,
+        "app": app_object, **given,
     }  # fmt: skip
     waiting = [{"type": "http.request", "body": c, "more_body": n < len(chunks)} for n, c in enumerate(chunks, 1)]
     sent: Messages = []
@@ -58,6 +66,8 @@ async def test_a_good_body_passes_unchanged_and_every_answer_has_an_id() -> None
     ("body", "expected"),
     [
         (b"{", (400, "malformed_json")),
+        (b'{"a": 1, "b": {"c": 1, "\\u0063": 2}}', (400, "duplicate_key")),
+        (b'[{"a": 1}, {"a": 1}]', (200, "")),
         ("{}".encode("utf-16"), (400, "malformed_json")),
         (b"9" * 900, (422, "number_too_large")),
         (b"1e999", (422, "number_not_finite")),
@@ -85,6 +95,76 @@ async def test_a_body_is_refused_by_name(body: bytes, expected: tuple[int, str])
 )
 async def test_path_query_and_headers_are_checked_too(given_scope: dict[str, Any], code: str) -> None:
     assert outcome(await through(b"{}", **given_scope)) == (400, code)
+
+
+@pytest.mark.parametrize(
+    ("given_type", "expected"),
+    [
+        ([], 415),
+        ([(b"content-type", b"application/x-www-form-urlencoded")], 415),
+        ([(b"content-type", b"text/json\xff")], 415),
+        ([(b"content-type", b"Application/JSON; charset=utf-8")], 200),
+        ([(b"content-type", b"application/merge-patch+json")], 200),
+    ],
+)
+async def test_a_body_that_does_not_say_that_it_is_json_is_told_which_header_to_send(
+    given_type: list[tuple[bytes, bytes]], expected: int
+) -> None:
+    sent = await through(b"{}", headers=given_type)
+    assert sent[0]["status"] == expected
+    if expected == 415:
+        assert b"Content-Type: application/json" in sent[1]["body"]
+
+
+async def test_no_body_needs_no_media_type() -> None:
+    assert outcome(await through(b"", headers=[])) == (200, "")
+
+
+class Knower:
+    """An application whose database knows one token, or is away."""
+
+    def __init__(self, away: bool = False) -> None:
+        self.away = away
+        self.state = self.services = self.db = self
+
+    async def principal_row(self, digest: str) -> dict[str, object] | None:
+        if self.away:
+            raise ConnectionRefusedError
+        known = digest == sha256_hex("known")
+        return {"tenant_id": "t", "user_id": "u", "name": "ann", "roles": ["requester"]} if known else None
+
+
+@pytest.mark.parametrize(
+    "body", [b"{}", b"{", b'{"a": 1, "a": 2}', b"x" * 1_001], ids=["good", "broken", "twice", "large"]
+)
+@pytest.mark.parametrize(("token", "expected"), [(None, (401, "token_missing")), ("unknown", (401, "token_invalid"))])
+async def test_below_v1_the_token_comes_before_the_body(
+    body: bytes, token: str | None, expected: tuple[int, str]
+) -> None:
+    authorization = [(b"authorization", f"Bearer {token}".encode())] if token else []
+    sent = await through(body, headers=[*JSON, *authorization], path="/v1/turns", app_object=Knower())
+    assert outcome(sent) == expected
+    assert (b"www-authenticate", b"Bearer") in sent[0]["headers"]
+
+
+async def test_a_known_token_goes_on_to_the_body_with_its_owner() -> None:
+    found: list[Any] = []
+
+    async def seen(scope: Scope, receive: Receive, send: Send) -> None:
+        found.append(scope["state"]["principal"])
+        await echo(scope, receive, send)
+
+    known = [*JSON, (b"authorization", b"bearer known")]
+    assert outcome(await through(b"{", headers=known, path="/v1/x", app_object=Knower()))[0] == 400
+    assert outcome(await through(b"{}", headers=known, path="/v1/x", app_object=Knower(), app=seen)) == (200, "")
+    assert [(owner.name, owner.roles) for owner in found] == [("ann", frozenset({"requester"}))]
+
+
+async def test_where_no_token_can_be_looked_up_it_is_503_with_a_time_to_come_back() -> None:
+    known = [*JSON, (b"authorization", b"Bearer known")]
+    sent = await through(b"{", headers=known, path="/v1/x", app_object=Knower(away=True))
+    assert outcome(sent) == (503, "unavailable")
+    assert "retry-after" in [name.decode() for name, _ in sent[0]["headers"]]
 
 
 async def test_a_get_is_not_read_and_its_answer_is_not_held_back() -> None:

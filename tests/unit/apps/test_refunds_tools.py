@@ -12,6 +12,7 @@ from contracts.agents import EffectClass
 from perdure.apps import SHIPPED, load_app
 from perdure.targets import new_client
 from perdure.tools import Tool, ToolContext, ToolRefused, ToolUnavailable
+from policy.arguments import check_arguments
 from tests.unit.apps.payments_process import TOKEN, PaymentsProcess, free_port
 
 
@@ -55,6 +56,14 @@ def test_the_cards_state_effect_gate_and_risk(tools: Mapping[str, Tool]) -> None
         "send_note": (EffectClass.OPAQUE, True),
     }
     assert cards["refund"].risk == "high" and cards["refund"].key_ttl_seconds == 2_592_000
+
+
+@pytest.mark.parametrize(
+    ("cents", "fits"), [(1, True), (18_900, True), (0, False), (1_000_000, False), (10**15, False)]
+)
+def test_an_absurd_amount_does_not_fit_whoever_writes_it(tools: Mapping[str, Tool], cents: int, fits: bool) -> None:
+    checked = check_arguments({"order": "1042", "amount_cents": cents}, tools["refund"].card.parameters)
+    assert (checked.fault is None) == fits
 
 
 async def test_a_refund_made_again_with_its_key_is_one_refund(

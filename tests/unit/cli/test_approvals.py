@@ -138,9 +138,15 @@ def test_an_edit_that_changed_nothing_or_broke_it_sends_nothing(
 def test_what_is_decided_already_is_not_decided_again(
     perdure: Perdure, stack: ApiDouble, status: str, code: int
 ) -> None:
-    stack.will(said({**APPROVAL, "status": status, "decided_by": "rita"}))
+    before = {"type": "reject", "by": "rita"}
+    decided = {"decided_by": "rita", "decided_at": "2026-03-01T12:00:00Z", "decision": before}
+    stack.will(said({**APPROVAL, "status": status, **(decided if code == 5 else {})}))
     ended = perdure("approvals", "approve", "a-1")
-    assert ended.code == code and f"it is {status} by rita" in ended.err
+    told = {
+        5: f"too late: reject by rita at 2026-03-01 12:00:00 UTC; it is {status} now\n",
+        6: "too late: it expired undecided at 2999-01-01 00:00:00 UTC\n",
+    }
+    assert (ended.code, ended.err) == (code, told[code])
     assert len(stack.asked) == 1
 
 

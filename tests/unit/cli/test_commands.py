@@ -47,6 +47,36 @@ def test_one_message_streams_its_answer_and_names_the_approve_command(perdure: P
     assert stack.asked[1].body == {"message": "hi"}
 
 
+@pytest.mark.parametrize("message", ["", " \n\t"])
+def test_an_empty_message_is_a_usage_error_before_anything_is_made(
+    perdure: Perdure, stack: ApiDouble, message: str
+) -> None:
+    ended = perdure("chat", "refunds", "-m", message)
+    assert (ended.code, stack.asked) == (2, [])
+    assert ended.err.startswith("the message is empty")
+
+
+def test_an_unknown_agent_is_answered_with_where_the_known_ones_are(perdure: Perdure, stack: ApiDouble) -> None:
+    error = {"code": "agent_not_found", "message": "there is no such agent", "details": {"agent": "nope"}}
+    stack.will(said({"error": error}, 404), said({"items": [], "next": None}))
+    ended = perdure("chat", "nope", "-m", "hi")
+    assert ended.code == 4 and "`perdure agents list`" in ended.err
+    assert perdure("agents", "list").code == 0
+
+
+def test_an_unknown_routing_is_answered_with_the_choices(perdure: Perdure) -> None:
+    ended = perdure("up", "--routing", "zz")
+    assert ended.code == 2
+    assert "--routing" in ended.err and "compact" in ended.err and "spread" in ended.err
+
+
+def test_the_count_of_a_turn_is_named_for_what_it_counts(perdure: Perdure, stack: ApiDouble) -> None:
+    stack.will(said({**TURN, "attempts": 2}), said({**TURN, "attempts": 2}))
+    shown = perdure("turns", "show", "t-1")
+    assert "model calls   2" in shown.out and "attempts" not in shown.out
+    assert perdure("turns", "show", "t-1", "--json").json["attempts"] == 2
+
+
 def test_a_chat_goes_on_where_it_was(perdure: Perdure, stack: ApiDouble) -> None:
     stack.will(STARTED, streamed(event("workflow_complete", status="failed")), said({**TURN, "status": "failed"}))
     assert perdure("chat", "refunds", "--conversation", "c-9", "-m", "hi").code == 1

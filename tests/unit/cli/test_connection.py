@@ -1,12 +1,17 @@
 """Which Perdure, and as whom: a local token goes to the local stack and nowhere else."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from cli.connection import command
+from local.config import ROOT
+from local.roster import Roster
 from tests.unit.cli.conftest import Perdure
 from tests.unit.perdure.api_double import ApiDouble, said
 
@@ -80,6 +85,54 @@ def test_what_a_killed_supervisor_left_behind_is_not_asked(perdure: Perdure, hom
     (home / "run.json").write_text(json.dumps(run))
     assert "make up" in perdure("turns", "list").err
     assert "make up" in perdure("status").err
+
+
+def test_what_outlived_a_killed_supervisor_is_named_with_what_ends_it(perdure: Perdure, home: Path) -> None:
+    script = (
+        "import os, signal, subprocess, sys\nfrom pathlib import Path\nfrom local.roster import Roster\n"
+        "left = subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL)\n"
+        "Roster(Path(sys.argv[1])).add('worker-llm', left.pid, signal.SIGKILL)\nprint(left.pid, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    supervisor = subprocess.run(
+        [sys.executable, "-c", script, str(home / "children.json")], stdout=subprocess.PIPE, text=True, cwd=ROOT
+    )
+    assert supervisor.returncode == -signal.SIGKILL
+    left = int(supervisor.stdout)
+    try:
+        for words in (("status",), ("turns", "list")):
+            ended = perdure(*words)
+            assert ended.code == 1
+            assert "the supervisor is gone" in ended.err and f"worker-llm {left}" in ended.err
+            assert "`make up` ends it" in ended.err
+        told = perdure("status", "--json")
+        assert (told.code, told.json["well"]) == (1, False)
+        parts = [(part["name"], part["state"], part["pid"]) for part in told.json["parts"]]
+        assert parts == [("worker-llm", "left behind", left)]
+    finally:
+        os.kill(left, signal.SIGKILL)
+
+
+def test_a_stack_that_is_starting_is_called_that(perdure: Perdure, home: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        Roster(home / "children.json").add("postgres", child.pid, signal.SIGKILL)
+        ended = perdure("status")
+        child.kill()
+    assert ended.code == 1 and f"starting or stopping (supervisor {os.getpid()})" in ended.err
+
+
+@pytest.mark.parametrize("on_path", [True, False])
+def test_a_command_that_is_shown_works_from_any_folder(
+    on_path: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PERDURE_HOME", "PERDURE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", f"{ROOT / 'bin'}:/usr/bin:/bin" if on_path else "/usr/bin:/bin")
+    for folder in (tmp_path, ROOT):
+        monkeypatch.chdir(folder)
+        shown = command("turns", "--help")
+        told = subprocess.run(["/bin/sh", "-c", shown], capture_output=True, text=True)
+        assert told.returncode == 0 and "watch" in told.stdout, (shown, told.stderr)
 
 
 def test_an_unknown_local_user_is_a_usage_error(perdure: Perdure, stack: ApiDouble) -> None:

@@ -42,6 +42,12 @@ def test_who_comes_second_is_told_the_first_decision(perdure: Perdure, stack: Ap
     assert "It was decided: reject by rita: no" in perdure("turns", "show", "t").err
 
 
+def test_input_that_does_not_fit_is_named_field_by_field(perdure: Perdure, stack: ApiDouble) -> None:
+    fields = [{"field": "body.title", "problem": "String should have at most 200 characters"}]
+    stack.will(refusal(422, "invalid_input", {"fields": fields}))
+    assert "body.title: String should have at most 200 characters\n" in perdure("turns", "show", "t").err
+
+
 def test_a_message_from_outside_cannot_command_the_terminal(perdure: Perdure, stack: ApiDouble) -> None:
     stack.will(said({"error": {"code": "x", "message": "\x1b[2J\u202e", "details": {}}}, 404))
     assert perdure("turns", "show", "t").err == "\\u001b[2J\\u202e (x)\n"

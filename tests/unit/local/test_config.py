@@ -5,14 +5,35 @@ from pathlib import Path
 
 import pytest
 
-from local.config import StackConfig, default_programs
+from local.config import ROOT, StackConfig, default_programs, home_of, own_environ
 from local.errors import StackError
 
 
-def test_the_defaults_are_a_folder_here_and_port_8080(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_defaults_are_a_folder_of_the_checkout_and_port_8080() -> None:
     config = StackConfig.from_env(environ={})
-    assert (config.home, config.port, config.routing) == (tmp_path / ".perdure", 8080, "compact")
+    assert (config.home, config.port, config.routing) == (ROOT / ".perdure", 8080, "compact")
+
+
+def test_a_relative_folder_in_a_setting_is_the_same_wherever_the_command_is_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "typed").mkdir()
+    monkeypatch.chdir(tmp_path)
+    environ = {"PERDURE_HOME": "data/here", "PERDURE_APP": "apps/refunds"}
+    config = StackConfig.from_env(["typed"], environ=environ)
+    assert config.home == home_of(environ) == ROOT / "data" / "here"
+    assert config.app_dirs == (ROOT / "apps" / "refunds", tmp_path / "typed")
+
+
+def test_only_the_checkouts_own_env_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".env").write_text("PERDURE_PORT=9123\n")
+    monkeypatch.delenv("PERDURE_PORT", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert own_environ().get("PERDURE_PORT") != "9123"
+    monkeypatch.setattr("local.config.BASE", tmp_path)
+    assert own_environ()["PERDURE_PORT"] == "9123"
+    monkeypatch.setenv("PERDURE_PORT", "9124")
+    assert own_environ()["PERDURE_PORT"] == "9124"
 
 
 def test_every_setting_can_come_from_the_environment(tmp_path: Path) -> None:

@@ -45,6 +45,13 @@ def test_a_data_folder_that_cannot_be_written_is_one_clear_line(tmp_path: Path) 
     assert str(tmp_path / "file" / "home") in str(caught.value)
 
 
+def test_a_data_folder_that_is_a_file_is_called_one(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("mine")
+    with pytest.raises(StackError, match="home is a file; set PERDURE_HOME to a folder"):
+        open_home(tmp_path / "home")
+    assert (tmp_path / "home").read_text() == "mine"
+
+
 @pytest.mark.skipif(not Path("/proc/version").exists(), reason="needs a folder that even root cannot write in (/proc)")
 def test_a_read_only_file_system_is_one_clear_line() -> None:
     with pytest.raises(StackError, match="cannot write in the data folder /proc/perdure"):

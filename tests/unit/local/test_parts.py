@@ -88,6 +88,26 @@ def test_temporals_own_configuration_decides_whether_it_is_replaced(tmp_path: Pa
     assert (chosen.address, chosen.namespace) == ("cloud:7233", "ns")
 
 
+@pytest.mark.parametrize("named_by", ["HOME", "XDG_CONFIG_HOME"])
+def test_a_profile_in_its_usual_place_is_found_without_any_variable(
+    named_by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environ = {"HOME": str(tmp_path / "home"), "XDG_CONFIG_HOME": str(tmp_path / "xdg")}
+    if named_by == "HOME":
+        del environ["XDG_CONFIG_HOME"]
+        monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    for name in [name for name in os.environ if name.startswith("TEMPORAL_")]:
+        monkeypatch.delenv(name)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert external_temporal(environ) is None
+    folder = tmp_path / "home" / ".config" if named_by == "HOME" else tmp_path / "xdg"
+    (folder / "temporalio").mkdir(parents=True)
+    (folder / "temporalio" / "temporal.toml").write_text('[profile.default]\naddress = "cloud:7233"\n')
+    found = external_temporal(environ)
+    assert found is not None and found.address == "cloud:7233"
+
+
 def test_a_broken_temporal_configuration_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "temporal.toml").write_text("nonsense")
     with pytest.raises(StackError, match="Temporal's client configuration") as caught:

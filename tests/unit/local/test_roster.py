@@ -1,6 +1,7 @@
 """What a crashed supervisor left is found again, and nothing else is touched."""
 
 import json
+import os
 import signal
 import subprocess
 import time
@@ -10,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from local.roster import Roster, alive, sweep
+from local.roster import Found, Roster, alive, look, sweep
 
 
 @pytest.fixture
@@ -53,6 +54,24 @@ def test_a_stranger_with_the_same_pid_is_left_alone(tmp_path: Path, sleeper: sub
     path.write_text(json.dumps(records))
     assert sweep(path) == []
     assert sleeper.poll() is None
+
+
+def test_a_look_names_who_lives_and_who_keeps_them_and_ends_nobody(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    path = tmp_path / "children.json"
+    roster = Roster(path)
+    roster.add("api", sleeper.pid, signal.SIGKILL)
+    assert look(path) == Found(os.getpid(), {"api": sleeper.pid})
+    records = json.loads(path.read_text())
+    records[0]["supervisor"]["started_at"] -= 3600  # that supervisor is gone, and its pid is a stranger's now
+    path.write_text(json.dumps(records))
+    assert look(path) == Found(None, {"api": sleeper.pid})
+    assert sleeper.poll() is None
+    records[0]["started_at"] -= 3600
+    path.write_text(json.dumps(records))
+    assert look(path) == Found(None, {})
+    assert look(tmp_path / "missing.json") == Found(None, {})
 
 
 def test_a_child_that_ended_is_forgotten(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:

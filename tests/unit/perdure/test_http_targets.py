@@ -19,7 +19,6 @@ from perdure.targets import (
     meaning_of_failure,
     meaning_of_status,
     new_client,
-    retry_after_seconds,
 )
 from tests.unit.perdure.tool_contexts import card, context
 
@@ -130,21 +129,18 @@ def test_a_target_can_be_taken_at_its_word() -> None:
         answer_or_raise(EffectClass.KEYED, response(409), {409})
 
 
-def test_a_wait_is_read_as_seconds_or_as_a_date() -> None:
-    assert retry_after_seconds(response(429, retry_after="7")) == 7.0
-    assert retry_after_seconds(response(429, retry_after="99999")) == 3_600.0
-    soon = retry_after_seconds(response(429, retry_after=format_datetime(datetime.now(UTC) + timedelta(seconds=60))))
-    assert soon is not None and 55 < soon <= 60
-    past = format_datetime(datetime.now(UTC) - timedelta(seconds=60))
-    assert retry_after_seconds(response(429, retry_after=past)) == 0.0
-    for unreadable in ("", "soon", "-1", "nan", "inf"):
-        assert retry_after_seconds(response(429, retry_after=unreadable)) is None
-
-
-def test_an_unavailable_target_passes_its_wait_on() -> None:
+@pytest.mark.parametrize(("asked", "seconds"), [("7", 7.0), ("99999", 3_600.0), ("soon", None), ("", None)])
+def test_a_targets_wait_is_passed_on_up_to_an_hour(asked: str, seconds: float | None) -> None:
     with pytest.raises(ToolUnavailable) as unavailable:
-        answer_or_raise(EffectClass.KEYED, response(503, retry_after="4"), ())
-    assert unavailable.value.retry_after_seconds == 4.0
+        answer_or_raise(EffectClass.KEYED, response(429, retry_after=asked), ())
+    assert unavailable.value.retry_after_seconds == seconds
+
+
+def test_a_wait_named_as_a_date_is_counted_from_now() -> None:
+    at = format_datetime(datetime.now(UTC) + timedelta(seconds=60))
+    with pytest.raises(ToolUnavailable) as unavailable:
+        answer_or_raise(EffectClass.KEYED, response(503, retry_after=at), ())
+    assert 55 < (unavailable.value.retry_after_seconds or 0) <= 60
 
 
 # --- the same over a real socket

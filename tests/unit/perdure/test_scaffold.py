@@ -89,13 +89,35 @@ def test_its_service_refuses_a_key_that_came_with_another_title(desk_url: str) -
 def test_the_files_written_are_those_that_are_there(tmp_path: Path) -> None:
     written = scaffold(tmp_path)
     assert sorted(written) == sorted(path for path in tmp_path.rglob("*") if path.is_file())
-    assert {path.name for path in written} >= {"README.md", "app.yaml", "desk.yaml", "desk.py", "desk_service.py"}
+    assert {path.name for path in written} >= {
+        ".gitignore",
+        "README.md",
+        "app.yaml",
+        "desk.yaml",
+        "desk.py",
+        "desk_service.py",
+    }
 
 
 def test_every_file_that_the_readme_names_is_there(tmp_path: Path) -> None:
     written = {str(path.relative_to(tmp_path)) for path in scaffold(tmp_path)}
     named = [cell for cell in (tmp_path / "README.md").read_text().split("`") if cell in written]
     assert {"agents/desk.yaml", "scripts/desk.yaml", "tools/desk.py", "app.yaml", "desk_service.py"} <= set(named)
+
+
+def test_the_readmes_first_line_puts_the_command_on_the_path_of_a_fresh_shell(tmp_path: Path) -> None:
+    scaffold(tmp_path)
+    (export,) = [line for line in (tmp_path / "README.md").read_text().splitlines() if line.startswith("export ")]
+    script = f"{export}\nperdure up --help"
+    shell = subprocess.run(
+        ["/bin/sh", "-c", script], cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True
+    )
+    assert shell.returncode == 0 and "--app" in shell.stdout, shell.stderr
+
+
+def test_what_python_and_a_person_leave_behind_is_ignored_by_git(tmp_path: Path) -> None:
+    scaffold(tmp_path)
+    assert (tmp_path / ".gitignore").read_text().split() == ["__pycache__/", ".env"]
 
 
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:

@@ -74,11 +74,20 @@ def test_the_record_and_the_decider_are_judged(
     assert ((found.code, found.http) if found else None) == expected
 
 
-def test_a_second_decider_is_shown_the_first_decision() -> None:
-    facts = replace(PENDING, status="rejected", decided_before={"type": "reject", "by": "ann"})
-    found = refusal(facts, REVIEWER, A, "digest", **FINE)
+def test_a_second_decider_is_told_plainly_who_decided_what_and_when() -> None:
+    first: dict[str, object] = {"type": "reject", "by": "ann", "at": "2026-02-28T23:59:01.16712+00:00"}
+    found = refusal(replace(PENDING, status="rejected", decided_before=first), REVIEWER, A, "digest", **FINE)
     assert found is not None
-    assert found.details == {"decision": {"type": "reject", "by": "ann"}}
+    assert found.message == "too late: rejected by ann at 2026-02-28 23:59:01 UTC"
+    assert found.details == {"decision": first}
+
+
+def test_who_comes_after_the_deadline_or_a_stop_is_told_that_it_is_too_late() -> None:
+    expired = refusal(replace(PENDING, expires_at=NOW), REVIEWER, A, "digest", **FINE)
+    cancelled = refusal(replace(PENDING, status="cancelled"), REVIEWER, A, "digest", **FINE)
+    assert expired is not None and cancelled is not None
+    assert expired.message == "too late: it expired undecided at 2026-03-01 00:00:00 UTC and counts as denied"
+    assert cancelled.message == "too late: it is cancelled"
 
 
 ORDER = ["role_required", "own_request", "approval_expired", "already_decided", "digest_differs", "reason_required"]

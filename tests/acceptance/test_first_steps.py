@@ -1,0 +1,100 @@
+"""What the READMEs tell a newcomer to type, typed: the REST lines of the project's, every line of a new app's."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from perdure.scaffold import scaffold
+from tests.acceptance.command import Command
+from tests.acceptance.running import ROOT, START_SECONDS, RunningStack, free_port
+
+APPROVAL = re.compile(r"approvals approve (\S+)")
+
+
+def blocks(readme: Path) -> list[list[str]]:
+    """The commands of each fenced block; a continued line is one command."""
+    found = re.findall(r"^```\n(.*?)^```", readme.read_text(), re.MULTILINE | re.DOTALL)
+    return [block.replace("\\\n", " ").splitlines() for block in found]
+
+
+def told(line: str) -> str:
+    """What a shell prints for it."""
+    done = subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_readmes_rest_lines_start_a_turn_and_follow_it(stack: RunningStack) -> None:
+    assert shutil.which("curl"), "the README's lines need curl"
+    (lines,) = [block for block in blocks(ROOT / "README.md") if block[0].startswith("export API=")]
+    exported = f"export API={stack.api} TOKEN={stack.token('requester')}"
+    conversation, turn, events = lines[1:]
+    conversation_id = json.loads(told(f"{exported}; {conversation}"))["id"]
+    started = json.loads(told(f"{exported}; {turn.replace('/ID/', f'/{conversation_id}/')}"))
+    assert started["status"] == "accepted"
+    follow = f"{exported}; {events.replace('/TURN/', '/' + started['turn_id'] + '/')}"
+    with subprocess.Popen(["/bin/sh", "-c", follow], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reading:
+        perdure = Command(stack.home)
+        perdure.pending("Refund order 1001")
+        assert perdure("turns", "stop", started["turn_id"]).code == 0
+        stream, _ = reading.communicate(timeout=60)
+    assert b"event: tool.awaiting_approval" in stream and b"event: done" in stream
+
+
+@contextmanager
+def terminal(line: str, folder: Path, log: Path, environ: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A line typed into a fresh shell, whose program is ended with the block."""
+    with log.open("wb") as output:
+        shell = subprocess.Popen(["/bin/sh", "-c", line], cwd=folder, env=environ, stdout=output, stderr=output)
+    try:
+        yield shell
+    finally:
+        shell.terminate()  # by now it is the program itself: every line before was an `exec`
+        try:
+            shell.wait(60)
+        except subprocess.TimeoutExpired:
+            shell.kill()
+            shell.wait()
+
+
+def test_a_new_apps_readme_works_line_by_line_in_fresh_shells(tmp_path: Path) -> None:
+    app = tmp_path / "my app"
+    scaffold(app)
+    (export, up), (chat, listing, approve, find) = (
+        [line.partition("#")[0].strip() for line in block] for block in blocks(app / "README.md")
+    )
+    assert up == "perdure up --app ."
+    kept = {name: os.environ[name] for name in ("HOME", "XDG_CACHE_HOME", "LANG") if name in os.environ}
+    environ = {**kept, "PATH": "/usr/local/bin:/usr/bin:/bin", "PYTHONUNBUFFERED": "1"}
+    environ |= {"PERDURE_HOME": str(tmp_path / "home"), "PERDURE_PORT": str(free_port())}
+
+    def typed(line: str) -> str:
+        done = subprocess.run(
+            ["/bin/sh", "-c", f"{export}; {line}"], cwd=app, env=environ, capture_output=True, text=True, timeout=90
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def until(log: Path, words: str, seconds: float) -> str:
+        deadline = time.monotonic() + seconds
+        while words not in (said := log.read_text()):
+            assert time.monotonic() < deadline, said
+            time.sleep(0.1)
+        return said
+
+    up_log, chat_log = tmp_path / "up.log", tmp_path / "chat.log"
+    with terminal(f"{export}; exec {up}", app, up_log, environ):
+        until(up_log, "admin token", START_SECONDS)
+        with terminal(f"{export}; exec {chat}", app, chat_log, environ) as asking:
+            (approval_id,) = APPROVAL.findall(until(chat_log, "To decide, type:", 60))
+            assert approval_id in typed(listing)
+            typed(approve.replace(" ID", f" {approval_id}"))
+            assert asking.wait(60) == 0
+        assert "Ticket 1 is open: the printer burns." in chat_log.read_text()
+        assert "1: the printer burns" in typed(find)
