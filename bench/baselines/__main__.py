@@ -1,7 +1,8 @@
 """A process of a hand-written stack: `python -m bench.baselines merged --queue turns`, or `graph`, fed by its stdin.
 
 Everything that is not the stack itself is as in serving.py: clients, pools, worker settings, drain. The workflow of
-many steps keeps two defaults, the SDK's sandbox and Postgres' plans; the merged one has Perdure's settings there too.
+many steps keeps the SDK's and the drivers' defaults: sandbox, gRPC compression, Postgres' plans. The merged one has
+Perdure's settings there too.
 """
 
 import argparse
@@ -13,6 +14,9 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import httpx
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.envconfig import ClientConfig
 from temporalio.worker import PollerBehaviorAutoscaling, UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
@@ -90,7 +94,7 @@ async def _worker(stack_name: str, queue: str, work: Work) -> Worker:
         activities = [each.memory, each.skills, each.tool, each.transcript] if turns else [each.model]
     workflows = [merged.MergedTurn if stack_name == "merged" else steps.StepsTurn] if turns else []
     return Worker(
-        await connect(),
+        await (connect() if stack_name == "merged" else _connect_plainly()),
         task_queue=module.TURNS_QUEUE if turns else module.LLM_QUEUE,
         workflows=workflows,
         activities=activities,
@@ -104,6 +108,12 @@ async def _worker(stack_name: str, queue: str, work: Work) -> Worker:
         default_heartbeat_throttle_interval=serving.HEARTBEAT_THROTTLE,
         graceful_shutdown_timeout=serving.DRAIN,
     )
+
+
+async def _connect_plainly() -> Client:
+    """A client as the SDK's documentation has it, for pydantic models."""
+    config = ClientConfig.load_client_connect_config()
+    return await Client.connect(**config, data_converter=pydantic_data_converter)
 
 
 def _sandbox() -> WorkflowRunner:

@@ -1,7 +1,7 @@
 """The workflow that most would write first: an activity for each step, messages in the workflow, transcript at the end.
 
 Memory read, skills read, model, two tools, model, transcript: seven activities, eager where they share the workflow's
-queue; the model has a queue of its own, as in Perdure's compact routing.
+queue; the model has a queue of its own, as in Perdure's compact routing. Settings are the SDK's defaults.
 """
 
 import asyncio
