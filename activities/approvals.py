@@ -5,7 +5,7 @@ from temporalio import activity
 from activities.deps import Deps
 from activities.edge import edge
 from contracts.approvals import OpenAsk, Opened, Verdicts, VerdictsAsk
-from contracts.errors import Problem
+from policy.refusals import OVER
 from store.approvals import open_requests, read_verdicts
 
 
@@ -26,7 +26,7 @@ class ApprovalActivities:
                 agent = await self._deps.shelf.at(tx, ask.agent_id, ask.agent_version)
                 opened = await open_requests(tx, ask, agent)
             await self._deps.live.wake(ask.address.conversation_id)
-        return opened or Opened(problem=Problem(code="stopped", message="the turn was stopped or has ended"))
+        return opened or Opened(problem=OVER)
 
     @activity.defn(name="approvals.read")
     async def read(self, ask: VerdictsAsk) -> Verdicts:

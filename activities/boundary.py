@@ -1,21 +1,19 @@
-"""Errors at the edge: a vendor's exception becomes one of ours, ours becomes Temporal's, Temporal's becomes data.
+"""Errors at the edge: a vendor's exception becomes one of ours, ours becomes Temporal's.
 
-Three doors in a row. `provider_error`, `tool_error`, `store_error` and `cache_error` read the tables of
-activities/vendors.py. `to_temporal` is the last thing an activity does with an error. `problem_of` gives the reader
-of a failed activity the problem back.
+Two doors in a row. `provider_error` and `store_error` read the tables of activities/vendors.py. `to_temporal` is the
+last thing an activity does with an error; workflows/calls.py makes data of it again. What a tool raises is read by
+activities/trying.py, and what Valkey raises where it is used (store/): losing it fails nothing.
 
 Nothing of a vendor's text passes: it may quote the payload, and Temporal stores failures unencrypted and cuts them
 at 4 KiB. What passes is code, sentence, wait, class name and status.
 """
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime
 
 from temporalio import exceptions as temporal
 
-from activities.retry_after import retry_after_seconds
 from activities.vendors import (
-    CACHE,
     MODEL_BILLING,
     MODEL_DOWN,
     MODEL_OVERFLOW,
@@ -24,17 +22,14 @@ from activities.vendors import (
     PROVIDER,
     PROVIDER_STATUS,
     STORE,
-    TOOL,
-    TOOL_DOWN,
-    TOOL_REQUEST,
-    TOOL_STATUS,
     UNEXPECTED,
     ByStatus,
     Meaning,
     Table,
 )
-from contracts.errors import PerdureError, Problem, UpstreamUnavailable
-from policy.retries import RETRY_AFTER_CAP
+from contracts.errors import PerdureError, UpstreamUnavailable
+from policy.retries import next_delay
+from policy.retry_after import retry_after_seconds
 
 MESSAGE_CHARACTERS = 300
 """A problem's sentence is cut here on its way into a history."""
@@ -55,22 +50,9 @@ def provider_error(error: Exception) -> PerdureError:
     return _read(PROVIDER, error, PROVIDER_STATUS, MODEL_REQUEST, MODEL_DOWN)
 
 
-def tool_error(error: Exception) -> PerdureError:
-    """What an exception from a tool's own code or its HTTP client means for its call.
-
-    Whether a repeated attempt may act is for the tool's effect class, not for this answer.
-    """
-    return _read(TOOL, error, TOOL_STATUS, TOOL_REQUEST, TOOL_DOWN)
-
-
 def store_error(error: Exception) -> PerdureError:
     """What an exception of asyncpg means."""
     return _read(STORE, error, {}, UNEXPECTED, UNEXPECTED)
-
-
-def cache_error(error: Exception) -> PerdureError:
-    """What an exception of redis means."""
-    return _read(CACHE, error, {}, UNEXPECTED, UNEXPECTED)
 
 
 def to_temporal(error: PerdureError) -> temporal.ApplicationError:
@@ -85,28 +67,10 @@ def to_temporal(error: PerdureError) -> temporal.ApplicationError:
         {**detail, "family": type(error).__name__, **_small(error.details)},
         type=error.code,
         non_retryable=not error.retryable,
-        next_retry_delay=_next_delay(problem.retry_after_seconds),
+        next_retry_delay=next_delay(problem.retry_after_seconds),
     )
     failure.__suppress_context__ = True
     return failure
-
-
-def problem_of(error: BaseException) -> Problem:
-    """What a failed activity says, as data; reads what `to_temporal` wrote, through Temporal's own wrapping."""
-    if isinstance(error, PerdureError):
-        return error.as_problem()
-    if isinstance(error, temporal.ActivityError) and error.cause is not None:
-        return problem_of(error.cause)
-    if isinstance(error, temporal.ApplicationError):
-        detail = error.details[0] if error.details else None
-        if isinstance(detail, dict) and {"code", "message"} <= detail.keys():
-            return Problem.model_validate(detail)
-        return Problem(code=UNEXPECTED.code, message=UNEXPECTED.message)
-    if isinstance(error, temporal.TimeoutError):
-        return Problem(code="activity_timeout", message="The work did not report back in time.")
-    if temporal.is_cancelled_exception(error):
-        return Problem(code="cancelled", message="The work was cancelled.")
-    return Problem(code=UNEXPECTED.code, message=UNEXPECTED.message)
 
 
 def _read(
@@ -132,7 +96,7 @@ def _ours(meaning: Meaning, error: Exception) -> PerdureError:
     if status is not None:
         details["status"] = status
     if meaning.family is UpstreamUnavailable:
-        wait = retry_after_seconds(_headers(error))
+        wait = retry_after_seconds(_headers(error), datetime.now(UTC))
         return UpstreamUnavailable(meaning.code, meaning.message, details, retry_after_seconds=wait)
     return meaning.family(meaning.code, meaning.message, details)
 
@@ -160,13 +124,6 @@ def _body_code(error: Exception) -> str:
         return ""
     inner = body.get("error", body)
     return str(inner.get("code") or inner.get("type") or "") if isinstance(inner, Mapping) else ""
-
-
-def _next_delay(wait_seconds: float | None) -> timedelta | None:
-    """The next delay, or None where the retry class decides; a wait of zero leaves it to the class too."""
-    if not wait_seconds:
-        return None
-    return timedelta(seconds=min(wait_seconds, RETRY_AFTER_CAP.total_seconds()))
 
 
 def _small(details: Mapping[str, object]) -> dict[str, object]:

@@ -13,11 +13,10 @@ from contracts.model import ModelCall, ModelReply
 from contracts.turns import Usage
 from policy.extract import extracted
 from policy.prompt import WireMessage
+from policy.refusals import STOPPED
 from policy.text import estimated_tokens, preview
 from store.ids import new_id
 from store.journal import NewEvent, NewMessage
-
-STOPPED = Problem(code="stopped", message="the turn was stopped")
 
 
 @dataclass(slots=True)
@@ -74,6 +73,7 @@ def reply_of(
                 tool=each.row.tool,
                 digest=each.row.digest,
                 settled=each.row.refused is not None,
+                answer_id=each.message.id if each.message else "",
             )
             for each in planned
         ),

@@ -5,11 +5,11 @@ from temporalio import activity
 from activities.deps import Deps
 from activities.edge import edge
 from contracts.agents import PlanCard, PublishedAgent, TurnPlan
-from contracts.errors import Problem
 from contracts.events import MEMORY_CONTEXT_LOADED
 from contracts.memory import LoadAsk, TurnContext
 from contracts.turns import Limits
 from policy.prompt import memory_message
+from policy.refusals import OVER
 from store import turn_context
 from store.journal import NewEvent, write
 
@@ -35,7 +35,7 @@ class MemoryActivities:
             agent = await self._deps.shelf.at(tx, ask.agent_id, ask.agent_version)
             loaded = await turn_context.load(tx, ask)
             if loaded is None:
-                return TurnContext(problem=Problem(code="stopped", message="the turn was stopped or has ended"))
+                return TurnContext(problem=OVER)
             events: list[NewEvent] = []
             if loaded.memory_text is None:
                 text = memory_message(loaded.working)

@@ -12,7 +12,7 @@ from activities.boundary import to_temporal
 from activities.clients.provider import Complete, ProviderRequest, TextDelta
 from activities.deps import Deps
 from activities.edge import edge, stop_asked, this_attempt, uncancelled
-from activities.hearing import STOPPED, Heard, events_of, reply_of
+from activities.hearing import Heard, events_of, reply_of
 from activities.planning import plan_calls
 from activities.speaking import Speaker
 from contracts.agents import PublishedAgent
@@ -22,17 +22,12 @@ from contracts.model import ModelCall, ModelReply
 from contracts.turns import Usage
 from policy.ledger import Attempt, Claim
 from policy.prompt import WireMessage, base_message, skill_list, skill_message, wire
+from policy.refusals import REFUSED
 from policy.retries import PROVIDER_ERRORS
 from store.database import Connection
 from store.journal import NewEvent
 from store.model_calls import ModelClaim, claim_call, count_error, settle_call
 from store.prompts import said_messages
-
-_REFUSED = {
-    Claim.STOPPED: STOPPED,
-    Claim.ENDED: Problem(code="turn_ended", message="the turn has ended"),
-    Claim.STALE: Problem(code="stale_attempt", message="a later attempt has claimed this call"),
-}
 
 
 class ModelActivities:
@@ -56,7 +51,7 @@ class ModelActivities:
                 if claimed.verdict is Claim.REPLAY and claimed.reply is not None:
                     return claimed.reply
                 if claimed.verdict is not Claim.ACT:
-                    return ModelReply(problem=_REFUSED[claimed.verdict])
+                    return ModelReply(problem=REFUSED[claimed.verdict])
                 messages = await self._messages(tx, call, agent, claimed)
             await self._deps.live.wake(call.address.conversation_id)
             heard = Heard()
@@ -146,7 +141,7 @@ class ModelActivities:
             mine = await settle_call(tx, call, claimed.epoch, reply, messages, [each.row for each in planned], events)
         await self._deps.live.wake(call.address.conversation_id)
         if not mine:
-            return ModelReply(problem=_REFUSED[Claim.STALE])
+            return ModelReply(problem=REFUSED[Claim.STALE])
         return reply
 
 

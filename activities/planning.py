@@ -73,6 +73,7 @@ def _plan(call: ModelCall, agent: PublishedAgent, draft: DraftCall, call_id: str
         "digest": row.digest,
         "provider_id": row.provider_call_id,
         "settled": outcome is not None,
+        **({"answer_id": message.id} if message else {}),
     }
     return Planned(row, on_message, message)
 

@@ -11,10 +11,10 @@ from contracts.events import TOOL_DENIED, TOOL_ERROR, TOOL_RESULT
 from contracts.messages import MessageRef, Role
 from contracts.tools import CallState, ToolCall, ToolOutcome
 from perdure.tools import ToolResult
+from policy.covering import Covering
 from policy.text import estimated_tokens, preview
 from store.ids import new_id
 from store.journal import NewEvent, NewMessage
-from store.tool_calls import Covering
 
 MOST_STATE_CHARACTERS = 8 * 1024
 """State updates beyond this are dropped, loudly."""

@@ -108,45 +108,6 @@ PROVIDER: Table = {
     "builtins.ValueError": MODEL_UNREADABLE,
 }
 
-TOOL_UNREACHABLE = _later("tool_unreachable", "The tool's target could not be reached; nothing was sent.")
-TOOL_BROKEN_OFF = _later("tool_broken_off", "The connection to the tool's target broke; it may have acted.")
-TOOL_DOWN = _later("tool_unavailable", "The tool's target failed; it may have acted.")
-TOOL_TIMEOUT = _later("tool_timeout", "The tool did not answer in time; it may have acted.")
-TOOL_REQUEST = _never("tool_bad_request", "The tool's target refused the request.")
-TOOL_FAILED = _never("tool_failed", "The tool failed.")
-
-TOOL_STATUS: Mapping[int, Meaning] = {
-    401: _never("tool_auth", "The tool's target refused our credentials."),
-    403: _never("tool_auth", "The tool's target refused our credentials."),
-    404: _never("tool_not_found", "The tool's target does not know what was asked for."),
-    408: TOOL_TIMEOUT,
-    429: _later("tool_rate_limited", "The tool's target asks us to slow down."),
-    504: TOOL_TIMEOUT,
-}
-"""Other 5xx: TOOL_DOWN; other 4xx: TOOL_REQUEST."""
-
-TOOL: Table = {
-    "httpx.HTTPStatusError": BY_STATUS,
-    "httpx.ConnectError": TOOL_UNREACHABLE,
-    "httpx.ConnectTimeout": TOOL_UNREACHABLE,
-    "httpx.PoolTimeout": TOOL_UNREACHABLE,
-    "httpx.ProxyError": TOOL_UNREACHABLE,
-    "httpx.TimeoutException": TOOL_TIMEOUT,
-    "httpx.UnsupportedProtocol": TOOL_REQUEST,
-    "httpx.LocalProtocolError": TOOL_REQUEST,
-    "httpx.TooManyRedirects": TOOL_REQUEST,
-    "httpx.InvalidURL": TOOL_REQUEST,
-    "httpx.DecodingError": _never("tool_unreadable", "The tool's target sent something unreadable."),
-    "httpx.HTTPError": TOOL_BROKEN_OFF,
-    "httpx.StreamError": TOOL_FAILED,
-    "httpx.CookieConflict": TOOL_FAILED,
-    "builtins.ConnectionRefusedError": TOOL_UNREACHABLE,
-    "builtins.ConnectionError": TOOL_BROKEN_OFF,
-    "builtins.TimeoutError": TOOL_TIMEOUT,
-    "builtins.Exception": TOOL_FAILED,
-}
-"""The last row: whatever a tool's own code raises is an answer to the model, without its text."""
-
 STORE_DOWN = _later("store_unavailable", "Postgres is not available.")
 STORE_CONFLICT = _later("store_conflict", "Another transaction was in the way.")
 STORE_REFUSED = _broken("store_refused", "Postgres refused a statement of ours.")
@@ -175,30 +136,5 @@ STORE: Table = {
     "builtins.OSError": STORE_DOWN,
 }
 """InterfaceError is mostly a closed connection or pool."""
-
-CACHE_DOWN = _later("cache_unavailable", "Valkey is not available.")
-CACHE_REFUSED = _broken("cache_refused", "Valkey refused a command of ours.")
-
-CACHE: Table = {
-    "redis.exceptions.AuthenticationError": CACHE_REFUSED,
-    "redis.exceptions.AuthorizationError": CACHE_REFUSED,
-    "redis.exceptions.ExternalAuthProviderError": CACHE_REFUSED,
-    "redis.exceptions.ConnectionError": CACHE_DOWN,
-    "redis.exceptions.TimeoutError": CACHE_DOWN,
-    "redis.exceptions.InvalidResponse": CACHE_DOWN,
-    "redis.exceptions.OutOfMemoryError": CACHE_DOWN,
-    "redis.exceptions.ReadOnlyError": CACHE_DOWN,
-    "redis.exceptions.TryAgainError": CACHE_DOWN,
-    "redis.exceptions.ClusterDownError": CACHE_DOWN,
-    "redis.exceptions.SlotNotCoveredError": CACHE_DOWN,
-    "redis.exceptions.WatchError": _later("cache_conflict", "Another client was in the way."),
-    "redis.exceptions.LockError": _later("cache_conflict", "Another client was in the way."),
-    "redis.exceptions.RedisError": CACHE_REFUSED,
-    "redis.exceptions.RedisClusterException": CACHE_REFUSED,
-    "redis.exceptions.ChildDeadlockedError": CACHE_REFUSED,
-    "redis.exceptions.IncorrectPolicyType": CACHE_REFUSED,
-    "builtins.TimeoutError": CACHE_DOWN,
-    "builtins.OSError": CACHE_DOWN,
-}
 
 UNEXPECTED = _broken("unexpected_error", "Something happened that nobody foresaw; the worker's log has it.")

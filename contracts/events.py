@@ -33,7 +33,6 @@ TOOL_ERROR = "tool.error"
 MEMORY_CONTEXT_LOADED = "memory.context.loaded"
 SKILL_SELECTED = "skill.selected"
 SKILL_INJECTED = "skill.injected"
-STAGE = "stage"
 BUDGET = "budget"
 
 

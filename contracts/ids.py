@@ -29,12 +29,6 @@ def turn_workflow_id(turn_id: str) -> str:
     return f"turn:{turn_id}"
 
 
-def turn_of_workflow(workflow_id: str) -> str | None:
-    """The turn id inside a workflow id, or None where the workflow is not a turn."""
-    prefix, _, turn_id = workflow_id.partition(":")
-    return turn_id if prefix == "turn" and turn_id else None
-
-
 def approval_id(turn_id: str, call_id: str) -> str:
     """The id of the approval of a call, a UUID: one call has one approval, whoever opens it and however often."""
     digest = hashlib.sha256(f"approval/{turn_id}/{call_id}".encode()).digest()

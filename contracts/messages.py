@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from contracts.frozen import Tolerant
 
@@ -28,6 +28,8 @@ class CallRef(Tolerant):
     """Of the canonical arguments."""
     settled: bool = False
     """True for a call that cannot run (unknown tool, unreadable arguments): its error is already in the ledger."""
+    answer_id: str = Field(default="", exclude_if=lambda value: not value)
+    """Of a settled call: the id of the tool message that says so. Left out where there is none: calls ride in state."""
 
 
 class MessageRef(Tolerant):

@@ -1,6 +1,5 @@
 """A turn: its states, what starts its workflow, what a pause carries, how it ends."""
 
-from datetime import datetime
 from enum import StrEnum
 
 from pydantic import Field, JsonValue
@@ -162,12 +161,3 @@ class Finished(Tolerant):
     status: TurnStatus
     admitted_turn_id: str | None = None
     """The queued turn that now starts, if one waited."""
-
-
-class Waiting(Tolerant):
-    """What a paused or busy turn waits for, as clients see it."""
-
-    kind: str
-    ids: tuple[str, ...]
-    since: datetime
-    expires_at: datetime | None = None

@@ -1,6 +1,6 @@
 """The state of a graph: which fields it has, what they start as, how patches join them.
 
-Every topology has the kernel's four fields; all others are its own. All values are JSON: a state crosses pauses,
+Every topology has the kernel's five fields; all others are its own. All values are JSON: a state crosses pauses,
 deploys and processes as text. Nodes get the state to read; they change it only by the patch that they return.
 """
 
@@ -26,12 +26,13 @@ class Field:
 KERNEL_FIELDS = (
     Field("status", "running"),
     Field("error", None),
+    Field("current_node", None),
     Field("pending_requests", []),
     Field("messages", []),
 )
 """What the engine reads of any state: a status of the topology's vocabulary, a problem as an object or None, the
-requests that a pause waits for, this turn's messages. A topology may give `status` another default and `messages`
-another reducer."""
+requests that a pause waits for, this turn's messages. `current_node` it writes itself, as each node starts (S0-11). A
+topology may give `status` another default and `messages` another reducer."""
 
 
 @dataclass(frozen=True, slots=True)

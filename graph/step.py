@@ -98,9 +98,11 @@ class Step:
 
     async def _work(self, state: State, run: Run) -> Patch:
         name = run.path + self.id
+        here: dict[str, JsonValue] = {"current_node": name}
         run.ports.events.emit(NODE_START, {"node": name})
-        patch = await self.body(state, run)
+        patch = await self.body({**state, **here}, run)
         self.topology.state.check(patch, f"Node `{name}`")
+        patch = {**patch, **here}
         after = self.topology.state.apply(state, patch)
         run.ports.events.emit(NODE_END, {"node": name, "data": _seen(state, after)})
         return patch
@@ -108,7 +110,7 @@ class Step:
     def _claim(self, patch: Patch, run: Run) -> None:
         """Refuse a second branch that writes a field where only the last value would stand."""
         for name in patch:
-            if self.topology.state.is_shared(name) or name in ("status", "error"):
+            if self.topology.state.is_shared(name) or name in ("status", "error", "current_node"):
                 continue
             if not run.wrote.setdefault(name, self.branches) & self.branches:
                 raise InvariantBroken(

@@ -32,16 +32,15 @@ exception, or TimeoutError at the deadline. Where the rows differ, this is why:
   through. The ledger knows whether there was one.
 """
 
-import math
 from collections.abc import Collection
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from enum import StrEnum
 
 import httpx
 
 from contracts.agents import EffectClass
 from perdure.outcomes import ToolRefused, ToolUnavailable
+from policy.retry_after import retry_after_seconds
 
 _MOST_WAIT_SECONDS = 3600.0
 _REASON_CHARACTERS = 300
@@ -99,7 +98,7 @@ def answer_or_raise(effect: EffectClass, response: httpx.Response, refusals: Col
 
     Raises: ToolRefused, ToolUnavailable, httpx.HTTPStatusError, by the table above.
     """
-    wait = retry_after_seconds(response)
+    wait = _wait_seconds(response)
     meaning = meaning_of_status(effect, response.status_code, names_wait=wait is not None)
     if response.status_code in refusals:
         meaning = Meaning.REFUSED
@@ -127,19 +126,10 @@ def raise_failure(effect: EffectClass, host: str, error: Exception) -> None:
         raise TimeoutError(f"{host} did not answer in time") from error
 
 
-def retry_after_seconds(response: httpx.Response) -> float | None:
-    """The wait that Retry-After names, in seconds or as a date; at most an hour, None where it names none."""
-    value = response.headers.get("retry-after", "").strip()
-    try:
-        seconds = float(value)
-    except ValueError:
-        try:
-            moment = parsedate_to_datetime(value)
-        except ValueError:
-            return None
-        aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        seconds = max((aware - datetime.now(UTC)).total_seconds(), 0.0)
-    return min(seconds, _MOST_WAIT_SECONDS) if seconds >= 0 and math.isfinite(seconds) else None
+def _wait_seconds(response: httpx.Response) -> float | None:
+    """The wait that the answer names, at most an hour; None where it names none."""
+    wait = retry_after_seconds(response.headers, datetime.now(UTC))
+    return None if wait is None else min(wait, _MOST_WAIT_SECONDS)
 
 
 def _reason(response: httpx.Response) -> str:

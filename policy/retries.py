@@ -52,3 +52,10 @@ NUMBERS: Mapping[RetryClass, RetryNumbers] = MappingProxyType(
         RetryClass.TOOL: RetryNumbers(timedelta(seconds=0.5), 2.0, timedelta(seconds=30), ATTEMPTS),
     }
 )
+
+
+def next_delay(asked_seconds: float | None) -> timedelta | None:
+    """The wait that another side asked for, within the cap; None, as for a wait of zero, where the class decides."""
+    if not asked_seconds:
+        return None
+    return timedelta(seconds=min(asked_seconds, RETRY_AFTER_CAP.total_seconds()))

@@ -3,28 +3,43 @@
 import asyncio
 
 import structlog
+from temporalio.service import RPCError
 
 from relay.deliver import Doorbell
+from relay.refused import give_up, refused
 from store import outbox
 from store.database import Database
+from store.outbox import Note
 
 POLL_SECONDS = 0.2
 _log = structlog.get_logger(__name__)
 
 
 async def deliver_due(relay: Database, doorbell: Doorbell) -> int:
-    """Deliver what is due now; what fails stays and is due again in ten seconds."""
+    """Deliver what is due now; what fails stays and is due again in ten seconds, unless it is refused for good."""
     notes = await outbox.claim_due(relay.pool)
     done = []
     for note in notes:
         try:
-            await doorbell.deliver(note)
+            await _deliver(relay, doorbell, note)
             done.append(note.id)
         except Exception as error:  # one that cannot be delivered must not hold up the others
-            _log.warning("wake_up_not_delivered", turn_id=note.turn_id, error=type(error).__name__)
+            _log.warning(
+                "wake_up_not_delivered", turn_id=note.turn_id, attempt=note.attempts, error=type(error).__name__
+            )
     if done:
         await outbox.forget(relay.pool, done)
     return len(done)
+
+
+async def _deliver(relay: Database, doorbell: Doorbell, note: Note) -> None:
+    try:
+        await doorbell.deliver(note)
+    except RPCError as error:
+        problem = refused(note, error)
+        if problem is None:
+            raise
+        await give_up(relay, doorbell, note, problem)
 
 
 async def run_relay(relay: Database, doorbell: Doorbell, stop: asyncio.Event) -> None:

@@ -24,8 +24,8 @@ OUTCOMES = {"happened": CallState.DONE, "did_not_happen": CallState.FAILED}
 
 async def settle_by_person(
     tx: Connection, key: str, user_id: str, name: str, roles: frozenset[str], outcome: str, comment: str
-) -> Note:
-    """State what became of an effect; the turn is rung and goes on with the truth.
+) -> tuple[TurnAddress, Note]:
+    """State what became of an effect; the note rings its turn, which goes on with the truth.
 
     Raises: CallerError 404, 403 without the reviewer role, 409 already settled, 409 `too_early` for
     "did_not_happen" before the reservation's deadline has passed, 422.
@@ -60,9 +60,8 @@ async def settle_by_person(
     address = TurnAddress(
         tenant_id=row["tenant_id"], conversation_id=str(row["conversation_id"]), turn_id=str(row["turn_id"])
     )
-    return await _record(
-        tx, address, call, _Statement(user_id, name, outcome, comment), ended=row["ended_at"] is not None
-    )
+    said = _Statement(user_id, name, outcome, comment)
+    return address, await _record(tx, address, call, said, ended=row["ended_at"] is not None)
 
 
 @dataclass(frozen=True, slots=True)

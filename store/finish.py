@@ -1,9 +1,7 @@
 """How a turn ends: one transaction under the turn's and the conversation's lock; no effect can follow it."""
 
-import asyncpg
-
 from contracts.errors import InvariantBroken, Problem
-from contracts.events import COMPLETED, DONE, STOPPED, WORKFLOW_ERROR
+from contracts.events import COMPLETED, DONE, READY, STOPPED, WORKFLOW_ERROR
 from contracts.turns import FinishAsk, Finished, TurnAddress, TurnStatus
 from store import audit
 from store.database import Connection
@@ -17,23 +15,30 @@ WITH cancelled AS (
   WHERE turn_id = $1 AND status IN ('pending', 'approved', 'edited') RETURNING id
 ), marked AS (
   UPDATE messages SET in_transcript = (id = ANY($4))
-  WHERE turn_id = $1 AND role <> 'user' AND in_transcript <> (id = ANY($4))
+  WHERE conversation_id = $6 AND turn_id = $1 AND role <> 'user' AND in_transcript <> (id = ANY($4))
 ), chosen AS (  -- the oldest queued turn, where this one was the active one
-  SELECT id, message_id FROM turns WHERE $5 AND conversation_id = $6 AND status = 'queued'
+  SELECT id FROM turns WHERE $5 AND conversation_id = $6 AND status = 'queued'
     AND stop_requested_at IS NULL ORDER BY created_at, id LIMIT 1 FOR UPDATE SKIP LOCKED
 ), left_to AS (
-  UPDATE conversations SET active_turn_id = (SELECT id FROM chosen),
-    message_seq = message_seq + (SELECT count(*) FROM chosen)
-  WHERE id = $6 AND $5 RETURNING message_seq
+  UPDATE conversations SET active_turn_id = (SELECT id FROM chosen) WHERE id = $6 AND $5
 )
 UPDATE turns SET status = $2, problem = $3, waiting = NULL, ended_at = clock_timestamp(),
-  answer = (SELECT content FROM messages m WHERE m.turn_id = $1 AND m.role = 'assistant' AND m.id = ANY($4)
-            AND m.content <> '' ORDER BY m.seq DESC LIMIT 1)
+  answer = (SELECT content FROM messages m WHERE m.conversation_id = $6 AND m.turn_id = $1 AND m.role = 'assistant'
+            AND m.id = ANY($4) AND m.content <> '' ORDER BY m.seq DESC LIMIT 1)
 WHERE id = $1
 RETURNING input_tokens + output_tokens AS tokens, cost_microusd,
   (extract(epoch FROM ended_at - created_at) * 1000)::bigint AS duration_ms,
-  (SELECT array_agg(id) FROM cancelled) AS cancelled, (SELECT message_seq FROM left_to) AS message_seq,
-  (SELECT id FROM chosen) AS next_id, (SELECT message_id FROM chosen) AS next_message_id
+  (SELECT array_agg(id) FROM cancelled) AS cancelled, (SELECT id FROM chosen) AS next_id
+"""
+
+_ADMIT = """
+WITH behind AS (
+  UPDATE conversations SET message_seq = message_seq + 1 WHERE id = $2 RETURNING message_seq
+), said AS (
+  UPDATE messages m SET seq = message_seq, in_transcript = true FROM behind, turns t
+  WHERE t.id = $1 AND m.id = t.message_id
+)
+UPDATE turns SET status = 'accepted', through_seq = message_seq - 1 FROM behind WHERE id = $1 RETURNING agent_id
 """
 
 
@@ -48,7 +53,7 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
     )
     transcript, answers = list(ask.transcript), list[NewMessage]()
     if ask.status is not TurnStatus.COMPLETED:
-        transcript, answers = await broken_off(tx, turn_id)
+        transcript, answers = await broken_off(tx, ask.address)
         await _lose_track(tx, turn_id)
     problem = ask.problem.model_dump(mode="json") if ask.problem else None
     was_active = str(active) == turn_id  # a queued turn that is stopped leaves the active one alone
@@ -70,8 +75,8 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
             "duration_ms": ended["duration_ms"],
         },
     )
-    note = await _admit(tx, ask.address, ended) if ended["next_id"] else None
     await write(tx, ask.address, [*_last_events(ask), done], answers, pending=ask.events)
+    note = await _admit(tx, ask.address, str(ended["next_id"])) if ended["next_id"] else None
     return Finished(status=ask.status, admitted_turn_id=note.turn_id if note else None), note
 
 
@@ -94,17 +99,12 @@ def _last_events(ask: FinishAsk) -> list[NewEvent]:
     return [NewEvent(COMPLETED, {"status": ask.status.value})]
 
 
-async def _admit(tx: Connection, address: TurnAddress, ended: asyncpg.Record) -> Note:
-    """Start the turn that waited; its message moves behind what was said meanwhile."""
-    turn_id, last_seq = str(ended["next_id"]), ended["message_seq"]
-    await tx.execute(
-        "WITH said AS (UPDATE messages SET seq = $3, in_transcript = true WHERE id = $2) "
-        "UPDATE turns SET status = 'accepted', through_seq = $3 - 1 WHERE id = $1",
-        turn_id,
-        ended["next_message_id"],
-        last_seq,
-    )
-    return await put(tx, address.tenant_id, Wake.START, turn_id)
+async def _admit(tx: Connection, ended: TurnAddress, turn_id: str) -> Note:
+    """Start the turn that waited; its message moves behind all that was said meanwhile, its `ready` behind `done`."""
+    agent_id = await tx.fetchval(_ADMIT, turn_id, ended.conversation_id)
+    note = await put(tx, ended.tenant_id, Wake.START, turn_id)
+    await write(tx, ended.model_copy(update={"turn_id": turn_id}), [NewEvent(READY, {"agent": agent_id})])
+    return note
 
 
 async def finish_broken(tx: Connection, address: TurnAddress, problem: Problem) -> Note | None:

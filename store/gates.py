@@ -7,6 +7,7 @@ import asyncpg
 from contracts.ids import step_of
 from contracts.messages import CallRef, MessageRef, Role
 from contracts.people import RequestRef
+from contracts.turns import TurnAddress
 from policy.text import preview
 from policy.transcript import Round, keep_rounds
 from store.database import Connection
@@ -23,7 +24,7 @@ class Gate:
     """The rounds before it that have run, each with its answers: a warm resume would still hold them."""
 
 
-async def find_gate(tx: Connection, turn_id: str) -> Gate | None:
+async def find_gate(tx: Connection, address: TurnAddress) -> Gate | None:
     """The gate that the turn had come to; None where nothing of what it asked for is still to run.
 
     A round that was refused whole stays planned for ever, so of those with an unsettled call the latest counts. All
@@ -33,7 +34,7 @@ async def find_gate(tx: Connection, turn_id: str) -> Gate | None:
         "SELECT a.id, a.call_id, a.tool, a.expires_at, c.state NOT IN ('done', 'failed', 'denied') AS to_run "
         "FROM approvals a JOIN tool_calls c ON c.turn_id = a.turn_id AND c.call_id = a.call_id "
         "WHERE a.turn_id = $1 AND a.status <> 'cancelled' ORDER BY a.call_id",
-        turn_id,
+        address.turn_id,
     )
     # By number: as text, t10.0 comes before t2.0.
     latest = max((step_of(row["call_id"]) for row in rows if row["to_run"]), default=0)
@@ -41,9 +42,10 @@ async def find_gate(tx: Connection, turn_id: str) -> Gate | None:
     if not requests:
         return None
     messages = await tx.fetch(
-        "SELECT id, role, content, tokens, calls, call_id FROM messages WHERE turn_id = $1 "
-        "AND role IN ('assistant', 'tool') ORDER BY seq",
-        turn_id,
+        "SELECT id, role, content, tokens, calls, call_id FROM messages WHERE conversation_id = $1 "
+        "AND turn_id = $2 AND role IN ('assistant', 'tool') ORDER BY seq",
+        address.conversation_id,
+        address.turn_id,
     )
     said = [_message(row) for row in messages]
     places = [place for place, ref in enumerate(said) if any(call.call_id == requests[0].call_id for call in ref.calls)]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
+from contracts.events import GENERATION_START
 from contracts.model import ModelCall, ModelReply
 from contracts.turns import TurnStatus, Usage
 from policy.ledger import Attempt, Claim, Held, claim
@@ -64,7 +65,7 @@ async def claim_call(tx: Connection, call: ModelCall, attempt: Attempt, model: s
         model,
         TurnStatus.RUNNING.value,
     )
-    started = NewEvent("generation.start", {"model": model, "attempt": epoch}, call.call_id)
+    started = NewEvent(GENERATION_START, {"model": model, "attempt": epoch}, call.call_id)
     await write(tx, call.address, [started], pending=call.events)
     errors = row["errors"] if row is not None else 0
     return ModelClaim(verdict, epoch, errors, None, turn.through_seq, turn.system_prompt, turn.memory_text)

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 import asyncpg
 
+from contracts.events import READY
 from contracts.turns import TurnAddress, TurnStatus
 from store.database import Connection
+from store.journal import NewEvent, write
 from store.outbox import Wake
 
 
@@ -78,11 +80,15 @@ async def start_stranded(tx: Connection, tenant_id: str) -> int:
         "moved AS (UPDATE messages m SET seq = b.message_seq, in_transcript = true FROM bumped b "
         "WHERE m.id = b.message_id), "
         "begun AS (UPDATE turns t SET status = 'accepted', through_seq = b.message_seq - 1 FROM bumped b "
-        "WHERE t.id = b.id RETURNING t.id) "
-        "INSERT INTO outbox (tenant_id, kind, turn_id) SELECT $1, $2, id FROM begun RETURNING turn_id",
+        "WHERE t.id = b.id RETURNING t.id, t.conversation_id, t.agent_id), "
+        "noted AS (INSERT INTO outbox (tenant_id, kind, turn_id) SELECT $1, $2, id FROM begun) "
+        "SELECT id, conversation_id, agent_id FROM begun",
         tenant_id,
         Wake.START.value,
     )
+    for row in rows:
+        address = TurnAddress(tenant_id=tenant_id, conversation_id=str(row["conversation_id"]), turn_id=str(row["id"]))
+        await write(tx, address, [NewEvent(READY, {"agent": row["agent_id"]})])
     return len(rows)
 
 

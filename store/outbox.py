@@ -34,6 +34,8 @@ class Note:
     request_id: str = ""
     begins: TurnInput | None = None
     """What the workflow begins with, where the writer knows it; the relay reads it from the turn's row."""
+    attempts: int = 0
+    """How often the relay has taken it, this time included."""
 
 
 async def put(tx: Connection, tenant_id: str, kind: Wake, turn_id: str, request_id: str = "") -> Note:
@@ -59,10 +61,13 @@ async def claim_due(relay_pool: asyncpg.Pool, most: int = 50) -> list[Note]:
     rows = await relay_pool.fetch(
         "UPDATE outbox SET due_at = now() + interval '10 seconds', attempts = attempts + 1 WHERE id IN ("
         "SELECT id FROM outbox WHERE due_at <= now() ORDER BY due_at, id LIMIT $1 FOR UPDATE SKIP LOCKED) "
-        "RETURNING id, tenant_id, kind, turn_id, request_id",
+        "RETURNING id, tenant_id, kind, turn_id, request_id, attempts",
         most,
     )
-    return [Note(r["id"], r["tenant_id"], Wake(r["kind"]), str(r["turn_id"]), r["request_id"]) for r in rows]
+    return [
+        Note(r["id"], r["tenant_id"], Wake(r["kind"]), str(r["turn_id"]), r["request_id"], attempts=r["attempts"])
+        for r in rows
+    ]
 
 
 async def forget(relay_pool: asyncpg.Pool, notes: list[int]) -> None:

@@ -11,24 +11,11 @@ from pydantic import JsonValue
 from contracts.agents import EffectClass, ToolCard
 from contracts.digests import frozen_call_digest
 from contracts.tools import CallState, ToolCall
+from policy.covering import Covering
 from policy.ledger import Attempt, Gate, Held, Reservation
 from store.database import Connection
 from store.journal import NewEvent, NewMessage, write
 from store.turn_lock import lock_turn
-
-
-@dataclass(frozen=True, slots=True)
-class Covering:
-    """The approval of a call, as its execution must know it."""
-
-    approval_id: str
-    status: str
-    tool_version: str
-    args: dict[str, JsonValue]
-    intact: bool
-    """The digest recomputed from what is stored equals the digest that was decided on."""
-    comment: str
-    edited: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from contracts.digests import canonical_json
 from contracts.messages import Role
 from contracts.tools import CallState
+from contracts.turns import TurnAddress
 from policy.text import estimated_tokens
 from policy.transcript import Round, keep_rounds, told_of
 from store.database import Connection
@@ -10,12 +11,15 @@ from store.ids import new_id
 from store.journal import NewMessage
 
 
-async def broken_off(tx: Connection, turn_id: str) -> tuple[list[str], list[NewMessage]]:
+async def broken_off(tx: Connection, address: TurnAddress) -> tuple[list[str], list[NewMessage]]:
     """Ids of the messages that stay, and tool messages to write for calls that have none."""
     rows = await tx.fetch(
-        "SELECT id, role, calls, call_id FROM messages WHERE turn_id = $1 AND role <> 'user' ORDER BY seq", turn_id
+        "SELECT id, role, calls, call_id FROM messages WHERE conversation_id = $1 AND turn_id = $2 "
+        "AND role <> 'user' ORDER BY seq",
+        address.conversation_id,
+        address.turn_id,
     )
-    found = await tx.fetch("SELECT call_id, state FROM tool_calls WHERE turn_id = $1", turn_id)
+    found = await tx.fetch("SELECT call_id, state FROM tool_calls WHERE turn_id = $1", address.turn_id)
     states = {row["call_id"]: CallState(row["state"]) for row in found}
     answers = {row["call_id"]: str(row["id"]) for row in rows if row["role"] == "tool"}
     rounds = [

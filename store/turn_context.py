@@ -31,30 +31,35 @@ class Loaded:
     """The number of the last event that its nodes have written."""
 
 
-_LOAD = """
-SELECT t.metadata, t.limits, t.memory_text, t.events_through, t.ended_at, t.stop_requested_at, m.id AS message_id,
-  t.input_tokens, t.output_tokens, t.cost_microusd, m.content, m.tokens, u.name, u.display_name, u.roles,
-  (SELECT jsonb_object_agg(w.field, w.value) FROM working_memory w
-   WHERE w.conversation_id = t.conversation_id AND w.expires_at > now()) AS working,
-  EXISTS (SELECT FROM approvals a WHERE a.turn_id = t.id) AS has_asked
-FROM turns t JOIN messages m ON m.id = t.message_id JOIN users u ON u.id = t.user_id WHERE t.id = $1 FOR UPDATE OF t
+_WORKING = """
+SELECT jsonb_object_agg(field, value) FROM working_memory WHERE conversation_id = $1 AND expires_at > now()
+"""
+_LOAD = f"""
+SELECT t.metadata, t.limits, t.memory_text, t.events_through, t.attempts, t.ended_at, t.stop_requested_at,
+  m.id AS message_id, t.input_tokens, t.output_tokens, t.cost_microusd, m.content, m.tokens, u.name, u.display_name,
+  u.roles, ({_WORKING}) AS working
+FROM turns t JOIN messages m ON m.id = t.message_id JOIN users u ON u.id = t.user_id WHERE t.id = $2 FOR UPDATE OF t
 """
 
 
 async def load(tx: Connection, ask: LoadAsk) -> Loaded | None:
     """Everything a fresh turn needs; None where the turn has ended or was stopped."""
-    row = await tx.fetchrow(_LOAD, ask.address.turn_id)
+    row = await tx.fetchrow(_LOAD, ask.address.conversation_id, ask.address.turn_id)
     if row is None or row["ended_at"] or row["stop_requested_at"]:
         return None
-    # Only a turn that is started again has asked for anything yet.
-    gate = await find_gate(tx, ask.address.turn_id) if row["has_asked"] else None
+    gate, working = None, row["working"]
+    if row["attempts"]:
+        # Started again. What that run's own work wrote is read anew: the statement above may have waited for the
+        # turn's lock, and then it has seen every other row as it was before.
+        gate = await find_gate(tx, ask.address)
+        working = await tx.fetchval(_WORKING, ask.address.conversation_id)
     return Loaded(
         MessageRef(id=str(row["message_id"]), role=Role.USER, text=preview(row["content"]), tokens=row["tokens"]),
         row["display_name"] or row["name"],
         row["roles"][0] if row["roles"] else "",
         row["metadata"],
         row["limits"],
-        row["working"] or {},
+        working or {},
         gate,
         Usage(input_tokens=row["input_tokens"], output_tokens=row["output_tokens"], cost_microusd=row["cost_microusd"]),
         row["memory_text"],

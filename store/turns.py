@@ -6,6 +6,7 @@ from pydantic import JsonValue
 
 from contracts.agents import PublishedAgent
 from contracts.errors import CallerError
+from contracts.events import QUEUED, READY
 from contracts.messages import Role
 from contracts.turns import ENDED, Carried, FinishAsk, Limits, Routing, TurnAddress, TurnInput, TurnStatus
 from policy.admission import Admission, Caps, Load, OnBusy, admit
@@ -115,7 +116,7 @@ async def start(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: Caps)
             routing=new.routing,
         )
         note = Note(number, new.tenant_id, Wake.START, turn_id, begins=begins)
-    event = NewEvent("queued" if status is TurnStatus.QUEUED else "ready", {"agent": agent.definition.id})
+    event = NewEvent(QUEUED if status is TurnStatus.QUEUED else READY, {"agent": agent.definition.id})
     message = NewMessage(message_id, Role.USER, new.message, tokens=estimated_tokens(new.message))
     await write(tx, address, [event], [message])
     if status is TurnStatus.QUEUED:  # not said yet: the turn before it must not hear it

@@ -119,7 +119,7 @@ class Served:
         person = self.desk.people["reviewer"]
         key = effect_key(address.turn_id, call_id)
         async with self.desk.db.transaction("local") as tx:
-            note = await settle_by_person(tx, key, person.user_id, person.name, person.roles, outcome, "I looked")
+            _, note = await settle_by_person(tx, key, person.user_id, person.name, person.roles, outcome, "I looked")
         await self.desk.deps.doorbell.deliver_soon(note)
 
     async def stop(self, address: TurnAddress) -> None:

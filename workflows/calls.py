@@ -10,6 +10,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError
 from contracts.activities import HEARTBEAT_TIMEOUT, ActivityRef
 from contracts.errors import Problem
 from contracts.turns import Routing
+from policy.refusals import STOPPED
 from policy.retries import NUMBERS
 
 In = TypeVar("In")
@@ -102,4 +103,4 @@ def problem_of(error: ActivityError) -> Problem:
         return Problem(code=cause.type or "activity_failed", message=cause.message[:300])
     if isinstance(cause, TimeoutError):
         return Problem(code="activity_timeout", message="The work did not report back in time.")
-    return Problem(code="stopped", message="The turn was stopped.")
+    return STOPPED

@@ -1,16 +1,12 @@
-"""The ports of a run on top of Temporal: each call is one activity, its failure is data.
-
-The engine's step counter lives here: it names model calls and their tool calls, so that a replay and a later run of
-the same turn name them alike. Events of pure nodes wait here for the next activity, which writes them.
-"""
+"""The ports of a run on top of Temporal: each call is one activity, its failure is data."""
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from pydantic import JsonValue
 from temporalio import workflow
-from temporalio.exceptions import ActivityError
 
 from contracts.activities import APPROVALS_READ, MEMORY_LOAD, MODEL_COMPLETE, TOOLS_RUN
 from contracts.approvals import OpenAsk, Verdicts, VerdictsAsk
@@ -22,158 +18,48 @@ from contracts.messages import MessageRef
 from contracts.model import ModelAsk, ModelCall, ModelReply
 from contracts.people import GatedCall, RequestKind, RequestRef
 from contracts.tools import CallState, ToolAsk, ToolCall, ToolOutcome
-from contracts.turns import TurnInput
 from graph.ports import Ports
-from workflows.calls import Calls, problem_of
-from workflows.mailbox import Mailbox
+from policy.refusals import STOPPED
+from workflows.stretch import Stretch
 
-STOPPED = Problem(code="stopped", message="the turn was stopped")
 TOOL_MARGIN = timedelta(seconds=30)
 """Beside a tool's own time-out: reserving, recording, and a busy database."""
 
 
-class TurnPorts:
-    """What one run's nodes reach, and what the run leaves behind for the next."""
+def ports_of(stretch: Stretch) -> Ports:
+    """The six ports of a run."""
+    return Ports(
+        ModelPort(stretch),
+        ToolsPort(stretch),
+        MemoryPort(stretch),
+        PeoplePort(stretch),
+        EventsPort(stretch),
+        ClockPort(),
+    )
 
-    def __init__(self, turn: TurnInput, mailbox: Mailbox) -> None:
-        self._turn = turn
-        self._mailbox = mailbox
-        self.calls = Calls(turn.routing)
-        self.step = turn.carried.step if turn.carried else 0
-        self.events: list[PendingEvent] = list(turn.carried.events) if turn.carried else []
-        self.events_made = turn.carried.events_made if turn.carried else 0
-        self.asked: OpenAsk | None = None
-        self._context: TurnContext | None = None
-        mailbox.when_stopped(self.calls.cancel)
 
-    def as_ports(self) -> Ports:
-        """The six ports."""
-        return Ports(_Model(self), _Tools(self), _Memory(self), _People(self), _Events(self), _Clock())
+@dataclass(frozen=True, slots=True)
+class ModelPort:
+    """`model.complete`, a step further each time."""
 
-    def take_events(self) -> tuple[PendingEvent, ...]:
-        """The events that wait, for the activity that is about to be called."""
-        taken = tuple(self.events)
-        self.events.clear()
-        return taken
-
-    def give_back(self, events: tuple[PendingEvent, ...]) -> None:
-        """Keep events of a call that failed for the next one; those that it did write are not written twice."""
-        self.events[:0] = events
+    stretch: Stretch
 
     async def complete(self, ask: ModelAsk) -> ModelReply:
-        """`model.complete` for the next step."""
-        if self._mailbox.stop:
+        """One model call, under the id of its step."""
+        if self.stretch.mailbox.stop:
             return ModelReply(problem=STOPPED)
-        self.step += 1
+        self.stretch.step += 1
+        turn = self.stretch.turn
         call = ModelCall(
-            address=self._turn.address,
-            call_id=model_call_id(self.step),
-            agent_id=self._turn.agent_id,
-            agent_version=self._turn.agent_version,
+            address=turn.address,
+            call_id=model_call_id(self.stretch.step),
+            agent_id=turn.agent_id,
+            agent_version=turn.agent_version,
             ask=ask.model_copy(update={"messages": tuple(_by_id(message) for message in ask.messages)}),
-            events=self.take_events(),
+            events=self.stretch.take_events(),
         )
-        try:
-            return await self.calls.make(MODEL_COMPLETE, call, summary=f"model call {call.call_id}")
-        except ActivityError as error:
-            self.give_back(call.events)
-            return ModelReply(problem=self._problem(error))
-
-    async def run_tools(self, asks: Sequence[ToolAsk]) -> list[ToolOutcome]:
-        """`tools.run` for each ask, side by side; the first carries the events that wait."""
-        if self._mailbox.stop:
-            return [ToolOutcome(call_id=ask.call_id, state=CallState.PLANNED, problem=STOPPED) for ask in asks]
-        events = self.take_events()
-        return await asyncio.gather(
-            *(self._run_tool(ask, events if index == 0 else ()) for index, ask in enumerate(asks))
-        )
-
-    async def _run_tool(self, ask: ToolAsk, events: tuple[PendingEvent, ...]) -> ToolOutcome:
-        call = ToolCall(
-            address=self._turn.address,
-            agent_id=self._turn.agent_id,
-            agent_version=self._turn.agent_version,
-            ask=ask,
-            events=events,
-        )
-        timeout = timedelta(seconds=ask.timeout_seconds) + TOOL_MARGIN
-        try:
-            return await self.calls.make(TOOLS_RUN, call, summary=f"{ask.tool} {ask.call_id}", timeout=timeout)
-        except ActivityError as error:
-            self.give_back(events)
-            return ToolOutcome(call_id=ask.call_id, state=CallState.PLANNED, problem=self._problem(error))
-
-    async def load(self) -> TurnContext:
-        """`memory.load`, once a run."""
-        if self._context is None:
-            ask = LoadAsk(
-                address=self._turn.address,
-                agent_id=self._turn.agent_id,
-                agent_version=self._turn.agent_version,
-                events=self.take_events(),
-            )
-            try:
-                self._context = await self.calls.make(MEMORY_LOAD, ask, summary="memory and plan")
-            except ActivityError as error:
-                self.give_back(ask.events)
-                self._context = TurnContext(problem=self._problem(error))
-            self._take_up(self._context)
-        return self._context
-
-    def _problem(self, error: ActivityError) -> Problem:
-        """Why a call failed; after a stop, that is why."""
-        return STOPPED if self._mailbox.stop else problem_of(error)
-
-    def _take_up(self, context: TurnContext) -> None:
-        """A turn that is started again over its own records counts on from them."""
-        self.events_made = max(self.events_made, context.events_written)
-        if context.pending_round is not None and context.pending_round.calls:
-            self.step = max(self.step, step_of(context.pending_round.calls[0].call_id))
-
-    def ask(
-        self, gated: Sequence[GatedCall], unknown: Sequence[GatedCall], snapshot: dict[str, JsonValue]
-    ) -> list[RequestRef]:
-        """Keep what the pause opens when the run ends in it."""
-        self.asked = OpenAsk(
-            address=self._turn.address,
-            agent_id=self._turn.agent_id,
-            agent_version=self._turn.agent_version,
-            gated=tuple(gated),
-            unknown=tuple(unknown),
-            snapshot=snapshot,
-        )
-        turn_id = self._turn.address.turn_id
-        return [
-            *(
-                RequestRef(request_id=approval_id(turn_id, call.call_id), call_id=call.call_id, tool=call.tool)
-                for call in gated
-            ),
-            *(
-                RequestRef(
-                    request_id=effect_key(turn_id, call.call_id),
-                    kind=RequestKind.EFFECT,
-                    call_id=call.call_id,
-                    tool=call.tool,
-                )
-                for call in unknown
-            ),
-        ]
-
-    async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:
-        """`approvals.read`. Bells that rang before it have done their work."""
-        self._mailbox.looked()
-        ask = VerdictsAsk(address=self._turn.address, requests=tuple(requests), events=self.take_events())
-        try:
-            return await self.calls.make(APPROVALS_READ, ask, summary="read verdicts")
-        except ActivityError as error:
-            self.give_back(ask.events)
-            return Verdicts(problem=self._problem(error))
-
-    def emit(self, kind: str, data: dict[str, JsonValue] | None, call_id: str | None) -> None:
-        """Keep an event for the next activity."""
-        self.events_made += 1
-        event = PendingEvent(kind=kind, at=workflow.now(), call_id=call_id, data=data or {}, number=self.events_made)
-        self.events.append(event)
+        reply = await self.stretch.call(MODEL_COMPLETE, call, summary=f"model call {call.call_id}")
+        return ModelReply(problem=reply) if isinstance(reply, Problem) else reply
 
 
 def _by_id(message: MessageRef) -> MessageRef:
@@ -181,51 +67,128 @@ def _by_id(message: MessageRef) -> MessageRef:
     return MessageRef(id=message.id, role=message.role) if message.id else message
 
 
-class _Model:
-    def __init__(self, turn: TurnPorts) -> None:
-        self._turn = turn
+@dataclass(frozen=True, slots=True)
+class ToolsPort:
+    """`tools.run` for each call of a round."""
 
-    async def complete(self, ask: ModelAsk) -> ModelReply:
-        return await self._turn.complete(ask)
-
-
-class _Tools:
-    def __init__(self, turn: TurnPorts) -> None:
-        self._turn = turn
+    stretch: Stretch
 
     async def run(self, asks: Sequence[ToolAsk]) -> list[ToolOutcome]:
-        return await self._turn.run_tools(asks)
+        """All of them side by side; the first carries the events that wait."""
+        if self.stretch.mailbox.stop:
+            return [_not_run(ask, STOPPED) for ask in asks]
+        events = self.stretch.take_events() if asks else ()
+        return await asyncio.gather(*(self._one(ask, () if index else events) for index, ask in enumerate(asks)))
+
+    async def _one(self, ask: ToolAsk, events: tuple[PendingEvent, ...]) -> ToolOutcome:
+        turn = self.stretch.turn
+        call = ToolCall(
+            address=turn.address, agent_id=turn.agent_id, agent_version=turn.agent_version, ask=ask, events=events
+        )
+        timeout = timedelta(seconds=ask.timeout_seconds) + TOOL_MARGIN
+        outcome = await self.stretch.call(TOOLS_RUN, call, summary=f"{ask.tool} {ask.call_id}", timeout=timeout)
+        return _not_run(ask, outcome) if isinstance(outcome, Problem) else outcome
 
 
-class _Memory:
-    def __init__(self, turn: TurnPorts) -> None:
-        self._turn = turn
+def _not_run(ask: ToolAsk, problem: Problem) -> ToolOutcome:
+    return ToolOutcome(call_id=ask.call_id, state=CallState.PLANNED, problem=problem)
+
+
+@dataclass(slots=True)
+class MemoryPort:
+    """`memory.load`, once a run."""
+
+    stretch: Stretch
+    loaded: TurnContext | None = None
 
     async def load(self) -> TurnContext:
-        return await self._turn.load()
+        """What was loaded first, a failure too."""
+        if self.loaded is None:
+            self.loaded = await self._load()
+        return self.loaded
+
+    async def _load(self) -> TurnContext:
+        """A turn that is started again over its own records counts on from them."""
+        turn = self.stretch.turn
+        ask = LoadAsk(
+            address=turn.address,
+            agent_id=turn.agent_id,
+            agent_version=turn.agent_version,
+            events=self.stretch.take_events(),
+        )
+        found = await self.stretch.call(MEMORY_LOAD, ask, summary="memory and plan")
+        if isinstance(found, Problem):
+            return TurnContext(problem=found)
+        self.stretch.events_made = max(self.stretch.events_made, found.events_written)
+        if found.pending_round is not None and found.pending_round.calls:
+            self.stretch.step = max(self.stretch.step, step_of(found.pending_round.calls[0].call_id))
+        return found
 
 
-class _People:
-    def __init__(self, turn: TurnPorts) -> None:
-        self._turn = turn
+@dataclass(frozen=True, slots=True)
+class PeoplePort:
+    """Requests, opened when the run ends in its pause (ADR 2), and `approvals.read`."""
+
+    stretch: Stretch
 
     def ask(
         self, gated: Sequence[GatedCall], unknown: Sequence[GatedCall], snapshot: dict[str, JsonValue]
-    ) -> Sequence[RequestRef]:
-        return self._turn.ask(gated, unknown, snapshot)
+    ) -> list[RequestRef]:
+        """Keep what the pause opens; the requests' names are known by now."""
+        turn = self.stretch.turn
+        self.stretch.asked = OpenAsk(
+            address=turn.address,
+            agent_id=turn.agent_id,
+            agent_version=turn.agent_version,
+            gated=tuple(gated),
+            unknown=tuple(unknown),
+            snapshot=snapshot,
+        )
+        turn_id = turn.address.turn_id
+        approvals = [
+            RequestRef(request_id=approval_id(turn_id, call.call_id), call_id=call.call_id, tool=call.tool)
+            for call in gated
+        ]
+        effects = [
+            RequestRef(
+                request_id=effect_key(turn_id, call.call_id),
+                kind=RequestKind.EFFECT,
+                call_id=call.call_id,
+                tool=call.tool,
+            )
+            for call in unknown
+        ]
+        return [*approvals, *effects]
 
     async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:
-        return await self._turn.verdicts(requests)
+        """What the records say now. Bells that rang before it have done their work."""
+        self.stretch.mailbox.looked()
+        ask = VerdictsAsk(
+            address=self.stretch.turn.address, requests=tuple(requests), events=self.stretch.take_events()
+        )
+        found = await self.stretch.call(APPROVALS_READ, ask, summary="read verdicts")
+        return Verdicts(problem=found) if isinstance(found, Problem) else found
 
 
-class _Events:
-    def __init__(self, turn: TurnPorts) -> None:
-        self._turn = turn
+@dataclass(frozen=True, slots=True)
+class EventsPort:
+    """Events of pure nodes, numbered, kept for the next activity."""
+
+    stretch: Stretch
 
     def emit(self, kind: str, data: dict[str, JsonValue] | None = None, call_id: str | None = None) -> None:
-        self._turn.emit(kind, data, call_id)
+        """Keep an event."""
+        self.stretch.events_made += 1
+        self.stretch.events.append(
+            PendingEvent(
+                kind=kind, at=workflow.now(), call_id=call_id, data=data or {}, number=self.stretch.events_made
+            )
+        )
 
 
-class _Clock:
+class ClockPort:
+    """The workflow's own time."""
+
     def now(self) -> datetime:
+        """Now, the same in every replay."""
         return workflow.now()

@@ -11,14 +11,15 @@ from temporalio import workflow
 from contracts.activities import APPROVALS_OPEN, TURNS_FINISH
 from contracts.errors import Problem
 from contracts.people import PauseKind, RequestRef
-from contracts.turns import Carried, FinishAsk, TurnInput, TurnStatus
+from contracts.turns import FinishAsk, TurnInput, TurnStatus
 from contracts.workflows import RING, TURN_RUN, TURN_WAIT
 from graph.compiled import topology
 from graph.nodes.reading import error_of, messages_of, requests_of
 from graph.spec import FRESH, Outcome, State
 from workflows.attributes import attributes
 from workflows.mailbox import Mailbox
-from workflows.ports import TurnPorts
+from workflows.ports import ports_of
+from workflows.stretch import Stretch
 
 STATUS_OF = {
     Outcome.COMPLETED: TurnStatus.COMPLETED,
@@ -44,66 +45,59 @@ class TurnRun:
     @workflow.run
     async def run(self, turn: TurnInput) -> str:
         """The turn's final status; a pause continues as TurnWait instead."""
-        ports = TurnPorts(turn, self._mailbox)
+        return await self._mailbox.uncancelled(self._run(Stretch(turn, self._mailbox)))
+
+    async def _run(self, stretch: Stretch) -> str:
+        turn = stretch.turn
         compiled = topology(turn.topology)
         workflow.set_current_details(f"agent {turn.agent_id}, entered by {turn.entry}")
         if self._mailbox.stop:
             state: State = turn.carried.state if turn.carried and turn.carried.state else {}
-            return await self._finish(turn, ports, state, TurnStatus.STOPPED, None)
-        state = await compiled.run(_begin(turn), turn.entry, ports.as_ports())
+            return await self._finish(stretch, state, TurnStatus.STOPPED, None)
+        state = await compiled.run(_begin(turn), turn.entry, ports_of(stretch))
         outcome = compiled.topology.outcome(state)
         if outcome is Outcome.AWAITING and not self._mailbox.stop:
-            opened = await self._open(turn, ports, state)
+            opened = await self._open(stretch, state)
             if opened is not None and not self._mailbox.stop:
-                self._wait(turn, ports, state, opened)
+                self._wait(stretch, state, opened)
         if outcome is Outcome.AWAITING:
-            return await self._finish(turn, ports, state, TurnStatus.STOPPED, None)
-        problem = error_of(state)
+            return await self._finish(stretch, state, TurnStatus.STOPPED, None)
         status = STATUS_OF[outcome]
-        return await self._finish(turn, ports, state, status, None if status is TurnStatus.STOPPED else problem)
+        return await self._finish(stretch, state, status, None if status is TurnStatus.STOPPED else error_of(state))
 
-    async def _open(self, turn: TurnInput, ports: TurnPorts, state: State) -> tuple[RequestRef, ...] | None:
+    async def _open(self, stretch: Stretch, state: State) -> tuple[RequestRef, ...] | None:
         """The requests that the pause waits for; None where the turn was stopped meanwhile."""
-        if ports.asked is None:
+        if stretch.asked is None:
             # Paused again on what was open already: expiry dates are those carried.
-            return turn.carried.requests if turn.carried else tuple(requests_of(state, "pending_requests"))
-        ask = ports.asked.model_copy(update={"events": ports.take_events()})
+            carried = stretch.turn.carried
+            return carried.requests if carried else tuple(requests_of(state, "pending_requests"))
+        ask = stretch.asked.model_copy(update={"events": stretch.take_events()})
         count = len(ask.gated) + len(ask.unknown)
-        opened = await ports.calls.make(APPROVALS_OPEN, ask, summary=f"open {count} requests", stoppable=False)
+        opened = await stretch.calls.make(APPROVALS_OPEN, ask, summary=f"open {count} requests", stoppable=False)
         self._mailbox.rung = self._mailbox.rung or opened.decided
         return opened.requests if opened.problem is None else None
 
-    def _wait(self, turn: TurnInput, ports: TurnPorts, state: State, requests: tuple[RequestRef, ...]) -> None:
+    def _wait(self, stretch: Stretch, state: State, requests: tuple[RequestRef, ...]) -> None:
         """Continue as TurnWait, which holds nothing in a worker."""
-        carried = Carried(
-            state=dict(state),
-            requests=requests,
-            rung=self._mailbox.rung,
-            looks=turn.carried.looks + 1 if turn.carried is not None and ports.asked is None else 0,
-            stop=self._mailbox.stop,
-            step=ports.step,
-            events=tuple(ports.events),
-            events_made=ports.events_made,
-        )
+        turn = stretch.turn
+        paused = {"entry": PauseKind.APPROVAL.value, "carried": stretch.carried(state, requests)}
         workflow.continue_as_new(
-            args=[turn.model_copy(update={"entry": PauseKind.APPROVAL.value, "carried": carried})],
+            args=[turn.model_copy(update=paused)],
             workflow=TURN_WAIT,
             task_queue=turn.routing.waits,
             search_attributes=attributes(turn, "awaiting_approval"),
         )
 
-    async def _finish(
-        self, turn: TurnInput, ports: TurnPorts, state: State, status: TurnStatus, problem: Problem | None
-    ) -> str:
+    async def _finish(self, stretch: Stretch, state: State, status: TurnStatus, problem: Problem | None) -> str:
         transcript = tuple(message.id for message in messages_of(state) if message.id) if "messages" in state else ()
         ask = FinishAsk(
-            address=turn.address,
+            address=stretch.turn.address,
             status=status,
             problem=problem,
             transcript=transcript,
-            events=ports.take_events(),
+            events=stretch.take_events(),
         )
-        finished = await ports.calls.make_here(TURNS_FINISH, ask, summary=f"finish: {status.value}")
+        finished = await stretch.calls.make_here(TURNS_FINISH, ask, summary=f"finish: {status.value}")
         workflow.set_current_details(f"{finished.status.value}" + (f": {problem.message}" if problem else ""))
         return finished.status.value
 

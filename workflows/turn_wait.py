@@ -42,10 +42,11 @@ class TurnWait:
         )
         deadlines = [request.expires_at for request in carried.requests if request.expires_at]
         with suppress(TimeoutError):  # the deadline rings too
-            await workflow.wait_condition(
+            rung_or_stopped = workflow.wait_condition(
                 lambda: self._mailbox.rung or self._mailbox.stop,
                 timeout=next_look(workflow.now(), deadlines, carried.looks),
             )
+            await self._mailbox.uncancelled(rung_or_stopped)
         woken = carried.model_copy(update={"rung": self._mailbox.rung, "stop": self._mailbox.stop})
         workflow.continue_as_new(
             args=[turn.model_copy(update={"carried": woken})],

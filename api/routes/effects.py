@@ -9,6 +9,7 @@ from api.auth import Open, Reader
 from api.bodies import SettleBody
 from api.once import Key, once
 from contracts.tools import CallState
+from contracts.turns import TurnAddress
 from store import effect_views
 from store.database import Connection
 from store.effects import settle_by_person
@@ -38,9 +39,16 @@ async def listed(
 @router.post("/{effect_key}/settle")
 async def settle(services: Open, who: Reader, effect_key: EffectKey, body: SettleBody, key: Key = None) -> JSONResponse:
     """Say what became of an effect; its turn goes on with the truth."""
+    settled: list[TurnAddress] = []
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        note = await settle_by_person(tx, effect_key, who.user_id, who.name, who.roles, body.outcome, body.comment)
+        address, note = await settle_by_person(
+            tx, effect_key, who.user_id, who.name, who.roles, body.outcome, body.comment
+        )
+        settled.append(address)
         return 200, {"key": effect_key, "outcome": body.outcome, "settled_by": who.name}, note
 
-    return await once(services, who, f"settle/{effect_key}", key, body, work)
+    answer = await once(services, who, f"settle/{effect_key}", key, body, work)
+    for address in settled:
+        await services.live.wake(address.conversation_id)
+    return answer

@@ -12,8 +12,9 @@ from graph.nodes.reading import error_of, limits_of, messages_of, number_of, pla
 from graph.ports import Ports
 from graph.spec import State
 from policy.budget import spent
+from policy.refusals import STOPPED
 
-STOP_CODES = {"stopped": "stopped"}
+STOP_CODES = {STOPPED.code: "stopped"}
 """Problems that end a run otherwise than as failed: code to status."""
 
 

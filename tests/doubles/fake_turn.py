@@ -96,6 +96,8 @@ class FakeTurn:
     asks: list[ModelAsk] = field(default_factory=list)
     ran: list[tuple[str, Args]] = field(default_factory=list)
     """(call id, arguments) of every dispatch."""
+    called: list[str] = field(default_factory=list)
+    """The calls that the tools port was asked for, in order."""
     messages_made: int = 0
     stopped: bool = False
     load_problem: Problem | None = None
@@ -167,6 +169,8 @@ class FakeTurn:
         call_id = tool_call_id(step, index)
         effect = card.effect if card else EffectClass.OPAQUE
         row = self.rows[call_id] = Row(call_id, tool, dict(args), effect, card is None or card.needs_approval)
-        if card is None:
-            self._close(row, CallState.FAILED, {"status": "error", "message": f"there is no tool {tool}"})
-        return CallRef(call_id=call_id, tool=tool, digest=digest_of(dict(args)), settled=card is None)
+        ref = CallRef(call_id=call_id, tool=tool, digest=digest_of(dict(args)))
+        if card is not None:
+            return ref
+        told = self._close(row, CallState.FAILED, {"status": "error", "message": f"there is no tool {tool}"})
+        return ref.model_copy(update={"settled": True, "answer_id": told.message.id if told.message else ""})

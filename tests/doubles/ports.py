@@ -21,9 +21,8 @@ from contracts.people import GatedCall, RequestKind, RequestRef, Verdict, Verdic
 from contracts.tools import CallState, ToolAsk, ToolOutcome
 from graph.ports import Ports
 from policy.extract import extracted
+from policy.refusals import STOPPED
 from tests.doubles.fake_turn import NOW, TURN_ID, Args, FakeTurn, Record, Says
-
-STOPPED = Problem(code="stopped", message="the turn was stopped")
 
 
 @dataclass(slots=True)
@@ -105,6 +104,7 @@ class FakeTools:
 
     async def run(self, asks: Sequence[ToolAsk]) -> list[ToolOutcome]:
         """Each call by what the ledger says of it."""
+        self.of.turn.called += [ask.call_id for ask in asks]
         return [self._one(ask) for ask in asks]
 
     def _one(self, ask: ToolAsk) -> ToolOutcome:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import httpx
 
+from store.live import WOKEN_BY_EVENTS, channel
 from tests.integration.conftest import Api
 from tests.integration.test_api_turns import code, conversation
 
@@ -207,3 +208,23 @@ async def test_effects_are_paged_without_losing_calls_of_one_round(api: Api) -> 
                 break
         assert len(seen) == len(set(seen)) == 2
         await client.post(f"/v1/turns/{asked.turn_id}/stop")
+
+
+async def test_settling_an_effect_wakes_the_readers_of_its_conversation(api: Api) -> None:
+    """Of a turn that was stopped, so that nothing else wakes them."""
+    asked = await paused(api)
+    services, conversation_id = api.services, str(asked.approval["conversation_id"])
+    async with api.client("reviewer") as client:
+        await client.post(f"/v1/turns/{asked.turn_id}/stop")
+        assert (await ended(client, asked.turn_id))["status"] == "stopped"
+        async with services.db.transaction("local") as tx:
+            lost = "UPDATE tool_calls SET state = 'outcome_unknown' WHERE turn_id = $1 RETURNING key"
+            key = await tx.fetchval(lost, asked.turn_id)
+        async with services.valkey.client.pubsub(ignore_subscribe_messages=True) as heard:
+            await heard.subscribe(channel(conversation_id))
+            while await heard.get_message(timeout=0.5) is not None:
+                pass  # what the end still had to say
+            body = {"outcome": "happened", "comment": "saw it in the ledger"}
+            assert (await client.post(f"/v1/effects/{key}/settle", json=body)).status_code == 200
+            message = await heard.get_message(timeout=2)
+        assert message is not None and message["data"] == WOKEN_BY_EVENTS

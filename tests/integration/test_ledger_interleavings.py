@@ -234,4 +234,4 @@ async def nothing_happened_twice(desk: Desk, turns: list[TurnAddress]) -> None:
             assert not count or states[call_id] in ("done", "outcome_unknown"), states
             assert count or states.get(call_id) != "done" or call_id == "t1.1", states
         happened += paid + posted + jotted
-    assert happened > 5, "the storm was wild enough to matter"
+    assert happened > 2, "the storm was wild enough to matter"

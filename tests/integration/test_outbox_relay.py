@@ -10,9 +10,11 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from contracts.ids import turn_workflow_id
-from contracts.turns import FinishAsk, TurnStatus
+from contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from policy.admission import OnBusy
 from relay.deliver import Doorbell
 from relay.loop import deliver_due, run_relay
+from relay.refused import FOR_GOOD, STARTS
 from store import outbox
 from store.database import Database
 from store.finish import finish
@@ -41,16 +43,18 @@ async def nothing_due(relay: Database) -> None:
 class Heard(Doorbell):
     """A doorbell that only counts, and fails as often as it is told."""
 
-    def __init__(self, client: Client, db: Database, fails: int = 0) -> None:
+    def __init__(
+        self, client: Client, db: Database, fails: int = 0, status: RPCStatusCode = RPCStatusCode.UNAVAILABLE
+    ) -> None:
         super().__init__(client, db)
-        self.fails = fails
+        self.fails, self.status = fails, status
         self.rung: Counter[tuple[Wake, str]] = Counter()
 
     async def deliver(self, note: Note) -> None:
         """Count the note."""
         if self.fails:
             self.fails -= 1
-            raise RPCError("away", RPCStatusCode.UNAVAILABLE, b"")
+            raise RPCError("away", self.status, b"")
         self.rung[note.kind, note.turn_id] += 1
 
 
@@ -147,6 +151,64 @@ async def test_what_could_not_be_delivered_stays_and_is_due_again(
     await due_now(relay)
     assert await deliver_due(relay, heard) == 2
     assert await relay.pool.fetchval("SELECT count(*) FROM outbox") == 0
+
+
+async def unstartable(desk: Desk) -> TurnAddress:
+    """A turn that is routed to a queue with a name which Temporal does not take."""
+    address, _ = await desk.start(Line("hi"))
+    await desk.write(
+        "UPDATE turns SET routing = routing || jsonb_build_object('turns', repeat('q', 1001)) WHERE id = $1",
+        address.turn_id,
+    )
+    return address
+
+
+async def test_a_turn_that_temporal_will_not_start_fails_after_a_few_tries_and_says_why(
+    desk: Desk, relay: Database, temporal: Client
+) -> None:
+    address = await unstartable(desk)
+    waiting, _ = await desk.start(Line("next"), conversation_id=address.conversation_id, on_busy=OnBusy.QUEUE)
+    doorbell = Doorbell(temporal, relay)
+    for _ in range(STARTS - 1):
+        await due_now(relay)
+        assert await deliver_due(relay, doorbell) == 0
+        assert await desk.value("SELECT status FROM turns WHERE id = $1", address.turn_id) == "accepted"
+    await due_now(relay)
+    assert await deliver_due(relay, doorbell) == 1
+    row = (await desk.rows("SELECT status, problem FROM turns WHERE id = $1", address.turn_id))[0]
+    assert (row["status"], row["problem"]["code"]) == ("failed", "start_refused")
+    assert "invalid_argument" in row["problem"]["message"] and "length" in row["problem"]["message"]
+    assert len(row["problem"]["message"]) <= 300
+    assert (await desk.kinds(address.turn_id))[-2:] == ["workflow.error", "done"]
+    assert not await desk.rows("SELECT id FROM outbox WHERE turn_id = $1", address.turn_id)
+    handle = temporal.get_workflow_handle(turn_workflow_id(waiting.turn_id))
+    assert (await handle.describe()).status is WorkflowExecutionStatus.RUNNING, "the next turn has begun"
+    await handle.terminate()
+
+
+@pytest.mark.parametrize("status", [s for s in RPCStatusCode if s not in FOR_GOOD and s is not RPCStatusCode.OK])
+async def test_a_start_that_may_succeed_later_is_tried_for_ever(
+    desk: Desk, relay: Database, temporal: Client, status: RPCStatusCode
+) -> None:
+    address, _ = await desk.start(Line("hi"))
+    heard = Heard(temporal, relay, fails=3 * STARTS, status=status)
+    for _ in range(3 * STARTS):
+        await due_now(relay)
+        assert await deliver_due(relay, heard) == 0
+    assert await desk.value("SELECT status FROM turns WHERE id = $1", address.turn_id) == "accepted"
+    await due_now(relay)
+    assert await deliver_due(relay, heard) == 1
+    assert heard.rung == Counter({(Wake.START, address.turn_id): 1})
+
+
+async def test_a_bell_that_is_refused_ends_nothing(desk: Desk, relay: Database, temporal: Client) -> None:
+    address, _ = await desk.start(Line("hi"))
+    await relay.pool.execute("UPDATE outbox SET kind = 'ring'")
+    heard = Heard(temporal, relay, fails=2 * STARTS, status=RPCStatusCode.INVALID_ARGUMENT)
+    for _ in range(2 * STARTS):
+        await due_now(relay)
+        await deliver_due(relay, heard)
+    assert await desk.value("SELECT status FROM turns WHERE id = $1", address.turn_id) == "accepted"
 
 
 async def test_a_writer_that_cannot_deliver_leaves_its_wake_up_to_the_relay(

@@ -126,6 +126,7 @@ async def test_a_queued_turn_that_nobody_admitted_is_started_and_not_taken_for_l
         assert await status(desk, third) == ("queued", None)
     starts = await desk.rows("SELECT turn_id FROM outbox WHERE kind = 'start' AND turn_id = $1", second.turn_id)
     assert len(starts) == 1
+    assert await desk.kinds(second.turn_id) == ["queued", "ready"]
     row = (await desk.rows("SELECT through_seq, message_id FROM turns WHERE id = $1", second.turn_id))[0]
     assert await desk.value("SELECT seq FROM messages WHERE id = $1", row["message_id"]) == row["through_seq"] + 1
 

@@ -13,7 +13,8 @@ with workflow.unsafe.imports_passed_through():
     from contracts.turns import Bell, TurnInput
     from contracts.workflows import RING
     from workflows.mailbox import Mailbox
-    from workflows.ports import TurnPorts
+    from workflows.ports import ports_of
+    from workflows.stretch import Stretch
 
 
 class Asked(Frozen):
@@ -30,8 +31,8 @@ class PortsRun:
     @workflow.init
     def __init__(self, turn: TurnInput) -> None:
         self._mailbox = Mailbox(turn.carried)
-        self._turn_ports = TurnPorts(turn, self._mailbox)
-        self._ports = self._turn_ports.as_ports()
+        self._stretch = Stretch(turn, self._mailbox)
+        self._ports = ports_of(self._stretch)
         self._over = False
 
     @workflow.run
@@ -77,7 +78,5 @@ class PortsRun:
     @workflow.update
     async def pause(self) -> None:
         """What TurnRun does at the end of a run that pauses."""
-        assert self._turn_ports.asked is not None
-        await self._turn_ports.calls.make(
-            APPROVALS_OPEN, self._turn_ports.asked, summary="open requests", stoppable=False
-        )
+        assert self._stretch.asked is not None
+        await self._stretch.calls.make(APPROVALS_OPEN, self._stretch.asked, summary="open requests", stoppable=False)

@@ -3,7 +3,7 @@
 from contracts.messages import Role
 from contracts.model import ModelAsk, ModelReply
 from tests.doubles.spoken import Line
-from tests.ports.contract import OFFERED, NewTurn, line
+from tests.ports.contract import OFFERED, NewTurn, asks, line
 
 ASK = ModelAsk(messages=(), tools=OFFERED)
 
@@ -31,6 +31,16 @@ async def test_calls_are_named_by_step_and_place_and_one_that_cannot_run_is_sett
         ("t1.2", "pay", False),
     ]
     assert calls(await run.complete(ASK)) == [("t2.0", "look", False)]
+
+
+async def test_a_call_that_cannot_run_names_the_message_that_answers_it(new_turn: NewTurn) -> None:
+    run = await (await new_turn(line(("nobodys", {}), ("look", {})))).run()
+    reply = await run.complete(ASK)
+    assert reply.message is not None
+    refused, look = reply.message.calls
+    (outcome, _) = await run.run_tools(asks("nobodys", "look"))
+    assert outcome.message is not None and refused.answer_id == outcome.message.id != ""
+    assert look.answer_id == ""
 
 
 async def test_a_tool_that_was_not_offered_is_one_that_nobody_has(new_turn: NewTurn) -> None:

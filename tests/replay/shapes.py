@@ -98,6 +98,21 @@ async def stopped_paused(served: Served) -> TurnAddress:
     return address
 
 
+async def cancelled_running(served: Served) -> TurnAddress:
+    """Cancelled from Temporal's side while the model is silent."""
+    address = await served.begin(Line("thinking", seconds=60))
+    await until(lambda: served.desk.model.requests[f"{address.turn_id}.m1"] == 1)
+    await served.handle(address).cancel()
+    return address
+
+
+async def cancelled_paused(served: Served) -> TurnAddress:
+    """Cancelled from Temporal's side while it waits for its approval."""
+    address = await served.paused(Line("asking", [PAY]), DONE)
+    await served.handle(address).cancel()
+    return address
+
+
 COMPLETED = TurnStatus.COMPLETED
 ROUND = (TOOL, TOOL, MODEL)
 SHAPES: dict[str, Shape] = {
@@ -115,6 +130,11 @@ SHAPES: dict[str, Shape] = {
     "unknown_outcome": Shape(unknown_outcome, COMPLETED, (TO_GATE, WAIT, (READ, TOOL, OPEN), WAIT, FREED)),
     "stopped_running": Shape(stopped_running, TurnStatus.STOPPED, ((LOAD, MODEL, FINISH),)),
     "stopped_paused": Shape(stopped_paused, TurnStatus.STOPPED, (TO_GATE, WAIT, (FINISH,))),
+    "cancelled_running": Shape(cancelled_running, TurnStatus.STOPPED, ((LOAD, MODEL, FINISH),)),
+    "cancelled_paused": Shape(cancelled_paused, TurnStatus.STOPPED, (TO_GATE, WAIT, (FINISH,))),
+    "refused_call": Shape(
+        said(Line("asking", [("nobodys", {}), *LOOKS]), DONE), COMPLETED, ((LOAD, MODEL, *ROUND, FINISH),)
+    ),
     "limited": Shape(
         said(Line("look", LOOKS), DONE, limits=Limits(max_iterations=1)),
         TurnStatus.LIMITED,

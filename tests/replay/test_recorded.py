@@ -55,6 +55,7 @@ WOKEN_BY = {
     "gate_approved": [SIGNALED],
     "gate_unreadable": [SIGNALED, SIGNALED],
     "stopped_paused": [SIGNALED],
+    "cancelled_paused": ["EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED"],
 }
 
 
@@ -62,11 +63,12 @@ WOKEN_BY = {
 def test_a_wait_is_ended_by_what_its_shape_says(name: str, woken_by: list[str]) -> None:
     waits = [run for run in read(HISTORIES / f"{name}.json") if run.workflow == "TurnWait"]
     types = [event["eventType"] for run in waits for event in run.events]
-    assert [each for each in types if each in (SIGNALED, "EVENT_TYPE_TIMER_FIRED")] == woken_by
+    assert [each for each in types if each in {name for names in WOKEN_BY.values() for name in names}] == woken_by
 
 
-def test_a_stop_under_way_cancels_the_call() -> None:
-    (run,) = read(HISTORIES / "stopped_running.json")
+@pytest.mark.parametrize("name", ["stopped_running", "cancelled_running"])
+def test_a_stop_and_a_cancel_under_way_cancel_the_call(name: str) -> None:
+    (run,) = read(HISTORIES / f"{name}.json")
     assert "EVENT_TYPE_ACTIVITY_TASK_CANCEL_REQUESTED" in [event["eventType"] for event in run.events]
 
 

@@ -68,6 +68,14 @@ async def test_every_node_that_starts_also_ends_before_the_run_does(name: str, r
 
 
 @each_row
+async def test_the_state_says_which_node_was_the_last_to_start_or_which_branch_stands_last(name: str, row: Row) -> None:
+    """S0-11. Of branches that ran side by side the one that stands last in the topology, at whatever pace."""
+    state, ports = await run_row(COMPILED[name], row)
+    ended = [data["node"] for kind, data in ports[-1].recorded.events if kind == "node_end"]
+    assert state["current_node"] == ended[-1]
+
+
+@each_row
 async def test_what_a_run_starts_from_is_left_as_it_was(name: str, row: Row) -> None:
     state = COMPILED[name].topology.state.initial(**row.initial)
     before = deepcopy(state)

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from copy import deepcopy
+from typing import Any
 
 import pytest
 from pydantic import JsonValue
 
 from contracts.errors import Problem
-from contracts.messages import Role
+from contracts.messages import CallRef, Role
 from contracts.people import VerdictState
 from contracts.turns import Limits, Usage
 from graph.spec import Outcome
@@ -197,7 +198,30 @@ async def test_a_call_to_nobody_is_answered_with_an_error_and_never_gated() -> N
     played = await begin(made)
     assert played.outcome() is Outcome.COMPLETED
     assert roles(played) == ["user", "assistantt1.0,t1.1", "toolt1.0", "toolt1.1", "assistant"]
-    assert [call_id for call_id, _ in made.ran] == ["t1.1"]
+    assert [call_id for call_id, _ in made.ran] == made.called == ["t1.1"], "nobody is asked for what cannot run"
+    assert played.messages[2].id == played.messages[1].calls[0].answer_id != ""
+
+
+async def test_a_round_of_calls_that_cannot_run_calls_no_tool_and_goes_back_to_the_model() -> None:
+    made = turn(Says("", (("nobody", {}), ("none", {}))), Says("done"))
+    played = await begin(made)
+    assert played.outcome() is Outcome.COMPLETED
+    assert roles(played) == ["user", "assistantt1.0,t1.1", "toolt1.0", "toolt1.1", "assistant"]
+    assert (made.ran, made.called) == ([], [])
+
+
+async def test_a_call_settled_before_its_answer_had_a_name_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model call that was settled by the release before says nothing of answers."""
+    plan_call = FakeTurn.plan_call
+
+    def nameless(self: FakeTurn, *given: Any) -> CallRef:
+        return plan_call(self, *given).model_copy(update={"answer_id": ""})
+
+    monkeypatch.setattr(FakeTurn, "plan_call", nameless)
+    made = turn(Says("", (("nobody", {}), LOOK)), Says("done"))
+    played = await begin(made)
+    assert made.called == ["t1.0", "t1.1"]
+    assert roles(played) == ["user", "assistantt1.0,t1.1", "toolt1.0", "toolt1.1", "assistant"]
 
 
 async def test_tokens_and_cost_add_up_over_calls() -> None:

@@ -74,6 +74,27 @@ async def test_a_plain_turn_is_three_activities(served: Served) -> None:
     assert size(history) <= 16 * KIB
 
 
+NOBODYS: tuple[str, dict[str, JsonValue]] = ("nobodys", {})
+
+
+@pytest.mark.parametrize(
+    ("calls", "tools"), [([NOBODYS, LOOKS[0]], (TOOL,)), ([NOBODYS, NOBODYS], ())], ids=["one of two", "all"]
+)
+async def test_a_call_that_cannot_run_costs_no_activity_and_is_answered_all_the_same(
+    served: Served, calls: list[tuple[str, dict[str, JsonValue]]], tools: tuple[str, ...]
+) -> None:
+    address, row = await served.ended(Line("asking", calls), DONE)
+    await served.handle(address).result()
+    (history,) = await served.runs(address)
+    assert run_of(history).called == ("memory.load", MODEL, *tools, MODEL, "turns.finish")
+    assert (row["status"], row["answer"]) == ("completed", "well")
+    answers = [message for message in served.sent_to_model(address)[-1] if message["role"] == "tool"]
+    assert len(answers) == 2 and "there is no tool" in answers[0]["content"]
+    assert [role for role, _ in await served.transcript(address)] == ["assistant", "tool", "tool", "assistant"]
+    assert "tool_node" in await served.nodes(address), "its events are written by what comes next"
+    assert (await served.desk.kinds(address.turn_id)).count("tools.pending") == 1
+
+
 async def test_a_paused_turn_has_at_most_six_events_in_its_current_run(served: Served) -> None:
     address = await served.paused(Line("asking", [PAY, ("post", {})]), DONE)
     wait = await served.history(address)

@@ -26,7 +26,6 @@ IDENTITY: Final = (
 )
 CONTROL: Final = (
     Field("status", PENDING),
-    Field("current_node", None),
     Field("iteration", 0),
     Field("max_iterations", MAX_ITERATIONS),
 )

@@ -8,24 +8,23 @@ from datetime import timedelta
 import asyncpg
 import httpx
 import pytest
-import redis.exceptions
 from hypothesis import given
 from hypothesis import strategies as st
 from temporalio import exceptions as temporal
 from temporalio.api.failure.v1 import Failure
 from temporalio.converter import DataConverter
 
-from activities.boundary import cache_error, problem_of, provider_error, store_error, to_temporal, tool_error
-from activities.vendors import CACHE, PROVIDER, STORE, TOOL, UNEXPECTED
+from activities.boundary import provider_error, store_error, to_temporal
+from activities.vendors import PROVIDER, STORE, UNEXPECTED
 from contracts.errors import (
     CallerError,
     InvariantBroken,
     LimitReached,
     PerdureError,
-    Problem,
     UpstreamRejected,
     UpstreamUnavailable,
 )
+from workflows.calls import problem_of
 
 Door = Callable[[Exception], PerdureError]
 REQUEST = httpx.Request("POST", "http://target.example/orders")
@@ -42,9 +41,7 @@ def raised_classes(module: object) -> Iterator[type[Exception]]:
     ("door", "kind"),
     [
         *((provider_error, kind) for kind in raised_classes(httpx)),
-        *((tool_error, kind) for kind in raised_classes(httpx)),
         *((store_error, kind) for kind in raised_classes(asyncpg.exceptions)),
-        *((cache_error, kind) for kind in raised_classes(redis.exceptions)),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -54,14 +51,14 @@ def test_every_exception_class_of_a_vendor_means_something(door: Door, kind: typ
     assert error.message.endswith(".") and type(error) is not PerdureError
 
 
-@pytest.mark.parametrize("table", [TOOL, STORE, CACHE, {k: v for k, v in PROVIDER.items() if k.startswith("httpx")}])
+@pytest.mark.parametrize("table", [STORE, {k: v for k, v in PROVIDER.items() if k.startswith("httpx")}])
 def test_every_row_names_a_class_that_exists(table: dict[str, object]) -> None:
     for name in table:
         module, _, attribute = name.rpartition(".")
         assert issubclass(getattr(importlib.import_module(module), attribute), BaseException)
 
 
-@pytest.mark.parametrize("door", [provider_error, tool_error, store_error, cache_error])
+@pytest.mark.parametrize("door", [provider_error, store_error])
 def test_an_error_of_ours_passes_as_it_is(door: Door) -> None:
     ours = LimitReached("cap", "Enough.")
     assert door(ours) is ours
@@ -71,34 +68,6 @@ def status_error(status: int, headers: dict[str, str] | None = None) -> httpx.HT
     return httpx.HTTPStatusError(
         "x", request=REQUEST, response=httpx.Response(status, headers=headers, request=REQUEST)
     )
-
-
-@pytest.mark.parametrize(
-    ("error", "family", "code"),
-    [
-        (status_error(400), UpstreamRejected, "tool_bad_request"),
-        (status_error(401), UpstreamRejected, "tool_auth"),
-        (status_error(404), UpstreamRejected, "tool_not_found"),
-        (status_error(422), UpstreamRejected, "tool_bad_request"),
-        (status_error(429), UpstreamUnavailable, "tool_rate_limited"),
-        (status_error(500), UpstreamUnavailable, "tool_unavailable"),
-        (status_error(504), UpstreamUnavailable, "tool_timeout"),
-        (httpx.ConnectError("x"), UpstreamUnavailable, "tool_unreachable"),
-        (httpx.ConnectTimeout("x"), UpstreamUnavailable, "tool_unreachable"),
-        (httpx.ReadTimeout("x"), UpstreamUnavailable, "tool_timeout"),
-        (httpx.ReadError("x"), UpstreamUnavailable, "tool_broken_off"),
-        (httpx.RemoteProtocolError("x"), UpstreamUnavailable, "tool_broken_off"),
-        (ConnectionRefusedError(), UpstreamUnavailable, "tool_unreachable"),
-        (ConnectionResetError(), UpstreamUnavailable, "tool_broken_off"),
-        (TimeoutError(), UpstreamUnavailable, "tool_timeout"),
-        (KeyError("secret-sauce"), UpstreamRejected, "tool_failed"),
-    ],
-)
-def test_what_goes_wrong_in_a_tool_says_whether_anything_may_have_happened(
-    error: Exception, family: type[PerdureError], code: str
-) -> None:
-    ours = tool_error(error)
-    assert (type(ours), ours.code) == (family, code)
 
 
 @pytest.mark.parametrize(
@@ -130,23 +99,6 @@ def test_postgres_being_away_is_retried_and_a_wrong_statement_is_not(
     assert (type(ours), ours.code) == (family, code)
 
 
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [
-        (redis.exceptions.ConnectionError("x"), "cache_unavailable"),
-        (redis.exceptions.MaxConnectionsError("x"), "cache_unavailable"),
-        (redis.exceptions.BusyLoadingError("x"), "cache_unavailable"),
-        (redis.exceptions.TimeoutError("x"), "cache_unavailable"),
-        (redis.exceptions.ReadOnlyError("x"), "cache_unavailable"),
-        (redis.exceptions.AuthenticationError("x"), "cache_refused"),
-        (redis.exceptions.NoScriptError("x"), "cache_refused"),
-        (redis.exceptions.WatchError("x"), "cache_conflict"),
-    ],
-)
-def test_valkey_errors_have_their_codes(error: Exception, code: str) -> None:
-    assert cache_error(error).code == code
-
-
 @pytest.mark.parametrize("body", [{"error": {"code": "insufficient_quota"}}, {"type": "billing_error"}])
 def test_money_in_the_body_of_an_error_beats_its_status(body: dict[str, object]) -> None:
     error = status_error(429)
@@ -169,9 +121,7 @@ def test_nothing_of_the_vendors_text_passes() -> None:
     secret = "sk-canary-8842"
     for ours in (
         provider_error(httpx.ConnectError(secret)),
-        tool_error(ValueError(secret)),
         store_error(asyncpg.UniqueViolationError(secret)),
-        cache_error(redis.exceptions.ResponseError(secret)),
     ):
         assert secret not in f"{ours} {ours.details} {to_temporal(ours)!r} {to_temporal(ours).details}"
 
@@ -186,11 +136,26 @@ async def through_temporal(error: BaseException) -> BaseException:
     return await DataConverter.default.decode_failure(Failure.FromString(failure.SerializeToString()))
 
 
+def failed(cause: BaseException) -> temporal.ActivityError:
+    """An activity that failed so, as its workflow hears of it."""
+    error = temporal.ActivityError(
+        "activity failed",
+        scheduled_event_id=1,
+        started_event_id=2,
+        identity="w",
+        activity_type="tools.run",
+        activity_id="1",
+        retry_state=None,
+    )
+    error.__cause__ = cause
+    return error
+
+
 async def test_an_error_comes_back_from_temporal_as_the_problem_that_it_was() -> None:
-    ours = tool_error(status_error(429, {"retry-after": "9"}))
+    ours = provider_error(status_error(429, {"retry-after": "9"}))
     back = await through_temporal(to_temporal(ours))
-    assert problem_of(back) == ours.as_problem() and ours.as_problem().retry_after_seconds == 9.0
-    assert isinstance(back, temporal.ApplicationError) and back.type == "tool_rate_limited" and not back.non_retryable
+    assert problem_of(failed(back)) == ours.as_problem() and ours.as_problem().retry_after_seconds == 9.0
+    assert isinstance(back, temporal.ApplicationError) and back.type == "model_rate_limited" and not back.non_retryable
 
 
 @pytest.mark.parametrize(
@@ -222,7 +187,7 @@ async def test_the_vendors_exception_is_not_carried_into_a_history() -> None:
         try:
             raise httpx.ConnectError("sk-canary-8842")
         except httpx.ConnectError as vendor:
-            raise to_temporal(tool_error(vendor)) from None
+            raise to_temporal(provider_error(vendor)) from None
     except temporal.ApplicationError as raised:
         failure = Failure()
         await DataConverter.default.encode_failure(raised, failure)
@@ -243,31 +208,16 @@ def test_a_failure_stays_far_below_what_temporal_would_cut(message: str, details
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (UpstreamRejected("mine", "m"), "mine"),
-        (temporal.ApplicationError("somebody else's"), "unexpected_error"),
-        (temporal.ApplicationError("details of another form", {"x": 1}), "unexpected_error"),
+        (to_temporal(LimitReached("cap", "Enough.")), "cap"),
+        (temporal.ApplicationError("somebody else's", type="theirs"), "theirs"),
+        (temporal.ApplicationError("details of another form", {"x": 1}), "activity_failed"),
         (
             temporal.TimeoutError("t", type=temporal.TimeoutType.HEARTBEAT, last_heartbeat_details=[]),
             "activity_timeout",
         ),
-        (temporal.CancelledError(), "cancelled"),
-        (RuntimeError("secret"), "unexpected_error"),
+        (temporal.CancelledError(), "stopped"),
     ],
 )
 def test_every_failure_of_an_activity_reads_as_a_problem(error: BaseException, code: str) -> None:
-    problem = problem_of(error)
-    assert problem.code == code and "secret" not in problem.message
-
-
-def test_the_activity_error_around_a_failure_is_looked_through() -> None:
-    outer = temporal.ActivityError(
-        "activity failed",
-        scheduled_event_id=1,
-        started_event_id=2,
-        identity="w",
-        activity_type="tools.run",
-        activity_id="1",
-        retry_state=None,
-    )
-    outer.__cause__ = to_temporal(LimitReached("cap", "Enough."))
-    assert problem_of(outer) == Problem(code="cap", message="Enough.")
+    problem = problem_of(failed(error))
+    assert problem.code == code and len(problem.message) <= 300

@@ -117,6 +117,19 @@ async def test_a_nested_topology_runs_as_one_node_and_its_additions_arrive_once(
     assert state["trail"] == ["a", "x", "y"]
 
 
+@pytest.mark.parametrize("pace", [at_once, slow("b"), slow("c"), slow("c", "b")])
+async def test_behind_a_fork_the_state_names_the_branch_that_is_last_in_the_topology(pace: Pace) -> None:
+    """Whichever is faster; in its own node each stand-in has seen itself named."""
+    state, ports = await run(replace(DIAMOND, limits=RunLimits(steps=2)), pace=pace)
+    assert (state["status"], ports.recorded.trace()) == ("limited", ["a", "b", "c"])
+    assert state["current_node"] == "c"
+
+
+async def test_behind_a_nested_topology_the_state_names_the_node_that_held_it() -> None:
+    state, _ = await run(NESTING)
+    assert state["current_node"] == "n"
+
+
 async def test_nested_topologies_in_parallel_keep_each_others_additions() -> None:
     other = replace(sketch("z", Goto("z", END)), name="other", statuses={})
     both = sketch(

@@ -1,4 +1,4 @@
-"""A state: four fields of the kernel, the topology's own, and nothing that is not JSON."""
+"""A state: five fields of the kernel, the topology's own, and nothing that is not JSON."""
 
 from typing import Any
 
@@ -12,7 +12,14 @@ SCHEMA = StateSchema((Field("notes", [], ADDITIVE), Field("facts", {"known": []}
 
 
 def test_every_state_has_the_fields_of_the_kernel() -> None:
-    assert StateSchema().initial() == {"status": "running", "error": None, "pending_requests": [], "messages": []}
+    kernel: dict[str, Any] = {
+        "status": "running",
+        "error": None,
+        "current_node": None,
+        "pending_requests": [],
+        "messages": [],
+    }
+    assert StateSchema().initial() == kernel
 
 
 def test_a_topology_may_give_the_messages_a_reducer_and_the_status_a_default() -> None:

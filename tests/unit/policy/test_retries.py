@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from contracts.activities import RetryClass
-from policy.retries import ATTEMPTS, NO_CAP, NUMBERS
+from policy.retries import ATTEMPTS, NO_CAP, NUMBERS, next_delay
 
 
 def test_every_retry_class_has_numbers() -> None:
@@ -41,3 +41,10 @@ def test_a_wait_far_along_is_still_the_limit_and_no_overflow() -> None:
 
 def test_the_first_retry_comes_within_a_second() -> None:
     assert all(numbers.initial_interval <= timedelta(seconds=1) for numbers in NUMBERS.values())
+
+
+@pytest.mark.parametrize(
+    ("asked", "delay"), [(None, None), (0.0, None), (0.25, 0.25), (59.0, 59.0), (61.0, 60.0), (1e300, 60.0)]
+)
+def test_a_wait_that_was_asked_for_is_the_next_delay_up_to_a_minute(asked: float | None, delay: float | None) -> None:
+    assert next_delay(asked) == (None if delay is None else timedelta(seconds=delay))

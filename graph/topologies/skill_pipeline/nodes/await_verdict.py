@@ -12,6 +12,7 @@ from graph.ports import Ports
 from graph.spec import State
 from graph.topologies.skill_pipeline.state import AWAITING_HITL
 from policy.gate import round_is_decided, round_is_refused
+from policy.refusals import STOPPED
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class AwaitVerdict:
         if not requests or error_of(state) is not None:
             return {}
         read = await ports.people.verdicts(requests)
-        if read.problem is not None and read.problem.code == "stopped":
+        if read.problem is not None and read.problem.code == STOPPED.code:
             return {"error": read.problem.model_dump(mode="json"), "status": "stopped"}
         if read.problem is not None or not round_is_decided(read.verdicts, len(requests)):
             return {

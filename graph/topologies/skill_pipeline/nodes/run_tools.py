@@ -8,7 +8,7 @@ from pydantic import JsonValue
 from contracts.agents import TurnPlan
 from contracts.errors import Problem
 from contracts.events import TOOLS_PENDING
-from contracts.messages import CallRef, MessageRef, Patch
+from contracts.messages import CallRef, MessageRef, Patch, Role
 from contracts.people import GatedCall
 from contracts.tools import CallState, ToolAsk, ToolOutcome
 from graph.nodes.call_model import ended_by
@@ -34,7 +34,8 @@ class RunTools:
             ports.events.emit(TOOLS_PENDING, {"calls": _pending(calls, gated)})
         if gated:
             return _pause(state, ports, gated, [])
-        outcomes = await ports.tools.run([_ask(state, plan, call) for call in calls])
+        ran = iter(await ports.tools.run([_ask(state, plan, call) for call in calls if not call.answer_id]))
+        outcomes = [_refused(call) if call.answer_id else next(ran) for call in calls]
         lost = {outcome.call_id for outcome in outcomes if outcome.state is CallState.OUTCOME_UNKNOWN}
         if lost:
             unknown = [
@@ -59,6 +60,12 @@ def _ask(state: State, plan: TurnPlan, call: CallRef) -> ToolAsk:
         return ToolAsk(call_id=call.call_id, tool=call.tool)
     slice_of_state = {name: state[name] for name in card.wants_state if name in state}
     return ToolAsk(call_id=call.call_id, tool=call.tool, timeout_seconds=card.timeout_seconds, state=slice_of_state)
+
+
+def _refused(call: CallRef) -> ToolOutcome:
+    """What a call that could not run came to where it was planned: it costs no activity."""
+    answer = MessageRef(id=call.answer_id, role=Role.TOOL, call_id=call.call_id)
+    return ToolOutcome(call_id=call.call_id, state=CallState.FAILED, message=answer)
 
 
 def _pause(state: State, ports: Ports, gated: Sequence[GatedCall], unknown: Sequence[GatedCall]) -> Patch:

@@ -1,0 +1,100 @@
+"""Claiming a tool call: who may run it, with which arguments; else its outcome. policy/ledger.py decides."""
+
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from activities.deps import Deps
+from activities.results import denial
+from contracts.agents import ToolCard
+from contracts.errors import Problem, UpstreamUnavailable
+from contracts.events import TOOL_ERROR, TOOL_EXECUTING
+from contracts.tools import CallState, ToolCall, ToolOutcome
+from perdure.tools import Tool
+from policy.covering import why_void
+from policy.ledger import Attempt, Claim, claim_tool, reservation_deadline
+from policy.refusals import REFUSED
+from store import content, tool_calls
+from store.database import Connection
+from store.journal import NewEvent, write
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A call that this attempt may do."""
+
+    tool: Tool
+    locked: tool_calls.Locked
+    args: dict[str, JsonValue]
+    epoch: int
+    attempt: Attempt
+    claimed_at: float
+    """By this process's monotonic clock, just before the claim was asked for."""
+
+    @property
+    def card(self) -> ToolCard:
+        """The card of the tool that this worker runs."""
+        return self.tool.card
+
+
+async def claimed(deps: Deps, tx: Connection, call: ToolCall, attempt: Attempt, began: float) -> Held | ToolOutcome:
+    """The call reserved for this attempt, or its outcome where it is not to be run.
+
+    Raises: UpstreamUnavailable `tool_not_here`.
+    """
+    agent = await deps.shelf.at(tx, call.agent_id, call.agent_version)
+    card = agent.card(call.ask.tool)
+    locked = await tool_calls.lock(tx, call, card)
+    if locked is None:
+        return _not_run(call, Problem(code="call_not_planned", message="no model asked for this call"))
+    tool = deps.toolbox.find(call.agent_id, call.ask.tool)
+    void = why_void(card, tool.card if tool else None, locked.tool_version, locked.approval)
+    verdict = claim_tool(locked.gate, locked.row, attempt, allowed=void is None, now=locked.now)
+    if verdict not in (Claim.ACT, Claim.STALE, Claim.ENDED) and call.events:
+        await write(tx, call.address, [], pending=call.events)
+    if verdict is Claim.REPLAY:
+        return ToolOutcome.model_validate(locked.outcome)
+    if verdict is Claim.UNKNOWN:
+        return await _unknown(tx, call, locked)
+    if verdict not in (Claim.ACT, Claim.DENIED):
+        return _not_run(call, REFUSED[verdict])
+    if card is not None and (tool is None or tool.card.version != card.version):
+        await _need_current_card(tx, call, card)
+    if verdict is Claim.DENIED or tool is None or card is None:
+        answer = denial(call, locked.approval, void)
+        epoch = locked.row.held.epoch if locked.row.held else 0
+        await tool_calls.settle(tx, call, epoch, *answer.row, list(answer.events))
+        return answer.outcome
+    deadline = reservation_deadline(locked.now)
+    event = NewEvent(TOOL_EXECUTING, {"tool": card.name, "attempt": attempt.number}, call.ask.call_id)
+    epoch = await tool_calls.reserve(tx, call, locked, attempt, deadline, card.timeout_seconds, event)
+    args = locked.approval.args if locked.approval else locked.args
+    return Held(tool, locked, args, epoch, attempt, began)
+
+
+async def _need_current_card(tx: Connection, call: ToolCall, card: ToolCard) -> None:
+    """This worker's tool is not the one that the call is for.
+
+    Where the published agent still has that one, the worker is behind or ahead of a deploy, and another attempt
+    may find the right one; else the tool has changed for good and the call is void.
+
+    Raises: UpstreamUnavailable `tool_not_here`.
+    """
+    published = (await content.current(tx, call.agent_id)).card(card.name)
+    if published is not None and published.version == card.version:
+        raise UpstreamUnavailable("tool_not_here", f"this worker has no {card.name} of the version asked for")
+
+
+async def _unknown(tx: Connection, call: ToolCall, locked: tool_calls.Locked) -> ToolOutcome:
+    """An earlier attempt may have sent it: record that a person must look."""
+    outcome = ToolOutcome(call_id=call.ask.call_id, state=CallState.OUTCOME_UNKNOWN)
+    if locked.row.state is not CallState.OUTCOME_UNKNOWN and locked.row.held is not None:
+        event = NewEvent(
+            TOOL_ERROR, {"tool": call.ask.tool, "code": "outcome_unknown", "effect": locked.key}, call.ask.call_id
+        )
+        await tool_calls.settle(tx, call, locked.row.held.epoch, CallState.OUTCOME_UNKNOWN, None, None, [event])
+    return outcome
+
+
+def _not_run(call: ToolCall, problem: Problem) -> ToolOutcome:
+    return ToolOutcome(call_id=call.ask.call_id, state=CallState.PLANNED, problem=problem)

@@ -1,0 +1,39 @@
+"""`memory.load` of a turn that is started again, while an earlier run of it still writes."""
+
+import asyncio
+
+from activities.memory import MemoryActivities
+from contracts.approvals import OpenAsk
+from contracts.memory import LoadAsk
+from contracts.people import GatedCall
+from store import working_memory
+from store.approvals import open_requests
+from tests.desk import Desk
+
+BLOCKED = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+
+
+async def test_a_load_that_waited_for_the_turn_sees_what_was_written_meanwhile(desk: Desk) -> None:
+    address = await desk.plan(("pay", {"amount": 5}))
+    version = await desk.version()
+    asked = OpenAsk(
+        address=address,
+        agent_id="desk",
+        agent_version=version,
+        gated=(GatedCall(call_id="t1.0", tool="pay", rule="test"),),
+    )
+    given = LoadAsk(address=address, agent_id="desk", agent_version=version)
+    async with desk.db.transaction("local") as tx:
+        opened = await open_requests(tx, asked, await desk.deps.shelf.at(tx, "desk", version))
+        await working_memory.merge(tx, address, {"recent_entity_context": ["e1"]})
+        loading = asyncio.create_task(desk.activity(MemoryActivities(desk.deps).load, given, run_id="run-2"))
+        for _ in range(200):
+            if await desk.value(BLOCKED):
+                break
+            await asyncio.sleep(0.01)
+        assert not loading.done(), "it waits for the turn's row"
+    loaded = await loading
+    assert opened is not None
+    assert [request.request_id for request in loaded.pending] == [request.request_id for request in opened.requests]
+    assert loaded.pending_round is not None and loaded.pending_round.calls[0].call_id == "t1.0"
+    assert loaded.working == {"recent_entity_context": ["e1"]}

@@ -1,0 +1,84 @@
+"""What one stretch of a turn keeps in hand, from its start or a pause to the next pause or its end.
+
+Its ports share it. The engine's step counter is here: it names model calls and their tool calls, so that a replay and
+a later run of the same turn name them alike. Events of pure nodes wait here for the next activity, which writes them.
+"""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Protocol, TypeVar
+
+from pydantic import JsonValue
+from temporalio.exceptions import ActivityError
+
+from contracts.activities import ActivityRef
+from contracts.approvals import OpenAsk
+from contracts.errors import Problem
+from contracts.events import PendingEvent
+from contracts.people import RequestRef
+from contracts.turns import Carried, TurnInput
+from policy.refusals import STOPPED
+from workflows.calls import Calls, problem_of
+from workflows.mailbox import Mailbox
+
+
+class Carrier(Protocol):
+    """The input of an activity that writes the events which wait."""
+
+    @property
+    def events(self) -> tuple[PendingEvent, ...]:
+        """Taken by `take_events`."""
+        ...
+
+
+Given = TypeVar("Given", bound=Carrier)
+Out = TypeVar("Out")
+
+
+class Stretch:
+    """The shared part of one run's ports, and what the run leaves behind for the next."""
+
+    def __init__(self, turn: TurnInput, mailbox: Mailbox) -> None:
+        carried = turn.carried
+        self.turn = turn
+        self.mailbox = mailbox
+        self.calls = Calls(turn.routing)
+        self.step = carried.step if carried else 0
+        self.asked: OpenAsk | None = None
+        """What the pause opens when the run ends in it."""
+        self.events: list[PendingEvent] = list(carried.events) if carried else []
+        self.events_made = carried.events_made if carried else 0
+        mailbox.when_stopped(self.calls.cancel)
+
+    def take_events(self) -> tuple[PendingEvent, ...]:
+        """The events that wait, for the activity that is about to be called."""
+        taken = tuple(self.events)
+        self.events.clear()
+        return taken
+
+    async def call(
+        self, ref: ActivityRef[Given, Out], given: Given, *, summary: str, timeout: timedelta | None = None
+    ) -> Out | Problem:
+        """What the activity answers, or why it failed; after a stop, that is why.
+
+        The events of a call that failed go to the next one; those that it did write are not written twice.
+        """
+        try:
+            return await self.calls.make(ref, given, summary=summary, timeout=timeout)
+        except ActivityError as error:
+            self.events[:0] = given.events
+            return STOPPED if self.mailbox.stop else problem_of(error)
+
+    def carried(self, state: Mapping[str, JsonValue], requests: tuple[RequestRef, ...]) -> Carried:
+        """What the next run begins with, after a pause that waits for `requests`."""
+        before = self.turn.carried
+        return Carried(
+            state=dict(state),
+            requests=requests,
+            rung=self.mailbox.rung,
+            looks=before.looks + 1 if before is not None and self.asked is None else 0,
+            stop=self.mailbox.stop,
+            step=self.step,
+            events=tuple(self.events),
+            events_made=self.events_made,
+        )
