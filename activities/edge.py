@@ -23,7 +23,7 @@ async def edge() -> AsyncIterator[None]:
     Our own errors and the database's leave as Temporal's, without the vendor's text: it may quote rows, and Temporal
     would store it.
     """
-    beats = None if activity.info().is_local else asyncio.create_task(_beat())
+    beat = _Beat()
     try:
         yield
     except PerdureError as error:
@@ -33,8 +33,7 @@ async def edge() -> AsyncIterator[None]:
     except Exception as error:  # whatever it is, its text may quote a row or a payload
         raise to_temporal(store_error(error)) from None
     finally:
-        if beats is not None:
-            beats.cancel()
+        beat.end()
 
 
 async def uncancelled(work: Coroutine[Any, Any, T]) -> T:
@@ -49,10 +48,24 @@ async def uncancelled(work: Coroutine[Any, Any, T]) -> T:
     return task.result()
 
 
-async def _beat() -> None:
-    while True:
-        await asyncio.sleep(BEAT_SECONDS)
+class _Beat:
+    """A timer and no task: most activities end before it fires. A call inside a workflow task has no heartbeat."""
+
+    def __init__(self) -> None:
+        self._timer: asyncio.TimerHandle | None = None
+        if not activity.info().is_local:
+            self._wait()
+
+    def end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _wait(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(BEAT_SECONDS, self._beat)
+
+    def _beat(self) -> None:
         activity.heartbeat()
+        self._wait()
 
 
 def stop_asked() -> bool:

@@ -45,7 +45,7 @@ class ModelActivities:
         """
         async with edge():
             attempt = Attempt(*this_attempt())
-            async with self._deps.db.transaction(call.address.tenant_id) as tx:
+            async with self._deps.db.transaction(call.address.tenant_id, call.address.turn_id) as tx:
                 agent = await self._deps.shelf.at(tx, call.agent_id, call.agent_version)
                 claimed = await claim_call(tx, call, attempt, agent.definition.model)
                 if claimed.verdict is Claim.REPLAY and claimed.reply is not None:
@@ -127,7 +127,7 @@ class ModelActivities:
             },
             call.call_id,
         )
-        async with self._deps.db.transaction(call.address.tenant_id) as tx:
+        async with self._deps.db.transaction(call.address.tenant_id, call.address.turn_id) as tx:
             await count_error(tx, call, claimed.epoch, used, event)
 
     async def _settle(

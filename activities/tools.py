@@ -54,7 +54,7 @@ class ToolActivities:
 
     async def _run(self, call: ToolCall) -> ToolOutcome:
         attempt, began = Attempt(*this_attempt()), time.monotonic()
-        async with self._deps.db.transaction(call.address.tenant_id) as tx:
+        async with self._deps.db.transaction(call.address.tenant_id, call.address.turn_id) as tx:
             held = await claimed(self._deps, tx, call, attempt, began)
         if isinstance(held, ToolOutcome):
             return held

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from uuid import UUID
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
@@ -118,9 +119,16 @@ class Database:
                 raise
 
     @asynccontextmanager
-    async def transaction(self, tenant_id: str) -> AsyncIterator[Connection]:
-        """A transaction that sees the rows of `tenant_id` only; commits at the end, rolls back on any exception."""
+    async def transaction(self, tenant_id: str, turn_id: str | None = None) -> AsyncIterator[Connection]:
+        """A transaction that sees the rows of `tenant_id` only; commits at the end, rolls back on any exception.
+
+        With `turn_id` it holds the lock of that turn's row from its beginning, as every claim must: a statement that
+        waits for a lock sees the locked row as it is now and every other row as it was before, so what depends on the
+        turn is read by the statements after it.
+        """
         begin = _begin(tenant_id)
+        if turn_id is not None:
+            begin += f"; SELECT FROM turns WHERE id = '{UUID(turn_id)}' FOR UPDATE"
         async with self.pool.acquire(timeout=self._wait_seconds) as connection:
             try:
                 await connection.execute(begin)

@@ -8,10 +8,9 @@ from pydantic import JsonValue
 from contracts.events import GENERATION_START
 from contracts.model import ModelCall, ModelReply
 from contracts.turns import TurnStatus, Usage
-from policy.ledger import Attempt, Claim, Held, claim
+from policy.ledger import Attempt, Claim, Gate, Held, claim
 from store.database import Connection
 from store.journal import NewEvent, NewMessage, write
-from store.turn_lock import lock_turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,24 +27,25 @@ class ModelClaim:
     memory_text: str | None = None
 
 
+_CLAIM = """
+SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopped, t.through_seq, t.system_prompt,
+  t.memory_text, m.epoch, m.run_id, m.attempt, m.errors, m.reply
+FROM turns t LEFT JOIN model_calls m ON m.turn_id = t.id AND m.call_id = $2 WHERE t.id = $1 FOR UPDATE OF t
+"""
+
+
 async def claim_call(tx: Connection, call: ModelCall, attempt: Attempt, model: str) -> ModelClaim:
-    """Claim `call` for `attempt`, under the turn's lock, and write the pending events with generation.start."""
-    turn = await lock_turn(tx, call.address.turn_id)
-    if turn is None:
+    """Claim `call` for `attempt`, and write the pending events with generation.start. `tx` holds the turn's lock."""
+    row = await tx.fetchrow(_CLAIM, call.address.turn_id, call.call_id)
+    if row is None:
         return ModelClaim(Claim.ENDED)
-    # A statement of its own: one that waited for the lock still sees this row as it was before.
-    row = await tx.fetchrow(
-        "SELECT epoch, run_id, attempt, errors, reply FROM model_calls WHERE turn_id = $1 AND call_id = $2",
-        call.address.turn_id,
-        call.call_id,
-    )
     held = None
-    if row is not None:
+    if row["epoch"] is not None:
         held = Held(row["epoch"], Attempt(row["run_id"], row["attempt"]), row["reply"] is not None)
-    verdict = claim(turn.gate, held, attempt)
+    verdict = claim(Gate(row["ended"], row["stopped"]), held, attempt)
     if verdict in (Claim.REPLAY, Claim.STOPPED) and call.events:
         await write(tx, call.address, [], pending=call.events)
-    if verdict is Claim.REPLAY and row is not None:
+    if verdict is Claim.REPLAY:
         return ModelClaim(verdict, reply=ModelReply.model_validate(row["reply"]))
     if verdict is not Claim.ACT:
         return ModelClaim(verdict)
@@ -67,17 +67,21 @@ async def claim_call(tx: Connection, call: ModelCall, attempt: Attempt, model: s
     )
     started = NewEvent(GENERATION_START, {"model": model, "attempt": epoch}, call.call_id)
     await write(tx, call.address, [started], pending=call.events)
-    errors = row["errors"] if row is not None else 0
-    return ModelClaim(verdict, epoch, errors, None, turn.through_seq, turn.system_prompt, turn.memory_text)
+    return ModelClaim(
+        verdict, epoch, row["errors"] or 0, None, row["through_seq"], row["system_prompt"], row["memory_text"]
+    )
 
 
 async def count_error(tx: Connection, call: ModelCall, epoch: int, used: Usage, event: NewEvent) -> None:
-    """Count a provider error that will be tried again, with what it cost, and tell the readers."""
-    turn = await lock_turn(tx, call.address.turn_id)
-    await tx.execute(
-        "WITH paid AS (UPDATE turns SET input_tokens = input_tokens + $4, output_tokens = output_tokens + $5, "
-        "cost_microusd = cost_microusd + $6 WHERE id = $1) "
-        "UPDATE model_calls SET errors = errors + 1 WHERE turn_id = $1 AND call_id = $2 AND epoch = $3",
+    """Count a provider error that will be tried again, with what it cost, and tell the readers.
+
+    `tx` holds the turn's lock.
+    """
+    is_open = await tx.fetchval(
+        "WITH counted AS (UPDATE model_calls SET errors = errors + 1 "
+        "WHERE turn_id = $1 AND call_id = $2 AND epoch = $3) "
+        "UPDATE turns SET input_tokens = input_tokens + $4, output_tokens = output_tokens + $5, "
+        "cost_microusd = cost_microusd + $6 WHERE id = $1 RETURNING ended_at IS NULL",
         call.address.turn_id,
         call.call_id,
         epoch,
@@ -85,7 +89,7 @@ async def count_error(tx: Connection, call: ModelCall, epoch: int, used: Usage, 
         used.output_tokens,
         used.cost_microusd,
     )
-    if turn is not None and not turn.gate.ended:
+    if is_open:
         await write(tx, call.address, [event])
 
 

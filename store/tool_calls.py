@@ -15,7 +15,6 @@ from policy.covering import Covering
 from policy.ledger import Attempt, Gate, Held, Reservation
 from store.database import Connection
 from store.journal import NewEvent, NewMessage, write
-from store.turn_lock import lock_turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +35,20 @@ class Locked:
 
 
 _READ = """
-SELECT c.state, c.effect, c.epoch, c.run_id, c.attempt, c.errors, c.first_sent_at, c.tool, c.tool_version, c.args,
+SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopped, t.tenant_id, t.user_id, c.state,
+  c.effect, c.epoch, c.run_id, c.attempt, c.errors, c.first_sent_at, c.tool, c.tool_version, c.args,
   c.key, c.outcome, clock_timestamp() AS now, a.id AS approval_id, a.status AS approval_status,
   a.tool_version AS approved_version, a.args AS frozen_args, a.digest AS approved_digest, a.nonce, a.decision
-FROM tool_calls c LEFT JOIN approvals a ON a.turn_id = c.turn_id AND a.call_id = c.call_id
-WHERE c.turn_id = $1 AND c.call_id = $2
+FROM turns t JOIN tool_calls c ON c.turn_id = t.id AND c.call_id = $2
+  LEFT JOIN approvals a ON a.turn_id = c.turn_id AND a.call_id = c.call_id
+WHERE t.id = $1 FOR UPDATE OF t
 """
 
 
 async def lock(tx: Connection, call: ToolCall, card: ToolCard | None) -> Locked | None:
-    """Lock and read the call, its turn and its approval; None where no such call was planned."""
-    turn = await lock_turn(tx, call.address.turn_id)
+    """Read the call, its turn and its approval; None where no such call was planned. `tx` holds the turn's lock."""
     r = await tx.fetchrow(_READ, call.address.turn_id, call.ask.call_id)
-    if turn is None or r is None:
+    if r is None:
         return None
     state = CallState(r["state"])
     held = Held(r["epoch"], Attempt(r["run_id"], r["attempt"]), False) if r["epoch"] else None
@@ -57,7 +57,7 @@ async def lock(tx: Connection, call: ToolCall, card: ToolCard | None) -> Locked 
         decision = r["decision"] or {}
         args = decision["args"] if "args" in decision else r["frozen_args"]
         frozen = frozen_call_digest(
-            tenant_id=turn.tenant_id,
+            tenant_id=r["tenant_id"],
             turn_id=call.address.turn_id,
             call_id=call.ask.call_id,
             tool=r["tool"],
@@ -75,7 +75,7 @@ async def lock(tx: Connection, call: ToolCall, card: ToolCard | None) -> Locked 
             "args" in decision,
         )
     return Locked(
-        turn.gate,
+        Gate(r["ended"], r["stopped"]),
         Reservation(
             state,
             held,
@@ -89,7 +89,7 @@ async def lock(tx: Connection, call: ToolCall, card: ToolCard | None) -> Locked 
         r["key"],
         r["outcome"],
         approval,
-        turn.user_id,
+        str(r["user_id"]),
         r["now"],
         r["errors"],
     )
