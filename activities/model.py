@@ -15,8 +15,9 @@ from activities.edge import edge, stop_asked, this_attempt, uncancelled
 from activities.hearing import Heard, events_of, reply_of
 from activities.planning import plan_calls
 from activities.speaking import Speaker
+from activities.vendors import CONTEXT_OVERFLOW
 from contracts.agents import PublishedAgent
-from contracts.errors import PerdureError, Problem
+from contracts.errors import PerdureError, Problem, UpstreamUnavailable
 from contracts.events import RATE_LIMIT, TRANSIENT_ERROR
 from contracts.model import ModelCall, ModelReply
 from contracts.turns import Usage
@@ -64,6 +65,8 @@ class ModelActivities:
                 heard.stopped = True
             except PerdureError as error:
                 failed = error.as_problem()
+                if error.code == CONTEXT_OVERFLOW and not claimed.compacted:
+                    error = UpstreamUnavailable(CONTEXT_OVERFLOW, "too long for the model; tried again with half of it")
                 if error.retryable and claimed.errors + 1 < PROVIDER_ERRORS:
                     await self._say_retry(call, error, claimed, heard.usage)
                     raise to_temporal(error) from None  # Temporal would store the vendor's text
@@ -75,7 +78,9 @@ class ModelActivities:
     ) -> list[WireMessage]:
         definition = agent.definition
         skills = {each.id: skill_message(each.name, each.description, each.body) for each in definition.skills}
-        said = await said_messages(tx, call, claimed.through_seq, definition.window, skills)
+        said = await said_messages(
+            tx, call, claimed.through_seq, definition.window, skills, compacted=claimed.compacted
+        )
         user = call.ask.prompt
         base = base_message(
             agent.definition.persona, str(user.get("name", "")), str(user.get("role", "")), claimed.system_prompt
@@ -128,7 +133,8 @@ class ModelActivities:
             call.call_id,
         )
         async with self._deps.db.transaction(call.address.tenant_id, call.address.turn_id) as tx:
-            await count_error(tx, call, claimed.epoch, used, event)
+            compact = problem.code == CONTEXT_OVERFLOW
+            await count_error(tx, call, claimed.epoch, used, event, compact=compact)
 
     async def _settle(
         self, call: ModelCall, agent: PublishedAgent, claimed: ModelClaim, heard: Heard, failed: Problem | None

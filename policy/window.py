@@ -47,6 +47,13 @@ def keep(messages: Sequence[Windowed], policy: WindowPolicy) -> list[int]:
     return [message.index for each in rounds for message in each if message.index in chosen]
 
 
+def halved(messages: Sequence[Windowed], policy: WindowPolicy) -> WindowPolicy:
+    """The same policy with room for half of what it would send: for a model that found it too long."""
+    kept = set(keep(messages, policy))
+    tokens = sum(message.tokens for message in messages if message.index in kept)
+    return policy.model_copy(update={"max_tokens": tokens // 2})
+
+
 def _rounds(messages: Sequence[Windowed]) -> list[list[Windowed]]:
     """What is kept or dropped whole: a single message, or calls with all their answers. Orphans are in none."""
     rounds: list[list[Windowed]] = []

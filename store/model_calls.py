@@ -25,11 +25,13 @@ class ModelClaim:
     through_seq: int = 0
     system_prompt: str | None = None
     memory_text: str | None = None
+    compacted: bool = False
+    """An attempt before was too long for the model: this one sends half."""
 
 
 _CLAIM = """
 SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopped, t.through_seq, t.system_prompt,
-  t.memory_text, m.epoch, m.run_id, m.attempt, m.errors, m.reply
+  t.memory_text, m.epoch, m.run_id, m.attempt, m.errors, m.reply, m.compacted
 FROM turns t LEFT JOIN model_calls m ON m.turn_id = t.id AND m.call_id = $2 WHERE t.id = $1 FOR UPDATE OF t
 """
 
@@ -68,17 +70,26 @@ async def claim_call(tx: Connection, call: ModelCall, attempt: Attempt, model: s
     started = NewEvent(GENERATION_START, {"model": model, "attempt": epoch}, call.call_id)
     await write(tx, call.address, [started], pending=call.events)
     return ModelClaim(
-        verdict, epoch, row["errors"] or 0, None, row["through_seq"], row["system_prompt"], row["memory_text"]
+        verdict,
+        epoch,
+        row["errors"] or 0,
+        None,
+        row["through_seq"],
+        row["system_prompt"],
+        row["memory_text"],
+        bool(row["compacted"]),
     )
 
 
-async def count_error(tx: Connection, call: ModelCall, epoch: int, used: Usage, event: NewEvent) -> None:
+async def count_error(
+    tx: Connection, call: ModelCall, epoch: int, used: Usage, event: NewEvent, *, compact: bool
+) -> None:
     """Count a provider error that will be tried again, with what it cost, and tell the readers.
 
-    `tx` holds the turn's lock.
+    With `compact` the next attempt sends half of the conversation. `tx` holds the turn's lock.
     """
     is_open = await tx.fetchval(
-        "WITH counted AS (UPDATE model_calls SET errors = errors + 1 "
+        "WITH counted AS (UPDATE model_calls SET errors = errors + 1, compacted = compacted OR $7 "
         "WHERE turn_id = $1 AND call_id = $2 AND epoch = $3) "
         "UPDATE turns SET input_tokens = input_tokens + $4, output_tokens = output_tokens + $5, "
         "cost_microusd = cost_microusd + $6 WHERE id = $1 RETURNING ended_at IS NULL",
@@ -88,6 +99,7 @@ async def count_error(tx: Connection, call: ModelCall, epoch: int, used: Usage, 
         used.input_tokens,
         used.output_tokens,
         used.cost_microusd,
+        compact,
     )
     if is_open:
         await write(tx, call.address, [event])

@@ -6,20 +6,30 @@ from contracts.ids import effect_key
 from contracts.messages import MessageRef, WindowPolicy
 from contracts.model import ModelCall
 from policy.prompt import Said
-from policy.window import Windowed, keep
+from policy.window import Windowed, halved, keep
 from store.database import Connection
 from store.messages import StoredMessage, bodies
 
 
 async def said_messages(
-    tx: Connection, call: ModelCall, through_seq: int, window: WindowPolicy, skills: Mapping[str, str]
+    tx: Connection,
+    call: ModelCall,
+    through_seq: int,
+    window: WindowPolicy,
+    skills: Mapping[str, str],
+    *,
+    compacted: bool = False,
 ) -> list[Said]:
-    """What is said to the model, oldest first, within the agent's window; `skills` are texts by skill id."""
+    """What is said to the model, oldest first, within the agent's window; `skills` are texts by skill id.
+
+    With `compacted` half of what that would be: an attempt before was too long for the model.
+    """
     ids = [ref.id for ref in call.ask.messages if ref.id]
     past, own = await bodies(tx, call.address.conversation_id, through_seq, window, ids)
     everything: list[StoredMessage | MessageRef] = [*past]
     everything += [own.get(ref.id, ref) if ref.id else ref for ref in call.ask.messages]
-    kept = keep([_windowed(index, message) for index, message in enumerate(everything)], window)
+    windowed = [_windowed(index, message) for index, message in enumerate(everything)]
+    kept = keep(windowed, halved(windowed, window) if compacted else window)
     return [_said(everything[index], skills) for index in kept]
 
 

@@ -13,7 +13,7 @@ from contracts.turns import TurnStatus
 from local import DataParts
 from policy.retries import PROVIDER_ERRORS
 from tests.desk import Desk, until
-from tests.doubles.provider_steps import Call, Fault, Step
+from tests.doubles.provider_steps import CONTEXT_OVERFLOW, Call, Fault, Step
 from tests.integration.clerk import ASKED, CLERK, Clerk, clerk_at_work
 from tests.integration.scribe import text_of
 
@@ -117,6 +117,23 @@ async def test_a_rate_limit_is_waited_for_as_long_as_it_says_and_is_in_the_event
     ]
     assert await talk.data(address, TRANSIENT_ERROR) == []
     assert [event["attempt"] for event in await talk.data(address, "generation.start")] == [1, 2]
+
+
+async def test_a_conversation_that_is_too_long_is_tried_once_more_with_half_of_it(talk: Clerk) -> None:
+    first, _ = await talk.ended(Step(text="A long story. " * 200))
+    talk.double.script(CONTEXT_OVERFLOW, Step(text="shorter"))
+    address = await talk.served.begin(ASKED, agent_id=CLERK, conversation_id=first.conversation_id)
+    row = await talk.served.until(address, TurnStatus.COMPLETED, TurnStatus.FAILED)
+    assert (row["status"], row["answer"], row["attempts"]) == ("completed", "shorter", 2)
+    whole, half = (str(request.body["messages"]) for request in talk.double.requests[-2:])
+    assert "A long story." in whole and "A long story." not in half
+    assert [told["code"] for told in await talk.data(address, TRANSIENT_ERROR)] == ["context_overflow"]
+    assert len(await talk.served.transcript(first)) == 1, "what is stored stays whole"
+
+
+async def test_a_conversation_that_stays_too_long_is_told_so(talk: Clerk) -> None:
+    _, row = await talk.ended(CONTEXT_OVERFLOW.model_copy(update={"times": None}))
+    assert (row["status"], row["problem"]["code"], row["attempts"]) == ("failed", "context_overflow", 2)
 
 
 async def test_a_reset_in_the_middle_of_a_text_leaves_one_clean_text_for_everybody(talk: Clerk) -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.messages import Role, WindowPolicy
-from policy.window import Windowed, keep
+from policy.window import Windowed, halved, keep
 
 ALL = WindowPolicy()
 
@@ -136,3 +136,11 @@ def test_only_the_newest_round_may_be_larger_than_the_window(messages: list[Wind
     others = [messages[index] for index in kept if messages[index].role is not Role.SYSTEM]
     starts = [place for place, message in enumerate(others) if message.role is not Role.TOOL]
     assert len(others) <= most or not starts or len(starts) == 1
+
+
+def test_half_of_what_would_be_sent_is_half_of_its_tokens() -> None:
+    said = [Windowed(index, Role.USER if index % 2 == 0 else Role.ASSISTANT, 100) for index in range(8)]
+    half = halved(said, WindowPolicy())
+    assert half.max_tokens == 400
+    assert keep(said, half) == [0, 4, 5, 6, 7], "the first user's message stays, and the newest that fit"
+    assert keep(said, halved(said, half)) == [0, 6, 7]
