@@ -2,7 +2,7 @@
 
 import typer
 
-from cli import agents, approvals, chat, effects, scaffold, status, topologies, turns, up, users
+from cli import agents, approvals, chat, effects, scaffold, skills, status, topologies, turns, up, users
 
 app = typer.Typer(
     name="perdure",
@@ -21,6 +21,7 @@ for name, group in (
     ("approvals", approvals.app),
     ("effects", effects.app),
     ("agents", agents.app),
+    ("skills", skills.app),
     ("topologies", topologies.app),
     ("users", users.app),
 ):

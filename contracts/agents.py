@@ -6,6 +6,7 @@ from pydantic import Field, JsonValue
 
 from contracts.frozen import Frozen, Tolerant
 from contracts.messages import WindowPolicy
+from contracts.skills import PlanSkill, Rule, Skill, is_empty
 from contracts.turns import Limits
 
 
@@ -56,15 +57,11 @@ class ApprovalPolicy(Frozen):
     allow_self_approval: bool = False
 
 
-class Skill(Frozen):
-    """Instructions that an agent's model may ask for by `SKILL_SELECT:<id>` (S0-61)."""
+class DayLimits(Frozen):
+    """What all turns of an agent may use in one day of a tenant, UTC (S0-75). None is no limit."""
 
-    id: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
-    name: str
-    description: str
-    """One line, always in the system prompt (S0-64, tier 1)."""
-    body: str
-    """What the model reads once the skill is injected (tier 2)."""
+    max_tokens: int | None = Field(default=None, gt=0)
+    max_cost_microusd: int | None = Field(default=None, gt=0)
 
 
 class AgentDefinition(Frozen):
@@ -75,15 +72,23 @@ class AgentDefinition(Frozen):
     topology: str
     model: str = "scripted"
     """`scripted`, or a name for LiteLLM such as `openai/gpt-4o`."""
+    fallback_model: str = Field(default="", exclude_if=is_empty)
+    """Asked where `model` cannot answer (S0-76); empty for none."""
     model_params: dict[str, JsonValue] = {}
     """Passed to the provider: temperature, max_tokens and the like."""
     persona: str = ""
-    """Who the agent is; empty takes the platform's default persona."""
+    """Who the agent is; empty takes its root skill's persona, then the platform's (S0-17)."""
+    persona_key: str = Field(default="", exclude_if=is_empty)
+    """Name of the app's persona file whose text `persona` is; empty where the agent's own file has the text."""
     core_tools: bool = True
     """Offer `entity_resolve` and `context_assemble` (S0-41)."""
     tools: tuple[str, ...] = ()
+    root_skill: str | None = Field(default=None, exclude_if=is_empty)
+    """The skill that is loaded from the start, with its dependencies; None for a general agent (S0-21)."""
     skills: tuple[Skill, ...] = ()
+    """Whole, dependencies included. In a file: ids of the app's skill folders, or skills written out."""
     limits: Limits = Limits()
+    day_limits: DayLimits | None = Field(default=None, exclude_if=is_empty)
     window: WindowPolicy = WindowPolicy()
     approvals: ApprovalPolicy = ApprovalPolicy()
     script: dict[str, JsonValue] | None = None
@@ -96,7 +101,11 @@ class PublishedAgent(Frozen):
     definition: AgentDefinition
     cards: tuple[ToolCard, ...]
     version: str
-    """Digest of definition and cards."""
+    """Digest of definition, cards, rules and tables."""
+    rules: tuple[Rule, ...] = Field(default=(), exclude_if=is_empty)
+    """The rules of its app; those of its skills are in the skills."""
+    tables: dict[str, str] = Field(default={}, exclude_if=is_empty)
+    """The digests of the tables that its code blocks need, by name; the tables are stored beside the agents."""
 
     def card(self, name: str) -> ToolCard | None:
         """The card of the tool `name`, or None where the agent has no such tool."""
@@ -120,10 +129,18 @@ class TurnPlan(Tolerant):
     agent_id: str
     agent_version: str
     persona_key: str
-    """`agent` where the definition has a persona, `platform_default` otherwise."""
+    """`agent` where the definition has a text of its own, the persona's key, or `platform_default`."""
     limits: Limits
     cards: tuple[PlanCard, ...]
     skill_ids: tuple[str, ...] = ()
+    # Left out where they are empty: plans ride in histories, and those of agents without skills are recorded so.
+    root_skill: str = Field(default="", exclude_if=is_empty)
+    persona_source: str = Field(default="", exclude_if=is_empty)
+    """`root_skill` where the persona is that skill's; otherwise the key tells."""
+    skills: tuple[PlanSkill, ...] = Field(default=(), exclude_if=is_empty)
+    """The skills that bring more than their text."""
+    rules: tuple[Rule, ...] = Field(default=(), exclude_if=is_empty)
+    """Every rule of this turn, the platform's included, with the tenant's overrides in place."""
 
     def card(self, name: str) -> PlanCard | None:
         """The card of the tool `name`, or None where this turn does not offer it."""

@@ -1,7 +1,8 @@
 """What a model is sent: system messages first, then the past, then this turn's own messages, in OpenAI form.
 
-The base message (persona and user block) is at index 0 and does not change within a turn (S0-19); memory follows it;
-notes of the graph's own come where they fell. Wire ids of calls are our own keys: providers repeat theirs.
+The base message (persona and user block) is at index 0 and does not change within a turn (S0-19); memory and the
+context templates of loaded skills follow it; notes of the graph's own come where they fell. Wire ids of calls are our
+own keys: providers repeat theirs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -65,11 +66,10 @@ def _line(value: JsonValue) -> str:
     return ", ".join(str(each) for each in value) if isinstance(value, list) else str(value)
 
 
-def wire(base: str, memory: str, messages: Sequence[Said]) -> list[WireMessage]:
-    """The messages of one request."""
+def wire(base: str, memory: str, messages: Sequence[Said], templates: Sequence[str] = ()) -> list[WireMessage]:
+    """The messages of one request; `templates` are those of the loaded skills, a system message each (S0-19)."""
     sent: list[WireMessage] = [{"role": "system", "content": base}]
-    if memory:
-        sent.append({"role": "system", "content": memory})
+    sent.extend({"role": "system", "content": text} for text in (memory, *templates) if text)
     sent.extend(_wire_one(message) for message in messages)
     return sent
 

@@ -1,23 +1,22 @@
 """An agent from its YAML file: every mistake with its line, not only the first."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import ValidationError
 
 from contracts.agents import AgentDefinition
-from contracts.digests import canonical_json
+from perdure.apps.agent_skills import put_in_place
+from perdure.apps.content import Content
 from perdure.apps.engine import Engine
+from perdure.apps.form import told, unfit_problem, unknown_fields, unstorable
 from perdure.apps.problems import AppProblem, did_you_mean
 from perdure.apps.yaml_file import Place, YamlFile, read_yaml
-from policy.text import is_clean
 
 
-def read_agent(path: Path, tools: Collection[str], engine: Engine) -> tuple[AgentDefinition | None, list[AppProblem]]:
-    """The agent in `path`, or None and why; `tools` are the names of its app's tools.
+def read_agent(path: Path, content: Content, engine: Engine) -> tuple[AgentDefinition | None, list[AppProblem]]:
+    """The agent in `path`, or None and why.
 
     `script:` may be the path of a file, relative to this one; its content is then part of the agent's version.
     """
@@ -41,43 +40,20 @@ def read_agent(path: Path, tools: Collection[str], engine: Engine) -> tuple[Agen
             problems += script
             value["script"] = None
     problems += _script_problems(value.get("script"), script_file, script_place, engine)
-    problems += _unknown_names(value, file, tools, engine)
+    problems += _unknown_names(value, file, content, engine)
+    unfit = dict(unstorable(file.value))
+    problems += [unfit_problem(file, each, why) for each, why in unfit.items()]
+    if script_file is not file:
+        problems += [unfit_problem(script_file, each, why) for each, why in unstorable(script_file.value)]
+    value, mistakes = put_in_place(value, file, content)
+    problems += mistakes
     definition = None
     try:
         definition = AgentDefinition.model_validate(value)
     except ValidationError as error:
-        mistakes = error.errors(include_url=False, include_input=False)
-        # Unknown fields have been told already, with the nearest known name.
-        problems += _told([each for each in mistakes if each["type"] != "extra_forbidden"], file, ())
-    if definition is not None and not _storable(definition):
-        problems.append(file.problem((), "holds a NUL or a number that is not finite, which cannot be stored"))
+        problems += told(error, file, (), unfit)
     problems.sort(key=lambda problem: (problem.file != path, problem.line or 0))
     return (None, problems) if problems else (definition, [])
-
-
-def unknown_fields(model: type[BaseModel], value: Mapping[str, Any], file: YamlFile) -> list[AppProblem]:
-    """Fields of `value`, at any depth, that `model` has not: also where the model itself would let them pass."""
-    return _unknown_in(model, value, file, ())
-
-
-def _unknown_in(model: type[BaseModel], value: Mapping[str, Any], file: YamlFile, place: Place) -> list[AppProblem]:
-    problems = []
-    for name, inner in value.items():
-        if name not in model.model_fields:
-            problems.append(
-                file.problem((*place, name), f"unknown field {name!r}{did_you_mean(name, model.model_fields)}")
-            )
-            continue
-        nested = _model_in(model.model_fields[name].annotation)
-        if nested is not None and isinstance(inner, dict):
-            problems += _unknown_in(nested, inner, file, (*place, name))
-    return problems
-
-
-def _model_in(annotation: Any) -> type[BaseModel] | None:
-    if get_origin(annotation) in (Union, UnionType):
-        return next(filter(None, map(_model_in, get_args(annotation))), None)
-    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
 
 
 def _script_problems(script: Any, file: YamlFile, place: Place, engine: Engine) -> list[AppProblem]:
@@ -86,35 +62,19 @@ def _script_problems(script: Any, file: YamlFile, place: Place, engine: Engine) 
     try:
         engine.script.model_validate(script)
     except ValidationError as error:
-        return _told(error.errors(include_url=False, include_input=False), file, place)
+        return told(error, file, place, unknown=True)
     return []
 
 
-def _told(mistakes: Sequence[ErrorDetails], file: YamlFile, place: Place) -> list[AppProblem]:
-    problems = []
-    for each in mistakes:
-        where = ".".join(map(str, each["loc"]))
-        problems.append(file.problem((*place, *each["loc"]), f"{where}: {each['msg']}" if where else each["msg"]))
-    return problems
-
-
-def _storable(definition: AgentDefinition) -> bool:
-    try:
-        text = canonical_json(definition.model_dump(mode="json"))
-    except ValueError:
-        return False
-    return "\\u0000" not in text and is_clean(text)
-
-
-def _unknown_names(
-    value: Mapping[str, Any], file: YamlFile, tools: Collection[str], engine: Engine
-) -> list[AppProblem]:
-    known = {*tools, *engine.core_tools}
+def _unknown_names(value: Mapping[str, Any], file: YamlFile, content: Content, engine: Engine) -> list[AppProblem]:
+    known = {*content.tools, *engine.core_tools}
+    # These have a mistake of their own (agent_skills.py).
+    elsewhere = {block.name for skill in content.skills.skills.values() for block in skill.blocks} | content.reserved
     named = value.get("tools")
     problems = [
         file.problem(("tools", index), f"unknown tool {name!r}{did_you_mean(name, known)}")
         for index, name in enumerate(named if isinstance(named, list) else [])
-        if isinstance(name, str) and name not in known
+        if isinstance(name, str) and name not in known and name not in elsewhere
     ]
     topology = value.get("topology")
     if engine.topologies is not None and isinstance(topology, str) and topology not in engine.topologies:

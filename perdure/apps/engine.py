@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel
 
+from perdure.apps.block_source import BlockCheck, check_source
+
 ALWAYS_OFFERED = ("entity_resolve", "context_assemble")
 """The core tools of every agent that does not say `core_tools: false` (S0-41)."""
 
@@ -14,8 +16,12 @@ class Engine:
     """What the engine that will run an app offers."""
 
     core_tools: Collection[str] = (*ALWAYS_OFFERED, "create_entity")
-    """Names that any agent may use and no app's tool may take."""
+    """Names that any agent may use and no app's tool or code block may take."""
     topologies: Collection[str] | None = None
     """Names of the registered topologies; None leaves them unchecked."""
     script: type[BaseModel] | None = None
     """The form of a scripted model's rules; None leaves it unchecked."""
+    reserved: Collection[str] = ()
+    """Names that are kept and never offered; an app adds its own by `reserved:` in app.yaml (S0-50)."""
+    check_block: BlockCheck = check_source
+    """What is wrong with a code block; a sandbox brings its type checker here."""

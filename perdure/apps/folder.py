@@ -1,24 +1,30 @@
-"""An app folder: agents/*.yaml, tools/*.py and an optional app.yaml. The shipped apps and a user's own come in here.
+"""An app folder: agents, tools, skills, personas, rules and data. The shipped apps and a user's own come in here.
 
-All mistakes of all files are reported together, and what has none is loaded.
+All mistakes of all files are reported together, and what has none is loaded. A rule of the app's own that cannot be
+read keeps all its agents back: they would run without it.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from contracts.agents import AgentDefinition
+from contracts.skills import DataTable, Rule, Skill
 from perdure.apps.agent_file import read_agent
+from perdure.apps.app_file import read_app_file
+from perdure.apps.block_files import BlockScope, block_names
+from perdure.apps.content import Content
+from perdure.apps.data_files import read_tables
 from perdure.apps.engine import Engine
-from perdure.apps.problems import AppProblem, did_you_mean
+from perdure.apps.problems import AppProblem, did_you_mean, has_mistakes
+from perdure.apps.rule_files import RuleScope, read_rule_files
+from perdure.apps.skill_files import SkillScope
+from perdure.apps.skill_set import read_skills, skill_folders
+from perdure.apps.text_file import read_text
 from perdure.apps.tool_files import read_tools
-from perdure.apps.yaml_file import YamlFile, read_yaml
 from perdure.tools import Tool
 
 SHIPPED = Path(__file__).parents[2] / "apps"
-_NAME = re.compile(r"^[a-z][a-z0-9_-]{0,63}$")
-_FIELDS = ("name", "title", "companions")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,11 @@ class App:
     tools: Mapping[str, Tool] = field(default_factory=dict)
     """By name. The same name in another app is another tool."""
     problems: tuple[AppProblem, ...] = ()
+    skills: Mapping[str, Skill] = field(default_factory=dict)
+    """The skill folders, by id; an agent's definition holds its own whole."""
+    rules: tuple[Rule, ...] = ()
+    """Of the app's own, for all its agents."""
+    tables: Mapping[str, DataTable] = field(default_factory=dict)
 
 
 def find_apps(extra: Sequence[Path] = (), engine: Engine | None = None) -> list[App]:
@@ -44,7 +55,7 @@ def find_apps(extra: Sequence[Path] = (), engine: Engine | None = None) -> list[
         app = load_app(folder, engine)
         if app.name in folders:
             problem = AppProblem(folder, None, f"an app named {app.name} is in {folders[app.name]} already")
-            apps.append(replace(app, agents=(), tools={}, problems=(*app.problems, problem)))
+            apps.append(App(app.name, app.title, app.folder, problems=(*app.problems, problem)))
             continue
         folders[app.name] = folder
         doubled = [agent for agent in app.agents if agent.id in owners]
@@ -61,50 +72,70 @@ def find_apps(extra: Sequence[Path] = (), engine: Engine | None = None) -> list[
 def load_app(folder: Path, engine: Engine | None = None) -> App:
     """The app in `folder`. Never raises for what is in it: mistakes are in `problems`."""
     folder, engine = folder.absolute(), engine or Engine()
-    name, title, problems = _read_app_file(folder)
+    own, problems = read_app_file(folder)
     if not (folder / "agents").is_dir():
         problems.append(AppProblem(folder, None, "is not an app folder: it has no agents/"))
-        return App(name, title, folder, problems=tuple(problems))
-    tools, tool_problems = read_tools(folder, engine.core_tools)
-    problems += tool_problems
+        return App(own.name, own.title, folder, problems=tuple(problems))
+    tools, found = read_tools(folder, engine.core_tools)
+    problems += found
+    tables, found = read_tables(folder)
+    problems += found
+    personas, found = _read_personas(folder)
+    problems += found
+    named = {*tools, *engine.core_tools} | {name for skill in skill_folders(folder) for name in block_names(skill)}
+    reserved = {*engine.reserved, *own.reserved}
+    registered = {*engine.core_tools, *(name for name in tools if name not in own.fenced)}
+    problems += [
+        AppProblem(folder / "app.yaml", None, f"fenced: unknown tool {name!r}{did_you_mean(name, tools)}")
+        for name in own.fenced
+        if name not in tools
+    ]
+    blocks = BlockScope(registered, reserved, tables, engine.check_block)
+    skills, found = read_skills(folder, SkillScope(own.name, personas, named, blocks))
+    problems += found
+    rules, rule_problems = read_rule_files(folder, RuleScope(own.name, "", named))
+    problems += rule_problems
+    content = Content(tools, skills, personas, frozenset(reserved), frozenset(own.fenced))
+    agents, found = _read_agents(folder, content, engine)
+    problems += found
+    if has_mistakes(rule_problems) and agents:
+        why = "has a mistake, so no agent of this app is loaded: they would run without its rules"
+        problems.append(AppProblem(folder / "rules", None, why))
+        agents = {}
+    if not agents and not problems:
+        problems.append(AppProblem(folder / "agents", None, "has no agent: add one as a .yaml file"))
+    return App(
+        own.name,
+        own.title,
+        folder,
+        tuple(agents.values()),
+        tools,
+        tuple(problems),
+        skills.skills,
+        rules,
+        {name: table for name, table in tables.items() if table is not None},
+    )
+
+
+def _read_personas(folder: Path) -> tuple[dict[str, str | None], list[AppProblem]]:
+    """The texts of personas/*.md by key; None for one with mistakes."""
+    read = {path.stem: read_text(path) for path in sorted(folder.glob("personas/*.md"))}
+    texts = {key: None if isinstance(text, AppProblem) else text.strip() for key, text in read.items()}
+    return texts, [text for text in read.values() if isinstance(text, AppProblem)]
+
+
+def _read_agents(folder: Path, content: Content, engine: Engine) -> tuple[dict[str, AgentDefinition], list[AppProblem]]:
+    """The agents by id."""
     agents: dict[str, AgentDefinition] = {}
     origins: dict[str, Path] = {}
+    problems: list[AppProblem] = []
     for path in sorted(path for path in (folder / "agents").iterdir() if path.suffix in (".yaml", ".yml")):
-        agent, agent_problems = read_agent(path, tools, engine)
-        problems += agent_problems
+        agent, found = read_agent(path, content, engine)
+        problems += found
         if agent is None:
             continue
         if agent.id in agents:
             problems.append(AppProblem(path, None, f"the agent {agent.id} is in {origins[agent.id].name} already"))
             continue
         agents[agent.id], origins[agent.id] = agent, path
-    if not agents and not problems:
-        problems.append(AppProblem(folder / "agents", None, "has no agent: add one as a .yaml file"))
-    return App(name, title, folder, tuple(agents.values()), tools, tuple(problems))
-
-
-def _read_app_file(folder: Path) -> tuple[str, str, list[AppProblem]]:
-    """Name and title of the app. What is under `companions` is read by local/companions.py."""
-    fallback = re.sub(r"[^a-z0-9_-]+", "-", folder.resolve().name.lower()).strip("-") or "app"
-    path = folder / "app.yaml"
-    if not path.is_file():
-        return fallback, fallback, []
-    file = read_yaml(path)
-    if not isinstance(file, YamlFile):
-        return fallback, fallback, file
-    if not isinstance(file.value, dict):
-        return fallback, fallback, [file.problem((), "must be a list of fields with their values")]
-    problems = [
-        file.problem((key,), f"unknown field {key!r}{did_you_mean(key, _FIELDS)}")
-        for key in file.value
-        if key not in _FIELDS
-    ]
-    name = file.value.get("name", fallback)
-    if not isinstance(name, str) or not _NAME.match(name):
-        problems.append(file.problem(("name",), "name: lower-case letters, digits, - and _, starting with a letter"))
-        name = fallback
-    title = file.value.get("title", name)
-    if not isinstance(title, str):
-        problems.append(file.problem(("title",), "title: must be text"))
-        title = name
-    return name, title, problems
+    return agents, problems

@@ -14,9 +14,17 @@ class AppProblem:
     line: int | None
     """From 1; None where the mistake has no line, such as a file that is missing."""
     message: str
+    warning: bool = False
+    """True for what is told and loaded all the same."""
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.message}" if self.line else f"{self.file}: {self.message}"
+        where = f"{self.file}:{self.line}" if self.line else f"{self.file}"
+        return f"{where}: {'warning: ' if self.warning else ''}{self.message}"
+
+
+def has_mistakes(problems: Iterable[AppProblem]) -> bool:
+    """Whether these keep what they are about from being loaded."""
+    return not all(problem.warning for problem in problems)
 
 
 def did_you_mean(wrong: str, known: Iterable[str]) -> str:

@@ -1,33 +1,65 @@
-"""From a loaded app to what is stored: each agent with the cards of its tools, under a version."""
+"""From a loaded app to what is stored: each agent under a version, with the cards of its tools and its app's rules.
 
-from collections.abc import Sequence
+An agent's version holds its skills whole, so that a turn keeps them; the data tables of an app are large and shared,
+so a version names them by digest and each is stored once.
+"""
 
-from contracts.agents import AgentDefinition, PublishedAgent, ToolCard
+from collections.abc import Iterable, Sequence
+
+from contracts.agents import AgentDefinition, EffectClass, PublishedAgent, ToolCard
 from contracts.digests import digest_of
 from contracts.errors import InvariantBroken
+from contracts.skills import CodeBlock, DataTable
 from perdure.apps.engine import ALWAYS_OFFERED
 from perdure.apps.folder import App
+from policy.gate import tool_needs_approval
 
 
 def publish(app: App, core_cards: Sequence[ToolCard]) -> list[PublishedAgent]:
-    """The agents of `app`, each with its cards: core tools first, then its own in its own order, none twice (S0-41).
+    """The agents of `app`, each with its cards: core tools first, then its own in its own order, then the blocks of its
+    skills that a model may see, none twice (S0-41).
 
-    Equal definitions and cards give equal versions, so that publishing again changes nothing.
+    Equal definitions, cards, rules and tables give equal versions, so that publishing again changes nothing.
     """
     core = {card.name: card for card in core_cards}
     return [_publish(agent, app, core) for agent in app.agents]
 
 
+def tables_of(app: App, agents: Iterable[PublishedAgent]) -> list[DataTable]:
+    """The tables that these published agents name, each once."""
+    named = {digest for agent in agents for digest in agent.tables.values()}
+    return [table for table in app.tables.values() if table.digest in named]
+
+
 def _publish(agent: AgentDefinition, app: App, core: dict[str, ToolCard]) -> PublishedAgent:
+    blocks = {block.name: block for skill in agent.skills for block in skill.blocks}
+    tables = {name: app.tables[name].digest for block in blocks.values() for name in block.needs}
+    cards = [*_tool_cards(agent, app, core)]
+    cards += [block_card(block, tables) for block in blocks.values() if block.llm_visible]
+    published = PublishedAgent(definition=agent, cards=tuple(cards), version="", rules=app.rules, tables=tables)
+    # What an agent does not have is not in its digest: those without skills keep the versions that they had.
+    return published.model_copy(update={"version": digest_of(published.model_dump(mode="json", exclude={"version"}))})
+
+
+def block_card(block: CodeBlock, tables: dict[str, str]) -> ToolCard:
+    """The card by which a model is offered a block; its version is that of the script and of the data it is handed."""
+    effect = EffectClass(block.effect)
+    needed = {name: tables[name] for name in block.needs}
+    return ToolCard(
+        name=block.name,
+        description=block.description,
+        parameters=block.input,
+        effect=effect,
+        needs_approval=tool_needs_approval(effect, None),
+        capability=block.capability,
+        version=digest_of({"block": block.model_dump(mode="json"), "tables": needed}),
+    )
+
+
+def _tool_cards(agent: AgentDefinition, app: App, core: dict[str, ToolCard]) -> Iterable[ToolCard]:
     offered = [name for name in ALWAYS_OFFERED if name in core] if agent.core_tools else []
-    names = dict.fromkeys([*offered, *agent.tools])
-    cards = []
-    for name in names:
+    for name in dict.fromkeys([*offered, *agent.tools]):
         card = core[name] if name in core else app.tools[name].card if name in app.tools else None
         if card is None:
             raise InvariantBroken("tool_without_card", f"agent {agent.id} names the tool {name}, which nobody has")
-        cards.append(card)
-    version = digest_of(
-        {"definition": agent.model_dump(mode="json"), "cards": [card.model_dump(mode="json") for card in cards]}
-    )
-    return PublishedAgent(definition=agent, cards=tuple(cards), version=version)
+        yield card

@@ -33,6 +33,10 @@ class YamlFile:
         """A mistake at `place`."""
         return AppProblem(self.path, self.line(place), message)
 
+    def warning(self, place: Place, message: str) -> AppProblem:
+        """Something at `place` that is told and loaded all the same."""
+        return AppProblem(self.path, self.line(place), message, warning=True)
+
 
 def read_yaml(path: Path) -> YamlFile | list[AppProblem]:
     """The file at `path`, or why it cannot be taken: not there, not YAML, a key given twice (YAML keeps the last)."""
@@ -40,6 +44,11 @@ def read_yaml(path: Path) -> YamlFile | list[AppProblem]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         return [AppProblem(path, None, f"cannot be read: {error}")]
+    return parse_yaml(path, text)
+
+
+def parse_yaml(path: Path, text: str) -> YamlFile | list[AppProblem]:
+    """The same for a text of the file at `path`, whose lines are the file's own from the first."""
     loader = yaml.SafeLoader(text)
     try:
         node = loader.get_single_node()
@@ -74,6 +83,8 @@ def _walk(path: Path, node: yaml.Node, place: Place, lines: dict[Place, int], pr
             line = key.start_mark.line + 1
             if key.tag == "tag:yaml.org,2002:merge":
                 continue
+            if key.tag == "tag:yaml.org,2002:bool" and key.value.lower() not in ("true", "false"):
+                key.tag = "tag:yaml.org,2002:str"  # YAML 1.1 reads the key `on` as true, which nobody means
             if key.tag != "tag:yaml.org,2002:str":
                 problems.append(AppProblem(path, line, f"the key {key.value!r} must be text; put it in quotes"))
                 continue

@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 from activities.toolbox.entities import CORE_ALWAYS, CORE_BY_NAME
-from contracts.agents import AgentDefinition
+from contracts.agents import AgentDefinition, PublishedAgent
+from contracts.digests import digest_of
 from contracts.errors import InvariantBroken
-from perdure.apps import ALWAYS_OFFERED, App, Engine, publish
+from perdure.apps import ALWAYS_OFFERED, App, Engine, load_app, publish, tables_of
 from perdure.tools import tool
+from tests.unit.perdure.skill_app import FILES, STEEP, STEEP_CARD, told, write_app
 from tests.unit.perdure.tool_contexts import card
 
 CORE = [card(name=name) for name in ("entity_resolve", "context_assemble", "create_entity")]
@@ -80,3 +82,85 @@ def test_the_order_in_which_core_cards_are_given_does_not_matter() -> None:
 def test_a_tool_that_nobody_has_is_our_own_mistake_by_then() -> None:
     with pytest.raises(InvariantBroken, match="nothing_at_all"):
         publish(app(tools=("nothing_at_all",)), CORE)
+
+
+def test_the_blocks_that_a_model_may_see_come_last_with_cards_of_their_own(tmp_path: Path) -> None:
+    hidden = {
+        "skills/water/blocks/boil.py": STEEP,
+        "skills/water/blocks/boil.yaml": STEEP_CARD.replace("true", "false").replace("leaves", "kettles"),
+        "data/kettles.json": '{"_about": "Made up too."}',
+        "data/unused.json": '{"_about": "Made up as well."}',
+    }
+    loaded = load_app(write_app(tmp_path, {**hidden}))
+    assert told(loaded) == []
+    (published,) = publish(loaded, CORE)
+    assert [card.name for card in published.cards] == ["entity_resolve", "context_assemble", "steep"]
+    steep = published.cards[-1]
+    assert (steep.effect.value, steep.needs_approval, steep.capability) == ("read", False, "tea.steep")
+    assert steep.description == "How long a leaf steeps." and steep.parameters["required"] == ["leaf"]
+    assert published.rules == loaded.rules and [rule.id for rule in published.rules] == ["parlour:no_batches"]
+    assert set(published.tables) == {"kettles", "leaves"}
+    assert {table.name for table in tables_of(loaded, [published])} == {"kettles", "leaves"}
+    for table in tables_of(loaded, [published]):
+        assert table.digest == published.tables[table.name] == digest_of(table.body)
+    assert "Made up" not in published.model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("path", "card_too"),
+    [
+        ("skills/tea/blocks/steep.py", True),
+        ("skills/tea/blocks/steep.yaml", True),
+        ("data/leaves.json", True),
+        ("skills/tea/SKILL.md", False),
+        ("skills/tea/templates/facts.md", False),
+        ("skills/tea/artifacts/leaves.md", False),
+        ("skills/water/SKILL.md", False),
+        ("rules/house.yaml", False),
+        ("personas/host.md", False),
+    ],
+)
+def test_a_change_anywhere_in_what_an_agent_is_made_of_makes_a_new_version(
+    tmp_path: Path, path: str, card_too: bool
+) -> None:
+    (before,) = publish(load_app(write_app(tmp_path)), CORE)
+    changed = FILES[path].replace("Heats", "Boils").replace("Made", "Thought").replace("One", "Two")
+    changed = (
+        changed.replace("steeps", "rests").replace("Green", "Red").replace("bush", "tree").replace("else 3", "else 4")
+    )
+    changed = changed.replace("abort", "require_hitl").replace("house", "shop")
+    assert changed != FILES[path]
+    (after,) = publish(load_app(write_app(tmp_path, {path: changed})), CORE)
+    assert after.version != before.version
+    assert (after.cards[-1].version != before.cards[-1].version) is card_too
+    (again,) = publish(load_app(write_app(tmp_path)), CORE)
+    assert again == before
+
+
+def test_what_is_published_reads_back_as_it_was(tmp_path: Path) -> None:
+    (published,) = publish(load_app(write_app(tmp_path)), CORE)
+    assert PublishedAgent.model_validate(published.model_dump(mode="json")) == published
+
+
+def test_an_agent_without_skill_folders_is_stored_as_it_always_was() -> None:
+    skills = [{"id": "own", "name": "Own", "description": "Mine.", "body": "Do."}]
+    (published,) = publish(app(tools=("look",), skills=skills), CORE)
+    stored = published.model_dump(mode="json")
+    assert set(stored) == {"definition", "cards", "version"}
+    assert set(stored["definition"]) == {
+        "id",
+        "title",
+        "topology",
+        "model",
+        "model_params",
+        "persona",
+        "core_tools",
+        "tools",
+        "skills",
+        "limits",
+        "window",
+        "approvals",
+        "script",
+    }
+    assert stored["definition"]["skills"] == skills
+    assert stored["version"] == digest_of({"definition": stored["definition"], "cards": stored["cards"]})

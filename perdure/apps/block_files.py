@@ -1,0 +1,119 @@
+"""The code blocks of a skill: `blocks/<name>.py`, the script, beside `blocks/<name>.yaml`, what it takes and gives."""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import Field, JsonValue
+
+from contracts.frozen import Frozen
+from contracts.skills import SKILL_ID_PATTERN, CodeBlock, DataTable
+from perdure.apps.block_source import BlockCheck
+from perdure.apps.form import read_form
+from perdure.apps.problems import AppProblem, did_you_mean, has_mistakes
+from perdure.apps.schemas import schema_mistakes
+from perdure.apps.text_file import read_text
+from perdure.apps.yaml_file import YamlFile, read_yaml
+
+_NAME = re.compile(SKILL_ID_PATTERN)
+_EFFECTS = ("read", "local")
+
+
+class _BlockForm(Frozen):
+    description: str = Field(min_length=1)
+    llm_visible: bool
+    effect: str = "read"
+    capability: str = ""
+    input: dict[str, JsonValue]
+    output: dict[str, JsonValue]
+    needs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BlockScope:
+    """What a block is checked against."""
+
+    registered: Collection[str]
+    """Names of tools that the engine or the app has, which no block may shadow (S0-50)."""
+    reserved: Collection[str]
+    """Names that are kept and never offered."""
+    tables: Mapping[str, DataTable | None]
+    """The app's data tables; None for one with mistakes."""
+    check: BlockCheck
+
+    def name_fault(self, name: str) -> str | None:
+        """Why no block may have this name; None where it may."""
+        if not _NAME.fullmatch(name):
+            return f"{name!r} is no name of a block: lower-case letters, digits and _, starting with a letter"
+        if name in self.registered:
+            return f"{name} is the name of a registered tool, which no block may shadow; choose another"
+        if name in self.reserved:
+            return f"{name} is a reserved name, which no block may take; choose another"
+        return None
+
+
+def block_names(skill: Path) -> set[str]:
+    """The names of the blocks in a skill's folder, whatever is wrong with them."""
+    return {path.stem for path in skill.glob("blocks/*.yaml")} | {path.stem for path in skill.glob("blocks/*.py")}
+
+
+def read_blocks(skill: Path, scope: BlockScope) -> tuple[tuple[CodeBlock, ...], list[AppProblem]]:
+    """The blocks of the skill in this folder, by name."""
+    blocks: list[CodeBlock] = []
+    problems: list[AppProblem] = []
+    for name in sorted(block_names(skill)):
+        block, found = _read_block(skill / "blocks" / name, scope)
+        problems += found
+        if block is not None:
+            blocks.append(block)
+    return tuple(blocks), problems
+
+
+def _read_block(stem: Path, scope: BlockScope) -> tuple[CodeBlock | None, list[AppProblem]]:
+    source_path, card_path = stem.with_name(f"{stem.name}.py"), stem.with_name(f"{stem.name}.yaml")
+    for path, other in ((source_path, card_path), (card_path, source_path)):
+        if not path.is_file():
+            return None, [AppProblem(other, None, f"there is no {path.name} beside it")]
+    fault = scope.name_fault(stem.name)
+    problems = [AppProblem(source_path, None, fault)] if fault else []
+    source = read_text(source_path)
+    if isinstance(source, AppProblem):
+        problems.append(source)
+        source = ""
+    card = read_yaml(card_path)
+    if not isinstance(card, YamlFile):
+        return None, problems + card
+    form, mistakes = read_form(_BlockForm, card.value, card)
+    problems += mistakes
+    if isinstance(card.value, dict):
+        problems += _card_mistakes(card.value, card, scope)
+    if form is None or not source or not _NAME.fullmatch(stem.name) or form.effect not in _EFFECTS:
+        return None, problems
+    block = CodeBlock.model_validate({**form.model_dump(), "name": stem.name, "source": source})
+    problems += [AppProblem(source_path, each.line, each.message) for each in scope.check(block)]
+    return (None, problems) if has_mistakes(problems) else (block, problems)
+
+
+def _card_mistakes(value: dict[str, object], card: YamlFile, scope: BlockScope) -> Iterator[AppProblem]:
+    for side in ("input", "output"):
+        yield from schema_mistakes(value.get(side), card, (side,))
+    effect = value.get("effect", "read")
+    if isinstance(effect, str) and effect not in _EFFECTS:
+        why = f"{effect!r} is no effect of a block; it is read or local, for a sandbox reaches nothing outside"
+        yield card.problem(("effect",), why)
+    capability = value.get("capability", "")
+    if isinstance(capability, str) and not re.fullmatch(r"[A-Za-z0-9_.:-]*", capability):
+        yield card.problem(("capability",), "capability: letters, digits, and _ . : - between them")
+    needs = value.get("needs", [])
+    given = value.get("input")
+    if needs and isinstance(given, dict) and "data" in (given.get("properties") or ()):
+        yield card.problem(
+            ("input", "properties", "data"), 'tables are handed in as "data"; name the property otherwise'
+        )
+    for index, table in enumerate(needs if isinstance(needs, list) else []):
+        if isinstance(table, str) and table not in scope.tables:
+            hint = did_you_mean(table, scope.tables)
+            yield card.problem(("needs", index), f"unknown table {table!r}: there is no data/{table}.json{hint}")
+        elif isinstance(table, str) and scope.tables[table] is None:
+            yield card.problem(("needs", index), f"the table {table} has mistakes")

@@ -1,0 +1,21 @@
+"""What the agents of an app are made of, as it was read before them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from perdure.apps.skill_set import SkillSet
+from perdure.tools import Tool
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The tools, skills and personas of one app."""
+
+    tools: Mapping[str, Tool] = field(default_factory=dict)
+    skills: SkillSet = field(default_factory=SkillSet)
+    personas: Mapping[str, str | None] = field(default_factory=dict)
+    """Texts by key; None for one with mistakes."""
+    reserved: frozenset[str] = frozenset()
+    """Names that are never offered."""
+    fenced: frozenset[str] = frozenset()
+    """Tools for agents without skills only."""

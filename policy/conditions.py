@@ -1,0 +1,158 @@
+"""Conditions of a rule, read once into a question about a tool call. What cannot be read raises; policy/rules.py makes
+that a rule that fires.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from math import isfinite
+from operator import ge, le
+
+from pydantic import JsonValue
+
+COUNTERS = ("consecutive_failed_resolves", "iteration", "tokens_used", "cost_microusd")
+"""Fields of a turn's state that a rule may count on (S0-71)."""
+RESULT_TESTS = ("equals", "one_of", "at_least", "at_most")
+_PATH = re.compile(r"[^.\s]{1,100}(\.[^.\s]{1,100}){0,15}\Z")
+_GLOB = re.compile(r"[A-Za-z0-9_.:*?-]+\Z")
+_TOOL = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}\Z")
+
+
+class Unreadable(Exception):
+    """A condition that means nothing here; `place` is the way to what is wrong in it."""
+
+    def __init__(self, why: str, *place: str) -> None:
+        super().__init__(why)
+        self.why = why
+        self.place = place
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A tool call, before or after it ran."""
+
+    tool: str
+    capability: str = ""
+    result: JsonValue = None
+    """What the tool answered, as the model reads it; None before the call."""
+    counters: Mapping[str, JsonValue] | None = None
+    """The turn's fields of COUNTERS."""
+
+
+Holds = Callable[[Subject], bool]
+"""Whether a condition holds; raises Unreadable where this subject does not tell."""
+
+
+def read_condition(name: str, value: JsonValue) -> Holds:
+    """The condition `name` of a rule.
+
+    Raises: Unreadable.
+    """
+    if name not in _READERS:
+        raise Unreadable(f"unknown condition {name!r}")
+    return _READERS[name](value)
+
+
+def _tool(value: JsonValue) -> Holds:
+    names = _texts(value, _TOOL, "a tool's name, or a list of them")
+    return lambda subject: subject.tool in names
+
+
+def _capability(value: JsonValue) -> Holds:
+    globs = _texts(value, _GLOB, "a capability with * and ? as wildcards, or a list of them")
+    return lambda subject: any(fnmatchcase(subject.capability, glob) for glob in globs)
+
+
+def _counter(value: JsonValue) -> Holds:
+    fields = _fields(value, ("name", "at_least"))
+    name, least = fields.get("name"), _number(fields.get("at_least"), "at_least")
+    if not isinstance(name, str) or name not in COUNTERS:
+        raise Unreadable(f"unknown counter {name!r}", "name")
+
+    def holds(subject: Subject) -> bool:
+        counters = subject.counters or {}
+        if name not in counters:
+            raise Unreadable(f"this turn does not count {name}", "name")
+        return _number(counters[name], "name") >= least
+
+    return holds
+
+
+def _result(value: JsonValue) -> Holds:
+    fields = _fields(value, ("path", *RESULT_TESTS))
+    path = fields.pop("path", None)
+    if not isinstance(path, str) or not _PATH.match(path):
+        raise Unreadable("must be names and list positions with dots between them", "path")
+    if len(fields) != 1:
+        raise Unreadable(f"needs exactly one of {', '.join(RESULT_TESTS)}")
+    ((test, wanted),) = fields.items()
+    if test in ("at_least", "at_most"):
+        bound, reaches = _number(wanted, test), ge if test == "at_least" else le
+        return lambda subject: bool(reaches(_number(_at(subject.result, path), "path"), bound))
+    choices = wanted if isinstance(wanted, list) and test == "one_of" else [wanted]
+    if (test == "one_of") is not isinstance(wanted, list) or not choices or not all(map(_plain, choices)):
+        raise Unreadable("must be plain values: one for equals, a list for one_of", test)
+
+    def holds(subject: Subject) -> bool:
+        found = _at(subject.result, path)
+        if not _plain(found):
+            raise Unreadable("the result holds no plain value there", "path")
+        return any(_same(found, choice) for choice in choices)
+
+    return holds
+
+
+_READERS: Mapping[str, Callable[[JsonValue], Holds]] = {
+    "tool": _tool,
+    "capability": _capability,
+    "result": _result,
+    "counter": _counter,
+}
+CONDITIONS = tuple(_READERS)
+"""The conditions that a rule may have."""
+
+
+def _texts(value: JsonValue, form: re.Pattern[str], wanted: str) -> list[str]:
+    listed = value if isinstance(value, list) else [value]
+    texts = [each for each in listed if isinstance(each, str) and form.match(each)]
+    if not listed or len(texts) < len(listed):
+        raise Unreadable(f"must be {wanted}")
+    return texts
+
+
+def _fields(value: JsonValue, known: tuple[str, ...]) -> dict[str, JsonValue]:
+    if not isinstance(value, dict):
+        raise Unreadable(f"must be fields: {', '.join(known)}")
+    for name in value:
+        if name not in known:
+            raise Unreadable(f"unknown field {name!r}", name)
+    return dict(value)
+
+
+def _number(value: JsonValue, place: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Unreadable("is not a number", place)
+    if isinstance(value, float) and not isfinite(value):
+        raise Unreadable("is not a number", place)
+    return value
+
+
+def _at(result: JsonValue, path: str) -> JsonValue:
+    found = result
+    for step in path.split("."):
+        if isinstance(found, dict) and step in found:
+            found = found[step]
+        elif isinstance(found, list) and step.isascii() and step.isdigit() and int(step) < len(found):
+            found = found[int(step)]
+        else:
+            raise Unreadable(f"the result has no {path}", "path")
+    return found
+
+
+def _plain(value: JsonValue) -> bool:
+    return value is None or isinstance(value, str | int | float | bool)
+
+
+def _same(one: JsonValue, other: JsonValue) -> bool:
+    return isinstance(one, bool) is isinstance(other, bool) and one == other
