@@ -40,10 +40,17 @@ up: $(STAMP) ## start everything in the foreground and print the addresses
 demo: setup ## watch one turn pause, lose its workers to kill -9, and finish with one effect
 	@$(RUN)/python -m cli.demo
 
-test: setup ## the whole test suite, with format, lint, types and import rules
+test: setup jail ## the whole test suite, with format, lint, types and import rules
 	@$(MAKE) --no-print-directory static
 	@$(RUN)/pytest || { echo "Once more, what failed: a test that passes only now is unsteady and wants mending"; \
 		$(RUN)/pytest --last-failed --last-failed-no-failures none; }
+
+.PHONY: jail
+jail: # the walls around code blocks: bubblewrap, where root can install it
+	@command -v bwrap >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+		echo "Installing bubblewrap, for the jail of code blocks" && \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq bubblewrap >/dev/null; } || \
+		{ echo "Code blocks need bubblewrap: apt-get install bubblewrap (or your system's package)" >&2; exit 1; }
 
 check: $(STAMP) static ## format, lint, types, import rules, unit tests
 	@$(RUN)/pytest tests/unit tests/topologies tests/repo

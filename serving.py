@@ -119,15 +119,17 @@ def _activities(deps: Deps, kind: Kind) -> list[Callable[..., Any]]:
 
 
 def _worker(deps: Deps, task_queue: str, **given: Any) -> Worker:
-    return Worker(
-        deps.doorbell.client,
-        task_queue=task_queue,
-        **given,
-        max_concurrent_activities=ACTIVITIES_AT_ONCE,
-        workflow_task_poller_behavior=PollerBehaviorAutoscaling(),
-        activity_task_poller_behavior=PollerBehaviorAutoscaling(),
-        sticky_queue_schedule_to_start_timeout=STICKY,
-        max_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
-        default_heartbeat_throttle_interval=HEARTBEAT_THROTTLE,
-        graceful_shutdown_timeout=DRAIN,
-    )
+    return Worker(deps.doorbell.client, task_queue=task_queue, **given, **worker_settings())
+
+
+def worker_settings() -> dict[str, Any]:
+    """What every worker of ours is set to, beside what it serves."""
+    return {
+        "max_concurrent_activities": ACTIVITIES_AT_ONCE,
+        "workflow_task_poller_behavior": PollerBehaviorAutoscaling(),
+        "activity_task_poller_behavior": PollerBehaviorAutoscaling(),
+        "sticky_queue_schedule_to_start_timeout": STICKY,
+        "max_heartbeat_throttle_interval": HEARTBEAT_THROTTLE,
+        "default_heartbeat_throttle_interval": HEARTBEAT_THROTTLE,
+        "graceful_shutdown_timeout": DRAIN,
+    }

@@ -78,6 +78,7 @@ def _against(of: str, other: str, latency: float | None, throughput: float | Non
 
 BARS: Final = (
     *_against("compact", "steps", 1.0, 1.1, 0.9),
+    *_against("compact", "tuned", 1.0, 1.1, 0.9),
     *_against("compact", "merged", 1.2, 0.85, 1.2),
     *_against("spread", "steps", None, None, None),
     *_against("spread", "merged", None, None, None),

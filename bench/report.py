@@ -37,8 +37,8 @@ def _lines(plan: Plan, measured: Sequence[Measured], now: datetime) -> list[str]
         f"{_machine()}; {plan.rounds} rounds over all stacks in turn, in each {plan.alone} turns alone and "
         f"{plan.loaded} turns with {IN_FLIGHT} in flight. Other programs used {others:.0%} of the machine. "
         "Trust the ratios; below 1.1 either way is noise. All stacks do the same product writes on the same servers. "
-        "`an activity a step` keeps the defaults of the SDK and the driver (sandbox, gRPC compression, plans); `merged` "
-        "has Perdure's merging, routing and settings, and nothing else of it.",
+        "`steps` keeps the defaults of the SDK and the driver (sandbox, gRPC compression, pollers, plans), `tuned` is "
+        "the same with Perdure's settings, `merged` has its merging and routing too, and nothing else of it.",
         "",
         *_table(measured),
         "",

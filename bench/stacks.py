@@ -26,10 +26,9 @@ class Stack:
             return client.on_perdure(Routing.compact())
         if self.name == "spread":
             return client.on_perdure(Routing.spread())
-        if self.name == "steps":
-            return client.on_workflow(steps.WORKFLOW, steps.TURNS_QUEUE)
-        if self.name == "merged":
-            return client.on_workflow(merged.WORKFLOW, merged.TURNS_QUEUE)
+        if self.on_temporal:
+            workflow = merged.WORKFLOW if self.name == "merged" else steps.WORKFLOW
+            return client.on_workflow(workflow, f"bench-{self.name}-turns")
         roles = cycle([program.role for program in self.programs])
         return client.on_graph(lambda line: processes.feed(next(roles), line))
 
@@ -46,6 +45,7 @@ def _by_hand(name: str) -> tuple[Program, ...]:
 
 COMPACT: Final = Stack("compact", "Perdure, compact", _perdure("turns", "llm"))
 SPREAD: Final = Stack("spread", "Perdure, spread", _perdure("turns", "llm", "tools", "memory", "approvals"))
+TUNED: Final = Stack("tuned", "Temporal by hand, an activity a step, set as ours", _by_hand("tuned"))
 STEPS: Final = Stack("steps", "Temporal by hand, an activity a step, SDK defaults", _by_hand("steps"))
 MERGED: Final = Stack("merged", "Temporal by hand, merged and set as ours", _by_hand("merged"))
 GRAPH: Final = Stack(
@@ -54,4 +54,4 @@ GRAPH: Final = Stack(
     tuple(Program(f"graph-{number}", ("-m", "bench.baselines", "graph"), fed=True) for number in (1, 2)),
     on_temporal=False,
 )
-ALL: Final[Mapping[str, Stack]] = {stack.name: stack for stack in (COMPACT, STEPS, MERGED, SPREAD, GRAPH)}
+ALL: Final[Mapping[str, Stack]] = {stack.name: stack for stack in (COMPACT, STEPS, TUNED, MERGED, SPREAD, GRAPH)}

@@ -1,8 +1,7 @@
 """A process of a hand-written stack: `python -m bench.baselines merged --queue turns`, or `graph`, fed by its stdin.
 
-Everything that is not the stack itself is as in serving.py: clients, pools, worker settings, drain. The workflow of
-many steps keeps the SDK's and the drivers' defaults: sandbox, gRPC compression, Postgres' plans. The merged one has
-Perdure's settings there too.
+Everything that is not the stack itself is as in serving.py: clients, pools, worker settings, drain. `steps` alone keeps
+the SDK's and the drivers' defaults: sandbox, gRPC compression, pollers, Postgres' plans.
 """
 
 import argparse
@@ -17,7 +16,7 @@ import httpx
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.envconfig import ClientConfig
-from temporalio.worker import PollerBehaviorAutoscaling, UnsandboxedWorkflowRunner, Worker, WorkflowRunner
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 import serving
@@ -43,7 +42,7 @@ from store.valkey import Valkey
 def main() -> None:
     """Serve until SIGTERM."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("stack", choices=["steps", "merged", "graph"])
+    parser.add_argument("stack", choices=["steps", "tuned", "merged", "graph"])
     parser.add_argument("--queue", choices=["turns", "llm"], default="turns")
     asked = parser.parse_args()
     asyncio.run(_serve(asked.stack, asked.queue))
@@ -73,7 +72,7 @@ async def _serve(stack_name: str, queue: str) -> None:
 
 async def _work(stack_name: str, settings: Settings, stack: AsyncExitStack) -> Work:
     url = needed(settings.database_url, "DATABASE_URL")
-    db = await Database.connect(url, application="bench", plan_once=stack_name == "merged")
+    db = await Database.connect(url, application="bench", plan_once=stack_name != "steps")
     stack.push_async_callback(db.close)
     valkey = Valkey.connect(needed(settings.redis_url, "REDIS_URL"))
     stack.push_async_callback(valkey.close)
@@ -84,8 +83,7 @@ async def _work(stack_name: str, settings: Settings, stack: AsyncExitStack) -> W
 
 
 async def _worker(stack_name: str, queue: str, work: Work) -> Worker:
-    module = merged if stack_name == "merged" else steps
-    turns = queue == "turns"
+    turns, task_queue = queue == "turns", f"bench-{stack_name}-{queue}"
     if stack_name == "merged":
         own = MergedActivities(work)
         activities: list[Any] = [own.load, own.tool, own.finish] if turns else [own.model]
@@ -93,20 +91,23 @@ async def _worker(stack_name: str, queue: str, work: Work) -> Worker:
         each = StepActivities(work)
         activities = [each.memory, each.skills, each.tool, each.transcript] if turns else [each.model]
     workflows = [merged.MergedTurn if stack_name == "merged" else steps.StepsTurn] if turns else []
+    if stack_name == "steps":
+        return Worker(
+            await _connect_plainly(),
+            task_queue=task_queue,
+            workflows=workflows,
+            activities=activities,
+            workflow_runner=_sandbox(),
+        )
+    tasks: dict[str, Any] = {"max_concurrent_workflow_tasks": serving.WORKFLOW_TASKS_AT_ONCE} if turns else {}
     return Worker(
-        await (connect() if stack_name == "merged" else _connect_plainly()),
-        task_queue=module.TURNS_QUEUE if turns else module.LLM_QUEUE,
+        await connect(),
+        task_queue=task_queue,
         workflows=workflows,
         activities=activities,
-        workflow_runner=UnsandboxedWorkflowRunner() if stack_name == "merged" else _sandbox(),
-        max_concurrent_workflow_tasks=serving.WORKFLOW_TASKS_AT_ONCE if turns else None,
-        max_concurrent_activities=serving.ACTIVITIES_AT_ONCE,
-        workflow_task_poller_behavior=PollerBehaviorAutoscaling(),
-        activity_task_poller_behavior=PollerBehaviorAutoscaling(),
-        sticky_queue_schedule_to_start_timeout=serving.STICKY,
-        max_heartbeat_throttle_interval=serving.HEARTBEAT_THROTTLE,
-        default_heartbeat_throttle_interval=serving.HEARTBEAT_THROTTLE,
-        graceful_shutdown_timeout=serving.DRAIN,
+        workflow_runner=UnsandboxedWorkflowRunner(),
+        **serving.worker_settings(),
+        **tasks,
     )
 
 

@@ -15,7 +15,6 @@ from bench.baselines.values import FinishStep, Known, Loaded, ModelStep, Said, T
 from bench.baselines.work import Work
 
 WORKFLOW: Final = "BenchMerged"
-TURNS_QUEUE: Final = "bench-merged-turns"
 LLM_QUEUE: Final = "bench-merged-llm"
 _SHORT: Final = timedelta(seconds=20)
 _LONG: Final = timedelta(seconds=600)

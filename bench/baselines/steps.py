@@ -1,7 +1,8 @@
 """The workflow that most would write first: an activity for each step, messages in the workflow, transcript at the end.
 
 Memory read, skills read, model, two tools, model, transcript: seven activities, eager where they share the workflow's
-queue; the model has a queue of its own, as in Perdure's compact routing. Settings are the SDK's defaults.
+queue; the model has a queue of its own, as in Perdure's compact routing. It runs twice: with the SDK's and the
+drivers' defaults (`steps`), and with Perdure's settings (`tuned`).
 """
 
 import asyncio
@@ -14,8 +15,8 @@ from bench.baselines.values import Answer, Ask, Memory, Skills, ToolAsk, Transcr
 from policy.prompt import base_message
 
 WORKFLOW: Final = "BenchSteps"
-TURNS_QUEUE: Final = "bench-steps-turns"
-LLM_QUEUE: Final = "bench-steps-llm"
+TURNS, LLM = "turns", "llm"
+"""Ends of the names of the two queues."""
 _SHORT: Final = timedelta(seconds=20)
 _LONG: Final = timedelta(seconds=600)
 
@@ -49,7 +50,7 @@ class StepsTurn:
                     tokens=tokens,
                 ),
                 result_type=Answer,
-                task_queue=LLM_QUEUE,
+                task_queue=workflow.info().task_queue.removesuffix(TURNS) + LLM,
                 start_to_close_timeout=_LONG,
             )
             messages.append(answer.message)

@@ -1,0 +1,129 @@
+"""Volumes flared and vented on a lease, month by month, held against Statewide Rule 32 and the exceptions on file.
+
+Source: 16 TAC 3.32. Without an exception gas may go to the flare for at most 24 hours without a break and 72 hours in
+a calendar month; an exception has a rate that may not be passed; at 50 mcf a day or less one may be granted without a
+hearing for as long as the gas cannot be sold. All are "more than": a month exactly at a limit is within it.
+
+Units: mcf (thousand standard cubic feet) as reported, hours, days. A month's average is over its calendar days, whether
+or not gas was flared on them; it is rounded to 0.01 mcf a day and then compared.
+"""
+
+from typing import Any
+
+inputs: dict[str, Any]
+
+Row = dict[str, Any]
+SMALL_MCF_PER_DAY, EVENT_HOURS, MONTH_HOURS = 50, 24, 72
+
+
+def same(one: str, other: str) -> bool:
+    """Whether two names are the same but for case and blanks."""
+    return " ".join(one.lower().split()) == " ".join(other.lower().split())
+
+
+def covering(reading: Row, exceptions: list[Row]) -> list[Any]:
+    """[the exception that covers a month or a part of it, whether it covers it whole]; [None, False] without one."""
+    first, last = f"{reading['month']}-01", f"{reading['month']}-{reading['days']:02d}"
+    part: list[Any] = [None, False]
+    for each in exceptions:
+        to_day = each["to_day"] if each["to_day"] is not None else "9999-12-31"
+        if each["from_day"] <= first and to_day >= last:
+            return [each, True]
+        if each["from_day"] <= last and to_day >= first:
+            part = [each, False]
+    return part
+
+
+def finding(code: str, month: str, value: float, limit: float, unit: str, words: str) -> Row:
+    """One thing that a person must look at."""
+    return {"code": code, "month": month, "value": value, "limit": limit, "unit": unit, "text": f"{month}: {words}"}
+
+
+def month_of(reading: Row, exceptions: list[Row]) -> list[Any]:
+    """[the row of a month, its findings]."""
+    month, days = reading["month"], reading["days"]
+    total = reading["flared_mcf"] + reading["vented_mcf"]
+    average = round(total / days, 2)
+    hours, longest = reading["event_hours"], reading["longest_event_hours"]
+    needs = longest > EVENT_HOURS or hours > MONTH_HOURS
+    exception, whole = covering(reading, exceptions)
+    found = []
+    if longest > EVENT_HOURS and exception is None:
+        text = f"{longest:g} hours without a break, more than {EVENT_HOURS}, and no exception on file"
+        found.append(finding("event_too_long", month, longest, EVENT_HOURS, "hours", text))
+    if hours > MONTH_HOURS and exception is None:
+        text = f"{hours:g} hours in the month, more than {MONTH_HOURS}, and no exception on file"
+        found.append(finding("month_too_long", month, hours, MONTH_HOURS, "hours", text))
+    if needs and exception is not None and not whole:
+        text = f"{exception['exception_id']} covers only a part of the month"
+        found.append(finding("covered_in_part", month, days, days, "days", text))
+    if exception is not None and average > exception["authorised_mcf_per_day"]:
+        limit = exception["authorised_mcf_per_day"]
+        text = f"{average:,.2f} mcf a day, more than the {limit:,.2f} that {exception['exception_id']} authorises"
+        found.append(finding("over_authorised_rate", month, average, limit, "mcf_per_day", text))
+    row = {
+        "month": month,
+        "days": days,
+        "flared_mcf": reading["flared_mcf"],
+        "vented_mcf": reading["vented_mcf"],
+        "total_mcf": round(total, 3),
+        "average_mcf_per_day": average,
+        "over_small_volume": average > SMALL_MCF_PER_DAY,
+        "needs_exception": needs,
+        "exception_id": exception["exception_id"] if exception is not None else None,
+    }
+    return [row, found]
+
+
+def calculate(asked: Row, data: Row) -> Row:
+    """The months of one lease, their totals and what to look at."""
+    name = asked["lease_name"]
+    lease: Row | None = None
+    for each in data["leases"]["rows"]:
+        lease = each if same(each["name"], name) or same(each["lease_id"], name) else lease
+    lease_id = lease["lease_id"] if lease is not None else None
+    first, last = asked.get("from_month", "0000-00"), asked.get("to_month", "9999-99")
+    recorded = [each for each in data["flaring"]["rows"] if each["lease_id"] == lease_id]
+    readings = [each for each in asked.get("readings", recorded) if first <= each["month"] <= last]
+    readings = sorted(readings, key=lambda row: row["month"])
+    exceptions = [each for each in data["flare_exceptions"]["rows"] if each["lease_id"] == lease_id]
+    months: list[Row] = []
+    findings: list[Row] = []
+    for reading in readings:
+        row, found = month_of(reading, exceptions)
+        months.append(row)
+        findings.extend(found)
+    days = sum([row["days"] for row in months])
+    flared = round(sum([row["flared_mcf"] for row in months]), 3)
+    vented = round(sum([row["vented_mcf"] for row in months]), 3)
+    average = round((flared + vented) / days, 2) if days else 0.0
+    shown = lease["name"] if lease is not None else name
+    if months:
+        words = f"{shown}, {months[0]['month']} to {months[-1]['month']}: {flared:,.0f} mcf flared and {vented:,.0f}"
+        words += f" mcf vented in {days} days, {average:,.2f} mcf a day on average (the small volume of Rule 32 is"
+        words += f" {SMALL_MCF_PER_DAY}). "
+        words += " ".join([f"{each['text']}." for each in findings]) if findings else "Nothing is over a limit."
+    else:
+        known = "no lease" if lease is None else "no volumes in these months"
+        words = f"{shown}: the data has {known}; nothing can be calculated."
+    return {
+        "rule": "16 TAC 3.32",
+        "lease_name": shown,
+        "months": months,
+        "days": days,
+        "flared_mcf": flared,
+        "vented_mcf": vented,
+        "total_mcf": round(flared + vented, 3),
+        "average_mcf_per_day": average,
+        "limits": {
+            "small_volume_mcf_per_day": SMALL_MCF_PER_DAY,
+            "event_hours": EVENT_HOURS,
+            "month_hours": MONTH_HOURS,
+        },
+        "over_a_limit": bool(findings),
+        "findings": findings,
+        "summary": words,
+    }
+
+
+calculate(inputs, inputs["data"])  # noqa: F821 - the engine sets it

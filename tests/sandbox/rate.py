@@ -1,0 +1,94 @@
+"""How many good blocks a second the sandbox runs: `python -m tests.sandbox.rate`."""
+
+import asyncio
+import os
+import statistics
+import sys
+import time
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from activities.sandbox import Block, Sandbox, SandboxConfig, open_sandbox, run_block
+
+BLOCK = Block(
+    """
+import math
+
+
+def run(points: list[dict[str, float]], limit: float) -> dict[str, object]:
+    near = []
+    for number, point in enumerate(points):
+        distance = math.sqrt(point["x"] ** 2 + point["y"] ** 2)
+        if distance <= limit:
+            near.append({"number": number, "distance": round(distance, 3)})
+    return {"near": near, "nearest": min((each["distance"] for each in near), default=None)}
+""",
+    {
+        "type": "object",
+        "properties": {"points": {"type": "array", "items": {"type": "object"}}, "limit": {"type": "number"}},
+        "required": ["points", "limit"],
+    },
+    {"type": "object", "properties": {"near": {"type": "array"}}, "required": ["near", "nearest"]},
+)
+"""Of the size of a real one: fifty points in, about half of them out, both held against their schemas."""
+INPUTS: dict[str, JsonValue] = {"points": [{"x": float(n), "y": 2.0 * n} for n in range(50)], "limit": 60.0}
+FRESH = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """What was measured."""
+
+    blocks_per_second: float
+    median_ms: float
+    p95_ms: float
+
+
+async def warm_rate(sandbox: Sandbox, seconds: float, tenants: int = 4) -> Rate:
+    """Good blocks of some tenants, one after the other for each, schemas included.
+
+    Raises: RuntimeError where one of them is not right.
+    """
+    taken: list[float] = []
+    started = time.perf_counter()
+
+    async def work(tenant_id: str) -> None:
+        while time.perf_counter() - started < seconds:
+            before = time.perf_counter()
+            ran = await run_block(sandbox, tenant_id, BLOCK, INPUTS)
+            taken.append((time.perf_counter() - before) * 1_000)
+            if not isinstance(ran.value, dict) or ran.value["nearest"] != 0.0:
+                raise RuntimeError(f"a good block went wrong: {ran}")
+
+    await asyncio.gather(*(work(f"tenant {number}") for number in range(tenants)))
+    elapsed = time.perf_counter() - started
+    return Rate(len(taken) / elapsed, statistics.median(taken), statistics.quantiles(taken, n=20)[-1])
+
+
+async def fresh_ms(sandbox: Sandbox) -> float:
+    """The median time of the first block of a tenant that was never here."""
+    taken = []
+    for number in range(FRESH):
+        before = time.perf_counter()
+        await run_block(sandbox, f"new {number}", BLOCK, INPUTS)
+        taken.append((time.perf_counter() - before) * 1_000)
+    return statistics.median(taken)
+
+
+async def _main() -> None:
+    before = time.perf_counter()
+    sandbox = await open_sandbox(SandboxConfig())
+    print(f"opened and proved in {time.perf_counter() - before:.2f} s, jailed: {sandbox.jailed}")
+    await warm_rate(sandbox, 0.5)
+    rate = await warm_rate(sandbox, 5.0)
+    print(
+        f"{rate.blocks_per_second:.0f} good blocks a second, warm, {os.cpu_count()} processors: "
+        f"{rate.median_ms:.2f} ms in the middle, {rate.p95_ms:.2f} ms at 95%"
+    )
+    print(f"a new tenant's first block: {await fresh_ms(sandbox):.1f} ms in the middle")
+    await sandbox.close()
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(_main()))

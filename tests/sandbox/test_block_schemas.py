@@ -1,0 +1,181 @@
+"""A block and its schemas: what is checked when it is loaded, and what each time it runs."""
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import JsonValue
+
+from activities.sandbox import Block, FaultKind, Flaw, run_block
+from activities.sandbox.monty_sandbox import MontySandbox
+
+CIRCLE = """
+import math
+from typing import Any
+
+
+def run(radius_feet: float, places: int = 2) -> dict[str, Any]:
+    \"\"\"The area of a circle, in square feet.\"\"\"
+    if radius_feet < 0:
+        raise ValueError("a radius is not negative")
+    print("radius", radius_feet)
+    return {"area_square_feet": round(math.pi * radius_feet**2, places)}
+"""
+INPUTS: dict[str, JsonValue] = {
+    "type": "object",
+    "properties": {"radius_feet": {"type": "number"}, "places": {"type": "integer", "minimum": 0}},
+    "required": ["radius_feet"],
+    "additionalProperties": False,
+}
+OUTPUTS: dict[str, JsonValue] = {
+    "type": "object",
+    "properties": {"area_square_feet": {"type": "number", "minimum": 0, "maximum": 1000}},
+    "required": ["area_square_feet"],
+}
+
+
+async def flaws(sandbox: MontySandbox, code: str, inputs: Any = INPUTS, outputs: Any = OUTPUTS) -> list[str]:
+    """What is said of a block."""
+    return [str(flaw) for flaw in await sandbox.check(code, inputs, outputs)]
+
+
+async def test_a_good_block_has_no_flaw_and_gives_its_value(sandbox: MontySandbox) -> None:
+    assert await sandbox.check(CIRCLE, INPUTS, OUTPUTS) == ()
+    ran = await run_block(sandbox, "t", Block(CIRCLE, INPUTS, OUTPUTS), {"radius_feet": 2})
+    assert ran.value == {"area_square_feet": 12.57}
+    assert (ran.fault, ran.output) == (None, "radius 2\n")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "kind", "told"),
+    [
+        ({}, FaultKind.INPUTS, "'radius_feet' is a required property"),
+        ({"radius_feet": "2"}, FaultKind.INPUTS, "radius_feet: '2' is not of type 'number'"),
+        ({"radius_feet": 2, "colour": "red"}, FaultKind.INPUTS, "'colour' was unexpected"),
+        ({"radius_feet": -1}, FaultKind.RAISED, "ValueError: a radius is not negative"),
+        ({"radius_feet": 100}, FaultKind.VALUE, "area_square_feet: 31415.93 is greater than the maximum of 1000"),
+    ],
+)
+async def test_what_does_not_fit_is_a_fault_and_no_exception(
+    sandbox: MontySandbox, inputs: dict[str, JsonValue], kind: FaultKind, told: str
+) -> None:
+    ran = await run_block(sandbox, "t", Block(CIRCLE, INPUTS, OUTPUTS), inputs)
+    assert ran.value is None
+    assert ran.fault is not None and ran.fault.kind is kind
+    assert told in ran.fault.message
+    assert ran.fault.line == (9 if kind is FaultKind.RAISED else None)
+
+
+@pytest.mark.parametrize(
+    ("code", "schema", "value", "fits"),
+    [
+        ("[1, 2]", {"type": "array", "items": {"type": "integer"}}, [1, 2], True),
+        ("[1, '2']", {"type": "array", "items": {"type": "integer"}}, None, False),
+        ("(1, 2)", {"$ref": "#/$defs/pair", "$defs": {"pair": {"maxItems": 2}}}, [1, 2], True),
+        ("(1, 2, 3)", {"$ref": "#/$defs/pair", "$defs": {"pair": {"maxItems": 2}}}, None, False),
+        ("None", {"type": ["string", "null"]}, None, True),
+        ("'é\\n'", {"type": "string"}, "é\n", True),
+        ("1.5", {"type": "integer"}, None, False),
+        ("10 ** 30", {}, 10**30, True),
+        ("{1: 'a'}", {"type": "object"}, {"1": "a"}, True),
+        ("{'a': float('nan')}", {}, None, False),
+    ],
+)
+async def test_a_value_of_any_kind_is_held_against_the_schema(
+    sandbox: MontySandbox, code: str, schema: Any, value: JsonValue, fits: bool
+) -> None:
+    ran = await run_block(sandbox, "t", Block(f"def run():\n    return {code}", {"type": "object"}, schema), {})
+    assert ran.value == value
+    assert fits is (ran.fault is None)
+    assert fits or (ran.fault is not None and ran.fault.kind is FaultKind.VALUE)
+
+
+async def test_what_json_can_say_goes_in_and_comes_out_as_it_was(sandbox: MontySandbox) -> None:
+    every: JsonValue = {
+        "texts": ["", "é 漢 \U0001f600", 'quote " and \\ and \n', "\u2028", "perdure_value"],
+        "numbers": [0, -1, 1.5, 1e-300, 2**63, -(10**200), 1e300],
+        "rest": [True, False, None, [], {}, [[[]]], {"": {"a b": 1, "class": 2}}],
+    }
+    ran = await sandbox.run("t", "def run(given):\n    return given", {"given": every})
+    assert ran.fault is None
+    assert json.dumps(ran.value) == json.dumps(every)
+
+
+async def test_inputs_that_cannot_be_passed_on_are_a_fault(sandbox: MontySandbox) -> None:
+    for given in ("\ud800", object()):
+        ran = await sandbox.run("t", "def run(given):\n    return given", {"given": given})  # type: ignore[dict-item]
+        assert ran.fault is not None and ran.fault.kind is FaultKind.INPUTS
+    assert (await sandbox.run("t", "def run():\n    return 1", {})).value == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "replaced", "told"),
+    [
+        (9, "        raise ValueError(radius_foot)", "Name `radius_foot` used when not defined"),
+        (11, "    return {'area': 'x' / 2}", "Operator `/` is not supported"),
+        (2, "import subprocess", "Cannot resolve imported module `subprocess`"),
+        (10, "    spare = 1; del spare", "does not yet support the 'del' statement"),
+        (4, "class Sly(dict): pass", "does not yet support class inheritance"),
+        (8, "    if radius_feet < 0", "Expected `:`"),
+    ],
+)
+async def test_a_flaw_of_the_code_has_its_line(sandbox: MontySandbox, line: int, replaced: str, told: str) -> None:
+    lines = CIRCLE.split("\n")
+    lines[line - 1] = replaced
+    found = await sandbox.check("\n".join(lines), INPUTS, OUTPUTS)
+    assert any(told in flaw.message and flaw.line == line for flaw in found), found
+
+
+@pytest.mark.parametrize(
+    ("signature", "told"),
+    [
+        ("def run(radius_feet: str, places: int = 2) -> dict[str, Any]:", "Expected `str`, found `float`"),
+        ("def run(radius_feet: float, places: int) -> dict[str, Any]:", "No argument provided for required parameter"),
+        ("def run(radius_feet: float) -> dict[str, Any]:", "Argument `places` does not match"),
+        ("def run(radius_feet: float, places: int, more: int) -> dict[str, Any]:", "required parameters"),
+    ],
+)
+async def test_a_block_that_its_schema_cannot_call_is_refused_at_its_run(
+    sandbox: MontySandbox, signature: str, told: str
+) -> None:
+    whole = "def run(radius_feet: float, places: int = 2) -> dict[str, Any]:"
+    body = "    return {}"
+    found = await sandbox.check(f"from typing import Any\n\n{signature}\n{body}", INPUTS, OUTPUTS)
+    assert any(told in flaw.message and flaw.line == 3 for flaw in found), found
+    assert await sandbox.check(f"from typing import Any\n\n{whole}\n{body}", INPUTS, OUTPUTS) == ()
+
+
+async def test_a_value_of_a_type_that_the_output_schema_forbids_is_found(sandbox: MontySandbox) -> None:
+    code = "def run(radius_feet: float, places: int = 2) -> list[float]:\n    return [radius_feet]"
+    (flaw,) = await sandbox.check(code, INPUTS, OUTPUTS)
+    assert flaw.line == 1 and "Expected `dict[str, Any]`, found `list[" in flaw.message
+
+
+async def test_a_block_without_run_is_refused(sandbox: MontySandbox) -> None:
+    assert await sandbox.check("def ran():\n    return 1", INPUTS, OUTPUTS) == (
+        Flaw("the block defines no function run"),
+    )
+    assert await flaws(sandbox, "x = '''\ndef run(): pass\n'''") != []
+
+
+async def test_a_schema_that_is_none_is_refused_with_its_place(sandbox: MontySandbox) -> None:
+    wrong = {"type": "object", "properties": {"radius_feet": {"type": "long"}}}
+    assert (
+        "the input schema is no JSON schema, at properties.radius_feet.type" in (await flaws(sandbox, CIRCLE, wrong))[0]
+    )
+    assert "the output schema" in (await flaws(sandbox, CIRCLE, INPUTS, {"type": 7}))[0]
+    assert "must be of type object" in (await flaws(sandbox, CIRCLE, {"type": "array"}))[0]
+    for name in ("radius feet", "class"):
+        named = {"type": "object", "properties": {name: {"type": "number"}}}
+        assert f"{name!r} can be no parameter's name" in (await flaws(sandbox, CIRCLE, named))[0]
+
+
+async def test_nothing_of_a_block_runs_when_it_is_checked(sandbox: MontySandbox) -> None:
+    code = "print('x' * 10)\nwhile True:\n    pass\n\ndef run() -> dict[str, int]:\n    return {}"
+    assert await sandbox.check(code, {"type": "object"}, {"type": "object"}) == ()
+
+
+async def test_a_check_that_is_an_attack_ends(sandbox: MontySandbox) -> None:
+    for code in ("x = " + "(" * 100_000, "a, " * 80_000, "x" * 300_000, "def run() -> " + "list[" * 5000):
+        assert await sandbox.check(code, {"type": "object"}, {"type": "object"}) != ()
+    assert await sandbox.check(CIRCLE, INPUTS, OUTPUTS) == ()

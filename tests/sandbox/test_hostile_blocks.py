@@ -1,0 +1,105 @@
+"""Blocks that do their worst: each is stopped, sees nothing, changes nothing, and leaves the next block as it was."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from itertools import count
+
+import pytest
+from pydantic import JsonValue
+
+from activities.sandbox import FaultKind, Ran, SandboxConfig, monty_sandbox, open_sandbox
+from activities.sandbox.limits import MIB
+from activities.sandbox.monty_sandbox import MontySandbox
+from tests.sandbox.conftest import LIMITS
+from tests.sandbox.host import Host
+from tests.sandbox.hostile import HOSTILE, Hostile
+from tests.sandbox.watched import WatchedWorker
+
+GOOD = """
+def run(numbers: list[int], text: str) -> dict[str, object]:
+    return {"sum": sum(numbers), "text": text[::-1]}
+"""
+LATE_SECONDS = 1.5
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+async def sandbox(machine: Host) -> AsyncIterator[MontySandbox]:
+    """One whose workers are watched."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(monty_sandbox, "Worker", WatchedWorker)
+        opened = await open_sandbox(SandboxConfig(ceiling=LIMITS, at_once=2))
+        assert opened.jailed
+        yield opened
+        await opened.close()
+
+
+async def assert_good(sandbox: MontySandbox, tenant_id: str) -> float:
+    """A block that does no harm gives its right answer; how long that took."""
+    number = next(_numbers)
+    inputs: dict[str, JsonValue] = {"numbers": [number, 2 * number], "text": f"<{number}"}
+    started = time.monotonic()
+    ran = await sandbox.run(tenant_id, GOOD, inputs)
+    assert ran.fault is None
+    assert ran.value == {"sum": 3 * number, "text": f"{number}"[::-1] + "<"}
+    return time.monotonic() - started
+
+
+def assert_told_nothing(ran: Ran, machine: Host) -> None:
+    """Neither the secret nor a word of the host's files is in the answer."""
+    told = f"{ran.value}{ran.output}{ran.fault}"
+    for taken in (machine.secret, "root:", "PATH=", "ELF"):
+        assert taken not in told
+
+
+def test_there_are_enough_of_them_and_each_has_a_name_of_its_own() -> None:
+    assert len(HOSTILE) >= 110
+    assert len({each.name for each in HOSTILE}) == len(HOSTILE)
+    assert {kind for each in HOSTILE for kind in each.ends} <= {kind.value for kind in FaultKind}
+
+
+@pytest.mark.parametrize("each", HOSTILE, ids=lambda each: f"{each.attack}: {each.name}")
+async def test_a_hostile_block_is_stopped_and_the_next_tenant_served(
+    sandbox: MontySandbox, machine: Host, each: Hostile
+) -> None:
+    started = time.monotonic()
+    ran = await sandbox.run("hostile", each.code, {"given": machine.given})
+    taken = time.monotonic() - started
+
+    kind = None if ran.fault is None else ran.fault.kind.value
+    assert each.ended_as_told(kind, ran.value), f"{ran.fault} {ran.value!r:.200}"
+    assert taken <= LIMITS.wall_seconds + LATE_SECONDS
+    assert WatchedWorker.peaks[each.code] <= LIMITS.memory_bytes + 32 * MIB
+    assert len(ran.output.encode()) <= LIMITS.output_bytes
+    assert_told_nothing(ran, machine)
+    machine.assert_untouched()
+
+    assert await assert_good(sandbox, "another") < LATE_SECONDS
+    assert await assert_good(sandbox, "hostile") < LATE_SECONDS
+
+
+async def test_good_blocks_are_right_while_hostile_ones_run(sandbox: MontySandbox, machine: Host) -> None:
+    chosen = [each for attack in {each.attack for each in HOSTILE} for each in _of(attack)[::5]]
+
+    async def attack(number: int, each: Hostile) -> None:
+        ran = await sandbox.run(f"hostile {number % 5}", each.code, {"given": machine.given})
+        assert_told_nothing(ran, machine)
+        assert ran.fault is not None or ran.value == each.value
+
+    async def work(tenant: int) -> None:
+        for _ in range(20):
+            await assert_good(sandbox, f"good {tenant}")
+
+    await asyncio.gather(*(attack(*each) for each in enumerate(chosen)), *(work(tenant) for tenant in range(4)))
+    machine.assert_untouched()
+
+
+async def test_a_watched_worker_sees_memory_that_is_used(sandbox: MontySandbox) -> None:
+    code = "def run():\n    return len('x' * 30_000_000)"
+    assert (await sandbox.run("t", code, {})).value == 30_000_000
+    assert 30_000_000 < WatchedWorker.peaks[code] < 96 * MIB
+
+
+def _of(attack: str) -> list[Hostile]:
+    return [each for each in HOSTILE if each.attack == attack]

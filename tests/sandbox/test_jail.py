@@ -1,0 +1,163 @@
+"""The jail itself, tried by programs that no interpreter holds back, and the self-test, tried by jails with a hole."""
+
+import errno
+import os
+import platform
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from activities.sandbox import Limits, SandboxUnavailable
+from activities.sandbox.jail import Jail, demotable
+from activities.sandbox.opening import _interpreter
+from activities.sandbox.proof import jail_faults
+from activities.sandbox.seccomp import DENIED
+from tests.sandbox.probe import Call, answers, write_probe
+
+OPENAT, EXECVE, CLONE, MKDIR, GETUID, KILL, GETPPID = 257, 59, 56, 83, 102, 62, 110
+CLONE_THREAD = 0x00010000
+AT_FDCWD = -100
+CREATE = 0o101
+X32 = 0x40000000
+INT_80 = b"\xb8\x14\0\0\0\xcd\x80"
+"""getpid by the 32-bit table: mov eax, 20; int 0x80."""
+native = pytest.mark.skipif(platform.machine() != "x86_64", reason="the probe is written in machine code for x86-64")
+
+
+@pytest.fixture(params=[False, True], ids=["as this user", "as nobody"])
+def demoted(request: pytest.FixtureRequest) -> bool:
+    """Both forms where this user is root; a plain one asked for twice where not."""
+    return bool(request.param) and os.geteuid() == 0
+
+
+def jailed_run(program: Path, demoted: bool = False) -> subprocess.CompletedProcess[bytes]:
+    """What a program does in the jail."""
+    jail = Jail(program, Limits(), demoted=demoted)
+    try:
+        return subprocess.run([jail.launcher], capture_output=True, timeout=20)
+    finally:
+        jail.close()
+
+
+def answered(calls: Sequence[Call], demoted: bool = False) -> list[int]:
+    """What the kernel answers to system calls made in the jail."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)  # pytest's own folders are closed to nobody
+        write_probe(Path(folder, "probe"), calls)
+        ran = jailed_run(Path(folder, "probe"), demoted)
+    assert ran.returncode == 0
+    return answers(ran.stdout)
+
+
+@native
+def test_every_denied_call_is_refused_by_the_kernel(demoted: bool) -> None:
+    named = {name: pair[0] for name, pair in DENIED.items() if pair[0] is not None}
+    told = answered([Call(number) for number in named.values()], demoted)
+    assert dict(zip(named, told, strict=True)) == dict.fromkeys(named, -errno.EPERM)
+
+
+@native
+def test_every_call_that_is_newer_than_the_filter_is_unknown() -> None:
+    numbers = range(424, 500)
+    assert answered([Call(number) for number in numbers]) == [-errno.ENOSYS] * len(numbers)
+
+
+@native
+def test_a_thread_may_start_and_a_process_may_not() -> None:
+    process, thread = answered([Call(CLONE), Call(CLONE, (CLONE_THREAD,))])
+    assert process == -errno.EPERM
+    assert thread == -errno.EINVAL, "the kernel itself wants more flags with it: the filter let it through"
+
+
+@native
+def test_no_file_of_the_host_is_there_and_none_can_be_made(demoted: bool) -> None:
+    absent = ["/etc/passwd", "/proc/self/environ", "/proc/1/environ", "/dev/null", "/tmp", "/bin/sh", __file__]
+    calls = [Call(OPENAT, (AT_FDCWD, path, 0)) for path in absent]
+    calls += [Call(EXECVE, ("/bin/sh",)), Call(OPENAT, (AT_FDCWD, "/made", CREATE, 0o600)), Call(MKDIR, ("/made",))]
+    *missing, shell, file, folder = answered(calls, demoted)
+    assert missing == [-errno.ENOENT] * len(absent)
+    assert (shell, file, folder) == (-errno.ENOENT, -errno.EROFS, -errno.EROFS)
+
+
+@native
+def test_it_is_nobody_and_sees_no_process_but_itself(demoted: bool) -> None:
+    user, parent, every = answered([Call(GETUID), Call(GETPPID), Call(KILL, (-1, 0))], demoted)
+    assert (user, parent, every) == (65_534, 0, -errno.ESRCH)
+
+
+@native
+@pytest.mark.parametrize("how", ["the 32-bit table", "the x32 table"])
+def test_a_call_by_another_table_of_numbers_ends_the_process(tmp_path: Path, how: str) -> None:
+    calls, ending = ([], INT_80) if how == "the 32-bit table" else ([Call(X32 | 39)], b"")
+    write_probe(tmp_path / "probe", calls, ending)
+    assert jailed_run(tmp_path / "probe").returncode != 0
+    write_probe(tmp_path / "harmless", [Call(39)])
+    assert jailed_run(tmp_path / "harmless").returncode == 0
+
+
+@pytest.fixture
+def jail() -> Iterator[Jail]:
+    """One for the interpreter."""
+    made = Jail(_interpreter(), Limits())
+    yield made
+    made.close()
+
+
+def test_the_jail_holds(jail: Jail) -> None:
+    assert jail_faults(jail, Limits()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give up root")
+def test_root_is_given_up_where_it_can_be() -> None:
+    assert demotable(Path("/bin/sh"))
+    jail = Jail(Path("/bin/sh"), Limits(), demoted=True)
+    assert "--reuid=65534" in jail.launcher.read_text()
+    jail.close()
+
+
+def test_a_program_that_nobody_can_read_is_not_run_as_nobody(tmp_path: Path) -> None:
+    (tmp_path / "closed").mkdir(mode=0o700)
+    program = tmp_path / "closed" / "program"
+    write_probe(program, [])
+    assert not demotable(program)
+
+
+@pytest.mark.parametrize(
+    ("taken", "put", "told"),
+    [
+        ("--seccomp 9", "", "Seccomp of the worker is 0"),
+        ("--seccomp 9", "", "no system call filter of its own"),
+        ("--unshare-all", "--unshare-pid --unshare-ipc --unshare-uts --unshare-cgroup", "net namespace"),
+        ("--unshare-all", "--unshare-net --unshare-pid --unshare-uts --unshare-cgroup", "ipc namespace"),
+        ("--remount-ro /", "--ro-bind /etc /etc --remount-ro /", "can read"),
+        ("--remount-ro /", "", "can write to /"),
+        ("--clearenv", "--setenv LEFT over", "has an environment"),
+        ("--cap-drop ALL", "--cap-add ALL", "CapEff"),
+        ("--cpu=10", "--cpu=1000", "Max cpu time"),
+        ("--fsize=0", "--fsize=1000000", "Max file size"),
+        ("exec 9<", "exec 8</etc/passwd 9<", "/etc/passwd open"),
+        ("bwrap", "bwrop", "does not start"),
+        ("--disable-userns", "--no-such-flag", "Unknown option"),
+    ],
+)
+def test_a_jail_with_a_hole_is_found(jail: Jail, taken: str, put: str, told: str) -> None:
+    whole = jail.launcher.read_text()
+    assert taken in whole
+    jail.launcher.write_text(whole.replace(taken, put))
+    assert any(told in fault for fault in jail_faults(jail, Limits())), jail_faults(jail, Limits())
+
+
+def test_what_is_missing_is_named_with_the_package_that_has_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("env", "prlimit", "ldd"):
+        found = next(Path(folder, name) for folder in os.get_exec_path() if Path(folder, name).exists())
+        (tmp_path / name).symlink_to(found)
+    program = _interpreter()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SandboxUnavailable, match="apt-get install bubblewrap"):
+        Jail(program, Limits())
+    (tmp_path / "prlimit").unlink()
+    with pytest.raises(SandboxUnavailable, match="apt-get install util-linux"):
+        Jail(program, Limits())

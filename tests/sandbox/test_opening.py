@@ -1,0 +1,135 @@
+"""Which sandbox a machine gets: the jail that proves itself, none, or a bare one that the operator asked for."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from structlog.testing import capture_logs
+
+from activities.sandbox import ClosedSandbox, FaultKind, Limits, SandboxConfig, SandboxUnavailable, open_sandbox
+from activities.sandbox.opening import _interpreter
+
+OPENER = """
+import asyncio
+from activities.sandbox import SandboxConfig, open_sandbox
+
+async def main():
+    sandbox = await open_sandbox(SandboxConfig())
+    print("open", flush=True)
+    await sandbox.run("t", "while True: pass", {})
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def without_bubblewrap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A machine that has everything else."""
+    for name in ("env", "prlimit", "setpriv", "ldd"):
+        found = next(Path(folder, name) for folder in os.get_exec_path() if Path(folder, name).exists())
+        (tmp_path / name).symlink_to(found)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    yield
+
+
+def launchers() -> list[str]:
+    """The scripts that this process holds in memory."""
+    return [link for each in Path("/proc/self/fd").iterdir() if "perdure-jail" in (link := os.path.realpath(each))]
+
+
+async def test_a_sandbox_that_proved_itself_says_so_and_leaves_nothing_behind() -> None:
+    with capture_logs() as logs:
+        sandbox = await open_sandbox(SandboxConfig())
+    assert [(each["event"], each["log_level"]) for each in logs] == [("sandbox.jailed", "info")]
+    assert (await sandbox.run("t", "def run():\n    return 1", {})).value == 1
+    workers = [each for each in psutil.Process().children() if "monty" in " ".join(each.cmdline())]
+    assert workers and launchers()
+    await sandbox.close()
+    assert launchers() == []
+    deadline = time.monotonic() + 2
+    while left := [each for each in workers if each.is_running()]:
+        assert time.monotonic() < deadline, left  # a zombie counts
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.usefixtures("without_bubblewrap")
+async def test_without_a_jail_nothing_is_opened_and_the_next_step_is_named() -> None:
+    with pytest.raises(SandboxUnavailable, match=r"no jail that holds: bwrap is not installed; .*install bubblewrap"):
+        await open_sandbox(SandboxConfig())
+
+
+@pytest.mark.usefixtures("without_bubblewrap")
+async def test_a_bare_sandbox_is_opened_where_the_operator_allows_it_and_is_logged_loudly() -> None:
+    with capture_logs() as logs:
+        sandbox = await open_sandbox(SandboxConfig(bare_allowed=True, ceiling=Limits(wall_seconds=0.2)))
+    assert not sandbox.jailed
+    assert [(each["event"], each["log_level"]) for each in logs] == [("sandbox.bare", "warning")]
+    assert "bwrap is not installed" in str(logs[0]["why"])
+    assert (await sandbox.run("t", "def run():\n    return 1", {})).value == 1
+    looped = await sandbox.run("t", "while True: pass", {})
+    assert looped.fault is not None and looped.fault.kind is FaultKind.TIME
+    peeked = await sandbox.run("t", "def run():\n    return open('/etc/passwd').read()", {})
+    assert peeked.fault is not None and peeked.fault.kind is FaultKind.RAISED
+    await sandbox.close()
+
+
+async def test_leave_for_a_bare_one_is_not_taken_where_a_jail_holds() -> None:
+    sandbox = await open_sandbox(SandboxConfig(bare_allowed=True))
+    assert sandbox.jailed
+    await sandbox.close()
+
+
+async def test_an_interpreter_that_does_not_start_is_no_sandbox(tmp_path: Path) -> None:
+    broken = tmp_path / "monty"
+    broken.write_text("#!/bin/sh\nexit 3\n")
+    broken.chmod(0o755)
+    with pytest.raises(SandboxUnavailable, match="does not start"):
+        await open_sandbox(SandboxConfig(program=broken))
+    with pytest.raises(SandboxUnavailable, match="does not start"):
+        await open_sandbox(SandboxConfig(program=broken, bare_allowed=True))
+
+
+async def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("activities.sandbox.opening.find_spec", lambda name: None)
+    with pytest.raises(SandboxUnavailable, match="extra `sandbox`"):
+        await open_sandbox(SandboxConfig())
+
+
+def test_the_package_is_imported_without_the_extra() -> None:
+    program = "import sys; sys.modules['pydantic_monty'] = None; import activities.sandbox; print('fine')"
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert told.stdout.strip() == "fine", told.stderr
+
+
+async def test_a_closed_sandbox_answers_every_block_with_why() -> None:
+    sandbox = ClosedSandbox("nobody wanted one")
+    ran = await sandbox.run("t", "def run(): return 1", {})
+    assert ran.fault is not None and ran.fault.kind is FaultKind.CLOSED
+    assert "nobody wanted one" in ran.fault.message
+    assert "nobody wanted one" in str((await sandbox.check("", {}, {}))[0])
+    await sandbox.close()
+
+
+async def test_workers_end_with_the_process_that_started_them_even_when_that_is_killed() -> None:
+    opener = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", OPENER), env={**os.environ, "PATH": os.environ["PATH"]}, stdout=subprocess.PIPE
+    )
+    assert opener.stdout is not None
+    assert b"sandbox.jailed" in await opener.stdout.readline()
+    assert await opener.stdout.readline() == b"open\n"
+    await asyncio.sleep(0.2)
+    workers = psutil.Process(opener.pid).children(recursive=True)
+    assert any(str(each.exe()).endswith(_interpreter().name) for each in workers)
+    os.kill(opener.pid, signal.SIGKILL)
+    await opener.wait()
+    deadline = time.monotonic() + 2
+    while alive := [each for each in workers if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]:
+        assert time.monotonic() < deadline, alive
+        await asyncio.sleep(0.02)

@@ -1,0 +1,189 @@
+"""Workers and tenants: never shared, always replaced, fairly given."""
+
+import asyncio
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import psutil
+import pytest
+
+from activities.sandbox import FaultKind, Limits, Ran, SandboxConfig, SandboxUnavailable, open_sandbox
+from activities.sandbox import monty_sandbox as module
+from activities.sandbox.monty_sandbox import MontySandbox
+from activities.sandbox.opening import _interpreter
+from activities.sandbox.worker import Making, Worker
+from tests.sandbox.conftest import LIMITS
+
+ONE = "def run():\n    return 1"
+LOOP = "while True: pass"
+_served: list[tuple[str, int]] = []
+"""Code and process of every run."""
+
+
+class NotedWorker(Worker):
+    """Notes who ran where: the code names its tenant in its first line."""
+
+    def run(self, code, inputs, limits):  # type: ignore[no-untyped-def]
+        _served.append((code.splitlines()[0], self.pid))
+        return super().run(code, inputs, limits)
+
+
+@pytest.fixture
+async def sandbox() -> AsyncIterator[MontySandbox]:
+    """Five processes at most, two at a time."""
+    _served.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "Worker", NotedWorker)
+        opened = await open_sandbox(SandboxConfig(ceiling=LIMITS, at_once=2, most_workers=5))
+        yield opened
+        await opened.close()
+
+
+def interpreters() -> list[psutil.Process]:
+    """Those that this process has now."""
+    found = []
+    for each in psutil.Process().children():
+        with suppress(psutil.Error):  # it ended meanwhile
+            if "monty" in " ".join(each.cmdline()):
+                found.append(each)
+    return found
+
+
+async def test_no_process_serves_two_tenants_and_no_more_live_than_allowed(sandbox: MontySandbox) -> None:
+    async def one_of(tenant: int) -> None:
+        for number in range(8):
+            code = f"# {tenant}\ndef run():\n    return {1 if number % 3 else '1 / 0'}"
+            await sandbox.run(f"tenant {tenant}", code, {})
+
+    await asyncio.gather(*(one_of(tenant) for tenant in range(9)))
+    await asyncio.sleep(0.5)  # those that are over end in the background
+    assert 0 < len(interpreters()) <= 5
+    owners: dict[int, set[str]] = {}
+    for tenant, pid in _served:
+        owners.setdefault(pid, set()).add(tenant)
+    assert len(_served) == 72
+    assert all(len(tenants) == 1 for tenants in owners.values())
+
+
+async def test_a_tenant_keeps_its_worker_and_not_what_it_left_in_it(sandbox: MontySandbox) -> None:
+    assert (await sandbox.run("a", "left = 7\ndef run():\n    return left", {})).value == 7
+    again = await sandbox.run("a", "def run():\n    return left", {})
+    assert again.fault is not None and "left" in again.fault.message
+    await sandbox.run("b", ONE, {})
+    first, second, other = [pid for _, pid in _served]
+    assert first == second != other
+
+
+async def test_a_worker_is_replaced_after_a_fault(sandbox: MontySandbox) -> None:
+    await sandbox.run("a", "def run():\n    return 1 / 0", {})
+    await sandbox.run("a", ONE, {})
+    first, second = [pid for _, pid in _served]
+    assert first != second
+
+
+async def test_a_worker_that_was_killed_while_it_was_idle_is_not_used(sandbox: MontySandbox) -> None:
+    await sandbox.run("a", ONE, {})
+    psutil.Process(_served[0][1]).kill()
+    await asyncio.sleep(0.1)
+    assert (await sandbox.run("a", ONE, {})).value == 1
+
+
+async def test_a_worker_that_is_killed_at_work_is_the_blocks_fault_and_the_next_is_served(
+    sandbox: MontySandbox,
+) -> None:
+    running = asyncio.create_task(sandbox.run("a", LOOP, {}))
+    await asyncio.sleep(0.2)
+    psutil.Process(_served[0][1]).kill()
+    ran = await running
+    assert ran.fault is not None and ran.fault.kind is FaultKind.CRASHED
+    assert (await sandbox.run("a", ONE, {})).value == 1
+
+
+async def test_a_key_press_that_interrupts_the_whole_terminal_leaves_workers_at_work(sandbox: MontySandbox) -> None:
+    await sandbox.run("a", ONE, {})
+    running = asyncio.create_task(sandbox.run("a", LOOP, {}))
+    await asyncio.sleep(0.1)
+    for each in interpreters():
+        each.send_signal(signal.SIGINT)
+    ran = await running
+    assert ran.fault is not None and ran.fault.kind is FaultKind.TIME
+
+
+async def test_a_cancelled_run_ends_its_worker_at_once_and_gives_its_place_back(sandbox: MontySandbox) -> None:
+    for _ in range(4):
+        running = asyncio.create_task(sandbox.run("a", LOOP, {}))
+        await asyncio.sleep(0.1)
+        started = time.monotonic()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert time.monotonic() - started < 0.4
+    assert (await sandbox.run("a", ONE, {})).value == 1
+    assert not [each for each in interpreters() if each.pid == _served[0][1]]
+
+
+async def test_a_tenant_that_piles_up_blocks_does_not_hold_up_another(sandbox: MontySandbox) -> None:
+    pile = [asyncio.create_task(sandbox.run("greedy", LOOP, {})) for _ in range(12)]
+    await asyncio.sleep(0.1)
+    started = time.monotonic()
+    assert (await sandbox.run("modest", ONE, {})).value == 1
+    assert time.monotonic() - started < LIMITS.wall_seconds + 1
+    for each in pile:
+        each.cancel()
+    await asyncio.gather(*pile, return_exceptions=True)
+
+
+def test_a_worker_retires_before_its_process_is_out_of_processor_time() -> None:
+    worker = Worker(Making(_interpreter(), LIMITS, cpu_seconds=4))
+    work = "def run():\n    return sum(range(2_000_000))"
+    used = [0.0]
+    while worker.fit:
+        ran = worker.run(work, {}, LIMITS)
+        assert ran.fault is None and ran.cpu_seconds is not None
+        used.append(ran.cpu_seconds)
+    worker.close()
+    assert 1 < sum(used) < 1.5, "of four seconds two are kept for the last run, and one for a second one"
+
+
+def test_a_worker_that_kept_memory_is_not_used_again() -> None:
+    worker = Worker(Making(_interpreter(), LIMITS, cpu_seconds=None))
+    assert worker.run("def run():\n    return len([1] * 100_000)", {}, LIMITS).value == 100_000
+    assert worker.fit
+    worker.run("kept = ['x' * 100 for _ in range(250_000)]\ndef run():\n    return len(kept)", {}, LIMITS)
+    assert not worker.fit
+    worker.close()
+
+
+async def test_what_one_run_used_is_measured(sandbox: MontySandbox) -> None:
+    ran = await sandbox.run("a", LOOP, {}, Limits(wall_seconds=0.3))
+    assert 0.3 <= ran.wall_seconds < 1
+    assert ran.cpu_seconds is not None
+    assert 0.05 < ran.cpu_seconds < ran.wall_seconds + 0.1
+    idle = await sandbox.run("a", ONE, {})
+    assert idle.cpu_seconds is not None and idle.cpu_seconds < 0.05
+
+
+async def test_a_caller_can_ask_for_less_than_the_sandbox_gives_and_not_for_more(sandbox: MontySandbox) -> None:
+    started = time.monotonic()
+    await sandbox.run("a", LOOP, {}, Limits(wall_seconds=60))
+    assert time.monotonic() - started < LIMITS.wall_seconds + 1
+    text = "def run():\n    return len('x' * 2_000_000)"
+    small = await sandbox.run("a", text, {}, Limits(memory_bytes=1_000_000))
+    assert small.fault is not None and small.fault.kind is FaultKind.MEMORY
+    assert (await sandbox.run("a", text, {})).value == 2_000_000
+
+
+async def test_a_sandbox_that_was_closed_runs_nothing_and_leaves_no_process(sandbox: MontySandbox) -> None:
+    running = [asyncio.create_task(sandbox.run("a", LOOP, {})) for _ in range(4)]
+    await asyncio.sleep(0.1)
+    before = interpreters()
+    await sandbox.close()
+    ended = await asyncio.gather(*running, return_exceptions=True)
+    assert [type(each) for each in ended[2:]] == [SandboxUnavailable] * 2
+    assert all(isinstance(each, Ran) and each.fault is not None for each in ended[:2])
+    with pytest.raises(SandboxUnavailable):
+        await sandbox.run("a", ONE, {})
+    assert before and interpreters() == []
+    await sandbox.close()

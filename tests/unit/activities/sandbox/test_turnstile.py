@@ -1,0 +1,68 @@
+"""The turnstile: so many at once, each tenant in turn, and no place lost."""
+
+import asyncio
+
+import pytest
+
+from activities.sandbox.turnstile import Turnstile
+
+
+async def settle() -> None:
+    """Let every task go as far as it can."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def served(at_once: int, arrivals: str) -> str:
+    """The order in which tenants of one letter get in, where each leaves before the next comes in."""
+    turnstile = Turnstile(at_once)
+    order: list[str] = []
+
+    async def come(tenant_id: str) -> None:
+        await turnstile.enter(tenant_id)
+        order.append(tenant_id)
+
+    tasks = [asyncio.create_task(come(tenant_id)) for tenant_id in arrivals]
+    await settle()
+    assert len(order) == min(at_once, len(arrivals))
+    for _ in arrivals:
+        turnstile.leave()
+        await settle()
+    await asyncio.gather(*tasks)
+    return "".join(order)
+
+
+@pytest.mark.parametrize(
+    ("at_once", "arrivals", "order"),
+    [(1, "aaaab", "aabaa"), (1, "aaabbc", "aabcab"), (2, "aaaabb", "aaabab"), (3, "ab", "ab"), (1, "", "")],
+)
+async def test_each_tenant_has_its_turn_whatever_another_piles_up(at_once: int, arrivals: str, order: str) -> None:
+    assert await served(at_once, arrivals) == order
+
+
+async def test_who_stops_waiting_takes_no_place() -> None:
+    turnstile = Turnstile(1)
+    await turnstile.enter("a")
+    waiting = [asyncio.create_task(turnstile.enter(tenant_id)) for tenant_id in "bcd"]
+    await settle()
+    waiting[0].cancel()
+    await settle()
+    turnstile.leave()
+    await settle()
+    assert [task.done() for task in waiting] == [True, True, False]
+    turnstile.leave()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_a_place_that_was_given_to_one_who_is_cancelled_goes_to_the_next() -> None:
+    turnstile = Turnstile(1)
+    await turnstile.enter("a")
+    first, second = (asyncio.create_task(turnstile.enter(tenant_id)) for tenant_id in "bc")
+    await settle()
+    turnstile.leave()
+    first.cancel()
+    await asyncio.wait_for(second, 1)
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    turnstile.leave()
+    await asyncio.wait_for(turnstile.enter("d"), 1)

@@ -1,0 +1,85 @@
+"""What comes out of a block: text that is hostile, printed or returned, made small and storable."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from activities.sandbox.limits import Limits
+from activities.sandbox.printed import Printed, TooMuchPrinted
+from activities.sandbox.ran import MOST_MESSAGE_CHARACTERS, FaultKind, fault
+from activities.sandbox.value import MOST_DEPTH, Unfit, read_value
+from policy.text import is_clean
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def _clean(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(_clean(part) for part in (*value, *value.values()))
+    return all(map(_clean, value)) if isinstance(value, list) else not isinstance(value, str) or is_clean(value)
+
+
+@given(JSON)
+def test_a_value_is_read_as_it_was_or_refused_for_its_texts(value: object) -> None:
+    text = json.dumps(value)
+    if _clean(value):
+        read = read_value(text, len(text))
+        assert (read.json, read.size_bytes) == (value, len(text))
+    else:
+        with pytest.raises(Unfit, match="NUL"):
+            read_value(text, len(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "told", "kind"),
+    [
+        (7, "hid the end", FaultKind.VALUE),
+        ("[1", "no JSON", FaultKind.VALUE),
+        ("[" * 100_000, "no JSON", FaultKind.VALUE),
+        ("1" * 5_000, "a number too long", FaultKind.VALUE),
+        ("[" * (MOST_DEPTH + 1) + "]" * (MOST_DEPTH + 1), "nested deeper", FaultKind.VALUE),
+        ('"' + "x" * 262_144 + '"', "longer than 262144 bytes", FaultKind.OUTPUT),
+    ],
+)
+def test_a_text_that_is_no_value_is_refused_with_why(text: object, told: str, kind: FaultKind) -> None:
+    with pytest.raises(Unfit, match=told) as refused:
+        read_value(text, 262_144)
+    assert refused.value.kind is kind
+
+
+def test_what_is_printed_is_cut_at_the_bound_and_the_worker_stopped() -> None:
+    stopped: list[bool] = []
+    printed = Printed(10, lambda: stopped.append(True))
+    printed("stdout", "12345")
+    printed("stderr", "67890")
+    assert (printed.text, printed.too_much, stopped) == ("1234567890", False, [])
+    for _ in range(2):
+        with pytest.raises(TooMuchPrinted):
+            printed("stdout", "x")
+    assert (printed.text, printed.too_much, stopped) == ("1234567890", True, [True])
+
+
+def test_a_character_that_does_not_fit_is_left_out_whole() -> None:
+    printed = Printed(4, lambda: None)
+    with pytest.raises(TooMuchPrinted):
+        printed("stdout", "aé漢")
+    assert printed.text == "aé"
+
+
+def test_a_message_is_cut_and_cleaned() -> None:
+    told = fault(FaultKind.RAISED, "\x00" + "x" * 1_000_000, 3).message
+    assert len(told) == MOST_MESSAGE_CHARACTERS
+    assert told.startswith("\ufffdx") and told.endswith("x…")
+    assert fault(FaultKind.RAISED, "short").message == "short"
+
+
+def test_limits_are_the_smaller_of_each_and_never_nothing() -> None:
+    assert Limits(1, 20, 3, 40).within(Limits(10, 2, 30, 4)) == Limits(1, 2, 3, 4)
+    with pytest.raises(ValueError, match="above zero"):
+        Limits(wall_seconds=0)
