@@ -131,10 +131,11 @@ STORE: Table = {
     "asyncpg.exceptions._base.InterfaceError": STORE_DOWN,
     "asyncpg.exceptions._base.ProtocolError": STORE_DOWN,
     "asyncpg.exceptions._base.TargetServerAttributeNotMatched": STORE_DOWN,
-    "asyncpg.exceptions._base.InternalClientError": STORE_REFUSED,
+    "asyncpg.exceptions._base.InternalClientError": STORE_DOWN,
     "builtins.TimeoutError": STORE_DOWN,
     "builtins.OSError": STORE_DOWN,
 }
-"""InterfaceError is mostly a closed connection or pool."""
+"""InterfaceError is mostly a closed connection or pool; InternalClientError is what asyncpg raises where Postgres dies
+in the middle of a statement (seen under a storm of kills)."""
 
 UNEXPECTED = _broken("unexpected_error", "Something happened that nobody foresaw; the worker's log has it.")

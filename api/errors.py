@@ -22,6 +22,7 @@ AWAY = "a part of the service is not available; try again"
 OUTAGES: tuple[type[Exception], ...] = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
     asyncpg.CannotConnectNowError,
     asyncpg.AdminShutdownError,
     asyncpg.TooManyConnectionsError,
@@ -81,9 +82,12 @@ def respond(
     headers: dict[str, str] | None = None,
 ) -> JSONResponse:
     """An error as a response."""
-    request_id = getattr(request.state, "request_id", "")
-    body = error_body(code, message, jsonable_encoder(details or {}), request_id)
+    body = error_body(code, message, jsonable_encoder(details or {}), _id_of(request))
     return JSONResponse(body, status, headers)
+
+
+def _id_of(request: Request) -> str:
+    return str(getattr(request.state, "request_id", ""))
 
 
 def install(app: FastAPI) -> None:
@@ -99,7 +103,7 @@ def install(app: FastAPI) -> None:
         if status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         if status >= 500:
-            _log.error("request_failed", code=error.code, path=request.url.path)
+            _log.error("request_failed", code=error.code, path=request.url.path, request_id=_id_of(request))
         return respond(request, status, error.code, error.message, error.details, headers)
 
     @app.exception_handler(RequestValidationError)
@@ -120,11 +124,13 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def unforeseen(request: Request, error: Exception) -> JSONResponse:
         # Starlette raises it again after this answer, so that the server logs its traceback.
-        _log.error("unforeseen_error", error=type(error).__name__, path=request.url.path)
+        kind = type(error).__name__
+        _log.error("unforeseen_error", error=kind, path=request.url.path, request_id=_id_of(request))
         return respond(request, 500, "internal", "this should not happen; the log has it under the request id")
 
     async def outage(request: Request, error: Exception) -> JSONResponse:
-        _log.warning("part_unavailable", error=type(error).__name__, path=request.url.path)
+        kind = type(error).__name__
+        _log.warning("part_unavailable", error=kind, path=request.url.path, request_id=_id_of(request))
         headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
         return respond(request, 503, "unavailable", AWAY, None, headers)
 

@@ -78,9 +78,9 @@ class Routing(Tolerant):
 class Limits(Tolerant):
     """What a turn may use. A limit is reached at equality (S0-40)."""
 
-    max_tokens: int = 100_000
-    max_cost_microusd: int = 5_000_000
-    max_iterations: int = 20
+    max_tokens: int = Field(default=100_000, ge=0)
+    max_cost_microusd: int = Field(default=5_000_000, ge=0)
+    max_iterations: int = Field(default=20, ge=0)
     """Rounds of tool calls (S0-60)."""
 
 

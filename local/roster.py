@@ -51,6 +51,7 @@ class Roster:
     def _save(self) -> None:
         # Not synced: after a power cut no process of ours is left to be found.
         fresh = self._path.with_name(self._path.name + ".new")
+        fresh.touch(0o600)
         fresh.write_text(json.dumps(list(self._records.values()), indent=1) + "\n")
         fresh.replace(self._path)
 

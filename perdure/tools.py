@@ -66,7 +66,10 @@ class Tool:
             raise ToolRefused(f"{where}: {first['msg']}") from error
         if self.parameters.context_name is not None:
             call[self.parameters.context_name] = context
-        return result_of(await self.function(**call))
+        try:
+            return result_of(await self.function(**call))
+        except SystemExit as error:  # as such it would end the worker's loop and leave the process standing
+            raise RuntimeError("the tool asked its process to exit") from error
 
 
 def tool(

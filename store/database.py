@@ -52,7 +52,7 @@ async def _keep(_: asyncpg.Connection) -> None:
 class Database:
     """A pool whose only way in is a transaction of one tenant."""
 
-    outages = (asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError)
+    outages = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError)
     """What a query raises where Postgres is away or in trouble, beside OSError."""
 
     def __init__(self, pool: asyncpg.Pool, wait_seconds: float) -> None:

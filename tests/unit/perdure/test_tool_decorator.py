@@ -83,6 +83,16 @@ async def test_a_check_that_a_schema_cannot_say_is_made_as_well() -> None:
         await halve.run({"value": 3}, context(halve.card))
 
 
+async def test_a_tool_that_exits_fails_its_call_and_not_its_worker() -> None:
+    @tool(effect="read")
+    async def leave() -> JsonValue:
+        """Leave."""
+        raise SystemExit(3)
+
+    with pytest.raises(RuntimeError, match="asked its process to exit"):
+        await leave.run({}, context(leave.card))
+
+
 async def test_arguments_may_be_named_like_anything_in_pydantic() -> None:
     @tool(effect="read")
     async def odd_names(json: int, schema: str, model_config: bool, copy: str, class_: str = "c") -> JsonValue:
