@@ -8,9 +8,11 @@ Nothing of a vendor's text passes: it may quote the payload, and Temporal stores
 at 4 KiB. What passes is code, sentence, wait, class name and status.
 """
 
+import traceback
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+import structlog
 from temporalio import exceptions as temporal
 
 from activities.vendors import (
@@ -27,12 +29,16 @@ from activities.vendors import (
     Meaning,
     Table,
 )
-from contracts.errors import PerdureError, UpstreamUnavailable
+from contracts.errors import InvariantBroken, PerdureError, UpstreamUnavailable
 from policy.retries import next_delay
 from policy.retry_after import retry_after_seconds
 
 MESSAGE_CHARACTERS = 300
 """A problem's sentence is cut here on its way into a history."""
+MOST_FRAMES = 12
+"""So many of an unforeseen exception's innermost frames are logged."""
+
+_log = structlog.get_logger(__name__)
 
 
 def provider_error(error: Exception) -> PerdureError:
@@ -92,6 +98,8 @@ def _read(
 
 def _ours(meaning: Meaning, error: Exception) -> PerdureError:
     details: dict[str, object] = {"vendor": f"{type(error).__module__}.{type(error).__qualname__}"[:120]}
+    if meaning.family is InvariantBroken:
+        _log.error(meaning.code, error=details["vendor"], frames=_frames(error))
     status = _status(error)
     if status is not None:
         details["status"] = status
@@ -99,6 +107,12 @@ def _ours(meaning: Meaning, error: Exception) -> PerdureError:
         wait = retry_after_seconds(_headers(error), datetime.now(UTC))
         return UpstreamUnavailable(meaning.code, meaning.message, details, retry_after_seconds=wait)
     return meaning.family(meaning.code, meaning.message, details)
+
+
+def _frames(error: Exception) -> list[str]:
+    """Where it was raised, the innermost last. Not its message nor its values: they may quote a row or a payload."""
+    frames = traceback.extract_tb(error.__traceback__)[-MOST_FRAMES:]
+    return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
 
 
 def _status(error: Exception) -> int | None:

@@ -29,7 +29,7 @@ class Held:
     epoch: int
     attempt: Attempt
     claimed_at: float
-    """By this process's monotonic clock, just before the claim was asked for."""
+    """By activities/uptime.py, just before the claim was asked for."""
 
     @property
     def card(self) -> ToolCard:

@@ -1,12 +1,9 @@
 """`tools.run`: one tool call, claimed, done, settled. policy/ledger.py decides; this file acts."""
 
-import asyncio
-import time
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
-import structlog
 from pydantic import JsonValue
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
@@ -15,12 +12,13 @@ from activities.claiming import Held, claimed
 from activities.deps import Deps
 from activities.edge import edge, stop_asked, this_attempt, uncancelled
 from activities.results import Answer, error_answer, settled_answer
-from activities.trying import Try, tried
+from activities.trying import Try, Undone, done_locally, tried
+from activities.uptime import uptime_seconds
 from contracts.agents import EffectClass
 from contracts.errors import PerdureError, UpstreamUnavailable
 from contracts.events import TOOL_ERROR
 from contracts.tools import CallState, ToolCall, ToolOutcome
-from perdure.tools import ToolContext, ToolRefused, ToolUnavailable
+from perdure.tools import ToolContext
 from policy.ledger import Acted, Attempt, Settle, after_act, may_have_happened
 from policy.retries import TOOL_ERRORS, next_delay
 from store import tool_calls, working_memory
@@ -30,8 +28,6 @@ from store.journal import NewEvent
 FRESH_SECONDS = 0.25
 """A call is sent on its claim's word for this long; then the ledger is asked again. Far below what it takes before
 another attempt may own the call (heartbeat time-out, 5 s); a stop that arrives within it is as one that comes after."""
-
-_log = structlog.get_logger(__name__)
 
 
 class ToolActivities:
@@ -53,7 +49,7 @@ class ToolActivities:
         return outcome
 
     async def _run(self, call: ToolCall) -> ToolOutcome:
-        attempt, began = Attempt(*this_attempt()), time.monotonic()
+        attempt, began = Attempt(*this_attempt()), uptime_seconds()
         async with self._deps.db.transaction(call.address.tenant_id, call.address.turn_id) as tx:
             held = await claimed(self._deps, tx, call, attempt, began)
         if isinstance(held, ToolOutcome):
@@ -65,32 +61,22 @@ class ToolActivities:
         """Effect and ledger row commit together, or neither does. The turn is locked only by the settle."""
         try:
             async with self._deps.db.transaction(call.address.tenant_id) as tx:
-                result = await asyncio.wait_for(
-                    held.tool.run(held.args, self._context(call, held, tx)), held.card.timeout_seconds
-                )
+                result = await done_locally(held, self._context(call, held, tx))
                 answer = settled_answer(call, held.card, held.locked.approval, result)
                 if not await tool_calls.settle(tx, call, held.epoch, *answer.row, list(answer.events)):
-                    raise _lost()  # rolls the effect back
+                    raise _Lost  # rolls the effect back
                 await working_memory.merge(tx, call.address, dict(result.working))  # the turn's lock comes first
             return answer.outcome
-        except PerdureError:
+        except Undone as undone:
+            return await self._settle(call, held, error_answer(call, undone.told))
+        except _Lost:
             async with self._deps.db.transaction(call.address.tenant_id) as tx:
                 await tool_calls.count_lost(tx, call)  # the settle's own count went back with the effect
-            raise
-        except (ToolRefused, ToolUnavailable) as error:
-            failed = error_answer(call, error.message)
-        except TimeoutError:
-            failed = error_answer(call, "the tool took too long")
-        except Exception as error:
-            _log.warning("local_tool_raised", tool=held.card.name, error=type(error).__name__)
-            failed = error_answer(call, f"the tool failed ({type(error).__name__})")
-        return await self._settle(call, held, failed)
+            raise _refused() from None
 
     async def _act_outside(self, call: ToolCall, held: Held) -> ToolOutcome:
-        if not await self._still_owned(call, held):
-            unsent = Try(Acted.NOT_SENT, "the call was not sent: the turn was stopped, or its time had passed")
-            return await uncancelled(self._record(call, held, Settle.RELEASE, unsent))
-        made = await tried(held, self._context(call, held, None))
+        mine = await self._still_owned(call, held)
+        made = await tried(held, self._context(call, held, None)) if mine else Try(Acted.NOT_OWNED)
         decided = after_act(
             held.card.effect,
             made.acted,
@@ -106,7 +92,7 @@ class ToolActivities:
 
         A claim that is younger than `FRESH_SECONDS` has just given that answer, and is not asked for it again.
         """
-        if time.monotonic() - held.claimed_at < FRESH_SECONDS:
+        if uptime_seconds() - held.claimed_at < FRESH_SECONDS:
             return True
         try:
             async with self._deps.db.transaction(call.address.tenant_id) as tx:
@@ -145,7 +131,7 @@ class ToolActivities:
             if mine:
                 await working_memory.merge(tx, call.address, dict(working))
         if not mine:
-            raise _lost()  # after the commit, which counts it
+            raise _refused()  # after the commit, which counts it
         return answer.outcome
 
     def _context(self, call: ToolCall, held: Held, tx: Connection | None) -> ToolContext:
@@ -166,6 +152,10 @@ class ToolActivities:
         )
 
 
-def _lost() -> PerdureError:
+class _Lost(Exception):
+    """The settle of a local call was refused; raised through its transaction, which goes back."""
+
+
+def _refused() -> PerdureError:
     """The settle was refused: a later attempt owns the call, or its turn has ended. The next attempt reads which."""
     return UpstreamUnavailable("settle_refused", "the call is no longer this attempt's")

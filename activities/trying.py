@@ -1,12 +1,16 @@
-"""One try of a tool whose target is outside: what came of it, in the words of policy/ledger.py."""
+"""One try of a tool. Of a target outside: what came of it, in the words of policy/ledger.py; of a local one: its
+result, or why its transaction goes back."""
 
 import asyncio
+import traceback
 from dataclasses import dataclass
 
 import structlog
 
+from activities.boundary import store_error
 from activities.claiming import Held
 from activities.edge import stop_asked
+from contracts.errors import PerdureError
 from perdure.tools import ToolContext, ToolRefused, ToolResult, ToolUnavailable
 from policy.ledger import Acted
 
@@ -47,3 +51,39 @@ async def tried(held: Held, context: ToolContext) -> Try:
         _log.warning("tool_call_broke_off", tool=held.card.name, error=type(error).__name__)
         return Try(Acted.AMBIGUOUS, f"the call broke off ({type(error).__name__})")
     return Try(Acted.RETURNED, result=result)
+
+
+class Undone(Exception):
+    """A local tool failed. Raised through its transaction, which goes back; `told` is for the model."""
+
+    def __init__(self, told: str) -> None:
+        super().__init__(told)
+        self.told = told
+
+
+async def done_locally(held: Held, context: ToolContext) -> ToolResult:
+    """Run a local tool once, within its time, in the transaction that it is given.
+
+    Raises: Undone where the tool failed. What says that Postgres is away or in the way passes as it is: that is no
+    answer of the tool's, and another attempt may well have one.
+    """
+    try:
+        async with asyncio.timeout(held.card.timeout_seconds):
+            return await held.tool.run(held.args, context)
+    except (ToolRefused, ToolUnavailable) as error:
+        raise Undone(error.message) from None
+    except PerdureError:
+        raise
+    except Exception as error:
+        if _says_the_driver(error) and store_error(error).retryable:
+            raise
+        if isinstance(error, TimeoutError):
+            raise Undone("the tool took too long") from None
+        _log.warning("local_tool_raised", tool=held.card.name, error=type(error).__name__)
+        raise Undone(f"the tool failed ({type(error).__name__})") from None
+
+
+def _says_the_driver(error: Exception) -> bool:
+    """Whether asyncpg raised it. By its frames: a command that hangs ends in a bare TimeoutError, as a tool's time."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_globals.get("__name__", "").partition(".")[0] == "asyncpg" for frame, _ in frames)

@@ -130,6 +130,8 @@ class Acted(StrEnum):
     """A definite no: nothing happened."""
     NOT_SENT = "not_sent"
     """Nothing was sent; may be tried again."""
+    NOT_OWNED = "not_owned"
+    """This attempt sent nothing: the call was no longer its own to send, or nobody could say."""
     AMBIGUOUS = "ambiguous"
     """It may have happened: time-out or a broken connection after the request went out."""
 
@@ -152,10 +154,13 @@ def after_act(
     """What to record after a tool ran. Nothing is guessed: a call that may have happened is never called undone.
 
     `sent_before` says that a lost attempt may have sent it: then this attempt's own "no" or "not sent" settles nothing.
-    A read that passed its own time-out is not tried again: it was given its time (S2-40).
+    A read that passed its own time-out is not tried again: it was given its time (S2-40). An attempt that may not send
+    settles nothing, not even as the last: whoever may send does, or the end of the turn.
     """
     if acted is Acted.RETURNED:
         return Settle.DONE
+    if acted is Acted.NOT_OWNED:
+        return Settle.RETRY if sent_before else Settle.RELEASE
     if sent_before:
         return Settle.OUTCOME_UNKNOWN if last_attempt or acted is Acted.REFUSED else Settle.RETRY
     if acted is Acted.REFUSED:

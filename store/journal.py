@@ -10,7 +10,7 @@ from datetime import datetime
 
 from pydantic import JsonValue
 
-from contracts.events import PendingEvent
+from contracts.events import DONE, PendingEvent
 from contracts.messages import Role
 from contracts.turns import TurnAddress
 from policy.text import clean
@@ -42,12 +42,14 @@ class NewEvent:
 
 
 _WRITE = """
-WITH fresh AS (
+WITH turn AS (
+  SELECT CASE WHEN $7 OR ended_at IS NULL THEN events_through END AS written_through FROM turns WHERE id = $2
+), fresh AS (
   SELECT row_number() OVER (ORDER BY e.n) AS place, e.kind, e.call_id, e.data, e.at FROM jsonb_to_recordset($5)
     AS e(n int, number int, kind text, call_id text, data jsonb, at timestamptz)
-  WHERE e.number = 0 OR e.number > (SELECT events_through FROM turns WHERE id = $2)
+  WHERE e.number = 0 OR e.number > (SELECT written_through FROM turn)
 ), noted AS (
-  UPDATE turns SET events_through = $6 WHERE id = $2 AND events_through < $6
+  UPDATE turns SET events_through = $6 WHERE id = $2 AND $6 > (SELECT written_through FROM turn)
 ), bumped AS (
   UPDATE conversations SET event_seq = event_seq + (SELECT count(*) FROM fresh), message_seq = message_seq + $3,
     updated_at = now()
@@ -75,7 +77,8 @@ async def write(
     """Append `messages` and `events` to the conversation, in one statement. Write it last before the commit.
 
     `pending` are events that nodes left for this activity; they come first, and those that an earlier attempt has
-    written are left out. Who hands them in holds the lock of the turn's row.
+    written are left out. So are all of them once the turn has ended, since its last event is its `done`: only the write
+    that says `done` may still bring its own. Who hands them in holds the lock of the turn's row.
     """
     log: list[PendingEvent | NewEvent] = [*pending, *events]
     await tx.execute(
@@ -108,4 +111,5 @@ async def write(
             for place, event in enumerate(log, 1)
         ],
         max((event.number for event in pending), default=0),
+        any(event.kind == DONE for event in events),
     )

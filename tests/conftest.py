@@ -126,8 +126,8 @@ async def urls(template: Template, request: pytest.FixtureRequest) -> AsyncItera
 
 @pytest.fixture(scope="module")
 async def db(urls: Urls) -> AsyncIterator[Database]:
-    """The module's database as the program sees it."""
-    database = await Database.connect(urls.app, most=40)
+    """The module's database as a worker sees it."""
+    database = await Database.connect(urls.app, most=40, plan_once=True)
     yield database
     await database.close()
 

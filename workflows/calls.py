@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from temporalio import workflow
 from temporalio.common import RetryPolicy
-from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, TimeoutError
 
 from contracts.activities import HEARTBEAT_TIMEOUT, ActivityRef
 from contracts.errors import Problem
@@ -83,7 +83,7 @@ class Calls:
                 retry_policy=RetryPolicy(maximum_attempts=1),
                 summary=summary,
             )
-        except ActivityError:
+        except FailureError:  # a time-out comes as an ActivityError, what the activity raised comes bare (measured)
             return await self.make(ref, given, summary=summary, stoppable=False)
         return answer
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import asyncpg
 
-NEWEST = "0002"
+NEWEST = "0003"
 """The revision that this program wants; tests check that it is the last of versions/."""
 
 

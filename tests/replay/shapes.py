@@ -13,6 +13,7 @@ from contracts.ids import effect_key
 from contracts.turns import Bell, Limits, TurnAddress, TurnStatus
 from policy.decision import Decision
 from tests.desk import until
+from tests.doubles.finishing import Breaks, broken_inside
 from tests.doubles.spoken import Line
 from tests.served import Served
 
@@ -113,10 +114,19 @@ async def cancelled_paused(served: Served) -> TurnAddress:
     return address
 
 
+async def finish_outside(served: Served) -> TurnAddress:
+    """The finish fails inside the workflow task, and is made again as an ordinary activity."""
+    with broken_inside(Breaks.FAILS):
+        address, _ = await served.ended(Line("hello"))
+        await served.handle(address).result()
+    return address
+
+
 COMPLETED = TurnStatus.COMPLETED
 ROUND = (TOOL, TOOL, MODEL)
 SHAPES: dict[str, Shape] = {
     "plain_answer": Shape(said(Line("hello")), COMPLETED, ((LOAD, MODEL, FINISH),)),
+    "finish_outside": Shape(finish_outside, COMPLETED, ((LOAD, MODEL, FINISH, FINISH),)),
     "tool_loop": Shape(
         said(Line("look", LOOKS), Line("again", LOOKS), DONE), COMPLETED, ((LOAD, MODEL, *ROUND, *ROUND, FINISH),)
     ),

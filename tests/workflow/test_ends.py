@@ -12,7 +12,9 @@ from policy.admission import OnBusy
 from policy.retries import PROVIDER_ERRORS
 from store.ids import new_id
 from tests.desk import Desk, until
+from tests.doubles.finishing import Breaks, broken_inside
 from tests.doubles.spoken import Line
+from tests.replay.recording import run_of
 from tests.served import ALL_KINDS, PAUSED, Served, serve
 
 LOOK: tuple[str, dict[str, JsonValue]] = ("look", {})
@@ -107,8 +109,8 @@ async def test_a_stop_before_the_first_task_ends_the_turn_without_a_model_call(s
     assert not served.sent_to_model(address)
 
 
-@pytest.mark.parametrize("late", [Kind.APPROVALS, Kind.TURNS])
-async def test_a_stop_while_requests_are_opened_or_the_turn_is_finished_still_ends_it_as_it_should(
+@pytest.mark.parametrize("late", [Kind.APPROVALS, Kind.MEMORY])
+async def test_a_stop_while_requests_are_opened_or_the_turn_is_loaded_still_ends_it_as_it_should(
     desk: Desk, temporal: Client, late: Kind
 ) -> None:
     """The activity that is under way when the stop comes waits for a worker, so that the stop surely meets it."""
@@ -116,24 +118,41 @@ async def test_a_stop_while_requests_are_opened_or_the_turn_is_finished_still_en
     spread = Routing(**{kind.value: f"{Routing.spread().queue(kind)}-{own}" for kind in Kind})
     at = Desk(desk.deps, desk.world, desk.model, desk.people, spread, desk.owner_url)
     served = Served(at, temporal)
-    held_back = Kind.APPROVALS if late is Kind.APPROVALS else Kind.MEMORY
     async with AsyncExitStack() as stack:
-        await serve(stack, at, tuple(kind for kind in ALL_KINDS if kind is not held_back))
+        await serve(stack, at, tuple(kind for kind in ALL_KINDS if kind is not late))
         address = await served.begin(Line("", [("pay", {})]), DONE)
         for _ in range(250):
             described = await served.handle(address).describe()
             pending = described.raw_description.pending_activities
-            if pending and pending[0].activity_type.name.startswith(held_back.value):
+            if pending and pending[0].activity_type.name.startswith(late.value):
                 break
             await asyncio.sleep(0.02)
         await served.stop(address)
         await asyncio.sleep(0.3)
-        await serve(stack, at, (held_back,))
+        await serve(stack, at, (late,))
         row = await served.until(address, TurnStatus.STOPPED, TurnStatus.FAILED)
         assert (row["status"], row["problem"]) == ("stopped", None)
         assert await served.handle(address).result() == "stopped"
         approvals = await at.rows("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id)
         assert {row["status"] for row in approvals} <= {"cancelled"}
+
+
+@pytest.mark.parametrize("way", Breaks)
+async def test_a_finish_that_breaks_inside_the_workflow_task_is_made_again_as_an_ordinary_activity(
+    served: Served, way: Breaks
+) -> None:
+    with broken_inside(way) as broken:
+        address, row = await served.ended(Line("first"))
+        assert await served.handle(address).result() == "completed"
+        assert broken == [address.turn_id]
+    assert (row["status"], row["answer"], row["problem"]) == ("completed", "first", None)
+    kinds = await served.desk.kinds(address.turn_id)
+    assert (kinds.count("done"), kinds[-1]) == (1, "done")
+    run = run_of((await served.runs(address))[-1])
+    assert run.called[-2:] == ("turns.finish", "turns.finish")
+    assert [name for name, _ in run.scheduled].count("turns.finish") == 1, "inside the task, then outside of it"
+    _, row = await served.ended(Line("next"), conversation_id=address.conversation_id)
+    assert row["answer"] == "next"
 
 
 async def test_a_second_stop_and_a_stop_after_the_end_change_nothing(served: Served) -> None:

@@ -10,6 +10,7 @@ import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 from temporalio import exceptions as temporal
 from temporalio.api.failure.v1 import Failure
 from temporalio.converter import DataConverter
@@ -81,6 +82,7 @@ def status_error(status: int, headers: dict[str, str] | None = None) -> httpx.HT
         (asyncpg.QueryCanceledError("x"), UpstreamUnavailable, "store_unavailable"),
         (asyncpg.ReadOnlySQLTransactionError("x"), UpstreamUnavailable, "store_unavailable"),
         (asyncpg.InterfaceError("connection is closed"), UpstreamUnavailable, "store_unavailable"),
+        (asyncpg.InternalClientError("cannot switch to state 12"), UpstreamUnavailable, "store_unavailable"),
         (ConnectionRefusedError(), UpstreamUnavailable, "store_unavailable"),
         (TimeoutError(), UpstreamUnavailable, "store_unavailable"),
         (asyncpg.SerializationError("x"), UpstreamUnavailable, "store_conflict"),
@@ -221,3 +223,39 @@ def test_a_failure_stays_far_below_what_temporal_would_cut(message: str, details
 def test_every_failure_of_an_activity_reads_as_a_problem(error: BaseException, code: str) -> None:
     problem = problem_of(failed(error))
     assert problem.code == code and len(problem.message) <= 300
+
+
+# --- what is logged
+
+
+@pytest.mark.parametrize(
+    ("door", "kind", "code"),
+    [
+        (provider_error, ZeroDivisionError, "unexpected_error"),
+        (store_error, KeyError, "unexpected_error"),
+        (store_error, asyncpg.UndefinedTableError, "store_refused"),
+    ],
+)
+def test_what_an_engineer_must_see_is_logged_with_its_class_and_place_and_without_its_text(
+    door: Door, kind: type[Exception], code: str
+) -> None:
+    def breaks() -> None:
+        raise kind("sk-canary-8842")
+
+    try:
+        breaks()
+    except kind as error:
+        with capture_logs() as logged:
+            door(error)
+    (line,) = logged
+    assert (line["event"], line["log_level"]) == (code, "error")
+    assert line["error"].rpartition(".")[2] == kind.__qualname__
+    assert line["frames"][-1].endswith(" breaks") and "test_boundary.py:" in line["frames"][-1]
+    assert "canary" not in str(line)
+
+
+def test_what_is_foreseen_is_not_logged() -> None:
+    with capture_logs() as logged:
+        store_error(asyncpg.ConnectionDoesNotExistError("x"))
+        provider_error(status_error(429))
+    assert not logged

@@ -137,6 +137,7 @@ FIRST_SEND = {
     (EffectClass.LOCAL, Acted.NOT_SENT): (REL, F),
     (EffectClass.KEYED, Acted.NOT_SENT): (REL, F),
     (EffectClass.OPAQUE, Acted.NOT_SENT): (REL, F),
+    **{(effect, Acted.NOT_OWNED): (REL, REL) for effect in EffectClass},
     (EffectClass.READ, Acted.AMBIGUOUS): (RET, F),
     (EffectClass.LOCAL, Acted.AMBIGUOUS): (F, F),
     (EffectClass.KEYED, Acted.AMBIGUOUS): (RET, UNK),
@@ -144,7 +145,13 @@ FIRST_SEND = {
     **{(effect, Acted.RETURNED): (D, D) for effect in EffectClass},
     **{(effect, Acted.REFUSED): (F, F) for effect in EffectClass},
 }
-RESENT = {Acted.RETURNED: (D, D), Acted.REFUSED: (UNK, UNK), Acted.NOT_SENT: (RET, UNK), Acted.AMBIGUOUS: (RET, UNK)}
+RESENT = {
+    Acted.RETURNED: (D, D),
+    Acted.REFUSED: (UNK, UNK),
+    Acted.NOT_SENT: (RET, UNK),
+    Acted.NOT_OWNED: (RET, RET),
+    Acted.AMBIGUOUS: (RET, UNK),
+}
 """The same for a keyed call that a lost attempt may have sent."""
 
 
