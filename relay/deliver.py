@@ -1,19 +1,25 @@
 """Delivering one wake-up: starting a turn's workflow or ringing it. A wake-up delivered twice does no harm."""
 
+from datetime import timedelta
+
 import structlog
 from temporalio.client import Client
 from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError
 
 from contracts.ids import turn_workflow_id
 from contracts.turns import Bell, Kind
 from contracts.workflows import RING, TURN_RUN, search_values
+from relay.gone import workflow_gone
 from store import outbox
 from store.database import Database
 from store.outbox import Note, Wake
 from store.turns import workflow_input
 
+TASK_TIMEOUT = timedelta(seconds=5)
+"""After how long Temporal gives up a workflow task whose worker is silent. A turn ends inside such a task (ADR 7): a
+worker killed there is noticed after this and not after the server's ten seconds. Continued runs inherit it."""
 _log = structlog.get_logger(__name__)
 
 
@@ -61,6 +67,7 @@ class Doorbell:
                 id=turn_workflow_id(note.turn_id),
                 task_queue=turn.routing.queue(Kind.TURNS),
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                task_timeout=TASK_TIMEOUT,
                 static_summary=f"{turn.agent_id} · {turn.topology}",
                 search_attributes=_attributes(search_values(turn, "running")),
             )
@@ -71,9 +78,10 @@ class Doorbell:
         try:
             await self.client.get_workflow_handle(turn_workflow_id(note.turn_id)).signal(RING, bell)
         except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:
+            if not workflow_gone(error):
                 raise
-            # The turn is over, or not started yet and will read the flag at its start: nothing to wake.
+            # The turn is over, or not started yet and will look at its start: nothing to wake. A stop that its start
+            # did not see after all is rung again by the reconciler.
 
 
 def _attributes(values: dict[str, str]) -> TypedSearchAttributes:

@@ -7,11 +7,13 @@ from temporalio.service import RPCError
 
 from relay.deliver import Doorbell
 from relay.refused import give_up, refused
+from relay.trouble import Trouble
 from store import outbox
 from store.database import Database
 from store.outbox import Note
 
 POLL_SECONDS = 0.2
+OUTAGE_SECONDS = 1.0
 _log = structlog.get_logger(__name__)
 
 
@@ -44,12 +46,14 @@ async def _deliver(relay: Database, doorbell: Doorbell, note: Note) -> None:
 
 async def run_relay(relay: Database, doorbell: Doorbell, stop: asyncio.Event) -> None:
     """Deliver until `stop`; an outage of Postgres is waited out."""
+    trouble = Trouble()
     while not stop.is_set():
         delivered = 0
         try:
             delivered = await deliver_due(relay, doorbell)
+            trouble.is_over("relay_waits_for_postgres")
         except (OSError, *relay.outages) as error:
-            _log.warning("relay_waits_for_postgres", error=type(error).__name__)
-            await asyncio.sleep(1.0)
+            trouble.is_on("relay_waits_for_postgres", error=error)
+            await asyncio.sleep(OUTAGE_SECONDS)
         if not delivered:
             await asyncio.sleep(POLL_SECONDS)

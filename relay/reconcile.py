@@ -1,21 +1,27 @@
 """The reconciler: nothing is left behind (design section 2).
 
 It compares open turns with Temporal. A turn whose workflow was terminated, failed, timed out or vanished is finished
-as `failed`, and the next turn of its conversation is admitted. A paused turn whose approval is decided is rung again.
+as `failed`, and the next turn of its conversation is admitted. A paused turn whose approval is decided is rung again,
+and so is one that was asked to stop. Each step of a pass is a transaction of its own: one that fails holds up no other.
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import structlog
 from temporalio.client import Client, WorkflowExecutionStatus
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError
 
 from contracts.errors import Problem
 from contracts.ids import turn_workflow_id
 from relay.deliver import Doorbell
-from store.database import Database
+from relay.gone import workflow_gone
+from relay.trouble import Trouble
+from store.database import Connection, Database
 from store.finish import finish_broken
-from store.open_turns import OpenTurn, forget_old_keys, open_turns, ring_decided, start_stranded, tenants
+from store.idempotency import forget_old
+from store.open_turns import OpenTurn, open_turns, ring_decided, ring_stopped, start_stranded, tenants
 
 INTERVAL_SECONDS = 5.0
 SETTLING_SECONDS = 8.0
@@ -23,6 +29,7 @@ SETTLING_SECONDS = 8.0
 AT_ONCE = 20
 PAUSED_EVERY = 4
 """Paused turns are many and wait long: they are compared in every fourth pass, so within 20 s."""
+T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
 _ALIVE = frozenset({WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW})
@@ -35,6 +42,7 @@ class Reconciler:
         self._relay = relay
         self._client = client
         self._doorbell = doorbell
+        self._trouble = Trouble()
         self._passes = -1
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -42,8 +50,9 @@ class Reconciler:
         while not stop.is_set():
             try:
                 await self.once()
+                self._trouble.is_over("reconciler_waits")
             except (RPCError, OSError, *self._relay.outages) as error:
-                _log.warning("reconciler_waits", error=type(error).__name__)
+                self._trouble.is_on("reconciler_waits", error=error)
             await asyncio.sleep(INTERVAL_SECONDS)
 
     async def once(self) -> int:
@@ -51,15 +60,36 @@ class Reconciler:
         finished = 0
         self._passes += 1
         for tenant_id in await tenants(self._relay.pool):
-            async with self._relay.transaction(tenant_id) as tx:
-                await ring_decided(tx, tenant_id)
-                await start_stranded(tx, tenant_id)
-                await forget_old_keys(tx)
-                turns = await open_turns(tx, SETTLING_SECONDS, paused_too=self._passes % PAUSED_EVERY == 0)
+            turns = await self._prepare(tenant_id)
             for start in range(0, len(turns), AT_ONCE):
                 batch = turns[start : start + AT_ONCE]
                 finished += sum(await asyncio.gather(*(self._look_at(turn) for turn in batch)))
         return finished
+
+    async def _prepare(self, tenant_id: str) -> list[OpenTurn]:
+        """Make good what was lost in Postgres itself; the turns to compare."""
+        paused_too = self._passes % PAUSED_EVERY == 0
+        await self._step("stops_not_rung", tenant_id, lambda tx: ring_stopped(tx, tenant_id))
+        stuck = await self._step("decisions_not_rung", tenant_id, lambda tx: ring_decided(tx, tenant_id))
+        for turn_id in stuck or ():
+            self._trouble.is_on("decided_turn_still_waits", turn_id)
+        await self._step("stranded_turns_not_started", tenant_id, lambda tx: start_stranded(tx, tenant_id))
+        await self._step("old_keys_not_forgotten", tenant_id, forget_old)
+        turns = await self._step(
+            "open_turns_not_listed", tenant_id, lambda tx: open_turns(tx, SETTLING_SECONDS, paused_too=paused_too)
+        )
+        return turns or []
+
+    async def _step(self, failed: str, tenant_id: str, work: Callable[[Connection], Awaitable[T]]) -> T | None:
+        """Do `work` in a transaction of its own; None where it failed, which the log says once as `failed`."""
+        try:
+            async with self._relay.transaction(tenant_id) as tx:
+                done = await work(tx)
+        except Exception as error:  # one statement or tenant must not keep the others from being looked at
+            self._trouble.is_on(failed, tenant_id, error=error)
+            return None
+        self._trouble.is_over(failed, tenant_id)
+        return done
 
     async def _look_at(self, turn: OpenTurn) -> bool:
         try:
@@ -83,7 +113,7 @@ class Reconciler:
         try:
             found = await self._client.get_workflow_handle(turn_workflow_id(turn_id)).describe()
         except RPCError as error:
-            if error.status is not RPCStatusCode.NOT_FOUND:
+            if not workflow_gone(error):
                 raise
             return Problem(code="run_vanished", message="Temporal knows no run of this turn any more.")
         if found.status is None or found.status in _ALIVE:

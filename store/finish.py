@@ -1,12 +1,13 @@
 """How a turn ends: one transaction under the turn's and the conversation's lock; no effect can follow it."""
 
 from contracts.errors import InvariantBroken, Problem
-from contracts.events import COMPLETED, DONE, READY, STOPPED, WORKFLOW_ERROR
+from contracts.events import COMPLETED, DONE, STOPPED, WORKFLOW_ERROR
 from contracts.turns import FinishAsk, Finished, TurnAddress, TurnStatus
 from store import audit
+from store.admission import admit
 from store.database import Connection
 from store.journal import NewEvent, NewMessage, write
-from store.outbox import Note, Wake, put
+from store.outbox import Note
 from store.transcript import broken_off
 
 _END = """
@@ -19,8 +20,8 @@ WITH cancelled AS (
 ), chosen AS (  -- the oldest queued turn, where this one was the active one
   SELECT id FROM turns WHERE $5 AND conversation_id = $6 AND status = 'queued'
     AND stop_requested_at IS NULL ORDER BY created_at, id LIMIT 1 FOR UPDATE SKIP LOCKED
-), left_to AS (
-  UPDATE conversations SET active_turn_id = (SELECT id FROM chosen) WHERE id = $6 AND $5
+), left_to AS (  -- whoever is chosen is admitted after the last events of this one
+  UPDATE conversations SET active_turn_id = NULL WHERE id = $6 AND $5
 )
 UPDATE turns SET status = $2, problem = $3, waiting = NULL, ended_at = clock_timestamp(),
   answer = (SELECT content FROM messages m WHERE m.conversation_id = $6 AND m.turn_id = $1 AND m.role = 'assistant'
@@ -29,16 +30,6 @@ WHERE id = $1
 RETURNING input_tokens + output_tokens AS tokens, cost_microusd,
   (extract(epoch FROM ended_at - created_at) * 1000)::bigint AS duration_ms,
   (SELECT array_agg(id) FROM cancelled) AS cancelled, (SELECT id FROM chosen) AS next_id
-"""
-
-_ADMIT = """
-WITH behind AS (
-  UPDATE conversations SET message_seq = message_seq + 1 WHERE id = $2 RETURNING message_seq
-), said AS (
-  UPDATE messages m SET seq = message_seq, in_transcript = true FROM behind, turns t
-  WHERE t.id = $1 AND m.id = t.message_id
-)
-UPDATE turns SET status = 'accepted', through_seq = message_seq - 1 FROM behind WHERE id = $1 RETURNING agent_id
 """
 
 
@@ -76,8 +67,10 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
         },
     )
     await write(tx, ask.address, [*_last_events(ask), done], answers, pending=ask.events)
-    note = await _admit(tx, ask.address, str(ended["next_id"])) if ended["next_id"] else None
-    return Finished(status=ask.status, admitted_turn_id=note.turn_id if note else None), note
+    if ended["next_id"] is None:
+        return Finished(status=ask.status), None
+    note = await admit(tx, ask.address.model_copy(update={"turn_id": str(ended["next_id"])}))
+    return Finished(status=ask.status, admitted_turn_id=note.turn_id), note
 
 
 async def _lose_track(tx: Connection, turn_id: str) -> None:
@@ -97,14 +90,6 @@ def _last_events(ask: FinishAsk) -> list[NewEvent]:
     if ask.problem is not None:
         return [NewEvent(WORKFLOW_ERROR, ask.problem.model_dump(mode="json", exclude_none=True))]
     return [NewEvent(COMPLETED, {"status": ask.status.value})]
-
-
-async def _admit(tx: Connection, ended: TurnAddress, turn_id: str) -> Note:
-    """Start the turn that waited; its message moves behind all that was said meanwhile, its `ready` behind `done`."""
-    agent_id = await tx.fetchval(_ADMIT, turn_id, ended.conversation_id)
-    note = await put(tx, ended.tenant_id, Wake.START, turn_id)
-    await write(tx, ended.model_copy(update={"turn_id": turn_id}), [NewEvent(READY, {"agent": agent_id})])
-    return note
 
 
 async def finish_broken(tx: Connection, address: TurnAddress, problem: Problem) -> Note | None:

@@ -1,15 +1,11 @@
 """Idempotency keys of clients: the same key and body give the same answer (kept 24 h)."""
 
-import secrets
-
 from pydantic import JsonValue
 
 from contracts.errors import CallerError
 from store.database import Connection
 
 _KEPT = "interval '24 hours'"
-_SWEEP_ONE_IN = 64
-"""One claim in so many also removes keys that are too old to matter."""
 
 _CLAIM = f"""
 INSERT INTO idempotency AS i (tenant_id, user_id, route, key, body_digest, status, answer)
@@ -21,7 +17,8 @@ RETURNING true
 """
 _SWEEP = f"""
 DELETE FROM idempotency WHERE ctid = ANY(ARRAY(
-  SELECT ctid FROM idempotency WHERE created_at < now() - {_KEPT} ORDER BY created_at LIMIT 500 FOR UPDATE SKIP LOCKED))
+  SELECT ctid FROM idempotency WHERE created_at < now() - {_KEPT} ORDER BY created_at LIMIT 5000
+  FOR UPDATE SKIP LOCKED))
 """
 
 
@@ -32,8 +29,6 @@ async def claim(tx: Connection, user_id: str, route: str, key: str, body_digest:
 
     Raises: CallerError 422 `idempotency_key_reused` where the key was used with another body.
     """
-    if secrets.randbelow(_SWEEP_ONE_IN) == 0:
-        await tx.execute(_SWEEP)
     if await tx.fetchval(_CLAIM, user_id, route, key, body_digest):
         return None
     row = await tx.fetchrow(
@@ -59,3 +54,8 @@ async def keep(tx: Connection, user_id: str, route: str, key: str, status: int, 
         status,
         answer,
     )
+
+
+async def forget_old(tx: Connection) -> None:
+    """Remove keys that are too old to matter, a bounded number at a time."""
+    await tx.execute(_SWEEP)

@@ -1,13 +1,12 @@
-"""What the reconciler looks at: open turns that should be moving, paused turns that were decided."""
+"""What the reconciler looks at: open turns that should be moving, and turns whose wake-up or admission was lost."""
 
 from dataclasses import dataclass
 
 import asyncpg
 
-from contracts.events import READY
 from contracts.turns import TurnAddress, TurnStatus
+from store.admission import admit
 from store.database import Connection
-from store.journal import NewEvent, write
 from store.outbox import Wake
 
 
@@ -48,50 +47,77 @@ async def open_turns(tx: Connection, older_than_seconds: float, *, paused_too: b
     ]
 
 
-async def ring_decided(tx: Connection, tenant_id: str) -> int:
-    """Put a bell in the outbox for every turn that still waits though what it waits for is decided or overdue.
+async def ring_stopped(tx: Connection, tenant_id: str) -> int:
+    """Put the stop's bell in the outbox again for every turn that was asked to stop, has not ended and is not yet rung.
 
-    Once a minute at most: a turn whose verdict cannot be read waits on, and need not be asked faster.
+    The first bell may have come before the workflow was there, whose start had been written down before the stop.
     """
     rows = await tx.fetch(
-        "WITH rung AS (UPDATE turns t SET rung_at = now() WHERE t.status = 'awaiting_approval' "
-        "AND t.ended_at IS NULL AND (t.rung_at IS NULL OR t.rung_at < now() - interval '1 minute') "
-        "AND NOT EXISTS (SELECT FROM outbox o WHERE o.turn_id = t.id) "
-        "AND NOT EXISTS (SELECT FROM tool_calls c WHERE c.turn_id = t.id AND c.state = 'outcome_unknown') "
-        "AND NOT EXISTS (SELECT FROM approvals a WHERE a.turn_id = t.id AND a.status = 'pending' "
-        "AND a.expires_at > clock_timestamp()) RETURNING t.id) "
+        "WITH rung AS (UPDATE turns t SET rung_at = now() WHERE t.ended_at IS NULL AND t.status <> 'queued' "
+        "AND t.stop_requested_at < now() - interval '10 seconds' "
+        "AND (t.rung_at IS NULL OR t.rung_at < now() - interval '1 minute') "
+        "AND NOT EXISTS (SELECT FROM outbox o WHERE o.turn_id = t.id) RETURNING t.id) "
         "INSERT INTO outbox (tenant_id, kind, turn_id) SELECT $1, $2, id FROM rung RETURNING turn_id",
         tenant_id,
-        Wake.RING.value,
+        Wake.STOP.value,
     )
     return len(rows)
+
+
+_RING_DECIDED = """
+WITH due AS (
+  SELECT t.id, t.rung_at, decided.at FROM turns t CROSS JOIN LATERAL (SELECT greatest(
+    (SELECT max(coalesce(a.decided_at, a.expires_at)) FROM approvals a WHERE a.turn_id = t.id),
+    (SELECT max(c.settled_at) FROM tool_calls c WHERE c.turn_id = t.id)) AS at) decided
+  WHERE t.status = 'awaiting_approval' AND t.ended_at IS NULL
+    AND (t.rung_at IS NULL OR t.rung_at < now() - interval '1 minute'
+      AND t.rung_at < now() - least(t.rung_at - decided.at, interval '15 minutes'))
+    AND NOT EXISTS (SELECT FROM outbox o WHERE o.turn_id = t.id)
+    AND NOT EXISTS (SELECT FROM tool_calls c WHERE c.turn_id = t.id AND c.state = 'outcome_unknown')
+    AND NOT EXISTS (SELECT FROM approvals a WHERE a.turn_id = t.id AND a.status = 'pending'
+      AND a.expires_at > clock_timestamp())
+  FOR UPDATE OF t SKIP LOCKED
+), rung AS (
+  UPDATE turns t SET rung_at = now() FROM due WHERE t.id = due.id
+), noted AS (
+  INSERT INTO outbox (tenant_id, kind, turn_id) SELECT $1, $2, id FROM due
+)
+SELECT id FROM due WHERE rung_at > at AND at < now() - interval '10 minutes'
+"""
+
+
+async def ring_decided(tx: Connection, tenant_id: str) -> list[str]:
+    """Put a bell in the outbox for every turn that still waits though what it waits for is decided or overdue.
+
+    A turn whose verdict cannot be read waits on: it is rung after a minute, then ever more seldom, in the end each
+    quarter of an hour. The answer names those that were rung before and ten minutes after the decision still wait.
+    """
+    rows = await tx.fetch(_RING_DECIDED, tenant_id, Wake.RING.value)
+    return [str(row["id"]) for row in rows]
 
 
 async def start_stranded(tx: Connection, tenant_id: str) -> int:
     """Admit the oldest queued turn of every conversation that has no active one."""
-    rows = await tx.fetch(
-        "WITH oldest AS (SELECT DISTINCT ON (t.conversation_id) t.id FROM turns t "
+    oldest = await tx.fetch(
+        "SELECT DISTINCT ON (t.conversation_id) t.id, t.conversation_id FROM turns t "
         "JOIN conversations c ON c.id = t.conversation_id WHERE t.status = 'queued' AND c.active_turn_id IS NULL "
-        "ORDER BY t.conversation_id, t.created_at, t.id), stranded AS (SELECT t.id, t.conversation_id, t.message_id "
-        "FROM turns t JOIN oldest USING (id) WHERE t.status = 'queued' FOR UPDATE OF t SKIP LOCKED), "
-        "bumped AS (UPDATE conversations c "
-        "SET active_turn_id = s.id, message_seq = message_seq + 1 FROM stranded s WHERE c.id = s.conversation_id "
-        "AND c.active_turn_id IS NULL RETURNING s.id, s.message_id, c.message_seq), "
-        "moved AS (UPDATE messages m SET seq = b.message_seq, in_transcript = true FROM bumped b "
-        "WHERE m.id = b.message_id), "
-        "begun AS (UPDATE turns t SET status = 'accepted', through_seq = b.message_seq - 1 FROM bumped b "
-        "WHERE t.id = b.id RETURNING t.id, t.conversation_id, t.agent_id), "
-        "noted AS (INSERT INTO outbox (tenant_id, kind, turn_id) SELECT $1, $2, id FROM begun) "
-        "SELECT id, conversation_id, agent_id FROM begun",
-        tenant_id,
-        Wake.START.value,
+        "ORDER BY t.conversation_id, t.created_at, t.id"
     )
-    for row in rows:
+    started = 0
+    for row in oldest:
         address = TurnAddress(tenant_id=tenant_id, conversation_id=str(row["conversation_id"]), turn_id=str(row["id"]))
-        await write(tx, address, [NewEvent(READY, {"agent": row["agent_id"]})])
-    return len(rows)
+        started += await _start_if_stranded(tx, address)
+    return started
 
 
-async def forget_old_keys(tx: Connection) -> None:
-    """Idempotency keys are kept for a day."""
-    await tx.execute("DELETE FROM idempotency WHERE created_at < now() - interval '24 hours'")
+async def _start_if_stranded(tx: Connection, address: TurnAddress) -> bool:
+    """Admit the turn where both locks show that it still waits for nobody."""
+    waits = await tx.fetchval(
+        "SELECT true FROM turns WHERE id = $1 AND status = 'queued' FOR UPDATE SKIP LOCKED", address.turn_id
+    )
+    free = waits and await tx.fetchval(
+        "SELECT true FROM conversations WHERE id = $1 AND active_turn_id IS NULL FOR UPDATE", address.conversation_id
+    )
+    if free:
+        await admit(tx, address)
+    return bool(free)

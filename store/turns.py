@@ -1,11 +1,11 @@
-"""Turns: started under the conversation's lock, stopped by a flag on their row."""
+"""Turns: started under their user's and their conversation's lock, stopped by a flag on their row."""
 
 from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
 from contracts.agents import PublishedAgent
-from contracts.errors import CallerError
+from contracts.errors import CallerError, InvariantBroken
 from contracts.events import QUEUED, READY
 from contracts.messages import Role
 from contracts.turns import ENDED, Carried, FinishAsk, Limits, Routing, TurnAddress, TurnInput, TurnStatus
@@ -44,6 +44,17 @@ class Started:
     note: Note | None
 
 
+_LOCK = """
+SELECT c.active_turn_id, c.message_seq FROM users u, conversations c
+WHERE u.id = $1 AND c.id = $2 AND c.deleted_at IS NULL
+FOR NO KEY UPDATE OF u FOR UPDATE OF c
+"""
+"""The user's row before the conversation's: the user's starts count one after the other, and none of them holds up the
+conversation's journal while it waits. NO KEY, as every row that names the user has a KEY SHARE lock on it."""
+_COUNT = """
+SELECT (SELECT count(*) FROM turns WHERE user_id = $1 AND ended_at IS NULL) AS open_of_user,
+  (SELECT count(*) FROM turns WHERE conversation_id = $2 AND status = 'queued') AS queued
+"""
 _START = f"""
 WITH begun AS (
   INSERT INTO turns (id, tenant_id, conversation_id, user_id, agent_id, agent_version, topology, status, routing,
@@ -62,22 +73,15 @@ async def start(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: Caps)
 
     Raises: CallerError 404 `conversation_not_found`, 409 `conversation_busy`, 429 `queue_full`, `too_many_turns`.
     """
-    conversation = await tx.fetchrow(
-        "SELECT c.active_turn_id, c.message_seq, (SELECT count(*) FROM turns o WHERE o.user_id = $2 "
-        "AND o.ended_at IS NULL) AS open_of_user FROM conversations c "
-        "WHERE c.id = $1 AND c.deleted_at IS NULL FOR UPDATE OF c",
-        new.conversation_id,
-        new.user_id,
-    )
+    conversation = await tx.fetchrow(_LOCK, new.user_id, new.conversation_id)
     if conversation is None:
         raise CallerError("conversation_not_found", "there is no such conversation", status=404)
     active = conversation["active_turn_id"]
-    queued = 0
-    if active is not None:  # counted after the lock: a statement that waits for it sees what was there before
-        queued = await tx.fetchval(
-            "SELECT count(*) FROM turns WHERE conversation_id = $1 AND status = 'queued'", new.conversation_id
-        )
-    load = Load(active is not None, queued, conversation["open_of_user"])
+    # Counted after the locks: a statement that waits for one sees what was there before.
+    counted = await tx.fetchrow(_COUNT, new.user_id, new.conversation_id)
+    if counted is None:
+        raise InvariantBroken("nothing_counted", "a count came back without a row")
+    load = Load(active is not None, counted["queued"], counted["open_of_user"])
     admission = admit(load, caps, new.on_busy)
     if admission is Admission.BUSY:
         raise await _busy(tx, str(active))

@@ -22,7 +22,10 @@ WAIT_SECONDS = 120.0
 async def execute(services: Open, who: Reader, body: ExecuteBody, key: Key = None) -> JSONResponse:
     """Run a turn and answer with it; 202 where it still runs after two minutes."""
 
+    begun = None
+
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
+        nonlocal begun
         agent = await content.current(tx, body.agent)
         if body.conversation_id is None:
             conversation = await conversations.create(tx, who.user_id, body.agent, "", {})
@@ -42,8 +45,10 @@ async def execute(services: Open, who: Reader, body: ExecuteBody, key: Key = Non
             routing=services.routing,
         )
         started = await turns.start(tx, new, agent, services.caps)
-        TURNS_STARTED.labels(agent=agent.definition.id).inc()
+        begun = agent.definition.id
         return 202, accepted(started, str(conversation["id"])), started.note
 
     answer = await once(services, who, "execute", key, body, work)
+    if begun is not None:  # now it is durable; a replayed key begins nothing
+        TURNS_STARTED.labels(agent=begun).inc()
     return await waited(services, who, answer, WAIT_SECONDS)

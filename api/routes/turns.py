@@ -38,7 +38,10 @@ async def start(
     if policy is None:
         raise CallerError("on_busy_unsupported", "this version has on_busy reject and queue", {"on_busy": body.on_busy})
 
+    begun = None
+
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
+        nonlocal begun
         conversation = await conversations.get(tx, conversation_id, who.user_id)
         agent = await content.current(tx, str(conversation["agent"]))
         new = turns.NewTurn(
@@ -52,10 +55,12 @@ async def start(
             routing=services.routing,
         )
         started = await turns.start(tx, new, agent, services.caps)
-        TURNS_STARTED.labels(agent=agent.definition.id).inc()
+        begun = agent.definition.id
         return 202, accepted(started, conversation_id), started.note
 
     answer = await once(services, who, f"turns/{conversation_id}", key, body, work)
+    if begun is not None:  # now it is durable; a replayed key begins nothing
+        TURNS_STARTED.labels(agent=begun).inc()
     await services.live.wake(conversation_id)
     return await waited(services, who, answer, wait)
 

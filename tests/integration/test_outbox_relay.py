@@ -6,13 +6,15 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from contracts.ids import turn_workflow_id
 from contracts.turns import FinishAsk, TurnAddress, TurnStatus
 from policy.admission import OnBusy
-from relay.deliver import Doorbell
+from relay import loop
+from relay.deliver import TASK_TIMEOUT, Doorbell
 from relay.loop import deliver_due, run_relay
 from relay.refused import FOR_GOOD, STARTS
 from store import outbox
@@ -85,6 +87,8 @@ async def test_a_turn_whose_starter_died_is_started_by_the_relay(desk: Desk, rel
     assert described.status is WorkflowExecutionStatus.RUNNING
     assert described.task_queue == desk.routing.turns
     assert described.typed_search_attributes.search_attributes
+    config = described.raw_description.execution_config
+    assert config.default_workflow_task_timeout.ToTimedelta() == TASK_TIMEOUT
     await handle.terminate()
 
 
@@ -122,6 +126,42 @@ async def test_ringing_a_turn_that_is_not_there_is_success(desk: Desk, relay: Da
         note = await outbox.put(tx, "local", kind, address.turn_id)
     assert await desk.deps.doorbell.deliver_soon(note)
     assert not await desk.rows("SELECT id FROM outbox WHERE id = $1", note.id)
+
+
+@pytest.mark.parametrize("kind", list(Wake))
+async def test_a_wake_up_stays_where_temporal_does_not_know_the_namespace(
+    desk: Desk, relay: Database, temporal: Client, kind: Wake
+) -> None:
+    address, _ = await desk.start(Line("hi"))
+    if kind is not Wake.START:
+        async with desk.db.transaction("local") as tx:
+            await outbox.put(tx, "local", kind, address.turn_id)
+    await due_now(relay)
+    await relay.pool.execute("DELETE FROM outbox WHERE kind <> $1", kind.value)
+    target = temporal.service_client.config.target_host
+    elsewhere = await Client.connect(target, namespace="misspelt", data_converter=temporal.data_converter)
+    assert await deliver_due(relay, Doorbell(elsewhere, relay)) == 0
+    assert await left(relay) == 1
+
+
+async def test_an_outage_of_postgres_is_said_once_and_so_is_its_end(
+    urls: Urls, relay: Database, temporal: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "OUTAGE_SECONDS", 0.01)
+    away = await Database.connect(urls.relay, most=1)
+    stop = asyncio.Event()
+    open_pool, closed_pool = relay.pool, away.pool
+    await away.close()
+    with capture_logs() as said:
+        running = asyncio.create_task(run_relay(away, Heard(temporal, relay), stop))
+        for pool in (closed_pool, open_pool, closed_pool, open_pool):
+            away.pool = pool
+            await asyncio.sleep(0.5)
+        stop.set()
+        await running
+    began, ended = "relay_waits_for_postgres", "relay_waits_for_postgres_no_more"
+    assert [line["event"] for line in said] == [began, ended, began, ended]
+    assert said[0]["error"] == "InterfaceError"
 
 
 async def test_two_relays_side_by_side_deliver_each_wake_up_once(desk: Desk, relay: Database, temporal: Client) -> None:

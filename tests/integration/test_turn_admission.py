@@ -1,8 +1,12 @@
 """Starting turns: one at a time in a conversation, the others wait their turn or are refused."""
 
+import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator
 
+import asyncpg
 import pytest
+from prometheus_client import REGISTRY
 
 from activities.model import ModelActivities
 from contracts.errors import CallerError
@@ -12,8 +16,10 @@ from policy.admission import Caps, OnBusy
 from store.finish import finish
 from store.ids import new_id
 from store.outbox import Wake
+from tests.conftest import Urls
 from tests.desk import Desk, gathered
 from tests.doubles.spoken import Line
+from tests.integration.conftest import Api
 
 MANY = Caps(queue_depth=20, turns_a_user=10_000)
 
@@ -101,6 +107,77 @@ async def test_a_user_may_have_only_so_many_open_turns(desk: Desk) -> None:
     assert (refused.value.code, refused.value.http) == ("too_many_turns", 429)
     await end(desk, address)
     await desk.start(Line("again"), caps=caps)
+
+
+async def test_starts_at_once_in_many_conversations_do_not_pass_the_cap_of_their_user(desk: Desk) -> None:
+    conversations = [await desk.conversation(by="reviewer") for _ in range(20)]
+    caps = Caps(turns_a_user=3)
+    answers = await gathered(
+        *(desk.start(Line("hi"), conversation_id=each, caps=caps, by="reviewer") for each in conversations)
+    )
+    codes = Counter(each.code for each in answers if isinstance(each, CallerError))
+    assert codes == {"too_many_turns": 17}
+    assert len([each for each in answers if isinstance(each, tuple)]) == 3
+
+
+async def test_a_start_that_waits_for_another_of_its_user_does_not_hold_its_conversation(desk: Desk) -> None:
+    conversation_id, person = await desk.conversation(), desk.people["requester"]
+    async with desk.db.transaction("local") as tx:
+        await tx.execute("SELECT FROM users WHERE id = $1 FOR NO KEY UPDATE", person.user_id)
+        starting = asyncio.create_task(desk.start(Line("hi"), conversation_id=conversation_id, caps=MANY))
+        while not await tx.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+            assert not starting.done(), "it does not wait for its user"
+            await asyncio.sleep(0.01)
+        await desk.write("SELECT FROM conversations WHERE id = $1 FOR UPDATE NOWAIT", conversation_id)
+        await desk.conversation()  # what names the user is written all the same
+    await starting
+
+
+@pytest.fixture
+async def no_commit(urls: Urls) -> AsyncIterator[None]:
+    """Whoever inserts a turn learns at the commit that it cannot be."""
+    owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
+    await owner.execute(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no'; END $$; "
+        "CREATE CONSTRAINT TRIGGER refused AFTER INSERT ON turns DEFERRABLE INITIALLY DEFERRED "
+        "FOR EACH ROW EXECUTE FUNCTION refuse()"
+    )
+    yield
+    await owner.execute("DROP TRIGGER refused ON turns; DROP FUNCTION refuse()")
+    await owner.close()
+
+
+def counted() -> float:
+    """The turns of the shipped agent that this process says it has started."""
+    return REGISTRY.get_sample_value("perdure_turns_started_total", {"agent": "refunds"}) or 0.0
+
+
+async def begin(api: Api, how: str, key: str) -> int:
+    """Ask for a turn over HTTP; the answer's status."""
+    async with api.client("admin") as client:
+        headers = {"Idempotency-Key": key}
+        if how == "execute":
+            body = {"agent": "refunds", "message": "/echo hi"}
+            return (await client.post("/v1/execute", headers=headers, json=body)).status_code
+        created = {"Idempotency-Key": f"conversation of {key}"}
+        made = await client.post("/v1/conversations", headers=created, json={"agent": "refunds"})
+        path = f"/v1/conversations/{made.json()['id']}/turns"
+        return (await client.post(path, headers=headers, json={"message": "/echo hi"})).status_code
+
+
+@pytest.mark.parametrize("how", ["turns", "execute"])
+async def test_a_start_whose_commit_fails_is_not_counted(api: Api, no_commit: None, how: str) -> None:
+    before = counted()
+    assert await begin(api, how, f"refused {how}") >= 500
+    assert counted() == before
+
+
+@pytest.mark.parametrize("how", ["turns", "execute"])
+async def test_a_start_is_counted_once_however_often_it_is_sent(api: Api, how: str) -> None:
+    before = counted()
+    for _ in range(3):
+        assert await begin(api, how, f"again {how}") < 300
+    assert counted() == before + 1
 
 
 async def test_a_conversation_that_is_not_there_takes_no_turn(desk: Desk) -> None:

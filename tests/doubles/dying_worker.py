@@ -1,0 +1,44 @@
+"""A turns worker in a process of its own that says when it ends a turn and hangs there, to be killed.
+
+`python -m tests.doubles.dying_worker DATABASE_URL REDIS_URL TEMPORAL_ADDRESS NAMESPACE QUEUE`
+"""
+
+import asyncio
+import sys
+from contextlib import AsyncExitStack
+
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+
+from activities.deps import Deps
+from activities.models import Models
+from activities.toolbox.shelf import Toolbox
+from contracts.turns import Kind
+from perdure.targets import new_client
+from relay.deliver import Doorbell
+from serving import workers_for
+from store.database import Database
+from store.live import LiveTokens
+from store.valkey import Valkey
+from tests.desk import until
+from tests.doubles.finishing import Breaks, broken_inside
+
+
+async def _main(database: str, redis: str, temporal: str, namespace: str, queue: str) -> None:
+    async with AsyncExitStack() as stack:
+        db = await Database.connect(database, most=4)
+        client = await Client.connect(temporal, namespace=namespace, data_converter=pydantic_data_converter)
+        http = await stack.enter_async_context(new_client())
+        toolbox = Toolbox([], lambda name: None, http)
+        deps = Deps(db, LiveTokens(Valkey.connect(redis)), toolbox, Models(lambda name: None), Doorbell(client, db))
+        for worker in workers_for(deps, Kind.TURNS, queue):
+            await stack.enter_async_context(worker)
+        with broken_inside(Breaks.HANGS) as broken:
+            print("serving", flush=True)
+            await until(lambda: bool(broken), seconds=60)
+            print("ending", flush=True)
+            await asyncio.sleep(3600)
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(*sys.argv[1:]))
