@@ -1,217 +1,214 @@
-"""kill -9 at three points of a turn, many turns at once; `python -m tests.acceptance.kill_matrix --turns 20`.
+"""kill -9 at four points of a turn, many turns at once; `python -m tests.acceptance.kill_matrix --turns 20`.
 
 | point | killed while | who is killed |
 |---|---|---|
-| model | a model call streams | worker-llm |
+| model | the model speaks | worker-llm |
 | paused | the turn waits for its approval | every worker |
-| effect | the target has committed, nobody has recorded it | worker-turns, which runs the tools |
+| keyed | the target has committed, nobody has recorded it | worker-turns, which runs the tools |
+| opaque | the same at a target that knows no keys | worker-turns; then a person settles it |
 
-Each turn must end `completed`, with exactly one effect in the target's own ledger (one for each refund asked for), one
-transcript, and never more model attempts than claims. Times are from the new worker's readiness to the turn's end.
+The agent's model is reached through LiteLLM over HTTP at the provider double, so requests are counted by who got them.
+Every turn must be in flight after the kill and before the restart, and end as evidence.py demands. Times are from the
+new workers' readiness (opaque: from the settling) to the turn's end, by its own `ended_at`.
 """
 
 import argparse
 import asyncio
+import itertools
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import httpx
 
-from tests.acceptance.running import RunningStack, running
+from tests.acceptance import evidence
+from tests.acceptance.counted_model import COUNTED, called, counted_stack, spoken
+from tests.acceptance.evidence import Target, Wanted
+from tests.acceptance.outcome import TABLE_HEAD, Outcome
+from tests.acceptance.running import RunningStack
+from tests.acceptance.turns import Turns
+from tests.doubles.provider import ProviderDouble, Seen
+from tests.doubles.provider_steps import Step
 
-WORDS = 120
-"""At 50 tokens a second a model call of 2.4 s: long enough to be killed in the middle."""
 WORKERS = ("worker-turns", "worker-llm", "worker-relay")
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What one point came to."""
-
-    point: str
-    turns: int
-    seconds: list[float] = field(default_factory=list)
-    """Per turn, new worker ready to done; negative where it had ended before."""
-    faults: list[str] = field(default_factory=list)
-    """What did not hold."""
-
-    def quantile(self, share: float) -> float:
-        """The `share` quantile of the times."""
-        ordered = sorted(self.seconds)
-        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
-
-    def row(self) -> str:
-        """One line of the table."""
-        held = self.turns - len({fault.split(":")[0] for fault in self.faults})
-        return (
-            f"| {self.point} | {self.turns} | {held} | {self.quantile(0.5):.1f} | {self.quantile(0.95):.1f} "
-            f"| {max(self.seconds, default=float('nan')):.1f} |"
-        )
+TEXT = " ".join(f"word{number}" for number in range(40))
+WORD_SECONDS = 0.05
+"""The call that is made again takes 2 s of the times."""
+SLOW_WORD_SECONDS = 2.0
+"""The call that is killed would take 80 s: however busy the machine, it still speaks then."""
 
 
 class Matrix:
-    """The three points over one running stack."""
+    """The points over one running stack."""
 
-    def __init__(self, stack: RunningStack, turns: int) -> None:
-        self.stack = stack
-        self.turns = turns
-        self.api = httpx.AsyncClient(base_url=stack.api, timeout=30)
-        self.payments = httpx.AsyncClient(
-            base_url=stack.read()["companions"]["payments"],
-            headers={"Authorization": f"Bearer {stack.companion_token('payments')}"},
-            timeout=30,
-        )
-        self._orders = iter(range(2_000, 90_000))
-
-    async def close(self) -> None:
-        """Give the connections back."""
-        await self.api.aclose()
-        await self.payments.aclose()
-
-    def _as(self, name: str) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.stack.token(name)}"}
-
-    async def begin(self, message: str) -> str:
-        """A turn in a conversation of its own."""
-        made = await self.api.post("/v1/conversations", json={"agent": "refunds"}, headers=self._as("requester"))
-        made.raise_for_status()
-        started = await self.api.post(
-            f"/v1/conversations/{made.json()['id']}/turns", json={"message": message}, headers=self._as("requester")
-        )
-        started.raise_for_status()
-        return str(started.json()["turn_id"])
-
-    async def turn(self, turn_id: str) -> dict[str, Any]:
-        """The turn as its requester sees it."""
-        answer = await self.api.get(f"/v1/turns/{turn_id}", headers=self._as("requester"))
-        answer.raise_for_status()
-        found: dict[str, Any] = answer.json()
-        return found
-
-    async def until(self, ids: Sequence[str], status: str, seconds: float = 90.0) -> dict[str, float]:
-        """When each turn was first seen in `status`, by the monotonic clock; those missing never were."""
-        seen: dict[str, float] = {}
-        deadline = time.monotonic() + seconds
-        while len(seen) < len(ids) and time.monotonic() < deadline:
-            for turn_id in ids:
-                if turn_id not in seen and (await self.turn(turn_id))["status"] == status:
-                    seen[turn_id] = time.monotonic()
-            await asyncio.sleep(0.05)
-        return seen
-
-    async def approve(self, turn_id: str) -> None:
-        """Approve what the turn waits for, as the reviewer, on the digest that is shown."""
-        for approval_id in (await self.turn(turn_id))["waiting_for"]["ids"]:
-            shown = await self.api.get(f"/v1/approvals/{approval_id}", headers=self._as("reviewer"))
-            answer = await self.api.post(
-                f"/v1/approvals/{approval_id}/decision",
-                json={"decision": "approve", "digest": shown.json()["digest"]},
-                headers=self._as("reviewer"),
-            )
-            answer.raise_for_status()
-
-    async def check(self, outcome: Outcome, ids: Sequence[str], orders: Sequence[int], texts: Sequence[str]) -> None:
-        """Every claim about every turn, from the API and from the target's own ledger."""
-        ledger = (await self.payments.get("/ledger")).json()
-        for place, turn_id in enumerate(ids):
-            turn = await self.turn(turn_id)
-            if turn["status"] != "completed":
-                outcome.faults.append(f"{turn_id}: ended {turn['status']} {turn['error']}")
-                continue
-            if texts and turn["answer"] != texts[place]:
-                outcome.faults.append(f"{turn_id}: its answer is not the one text")
-            messages = await self.api.get(
-                f"/v1/conversations/{turn['conversation_id']}/messages", headers=self._as("requester")
-            )
-            roles = [message["role"] for message in messages.json()["items"]]
-            expected = ["user", "assistant", "tool", "assistant"] if orders else ["user", "assistant"]
-            if roles != expected:
-                outcome.faults.append(f"{turn_id}: its transcript is {roles}")
-            if orders:
-                effects = [
-                    each
-                    for each in ledger["effects"]
-                    if each["kind"] == "refund" and str(each["order"]) == str(orders[place])
-                ]
-                if len(effects) != 1:
-                    outcome.faults.append(f"{turn_id}: {len(effects)} refunds of order {orders[place]}")
+    def __init__(
+        self, stack: RunningStack, double: ProviderDouble, turns: Turns, payments: httpx.AsyncClient, count: int
+    ) -> None:
+        self._stack = stack
+        self._double = double
+        self._turns = turns
+        self._payments = payments
+        self._count = count
+        self._orders = itertools.count(2_000)
 
     async def model(self) -> Outcome:
-        """Kill the model worker while every turn's answer streams."""
-        outcome = Outcome("model call running", self.turns)
-        text = " ".join(["word"] * WORDS)
-        ids = [await self.begin(f"/echo {text}") for _ in range(self.turns)]
-        await self.until(ids, "running")
-        ready = await self._kill_and_wait(("worker-llm",))
-        await self._times(outcome, ids, ready)
-        await self.check(outcome, ids, [], [text] * self.turns)
-        return outcome
+        """Kill the model worker while every turn's answer is being spoken."""
+        outcome = Outcome("model call running", self._count)
+        wanted = [Wanted(f"Say it, number {next(self._orders)}", TEXT) for _ in range(self._count)]
+        steps = [spoken(each.message, SLOW_WORD_SECONDS, each.answer, WORD_SECONDS) for each in wanted]
+        self._double.state.replace(itertools.chain.from_iterable(steps))
+        ids = await self._turns.begin_all([each.message for each in wanted])
+        await self._until_asked(ids)
+        killed = await self._kill(outcome, ids, ("worker-llm",), "running")
+        outcome.faults += [
+            f"{seen.idempotency_key.partition('.')[0]}: its model call had ended before the kill"
+            for seen in self._asked(ids)
+            if seen.outcome == "answered"
+        ]
+        ready = await self._ready(outcome, killed)
+        return await self._close(outcome, ids, wanted, ready)
 
     async def paused(self) -> Outcome:
         """Kill every worker while every turn waits, then approve."""
-        outcome = Outcome("paused", self.turns)
-        orders = [next(self._orders) for _ in range(self.turns)]
-        ids = [await self.begin(f"Refund order {order}") for order in orders]
-        await self.until(ids, "awaiting_approval")
-        killed = self.stack.kill(*WORKERS)
-        await asyncio.gather(*(self.approve(turn_id) for turn_id in ids))
-        ready = await asyncio.to_thread(self.stack.wait_restarted, killed)
-        await self._times(outcome, ids, ready)
-        await self.check(outcome, ids, orders, [])
-        return outcome
+        outcome = Outcome("paused", self._count)
+        wanted, ids = await self._waiting("refund")
+        killed = await self._kill(outcome, ids, WORKERS, "awaiting_approval")
+        await asyncio.gather(*(self._turns.approve(turn_id) for turn_id in ids))
+        ready = await self._ready(outcome, killed)
+        return await self._close(outcome, ids, wanted, ready)
 
-    async def effect(self) -> Outcome:
+    async def keyed(self) -> Outcome:
         """Kill the tools' worker after the target has committed and before it has answered."""
-        outcome = Outcome("effect committed, not reported", self.turns)
-        orders = [next(self._orders) for _ in range(self.turns)]
-        ids = [await self.begin(f"Refund order {order}") for order in orders]
-        await self.until(ids, "awaiting_approval")
-        fault = {"point": "after_commit", "delay_seconds": 60, "times": self.turns, "kind": "refund"}
-        (await self.payments.post("/faults", json=fault)).raise_for_status()
-        await asyncio.gather(*(self.approve(turn_id) for turn_id in ids))
-        await self._until_committed(orders)
-        ready = await self._kill_and_wait(("worker-turns",))
-        await self.payments.delete("/faults")
-        await self._times(outcome, ids, ready)
-        await self.check(outcome, ids, orders, [])
+        outcome = Outcome("effect committed, not reported", self._count)
+        wanted, ids = await self._waiting("refund")
+        ready = await self._killed_after_commit(outcome, wanted, ids)
+        return await self._close(outcome, ids, wanted, ready)
+
+    async def opaque(self) -> Outcome:
+        """The same at a target that knows no keys: the turn waits for a person, who looks there and says what is so."""
+        outcome = Outcome("the same, target without keys", self._count)
+        wanted, ids = await self._waiting("note")
+        await self._killed_after_commit(outcome, wanted, ids)
+        deadline = time.monotonic() + 60
+        while not set(ids) <= (unknown := await self._turns.unknown_effects()).keys():
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{len(unknown)} of {len(ids)} effects are known to be unknown")
+            await asyncio.sleep(0.2)
+        settled = time.time()
+        await asyncio.gather(*(self._turns.settle(unknown[turn_id], "it is in the ledger") for turn_id in ids))
+        return await self._close(outcome, ids, wanted, settled)
+
+    async def _waiting(self, kind: str) -> tuple[list[Wanted], list[str]]:
+        """Turns that wait for the approval of an effect of this kind."""
+        wanted: list[Wanted] = []
+        steps: list[Step] = []
+        for order in map(str, itertools.islice(self._orders, self._count)):
+            message = f"Please do the {kind} for order {order}"
+            wanted.append(Wanted(message, f"Done for order {order}.", kind, order))
+            arguments = {"order": order} if kind == "refund" else {"order": order, "text": "We are sorry."}
+            steps += called(message, kind if kind == "refund" else f"send_{kind}", arguments, wanted[-1].answer)
+        self._double.state.replace(steps)
+        ids = await self._turns.begin_all([each.message for each in wanted])
+        if missing := await self._turns.until(ids, "awaiting_approval"):
+            raise AssertionError(f"not waiting for approval: {missing}")
+        return wanted, ids
+
+    async def _killed_after_commit(self, outcome: Outcome, wanted: Sequence[Wanted], ids: Sequence[str]) -> float:
+        fault = {"point": "after_commit", "delay_seconds": 60, "times": self._count, "kind": wanted[0].kind}
+        (await self._payments.post("/faults", json=fault)).raise_for_status()
+        await asyncio.gather(*(self._turns.approve(turn_id) for turn_id in ids))
+        orders = {each.order for each in wanted}
+        deadline = time.monotonic() + 30
+        while not orders <= {str(each["order"]) for each in (await self._target()).effects}:
+            if time.monotonic() > deadline:
+                raise AssertionError("the target did not commit every effect before the kill")
+            await asyncio.sleep(0.1)
+        killed = await self._kill(outcome, ids, ("worker-turns",), "running")
+        ready = await self._ready(outcome, killed)
+        (await self._payments.delete("/faults")).raise_for_status()
+        return ready
+
+    async def _kill(self, outcome: Outcome, ids: Sequence[str], roles: tuple[str, ...], status: str) -> dict[str, int]:
+        """SIGKILL, then look, before anyone is back, whether every turn was still in flight."""
+        outcome.killed_at = time.time()
+        killed = self._stack.kill(*roles)
+        found = await self._turns.read_all(ids)
+        if back := self._stack.restarted(killed):
+            raise AssertionError(f"{back} came back before the turns could be looked at")
+        outcome.faults += [
+            f"{turn['turn_id']}: it was {turn['status']}, not {status}, when the workers were killed"
+            for turn in found
+            if turn["status"] != status or turn["ended_at"] is not None
+        ]
+        return killed
+
+    async def _ready(self, outcome: Outcome, killed: dict[str, int]) -> float:
+        """When all of the killed run again, by the wall clock, which `ended_at` is on too."""
+        await asyncio.to_thread(self._stack.wait_restarted, killed)
+        ready = time.time()
+        outcome.back_seconds = ready - outcome.killed_at
+        return ready
+
+    def _asked(self, ids: Sequence[str]) -> list[Seen]:
+        return [seen for seen in self._double.requests if seen.idempotency_key.partition(".")[0] in ids]
+
+    async def _until_asked(self, ids: Sequence[str]) -> None:
+        deadline = time.monotonic() + 60
+        while len(self._asked(ids)) < len(ids):
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{len(self._asked(ids))} of {len(ids)} model calls have reached the provider")
+            await asyncio.sleep(0.1)
+
+    async def _target(self) -> Target:
+        ledger, requests = await asyncio.gather(self._payments.get("/ledger"), self._payments.get("/requests"))
+        return Target(ledger.json()["effects"], requests.json()["requests"])
+
+    async def _close(self, outcome: Outcome, ids: list[str], wanted: list[Wanted], ready: float) -> Outcome:
+        """Wait for the turns' end, then everything that must hold of every one of them."""
+        await self._turns.until(ids, "completed")
+        target, requests = await self._target(), self._double.requests
+        for turn, want in zip(await self._turns.read_all(ids), wanted, strict=True):
+            faults = list(evidence.of_transcript(turn, want, await self._turns.messages(turn)))
+            if turn["ended_at"] is not None:
+                outcome.seconds.append(datetime.fromisoformat(turn["ended_at"]).timestamp() - ready)
+                if outcome.seconds[-1] < 0:
+                    faults.append(f"it ended {-outcome.seconds[-1]:.2f} s before the killed were back")
+                events = await self._turns.events(turn["turn_id"])
+                faults += evidence.of_provider(turn, events, requests)
+                if want.kind:
+                    faults += evidence.of_target(want, events, target)
+            outcome.attempts += turn["attempts"]
+            outcome.faults += [f"{turn['turn_id']}: {fault}" for fault in faults]
+        outcome.requests = len(self._asked(ids))
+        outcome.faults += [f"all: {fault}" for fault in evidence.of_requests_without_key(wanted, target)]
         return outcome
 
-    async def _until_committed(self, orders: Sequence[int], seconds: float = 30.0) -> None:
-        wanted = {str(order) for order in orders}
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            ledger = (await self.payments.get("/ledger")).json()
-            if wanted <= {str(each["order"]) for each in ledger["effects"]}:
-                return
-            await asyncio.sleep(0.1)
-        raise AssertionError("the target did not commit every refund before the kill")
 
-    async def _kill_and_wait(self, roles: tuple[str, ...]) -> float:
-        killed = self.stack.kill(*roles)
-        return await asyncio.to_thread(self.stack.wait_restarted, killed)
-
-    async def _times(self, outcome: Outcome, ids: Sequence[str], ready: float) -> None:
-        ended = await self.until(ids, "completed")
-        outcome.seconds = [at - ready for at in ended.values()]
-
-
-async def run(stack: RunningStack, turns: int, say: Callable[[str], None] = lambda _: None) -> list[Outcome]:
-    """All three points, one after another."""
-    matrix = Matrix(stack, turns)
-    try:
-        points: list[Callable[[], Awaitable[Outcome]]] = [matrix.model, matrix.paused, matrix.effect]
+async def run(
+    stack: RunningStack, double: ProviderDouble, count: int, say: Callable[[str], None] = lambda _: None
+) -> list[Outcome]:
+    """All points, one after another."""
+    bearer = {"Authorization": f"Bearer {stack.companion_token('payments')}"}
+    address = stack.read()["companions"]["payments"]
+    async with (
+        Turns(stack, COUNTED) as turns,
+        httpx.AsyncClient(base_url=address, headers=bearer, timeout=30) as payments,
+    ):
+        matrix = Matrix(stack, double, turns, payments, count)
+        points: list[Callable[[], Awaitable[Outcome]]] = [matrix.model, matrix.paused, matrix.keyed, matrix.opaque]
         outcomes = []
         for point in points:
             outcomes.append(await point())
             say(outcomes[-1].row())
-        return outcomes
-    finally:
-        await matrix.close()
+        counted = sum(outcome.requests for outcome in outcomes)
+        if counted != len(double.requests):
+            outcomes[-1].faults.append(
+                f"all: the provider got {len(double.requests)} requests, {counted} of these turns"
+            )
+    return outcomes
 
 
 def main() -> int:
@@ -219,9 +216,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=20)
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, running(Path(folder) / "home") as stack:
-        print("| killed while | turns | right | p50 s | p95 s | max s |\n|---|---|---|---|---|---|", flush=True)
-        outcomes = asyncio.run(run(stack, asked.turns, print))
+    with tempfile.TemporaryDirectory() as folder, counted_stack(Path(folder)) as (stack, double):
+        print(TABLE_HEAD, flush=True)
+        outcomes = asyncio.run(run(stack, double, asked.turns, lambda row: print(row, flush=True)))
     faults = [fault for outcome in outcomes for fault in outcome.faults]
     print("\n".join(faults) or "\nEvery turn ended once, with one effect and one transcript.")
     return 1 if faults else 0

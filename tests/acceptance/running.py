@@ -51,12 +51,16 @@ class RunningStack:
             os.kill(pid, signal.SIGKILL)
         return pids
 
+    def restarted(self, killed: Mapping[str, int]) -> set[str]:
+        """Those of the killed that run and are ready under a new pid."""
+        now = self.read()
+        return {role for role in now["ready"] if role in killed and now["pids"].get(role) not in (None, killed[role])}
+
     def wait_restarted(self, killed: Mapping[str, int], seconds: float = 60.0) -> float:
         """Wait until each role runs and is ready under a new pid; when that was, by the monotonic clock."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            now = self.read()
-            if all(role in now["ready"] and now["pids"].get(role) not in (None, pid) for role, pid in killed.items()):
+            if self.restarted(killed) == set(killed):
                 return time.monotonic()
             time.sleep(0.05)
         raise AssertionError(f"not restarted: {dict(killed)}; now {self.read()['pids']}")

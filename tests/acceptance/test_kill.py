@@ -1,9 +1,12 @@
-"""kill -9 at three points of twenty turns each, on a stack of real processes."""
+"""kill -9 at four points of twenty turns each, on a stack of real processes."""
+
+from pathlib import Path
 
 import pytest
 
-from tests.acceptance.kill_matrix import Outcome, run
-from tests.acceptance.running import RunningStack
+from tests.acceptance.counted_model import counted_stack
+from tests.acceptance.kill_matrix import run
+from tests.acceptance.outcome import TABLE_HEAD, Outcome
 
 TURNS = 20
 RECOVERY_SECONDS = 8.0
@@ -11,8 +14,13 @@ RECOVERY_SECONDS = 8.0
 
 
 @pytest.mark.timeout(300)
-async def test_every_turn_survives_kill_9_with_one_effect_and_one_transcript(stack: RunningStack) -> None:
-    outcomes: list[Outcome] = await run(stack, TURNS)
+async def test_every_turn_survives_kill_9_with_one_effect_one_transcript_and_no_request_paid_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with counted_stack(tmp_path) as (stack, double):
+        outcomes: list[Outcome] = await run(stack, double, TURNS)
+    with capsys.disabled():
+        print("", TABLE_HEAD, *(outcome.row() for outcome in outcomes), sep="\n")
     assert [fault for outcome in outcomes for fault in outcome.faults] == []
     assert [len(outcome.seconds) for outcome in outcomes] == [TURNS] * len(outcomes)
     slow = {outcome.point: outcome.quantile(0.95) for outcome in outcomes}

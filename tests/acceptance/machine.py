@@ -1,0 +1,45 @@
+"""How much of the machine others used while something was measured."""
+
+import time
+from dataclasses import dataclass, field
+from typing import Self
+
+import psutil
+
+
+def _busy_seconds() -> float:
+    """CPU seconds of everybody since the machine started."""
+    times = psutil.cpu_times()
+    return float(sum(times[:8]) - times.idle - getattr(times, "iowait", 0.0))
+
+
+def _own_seconds() -> float:
+    """CPU seconds of this process and all that it started, those that have ended included."""
+    seconds = 0.0
+    this = psutil.Process()
+    for process in (this, *this.children(recursive=True)):
+        try:
+            times = process.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        seconds += times.user + times.system + times.children_user + times.children_system
+    return seconds
+
+
+@dataclass(slots=True)
+class Others:
+    """`with Others() as others:`; afterwards `others.share`, 0 to 1, of all cores went to processes not of ours."""
+
+    share: float = 0.0
+    _began: tuple[float, float, float] = field(default=(0.0, 0.0, 0.0), init=False)
+
+    def __enter__(self) -> Self:
+        self._began = self._now()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        passed, busy, own = (now - then for now, then in zip(self._now(), self._began, strict=True))
+        self.share = max(0.0, busy - own) / (passed * (psutil.cpu_count() or 1))
+
+    def _now(self) -> tuple[float, float, float]:
+        return time.monotonic(), _busy_seconds(), _own_seconds()

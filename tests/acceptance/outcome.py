@@ -1,0 +1,38 @@
+"""What one point of the kill matrix came to, and how it is shown."""
+
+from dataclasses import dataclass, field
+
+TABLE_HEAD = """\
+| killed while | turns | right | model requests in attempts | workers back s | p50 s | p95 s | max s |
+|---|---|---|---|---|---|---|---|"""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one point came to."""
+
+    point: str
+    turns: int
+    requests: int = 0
+    """What the provider got."""
+    attempts: int = 0
+    killed_at: float = 0.0
+    """By the wall clock."""
+    back_seconds: float = 0.0
+    """From the kill until new workers were ready: the times of the turns begin there."""
+    seconds: list[float] = field(default_factory=list)
+    """Per turn that ended."""
+    faults: list[str] = field(default_factory=list)
+    """What did not hold, each with its turn before the colon."""
+
+    def quantile(self, share: float) -> float:
+        """The `share` quantile of the times."""
+        ordered = sorted(self.seconds)
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
+
+    def row(self) -> str:
+        """One line of the table."""
+        held = self.turns - len({fault.split(":")[0] for fault in self.faults})
+        cells = [self.point, self.turns, held, f"{self.requests} in {self.attempts}"]
+        times = [self.back_seconds, self.quantile(0.5), self.quantile(0.95), max(self.seconds, default=float("nan"))]
+        return f"| {' | '.join(map(str, cells))} | {' | '.join(f'{seconds:.1f}' for seconds in times)} |"
