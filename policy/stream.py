@@ -103,12 +103,13 @@ class _Merge:
         if entry.attempt < heard.attempt:
             return
         if any(other.characters is None for key, other in self.calls.items() if key != entry.key):
-            # No cursor could say "this call's text, but not that one's": it rests as well.
-            self.calls[entry.key] = Heard(entry.attempt, None)
+            # No cursor could say "this call's text, but not that one's": it rests as well. What it said stands, so
+            # the attempt stays too: a newer one's start must still void it.
+            self.calls[entry.key] = Heard(heard.attempt, None)
             return
         anew = entry.begins or entry.start == 0
         if entry.attempt > heard.attempt or (heard.characters is None and anew):
-            self._void(entry.key, heard)
+            self._void_open(entry.key, heard)
             heard = Heard(entry.attempt, 0)
         self.calls[entry.key] = heard
         if heard.characters is None or not entry.text:
@@ -161,8 +162,9 @@ class _Merge:
             self.calls[key] = Heard(attempt, 0)
         elif attempt > heard.attempt:
             # Before the event itself, so that no cursor beyond the event leaves the old text standing.
-            self._void(key, heard)
-            self.calls[key] = Heard(attempt, 0)
+            self._void_open(key, heard)
+            # After a hole nobody knows how much of the new attempt lies behind the reader's place in the live stream.
+            self.calls[key] = Heard(attempt, None if heard.characters is None else 0)
 
     def _whole(self, event: LoggedEvent) -> bool:
         heard = self.calls.get(event.key)
@@ -197,6 +199,12 @@ class _Merge:
         """Tell the reader to forget what it holds of a call, if it holds anything."""
         if heard.characters != 0:
             self._send(RESET, key[0], at, {"call_id": key[1]}, cursor=self._unsure())
+
+    def _void_open(self, key: CallKey, heard: Heard) -> None:
+        """The same for a call that goes on: the old live mark would give back what was voided."""
+        self._void(key, heard)
+        if heard.characters is None:
+            self.cursor = self._unsure()
 
     def _unsure(self) -> Cursor:
         """For a frame after which no live mark says what the reader holds: coming back with it starts from a reset."""

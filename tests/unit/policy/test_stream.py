@@ -2,10 +2,11 @@
 
 from datetime import UTC, datetime
 
-from policy.cursor import LOST_EPOCH, Cursor
+from policy.cursor import LOST_EPOCH, Cursor, parse_cursor
 from policy.reader import CallKey, Frame, LoggedEvent, ReaderState, TokenBatch, TokenEntry
 from policy.resume import Mark, OpenCall, resumed
 from policy.stream import merge, unknown_calls
+from tests.live_model import LiveModel
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 KEY: CallKey = ("turn", "m1")
@@ -25,6 +26,12 @@ def complete(seq: int, characters: int, attempt: int = 1) -> LoggedEvent:
 
 def short(frames: list[Frame]) -> list[str]:
     return [f"{f.kind}:{f.data['text']}" if f.kind == "token" else f.kind for f in frames]
+
+
+def comes_back(last: Frame, live: LiveModel, *open_calls: OpenCall) -> ReaderState:
+    cursor = parse_cursor(last.id)
+    assert cursor is not None
+    return resumed(cursor, open_calls, live.marks(cursor, [call.key for call in open_calls]))
 
 
 START = event(1, "generation.start", attempt=1)
@@ -100,3 +107,52 @@ def test_resume_in_the_middle_of_a_call_goes_on_where_it_was() -> None:
     state = resumed(Cursor(1, "e", "1-0"), [OpenCall(KEY, 1)], {KEY: Mark(1, 6, whole=True)})
     merged = merge(state, [complete(2, 11)], TokenBatch("e", [piece(2, 6, "there")]))
     assert short(list(merged.frames)) == ["token:there", "generation.complete"]
+
+
+def test_a_call_that_was_reset_while_valkey_was_away_is_told_again_when_it_is_back() -> None:
+    live = LiveModel()
+    live.append(KEY, 2, 0, "ab")  # shown before its start was read
+    away = resumed(Cursor(1, "e1", live.entries[-1].id), [OpenCall(KEY, 1)], {})
+    begun = merge(away, [event(2, "generation.start", attempt=2)], TokenBatch(None))
+    assert short(list(begun.frames)) == ["reset", "generation.start"]
+    stays = merge(begun.state, [complete(3, 2, attempt=2)], live.tokens(away.epoch, away.entry_id))
+    assert short(list(stays.frames)) == ["reset", "token:", "generation.complete"]
+    back = comes_back(begun.frames[-1], live, OpenCall(KEY, 2))
+    merged = merge(back, [complete(3, 2, attempt=2)], live.tokens(back.epoch, back.entry_id))
+    assert short(list(merged.frames)) == ["reset", "token:ab", "generation.complete"]
+
+
+def test_another_calls_tokens_do_not_claim_what_was_reset_while_valkey_was_away() -> None:
+    live = LiveModel()
+    live.append(KEY, 2, 0, "ab")
+    away = resumed(Cursor(1, "e1", live.entries[-1].id), [OpenCall(KEY, 1)], {})
+    events = [event(2, "generation.start", attempt=2), event(3, "generation.start", "m2", attempt=1)]
+    begun = merge(away, events, TokenBatch(None)).state
+    live.append(("turn", "m2"), 1, 0, "x")
+    merged = merge(begun, [event(4, "budget", None)], live.tokens(begun.epoch, begun.entry_id))
+    back = comes_back(merged.frames[-1], live, OpenCall(KEY, 2), OpenCall(("turn", "m2"), 1))
+    assert short(list(merge(back, [complete(5, 2, attempt=2)], TokenBatch(None)).frames))[0] == "reset"
+
+
+def test_a_tail_whose_beginning_was_reset_is_not_shown_to_a_reader_that_comes_back() -> None:
+    live = LiveModel()
+    live.append(KEY, 2, 0, "ab")
+    away = resumed(Cursor(1, "e1", live.entries[-1].id), [OpenCall(KEY, 1)], {})
+    live.append(KEY, 2, 2, "cd")
+    merged = merge(away, [event(2, "budget", None)], live.tokens(away.epoch, away.entry_id))
+    assert short(list(merged.frames)) == ["reset", "budget"]
+    back = comes_back(merged.frames[-1], live, OpenCall(KEY, 1))
+    assert short(list(merge(back, [], live.tokens(back.epoch, back.entry_id)).frames)) == ["reset", "token:abcd"]
+
+
+def test_a_call_that_rests_is_reset_when_its_new_attempt_starts() -> None:
+    live = LiveModel()
+    live.append(KEY, 1, 0, "abc")
+    calls = [OpenCall(KEY, 1), OpenCall(("turn", "m2"), 1)]
+    cursor = Cursor(2, "e1", live.entries[-1].id)
+    state = resumed(cursor, calls, live.marks(cursor, [call.key for call in calls]))
+    live.append(KEY, 2, 0, "bb")
+    rests = merge(state, [], live.tokens(state.epoch, state.entry_id))
+    assert not rests.frames, "nobody knows what the reader holds of the silent call"
+    begun = merge(rests.state, [event(3, "generation.start", attempt=2)], TokenBatch(None))
+    assert short(list(begun.frames)) == ["reset", "generation.start"]
