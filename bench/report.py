@@ -128,7 +128,7 @@ def _advice(measured: Sequence[Measured]) -> list[str]:
         "## Which routing",
         "",
         f"Take `compact` unless one kind of work must scale, be limited or be deployed apart from the others: `spread` "
-        f"costs {slower:.2f} times the latency and {dearer:.2f} times the CPU of a turn here, and buys that slow tools "
+        f"takes {slower:.2f} times the latency and {dearer:.2f} times the CPU of a turn here, and buys that slow tools "
         "never take a slot from approvals, and that each queue has workers of its own number, place and credentials.",
     ]
 
