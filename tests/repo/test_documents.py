@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import PurePosixPath
+from posixpath import normpath
 
 import pytest
 from typer.main import get_command
@@ -65,7 +66,7 @@ def missing_paths(path: str, text: str, here: Sequence[str]) -> list[str]:
     tops = {each.partition("/")[0] for each in here}
     known = folders | set(here)
     beside = PurePosixPath(path).parent
-    missing = [found["path"] for found in _LINK.finditer(text) if str(beside / found["path"]).rstrip("/") not in known]
+    missing = [found["path"] for found in _LINK.finditer(text) if normpath(beside / found["path"]) not in known]
     for span in re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL)):
         for found in _PATH.finditer(span):
             named = found["path"].rstrip("/.")
