@@ -4,10 +4,10 @@ from temporalio import activity
 
 from activities.deps import Deps
 from activities.edge import edge
-from contracts.agents import PlanCard, PublishedAgent, TurnPlan
 from contracts.events import MEMORY_CONTEXT_LOADED
 from contracts.memory import LoadAsk, TurnContext
 from contracts.turns import Limits
+from policy.plans import turn_plan
 from policy.prompt import memory_message
 from policy.refusals import OVER
 from store import turn_context
@@ -45,7 +45,7 @@ class MemoryActivities:
             await write(tx, ask.address, events, pending=ask.events)
         gate = loaded.gate
         return TurnContext(
-            plan=_plan(agent, Limits.model_validate(loaded.limits)),
+            plan=turn_plan(agent, Limits.model_validate(loaded.limits)),
             user_message=loaded.user_message,
             user_name=loaded.user_name,
             user_role=loaded.user_role,
@@ -58,24 +58,3 @@ class MemoryActivities:
             used=loaded.used,
             events_written=max(loaded.events_through, *(event.number for event in ask.events), 0),
         )
-
-
-def _plan(agent: PublishedAgent, limits: Limits) -> TurnPlan:
-    return TurnPlan(
-        agent_id=agent.definition.id,
-        agent_version=agent.version,
-        persona_key="agent" if agent.definition.persona else "platform_default",
-        limits=limits,
-        cards=tuple(
-            PlanCard(
-                name=card.name,
-                effect=card.effect,
-                needs_approval=card.needs_approval,
-                capability=card.capability,
-                timeout_seconds=card.timeout_seconds,
-                wants_state=card.wants_state,
-            )
-            for card in agent.cards
-        ),
-        skill_ids=tuple(skill.id for skill in agent.definition.skills),
-    )

@@ -1,6 +1,6 @@
 """A topology made runnable by LangGraph, which is imported here and nowhere else but in adopt.py.
 
-Compile once, at import, in a module that a workflow sandbox passes through. What was measured and is kept here:
+Compile once, at import: all turns of a process share it. What was measured and is kept here:
 everything is async, since LangGraph sends sync code to a thread pool that a workflow does not have; no checkpointer,
 since the workflow's history is the checkpoint; tracing off, since it does I/O of its own.
 

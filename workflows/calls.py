@@ -16,7 +16,7 @@ from policy.retries import NUMBERS
 In = TypeVar("In")
 Out = TypeVar("Out")
 HERE = timedelta(seconds=3)
-"""How long a call inside the workflow task may take; well below the task's own time-out of 10 s."""
+"""How long a call inside the workflow task may take; below the task's own time-out (relay/deliver.py, 5 s)."""
 
 
 class Calls:
