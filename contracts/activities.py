@@ -41,13 +41,16 @@ class ActivityRef(Generic[In, Out]):
     start_to_close: timedelta
     schedule_to_close: timedelta | None
     retry: RetryClass
+    brief: bool = False
+    """One short transaction that may be repeated: it runs inside the workflow task where the queue of the turns serves
+    its kind too (ADR 7)."""
 
 
 HEARTBEAT_TIMEOUT = timedelta(seconds=5)
 """A killed worker is noticed after this long; every activity beats every second or less (design section 2)."""
 
 MEMORY_LOAD = ActivityRef(
-    "memory.load", Kind.MEMORY, LoadAsk, TurnContext, timedelta(seconds=20), None, RetryClass.UNTIL_BACK
+    "memory.load", Kind.MEMORY, LoadAsk, TurnContext, timedelta(seconds=20), None, RetryClass.UNTIL_BACK, brief=True
 )
 MODEL_COMPLETE = ActivityRef(
     "model.complete", Kind.LLM, ModelCall, ModelReply, timedelta(seconds=600), None, RetryClass.PROVIDER
@@ -64,9 +67,10 @@ APPROVALS_READ = ActivityRef(
     timedelta(seconds=20),
     timedelta(seconds=120),
     RetryClass.UNTIL_BACK,
+    brief=True,
 )
 TURNS_FINISH = ActivityRef(
-    "turns.finish", Kind.TURNS, FinishAsk, Finished, timedelta(seconds=20), None, RetryClass.UNTIL_BACK
+    "turns.finish", Kind.TURNS, FinishAsk, Finished, timedelta(seconds=20), None, RetryClass.UNTIL_BACK, brief=True
 )
 
 ALL = (MEMORY_LOAD, MODEL_COMPLETE, TOOLS_RUN, APPROVALS_OPEN, APPROVALS_READ, TURNS_FINISH)

@@ -17,6 +17,7 @@ from langgraph.graph import END as LG_END
 from langgraph.graph import START as LG_START
 from langgraph.graph import StateGraph
 from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import Command
 from langsmith import tracing_context
 from pydantic import JsonValue
 
@@ -98,6 +99,7 @@ class CompiledTopology:
                 for branch in branches.values()
                 for target in branch.ends or ()
             ),
+            *((source, target) for source, node in built.nodes.items() for target in node.ends or ()),
         ]
         return tuple(sorted((ids[source], ids[target]) for source, target in dict.fromkeys(pairs)))
 
@@ -114,16 +116,25 @@ def compile_topology(topology: Topology) -> CompiledTopology:
 def _compiled(topology: Topology) -> CompiledTopology:
     steps = _steps(topology)
     names = {node.id: f"{place:03d}.{node.id}" for place, node in enumerate(topology.nodes)}
+    ways = {**names, END: LG_END}
+    choices = {edge.source: edge for edge in topology.edges if isinstance(edge, Switch | Fork) and _chooses(edge)}
     deferred = {edge.target for edge in topology.edges if isinstance(edge, Join) and edge.deferred}
     graph: StateGraph[Any, Any, Any, Any] = StateGraph(_channels(topology))
     for step in steps.values():
-        graph.add_node(names[step.id], _node(step), defer=step.id in deferred)
+        choice = choices.get(step.id)
+        node, ends = (_choosing_node(step, choice, ways), targets_of(choice)) if choice else (_node(step), ())
+        destinations = tuple(ways[target] for target in ends) or None
+        graph.add_node(names[step.id], node, defer=step.id in deferred, destinations=destinations)
     graph.add_conditional_edges(
         LG_START, _entrance(topology, names), [names[node] for node in topology.entries.values()]
     )
     for edge in topology.edges:
-        _wire(graph, edge, steps, {**names, END: LG_END})
+        _wire(graph, edge, ways)
     return CompiledTopology(topology, graph.compile(checkpointer=None, name=topology.name), names)
+
+
+def _chooses(edge: Fork | Switch) -> bool:
+    return isinstance(edge, Switch) or bool(edge.optional)
 
 
 def _channels(topology: Topology) -> type:
@@ -176,6 +187,22 @@ def _node(step: Step) -> Any:
     return node
 
 
+def _choosing_node(step: Step, edge: Fork | Switch, names: Mapping[str, str]) -> Any:
+    """A node that says where the run goes on: a conditional edge of LangGraph's costs as much as the node again."""
+
+    async def node(channels: Any, config: RunnableConfig) -> Command[str]:
+        state, run = channels["state"], cast(Run, config["configurable"][RUN])
+        patch = await step.take(state, run, config["metadata"]["langgraph_step"])
+        try:
+            targets = await chosen(edge, step.topology.state.apply(state, patch))
+        except Exception as failure:
+            step.fail(failure, run)
+            targets = ()
+        return Command(update={"state": patch}, goto=[names[target] for target in targets])
+
+    return node
+
+
 def _entrance(topology: Topology, names: Mapping[str, str]) -> Any:
     async def enter(channels: Any, config: RunnableConfig) -> str:
         return names[topology.entries[config["configurable"][RUN].entry]]
@@ -183,7 +210,7 @@ def _entrance(topology: Topology, names: Mapping[str, str]) -> Any:
     return enter
 
 
-def _wire(graph: Any, edge: Edge, steps: Mapping[str, Step], names: Mapping[str, str]) -> None:
+def _wire(graph: Any, edge: Edge, names: Mapping[str, str]) -> None:
     match edge:
         case Goto():
             graph.add_edge(names[edge.source], names[edge.target])
@@ -195,17 +222,3 @@ def _wire(graph: Any, edge: Edge, steps: Mapping[str, Step], names: Mapping[str,
         case Fork() if not edge.optional:
             for head in edge.branches:
                 graph.add_edge(names[edge.source], names[head])
-        case Fork() | Switch():
-            chooser = _chooser(edge, steps[edge.source], names)
-            graph.add_conditional_edges(names[edge.source], chooser, [names[target] for target in targets_of(edge)])
-
-
-def _chooser(edge: Fork | Switch, step: Step, names: Mapping[str, str]) -> Any:
-    async def choose(channels: Any, config: RunnableConfig) -> list[str]:
-        try:
-            return [names[target] for target in await chosen(edge, channels["state"])]
-        except Exception as failure:
-            step.fail(failure, cast(Run, config["configurable"][RUN]))
-            return []
-
-    return choose

@@ -37,8 +37,15 @@ class Calls:
     ) -> Out:
         """Run the activity behind `ref`; a stop cancels it unless it is what a stop itself needs.
 
+        A brief one runs inside the workflow task first, where that task's worker serves its kind.
+
         Raises: ActivityError where its attempts are exhausted.
         """
+        if ref.brief and self._routing.queue(ref.kind) == self._routing.turns:
+            try:
+                return await self._inside(ref, given, summary)
+            except FailureError:  # a time-out comes as an ActivityError, what the activity raised bare (measured)
+                pass
         numbers = NUMBERS[ref.retry]
         handle = workflow.start_activity(
             ref.name,
@@ -67,24 +74,19 @@ class Calls:
             self._live.remove(handle)
         return answer
 
-    async def make_here(self, ref: ActivityRef[In, Out], given: In, *, summary: str) -> Out:
-        """Run the activity inside the workflow task, on the worker that has it; where that fails, as any other call.
-
-        For the one short write that ends a turn: no task is scheduled, so it saves a workflow task, three requests to
-        Temporal and five events. A worker killed in it costs a workflow task's time-out; the write is idempotent.
+    async def _inside(self, ref: ActivityRef[In, Out], given: In, summary: str) -> Out:
+        """No task is scheduled, so it saves a workflow task, three requests to Temporal and five events. A worker
+        killed in it costs a workflow task's time-out; the transaction may be repeated.
         """
-        try:
-            answer: Out = await workflow.execute_local_activity(
-                ref.name,
-                given,
-                result_type=ref.output,
-                start_to_close_timeout=HERE,
-                schedule_to_close_timeout=HERE,
-                retry_policy=RetryPolicy(maximum_attempts=1),
-                summary=summary,
-            )
-        except FailureError:  # a time-out comes as an ActivityError, what the activity raised comes bare (measured)
-            return await self.make(ref, given, summary=summary, stoppable=False)
+        answer: Out = await workflow.execute_local_activity(
+            ref.name,
+            given,
+            result_type=ref.output,
+            start_to_close_timeout=HERE,
+            schedule_to_close_timeout=HERE,
+            retry_policy=RetryPolicy(maximum_attempts=1),
+            summary=summary,
+        )
         return answer
 
     def cancel(self) -> None:

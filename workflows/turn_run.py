@@ -97,7 +97,7 @@ class TurnRun:
             transcript=transcript,
             events=stretch.take_events(),
         )
-        finished = await stretch.calls.make_here(TURNS_FINISH, ask, summary=f"finish: {status.value}")
+        finished = await stretch.calls.make(TURNS_FINISH, ask, summary=f"finish: {status.value}", stoppable=False)
         workflow.set_current_details(f"{finished.status.value}" + (f": {problem.message}" if problem else ""))
         return finished.status.value
 

@@ -19,7 +19,6 @@ from temporalio.envconfig import ClientConfig
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-import serving
 from activities.clients.script import read_script
 from activities.clients.scripted import ScriptedProvider
 from bench.baselines import merged, steps
@@ -32,6 +31,7 @@ from bench.baselines.work import Work
 from bench.reference import AGENT
 from perdure.apps import find_apps
 from relay.connect import connect
+from serving import WORKFLOW_TASKS_AT_ONCE, freeze_heap, worker_settings
 from settings import Settings, needed
 from store.content import AgentShelf
 from store.database import Database
@@ -63,6 +63,8 @@ async def _serve(stack_name: str, queue: str) -> None:
             running = await _worker(stack_name, queue, work)
             serving = asyncio.create_task(running.run())
             stack.push_async_callback(running.shutdown)
+        if stack_name in ("tuned", "merged"):
+            freeze_heap()
         if settings.ready_file is not None:
             settings.ready_file.write_text("ready\n")
         await asyncio.wait({serving, asyncio.create_task(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
@@ -99,14 +101,14 @@ async def _worker(stack_name: str, queue: str, work: Work) -> Worker:
             activities=activities,
             workflow_runner=_sandbox(),
         )
-    tasks: dict[str, Any] = {"max_concurrent_workflow_tasks": serving.WORKFLOW_TASKS_AT_ONCE} if turns else {}
+    tasks: dict[str, Any] = {"max_concurrent_workflow_tasks": WORKFLOW_TASKS_AT_ONCE} if turns else {}
     return Worker(
         await connect(),
         task_queue=task_queue,
         workflows=workflows,
         activities=activities,
         workflow_runner=UnsandboxedWorkflowRunner(),
-        **serving.worker_settings(),
+        **worker_settings(),
         **tasks,
     )
 

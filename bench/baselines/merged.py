@@ -1,8 +1,8 @@
 """The honest floor: a workflow by hand with Perdure's merging and routing, and nothing else of Perdure.
 
 Memory and skills load in one activity, the model and the tools record their own results; all but the model is on the
-workflow's own queue, where it runs eagerly, and the end is a local activity. Its worker has Perdure's settings, no
-sandbox included. No graph, no claims, no ledger, no heartbeats, no approvals, no stop.
+workflow's own queue, where the tools run eagerly and the load and the end are local activities. Its worker has
+Perdure's settings, no sandbox included. No graph, no claims, no ledger, no heartbeats, no approvals, no stop.
 """
 
 import asyncio
@@ -22,12 +22,14 @@ _LONG: Final = timedelta(seconds=600)
 
 @workflow.defn(name=WORKFLOW)
 class MergedTurn:
-    """Five activities and a local one: load, model, two tools, model, finish."""
+    """Four activities and two local ones: load, model, two tools, model, finish."""
 
     @workflow.run
     async def run(self, turn: Turn) -> str:
         """Runs rounds of tool calls until the model asks for none."""
-        loaded = await workflow.execute_activity("bench.load", turn, result_type=Loaded, start_to_close_timeout=_SHORT)
+        loaded = await workflow.execute_local_activity(
+            "bench.load", turn, result_type=Loaded, start_to_close_timeout=_SHORT
+        )
         known = Known(loaded=loaded)
         step = 0
         while True:

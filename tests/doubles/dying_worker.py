@@ -21,7 +21,7 @@ from store.database import Database
 from store.live import LiveTokens
 from store.valkey import Valkey
 from tests.desk import until
-from tests.doubles.finishing import Breaks, broken_inside
+from tests.doubles.broken_inside import Breaks, broken_inside
 
 
 async def _main(database: str, redis: str, temporal: str, namespace: str, queue: str) -> None:

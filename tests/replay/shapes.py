@@ -13,7 +13,7 @@ from contracts.ids import effect_key
 from contracts.turns import Bell, Limits, TurnAddress, TurnStatus
 from policy.decision import Decision
 from tests.desk import until
-from tests.doubles.finishing import Breaks, broken_inside
+from tests.doubles.broken_inside import Breaks, Brief, broken_inside
 from tests.doubles.spoken import Line
 from tests.served import Served
 
@@ -114,19 +114,24 @@ async def cancelled_paused(served: Served) -> TurnAddress:
     return address
 
 
-async def finish_outside(served: Served) -> TurnAddress:
-    """The finish fails inside the workflow task, and is made again as an ordinary activity."""
-    with broken_inside(Breaks.FAILS):
-        address, _ = await served.ended(Line("hello"))
-        await served.handle(address).result()
-    return address
+def outside(brief: Brief) -> Callable[[Served], Awaitable[TurnAddress]]:
+    """A brief call fails inside the workflow task, and is made again as an ordinary activity."""
+
+    async def play(served: Served) -> TurnAddress:
+        with broken_inside(Breaks.FAILS, brief):
+            address, _ = await served.ended(Line("hello"))
+            await served.handle(address).result()
+        return address
+
+    return play
 
 
 COMPLETED = TurnStatus.COMPLETED
 ROUND = (TOOL, TOOL, MODEL)
 SHAPES: dict[str, Shape] = {
     "plain_answer": Shape(said(Line("hello")), COMPLETED, ((LOAD, MODEL, FINISH),)),
-    "finish_outside": Shape(finish_outside, COMPLETED, ((LOAD, MODEL, FINISH, FINISH),)),
+    "finish_outside": Shape(outside(Brief.FINISH), COMPLETED, ((LOAD, MODEL, FINISH, FINISH),)),
+    "load_outside": Shape(outside(Brief.LOAD), COMPLETED, ((LOAD, LOAD, MODEL, FINISH),)),
     "tool_loop": Shape(
         said(Line("look", LOOKS), Line("again", LOOKS), DONE), COMPLETED, ((LOAD, MODEL, *ROUND, *ROUND, FINISH),)
     ),

@@ -61,9 +61,9 @@ def a_field_of_old(call: dict[str, Any]) -> None:
 
 
 VALUES = [
-    ("tool_loop", 0, SCHEDULED, 1, another_step, "model.complete", "at [0].call_id recorded 'm7', now 'm1'"),
-    ("tool_loop", 0, SCHEDULED, 2, fewer_events, "tools.run", "at [0].events"),
-    ("gate_approved", 0, SCHEDULED, 2, a_field_of_old, "approvals.open", "recorded True, now '(absent)'"),
+    ("tool_loop", 0, SCHEDULED, 0, another_step, "model.complete", "at [0].call_id recorded 'm7', now 'm1'"),
+    ("tool_loop", 0, SCHEDULED, 1, fewer_events, "tools.run", "at [0].events"),
+    ("gate_approved", 0, SCHEDULED, 1, a_field_of_old, "approvals.open", "recorded True, now '(absent)'"),
     ("gate_approved", 0, CONTINUED, 0, another_iteration, "continue as TurnWait", "carried.state.iteration"),
     ("gate_approved", 1, CONTINUED, 0, another_iteration, "continue as TurnRun", "carried.state.iteration"),
 ]
@@ -87,7 +87,7 @@ def another_activity(found: dict[str, Any]) -> None:
 
 async def test_a_recording_with_another_command_is_refused_with_the_way_out(replaying: Replaying) -> None:
     run = read(path_of("tool_loop"))[0]
-    fault = await replaying.fault("tool_loop", 1, changed(run, SCHEDULED, 1, another_activity))
+    fault = await replaying.fault("tool_loop", 1, changed(run, SCHEDULED, 0, another_activity))
     assert fault is not None and "does not take the course" in fault and "workflow.patched" in fault
     assert "tool_loop--before-what-has-changed.json" in fault
 

@@ -21,7 +21,7 @@ from perdure.targets import new_client
 from policy.admission import Caps, OnBusy
 from policy.decision import Decider, Decision
 from relay.deliver import Doorbell
-from serving import tools_of, workers_for
+from serving import freeze_heap, tools_of, workers_for
 from store import content
 from store.database import Database
 from store.decisions import DecisionAsk, decide
@@ -133,6 +133,13 @@ class Engine:
         """The kinds of the turn's durable events, in order."""
         rows = await self.rows("SELECT kind FROM events WHERE turn_id = $1 ORDER BY seq", turn_id)
         return [row["kind"] for row in rows]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def frozen() -> None:
+    """What a worker does before it serves: a full round of the collector over all of the suite holds a task up for
+    two seconds (measured), which the SDK takes for a deadlock."""
+    freeze_heap()
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from policy.admission import OnBusy
 from policy.retries import PROVIDER_ERRORS
 from store.ids import new_id
 from tests.desk import Desk, until
-from tests.doubles.finishing import Breaks, broken_inside
+from tests.doubles.broken_inside import Breaks, Brief, broken_inside
 from tests.doubles.spoken import Line
 from tests.replay.recording import run_of
 from tests.served import ALL_KINDS, PAUSED, Served, serve
@@ -153,6 +153,41 @@ async def test_a_finish_that_breaks_inside_the_workflow_task_is_made_again_as_an
     assert [name for name, _ in run.scheduled].count("turns.finish") == 1, "inside the task, then outside of it"
     _, row = await served.ended(Line("next"), conversation_id=address.conversation_id)
     assert row["answer"] == "next"
+
+
+@pytest.mark.parametrize("way", Breaks)
+@pytest.mark.parametrize("brief", [Brief.LOAD, Brief.READ])
+async def test_a_read_that_breaks_inside_the_workflow_task_is_made_again_as_an_ordinary_activity(
+    served: Served, way: Breaks, brief: Brief
+) -> None:
+    with broken_inside(way, brief) as broken:
+        address = await served.paused(Line("", [("pay", {})]), DONE)
+        await served.decide(address)
+        row = await served.until(address, TurnStatus.COMPLETED)
+        assert broken == [address.turn_id]
+    assert row["answer"] == "well"
+    assert served.effects(address, "/pay") == 1
+    runs = [run_of(history) for history in await served.runs(address)]
+    assert [name for run in runs for name, _ in run.scheduled].count(brief) == 1
+    assert [name for run in runs for name in run.called].count(brief) == 2
+
+
+async def test_a_turn_with_a_queue_for_each_kind_loads_and_reads_in_activities_of_their_own(
+    desk: Desk, temporal: Client
+) -> None:
+    own = new_id()[-8:]
+    spread = Routing(**{kind.value: f"{Routing.spread().queue(kind)}-{own}" for kind in Kind})
+    at = Desk(desk.deps, desk.world, desk.model, desk.people, spread, desk.owner_url)
+    apart = Served(at, temporal)
+    async with AsyncExitStack() as stack:
+        await serve(stack, at, ALL_KINDS)
+        address = await apart.paused(Line("", [("pay", {})]), DONE)
+        await apart.decide(address)
+        await apart.until(address, TurnStatus.COMPLETED)
+        assert await apart.handle(address).result() == "completed"
+        scheduled = [name for history in await apart.runs(address) for name, _ in run_of(history).scheduled]
+    assert scheduled[0] == Brief.LOAD and scheduled[3] == Brief.READ
+    assert Brief.FINISH not in scheduled
 
 
 async def test_a_second_stop_and_a_stop_after_the_end_change_nothing(served: Served) -> None:

@@ -56,21 +56,21 @@ def apart(history: WorkflowHistory) -> int:
     return types[ends[0] : ends[-1]].count(EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED)
 
 
-async def test_the_reference_turn_takes_at_most_thirty_eight_events_and_less_than_sixty_four_kib(
+async def test_the_reference_turn_takes_at_most_twenty_eight_events_and_less_than_sixty_four_kib(
     served: Served,
 ) -> None:
     answer, (history,) = await ended_runs(served, Line("looking", LOOKS), Line("a and b"))
     assert answer == "a and b"
     assert run_of(history).called == ("memory.load", MODEL, TOOL, TOOL, MODEL, "turns.finish")
     assert apart(history) in (0, 1)
-    assert len(history.events) <= 38 + 3 * apart(history), "tools that end apart take a task, three events, more"
+    assert len(history.events) <= 28 + 3 * apart(history), "tools that end apart take a task, three events, more"
     assert size(history) < 64 * KIB
 
 
 async def test_a_plain_turn_is_three_activities(served: Served) -> None:
     _, (history,) = await ended_runs(served, Line("hello"))
     assert run_of(history).called == ("memory.load", MODEL, "turns.finish")
-    assert len(history.events) <= 23
+    assert len(history.events) <= 14
     assert size(history) <= 16 * KIB
 
 
