@@ -107,6 +107,9 @@ def workers_for(deps: Deps, kind: Kind, task_queue: str) -> list[Worker]:
     # LangGraph takes 2 s of CPU to import (measured), so only this kind does.
     from workflows.turn_run import TurnRun
     from workflows.turn_wait import TurnWait
+    from workflows.walks import skip_idle_walks
+
+    skip_idle_walks()
 
     tasks = {"workflow_runner": UnsandboxedWorkflowRunner(), "max_concurrent_workflow_tasks": WORKFLOW_TASKS_AT_ONCE}
     return [

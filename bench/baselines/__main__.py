@@ -37,6 +37,7 @@ from store.content import AgentShelf
 from store.database import Database
 from store.live import LiveTokens
 from store.valkey import Valkey
+from workflows.walks import skip_idle_walks
 
 
 def main() -> None:
@@ -65,6 +66,7 @@ async def _serve(stack_name: str, queue: str) -> None:
             stack.push_async_callback(running.shutdown)
         if stack_name in ("tuned", "merged"):
             freeze_heap()
+            skip_idle_walks()
         if settings.ready_file is not None:
             settings.ready_file.write_text("ready\n")
         await asyncio.wait({serving, asyncio.create_task(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
