@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import asyncpg
 import pytest
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.testing import ActivityEnvironment
 
 from activities.approvals import ApprovalActivities
@@ -33,6 +32,7 @@ from local import DataParts
 from perdure.tools import Tool
 from policy.admission import Caps, OnBusy
 from policy.decision import Decider, Decision
+from relay.connect import DATA_CONVERTER
 from relay.deliver import Doorbell
 from store import content
 from store.database import Database, set_up
@@ -274,7 +274,7 @@ async def temporal(parts: DataParts) -> Client:
     """A client of the real server."""
     assert parts.temporal is not None
     return await Client.connect(
-        parts.temporal.address, namespace=parts.temporal.namespace, data_converter=pydantic_data_converter
+        parts.temporal.address, namespace=parts.temporal.namespace, data_converter=DATA_CONVERTER
     )
 
 

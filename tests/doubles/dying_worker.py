@@ -8,13 +8,13 @@ import sys
 from contextlib import AsyncExitStack
 
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 
 from activities.deps import Deps
 from activities.models import Models
 from activities.toolbox.shelf import Toolbox
 from contracts.turns import Kind
 from perdure.targets import new_client
+from relay.connect import DATA_CONVERTER
 from relay.deliver import Doorbell
 from serving import workers_for
 from store.database import Database
@@ -27,7 +27,7 @@ from tests.doubles.broken_inside import Breaks, broken_inside
 async def _main(database: str, redis: str, temporal: str, namespace: str, queue: str) -> None:
     async with AsyncExitStack() as stack:
         db = await Database.connect(database, most=4)
-        client = await Client.connect(temporal, namespace=namespace, data_converter=pydantic_data_converter)
+        client = await Client.connect(temporal, namespace=namespace, data_converter=DATA_CONVERTER)
         http = await stack.enter_async_context(new_client())
         toolbox = Toolbox([], lambda name: None, http)
         deps = Deps(db, LiveTokens(Valkey.connect(redis)), toolbox, Models(lambda name: None), Doorbell(client, db))

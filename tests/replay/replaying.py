@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from temporalio import workflow
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import (
     ContinueAsNewInput,
     ExecuteWorkflowInput,
@@ -25,6 +24,7 @@ from temporalio.worker import (
     WorkflowRunner,
 )
 
+from relay.connect import DATA_CONVERTER
 from tests.replay.recording import Call, Run
 from workflows.turn_run import TurnRun
 from workflows.turn_wait import TurnWait
@@ -71,7 +71,7 @@ class Replaying:
         self._replayer = Replayer(
             workflows=[TurnRun, TurnWait],
             workflow_runner=runner,
-            data_converter=pydantic_data_converter,
+            data_converter=DATA_CONVERTER,
             interceptors=[self._listener],
         )
 

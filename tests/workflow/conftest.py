@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import asyncpg
 import pytest
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 
 from activities.deps import Deps
 from activities.models import Models
@@ -20,6 +19,7 @@ from perdure.apps import find_apps
 from perdure.targets import new_client
 from policy.admission import Caps, OnBusy
 from policy.decision import Decider, Decision
+from relay.connect import DATA_CONVERTER
 from relay.deliver import Doorbell
 from serving import freeze_heap, tools_of, workers_for
 from store import content
@@ -147,7 +147,7 @@ async def temporal(parts: DataParts) -> Client:
     """A client of the real server."""
     assert parts.temporal is not None
     return await Client.connect(
-        parts.temporal.address, namespace=parts.temporal.namespace, data_converter=pydantic_data_converter
+        parts.temporal.address, namespace=parts.temporal.namespace, data_converter=DATA_CONVERTER
     )
 
 

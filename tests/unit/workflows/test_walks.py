@@ -1,15 +1,19 @@
-"""What the walk that is left out must not leave out."""
+"""What the walks that are left out must not leave out."""
 
 import inspect
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
 from temporalio.api.common.v1 import Payload
 from temporalio.bridge import worker as bridge
+from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import PayloadCodec
 
+from contracts.turns import Usage
+from relay.connect import DATA_CONVERTER
 from workflows.walks import skip_idle_walks
 
 
@@ -20,7 +24,13 @@ class Marks(PayloadCodec):
         return [Payload(metadata={"encoding": b"marked"}, data=each.data) for each in payloads]
 
     async def decode(self, payloads: Sequence[Payload]) -> list[Payload]:
-        return [*payloads]
+        return [Payload(metadata=each.metadata, data=b"unmarked") for each in payloads]
+
+
+def task() -> WorkflowActivation:
+    activation = WorkflowActivation()
+    activation.jobs.add().initialize_workflow.arguments.add().data = b"marked"
+    return activation
 
 
 def answer() -> WorkflowActivationCompletion:
@@ -31,26 +41,34 @@ def answer() -> WorkflowActivationCompletion:
     return completion
 
 
-def test_the_sdk_still_has_the_function_with_the_arguments_that_are_passed_on() -> None:
+WALKS = [("decode_activation", "activation"), ("encode_completion", "completion")]
+
+
+@pytest.mark.parametrize(("name", "message"), WALKS)
+def test_the_sdk_still_has_the_functions_with_the_arguments_they_are_called_with(name: str, message: str) -> None:
     skip_idle_walks()
-    wanted = ["completion", "data_converter", "encode_headers", "storage_concurrency_limit"]
-    assert [*inspect.signature(bridge.encode_completion).parameters] == wanted
+    function = getattr(bridge, name)
+    assert [*inspect.signature(function).parameters][:2] == [message, "data_converter"]
+    assert function.__module__ == "temporalio.bridge.worker"
 
 
 async def test_without_a_codec_an_answer_stays_as_the_sdk_itself_would_leave_it() -> None:
     skip_idle_walks()
     skipped, walked = answer(), answer()
-    metrics = await bridge.encode_completion(skipped, pydantic_data_converter, False, 1)
-    theirs = await inspect.unwrap(bridge.encode_completion)(walked, pydantic_data_converter, False, 1)
+    metrics = await bridge.encode_completion(skipped, DATA_CONVERTER, False, 1)
+    theirs = await inspect.unwrap(bridge.encode_completion)(walked, DATA_CONVERTER, False, 1)
     assert skipped == walked == answer()
     assert metrics.payload_count == theirs.payload_count == 0
 
 
-async def test_with_a_codec_it_is_encoded() -> None:
+async def test_with_a_codec_what_comes_is_decoded_and_what_goes_is_encoded() -> None:
     skip_idle_walks()
-    completion = answer()
-    await bridge.encode_completion(completion, replace(pydantic_data_converter, payload_codec=Marks()), False, 1)
+    coded = replace(DATA_CONVERTER, payload_codec=Marks())
+    completion, activation = answer(), task()
+    await bridge.encode_completion(completion, coded, False, 1)
+    await bridge.decode_activation(activation, coded, False, 1)
     assert completion.successful.commands[0].complete_workflow_execution.result.metadata["encoding"] == b"marked"
+    assert activation.jobs[0].initialize_workflow.arguments[0].data == b"unmarked"
 
 
 def test_to_ask_twice_wraps_once() -> None:
@@ -58,3 +76,10 @@ def test_to_ask_twice_wraps_once() -> None:
     once = bridge.encode_completion
     skip_idle_walks()
     assert bridge.encode_completion is once
+
+
+def test_the_shared_converter_writes_what_the_sdks_own_writes() -> None:
+    value = Usage(input_tokens=3)
+    ours, theirs = DATA_CONVERTER.payload_converter, pydantic_data_converter.payload_converter
+    assert ours.to_payloads([value, None, b"raw"]) == theirs.to_payloads([value, None, b"raw"])
+    assert ours.from_payloads(theirs.to_payloads([value]), [Usage]) == [value]
