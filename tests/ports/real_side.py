@@ -92,7 +92,14 @@ class RealTurn:
         version = "gone" if gone else given.agent_version
         handle = await self.side.client.start_workflow(
             PortsRun.run,
-            given.model_copy(update={"carried": carried, "agent_version": version}),
+            # The turns queue is the workflow's own, whose worker serves no activities.
+            given.model_copy(
+                update={
+                    "carried": carried,
+                    "agent_version": version,
+                    "routing": given.routing.model_copy(update={"turns": self.side.queue}),
+                }
+            ),
             id=f"ports-{new_id()}",
             task_queue=self.side.queue,
         )
