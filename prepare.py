@@ -17,12 +17,12 @@ from pathlib import Path
 
 import asyncpg
 
-from activities.clients.script import Script
 from activities.toolbox.entities import CORE_BY_NAME
+from catalogue import block_digests, shipped_and_own
 from contracts.agents import PublishedAgent
 from contracts.digests import sha256_hex
-from graph.registry import names
-from perdure.apps import Engine, find_apps, publish
+from contracts.skills import DataTable
+from perdure.apps import publish, tables_of
 from settings import Settings, needed
 from store import accounts, content
 from store.database import set_up
@@ -70,17 +70,26 @@ async def prepare(settings: Settings, admin: str = "", tenant: str = LOCAL_TENAN
 
 
 async def _publish(owner: asyncpg.Connection, settings: Settings) -> None:
-    engine = Engine(core_tools=tuple(CORE_BY_NAME), topologies=names(), script=Script)
+    """Put the apps' agents in place, and say what is wrong with the rest."""
+    async with owner.transaction():
+        await owner.execute("SELECT set_config('perdure.tenant', $1, true)", content.SHARED)
+        checked = block_digests([agent for _, agent in await content.listed(owner)])
+    found = await shipped_and_own(settings.apps, settings.sandbox(), checked)
+    if found.unchecked:
+        sys.stderr.write(f"warning: the types of code blocks were not checked: {found.unchecked}\n")
     published: list[tuple[str, PublishedAgent]] = []
+    tables: list[DataTable] = []
     core_cards = [tool.card for tool in CORE_BY_NAME.values()]
-    for app in find_apps(settings.apps, engine):
+    for app in found.apps:
         for problem in app.problems:
             sys.stderr.write(f"{problem}\n")
-        published += [(app.name, agent) for agent in publish(app, core_cards)]
+        agents = publish(app, core_cards)
+        published += [(app.name, agent) for agent in agents]
+        tables += tables_of(app, agents)
     async with owner.transaction():
         await accounts.ensure_tenant(owner, content.SHARED)
         await owner.execute("SELECT set_config('perdure.tenant', $1, true)", content.SHARED)
-        await content.publish(owner, published)
+        await content.publish(owner, published, tables)
 
 
 async def _users(

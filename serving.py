@@ -15,11 +15,13 @@ from activities.deps import Deps
 from activities.memory import MemoryActivities
 from activities.model import ModelActivities
 from activities.models import Models
+from activities.sandbox import Sandbox, StandbySandbox
 from activities.toolbox.entities import CORE_ALWAYS, CORE_BY_NAME
 from activities.toolbox.shelf import Toolbox
 from activities.tools import ToolActivities
 from activities.turns import TurnActivities
 from contracts.turns import Kind, Routing, waits_queue
+from embedding.choice import embedder_of
 from perdure.apps import App, find_apps
 from perdure.targets import new_client
 from perdure.tools import Tool
@@ -45,7 +47,11 @@ _log = structlog.get_logger("worker")
 async def serve(settings: Settings, kinds: Sequence[Kind], stop: asyncio.Event, ready: Callable[[], None]) -> None:
     """Serve these queues until `stop`, then drain; `ready` is called when all of them poll."""
     async with AsyncExitStack() as stack:
-        deps = await _deps(settings, stack)
+        runs_tools = bool({Kind.TOOLS, Kind.TURNS}.intersection(kinds))
+        apps = find_apps(settings.apps) if runs_tools else []
+        sandbox = StandbySandbox(settings.sandbox())
+        stack.push_async_callback(sandbox.close)
+        deps = await _deps(settings, stack, apps, sandbox)
         if Kind.LLM in kinds:
             async with deps.db.transaction(content.SHARED) as tx:
                 await deps.models.preload([agent for _, agent in await content.listed(tx)])
@@ -54,6 +60,8 @@ async def serve(settings: Settings, kinds: Sequence[Kind], stop: asyncio.Event, 
         workers = [worker for kind in kinds for worker in workers_for(deps, kind, queues.queue(kind))]
         running = [asyncio.create_task(worker.run()) for worker in workers]
         ready()
+        if any(has_blocks(app) for app in apps):
+            sandbox.open_soon()  # it takes a moment of CPU, which no start waits for
         _log.info("worker_ready", queues=[kind.value for kind in kinds])
         stopping = asyncio.create_task(stop.wait())
         ended, _ = await asyncio.wait({stopping, *running}, return_when=asyncio.FIRST_COMPLETED)
@@ -71,7 +79,12 @@ def freeze_heap() -> None:
     gc.freeze()
 
 
-async def _deps(settings: Settings, stack: AsyncExitStack) -> Deps:
+def has_blocks(app: App) -> bool:
+    """Whether a model may call code of one of its skills."""
+    return any(skill.blocks for agent in app.agents for skill in agent.skills)
+
+
+async def _deps(settings: Settings, stack: AsyncExitStack, apps: Sequence[App], sandbox: Sandbox) -> Deps:
     db = await Database.connect(
         needed(settings.database_url, "DATABASE_URL"),
         most=settings.pool_size,
@@ -83,8 +96,9 @@ async def _deps(settings: Settings, stack: AsyncExitStack) -> Deps:
     stack.push_async_callback(valkey.close)
     http = await stack.enter_async_context(new_client())
     doorbell = Doorbell(await connect(), db)
-    toolbox = Toolbox(tools_of(find_apps(settings.apps)), secret, http)
-    return Deps(db, LiveTokens(valkey), toolbox, Models(secret), doorbell)
+    toolbox = Toolbox(tools_of(apps), secret, http)
+    embedder = embedder_of(settings.embeddings, settings.embeddings_base, secret("embeddings"))
+    return Deps(db, LiveTokens(valkey), toolbox, Models(secret), doorbell, embedder=embedder, sandbox=sandbox)
 
 
 def tools_of(apps: Sequence[App]) -> Iterator[tuple[str, Tool]]:

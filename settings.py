@@ -8,12 +8,15 @@ default. Temporal's own client environment (`TEMPORAL_ADDRESS`, namespace, TLS, 
 import os
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from contracts.turns import Routing
+
+if TYPE_CHECKING:
+    from activities.sandbox import SandboxConfig
 
 _FOLDER = Path(__file__).parent
 _BASE = _FOLDER if (_FOLDER / "pyproject.toml").is_file() else Path.cwd()
@@ -78,8 +81,21 @@ class Settings(BaseSettings):
     """Turns of one user that have not ended; one more is answered 429."""
     pool_size: int = Field(default=12, ge=2, le=500, alias="PERDURE_POOL_SIZE")
     """Postgres connections of one process."""
+    embeddings: str = Field(default="auto", alias="PERDURE_EMBEDDINGS")
+    """`auto`, `minilm`, `none`, or an embedding model for LiteLLM; its key is the credential `embeddings`."""
+    embeddings_base: str = Field(default="", alias="PERDURE_EMBEDDINGS_BASE")
+    """The address of that model's provider, where it is not the provider's own."""
     queue_depth: int = Field(default=20, ge=0, alias="PERDURE_QUEUE_DEPTH")
     """Turns that may wait in one conversation (`on_busy: queue`); one more is answered 429."""
+
+    sandbox_bare: bool = Field(default=False, alias="PERDURE_SANDBOX_BARE")
+    """Run code blocks without a jail where none holds. Logged as a warning at every start."""
+    sandbox_workers: int = Field(default=8, ge=2, le=64, alias="PERDURE_SANDBOX_WORKERS")
+    """Interpreter processes of one worker process."""
+    sandbox_seconds: float = Field(default=2.0, gt=0, le=20, alias="PERDURE_SANDBOX_SECONDS")
+    """The time that no code block exceeds."""
+    sandbox_memory_mib: int = Field(default=64, ge=8, le=4_096, alias="PERDURE_SANDBOX_MEMORY_MIB")
+    """The memory that no code block exceeds."""
 
     @field_validator("apps", mode="before")
     @classmethod
@@ -96,6 +112,13 @@ class Settings(BaseSettings):
     def route(self) -> Routing:
         """The queues that a new turn uses."""
         return Routing.spread() if self.routing is RoutingName.SPREAD else Routing.compact()
+
+    def sandbox(self) -> "SandboxConfig":
+        """What the operator decides about the sandbox of code blocks."""
+        from activities.sandbox import Limits, SandboxConfig  # here: the API reads settings and runs no block
+
+        ceiling = Limits(wall_seconds=self.sandbox_seconds, memory_bytes=self.sandbox_memory_mib * 1_048_576)
+        return SandboxConfig(self.sandbox_bare, ceiling, most_workers=self.sandbox_workers)
 
 
 def needed(value: SecretStr | None, name: str) -> str:

@@ -12,12 +12,14 @@ import sys
 from contextlib import AsyncExitStack
 
 from contracts.turns import Kind
+from embedding.choice import embedder_of
 from relay.connect import connect
 from relay.deliver import Doorbell
 from relay.loop import run_relay
 from relay.reconcile import Reconciler
+from relay.remember import run_embedding
 from relay.search_attributes import register
-from settings import Settings, needed
+from settings import Settings, needed, secret
 from store.database import Database
 
 
@@ -61,7 +63,11 @@ async def _relay() -> int:
         doorbell = Doorbell(client, relay)
         stop = _stop_asked()
         _ready(settings)
-        await asyncio.gather(run_relay(relay, doorbell, stop), Reconciler(relay, client, doorbell).run(stop))
+        work = [run_relay(relay, doorbell, stop), Reconciler(relay, client, doorbell).run(stop)]
+        embedder = embedder_of(settings.embeddings, settings.embeddings_base, secret("embeddings"))
+        if embedder is not None:
+            work.append(run_embedding(relay, embedder, stop))
+        await asyncio.gather(*work)
     return 0
 
 

@@ -6,7 +6,8 @@ from pydantic import JsonValue
 
 from activities.deps import Deps
 from activities.results import denial
-from contracts.agents import ToolCard
+from activities.toolbox.blocks import BlockTool, block_tool
+from contracts.agents import EffectClass, ToolCard
 from contracts.errors import Problem, UpstreamUnavailable
 from contracts.events import TOOL_ERROR, TOOL_EXECUTING
 from contracts.tools import CallState, ToolCall, ToolOutcome
@@ -23,7 +24,7 @@ from store.journal import NewEvent, write
 class Held:
     """A call that this attempt may do."""
 
-    tool: Tool
+    tool: Tool | BlockTool
     locked: tool_calls.Locked
     args: dict[str, JsonValue]
     epoch: int
@@ -36,6 +37,16 @@ class Held:
         """The card of the tool that this worker runs."""
         return self.tool.card
 
+    @property
+    def is_block(self) -> bool:
+        """Whether it runs in the sandbox, and so is answered in a wrapper (S0-49)."""
+        return isinstance(self.tool, BlockTool)
+
+    @property
+    def changes_our_rows(self) -> bool:
+        """Whether it acts in the transaction that records it; a block reaches no database, whatever its card says."""
+        return self.card.effect is EffectClass.LOCAL and not self.is_block
+
 
 async def claimed(deps: Deps, tx: Connection, call: ToolCall, attempt: Attempt, began: float) -> Held | ToolOutcome:
     """The call reserved for this attempt, or its outcome where it is not to be run.
@@ -47,7 +58,8 @@ async def claimed(deps: Deps, tx: Connection, call: ToolCall, attempt: Attempt, 
     locked = await tool_calls.lock(tx, call, card)
     if locked is None:
         return _not_run(call, Problem(code="call_not_planned", message="no model asked for this call"))
-    tool = deps.toolbox.find(call.agent_id, call.ask.tool)
+    tool: Tool | BlockTool | None = await block_tool(tx, deps.tables, deps.sandbox, agent, card) if card else None
+    tool = tool or deps.toolbox.find(call.agent_id, call.ask.tool)
     void = why_void(card, tool.card if tool else None, locked.tool_version, locked.approval)
     verdict = claim_tool(locked.gate, locked.row, attempt, allowed=void is None, now=locked.now)
     if verdict not in (Claim.ACT, Claim.STALE, Claim.ENDED) and call.events:

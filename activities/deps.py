@@ -3,8 +3,11 @@
 from dataclasses import dataclass, field
 
 from activities.models import Models
+from activities.sandbox import ClosedSandbox, Sandbox
 from activities.toolbox.shelf import Toolbox
+from embedding.embedder import Embedder
 from relay.deliver import Doorbell
+from store.app_tables import TableShelf
 from store.content import AgentShelf
 from store.database import Database
 from store.live import LiveTokens
@@ -20,3 +23,7 @@ class Deps:
     models: Models
     doorbell: Doorbell
     shelf: AgentShelf = field(default_factory=AgentShelf)
+    sandbox: Sandbox = field(default_factory=lambda: ClosedSandbox("this process was given no sandbox"))
+    tables: TableShelf = field(default_factory=TableShelf)
+    embedder: Embedder | None = None
+    """None where episodes are searched by words."""

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from pydantic import JsonValue
+
 from activities.clients.provider import Complete
 from activities.planning import Planned
 from contracts.digests import canonical_json
@@ -29,6 +31,8 @@ class Heard:
     stopped: bool = False
     sent: tuple[WireMessage, ...] = ()
     """What the provider was sent, once it was."""
+    assembly: dict[str, JsonValue] = field(default_factory=dict)
+    """How it was put together (activities/prompting.py)."""
 
     @property
     def whole(self) -> str:
@@ -114,6 +118,7 @@ def events_of(call: ModelCall, epoch: int, heard: Heard, reply: ModelReply) -> l
                 "characters": len(heard.whole),
                 "partial": reply.partial,
                 "tool_calls": [ref.tool for ref in reply.message.calls] if reply.message else [],
+                "assembly": heard.assembly,
             },
             call.call_id,
         )

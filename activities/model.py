@@ -14,21 +14,22 @@ from activities.deps import Deps
 from activities.edge import edge, stop_asked, this_attempt, uncancelled
 from activities.hearing import Heard, events_of, reply_of
 from activities.planning import plan_calls
+from activities.prompting import prompt_of
 from activities.speaking import Speaker
+from activities.spending import charge, hold, is_counted, reserved_for_now
 from activities.vendors import CONTEXT_OVERFLOW
 from contracts.agents import PublishedAgent
-from contracts.errors import PerdureError, Problem, UpstreamUnavailable
+from contracts.errors import LimitReached, PerdureError, Problem, UpstreamRejected, UpstreamUnavailable
 from contracts.events import RATE_LIMIT, TRANSIENT_ERROR
 from contracts.model import ModelCall, ModelReply
 from contracts.turns import Usage
+from policy.day_budget import RESERVED_TRIES
 from policy.ledger import Attempt, Claim
-from policy.prompt import WireMessage, base_message, skill_list, skill_message, wire
+from policy.prompt import WireMessage
 from policy.refusals import REFUSED
-from policy.retries import PROVIDER_ERRORS
-from store.database import Connection
-from store.journal import NewEvent
+from policy.retries import FALLBACK_SECONDS, PROVIDER_ERRORS, gives_up
+from store.journal import NewEvent, write
 from store.model_calls import ModelClaim, claim_call, count_error, settle_call
-from store.prompts import said_messages
 
 
 class ModelActivities:
@@ -46,19 +47,29 @@ class ModelActivities:
         """
         async with edge():
             attempt = Attempt(*this_attempt())
-            async with self._deps.db.transaction(call.address.tenant_id, call.address.turn_id) as tx:
-                agent = await self._deps.shelf.at(tx, call.agent_id, call.agent_version)
-                claimed = await claim_call(tx, call, attempt, agent.definition.model)
-                if claimed.verdict is Claim.REPLAY and claimed.reply is not None:
-                    return claimed.reply
-                if claimed.verdict is not Claim.ACT:
-                    return ModelReply(problem=REFUSED[claimed.verdict])
-                messages = await self._messages(tx, call, agent, claimed)
+            try:
+                async with self._deps.db.transaction(call.address.tenant_id, call.address.turn_id) as tx:
+                    agent = await self._deps.shelf.at(tx, call.agent_id, call.agent_version)
+                    own, other = agent.definition.model, agent.definition.fallback_model
+                    claimed = await claim_call(tx, call, attempt, own, other)
+                    if claimed.verdict is Claim.REPLAY and claimed.reply is not None:
+                        return claimed.reply
+                    if claimed.verdict is not Claim.ACT:
+                        return ModelReply(problem=REFUSED[claimed.verdict])
+                    prompt = await prompt_of(tx, call, agent, claimed)
+                    if is_counted(agent, claimed):
+                        provider = await self._deps.models.provider(agent, claimed.model)
+                        request = self._request(call, agent, prompt.messages, claimed)
+                        await hold(tx, call, agent, claimed, provider, request)
+            except (LimitReached, UpstreamRejected) as refused:
+                if refused.details.get("reserved") and attempt.number < RESERVED_TRIES:
+                    raise reserved_for_now() from None
+                return await self._not_begun(call, refused.as_problem())
             await self._deps.live.wake(call.address.conversation_id)
-            heard = Heard()
+            heard = Heard(assembly=prompt.assembly)
             failed: Problem | None = None
             try:
-                await self._listen(call, agent, messages, claimed, heard)
+                await self._listen(call, agent, prompt.messages, claimed, heard)
             except asyncio.CancelledError:
                 if not stop_asked():
                     raise  # this worker drains: another one takes the call over
@@ -67,27 +78,16 @@ class ModelActivities:
                 failed = error.as_problem()
                 if error.code == CONTEXT_OVERFLOW and not claimed.compacted:
                     error = UpstreamUnavailable(CONTEXT_OVERFLOW, "too long for the model; tried again with half of it")
-                if error.retryable and claimed.errors + 1 < PROVIDER_ERRORS:
-                    await self._say_retry(call, error, claimed, heard.usage)
+                other = "" if claimed.on_fallback else agent.definition.fallback_model
+                if other and gives_up(error.code, retryable=error.retryable, errors=claimed.errors + 1):
+                    error = UpstreamUnavailable(error.code, failed.message, retry_after_seconds=FALLBACK_SECONDS)
+                    await self._say_retry(call, agent, error, claimed, heard.usage, fallback_model=other)
+                    raise to_temporal(error) from None
+                if error.retryable and claimed.errors + 1 < PROVIDER_ERRORS and not claimed.on_fallback:
+                    await self._say_retry(call, agent, error, claimed, heard.usage)
                     raise to_temporal(error) from None  # Temporal would store the vendor's text
             # A paid answer is recorded even if a stop arrives meanwhile.
             return await uncancelled(self._settle(call, agent, claimed, heard, failed))
-
-    async def _messages(
-        self, tx: Connection, call: ModelCall, agent: PublishedAgent, claimed: ModelClaim
-    ) -> list[WireMessage]:
-        definition = agent.definition
-        skills = {each.id: skill_message(each.name, each.description, each.body) for each in definition.skills}
-        said = await said_messages(
-            tx, call, claimed.through_seq, definition.window, skills, compacted=claimed.compacted
-        )
-        user = call.ask.prompt
-        base = base_message(
-            agent.definition.persona, str(user.get("name", "")), str(user.get("role", "")), claimed.system_prompt
-        )
-        if not claimed.system_prompt:  # the caller's own prompt stands as it is (S0-22)
-            base += skill_list([(each.id, each.description) for each in definition.skills])
-        return wire(base, claimed.memory_text or "", said)
 
     async def _listen(
         self,
@@ -98,8 +98,8 @@ class ModelActivities:
         heard: Heard,
     ) -> None:
         """Stream the provider's answer; live tokens go out as they come, fenced by the epoch."""
-        provider = await self._deps.models.provider(agent)
-        request = _request(call, agent, messages, self._deps.models.params(agent))
+        provider = await self._deps.models.provider(agent, claimed.model)
+        request = self._request(call, agent, messages, claimed)
         heard.sent = request.messages
         speaker = Speaker(self._deps.live, call.address, call.call_id, claimed.epoch)
         began = time.monotonic()
@@ -119,7 +119,23 @@ class ModelActivities:
             speaker.hush()
         await speaker.flush()
 
-    async def _say_retry(self, call: ModelCall, error: PerdureError, claimed: ModelClaim, used: Usage) -> None:
+    async def _not_begun(self, call: ModelCall, problem: Problem) -> ModelReply:
+        """The answer of a call whose claim was rolled back; the events that came with it are written all the same."""
+        if call.events:
+            async with self._deps.db.transaction(call.address.tenant_id, call.address.turn_id) as tx:
+                await write(tx, call.address, [], pending=call.events)
+        return ModelReply(problem=problem)
+
+    async def _say_retry(
+        self,
+        call: ModelCall,
+        agent: PublishedAgent,
+        error: PerdureError,
+        claimed: ModelClaim,
+        used: Usage,
+        *,
+        fallback_model: str = "",
+    ) -> None:
         problem = error.as_problem()
         kind = RATE_LIMIT if problem.code == "model_rate_limited" else TRANSIENT_ERROR
         event = NewEvent(
@@ -129,12 +145,15 @@ class ModelActivities:
                 "retry_in": problem.retry_after_seconds,
                 "attempt": claimed.errors + 1,
                 "max_retries": PROVIDER_ERRORS - 1,
+                **({"model": claimed.model, "fallback_model": fallback_model} if fallback_model else {}),
             },
             call.call_id,
         )
         async with self._deps.db.transaction(call.address.tenant_id, call.address.turn_id) as tx:
             compact = problem.code == CONTEXT_OVERFLOW
-            await count_error(tx, call, claimed.epoch, used, event, compact=compact)
+            fall_back = bool(fallback_model)
+            await count_error(tx, call, claimed.epoch, used, event, compact=compact, fall_back=fall_back)
+            await charge(tx, call, agent, claimed, used)
 
     async def _settle(
         self, call: ModelCall, agent: PublishedAgent, claimed: ModelClaim, heard: Heard, failed: Problem | None
@@ -145,18 +164,29 @@ class ModelActivities:
         events = events_of(call, claimed.epoch, heard, reply)
         async with self._deps.db.transaction(call.address.tenant_id) as tx:
             mine = await settle_call(tx, call, claimed.epoch, reply, messages, [each.row for each in planned], events)
+            if mine:
+                await charge(tx, call, agent, claimed, reply.usage)
         await self._deps.live.wake(call.address.conversation_id)
         if not mine:
             return ModelReply(problem=REFUSED[Claim.STALE])
         return reply
 
+    def _request(
+        self, call: ModelCall, agent: PublishedAgent, messages: list[WireMessage], claimed: ModelClaim
+    ) -> ProviderRequest:
+        return _request(call, agent, claimed.model, messages, self._deps.models.params(agent))
+
 
 def _request(
-    call: ModelCall, agent: PublishedAgent, messages: list[WireMessage], params: Mapping[str, JsonValue]
+    call: ModelCall,
+    agent: PublishedAgent,
+    model: str,
+    messages: list[WireMessage],
+    params: Mapping[str, JsonValue],
 ) -> ProviderRequest:
     offered = [card for card in agent.cards if card.name in call.ask.tools]
     return ProviderRequest(
-        model=agent.definition.model,
+        model=model,
         messages=tuple(messages),
         tools=tuple(
             {

@@ -7,14 +7,18 @@ thread: the event loop must go on beating.
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
+import structlog
 from pydantic import JsonValue
 
-from activities.clients.provider import Provider
+from activities.clients.provider import Provider, ProviderRequest
 from activities.clients.script import read_script
 from activities.clients.scripted import ScriptedProvider
 from contracts.agents import PublishedAgent
+from contracts.errors import UpstreamRejected
+from policy.day_budget import caps_of, hold_of
 
 SCRIPTED = "scripted"
+_log = structlog.get_logger(__name__)
 SecretOf = Callable[[str], str | None]
 
 
@@ -27,12 +31,12 @@ class Models:
         self._importing = asyncio.Lock()
         self._scripted: dict[str, Provider] = {}
 
-    async def provider(self, agent: PublishedAgent) -> Provider:
-        """The provider of this agent's model; a script is read once a version.
+    async def provider(self, agent: PublishedAgent, model: str = "") -> Provider:
+        """The provider of `model`, else of this agent's own; a script is read once a version.
 
         Raises: CallerError `bad_script`.
         """
-        if agent.definition.model == SCRIPTED:
+        if (model or agent.definition.model) == SCRIPTED:
             if agent.version not in self._scripted:
                 self._scripted[agent.version] = ScriptedProvider(read_script(agent.definition.script))
             return self._scripted[agent.version]
@@ -42,11 +46,22 @@ class Models:
         return self._litellm
 
     async def preload(self, agents: Sequence[PublishedAgent]) -> None:
-        """Import what these agents' models need, before the worker serves: a first call must not wait for it."""
+        """Import what these agents' models need, before the worker serves: a first call must not wait for it.
+
+        A day limit under which a model cannot be called, since nobody knows its price or bound, is said now and not
+        only by the turns that fail.
+        """
         for agent in agents:
-            if agent.definition.model != SCRIPTED:
-                await self.provider(agent)
-                return
+            for model in (agent.definition.model, agent.definition.fallback_model):
+                if model not in ("", SCRIPTED):
+                    self._check_bounds(agent, model, await self.provider(agent, model))
+
+    def _check_bounds(self, agent: PublishedAgent, model: str, provider: Provider) -> None:
+        caps = caps_of(agent.definition, None)
+        try:
+            hold_of(caps, provider.most(ProviderRequest(model, (), params=agent.definition.model_params)), model)
+        except UpstreamRejected as error:
+            _log.warning("day_limit_cannot_hold", agent=agent.definition.id, code=error.code, problem=error.message)
 
     def params(self, agent: PublishedAgent) -> Mapping[str, JsonValue]:
         """The model's parameters; `api_key_secret` names a credential, which becomes `api_key` here."""

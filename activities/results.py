@@ -11,6 +11,7 @@ from contracts.events import TOOL_DENIED, TOOL_ERROR, TOOL_RESULT
 from contracts.messages import MessageRef, Role
 from contracts.tools import CallState, ToolCall, ToolOutcome
 from perdure.tools import ToolResult
+from policy.conditions import plain_facts
 from policy.covering import Covering
 from policy.text import estimated_tokens, preview
 from store.ids import new_id
@@ -54,12 +55,14 @@ def settled_answer(call: ToolCall, card: ToolCard, approval: Covering | None, re
     if len(canonical_json(patch)) > MOST_STATE_CHARACTERS:
         _log.warning("tool_state_dropped", tool=card.name, most=MOST_STATE_CHARACTERS)
         patch = {}
-    return _answer(call, CallState.DONE, output, TOOL_RESULT, patch)
+    facts = plain_facts(output, call.ask.paths)
+    return _answer(call, CallState.DONE, output, TOOL_RESULT, patch, facts)
 
 
-def error_answer(call: ToolCall, told: str) -> Answer:
-    """A failure that the model may react to."""
-    return _answer(call, CallState.FAILED, {"status": "error", "message": told}, TOOL_ERROR)
+def error_answer(call: ToolCall, told: str, *, wrapped: bool = False) -> Answer:
+    """A failure that the model may react to; `wrapped` as a code block's results are (S0-49)."""
+    body: dict[str, JsonValue] = {"status": "error", "message": told}
+    return _answer(call, CallState.FAILED, body | ({"result": None} if wrapped else {}), TOOL_ERROR)
 
 
 def denial(call: ToolCall, approval: Covering | None, why: str | None) -> Answer:
@@ -71,7 +74,12 @@ def denial(call: ToolCall, approval: Covering | None, why: str | None) -> Answer
 
 
 def _answer(
-    call: ToolCall, state: CallState, output: JsonValue, event: str, patch: dict[str, JsonValue] | None = None
+    call: ToolCall,
+    state: CallState,
+    output: JsonValue,
+    event: str,
+    patch: dict[str, JsonValue] | None = None,
+    facts: dict[str, JsonValue] | None = None,
 ) -> Answer:
     content = canonical_json(output)
     if len(content) > MOST_CHARACTERS:
@@ -79,6 +87,6 @@ def _answer(
     tokens = estimated_tokens(content)
     message = NewMessage(new_id(), Role.TOOL, content, call_id=call.ask.call_id, tokens=tokens)
     ref = MessageRef(id=message.id, role=Role.TOOL, text=preview(content), tokens=tokens, call_id=call.ask.call_id)
-    outcome = ToolOutcome(call_id=call.ask.call_id, state=state, message=ref, patch=patch or {})
+    outcome = ToolOutcome(call_id=call.ask.call_id, state=state, message=ref, patch=patch or {}, facts=facts or {})
     shown: dict[str, JsonValue] = {"tool": call.ask.tool, "result": preview(content), "message_id": message.id}
     return Answer(outcome, message, (NewEvent(event, shown, call.ask.call_id),))

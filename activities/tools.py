@@ -1,8 +1,6 @@
 """`tools.run`: one tool call, claimed, done, settled. policy/ledger.py decides; this file acts."""
 
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from types import MappingProxyType
 
 from pydantic import JsonValue
 from temporalio import activity
@@ -11,17 +9,17 @@ from temporalio.exceptions import ApplicationError
 from activities.claiming import Held, claimed
 from activities.deps import Deps
 from activities.edge import edge, stop_asked, this_attempt, uncancelled
+from activities.remembering import remembered
 from activities.results import Answer, error_answer, settled_answer
 from activities.trying import Try, Undone, done_locally, tried
 from activities.uptime import uptime_seconds
-from contracts.agents import EffectClass
 from contracts.errors import PerdureError, UpstreamUnavailable
 from contracts.events import TOOL_ERROR
 from contracts.tools import CallState, ToolCall, ToolOutcome
-from perdure.tools import ToolContext
+from perdure.tools import ToolContext, ToolResult
 from policy.ledger import Acted, Attempt, Settle, after_act, may_have_happened
 from policy.retries import TOOL_ERRORS, next_delay
-from store import tool_calls, working_memory
+from store import audit, tool_calls
 from store.database import Connection
 from store.journal import NewEvent
 
@@ -54,7 +52,7 @@ class ToolActivities:
             held = await claimed(self._deps, tx, call, attempt, began)
         if isinstance(held, ToolOutcome):
             return held
-        act = self._act_locally if held.card.effect is EffectClass.LOCAL else self._act_outside
+        act = self._act_locally if held.changes_our_rows else self._act_outside
         return await act(call, held)
 
     async def _act_locally(self, call: ToolCall, held: Held) -> ToolOutcome:
@@ -62,17 +60,12 @@ class ToolActivities:
         try:
             async with self._deps.db.transaction(call.address.tenant_id) as tx:
                 result = await done_locally(held, self._context(call, held, tx))
-                answer = settled_answer(call, held.card, held.locked.approval, result)
-                if not await tool_calls.settle(tx, call, held.epoch, *answer.row, list(answer.events)):
-                    raise _Lost  # rolls the effect back
-                await working_memory.merge(tx, call.address, dict(result.working))  # the turn's lock comes first
+                answer = await _kept(tx, call, held, result)
             return answer.outcome
         except Undone as undone:
             return await self._settle(call, held, error_answer(call, undone.told))
         except _Lost:
-            async with self._deps.db.transaction(call.address.tenant_id) as tx:
-                await tool_calls.count_lost(tx, call)  # the settle's own count went back with the effect
-            raise _refused() from None
+            raise await self._lost(call) from None
 
     async def _act_outside(self, call: ToolCall, held: Held) -> ToolOutcome:
         mine = await self._still_owned(call, held)
@@ -82,6 +75,7 @@ class ToolActivities:
             made.acted,
             last_attempt=held.locked.errors + 1 >= TOOL_ERRORS or stop_asked(),
             timed_out=made.timed_out,
+            hopeless=made.hopeless,
             sent_before=may_have_happened(held.locked.row),
         )
         # What happened is recorded even if a stop arrives meanwhile.
@@ -119,20 +113,26 @@ class ToolActivities:
                 await tool_calls.settle(tx, call, held.epoch, CallState.OUTCOME_UNKNOWN, None, None, [event])
             return ToolOutcome(call_id=call.ask.call_id, state=CallState.OUTCOME_UNKNOWN)
         if decided is Settle.FAILED:
-            return await self._settle(call, held, error_answer(call, made.told))
-        answer = settled_answer(call, held.card, held.locked.approval, made.result)
-        return await self._settle(call, held, answer, made.result.working)
+            return await self._settle(call, held, error_answer(call, made.told, wrapped=held.is_block))
+        try:
+            async with self._deps.db.transaction(call.address.tenant_id) as tx:
+                answer = await _kept(tx, call, held, made.result)
+        except _Lost:
+            raise await self._lost(call) from None
+        return answer.outcome
 
-    async def _settle(
-        self, call: ToolCall, held: Held, answer: Answer, working: Mapping[str, JsonValue] = MappingProxyType({})
-    ) -> ToolOutcome:
+    async def _settle(self, call: ToolCall, held: Held, answer: Answer) -> ToolOutcome:
         async with self._deps.db.transaction(call.address.tenant_id) as tx:
             mine = await tool_calls.settle(tx, call, held.epoch, *answer.row, list(answer.events))
-            if mine:
-                await working_memory.merge(tx, call.address, dict(working))
         if not mine:
             raise _refused()  # after the commit, which counts it
         return answer.outcome
+
+    async def _lost(self, call: ToolCall) -> PerdureError:
+        """Count it: the settle's own count went back with the effect and with what was to be remembered."""
+        async with self._deps.db.transaction(call.address.tenant_id) as tx:
+            await tool_calls.count_lost(tx, call)
+        return _refused()
 
     def _context(self, call: ToolCall, held: Held, tx: Connection | None) -> ToolContext:
         return ToolContext(
@@ -148,12 +148,29 @@ class ToolActivities:
             http=self._deps.toolbox.http,
             state=call.ask.state,
             transaction=tx,
-            secrets=self._deps.toolbox.secrets_for(held.tool),
+            secrets=self._deps.toolbox.secrets_for(held.card),
         )
 
 
+async def _kept(tx: Connection, call: ToolCall, held: Held, result: ToolResult) -> Answer:
+    """Record a call that returned, with what it wants remembered and audited (S0-48), whatever kind of tool it is. Its
+    state updates ride in the outcome: the graph has the state.
+
+    Raises: _Lost.
+    """
+    result, told = await remembered(tx, call, result)
+    answer = settled_answer(call, held.card, held.locked.approval, result)
+    if not await tool_calls.settle(tx, call, held.epoch, *answer.row, [*answer.events, *told]):
+        raise _Lost
+    if result.audited is not None:
+        body: dict[str, JsonValue] = {**result.audited.data, "call_id": call.ask.call_id}
+        kind, turn_id = f"tool.{held.card.name}", call.address.turn_id
+        await audit.record(tx, kind, result.audited.subject, body, actor=held.locked.user_id, turn_id=turn_id)
+    return answer
+
+
 class _Lost(Exception):
-    """The settle of a local call was refused; raised through its transaction, which goes back."""
+    """The settle of a call that returned was refused; raised through its transaction, which goes back."""
 
 
 def _refused() -> PerdureError:

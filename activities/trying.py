@@ -28,6 +28,22 @@ class Try:
     result: ToolResult = NOTHING
     retry_after_seconds: float | None = None
     timed_out: bool = False
+    hopeless: bool = False
+    """Another try would end in the same way."""
+
+
+MISTAKES: tuple[type[Exception], ...] = (
+    TypeError,
+    AttributeError,
+    NameError,
+    ImportError,
+    NotImplementedError,
+    AssertionError,
+    ArithmeticError,
+    RecursionError,
+)
+"""What only the tool's own code raises, so that trying again changes nothing. KeyError and ValueError are not here: an
+answer of the target's that does not read may read the next time."""
 
 
 async def tried(held: Held, context: ToolContext) -> Try:
@@ -49,7 +65,8 @@ async def tried(held: Held, context: ToolContext) -> Try:
         return Try(Acted.AMBIGUOUS, f"no answer within {held.card.timeout_seconds:g} s", timed_out=True)
     except Exception as error:
         _log.warning("tool_call_broke_off", tool=held.card.name, error=type(error).__name__)
-        return Try(Acted.AMBIGUOUS, f"the call broke off ({type(error).__name__})")
+        told = f"the call broke off ({type(error).__name__})"
+        return Try(Acted.AMBIGUOUS, told, hopeless=isinstance(error, MISTAKES))
     return Try(Acted.RETURNED, result=result)
 
 

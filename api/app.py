@@ -7,11 +7,41 @@ from fastapi import FastAPI
 
 from api import errors
 from api.intake import Intake
-from api.routes import agents, approvals, conversations, effects, execute, health, streams, turns, users
+from api.routes import (
+    agents,
+    approvals,
+    budgets,
+    conversations,
+    effects,
+    execute,
+    health,
+    limits,
+    memory,
+    prompt_templates,
+    rules,
+    streams,
+    turns,
+    users,
+)
 from api.services import opened
 from settings import Settings
 
-ROUTERS = (conversations, turns, execute, streams, approvals, effects, agents, users, health)
+ROUTERS = (
+    conversations,
+    turns,
+    limits,
+    execute,
+    streams,
+    approvals,
+    effects,
+    agents,
+    prompt_templates,
+    budgets,
+    memory,
+    rules,
+    users,
+    health,
+)
 
 
 def create_app(settings: Settings) -> FastAPI:

@@ -2,13 +2,26 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
+from pydantic_core import PydanticCustomError
 
-from contracts.turns import Limits
+from contracts.agents import DayLimits
+from contracts.turns import Limits, OnSpent
 from policy.admission import OnBusy
 from policy.decision import Decision
+from store.limits import Raise
 
 Metadata = dict[str, JsonValue]
+
+
+def _worded(text: str) -> str:
+    if not text.strip():
+        raise PydanticCustomError("blank", "must say something; there is nothing but blanks in it")
+    return text
+
+
+Worded = AfterValidator(_worded)
+"""Of a text that means nothing when it is blank."""
 
 
 class Body(BaseModel):
@@ -24,13 +37,40 @@ class LimitsBody(Body):
     max_cost_usd: float | None = Field(default=None, ge=0, le=1e9, strict=True)
     max_iterations: int | None = Field(default=None, ge=1, le=10_000, strict=True)
 
+    on_spent: OnSpent = OnSpent.END
+    """`ask`: a limit that is spent pauses the turn for a reviewer, who may raise it."""
+
     def as_limits(self) -> Limits:
         """As the store takes them; what is not given stays out of the way."""
         return Limits(
+            on_spent=self.on_spent,
             max_tokens=self.max_tokens or 2**53,
             max_cost_microusd=2**53 if self.max_cost_usd is None else round(self.max_cost_usd * 1e6),
             max_iterations=self.max_iterations or 10_000,
         )
+
+
+class RaiseBody(Body):
+    """POST /v1/turns/{id}/limits."""
+
+    max_tokens: int | None = Field(default=None, ge=1, le=2**53, strict=True)
+    max_cost_usd: float | None = Field(default=None, gt=0, le=1e9, strict=True, allow_inf_nan=False)
+
+    def as_raise(self) -> Raise:
+        """As the store takes it."""
+        return Raise(self.max_tokens, None if self.max_cost_usd is None else round(self.max_cost_usd * 1e6))
+
+
+class DayLimitsBody(Body):
+    """PUT /v1/budgets. Both fields are named: what is left out by mistake must not lift a limit."""
+
+    max_tokens: int | None = Field(ge=1, le=2**53, strict=True)
+    max_cost_usd: float | None = Field(gt=0, le=1e9, strict=True, allow_inf_nan=False)
+
+    def as_limits(self) -> DayLimits:
+        """As the store takes them; less than a micro-dollar is one."""
+        cost = None if self.max_cost_usd is None else max(1, round(self.max_cost_usd * 1e6))
+        return DayLimits(max_tokens=self.max_tokens, max_cost_microusd=cost)
 
 
 class NewConversation(Body):
@@ -48,7 +88,7 @@ class ConversationPatch(Body):
     metadata: Metadata | None = None
 
 
-Message = Annotated[str, Field(min_length=1, max_length=200_000, pattern=r"\S")]
+Message = Annotated[str, Field(max_length=200_000), Worded]
 
 
 class NewTurnBody(Body):
@@ -89,7 +129,7 @@ class SettleBody(Body):
     """POST /v1/effects/{key}/settle."""
 
     outcome: Literal["happened", "did_not_happen"]
-    comment: str = Field(min_length=1, max_length=4_000, pattern=r"\S")
+    comment: Annotated[str, Field(max_length=4_000), Worded]
 
 
 Role = Literal["requester", "reviewer", "admin"]
@@ -107,6 +147,19 @@ class RolesBody(Body):
     """POST /v1/users/{name}/roles."""
 
     roles: tuple[Role, ...]
+
+
+class DraftBody(Body):
+    """PUT /v1/prompt-templates/{template}/draft."""
+
+    text: Annotated[str, Field(max_length=50_000), Worded]
+
+
+class PromotionBody(Body):
+    """POST /v1/prompt-versions/{id}/promote."""
+
+    to: Literal["pre_production", "active"]
+    digest: str = Field(max_length=128)
 
 
 class TokenBody(Body):

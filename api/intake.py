@@ -143,6 +143,8 @@ def _check_head(scope: Scope) -> None:
     for name, value in scope["headers"]:
         if name in (b"idempotency-key", b"last-event-id") and (len(value) > 255 or not value.isascii()):
             raise Refused(400, "header_invalid", f"{name.decode()}: at most 255 ASCII characters")
+        if name == b"idempotency-key" and not value.strip():
+            raise Refused(400, "header_invalid", "idempotency-key: is empty; leave it out, or send one")
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

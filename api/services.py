@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from api.streams import Streams
 from contracts.turns import Routing
+from embedding.choice import embedder_of
+from embedding.embedder import Embedder
 from policy.admission import Caps
 from relay.connect import connect
 from relay.deliver import Doorbell
@@ -34,6 +36,8 @@ class Services:
     caps: Caps
     temporal_ui: str
     temporal_namespace: str
+    embedder: Embedder | None = None
+    """None where episodes are searched by words."""
 
 
 @asynccontextmanager
@@ -65,6 +69,7 @@ async def opened(settings: Settings) -> AsyncIterator[Services]:
             caps=Caps(settings.queue_depth, settings.live_turns_per_user),
             temporal_ui=settings.temporal_ui,
             temporal_namespace=client.namespace,
+            embedder=embedder_of(settings.embeddings, remote=False),
         )
     finally:
         ringing.cancel()

@@ -2,7 +2,22 @@
 
 import typer
 
-from cli import agents, approvals, chat, effects, scaffold, skills, status, topologies, turns, up, users
+from cli import (
+    agents,
+    approvals,
+    budgets,
+    chat,
+    effects,
+    memory,
+    prompts,
+    scaffold,
+    skills,
+    status,
+    topologies,
+    turns,
+    up,
+    users,
+)
 
 app = typer.Typer(
     name="perdure",
@@ -21,6 +36,9 @@ for name, group in (
     ("approvals", approvals.app),
     ("effects", effects.app),
     ("agents", agents.app),
+    ("budgets", budgets.app),
+    ("memory", memory.app),
+    ("prompts", prompts.app),
     ("skills", skills.app),
     ("topologies", topologies.app),
     ("users", users.app),

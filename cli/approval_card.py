@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cli.connection import command
-from cli.printable import pretty_json
+from cli.printable import pretty_json, printable
 from cli.screen import fields, left, moment, say
 from perdure.client import Approval
 
@@ -19,7 +19,9 @@ def show_card(approval: Approval) -> None:
         [
             ("approval", approval.id),
             ("status", approval.status),
-            ("tool", f"{approval.tool} ({approval.effect}, risk {approval.risk}) of agent {approval.agent}"),
+            ("checkpoint", approval.checkpoint),
+            ("why", approval.reason),
+            ("tool", f"{subject(approval)} ({approval.effect}, risk {approval.risk}) of agent {approval.agent}"),
             ("what it does", approval.description),
             ("asked by", f"{approval.requested_by}, {moment(approval.requested_at)}"),
             ("who had said", approval.prompt_excerpt),
@@ -38,10 +40,26 @@ def show_card(approval: Approval) -> None:
         say()
         for decision in approval.allowed_decisions:
             say(f"  {_line(decision, approval.id)}")
+        if approval.kind == "limit":
+            say(f"  {command('turns', 'raise', approval.turn_id)} --tokens N --usd X")
+
+
+def subject(approval: Approval) -> str:
+    """What is decided on, in a word or two."""
+    if approval.kind == "limit":
+        return "the turn's limit"
+    return f"{approval.tool or 'the answer'} at {approval.checkpoint}" if approval.checkpoint else approval.tool
 
 
 def show_arguments(approval: Approval) -> None:
-    """Exactly what will run."""
+    """Exactly what will run; at a checkpoint what came of it, and what it was made from."""
+    if approval.kind == "checkpoint":
+        say(f"{approval.checkpoint}: the result of {approval.tool}:" if approval.tool else f"{approval.checkpoint}:")
+        shown = approval.result if isinstance(approval.result, str) else pretty_json(approval.result)
+        for line in printable(shown).splitlines():
+            say(f"  {line}")
+        if not approval.tool:
+            return
     say("exact arguments:")
     for line in pretty_json(approval.args).splitlines():
         say(f"  {line}")

@@ -2,7 +2,7 @@
 
 import time
 
-from cli.approval_card import show_arguments
+from cli.approval_card import show_arguments, subject
 from cli.connection import command
 from cli.screen import say, say_json
 from perdure.client import Approval, Client
@@ -41,7 +41,7 @@ def _tell_new(approval: Approval, as_json: bool) -> None:
         say_json(approval)
         return
     say()
-    say(f"‖ {approval.tool} (risk {approval.risk}) of {approval.agent}, asked for by {approval.requested_by}")
+    say(f"‖ {subject(approval)} (risk {approval.risk}) of {approval.agent}, asked for by {approval.requested_by}")
     show_arguments(approval)
     say(f"  {command('approvals', 'approve', approval.id)}")
 
@@ -50,4 +50,4 @@ def _tell_end(approval: Approval, as_json: bool) -> None:
     if as_json:
         say_json(approval)
     else:
-        say(f"= {approval.tool} ({approval.id}) is {approval.status}")
+        say(f"= {subject(approval)} ({approval.id}) is {approval.status}")

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.approval_card import differences, show_arguments, show_card
+from cli.approval_card import differences, show_arguments, show_card, subject
 from cli.approval_watch import watch_approvals
 from cli.connection import Role, connect
 from cli.editor import EditFailed, edited, parsed
@@ -46,7 +46,16 @@ def list_approvals(
         say_json(page)
         return
     rows = [
-        (each.id, each.status, each.tool, each.risk, each.agent, each.requested_by, left(each.expires_at), each.args)
+        (
+            each.id,
+            each.status,
+            subject(each),
+            each.risk,
+            each.agent,
+            each.requested_by,
+            left(each.expires_at),
+            each.args,
+        )
         for each in page.items
     ]
     headers = ("approval", "status", "tool", "risk", "agent", "asked by", "expires in", "arguments")
@@ -156,7 +165,7 @@ def _undecided(approval_id: str, as_name: str | None, as_json: bool) -> Iterator
                 say_json(approval)
             raise fail(_too_late(approval), EXPIRED if expired else DECIDED)
         if not as_json:
-            say(f"{approval.tool} ({approval.effect}, risk {approval.risk}), asked for by {approval.requested_by}")
+            say(f"{subject(approval)} ({approval.effect}, risk {approval.risk}), asked for by {approval.requested_by}")
             show_arguments(approval)
         yield client, approval
 
@@ -193,4 +202,4 @@ def _decide(
     if as_json:
         say_json(decided)
     else:
-        say(f"{decided.status}: {approval.tool} ({approval.id})")
+        say(f"{decided.status}: {subject(approval)} ({approval.id})")

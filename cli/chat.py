@@ -91,6 +91,6 @@ def _show_request(client: Client, event: Event, live: LiveText) -> None:
     else:
         if approval.status != "pending":
             return  # replayed: the decision follows
-        for line in pretty_json(approval.args).splitlines():
+        for line in pretty_json(approval.result if approval.kind == "checkpoint" else approval.args).splitlines():
             live.line(f"      {line}")
     live.line(f"    To decide, type: {command('approvals', 'approve', approval_id)}   (or reject, edit, respond)")

@@ -21,13 +21,21 @@ def edited(args: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises: EditFailed.
     """
+    return parsed(edited_text(json.dumps(args, indent=2, ensure_ascii=False) + "\n", "arguments.json"))
+
+
+def edited_text(text: str, name: str) -> str:
+    """`text` after the editor, in a file called `name`.
+
+    Raises: EditFailed.
+    """
     environ = own_environ()
     chosen = environ.get("VISUAL") or environ.get("EDITOR") or next(filter(shutil.which, ("nano", "vi")), None)
     if not chosen:
-        raise EditFailed("set EDITOR, or give the new arguments by --args")
+        raise EditFailed("set EDITOR, or give what is new as an option")
     with tempfile.TemporaryDirectory(prefix="perdure-edit-") as folder:
-        path = Path(folder) / "arguments.json"
-        path.write_text(json.dumps(args, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        path = Path(folder) / name
+        path.write_text(text, encoding="utf-8")
         path.chmod(0o600)
         try:
             done = subprocess.run([*shlex.split(chosen), str(path)], check=False)
@@ -35,7 +43,10 @@ def edited(args: Mapping[str, Any]) -> dict[str, Any]:
             raise EditFailed(f"the editor {chosen!r} does not start: {error}") from error
         if done.returncode:
             raise EditFailed(f"the editor ended with {done.returncode}; nothing was sent")
-        return parsed(path.read_text(encoding="utf-8", errors="strict"))
+        try:
+            return path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise EditFailed(f"what the editor left cannot be read: {error}; nothing was sent") from error
 
 
 def parsed(text: str) -> dict[str, Any]:

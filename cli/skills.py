@@ -1,6 +1,8 @@
 """`perdure skills`: what an app folder says of its skills, and what is wrong with it. Needs nothing that runs."""
 
+import asyncio
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +11,7 @@ import typer
 from cli.failures import OTHER, USAGE
 from cli.printable import printable
 from cli.screen import AsJson, fail, say, say_json
-from perdure.apps import App, AppProblem, find_apps, has_mistakes, load_app
+from perdure.apps import App, AppProblem, has_mistakes
 
 app = typer.Typer(help="The skills of an app folder.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -29,20 +31,28 @@ def check(
 ) -> None:
     """Tell every mistake in an app folder with its file and line: skills, code blocks, rules, personas, data, agents.
 
-    Nothing has to run. The app's tools/*.py are imported, as a worker imports them. Exit code 1 where there is a
-    mistake; a warning is told and changes nothing.
+    Nothing has to run. The app's tools/*.py are imported, as a worker imports them; the types of code blocks are
+    checked where a sandbox can be opened. Exit code 1 where there is a mistake; a warning is told and changes nothing.
     """
     if folder is not None and not folder.is_dir():
         raise fail(f"{folder} is no folder", USAGE)
     if folder is not None and (folder / "SKILL.md").is_file():
         raise fail(f"{folder} is a skill; name the app folder, {folder.absolute().parents[1]}", USAGE)
-    apps = find_apps() if folder is None else [load_app(folder)]
+    from catalogue import one_app, shipped_and_own  # here: it brings half of the engine, for this command alone
+    from settings import Settings
+
+    sandbox = Settings().sandbox()
+    found = asyncio.run(shipped_and_own((), sandbox) if folder is None else one_app(folder, sandbox))
+    apps = found.apps
     problems = [problem for each in apps for problem in each.problems]
     if as_json:
-        say_json({"apps": [_shown(each) for each in apps], "problems": [_told(problem) for problem in problems]})
+        shown = {"apps": [_shown(each) for each in apps], "problems": [_told(problem) for problem in problems]}
+        say_json({**shown, "unchecked": found.unchecked})
     else:
         for problem in problems:
             sys.stdout.write(printable(_line(problem)) + "\n")
+        if found.unchecked:
+            say(f"warning: the types of code blocks were not checked: {found.unchecked}")
         say(_summary(apps, problems))
     if has_mistakes(problems):
         raise typer.Exit(OTHER)
@@ -55,7 +65,7 @@ def _line(problem: AppProblem) -> str:
     return str(AppProblem(file, problem.line, problem.message, problem.warning))
 
 
-def _summary(apps: list[App], problems: list[AppProblem]) -> str:
+def _summary(apps: Sequence[App], problems: list[AppProblem]) -> str:
     mistakes = sum(not problem.warning for problem in problems)
     warnings = len(problems) - mistakes
     skills = [skill for each in apps for skill in each.skills.values()]

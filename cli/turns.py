@@ -6,9 +6,9 @@ import typer
 
 from cli.chat import follow
 from cli.connection import Role, command, connect
-from cli.failures import OTHER
+from cli.failures import OTHER, USAGE
 from cli.printable import printable
-from cli.screen import AsJson, AsName, fields, left, moment, say, say_json, table
+from cli.screen import AsJson, AsName, fail, fields, left, moment, say, say_json, table
 
 app = typer.Typer(help="What runs, what it waits for.", no_args_is_help=True, rich_markup_mode=None)
 TurnId = Annotated[str, typer.Argument(metavar="TURN", help="The turn's id.")]
@@ -66,9 +66,11 @@ def show(turn_id: TurnId, as_json: AsJson = False, as_name: AsName = None) -> No
             ("until", f"{moment(waits.expires_at)} ({left(waits.expires_at)})" if waits and waits.expires_at else ""),
         ]
     )
-    if waits is not None and waits.kind == "approval":
+    if waits is not None and waits.kind in ("approval", "checkpoint"):
         for approval_id in waits.ids:
             say(f"Decide: {command('approvals', 'approve', approval_id)}")
+    if waits is not None and waits.kind == "limit":
+        say(f"Raise it: {command('turns', 'raise', turn.turn_id)} --tokens N --usd X")
     if turn.answer:
         say()
         say(printable(turn.answer))
@@ -100,3 +102,22 @@ def stop(turn_id: TurnId, as_json: AsJson = False, as_name: AsName = None) -> No
         say_json(answer)
     else:
         say(f"Asked to stop. {command('turns', 'show', turn_id)} tells how it ended.")
+
+
+@app.command("raise")
+def raise_limits(
+    turn_id: TurnId,
+    tokens: Annotated[int | None, typer.Option(min=1, help="All tokens that the turn may use.")] = None,
+    usd: Annotated[float | None, typer.Option(help="All dollars that the turn may cost.")] = None,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Raise a limit of a turn that has spent it and waits; the turn goes on where it was."""
+    if tokens is None and usd is None:
+        raise fail("say --tokens, --usd or both", USAGE)
+    with connect(Role.REVIEWER, as_name) as client:
+        answer = client.turns.raise_limits(turn_id, max_tokens=tokens, max_cost_usd=usd)
+    if as_json:
+        say_json(answer)
+    else:
+        say("Raised. The turn goes on.")

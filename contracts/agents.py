@@ -64,6 +64,14 @@ class DayLimits(Frozen):
     max_cost_microusd: int | None = Field(default=None, gt=0)
 
 
+class MemoryPolicy(Frozen):
+    """What an agent remembers beyond its working memory (S0-25)."""
+
+    episodic: bool = False
+    """Keep a summary of each completed turn, and put the nearest of the same user before a new one."""
+    hits: int = Field(default=3, ge=1, le=10)
+
+
 class AgentDefinition(Frozen):
     """An agent: topology, model, budget, tools and prompts. One YAML of an app; pinned by digest."""
 
@@ -80,6 +88,8 @@ class AgentDefinition(Frozen):
     """Who the agent is; empty takes its root skill's persona, then the platform's (S0-17)."""
     persona_key: str = Field(default="", exclude_if=is_empty)
     """Name of the app's persona file whose text `persona` is; empty where the agent's own file has the text."""
+    persona_template: str = Field(default="", pattern=r"^([a-z][a-z0-9_-]{0,63})?$", exclude_if=is_empty)
+    """Key of a prompt template whose text each turn takes as its persona; where there is none, `persona` speaks."""
     core_tools: bool = True
     """Offer `entity_resolve` and `context_assemble` (S0-41)."""
     tools: tuple[str, ...] = ()
@@ -88,8 +98,12 @@ class AgentDefinition(Frozen):
     skills: tuple[Skill, ...] = ()
     """Whole, dependencies included. In a file: ids of the app's skill folders, or skills written out."""
     limits: Limits = Limits()
+    entity_fields: dict[str, str] = Field(default={}, exclude_if=is_empty)
+    """Working-memory fields that name an entity, each with the attribute that it is found by (`id`, `name`, or one of
+    the app's own): what a skill is told of as it is injected (S0-62)."""
     day_limits: DayLimits | None = Field(default=None, exclude_if=is_empty)
     window: WindowPolicy = WindowPolicy()
+    memory: MemoryPolicy | None = Field(default=None, exclude_if=is_empty)
     approvals: ApprovalPolicy = ApprovalPolicy()
     script: dict[str, JsonValue] | None = None
     """The scripted model's rules, for `model: scripted`."""
@@ -139,8 +153,10 @@ class TurnPlan(Tolerant):
     """`root_skill` where the persona is that skill's; otherwise the key tells."""
     skills: tuple[PlanSkill, ...] = Field(default=(), exclude_if=is_empty)
     """The skills that bring more than their text."""
+    entity_fields: dict[str, str] = Field(default={}, exclude_if=is_empty)
     rules: tuple[Rule, ...] = Field(default=(), exclude_if=is_empty)
-    """Every rule of this turn, the platform's included, with the tenant's overrides in place."""
+    """Every rule of this turn, the platform's included, with the tenant's overrides in place; without those
+    that none of its tools can set off."""
 
     def card(self, name: str) -> PlanCard | None:
         """The card of the tool `name`, or None where this turn does not offer it."""

@@ -1,12 +1,13 @@
 """Opening the requests of a pause and reading their verdicts."""
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from contracts.errors import Problem
 from contracts.events import PendingEvent
 from contracts.frozen import Tolerant
 from contracts.people import GatedCall, RequestRef, Verdict
-from contracts.turns import TurnAddress
+from contracts.skills import is_empty
+from contracts.turns import Limits, TurnAddress
 
 
 class OpenAsk(Tolerant):
@@ -44,4 +45,6 @@ class Verdicts(Tolerant):
     """What the durable records say now, one for each request asked about."""
 
     verdicts: tuple[Verdict, ...] = ()
+    limits: Limits | None = Field(default=None, exclude_if=is_empty)
+    """The turn's, where it was asked to have one raised."""
     problem: Problem | None = None

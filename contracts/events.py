@@ -31,9 +31,14 @@ TOOL_EXECUTING = "tool.executing"
 TOOL_RESULT = "tool.result"
 TOOL_ERROR = "tool.error"
 MEMORY_CONTEXT_LOADED = "memory.context.loaded"
+MEMORY_SEARCH = "memory.search"
+MEMORY_WRITE_CREATED = "memory.write.created"
+MEMORY_WRITE_BLOCKED = "memory.write.blocked"
 SKILL_SELECTED = "skill.selected"
 SKILL_INJECTED = "skill.injected"
+HITL_RULE_FIRE = "hitl.rule_fire"
 BUDGET = "budget"
+STAGE = "stage"
 
 
 class PendingEvent(Tolerant):

@@ -29,6 +29,26 @@ def turn_workflow_id(turn_id: str) -> str:
     return f"turn:{turn_id}"
 
 
+def checkpoint_id(call_id: str) -> str:
+    """The id of the checkpoint on what a call came to, and of that call as a reviewer edits it: `c2.0` for `t2.0`."""
+    return f"c{call_id[1:]}"
+
+
+def forced_checkpoint_id(step: int) -> str:
+    """The id of a checkpoint on the answer as it stands after `step`: `c2`."""
+    return f"c{step}"
+
+
+def limit_id(step: int) -> str:
+    """The id of the question whether a limit that is spent after `step` is raised: `l2`."""
+    return f"l{step}"
+
+
+def reviewed_call(checkpoint: str) -> str | None:
+    """The call whose outcome a checkpoint is about; None for one on the answer."""
+    return f"t{checkpoint[1:]}" if "." in checkpoint else None
+
+
 def approval_id(turn_id: str, call_id: str) -> str:
     """The id of the approval of a call, a UUID: one call has one approval, whoever opens it and however often."""
     digest = hashlib.sha256(f"approval/{turn_id}/{call_id}".encode()).digest()

@@ -5,6 +5,7 @@ from enum import StrEnum
 from pydantic import Field, JsonValue
 
 from contracts.frozen import Tolerant
+from contracts.skills import is_empty
 
 PREVIEW_CHARACTERS = 400
 """A reference's text is cut here, so that a turn's history stays small."""
@@ -45,6 +46,8 @@ class MessageRef(Tolerant):
     """For a tool message: the call that it answers."""
     skill_id: str = ""
     """For a system message that stands for a skill of the agent: its text is the skill's."""
+    entities: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
+    """For such a message: `attribute=value` of each entity that the skill is told of."""
 
 
 class WindowPolicy(Tolerant):

@@ -3,7 +3,11 @@
 from datetime import datetime
 from enum import StrEnum
 
+from pydantic import Field
+
 from contracts.frozen import Tolerant
+from contracts.messages import MessageRef
+from contracts.skills import is_empty
 
 
 class PauseKind(StrEnum):
@@ -21,6 +25,10 @@ class RequestKind(StrEnum):
     APPROVAL = "approval"
     EFFECT = "effect"
     """Settle what a crash left unknown."""
+    CHECKPOINT = "checkpoint"
+    """Look at what a call came to, or at the answer so far, before the turn goes on (S0-65, S0-66)."""
+    LIMIT = "limit"
+    """Raise the turn's limit, which is spent."""
 
 
 class RequestRef(Tolerant):
@@ -34,12 +42,19 @@ class RequestRef(Tolerant):
 
 
 class GatedCall(Tolerant):
-    """One call of a round for which an approval must be opened."""
+    """One call of a round, or one checkpoint, for which an approval must be opened."""
 
     call_id: str
+    """A checkpoint has an id of its own; empty for one of no call, which is named as it is asked for."""
     tool: str
     rule: str
     """The rule that fired, for the record (S0-69)."""
+    # Left out where they say nothing: gates without rules are recorded so.
+    kind: RequestKind = Field(default=RequestKind.APPROVAL, exclude_if=lambda kind: kind is RequestKind.APPROVAL)
+    checkpoint: str = Field(default="", exclude_if=is_empty)
+    """The name under which the reviewer finds it."""
+    message: str = Field(default="", exclude_if=is_empty)
+    """The rule's own: why a person is asked."""
 
 
 class VerdictState(StrEnum):
@@ -68,3 +83,5 @@ class Verdict(Tolerant):
     state: VerdictState
     comment: str = ""
     decided_by: str = ""
+    round: MessageRef | None = Field(default=None, exclude_if=is_empty)
+    """Of an edited checkpoint: the assistant message that makes its call again."""

@@ -71,7 +71,7 @@ class SkillText(Frozen):
 
 
 class CodeBlock(Frozen):
-    """A script that runs in the sandbox: `inputs` goes in, its last expression is the result."""
+    """A function that runs in the sandbox: the source defines `run`, whose parameters are the input's properties."""
 
     name: str = Field(pattern=SKILL_ID_PATTERN)
     description: str
@@ -79,14 +79,16 @@ class CodeBlock(Frozen):
     llm_visible: bool
     """Offered to the model once its skill is loaded (S0-41)."""
     effect: Literal["read", "local"] = "read"
-    """A sandboxed script reaches nothing outside, so it is never `keyed` or `opaque`."""
+    """What is sandboxed reaches nothing outside, so it is never `keyed` or `opaque`."""
     capability: str = ""
+    risk: str = Field(default="", exclude_if=is_empty)
+    """low, medium or high, for the reviewer; empty is low for a `read`, medium for the others."""
     input: dict[str, JsonValue]
-    """JSON Schema of `inputs`, an object."""
+    """JSON Schema of the arguments, an object."""
     output: dict[str, JsonValue]
-    """JSON Schema of the result, an object."""
+    """JSON Schema of what `run` returns, an object."""
     needs: tuple[str, ...] = ()
-    """Tables of the app, handed in as inputs["data"][table]."""
+    """Tables of the app, handed in as data[table]: `run` then has the parameter `data` too."""
 
 
 class DataTable(Frozen):

@@ -2,12 +2,13 @@
 
 from enum import StrEnum
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from contracts.errors import Problem
 from contracts.events import PendingEvent
 from contracts.frozen import Tolerant
 from contracts.messages import MessageRef
+from contracts.skills import is_empty
 from contracts.turns import TurnAddress
 
 
@@ -19,6 +20,8 @@ class ToolAsk(Tolerant):
     timeout_seconds: float = 30.0
     state: dict[str, JsonValue] = {}
     """The state fields that the tool's card wants."""
+    paths: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
+    """Places in its result that rules ask about."""
 
 
 class ToolCall(Tolerant):
@@ -56,5 +59,7 @@ class ToolOutcome(Tolerant):
     """The tool message written for it; absent for `outcome_unknown` and where `problem` is set."""
     patch: dict[str, JsonValue] = {}
     """State updates of a state-aware tool (S0-48)."""
+    facts: dict[str, JsonValue] = Field(default={}, exclude_if=is_empty)
+    """Plain values of the result at the places asked about; one that is not there is left out."""
     problem: Problem | None = None
     """Set where the engine could not run the call at all (stopped, no verdict)."""

@@ -75,6 +75,15 @@ class Routing(Tolerant):
         return waits_queue(self.turns)
 
 
+class OnSpent(StrEnum):
+    """What becomes of a turn whose tokens or money are spent."""
+
+    END = "end"
+    """It ends as limited."""
+    ASK = "ask"
+    """It waits for a reviewer to raise the limit."""
+
+
 class Limits(Tolerant):
     """What a turn may use. A limit is reached at equality (S0-40)."""
 
@@ -82,6 +91,7 @@ class Limits(Tolerant):
     max_cost_microusd: int = Field(default=5_000_000, ge=0)
     max_iterations: int = Field(default=20, ge=0)
     """Rounds of tool calls (S0-60)."""
+    on_spent: OnSpent = Field(default=OnSpent.END, exclude_if=lambda on_spent: on_spent is OnSpent.END)
 
 
 class Usage(Tolerant):

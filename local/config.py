@@ -116,6 +116,10 @@ class StackConfig:
         for app in apps:
             if not app.is_dir():
                 raise StackError(f"the app folder {app} does not exist")
+            if not (app / "agents").is_dir():
+                missing = [name for name in ("agents/", "app.yaml") if not (app / name).exists()]
+                why = f"{app} is no app folder: it has no {' and no '.join(missing)}"
+                raise StackError(f"{why}; `perdure init NEW-FOLDER` writes one to start from")
         return cls(
             home=home_of(env),
             port=_port(env.get("PERDURE_PORT") or str(_DEFAULT_PORT)),

@@ -29,6 +29,7 @@ async def from_cache(folder: Path, console: Console) -> TemporalProgram | None:
         return None
     fault = "its checksum is not the recorded one"
     if await asyncio.to_thread(_checksum_holds, program):
+        _make_executable(program, console)
         found = await read_version(program, "cache")
         if found is not None and found.new_enough:
             return found
@@ -72,6 +73,17 @@ async def only_builder(lock: Path, console: Console) -> AsyncIterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _make_executable(program: Path, console: Console) -> None:
+    """A cache that was copied or unpacked may have lost the bit; the program itself is whole."""
+    if os.access(program, os.X_OK):
+        return
+    try:
+        program.chmod(0o755)
+        console.say(f"  the cached Temporal server {program} was not executable; it is now")
+    except OSError as error:
+        console.say(f"  the cached Temporal server {program} is not executable: {error.strerror}")
 
 
 def _checksum_file(program: Path) -> Path:

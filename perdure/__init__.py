@@ -2,13 +2,14 @@
 
 from perdure.client import ApiError, AsyncClient, Client
 from perdure.context import ToolContext, Transaction
-from perdure.outcomes import ToolRefused, ToolResult, ToolUnavailable
+from perdure.outcomes import Audited, ToolRefused, ToolResult, ToolUnavailable
 from perdure.parameters import ToolDefinitionError
 from perdure.tools import Tool, tool
 
 __all__ = [
     "ApiError",
     "AsyncClient",
+    "Audited",
     "Client",
     "Tool",
     "ToolContext",

@@ -35,8 +35,20 @@ class ToolUnavailable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Audited:
+    """What is written into the audit when the call is recorded, under `tool.<name>` and the user's name."""
+
+    subject: str
+    """What it happened to, such as an id."""
+    data: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a tool call came to. A state-aware tool returns one itself (S0-48); any other a bare JSON value."""
+    """What a tool call came to. A state-aware tool returns one itself (S0-48); any other a bare JSON value.
+
+    It only says what shall be changed: the engine does it, in the transaction that records the call.
+    """
 
     output: JsonValue
     """What the model reads."""
@@ -44,18 +56,26 @@ class ToolResult:
     """Updates of the turn's state fields."""
     working: Mapping[str, JsonValue] = field(default_factory=dict)
     """Updates of the conversation's working memory; None removes a field."""
+    audited: Audited | None = None
+    """None where the call's own record is enough."""
 
 
 def result_of(returned: object) -> ToolResult:
     """Whatever a tool function returned, as a result that can be stored. Never raises: the effect has happened."""
     if not isinstance(returned, ToolResult):
         return ToolResult(_json_of(returned))
-    state, working = _json_of(returned.state), _json_of(returned.working)
+    noted = returned.audited
     return ToolResult(
         _json_of(returned.output),
-        state if isinstance(state, dict) else {},
-        working if isinstance(working, dict) else {},
+        _fields_of(returned.state),
+        _fields_of(returned.working),
+        None if noted is None else Audited(clean(str(noted.subject)), _fields_of(noted.data)),
     )
+
+
+def _fields_of(value: object) -> dict[str, JsonValue]:
+    stored = _json_of(value)
+    return stored if isinstance(stored, dict) else {}
 
 
 def _json_of(value: object) -> JsonValue:

@@ -20,11 +20,12 @@ from pydantic import JsonValue, ValidationError
 from contracts.agents import EffectClass, ToolCard
 from contracts.digests import digest_of
 from perdure.context import ToolContext, Transaction, UndeclaredSecret
-from perdure.outcomes import ToolRefused, ToolResult, ToolUnavailable, result_of
+from perdure.outcomes import Audited, ToolRefused, ToolResult, ToolUnavailable, result_of
 from perdure.parameters import Parameters, ToolDefinitionError
 from policy.gate import tool_needs_approval
 
 __all__ = [
+    "Audited",
     "Tool",
     "ToolContext",
     "ToolDefinitionError",

@@ -1,7 +1,7 @@
 """The budget of a turn, checked before every model call (S0-40). Equality trips."""
 
 from contracts.errors import Problem
-from contracts.turns import Limits
+from contracts.turns import Limits, OnSpent
 
 
 def spent(limits: Limits, *, tokens_used: int, cost_microusd: int) -> Problem | None:
@@ -21,11 +21,12 @@ def spent(limits: Limits, *, tokens_used: int, cost_microusd: int) -> Problem | 
 
 
 def tightened(base: Limits, asked: Limits | None) -> Limits:
-    """An agent's limits with a request's own: a request may lower a limit, never raise it."""
+    """An agent's limits with a request's own: a request may lower a limit, never raise it. Either may ask people."""
     if asked is None:
         return base
     return Limits(
         max_tokens=min(base.max_tokens, asked.max_tokens),
         max_cost_microusd=min(base.max_cost_microusd, asked.max_cost_microusd),
         max_iterations=min(base.max_iterations, asked.max_iterations),
+        on_spent=OnSpent.ASK if OnSpent.ASK in (base.on_spent, asked.on_spent) else OnSpent.END,
     )

@@ -3,7 +3,7 @@ that a rule that fires.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import isfinite
@@ -13,6 +13,8 @@ from pydantic import JsonValue
 
 COUNTERS = ("consecutive_failed_resolves", "iteration", "tokens_used", "cost_microusd")
 """Fields of a turn's state that a rule may count on (S0-71)."""
+MOST_CHARACTERS = 200
+"""Of a text in a result that a rule may ask about: it rides in a turn's history."""
 RESULT_TESTS = ("equals", "one_of", "at_least", "at_most")
 _PATH = re.compile(r"[^.\s]{1,100}(\.[^.\s]{1,100}){0,15}\Z")
 _GLOB = re.compile(r"[A-Za-z0-9_.:*?-]+\Z")
@@ -101,6 +103,20 @@ def _result(value: JsonValue) -> Holds:
         return any(_same(found, choice) for choice in choices)
 
     return holds
+
+
+def plain_facts(result: JsonValue, paths: Iterable[str]) -> dict[str, JsonValue]:
+    """The plain values of `result` at `paths`; a place that holds none, or a long text, is left out, so that a
+    condition on it cannot be read."""
+    facts: dict[str, JsonValue] = {}
+    for path in paths:
+        try:
+            found = _at(result, path)
+        except Unreadable:
+            continue
+        if _plain(found) and not (isinstance(found, str) and len(found) > MOST_CHARACTERS):
+            facts[path] = found
+    return facts
 
 
 _READERS: Mapping[str, Callable[[JsonValue], Holds]] = {

@@ -38,6 +38,8 @@ class Facts:
     allow_self_approval: bool
     decided_before: dict[str, object]
     """The first decision, shown to whoever comes second."""
+    editable: bool = True
+    """Whether there are arguments to edit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,8 @@ def refusal(
         expired = f"too late: it expired undecided at {_moment(facts.expires_at)} and counts as denied"
         return CallerError("approval_expired", expired, status=410)
     if facts.status != "pending":
-        return CallerError("already_decided", _too_late(facts), {"decision": facts.decided_before}, status=409)
+        now: dict[str, object] = {"status": facts.status, "decision": facts.decided_before}
+        return CallerError("already_decided", _too_late(facts), now, status=409)
     if digest != facts.digest:
         return CallerError(
             "digest_differs",
@@ -72,6 +75,8 @@ def refusal(
         )
     if decision is Decision.REJECT and not reasoned:
         return CallerError("reason_required", "a rejection needs a comment or a reason_code", status=422)
+    if decision is Decision.EDIT and not facts.editable:
+        return CallerError("nothing_to_edit", "there is no call to edit; approve, reject or respond", status=422)
     if decision is Decision.EDIT and not args_given:
         return CallerError("args_required", "an edit needs the new arguments in `args`", status=422)
     if decision is not Decision.EDIT and args_given:

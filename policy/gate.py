@@ -10,6 +10,8 @@ RULE_MUTATING = "platform:hitl_on_mutating_capability"
 """The platform's rule for every call that may change something."""
 RULE_UNKNOWN = "platform:hitl_on_unknown_tool"
 RULE_OUTCOME_UNKNOWN = "platform:settle_unknown_outcome"
+RULE_LIMIT_SPENT = "platform:raise_spent_limit"
+RULE_FORCED_CHECKPOINT = "platform:checkpoint_forced_by_request"
 
 
 def rule_for(plan: TurnPlan, call: CallRef) -> str | None:

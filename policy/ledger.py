@@ -149,13 +149,20 @@ class Settle(StrEnum):
 
 
 def after_act(
-    effect: EffectClass, acted: Acted, *, last_attempt: bool, timed_out: bool = False, sent_before: bool = False
+    effect: EffectClass,
+    acted: Acted,
+    *,
+    last_attempt: bool,
+    timed_out: bool = False,
+    hopeless: bool = False,
+    sent_before: bool = False,
 ) -> Settle:
     """What to record after a tool ran. Nothing is guessed: a call that may have happened is never called undone.
 
     `sent_before` says that a lost attempt may have sent it: then this attempt's own "no" or "not sent" settles nothing.
-    A read that passed its own time-out is not tried again: it was given its time (S2-40). An attempt that may not send
-    settles nothing, not even as the last: whoever may send does, or the end of the turn.
+    A read that passed its own time-out is not tried again: it was given its time (S2-40); nor is one that is
+    `hopeless`, broken by a mistake in the tool's own code. A keyed call is: its next try may still tell what happened.
+    An attempt that may not send settles nothing, not even as the last: whoever may send does, or the end of the turn.
     """
     if acted is Acted.RETURNED:
         return Settle.DONE
@@ -173,7 +180,7 @@ def after_act(
         return Settle.OUTCOME_UNKNOWN if last_attempt else Settle.RETRY
     if effect is EffectClass.LOCAL:
         return Settle.FAILED  # its transaction was rolled back: nothing happened
-    return Settle.FAILED if last_attempt or timed_out else Settle.RETRY
+    return Settle.FAILED if last_attempt or timed_out or hopeless else Settle.RETRY
 
 
 def reservation_deadline(now: datetime) -> datetime:

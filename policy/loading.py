@@ -27,6 +27,25 @@ def offered_tools(plan: TurnPlan, injected: Iterable[str]) -> tuple[str, ...]:
     return tuple(card.name for card in plan.cards if card.name not in blocks or card.name in visible)
 
 
+def brought_by(plan: TurnPlan, selected: Iterable[str]) -> tuple[str, ...]:
+    """The selected skills and all that they depend on, a dependency before what needs it."""
+    dependencies = dict.fromkeys(plan.skill_ids, ()) | {skill.id: skill.dependencies for skill in plan.skills}
+    ordered: dict[str, None] = {}
+    under_way: set[str] = set()
+
+    def bring(skill_id: str) -> None:
+        if skill_id not in dependencies or skill_id in under_way:
+            return
+        under_way.add(skill_id)
+        for each in dependencies[skill_id]:
+            bring(each)
+        ordered[skill_id] = None
+
+    for skill_id in selected:
+        bring(skill_id)
+    return tuple(ordered)
+
+
 def _reached(dependencies: Mapping[str, Sequence[str]], root: str, injected: Iterable[str]) -> set[str]:
     """The skills that one comes to from these; an id that the agent has not is passed over."""
     reached: set[str] = set()

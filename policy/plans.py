@@ -6,33 +6,36 @@ from contracts.agents import PlanCard, PublishedAgent, TurnPlan
 from contracts.skills import PlanSkill, Rule, Skill
 from contracts.turns import Limits
 from policy.assembly import ROOT_SKILL, persona_of
+from policy.firing import that_can_fire
 from policy.rules import with_overrides
 
 
 def turn_plan(agent: PublishedAgent, limits: Limits, rules: Sequence[Rule] = ()) -> TurnPlan:
     """The plan of a turn that starts now; `rules` are those that hold for it (`rules_of`)."""
     persona = persona_of(agent.definition)
+    cards = tuple(
+        PlanCard(
+            name=card.name,
+            effect=card.effect,
+            needs_approval=card.needs_approval,
+            capability=card.capability,
+            timeout_seconds=card.timeout_seconds,
+            wants_state=card.wants_state,
+        )
+        for card in agent.cards
+    )
     return TurnPlan(
         agent_id=agent.definition.id,
         agent_version=agent.version,
         persona_key=persona.key,
         limits=limits,
-        cards=tuple(
-            PlanCard(
-                name=card.name,
-                effect=card.effect,
-                needs_approval=card.needs_approval,
-                capability=card.capability,
-                timeout_seconds=card.timeout_seconds,
-                wants_state=card.wants_state,
-            )
-            for card in agent.cards
-        ),
+        cards=cards,
         skill_ids=tuple(skill.id for skill in agent.definition.skills),
         root_skill=agent.definition.root_skill or "",
         persona_source=ROOT_SKILL if persona.source == ROOT_SKILL else "",
         skills=tuple(planned for skill in agent.definition.skills if (planned := _planned(skill)) is not None),
-        rules=tuple(rules),
+        entity_fields=agent.definition.entity_fields,
+        rules=that_can_fire(rules, cards),
     )
 
 

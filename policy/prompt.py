@@ -54,18 +54,6 @@ def base_message(persona: str, user_name: str, user_role: str, override: str | N
     return f"{persona or PLATFORM_DEFAULT_PERSONA}\n\n=== User ===\n{who}"
 
 
-def memory_message(working: Mapping[str, JsonValue]) -> str:
-    """The memory text that a turn injects (S0-26); empty where there is nothing to say."""
-    if not working:
-        return ""
-    lines = [f"- {name}: {_line(value)}" for name, value in sorted(working.items())]
-    return "=== Memory Context ===\n[Working Memory -- Scratchpad]\n" + "\n".join(lines)
-
-
-def _line(value: JsonValue) -> str:
-    return ", ".join(str(each) for each in value) if isinstance(value, list) else str(value)
-
-
 def wire(base: str, memory: str, messages: Sequence[Said], templates: Sequence[str] = ()) -> list[WireMessage]:
     """The messages of one request; `templates` are those of the loaded skills, a system message each (S0-19)."""
     sent: list[WireMessage] = [{"role": "system", "content": base}]

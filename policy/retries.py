@@ -20,6 +20,10 @@ NO_CAP = 0
 PROVIDER_ERRORS = 4
 """Provider errors after which a model call is given up (S2-27: four calls). Counted in the call's own row: a worker's
 death is no error of the provider's, and spends none of them."""
+FALLBACK_SECONDS = 0.1
+"""The wait before the agent's other model is asked: nobody there has asked for any."""
+NO_MODEL = frozenset({"model_not_found", "model_billing"})
+"""Refusals that no repetition mends and another model may: the provider has not got this one, or does not serve us."""
 TOOL_ERRORS = 5
 """The same for a tool's failed tries."""
 ATTEMPTS = 30
@@ -52,6 +56,13 @@ NUMBERS: Mapping[RetryClass, RetryNumbers] = MappingProxyType(
         RetryClass.TOOL: RetryNumbers(timedelta(seconds=0.5), 2.0, timedelta(seconds=30), ATTEMPTS),
     }
 )
+
+
+def gives_up(code: str, *, retryable: bool, errors: int) -> bool:
+    """Whether a model cannot answer a call, so that the agent's other one is asked (S0-76): it has failed as often as
+    it is asked at all, or it is not there. A refused content or request is an answer that another model would give too.
+    """
+    return code in NO_MODEL or (retryable and errors >= PROVIDER_ERRORS)
 
 
 def next_delay(asked_seconds: float | None) -> timedelta | None:

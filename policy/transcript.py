@@ -1,7 +1,8 @@
 """What of a turn that broke off stays in its conversation.
 
-A round whose calls did something must be remembered, or the next turn does it again; a round that did nothing is
-stripped; and no call is left without an answer, since providers refuse that.
+A round whose calls did something must be remembered, or the next turn does it again; of a round that did nothing only
+what the model said with it stays, which its reader has seen; and no call is left without an answer, since providers
+refuse that.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ class Round:
     calls: tuple[str, ...]
     answers: Mapping[str, str]
     """Call id to the id of its tool message."""
+    has_text: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +33,14 @@ class Kept:
     unanswered: tuple[str, ...]
 
 
+def words_only(rounds: Sequence[Round], kept: Sequence[Kept]) -> tuple[str, ...]:
+    """The messages of the rounds that do not stay but said something: they stay without their calls."""
+    whole = {each.message_ids[0] for each in kept}
+    return tuple(each.message_id for each in rounds if each.has_text and each.message_id not in whole)
+
+
 def keep_rounds(rounds: Sequence[Round], states: Mapping[str, CallState]) -> tuple[Kept, ...]:
-    """The rounds that stay, in order; every other is stripped whole."""
+    """The rounds that stay with their calls, in order."""
     return tuple(
         Kept(
             (each.message_id, *(each.answers[call] for call in each.calls if call in each.answers)),

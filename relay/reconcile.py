@@ -22,6 +22,7 @@ from store.database import Connection, Database
 from store.finish import finish_broken
 from store.idempotency import forget_old
 from store.open_turns import OpenTurn, open_turns, ring_decided, ring_stopped, start_stranded, tenants
+from store.working_memory import forget_expired
 
 INTERVAL_SECONDS = 5.0
 SETTLING_SECONDS = 8.0
@@ -29,6 +30,8 @@ SETTLING_SECONDS = 8.0
 AT_ONCE = 20
 PAUSED_EVERY = 4
 """Paused turns are many and wait long: they are compared in every fourth pass, so within 20 s."""
+SWEPT_EVERY = 720
+"""Working memory that has expired is seen by nobody: it is removed in every 720th pass, so within an hour."""
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
 
@@ -75,6 +78,8 @@ class Reconciler:
             self._trouble.is_on("decided_turn_still_waits", turn_id)
         await self._step("stranded_turns_not_started", tenant_id, lambda tx: start_stranded(tx, tenant_id))
         await self._step("old_keys_not_forgotten", tenant_id, forget_old)
+        if self._passes % SWEPT_EVERY == 0:
+            await self._step("expired_memory_not_forgotten", tenant_id, forget_expired)
         turns = await self._step(
             "open_turns_not_listed", tenant_id, lambda tx: open_turns(tx, SETTLING_SECONDS, paused_too=paused_too)
         )

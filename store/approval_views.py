@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import asyncpg
 
 from contracts.errors import CallerError
+from contracts.people import RequestKind
+from store.checkpoints import call_told_of
 from store.database import Connection
 from store.paging import cursor_after, read_cursor
 
@@ -91,6 +93,7 @@ def _shown(row: asyncpg.Record) -> dict[str, object]:
         "id": str(row["id"]),
         "status": row["status_now"],
         "agent": row["agent_id"],
+        "kind": row["kind"],
         "tool": row["tool"],
         "effect": row["effect"],
         "risk": row["risk"],
@@ -99,18 +102,28 @@ def _shown(row: asyncpg.Record) -> dict[str, object]:
         "schema": row["schema"],
         "digest": row["digest"],
         "rule": row["rule"],
+        "checkpoint": row["checkpoint"],
+        "reason": row["reason"],
+        "result": row["result"],
         "prompt_excerpt": row["prompt_excerpt"],
         "turn_id": str(row["turn_id"]),
         "conversation_id": str(row["conversation_id"]),
-        "call_id": row["call_id"],
+        "call_id": call_told_of(row["kind"], row["call_id"]),
         "requested_by": row["requester"],
         "requested_at": row["requested_at"],
         "expires_at": row["expires_at"],
         "on_timeout": "deny",
         "reviewer_role": row["reviewer_role"],
-        "allowed_decisions": list(ALLOWED) if row["status_now"] == "pending" else [],
+        "allowed_decisions": _allowed(row) if row["status_now"] == "pending" else [],
         "version": row["version"],
         "decision": row["decision"],
         "decided_by": row["decider"],
         "decided_at": row["decided_at"],
     }
+
+
+def _allowed(row: asyncpg.Record) -> list[str]:
+    """What may be decided; an answer has no arguments to edit, and a limit is raised by a route of its own."""
+    if row["kind"] == RequestKind.LIMIT:
+        return ["reject"]
+    return [each for each in ALLOWED if each != "edit" or row["tool"]]

@@ -4,17 +4,18 @@ import secrets
 from datetime import datetime
 
 import asyncpg
+from pydantic import JsonValue
 
 from contracts.agents import PublishedAgent
 from contracts.approvals import OpenAsk, Opened, Verdicts, VerdictsAsk
 from contracts.digests import frozen_call_digest
-from contracts.errors import InvariantBroken
-from contracts.events import TOOL_AWAITING_APPROVAL, TOOL_DENIED
+from contracts.events import BUDGET, TOOL_AWAITING_APPROVAL, TOOL_DENIED
 from contracts.ids import approval_id
 from contracts.people import GatedCall, RequestKind, RequestRef, Verdict, VerdictState
-from contracts.turns import TurnStatus
+from contracts.turns import Limits, TurnStatus
 from policy.text import preview
 from store import audit
+from store.checkpoints import call_told_of, covered, edited_round, subject_of
 from store.database import Connection
 from store.journal import NewEvent, write
 
@@ -45,7 +46,7 @@ async def open_requests(tx: Connection, ask: OpenAsk, agent: PublishedAgent) -> 
         request, is_new = await _open_one(tx, ask, gated, agent, turn)
         requests.append(request)
         if is_new:
-            events.append(_awaiting(request, gated.rule))
+            events.append(_awaiting(request, gated))
     requests += await _unknown_effects(tx, ask)
     await _wait(tx, ask.address.turn_id, requests)
     await write(tx, ask.address, events, pending=ask.events)
@@ -60,13 +61,7 @@ async def _open_one(
     )
     if found is not None:
         return _ref(str(found["id"]), gated, found["expires_at"]), False
-    call = await tx.fetchrow(
-        "SELECT args, effect, tool_version FROM tool_calls WHERE turn_id = $1 AND call_id = $2",
-        ask.address.turn_id,
-        gated.call_id,
-    )
-    if call is None:
-        raise InvariantBroken("call_not_planned", f"the call {gated.call_id} is not in the ledger")
+    about = await subject_of(tx, ask, gated)
     card = agent.card(gated.tool)
     policy = agent.definition.approvals
     request_id, nonce = approval_id(ask.address.turn_id, gated.call_id), secrets.token_hex(16)
@@ -75,16 +70,17 @@ async def _open_one(
         turn_id=ask.address.turn_id,
         call_id=gated.call_id,
         tool=gated.tool,
-        tool_version=call["tool_version"],
-        args=call["args"],
+        tool_version=about.tool_version,
+        args=covered(gated.kind, about.args, about.result),
         nonce=nonce,
     )
     expires_at = await tx.fetchval(
         "INSERT INTO approvals (id, tenant_id, conversation_id, turn_id, call_id, agent_id, tool, tool_version, "
         "effect, risk, description, args, schema, digest, nonce, rule, prompt_excerpt, snapshot, requested_by, "
-        "reviewer_role, allow_self_approval, expires_at) "
+        "reviewer_role, allow_self_approval, expires_at, kind, checkpoint, reason, result) "
         "VALUES ($1, current_setting('perdure.tenant'), $2, $3, $4, $5, $6, $7, $8, $9, "
-        "$10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, now() + make_interval(secs => $21)) "
+        "$10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, now() + make_interval(secs => $21), "
+        "$22, $23, $24, $25) "
         "RETURNING expires_at",
         request_id,
         ask.address.conversation_id,
@@ -92,11 +88,11 @@ async def _open_one(
         gated.call_id,
         ask.agent_id,
         gated.tool,
-        call["tool_version"],
-        call["effect"],
+        about.tool_version,
+        about.effect,
         card.risk if card else "high",
         card.description if card else "",
-        call["args"],
+        about.args,
         card.parameters if card else {},
         digest,
         nonce,
@@ -107,6 +103,10 @@ async def _open_one(
         policy.reviewer_role,
         policy.allow_self_approval,
         policy.expires_seconds,
+        gated.kind.value,
+        gated.checkpoint,
+        gated.message,
+        about.result,
     )
     await audit.record(
         tx,
@@ -120,20 +120,23 @@ async def _open_one(
 
 
 def _ref(request_id: str, gated: GatedCall, expires_at: datetime) -> RequestRef:
-    return RequestRef(request_id=request_id, call_id=gated.call_id, tool=gated.tool, expires_at=expires_at)
-
-
-def _awaiting(request: RequestRef, rule: str) -> NewEvent:
-    return NewEvent(
-        TOOL_AWAITING_APPROVAL,
-        {
-            "tool": request.tool,
-            "approval_id": request.request_id,
-            "rule": rule,
-            "expires_at": request.expires_at.isoformat() if request.expires_at else None,
-        },
-        request.call_id,
+    return RequestRef(
+        request_id=request_id, kind=gated.kind, call_id=gated.call_id, tool=gated.tool, expires_at=expires_at
     )
+
+
+def _awaiting(request: RequestRef, gated: GatedCall) -> NewEvent:
+    data: dict[str, JsonValue] = {
+        "tool": request.tool,
+        "approval_id": request.request_id,
+        "rule": gated.rule,
+        "expires_at": request.expires_at.isoformat() if request.expires_at else None,
+    }
+    if gated.kind is RequestKind.LIMIT:
+        return NewEvent(BUDGET, {"code": "limit_spent", "message": gated.message, **data})
+    if gated.checkpoint:
+        data["checkpoint"] = gated.checkpoint
+    return NewEvent(TOOL_AWAITING_APPROVAL, data, call_told_of(gated.kind, gated.call_id))
 
 
 async def _unknown_effects(tx: Connection, ask: OpenAsk) -> list[RequestRef]:
@@ -170,10 +173,11 @@ async def read_verdicts(tx: Connection, ask: VerdictsAsk) -> Verdicts:
     The turn's status stays: it runs again when its next call is claimed, so a lost answer of this leaves it waiting.
     """
     # The turn first: every writer of a turn's rows takes its lock before any other.
-    await tx.fetchrow("SELECT id FROM turns WHERE id = $1 FOR UPDATE", ask.address.turn_id)
+    turn = await tx.fetchrow("SELECT limits FROM turns WHERE id = $1 FOR UPDATE", ask.address.turn_id)
     expired = await tx.fetch(
         "UPDATE approvals SET status = 'expired', version = version + 1, decided_at = now() "
-        "WHERE turn_id = $1 AND status = 'pending' AND expires_at <= clock_timestamp() RETURNING id, call_id, tool",
+        "WHERE turn_id = $1 AND status = 'pending' AND expires_at <= clock_timestamp() "
+        "RETURNING id, kind, call_id, tool",
         ask.address.turn_id,
     )
     for row in expired:
@@ -197,10 +201,15 @@ async def read_verdicts(tx: Connection, ask: VerdictsAsk) -> Verdicts:
         else _verdict(request, approvals.get(request.request_id), ask)
         for request in ask.requests
     )
-    denied = [NewEvent(TOOL_DENIED, {"tool": row["tool"], "reason": "expired"}, row["call_id"]) for row in expired]
+    denied = [
+        NewEvent(TOOL_DENIED, {"tool": row["tool"], "reason": "expired"}, call_told_of(row["kind"], row["call_id"]))
+        for row in expired
+    ]
     if denied or ask.events:
         await write(tx, ask.address, denied, pending=ask.events)
-    return Verdicts(verdicts=verdicts)
+    if turn is None or all(request.kind is not RequestKind.LIMIT for request in ask.requests):
+        return Verdicts(verdicts=verdicts)
+    return Verdicts(verdicts=verdicts, limits=Limits.model_validate(turn["limits"]))
 
 
 _STATES = {state.value: state for state in VerdictState} | {
@@ -224,15 +233,16 @@ def _verdict(request: RequestRef, row: asyncpg.Record | None, ask: VerdictsAsk) 
         call_id=row["call_id"],
         tool=row["tool"],
         tool_version=row["tool_version"],
-        args=row["args"],
+        args=covered(row["kind"], row["args"], row["result"]),
         nonce=row["nonce"],
     )
     if frozen != row["digest"]:
         return unreadable
-    decision = row["decision"] or {}
+    decision, again = row["decision"] or {}, edited_round(row)
     return unreadable.model_copy(
         update={
-            "state": _STATES[row["status"]],
+            "state": VerdictState.EDITED if again else _STATES[row["status"]],
+            "round": again,
             "comment": preview(decision.get("comment") or decision.get("reason_code") or ""),
             "decided_by": row["decider"] or "",
         }

@@ -6,14 +6,22 @@ import asyncpg
 
 from contracts.agents import PublishedAgent
 from contracts.errors import CallerError
+from contracts.skills import DataTable
+from store.app_tables import store_tables
 from store.database import Connection
 
 SHARED = "*"
 """The tenant whose content every tenant may read."""
 
 
-async def publish(tx: Connection, agents: Sequence[tuple[str, PublishedAgent]]) -> None:
-    """Make these (app, agent) pairs the current ones, by the owner, in a transaction of the shared tenant."""
+async def publish(
+    tx: Connection, agents: Sequence[tuple[str, PublishedAgent]], tables: Sequence[DataTable] = ()
+) -> None:
+    """Make these (app, agent) pairs the current ones, by the owner, in a transaction of the shared tenant.
+
+    `tables` are those that they name; what is there already may be left out.
+    """
+    await store_tables(tx, SHARED, tables)
     for app, agent in agents:
         await tx.execute(
             "INSERT INTO agent_versions (tenant_id, agent_id, version, body) VALUES ($1, $2, $3, $4) "

@@ -7,11 +7,14 @@ from contracts.digests import frozen_call_digest
 from contracts.errors import CallerError, InvariantBroken
 from contracts.events import TOOL_APPROVED, TOOL_DENIED
 from contracts.frozen import Frozen
+from contracts.people import RequestKind
 from contracts.turns import TurnAddress
 from policy.arguments import check_arguments
 from policy.decision import STATUS_OF, Decider, Decision, Facts, refusal
 from store import audit
+from store.checkpoints import call_told_of, plan_again
 from store.database import Connection
+from store.ids import new_id
 from store.journal import NewEvent, write
 from store.outbox import Note, Wake, put
 
@@ -64,6 +67,7 @@ async def decide(
         row["reviewer_role"],
         row["allow_self_approval"],
         row["decision"] or {},
+        editable=row["kind"] == RequestKind.APPROVAL or bool(row["tool"]),
     )
     refused = refusal(
         facts,
@@ -76,9 +80,15 @@ async def decide(
     )
     if refused is not None:
         raise refused
+    if row["kind"] == RequestKind.LIMIT and ask.decision is not Decision.REJECT:
+        raise CallerError("raise_the_limit", "raise it with POST /v1/turns/{id}/limits, or reject it", status=422)
     if turn["stop_requested_at"] is not None:
-        raise CallerError("turn_stopped", "the turn was stopped; nothing of it runs any more", status=409)
+        stopped: dict[str, object] = {"turn_id": str(turn["id"]), "stopped_at": turn["stop_requested_at"]}
+        raise CallerError("turn_stopped", "the turn was stopped; nothing of it runs any more", stopped, status=409)
     record = _record(row, turn["tenant_id"], ask, name)
+    again = row["kind"] == RequestKind.CHECKPOINT and "args" in record
+    if again:
+        record["message_id"] = new_id()
     version = await tx.fetchval(
         "UPDATE approvals SET status = $2, decision = $3 || jsonb_build_object('at', clock_timestamp()), "
         "decided_by = $4, decided_at = clock_timestamp(), version = version + 1 "
@@ -103,7 +113,10 @@ async def decide(
         "by": name,
         "comment": ask.comment or ask.reason_code,
     }
-    await write(tx, address, [NewEvent(TOOL_APPROVED if allowed else TOOL_DENIED, event, row["call_id"])])
+    if row["checkpoint"]:
+        event["checkpoint"] = row["checkpoint"]
+    told = NewEvent(TOOL_APPROVED if allowed else TOOL_DENIED, event, call_told_of(row["kind"], row["call_id"]))
+    await write(tx, address, [told], [await plan_again(tx, row, record)] if again else [])
     decided = Decided(
         approval_id=approval_id,
         status=STATUS_OF[ask.decision],

@@ -1,5 +1,6 @@
 """Entities and their name index, written in one transaction (S0-72)."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import asyncpg
@@ -73,6 +74,27 @@ async def get(tx: Connection, entity_id: str) -> Entity | None:
     """The entity, or None."""
     row = await tx.fetchrow("SELECT * FROM entities WHERE id = $1", entity_id)
     return _entity(row) if row else None
+
+
+async def referred(tx: Connection, references: Sequence[str]) -> dict[str, str]:
+    """What is known of entities by `attribute=value`: one text each; those that lead to none are left out.
+
+    Of several with the same value the newest counts.
+    """
+    rows = await tx.fetch(
+        "SELECT r.reference, e.kind, e.name, e.id, e.attributes FROM unnest($1::text[]) AS r(reference), LATERAL ("
+        "SELECT * FROM entities WHERE CASE split_part(r.reference, '=', 1) WHEN 'id' THEN id::text "
+        "WHEN 'name' THEN name ELSE attributes->>split_part(r.reference, '=', 1) END "
+        "= substr(r.reference, strpos(r.reference, '=') + 1) "
+        "ORDER BY created_at DESC, id LIMIT 1) e",
+        list(references),
+    )
+    return {row["reference"]: _told(_entity(row)) for row in rows}
+
+
+def _told(entity: Entity) -> str:
+    lines = [f"- {name}: {value}" for name, value in sorted(entity.attributes.items())]
+    return "\n".join([f"{entity.kind}: {entity.name} ({entity.id})", *lines])
 
 
 def _entity(row: asyncpg.Record) -> Entity:

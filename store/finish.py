@@ -1,9 +1,12 @@
 """How a turn ends: one transaction under the turn's and the conversation's lock; no effect can follow it."""
 
+import asyncpg
+
 from contracts.errors import InvariantBroken, Problem
-from contracts.events import COMPLETED, DONE, STOPPED, WORKFLOW_ERROR
+from contracts.events import COMPLETED, DONE, MEMORY_WRITE_CREATED, STOPPED, WORKFLOW_ERROR
 from contracts.turns import FinishAsk, Finished, TurnAddress, TurnStatus
-from store import audit
+from policy.episodes import summary_of
+from store import audit, budgets, episodes
 from store.admission import admit
 from store.database import Connection
 from store.journal import NewEvent, NewMessage, write
@@ -13,7 +16,7 @@ from store.transcript import broken_off
 _END = """
 WITH cancelled AS (
   UPDATE approvals SET status = 'cancelled', version = version + 1
-  WHERE turn_id = $1 AND status IN ('pending', 'approved', 'edited') RETURNING id
+  WHERE turn_id = $1 AND (status IN ('pending', 'edited') OR status = 'approved' AND kind = 'approval') RETURNING id
 ), marked AS (
   UPDATE messages SET in_transcript = (id = ANY($4))
   WHERE conversation_id = $6 AND turn_id = $1 AND role <> 'user' AND in_transcript <> (id = ANY($4))
@@ -27,9 +30,11 @@ UPDATE turns SET status = $2, problem = $3, waiting = NULL, ended_at = clock_tim
   answer = (SELECT content FROM messages m WHERE m.conversation_id = $6 AND m.turn_id = $1 AND m.role = 'assistant'
             AND m.id = ANY($4) AND m.content <> '' ORDER BY m.seq DESC LIMIT 1)
 WHERE id = $1
-RETURNING input_tokens + output_tokens AS tokens, cost_microusd,
+RETURNING input_tokens + output_tokens AS tokens, cost_microusd, remembers, user_id, agent_id, answer,
+  CASE WHEN remembers THEN (SELECT content FROM messages m WHERE m.id = turns.message_id) END AS asked,
   (extract(epoch FROM ended_at - created_at) * 1000)::bigint AS duration_ms,
-  (SELECT array_agg(id) FROM cancelled) AS cancelled, (SELECT id FROM chosen) AS next_id
+  (SELECT array_agg(id) FROM cancelled) AS cancelled, (SELECT id FROM chosen) AS next_id,
+  EXISTS (SELECT FROM model_calls WHERE turn_id = $1 AND held_tokens + held_cost_microusd > 0) AS holds
 """
 
 
@@ -66,11 +71,24 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
             "duration_ms": ended["duration_ms"],
         },
     )
-    await write(tx, ask.address, [*_last_events(ask), done], answers, pending=ask.events)
-    if ended["next_id"] is None:
-        return Finished(status=ask.status), None
-    note = await admit(tx, ask.address.model_copy(update={"turn_id": str(ended["next_id"])}))
-    return Finished(status=ask.status, admitted_turn_id=note.turn_id), note
+    kept = await _remember(tx, ask, ended)
+    await write(tx, ask.address, [*kept, *_last_events(ask), done], answers, pending=ask.events)
+    note = None
+    if ended["next_id"] is not None:
+        note = await admit(tx, ask.address.model_copy(update={"turn_id": str(ended["next_id"])}))
+    if ended["holds"]:  # a call of it was lost; the rows of its day are locked last
+        await budgets.release(tx, turn_id)
+    return Finished(status=ask.status, admitted_turn_id=note.turn_id if note else None), note
+
+
+async def _remember(tx: Connection, ask: FinishAsk, ended: asyncpg.Record) -> list[NewEvent]:
+    """Keep a summary of a completed turn whose agent asks for it; the relay gives it a vector later."""
+    if not ended["remembers"] or ask.status is not TurnStatus.COMPLETED:
+        return []
+    summary = summary_of(ended["asked"] or "", ended["answer"] or "")
+    user_id, agent_id = str(ended["user_id"]), ended["agent_id"]
+    await episodes.keep(tx, ask.address.conversation_id, user_id, agent_id, summary, ask.address.turn_id)
+    return [NewEvent(MEMORY_WRITE_CREATED, {"scope": "episodic"})]
 
 
 async def _lose_track(tx: Connection, turn_id: str) -> None:

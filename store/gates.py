@@ -1,12 +1,14 @@
 """The gate of a turn that is started again over its records (S0-27): what it asked for, and what came before it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import asyncpg
+from pydantic import JsonValue
 
 from contracts.ids import step_of
 from contracts.messages import CallRef, MessageRef, Role
-from contracts.people import RequestRef
+from contracts.people import RequestKind, RequestRef
 from contracts.turns import TurnAddress
 from policy.text import preview
 from policy.transcript import Round, keep_rounds
@@ -18,29 +20,42 @@ class Gate:
     """A round that waits for people."""
 
     requests: tuple[RequestRef, ...]
-    round: MessageRef
-    """The assistant message whose calls they gate."""
+    round: MessageRef | None
+    """The assistant message whose calls they gate; None at a checkpoint, which strips nothing."""
     earlier: tuple[MessageRef, ...]
     """The rounds before it that have run, each with its answers: a warm resume would still hold them."""
+    snapshot: dict[str, JsonValue]
+    """The state as the pause kept it, where it kept all; empty elsewhere."""
 
 
 async def find_gate(tx: Connection, address: TurnAddress) -> Gate | None:
-    """The gate that the turn had come to; None where nothing of what it asked for is still to run.
+    """The gate or checkpoint that the turn had come to; None where it is past all it asked for.
 
     A round that was refused whole stays planned for ever, so of those with an unsettled call the latest counts. All
-    of its requests are the gate's, also of calls that have run by now: the round is replayed whole.
+    of its requests are the gate's, also of calls that have run by now: the round is replayed whole. A checkpoint is
+    passed once the model has been asked again.
     """
     rows = await tx.fetch(
-        "SELECT a.id, a.call_id, a.tool, a.expires_at, c.state NOT IN ('done', 'failed', 'denied') AS to_run "
-        "FROM approvals a JOIN tool_calls c ON c.turn_id = a.turn_id AND c.call_id = a.call_id "
+        "SELECT a.id, a.kind, a.call_id, a.tool, a.expires_at, a.snapshot, "
+        "coalesce(c.state NOT IN ('done', 'failed', 'denied'), false) AS to_run, "
+        "(SELECT max(substr(call_id, 2)::integer) FROM model_calls WHERE turn_id = $1) AS step "
+        "FROM approvals a LEFT JOIN tool_calls c ON c.turn_id = a.turn_id AND c.call_id = a.call_id "
         "WHERE a.turn_id = $1 AND a.status <> 'cancelled' ORDER BY a.call_id",
         address.turn_id,
     )
     # By number: as text, t10.0 comes before t2.0.
-    latest = max((step_of(row["call_id"]) for row in rows if row["to_run"]), default=0)
-    requests = tuple(_request(row) for row in rows if step_of(row["call_id"]) == latest)
-    if not requests:
+    waiting = [row for row in rows if _waits(row)]
+    latest = max((step_of(row["call_id"]) for row in waiting), default=0)
+    asked = [row for row in rows if step_of(row["call_id"]) == latest]
+    if not asked:
         return None
+    # A limit that is spent past a checkpoint is asked about after it, under the same step.
+    limits = [row for row in waiting if row["kind"] == RequestKind.LIMIT and row in asked]
+    checkpoints = limits or [row for row in waiting if row["kind"] == RequestKind.CHECKPOINT and row in asked]
+    if checkpoints:
+        return Gate(tuple(map(_request, checkpoints)), None, (), _whole(checkpoints))
+    asked = [row for row in asked if row["kind"] == RequestKind.APPROVAL]
+    requests = tuple(map(_request, asked))
     messages = await tx.fetch(
         "SELECT id, role, content, tokens, calls, call_id FROM messages WHERE conversation_id = $1 "
         "AND turn_id = $2 AND role IN ('assistant', 'tool') ORDER BY seq",
@@ -49,7 +64,20 @@ async def find_gate(tx: Connection, address: TurnAddress) -> Gate | None:
     )
     said = [_message(row) for row in messages]
     places = [place for place, ref in enumerate(said) if any(call.call_id == requests[0].call_id for call in ref.calls)]
-    return Gate(requests, said[places[-1]], _answered(said[: places[-1]])) if places else None
+    return Gate(requests, said[places[-1]], _answered(said[: places[-1]]), _whole(asked)) if places else None
+
+
+def _waits(row: asyncpg.Record) -> bool:
+    """Whether a turn that is started again has this still before it."""
+    if row["kind"] in (RequestKind.CHECKPOINT, RequestKind.LIMIT):
+        return bool(step_of(row["call_id"]) >= (row["step"] or 0))
+    return bool(row["to_run"])
+
+
+def _whole(asked: Sequence[asyncpg.Record]) -> dict[str, JsonValue]:
+    """The snapshot that a cold resume takes its state from; all requests of a pause have the same."""
+    kept: dict[str, JsonValue] = asked[-1]["snapshot"]
+    return {name: value for name, value in kept.items() if name != "metadata"} if "messages" in kept else {}
 
 
 def _answered(said: list[MessageRef]) -> tuple[MessageRef, ...]:
@@ -61,7 +89,13 @@ def _answered(said: list[MessageRef]) -> tuple[MessageRef, ...]:
 
 
 def _request(row: asyncpg.Record) -> RequestRef:
-    return RequestRef(request_id=str(row["id"]), call_id=row["call_id"], tool=row["tool"], expires_at=row["expires_at"])
+    return RequestRef(
+        request_id=str(row["id"]),
+        kind=RequestKind(row["kind"]),
+        call_id=row["call_id"],
+        tool=row["tool"],
+        expires_at=row["expires_at"],
+    )
 
 
 def _message(row: asyncpg.Record) -> MessageRef:

@@ -126,18 +126,23 @@ class LiveTokens:
         client = self._valkey.client
         async with client.pipeline(transaction=False) as pipe:
             pipe.get(epoch_key)
+            pipe.xrange(stream, count=1)
             for key in keys:
                 pipe.hmget(_call_key(stream, key), "epoch", "attempt", "end", "from", "first", "last")
-            epoch, *fences = await pipe.execute()
+            epoch, oldest, *fences = await pipe.execute()
         found: Marks = {}
         at = entry_order(cursor.entry_id)
+        kept_from = entry_order(oldest[0][0]) if oldest else at
         for key, (fence_epoch, attempt, end, chained_from, first, last) in zip(keys, fences, strict=True):
             if fence_epoch is None or fence_epoch != epoch or epoch != cursor.epoch:
                 continue
-            if entry_order(last) <= at:
-                found[key] = Mark(int(attempt), int(end), chained_from == "0")
-            elif entry_order(first) > at:
+            if entry_order(first) > at:
                 found[key] = Mark(int(attempt), 0, chained_from == "0", begun=False)
+            elif entry_order(first) < kept_from:
+                # Trimmed: a reader may have come to this place without having seen the call's beginning.
+                continue
+            elif entry_order(last) <= at:
+                found[key] = Mark(int(attempt), int(end), chained_from == "0")
             else:
                 # The reader was behind: its place is in the middle of this call, and most often just at the cursor.
                 rows = cast(_Rows, await client.xrevrange(stream, cursor.entry_id, "-", count=_SEARCH_ENTRIES))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
+from contracts.agents import DayLimits
 from contracts.events import GENERATION_START
 from contracts.model import ModelCall, ModelReply
 from contracts.turns import TurnStatus, Usage
@@ -18,6 +19,8 @@ class ModelClaim:
     """The answer to a claim: may act with `epoch`, or the stored reply."""
 
     verdict: Claim
+    model: str = ""
+    """The one to ask: the agent's, or its fallback once that one could not answer."""
     epoch: int = 0
     errors: int = 0
     """Provider errors of the attempts before; a worker's death is none."""
@@ -25,18 +28,30 @@ class ModelClaim:
     through_seq: int = 0
     system_prompt: str | None = None
     memory_text: str | None = None
+    persona: str = ""
+    """Fixed for the turn from a prompt template; empty where the agent's own speaks."""
     compacted: bool = False
     """An attempt before was too long for the model: this one sends half."""
+    on_fallback: bool = False
+    """An attempt before gave the agent's own model up."""
+    day_limits: DayLimits | None = None
+    """The tenant's, for all of its agents together."""
+    holds: bool = False
+    """A dead attempt still holds of a day's budgets what it reserved."""
 
 
 _CLAIM = """
 SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopped, t.through_seq, t.system_prompt,
-  t.memory_text, m.epoch, m.run_id, m.attempt, m.errors, m.reply, m.compacted
+  t.memory_text, t.persona ->> 'text' AS persona, m.epoch, m.run_id, m.attempt, m.errors, m.reply, m.compacted,
+  m.fallback, m.held_tokens + m.held_cost_microusd > 0 AS holds, (SELECT jsonb_build_object('max_tokens', l.max_tokens,
+  'max_cost_microusd', l.max_cost_microusd) FROM day_limits l WHERE l.tenant_id = t.tenant_id) AS day_limits
 FROM turns t LEFT JOIN model_calls m ON m.turn_id = t.id AND m.call_id = $2 WHERE t.id = $1 FOR UPDATE OF t
 """
 
 
-async def claim_call(tx: Connection, call: ModelCall, attempt: Attempt, model: str) -> ModelClaim:
+async def claim_call(
+    tx: Connection, call: ModelCall, attempt: Attempt, model: str, fallback_model: str = ""
+) -> ModelClaim:
     """Claim `call` for `attempt`, and write the pending events with generation.start. `tx` holds the turn's lock."""
     row = await tx.fetchrow(_CLAIM, call.address.turn_id, call.call_id)
     if row is None:
@@ -52,13 +67,16 @@ async def claim_call(tx: Connection, call: ModelCall, attempt: Attempt, model: s
     if verdict is not Claim.ACT:
         return ModelClaim(verdict)
     epoch = held.epoch + 1 if held else 1
+    on_fallback = bool(row["fallback"] and fallback_model)
+    if on_fallback:
+        model = fallback_model
     await tx.execute(
         "WITH counted AS (UPDATE turns SET attempts = attempts + 1, status = $7, waiting = NULL, "
         "started_at = coalesce(started_at, now()) WHERE id = $1 RETURNING tenant_id) "
         "INSERT INTO model_calls (tenant_id, turn_id, call_id, epoch, run_id, attempt, model) "
         "SELECT tenant_id, $1, $2, $3, $4, $5, $6 FROM counted ON CONFLICT (turn_id, call_id) "
         "DO UPDATE SET epoch = excluded.epoch, run_id = excluded.run_id, attempt = excluded.attempt, "
-        "started_at = now()",
+        "model = excluded.model, started_at = now()",
         call.address.turn_id,
         call.call_id,
         epoch,
@@ -71,26 +89,39 @@ async def claim_call(tx: Connection, call: ModelCall, attempt: Attempt, model: s
     await write(tx, call.address, [started], pending=call.events)
     return ModelClaim(
         verdict,
+        model,
         epoch,
         row["errors"] or 0,
         None,
         row["through_seq"],
         row["system_prompt"],
         row["memory_text"],
+        row["persona"] or "",
         bool(row["compacted"]),
+        on_fallback,
+        DayLimits(**row["day_limits"]) if row["day_limits"] else None,
+        bool(row["holds"]),
     )
 
 
 async def count_error(
-    tx: Connection, call: ModelCall, epoch: int, used: Usage, event: NewEvent, *, compact: bool
+    tx: Connection,
+    call: ModelCall,
+    epoch: int,
+    used: Usage,
+    event: NewEvent,
+    *,
+    compact: bool = False,
+    fall_back: bool = False,
 ) -> None:
     """Count a provider error that will be tried again, with what it cost, and tell the readers.
 
-    With `compact` the next attempt sends half of the conversation. `tx` holds the turn's lock.
+    With `compact` the next attempt sends half of the conversation, with `fall_back` it asks the agent's other model.
+    `tx` holds the turn's lock.
     """
     is_open = await tx.fetchval(
-        "WITH counted AS (UPDATE model_calls SET errors = errors + 1, compacted = compacted OR $7 "
-        "WHERE turn_id = $1 AND call_id = $2 AND epoch = $3) "
+        "WITH counted AS (UPDATE model_calls SET errors = errors + 1, compacted = compacted OR $7, "
+        "fallback = fallback OR $8 WHERE turn_id = $1 AND call_id = $2 AND epoch = $3) "
         "UPDATE turns SET input_tokens = input_tokens + $4, output_tokens = output_tokens + $5, "
         "cost_microusd = cost_microusd + $6 WHERE id = $1 RETURNING ended_at IS NULL",
         call.address.turn_id,
@@ -100,6 +131,7 @@ async def count_error(
         used.output_tokens,
         used.cost_microusd,
         compact,
+        fall_back,
     )
     if is_open:
         await write(tx, call.address, [event])

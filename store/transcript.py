@@ -5,17 +5,20 @@ from contracts.messages import Role
 from contracts.tools import CallState
 from contracts.turns import TurnAddress
 from policy.text import estimated_tokens
-from policy.transcript import Round, keep_rounds, told_of
+from policy.transcript import Round, keep_rounds, told_of, words_only
 from store.database import Connection
 from store.ids import new_id
 from store.journal import NewMessage
 
 
 async def broken_off(tx: Connection, address: TurnAddress) -> tuple[list[str], list[NewMessage]]:
-    """Ids of the messages that stay, and tool messages to write for calls that have none."""
+    """Ids of the messages that stay, and tool messages to write for calls that have none.
+
+    A message whose calls are stripped loses them here: the ledger keeps what was asked for.
+    """
     rows = await tx.fetch(
-        "SELECT id, role, calls, call_id FROM messages WHERE conversation_id = $1 AND turn_id = $2 "
-        "AND role <> 'user' ORDER BY seq",
+        "SELECT id, role, calls, call_id, content ~ '\\S' AS has_text FROM messages "
+        "WHERE conversation_id = $1 AND turn_id = $2 AND role <> 'user' ORDER BY seq",
         address.conversation_id,
         address.turn_id,
     )
@@ -23,10 +26,16 @@ async def broken_off(tx: Connection, address: TurnAddress) -> tuple[list[str], l
     states = {row["call_id"]: CallState(row["state"]) for row in found}
     answers = {row["call_id"]: str(row["id"]) for row in rows if row["role"] == "tool"}
     rounds = [
-        Round(str(row["id"]), tuple(call["call_id"] for call in row["calls"]), answers) for row in rows if row["calls"]
+        Round(str(row["id"]), tuple(call["call_id"] for call in row["calls"]), answers, row["has_text"])
+        for row in rows
+        if row["calls"]
     ]
     kept = keep_rounds(rounds, states)
-    stay = [str(row["id"]) for row in rows if row["role"] == "assistant" and not row["calls"]]
+    bare = words_only(rounds, kept)
+    if bare:
+        await tx.execute("UPDATE messages SET calls = '[]' WHERE id = ANY($1)", list(bare))
+    stay = list(bare)
+    stay += [str(row["id"]) for row in rows if row["role"] == "assistant" and not row["calls"]]
     stay += [message_id for each in kept for message_id in each.message_ids]
     return stay, [_answer(call_id, states.get(call_id)) for each in kept for call_id in each.unanswered]
 

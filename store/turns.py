@@ -112,13 +112,7 @@ async def start(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: Caps)
     address = TurnAddress(tenant_id=new.tenant_id, conversation_id=new.conversation_id, turn_id=turn_id)
     note = None
     if number is not None:
-        begins = TurnInput(
-            address=address,
-            agent_id=agent.definition.id,
-            agent_version=agent.version,
-            topology=agent.definition.topology,
-            routing=new.routing,
-        )
+        begins = _input(address, agent.definition.id, agent.version, agent.definition.topology, new.routing)
         note = Note(number, new.tenant_id, Wake.START, turn_id, begins=begins)
     event = NewEvent(QUEUED if status is TurnStatus.QUEUED else READY, {"agent": agent.definition.id})
     message = NewMessage(message_id, Role.USER, new.message, tokens=estimated_tokens(new.message))
@@ -148,15 +142,24 @@ async def workflow_input(tx: Connection, turn_id: str) -> TurnInput | None:
     row = await tx.fetchrow("SELECT * FROM turns WHERE id = $1", turn_id)
     if row is None or row["ended_at"] is not None or row["status"] == TurnStatus.QUEUED.value:
         return None
+    address = TurnAddress(
+        tenant_id=row["tenant_id"], conversation_id=str(row["conversation_id"]), turn_id=str(row["id"])
+    )
+    routing = Routing.model_validate(row["routing"])
+    stopped = row["stop_requested_at"] is not None
+    return _input(address, row["agent_id"], row["agent_version"], row["topology"], routing, stopped=stopped)
+
+
+def _input(
+    address: TurnAddress, agent_id: str, agent_version: str, topology: str, routing: Routing, *, stopped: bool = False
+) -> TurnInput:
     return TurnInput(
-        address=TurnAddress(
-            tenant_id=row["tenant_id"], conversation_id=str(row["conversation_id"]), turn_id=str(row["id"])
-        ),
-        agent_id=row["agent_id"],
-        agent_version=row["agent_version"],
-        topology=row["topology"],
-        routing=Routing.model_validate(row["routing"]),
-        carried=Carried(state={}, requests=(), stop=True) if row["stop_requested_at"] else None,
+        address=address,
+        agent_id=agent_id,
+        agent_version=agent_version,
+        topology=topology,
+        routing=routing,
+        carried=Carried(state={}, requests=(), stop=True) if stopped else None,
     )
 
 

@@ -20,7 +20,7 @@ from prepare import LOCAL_TENANT, prepare
 from settings import Settings
 from store.database import Database
 
-pytest_plugins = ("tests.desk", "tests.served")
+pytest_plugins = ("tests.desk", "tests.served", "tests.workshop")
 
 
 class _Parts:

@@ -26,6 +26,7 @@ from contracts.ids import approval_id, effect_key, model_call_id
 from contracts.messages import MessageRef, Role
 from contracts.model import ModelAsk, ModelCall, ModelReply
 from contracts.people import GatedCall, RequestKind, RequestRef
+from contracts.skills import DataTable
 from contracts.tools import ToolAsk, ToolCall, ToolOutcome
 from contracts.turns import Kind, Limits, Routing, TurnAddress
 from local import DataParts
@@ -120,7 +121,7 @@ class Desk:
 
     async def model_call(self, address: TurnAddress, step: int = 1, agent_id: str = "desk") -> ModelCall:
         """The input of a model call that sees the user's message."""
-        user = await self.value("SELECT message_id FROM turns WHERE id = $1", address.turn_id)
+        user = await self.value("SELECT message_id FROM turns WHERE id = $1", address.turn_id, tenant=address.tenant_id)
         version = await self.version(agent_id)
         async with self.db.transaction(address.tenant_id) as tx:
             agent = await self.deps.shelf.at(tx, agent_id, version)
@@ -145,7 +146,10 @@ class Desk:
     async def tool_call(self, address: TurnAddress, call_id: str, agent_id: str = "desk") -> ToolCall:
         """The input of a tool call."""
         tool = await self.value(
-            "SELECT tool FROM tool_calls WHERE turn_id = $1 AND call_id = $2", address.turn_id, call_id
+            "SELECT tool FROM tool_calls WHERE turn_id = $1 AND call_id = $2",
+            address.turn_id,
+            call_id,
+            tenant=address.tenant_id,
         )
         return ToolCall(
             address=address,
@@ -202,9 +206,9 @@ class Desk:
             found: list[asyncpg.Record] = await tx.fetch(sql, *args)
         return found
 
-    async def value(self, sql: str, *args: object) -> Any:
+    async def value(self, sql: str, *args: object, tenant: str = "local") -> Any:
         """The first column of the first row."""
-        rows = await self.rows(sql, *args)
+        rows = await self.rows(sql, *args, tenant=tenant)
         return rows[0][0] if rows else None
 
     async def write(self, sql: str, *args: object) -> str:
@@ -254,7 +258,9 @@ def _card(agent: PublishedAgent, card: ToolCard, name: tuple[str, str], tool: To
     return tool.card if (agent.definition.id, card.name) == name else card
 
 
-async def publish_desk(owner_url: str, agents: Sequence[tuple[str, PublishedAgent]] | None = None) -> None:
+async def publish_desk(
+    owner_url: str, agents: Sequence[tuple[str, PublishedAgent]] | None = None, tables: Sequence[DataTable] = ()
+) -> None:
     """Put the desk's agents beside the shipped ones."""
     desk = desk_agents()[0] if agents is None else agents
     ours = {agent.definition.id for _, agent in desk}
@@ -264,7 +270,7 @@ async def publish_desk(owner_url: str, agents: Sequence[tuple[str, PublishedAgen
         async with owner.transaction():
             await owner.execute("SELECT set_config('perdure.tenant', '*', true)")
             others = [each for each in await content.listed(owner) if each[1].definition.id not in ours]
-            await content.publish(owner, [*others, *desk])
+            await content.publish(owner, [*others, *desk], tables)
     finally:
         await owner.close()
 

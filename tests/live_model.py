@@ -88,10 +88,12 @@ class LiveModel:
             fence = self.fences.get(key)
             if fence is None or not self.epoch or fence.epoch != self.epoch or self.epoch != cursor.epoch:
                 continue
-            if entry_order(fence.last) <= at:
-                found[key] = Mark(fence.attempt, fence.end, fence.chained_from == 0)
-            elif entry_order(fence.first) > at:
+            if entry_order(fence.first) > at:
                 found[key] = Mark(fence.attempt, 0, fence.chained_from == 0, begun=False)
+            elif entry_order(fence.first) < entry_order(self.entries[0].id):
+                continue  # its beginning was trimmed
+            elif entry_order(fence.last) <= at:
+                found[key] = Mark(fence.attempt, fence.end, fence.chained_from == 0)
             else:
                 before = [e for e in self.entries if e.key == key and entry_order(e.id) <= at]
                 if before:

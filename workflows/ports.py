@@ -12,7 +12,7 @@ from contracts.activities import APPROVALS_READ, MEMORY_LOAD, MODEL_COMPLETE, TO
 from contracts.approvals import OpenAsk, Verdicts, VerdictsAsk
 from contracts.errors import Problem
 from contracts.events import PendingEvent
-from contracts.ids import approval_id, effect_key, model_call_id, step_of
+from contracts.ids import approval_id, effect_key, forced_checkpoint_id, limit_id, model_call_id, step_of
 from contracts.memory import LoadAsk, TurnContext
 from contracts.messages import MessageRef
 from contracts.model import ModelAsk, ModelCall, ModelReply
@@ -122,7 +122,17 @@ class MemoryPort:
         self.stretch.events_made = max(self.stretch.events_made, found.events_written)
         if found.pending_round is not None and found.pending_round.calls:
             self.stretch.step = max(self.stretch.step, step_of(found.pending_round.calls[0].call_id))
+        elif found.pending:
+            self.stretch.step = max(self.stretch.step, step_of(found.pending[0].call_id))
         return found
+
+
+def named(asked: GatedCall, step: int) -> GatedCall:
+    """A request with its name: one that is about no call is named by the step after which it is asked."""
+    if asked.call_id:
+        return asked
+    own = limit_id(step) if asked.kind is RequestKind.LIMIT else forced_checkpoint_id(step)
+    return asked.model_copy(update={"call_id": own})
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +144,9 @@ class PeoplePort:
     def ask(
         self, gated: Sequence[GatedCall], unknown: Sequence[GatedCall], snapshot: dict[str, JsonValue]
     ) -> list[RequestRef]:
-        """Keep what the pause opens; the requests' names are known by now."""
+        """Keep what the pause opens; the requests' names are known by now, a checkpoint on the answer is named here."""
         turn = self.stretch.turn
+        gated = [named(call, self.stretch.step) for call in gated]
         self.stretch.asked = OpenAsk(
             address=turn.address,
             agent_id=turn.agent_id,
@@ -146,7 +157,9 @@ class PeoplePort:
         )
         turn_id = turn.address.turn_id
         approvals = [
-            RequestRef(request_id=approval_id(turn_id, call.call_id), call_id=call.call_id, tool=call.tool)
+            RequestRef(
+                request_id=approval_id(turn_id, call.call_id), kind=call.kind, call_id=call.call_id, tool=call.tool
+            )
             for call in gated
         ]
         effects = [

@@ -26,10 +26,11 @@ import litellm
 from activities.boundary import provider_error
 from activities.clients.draft import REFUSAL_TEXT, Draft
 from activities.clients.provider import Chunk, Complete, ProviderRequest, TextDelta
-from activities.clients.usage import believable, microusd, tokens_of_request
+from activities.clients.usage import believable, microusd, most_input_tokens, most_output_tokens, tokens_of_request
 from activities.vendors import CONTENT_REFUSED
 from contracts.errors import PerdureError, UpstreamRejected
 from contracts.turns import Usage
+from policy.day_budget import Bound
 
 litellm.suppress_debug_info = True
 litellm.disable_aiohttp_transport = True  # one HTTP client, whose exceptions the boundary knows
@@ -51,6 +52,23 @@ class LiteLLMProvider:
         # What LiteLLM would load in its first call, holding the event loop for 1.5 s (measured).
         importlib.import_module("openai.resources.chat")
         litellm.token_counter(model="gpt-4o", text="warm")
+
+    def most(self, request: ProviderRequest) -> Bound:
+        """By LiteLLM's table, of a request that hits no cache and of which all is written to one, where that is dearer.
+
+        Read from the table itself: LiteLLM's own look-ups ask some vendors over the network.
+        """
+        card = _card(request.model)
+        said = most_output_tokens(request.params, card.get("max_output_tokens") or card.get("max_tokens"))
+        if said is None:
+            return Bound(None, None)
+        asked = most_input_tokens(request.messages, request.tools)
+        try:
+            plain = litellm.cost_per_token(model=request.model, prompt_tokens=asked, completion_tokens=said)
+        except Exception:  # LiteLLM raises a plain Exception for a model without a price
+            return Bound(asked + said, None)
+        written = asked * float(card.get("cache_creation_input_token_cost") or 0)
+        return Bound(asked + said, microusd(max(plain[0], written) + plain[1]))
 
     async def stream(self, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
         """One request to the provider; see the protocol for what it promises."""
@@ -122,6 +140,7 @@ class _Checked:
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
+        aiter(raw)  # Anthropic's has nothing to read from until it was asked for this
 
     def __aiter__(self) -> "_Checked":
         return self
@@ -141,6 +160,16 @@ class _Checked:
         close = getattr(self._raw, "aclose", None) or getattr(self._raw, "close", None)
         if close is not None:
             await close()
+
+
+def _card(model: str) -> Mapping[str, Any]:
+    """The model's row of LiteLLM's table, which names some models with their provider and some without; else empty."""
+    try:
+        bare, provider, _, _ = litellm.get_llm_provider(model)
+    except Exception:  # of a model whose provider nobody knows; its call will say so
+        return {}
+    table: Mapping[str, Mapping[str, Any]] = litellm.model_cost
+    return table.get(model) or table.get(f"{provider}/{bare}") or table.get(bare) or {}
 
 
 def _finish_reason(response: Any) -> object:

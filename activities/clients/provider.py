@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 from pydantic import JsonValue
 
 from contracts.turns import Usage
+from policy.day_budget import Bound
 
 FinishReason = Literal["stop", "tool_calls", "length", "content_filter"]
 """`length`: the text was cut at the output limit. `content_filter`: the answer is a refusal."""
@@ -79,6 +80,10 @@ Chunk = TextDelta | ThinkingDelta | Complete
 
 class Provider(Protocol):
     """A model that streams."""
+
+    def most(self, request: ProviderRequest) -> Bound:
+        """The most that `request` can use: what its call holds of a day's budgets while it runs. Asks nobody."""
+        ...
 
     def stream(self, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
         """The chunks of one answer.

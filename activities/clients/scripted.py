@@ -17,10 +17,11 @@ from pydantic import JsonValue
 from activities.clients.provider import Chunk, Complete, DraftCall, FinishReason, ProviderRequest, TextDelta
 from activities.clients.script import AfterTool, Rule, Script
 from activities.clients.templates import Missing, field_at, fill_arguments, fill_text
-from activities.clients.usage import tokens_of_request
+from activities.clients.usage import most_input_tokens, tokens_of_request
 from contracts.digests import canonical_json
-from contracts.errors import InvariantBroken, UpstreamUnavailable
+from contracts.errors import InvariantBroken, PerdureError, UpstreamUnavailable
 from contracts.turns import Usage
+from policy.day_budget import Bound
 from policy.text import estimated_tokens
 
 ECHO = "/echo "
@@ -53,6 +54,17 @@ class ScriptedProvider:
 
     def __init__(self, script: Script) -> None:
         self._script = script
+
+    def most(self, request: ProviderRequest) -> Bound:
+        """What it will say is known; the input is bounded as for every model."""
+        try:
+            words, calls = _answer(self._script, request)
+        except PerdureError:
+            words, calls = [], ()  # it will fail before it says a word
+        usage = self._usage(request, len(words), calls)
+        spare = most_input_tokens(request.messages, request.tools) - usage.input_tokens
+        price = self._script.price_per_million
+        return Bound(usage.tokens + spare, usage.cost_microusd + (math.ceil(spare * price.input) if price else 0))
 
     async def stream(self, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
         """The words of the answer at the script's pace, then its calls."""

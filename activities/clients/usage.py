@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import JsonValue
@@ -17,6 +17,23 @@ MOST_TOKENS = 1_000_000_000
 def tokens_of_request(messages: Sequence[JsonValue], tools: Sequence[JsonValue]) -> int:
     """About how many tokens a request is, by its JSON."""
     return estimated_tokens(json.dumps([*messages, *tools], ensure_ascii=False))
+
+
+def most_input_tokens(messages: Sequence[JsonValue], tools: Sequence[JsonValue]) -> int:
+    """No fewer tokens than any vendor counts for a request: its bytes.
+
+    A token stands for a byte at least, and the keys of the JSON for what a vendor puts around a message. An estimate
+    of four characters a token is exceeded threefold by Chinese or by numbers; this is not.
+    """
+    return len(json.dumps([*messages, *tools], ensure_ascii=False).encode("utf-8", "replace"))
+
+
+def most_output_tokens(params: Mapping[str, JsonValue], of_model: int | None) -> int | None:
+    """What the agent lets an answer have, else what the model can say; None where neither is known."""
+    asked = [params.get(name) for name in ("max_completion_tokens", "max_tokens")]
+    most = next((each for each in asked if isinstance(each, int) and not isinstance(each, bool)), of_model)
+    answers = params.get("n")
+    return most if most is None or not isinstance(answers, int) else most * max(1, answers)
 
 
 def microusd(dollars: float) -> int:

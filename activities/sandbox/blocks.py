@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from pydantic import JsonValue
 
@@ -26,16 +27,23 @@ class Block:
 
 
 async def run_block(
-    sandbox: Sandbox, tenant_id: str, block: Block, inputs: Mapping[str, JsonValue], limits: Limits | None = None
+    sandbox: Sandbox,
+    tenant_id: str,
+    block: Block,
+    inputs: Mapping[str, JsonValue],
+    limits: Limits | None = None,
+    given: Mapping[str, JsonValue] = MappingProxyType({}),
 ) -> Ran:
     """One run; whatever is wrong with inputs, block or value is the fault of the answer, never an exception.
+
+    `given` are further parameters of `run`, the engine's own, which no schema is asked about.
 
     Raises: SandboxUnavailable.
     """
     misfit = schema_fault(inputs, block.input_schema)
     if misfit is not None:
         return Ran(fault=fault(FaultKind.INPUTS, f"the inputs do not fit: {misfit}"))
-    ran = await sandbox.run(tenant_id, block.code, inputs, limits)
+    ran = await sandbox.run(tenant_id, block.code, {**inputs, **given}, limits)
     if ran.fault is not None:
         return ran
     if ran.value_bytes > _MOST_AT_ONCE_BYTES:

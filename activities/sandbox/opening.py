@@ -37,10 +37,28 @@ class SandboxConfig:
 
 
 async def open_sandbox(config: SandboxConfig) -> "MontySandbox":
-    """A started sandbox.
+    """A started sandbox; which one it is, is logged.
 
     Raises: SandboxUnavailable, with every reason and the next step.
     """
+    sandbox, faults = await _opened(config)
+    if sandbox.jailed:
+        _log.info("sandbox.jailed")
+    else:
+        _log.warning("sandbox.bare", danger="code blocks run outside any jail, as the operator allowed", why=faults)
+    return sandbox
+
+
+async def open_for_checks(config: SandboxConfig) -> "MontySandbox":
+    """The same where no block will run: a command that checks one says what is wrong with it, and nothing else.
+
+    Raises: SandboxUnavailable.
+    """
+    return (await _opened(config))[0]
+
+
+async def _opened(config: SandboxConfig) -> tuple["MontySandbox", list[str]]:
+    """The sandbox, and why it has no jail where it has none."""
     if find_spec("pydantic_monty") is None:
         raise SandboxUnavailable("code blocks need the extra `sandbox`: pip install 'perdure[sandbox]'")
     from activities.sandbox.monty_sandbox import MontySandbox
@@ -50,10 +68,8 @@ async def open_sandbox(config: SandboxConfig) -> "MontySandbox":
     jail, faults = await asyncio.to_thread(_proved, program, config.ceiling)
     if jail is not None:
         making = Making(jail.launcher, config.ceiling, jail.cpu_seconds)
-        _log.info("sandbox.jailed", launcher=str(jail.launcher))
     elif config.bare_allowed:
         making = Making(program, config.ceiling, None)
-        _log.warning("sandbox.bare", danger="code blocks run outside any jail, as the operator allowed", why=faults)
     else:
         raise SandboxUnavailable(f"code blocks have no jail that holds: {'; '.join(faults)}")
     sandbox = MontySandbox(making, jail, config.at_once, config.most_workers)
@@ -62,7 +78,7 @@ async def open_sandbox(config: SandboxConfig) -> "MontySandbox":
     except SandboxUnavailable:
         await sandbox.close()
         raise
-    return sandbox
+    return sandbox, faults
 
 
 def _interpreter() -> Path:

@@ -4,7 +4,7 @@ from typing import Annotated, cast
 
 from pydantic import Field, JsonValue
 
-from perdure.tools import ToolContext, ToolRefused, ToolResult, tool
+from perdure.tools import Audited, ToolContext, ToolRefused, ToolResult, tool
 from policy.entities import Resolution, remember, resolve
 from store import entities
 from store.database import Connection
@@ -64,7 +64,12 @@ async def create_entity(
         _transaction(context), kind, name, attributes or {}, context.turn_id, context.call_id
     )
     recent = remember(context.state.get(RECENT), entity.id)
-    return ToolResult({"status": "created", "entity": _shown(entity)}, state={RECENT: recent}, working={RECENT: recent})
+    return ToolResult(
+        {"status": "created", "entity": _shown(entity)},
+        state={RECENT: recent},
+        working={RECENT: recent},
+        audited=Audited(entity.id, {"kind": entity.kind, "name": entity.name}),
+    )
 
 
 CORE_ALWAYS = (entity_resolve, context_assemble)

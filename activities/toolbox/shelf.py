@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import httpx
 
+from contracts.agents import ToolCard
 from perdure.tools import Tool
 
 SecretOf = Callable[[str], str | None]
@@ -21,7 +22,7 @@ class Toolbox:
         """The tool `name` of this agent, or None where this worker has it not."""
         return self._tools.get((agent_id, name))
 
-    def secrets_for(self, tool: Tool) -> dict[str, str]:
-        """The credentials that the tool's card names, as far as they are set."""
-        values = {name: self._secret_of(name) for name in tool.card.secrets}
+    def secrets_for(self, card: ToolCard) -> dict[str, str]:
+        """The credentials that a tool's card names, as far as they are set."""
+        values = {name: self._secret_of(name) for name in card.secrets}
         return {name: value for name, value in values.items() if value}

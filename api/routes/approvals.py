@@ -10,6 +10,7 @@ from api.bodies import DecisionBody
 from api.ids import ApprovalId, as_uuid
 from api.metrics import DECISIONS
 from api.once import Key, once
+from api.pages import Limit
 from api.services import Services
 from contracts.ids import turn_workflow_id
 from policy.decision import Decider
@@ -33,7 +34,7 @@ async def listed(
     role: Annotated[str | None, Query(max_length=40)] = None,
     mine: bool = False,
     expiring: Annotated[int | None, Query(ge=1, le=10_000_000, description="within this many seconds")] = None,
-    limit: Annotated[int, Query(ge=1)] = 50,
+    limit: Limit = 50,
     cursor: str | None = None,
 ) -> dict[str, object]:
     """Approvals, newest first. A requester sees the own ones; `mine` narrows to what you may decide."""

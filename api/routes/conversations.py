@@ -9,6 +9,7 @@ from api.auth import Open, Reader
 from api.bodies import ConversationPatch, NewConversation
 from api.ids import ConversationId
 from api.once import Key, once
+from api.pages import Limit
 from contracts.errors import CallerError
 from store import content, conversations
 from store.database import Connection
@@ -16,7 +17,6 @@ from store.outbox import Note
 
 router = APIRouter(prefix="/v1/conversations", tags=["conversations"])
 MOST = 50
-Limit = Annotated[int, Query(ge=1, description=f"clamped to {MOST}")]
 
 
 @router.post("", status_code=201)

@@ -2,12 +2,13 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path
 from fastapi.responses import JSONResponse
 
 from api.auth import Open, Reader
 from api.bodies import SettleBody
 from api.once import Key, once
+from api.pages import Limit
 from contracts.tools import CallState
 from contracts.turns import TurnAddress
 from store import effect_views
@@ -25,7 +26,7 @@ async def listed(
     services: Open,
     who: Reader,
     state: CallState | None = None,
-    limit: Annotated[int, Query(ge=1)] = 50,
+    limit: Limit = 50,
     cursor: str | None = None,
 ) -> dict[str, object]:
     """Effects, newest first; `state=outcome_unknown` are those that a person must settle."""

@@ -12,6 +12,7 @@ from api.bodies import NewTurnBody
 from api.ids import ConversationId, TurnId, as_uuid
 from api.metrics import TURNS_STARTED
 from api.once import Key, once
+from api.pages import Limit
 from api.services import Services
 from api.waiting import RESTING, until_rest
 from contracts.errors import CallerError
@@ -90,7 +91,7 @@ async def listed(
     status: TurnStatus | None = None,
     agent: Annotated[str | None, Query(max_length=64)] = None,
     conversation: str | None = None,
-    limit: Annotated[int, Query(ge=1)] = 50,
+    limit: Limit = 50,
     cursor: str | None = None,
 ) -> dict[str, object]:
     """Turns, newest first: your own, or for a reviewer all of the tenant's."""

@@ -10,6 +10,7 @@ from contracts.digests import canonical_json
 from contracts.ids import effect_key, model_call_id
 from contracts.messages import Role
 from policy import prompt
+from policy.memory_text import memory_message
 from policy.text import estimated_tokens, preview
 from store.ids import new_id
 from store.journal import NewMessage, write
@@ -32,7 +33,7 @@ class StepActivities:
             user_text=found.user_text,
             user_name=found.user_name,
             user_role=found.user_role,
-            memory=prompt.memory_message(found.working),
+            memory=memory_message(found.working),
         )
 
     @activity.defn(name="bench.skills")

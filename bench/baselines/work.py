@@ -20,6 +20,7 @@ from contracts.ids import effect_key, model_call_id
 from contracts.messages import Role
 from contracts.turns import TurnAddress
 from policy import prompt
+from policy.memory_text import memory_message
 from policy.text import estimated_tokens, preview
 from store.content import AgentShelf
 from store.database import Connection, Database
@@ -46,7 +47,7 @@ class Work:
             await write(tx, address, trace.loaded([*remembered.working]))
         base = prompt.base_message(agent.definition.persona, remembered.user_name, remembered.user_role, None)
         skills = prompt.skill_list([(skill.id, skill.description) for skill in agent.definition.skills])
-        return Loaded(base=base + skills, memory=prompt.memory_message(remembered.working))
+        return Loaded(base=base + skills, memory=memory_message(remembered.working))
 
     async def model(self, address: TurnAddress, agent_version: str, step: int, known: Known) -> Said:
         """One model call, which records message, usage, planned calls and events."""

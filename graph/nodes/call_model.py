@@ -12,9 +12,11 @@ from graph.nodes.reading import error_of, limits_of, messages_of, number_of, pla
 from graph.ports import Ports
 from graph.spec import State
 from policy.budget import spent
+from policy.day_budget import DAY_CODES
+from policy.loading import offered_tools
 from policy.refusals import STOPPED
 
-STOP_CODES = {STOPPED.code: "stopped"}
+STOP_CODES = {STOPPED.code: "stopped", **dict.fromkeys(DAY_CODES, "limited")}
 """Problems that end a run otherwise than as failed: code to status."""
 
 
@@ -23,9 +25,18 @@ def ended_by(problem: Problem) -> str:
     return STOP_CODES.get(problem.code, "failed")
 
 
+def spent_by(state: State) -> Problem | None:
+    """The limit that the turn has met, if it has met one."""
+    return spent(
+        limits_of(state),
+        tokens_used=number_of(state, "tokens_used"),
+        cost_microusd=number_of(state, "cost_microusd"),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class CallModel:
-    """Ask the model with every tool of the plan."""
+    """Ask the model with every tool of the plan that is not a block of a skill which is not loaded (S0-41)."""
 
     extract_pattern: str = ""
 
@@ -33,24 +44,22 @@ class CallModel:
         """A failure, or a budget that is spent, comes back as `error` (S0-05, S0-40)."""
         if error_of(state) is not None:
             return {}
-        over = spent(
-            limits_of(state),
-            tokens_used=number_of(state, "tokens_used"),
-            cost_microusd=number_of(state, "cost_microusd"),
-        )
+        over = spent_by(state)
         if over is not None:
             ports.events.emit(BUDGET, {"code": over.code, "message": over.message})
             return {"error": over.model_dump(mode="json"), "status": "limited"}
         plan = plan_of(state)
-        user = state["user"]
+        user, injected = state["user"], state.get("injected_skill_ids")
         reply = await ports.model.complete(
             ModelAsk(
                 messages=tuple(messages_of(state)),
-                tools=tuple(card.name for card in plan.cards),
+                tools=offered_tools(plan, map(str, injected) if isinstance(injected, list) else ()),
                 prompt=user if isinstance(user, dict) else {},
                 extract_pattern=self.extract_pattern,
             )
         )
+        if reply.problem is not None and reply.problem.code in DAY_CODES:
+            ports.events.emit(BUDGET, {"code": reply.problem.code, "message": reply.problem.message})
         return _patch(state, reply)
 
 

@@ -2,7 +2,7 @@
 door.
 """
 
-from perdure.apps.block_source import BlockCheck, BlockFault, check_source
+from perdure.apps.block_source import BlockCheck, BlockFault, check_source, schema_as_called
 from perdure.apps.engine import ALWAYS_OFFERED, Engine
 from perdure.apps.folder import SHIPPED, App, find_apps, load_app
 from perdure.apps.problems import AppProblem, has_mistakes
@@ -21,5 +21,6 @@ __all__ = [
     "has_mistakes",
     "load_app",
     "publish",
+    "schema_as_called",
     "tables_of",
 ]

@@ -69,15 +69,34 @@ def _script_problems(script: Any, file: YamlFile, place: Place, engine: Engine) 
 def _unknown_names(value: Mapping[str, Any], file: YamlFile, content: Content, engine: Engine) -> list[AppProblem]:
     known = {*content.tools, *engine.core_tools}
     # These have a mistake of their own (agent_skills.py).
-    elsewhere = {block.name for skill in content.skills.skills.values() for block in skill.blocks} | content.reserved
+    elsewhere = (
+        {*content.lost}
+        | {block.name for skill in content.skills.skills.values() for block in skill.blocks}
+        | content.reserved
+    )
     named = value.get("tools")
     problems = [
-        file.problem(("tools", index), f"unknown tool {name!r}{did_you_mean(name, known)}")
+        file.problem(("tools", index), f"unknown tool {name!r}{did_you_mean(name, known | {*content.lost})}")
         for index, name in enumerate(named if isinstance(named, list) else [])
         if isinstance(name, str) and name not in known and name not in elsewhere
     ]
+    problems += _lost_tools(named, file, content)
     topology = value.get("topology")
     if engine.topologies is not None and isinstance(topology, str) and topology not in engine.topologies:
         hint = did_you_mean(topology, engine.topologies)
         problems.append(file.problem(("topology",), f"unknown topology {topology!r}{hint}"))
     return problems
+
+
+def _lost_tools(named: object, file: YamlFile, content: Content) -> list[AppProblem]:
+    """A line for each tool file that does not load: it says itself why, here only what that costs the agent."""
+    lost: dict[Path, list[str]] = {}
+    for name in named if isinstance(named, list) else []:
+        if isinstance(name, str) and name in content.lost:
+            lost.setdefault(content.lost[name], []).append(name)
+    return [
+        file.problem(
+            ("tools",), f"{path.parent.name}/{path.name} does not load, so these are missing: {', '.join(names)}"
+        )
+        for path, names in lost.items()
+    ]

@@ -1,15 +1,16 @@
-"""The code blocks of a skill: `blocks/<name>.py`, the script, beside `blocks/<name>.yaml`, what it takes and gives."""
+"""The code blocks of a skill: `blocks/<name>.py`, which defines `run`, beside `blocks/<name>.yaml`, its schemas."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from keyword import iskeyword
 from pathlib import Path
 
 from pydantic import Field, JsonValue
 
 from contracts.frozen import Frozen
 from contracts.skills import SKILL_ID_PATTERN, CodeBlock, DataTable
-from perdure.apps.block_source import BlockCheck
+from perdure.apps.block_source import BlockCheck, check_source
 from perdure.apps.form import read_form
 from perdure.apps.problems import AppProblem, did_you_mean, has_mistakes
 from perdure.apps.schemas import schema_mistakes
@@ -18,6 +19,7 @@ from perdure.apps.yaml_file import YamlFile, read_yaml
 
 _NAME = re.compile(SKILL_ID_PATTERN)
 _EFFECTS = ("read", "local")
+_RISKS = ("", "low", "medium", "high")
 
 
 class _BlockForm(Frozen):
@@ -25,6 +27,7 @@ class _BlockForm(Frozen):
     llm_visible: bool
     effect: str = "read"
     capability: str = ""
+    risk: str = ""
     input: dict[str, JsonValue]
     output: dict[str, JsonValue]
     needs: tuple[str, ...] = ()
@@ -76,7 +79,7 @@ def _read_block(stem: Path, scope: BlockScope) -> tuple[CodeBlock | None, list[A
         if not path.is_file():
             return None, [AppProblem(other, None, f"there is no {path.name} beside it")]
     fault = scope.name_fault(stem.name)
-    problems = [AppProblem(source_path, None, fault)] if fault else []
+    problems = [AppProblem(source_path, 1, fault)] if fault else []
     source = read_text(source_path)
     if isinstance(source, AppProblem):
         problems.append(source)
@@ -88,10 +91,17 @@ def _read_block(stem: Path, scope: BlockScope) -> tuple[CodeBlock | None, list[A
     problems += mistakes
     if isinstance(card.value, dict):
         problems += _card_mistakes(card.value, card, scope)
-    if form is None or not source or not _NAME.fullmatch(stem.name) or form.effect not in _EFFECTS:
+    if (
+        form is None
+        or not source
+        or not _NAME.fullmatch(stem.name)
+        or form.effect not in _EFFECTS
+        or form.risk not in _RISKS
+    ):
         return None, problems
     block = CodeBlock.model_validate({**form.model_dump(), "name": stem.name, "source": source})
-    problems += [AppProblem(source_path, each.line, each.message) for each in scope.check(block)]
+    check = check_source if has_mistakes(problems) else scope.check  # what is wrong already is worth no type checker
+    problems += [AppProblem(source_path, each.line, each.message) for each in check(block)]
     return (None, problems) if has_mistakes(problems) else (block, problems)
 
 
@@ -102,15 +112,21 @@ def _card_mistakes(value: dict[str, object], card: YamlFile, scope: BlockScope) 
     if isinstance(effect, str) and effect not in _EFFECTS:
         why = f"{effect!r} is no effect of a block; it is read or local, for a sandbox reaches nothing outside"
         yield card.problem(("effect",), why)
+    risk = value.get("risk", "")
+    if isinstance(risk, str) and risk not in _RISKS:
+        yield card.problem(("risk",), f"{risk!r} is no risk; it is low, medium or high")
     capability = value.get("capability", "")
     if isinstance(capability, str) and not re.fullmatch(r"[A-Za-z0-9_.:-]*", capability):
         yield card.problem(("capability",), "capability: letters, digits, and _ . : - between them")
     needs = value.get("needs", [])
     given = value.get("input")
-    if needs and isinstance(given, dict) and "data" in (given.get("properties") or ()):
-        yield card.problem(
-            ("input", "properties", "data"), 'tables are handed in as "data"; name the property otherwise'
-        )
+    properties = given.get("properties") if isinstance(given, dict) else None
+    for name in properties if isinstance(properties, dict) else ():
+        here = ("input", "properties", name)
+        if not str(name).isidentifier() or iskeyword(str(name)):
+            yield card.problem(here, f"{name!r} can be no parameter of run; name the property otherwise")
+        elif name == "data" and needs:
+            yield card.problem(here, 'tables are handed in as "data"; name the property otherwise')
     for index, table in enumerate(needs if isinstance(needs, list) else []):
         if isinstance(table, str) and table not in scope.tables:
             hint = did_you_mean(table, scope.tables)

@@ -1,4 +1,4 @@
-"""A code block's source against the subset that every sandbox understands.
+"""A code block's source against the subset that every sandbox understands, and its `run` against the input schema.
 
 What is refused here is refused for clarity, not for safety: the sandbox is what holds a block. A sandbox's own type
 checker is asked through `Engine.check_block`.
@@ -8,6 +8,8 @@ import ast
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+
+from pydantic import JsonValue
 
 from contracts.skills import CodeBlock
 
@@ -25,8 +27,21 @@ BlockCheck = Callable[[CodeBlock], Sequence[BlockFault]]
 """What is wrong with a block; nothing where it may run."""
 
 
+def schema_as_called(block: CodeBlock) -> dict[str, JsonValue]:
+    """The schema of what `run` is called with: the input, and `data` beside it where the block needs tables."""
+    if not block.needs:
+        return block.input
+    own, required = block.input.get("properties"), block.input.get("required")
+    data: JsonValue = {"type": "object"}
+    return {
+        **block.input,
+        "properties": {**(own if isinstance(own, dict) else {}), "data": data},
+        "required": [*(required if isinstance(required, list) else []), "data"],
+    }
+
+
 def check_source(block: CodeBlock) -> list[BlockFault]:
-    """The check where no sandbox brings its own: it compiles, ends in its result, and keeps to the subset."""
+    """The check where no sandbox brings its own: it compiles, keeps to the subset, and `run` takes the input."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # a warning of the compiler is a mistake of the author
@@ -37,9 +52,7 @@ def check_source(block: CodeBlock) -> list[BlockFault]:
     except (ValueError, RecursionError, MemoryError) as error:
         return [BlockFault(None, f"cannot be compiled: {error}")]
     faults = [fault for node in ast.walk(tree) for fault in _faults(node)]
-    if not tree.body or not isinstance(tree.body[-1], ast.Expr):
-        line = tree.body[-1].lineno if tree.body else 1
-        faults.append(BlockFault(line, "its last statement must be an expression: that is the block's result"))
+    faults += _run_faults(tree, schema_as_called(block))
     return sorted(faults, key=lambda fault: fault.line or 0)
 
 
@@ -65,3 +78,30 @@ def _faults(node: ast.AST) -> Iterator[BlockFault]:
     for module in modules:
         if any(part.startswith("_") for part in module.split(".")):
             yield BlockFault(node.lineno, f"imports {module}, which begins with an underscore")
+
+
+def _run_faults(tree: ast.Module, schema: dict[str, JsonValue]) -> Iterator[BlockFault]:
+    """What keeps the last `run` of the source from being called with what fits the schema."""
+    run = next((node for node in reversed(tree.body) if isinstance(node, ast.FunctionDef) and node.name == "run"), None)
+    if run is None:
+        yield BlockFault(1, "defines no function run: its parameters are the input, what it returns is the result")
+        return
+    properties, required = schema.get("properties"), schema.get("required")
+    handed = {*properties} if isinstance(properties, dict) else set()
+    always = handed.intersection(map(str, required)) if isinstance(required, list) else set()
+    takes = run.args
+    named = {each.arg for each in (*takes.args, *takes.kwonlyargs)}
+    if takes.kwarg is None:
+        for name in sorted(handed - named):
+            yield BlockFault(run.lineno, f"run has no parameter {name}, which the input has")
+    plain = [*takes.posonlyargs, *takes.args]
+    needed = plain[: len(plain) - len(takes.defaults)]
+    needed += [each for each, default in zip(takes.kwonlyargs, takes.kw_defaults, strict=True) if default is None]
+    for each in needed:
+        if each in takes.posonlyargs:
+            yield BlockFault(
+                each.lineno, f"run is called by names, so its parameter {each.arg} cannot stand before a /"
+            )
+        elif each.arg not in always:
+            why = "may leave out" if each.arg in handed else "has not"
+            yield BlockFault(each.lineno, f"run needs {each.arg}, which the input {why}: give it a default")

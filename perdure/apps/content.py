@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from perdure.apps.skill_set import SkillSet
 from perdure.tools import Tool
@@ -19,3 +20,5 @@ class Content:
     """Names that are never offered."""
     fenced: frozenset[str] = frozenset()
     """Tools for agents without skills only."""
+    lost: Mapping[str, Path] = field(default_factory=dict)
+    """Tools whose file does not load, with that file."""

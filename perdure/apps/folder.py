@@ -76,26 +76,28 @@ def load_app(folder: Path, engine: Engine | None = None) -> App:
     if not (folder / "agents").is_dir():
         problems.append(AppProblem(folder, None, "is not an app folder: it has no agents/"))
         return App(own.name, own.title, folder, problems=tuple(problems))
-    tools, found = read_tools(folder, engine.core_tools)
+    tools, found, lost = read_tools(folder, engine.core_tools)
     problems += found
     tables, found = read_tables(folder)
     problems += found
     personas, found = _read_personas(folder)
     problems += found
-    named = {*tools, *engine.core_tools} | {name for skill in skill_folders(folder) for name in block_names(skill)}
+    named = {*tools, *lost, *engine.core_tools} | {
+        name for skill in skill_folders(folder) for name in block_names(skill)
+    }
     reserved = {*engine.reserved, *own.reserved}
     registered = {*engine.core_tools, *(name for name in tools if name not in own.fenced)}
     problems += [
         AppProblem(folder / "app.yaml", None, f"fenced: unknown tool {name!r}{did_you_mean(name, tools)}")
         for name in own.fenced
-        if name not in tools
+        if name not in tools and name not in lost
     ]
     blocks = BlockScope(registered, reserved, tables, engine.check_block)
     skills, found = read_skills(folder, SkillScope(own.name, personas, named, blocks))
     problems += found
     rules, rule_problems = read_rule_files(folder, RuleScope(own.name, "", named))
     problems += rule_problems
-    content = Content(tools, skills, personas, frozenset(reserved), frozenset(own.fenced))
+    content = Content(tools, skills, personas, frozenset(reserved), frozenset(own.fenced), lost)
     agents, found = _read_agents(folder, content, engine)
     problems += found
     if has_mistakes(rule_problems) and agents:

@@ -42,7 +42,7 @@ def _publish(agent: AgentDefinition, app: App, core: dict[str, ToolCard]) -> Pub
 
 
 def block_card(block: CodeBlock, tables: dict[str, str]) -> ToolCard:
-    """The card by which a model is offered a block; its version is that of the script and of the data it is handed."""
+    """The card by which a model is offered a block; its version is that of its code and of the data it is handed."""
     effect = EffectClass(block.effect)
     needed = {name: tables[name] for name in block.needs}
     return ToolCard(
@@ -52,6 +52,7 @@ def block_card(block: CodeBlock, tables: dict[str, str]) -> ToolCard:
         effect=effect,
         needs_approval=tool_needs_approval(effect, None),
         capability=block.capability,
+        risk=block.risk or ("low" if effect is EffectClass.READ else "medium"),
         version=digest_of({"block": block.model_dump(mode="json"), "tables": needed}),
     )
 

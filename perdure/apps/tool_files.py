@@ -7,6 +7,7 @@ Two apps may both have a `tools/payments.py`. A file whose name starts with `_` 
 import importlib
 import importlib.machinery
 import importlib.util
+import re
 import sys
 import traceback
 from collections.abc import Collection
@@ -17,15 +18,20 @@ from perdure.apps.problems import AppProblem
 from perdure.parameters import ToolDefinitionError
 from perdure.tools import Tool
 
+_TOOL = re.compile(r"^@(?:\w+\.)?tool\b.*?^(?:async\s+)?def\s+(\w+)", re.MULTILINE | re.DOTALL)
+"""A tool as its file writes it, read where the file cannot be imported."""
 
-def read_tools(folder: Path, taken: Collection[str]) -> tuple[dict[str, Tool], list[AppProblem]]:
-    """The tools of the app in `folder` by name; `taken` are the core tools' names, which no app may reuse (S0-50)."""
+
+def read_tools(folder: Path, taken: Collection[str]) -> tuple[dict[str, Tool], list[AppProblem], dict[str, Path]]:
+    """The tools of the app in `folder` by name, what is wrong, and the tools that a broken file takes with it, by name
+    with that file; `taken` are the core tools' names, which no app may reuse (S0-50)."""
     tools: dict[str, Tool] = {}
     origins: dict[str, Path] = {}
     problems: list[AppProblem] = []
+    lost: dict[str, Path] = {}
     place = folder / "tools"
     if not place.is_dir():
-        return tools, problems
+        return tools, problems, lost
     package = _fresh_package(place)
     for path in sorted(place.glob("*.py")):
         if path.stem.startswith("_"):
@@ -33,6 +39,7 @@ def read_tools(folder: Path, taken: Collection[str]) -> tuple[dict[str, Tool], l
         found = _tools_in(f"{package}.{path.stem}", path)
         if isinstance(found, AppProblem):
             problems.append(found)
+            lost |= dict.fromkeys(_TOOL.findall(path.read_text(encoding="utf-8", errors="replace")), path)
             continue
         for tool in found:
             name, line = tool.card.name, _line_of(tool)
@@ -42,7 +49,7 @@ def read_tools(folder: Path, taken: Collection[str]) -> tuple[dict[str, Tool], l
                 problems.append(AppProblem(path, line, f"the tool {name} is in {origins[name].name} already"))
             else:
                 tools[name], origins[name] = tool, path
-    return tools, problems
+    return tools, problems, {name: path for name, path in lost.items() if name not in tools and name not in taken}
 
 
 def _fresh_package(place: Path) -> str:

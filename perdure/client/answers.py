@@ -107,6 +107,9 @@ class Approval(Answer):
     id: str
     status: str
     tool: str
+    """Empty at a checkpoint on an answer."""
+    kind: str = "approval"
+    """`approval` of a call, or a `checkpoint` on what came of one."""
     turn_id: str = ""
     conversation_id: str = ""
     agent: str = ""
@@ -118,6 +121,11 @@ class Approval(Answer):
     risk: str = ""
     description: str = ""
     rule: str = ""
+    checkpoint: str = ""
+    reason: str = ""
+    """The rule's message: why a person is asked."""
+    result: Any = None
+    """At a checkpoint: what there is to look at."""
     prompt_excerpt: str = ""
     requested_by: str = ""
     requested_at: datetime | None = None
@@ -159,11 +167,48 @@ class User(Answer):
     roles: list[str] = []
 
 
+class PromptVersion(Answer):
+    """A version of a prompt template; in a list it has no text."""
+
+    id: str
+    template: str
+    stage: str
+    author: str = ""
+    digest: str = ""
+    """What a promotion must name, so that it is about this text and no other."""
+    characters: int = 0
+    changed_at: datetime | None = None
+    text: str = ""
+
+
 class Token(Answer):
     """A new token; Perdure keeps only its hash."""
 
     name: str
     token: str = Field(repr=False)
+
+
+class Budget(Answer):
+    """A day's budget: its limits, what is used, and what calls under way have reserved."""
+
+    agent: str = ""
+    """Empty: all agents of the tenant together."""
+    max_tokens: int | None = None
+    used_tokens: int = 0
+    reserved_tokens: int = 0
+    max_cost_usd: float | None = None
+    used_cost_usd: float = 0.0
+    reserved_cost_usd: float = 0.0
+
+
+class Budgets(Answer):
+    """Today's budgets; a day is one of UTC."""
+
+    day: str
+    resets_at: datetime | None = None
+    tenant: Budget | None = None
+    """None where it never had a limit, so that nothing is counted."""
+    agents: list[Budget] = []
 
 
 class Agent(Answer):

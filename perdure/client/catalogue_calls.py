@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import httpx
 from pydantic import JsonValue
 
-from perdure.client.answers import Agent, Answer, Page, Token, Topology, User
+from perdure.client.answers import Agent, Answer, Budgets, Page, Token, Topology, User
 from perdure.client.calls import Call, get, one, path, post
 
 
@@ -54,6 +54,17 @@ def set_roles(name: str, roles: Sequence[str], *, idempotency_key: str = "") -> 
     """These roles and no others."""
     body: dict[str, JsonValue] = {"roles": list(roles)}
     return post(path("users", name, "roles"), one(User), body, key=idempotency_key)
+
+
+def get_budgets() -> Call[Budgets]:
+    """What a day may cost, and what today has come to."""
+    return get(path("budgets"), one(Budgets))
+
+
+def set_budgets(*, max_tokens: int | None = None, max_cost_usd: float | None = None) -> Call[Budgets]:
+    """These limits for all agents together; None is no limit. Sent again it changes nothing."""
+    body: dict[str, JsonValue] = {"max_tokens": max_tokens, "max_cost_usd": max_cost_usd}
+    return Call("PUT", path("budgets"), one(Budgets), body=body)
 
 
 def _text(response: httpx.Response) -> str:

@@ -9,7 +9,7 @@ from typing import ParamSpec, Self, TypeVar
 import httpx
 from pydantic import ValidationError
 
-from perdure.client import catalogue_calls, review_calls, turn_calls
+from perdure.client import catalogue_calls, prompt_calls, review_calls, turn_calls
 from perdure.client.answers import Turn
 from perdure.client.calls import Call
 from perdure.client.connection import PATIENCE_SECONDS, http_options, is_answered, poll_seconds, unreadable
@@ -35,6 +35,8 @@ class Client:
         self.agents = Agents(self)
         self.topologies = Topologies(self)
         self.users = Users(self)
+        self.prompts = Prompts(self)
+        self.budgets = Budgets(self)
 
     def __enter__(self) -> Self:
         return self
@@ -122,6 +124,7 @@ class Turns:
         self.get = client.method(turn_calls.get_turn)
         self.list = client.method(turn_calls.list_turns)
         self.stop = client.method(turn_calls.stop_turn)
+        self.raise_limits = client.method(turn_calls.raise_limits)
 
     def events(self, turn_id: str, *, after: str | None = None) -> Iterator[Event]:
         """The turn's events from its beginning, or after the event with the id `after`, to its end."""
@@ -182,3 +185,24 @@ class Users:
         self.add = client.method(catalogue_calls.add_user)
         self.new_token = client.method(catalogue_calls.new_token)
         self.set_roles = client.method(catalogue_calls.set_roles)
+
+
+class Budgets:
+    """What a day may cost."""
+
+    def __init__(self, client: Client) -> None:
+        self.get = client.method(catalogue_calls.get_budgets)
+        self.set = client.method(catalogue_calls.set_budgets)
+
+
+class Prompts:
+    """Prompt templates and their stages."""
+
+    def __init__(self, client: Client) -> None:
+        self.list = client.method(prompt_calls.list_prompts)
+        self.get = client.method(prompt_calls.get_prompt)
+        self.render = client.method(prompt_calls.render_prompt)
+        self.version = client.method(prompt_calls.get_prompt_version)
+        self.save_draft = client.method(prompt_calls.save_draft)
+        self.promote = client.method(prompt_calls.promote_prompt)
+        self.archive = client.method(prompt_calls.archive_prompt)

@@ -126,5 +126,13 @@ def stop_turn(turn_id: str, *, idempotency_key: str = "") -> Call[Answer]:
     return post(path("turns", turn_id, "stop"), one(Answer), key=idempotency_key)
 
 
+def raise_limits(
+    turn_id: str, *, max_tokens: int | None = None, max_cost_usd: float | None = None, idempotency_key: str = ""
+) -> Call[Answer]:
+    """Raise a limit of a turn that waits for it, by a reviewer; what is not given stays as it is."""
+    body: dict[str, JsonValue] = {"max_tokens": max_tokens, "max_cost_usd": max_cost_usd}
+    return post(path("turns", turn_id, "limits"), one(Answer), body, key=idempotency_key)
+
+
 def _part(limit: int | None, cursor: str | None) -> dict[str, str | int | None]:
     return {"limit": limit, "cursor": cursor}

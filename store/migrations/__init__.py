@@ -4,7 +4,7 @@ from pathlib import Path
 
 import asyncpg
 
-NEWEST = "0003"
+NEWEST = "0008"
 """The revision that this program wants; tests check that it is the last of versions/."""
 
 

@@ -11,12 +11,14 @@ from contracts.agents import EffectClass, PlanCard
 from contracts.approvals import Verdicts
 from contracts.digests import canonical_json, digest_of
 from contracts.errors import Problem
-from contracts.ids import approval_id, tool_call_id
+from contracts.ids import approval_id, reviewed_call, tool_call_id
 from contracts.messages import CallRef, MessageRef, Role
 from contracts.model import ModelAsk, ModelReply
-from contracts.people import VerdictState
-from contracts.tools import CallState, ToolOutcome
+from contracts.people import RequestKind, VerdictState
+from contracts.skills import PlanSkill, Rule
+from contracts.tools import CallState, ToolAsk, ToolOutcome
 from contracts.turns import Limits, Usage
+from policy.conditions import plain_facts
 from policy.text import preview
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -64,6 +66,11 @@ class Record:
     """An approval in the fake book."""
 
     call_id: str
+    kind: RequestKind = RequestKind.APPROVAL
+    tool: str = ""
+    snapshot: Args = field(default_factory=dict)
+    round: MessageRef | None = None
+    """Of an edited checkpoint: the message that makes its call again."""
     state: VerdictState = VerdictState.PENDING
     comment: str = ""
     args: Args | None = None
@@ -74,7 +81,8 @@ BY_PEOPLE = frozenset({VerdictState.APPROVED, VerdictState.EDITED, VerdictState.
 """States that somebody decides; the others come by themselves."""
 
 Behaviour = Callable[[Args], JsonValue | tuple[JsonValue, Args]]
-"""What a fake tool answers, with the state it updates where it gives a pair."""
+"""What a fake tool answers, with the state it updates where it gives a pair; what it wants of the state is given to it
+under `state`."""
 
 
 @dataclass(slots=True)
@@ -86,6 +94,11 @@ class FakeTurn:
     script: list[Says]
     limits: Limits = LIMITS
     skill_ids: tuple[str, ...] = ()
+    skills: tuple[PlanSkill, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    entity_fields: Mapping[str, str] = field(default_factory=dict)
+    injected: tuple[str, ...] = ()
+    """Skills that earlier turns have injected."""
     metadata: Args = field(default_factory=dict)
     working: Args = field(default_factory=dict)
     user_name: str = "Ann"
@@ -98,7 +111,8 @@ class FakeTurn:
     """(call id, arguments) of every dispatch."""
     called: list[str] = field(default_factory=list)
     """The calls that the tools port was asked for, in order."""
-    messages_made: int = 0
+    made: list[MessageRef] = field(default_factory=list)
+    """Every stored message, in order."""
     stopped: bool = False
     load_problem: Problem | None = None
     reading: Callable[[Verdicts], Awaitable[Verdicts]] | None = None
@@ -106,10 +120,10 @@ class FakeTurn:
 
     def message(self, role: Role, text: str, call_id: str = "", calls: tuple[CallRef, ...] = ()) -> MessageRef:
         """A new stored message."""
-        self.messages_made += 1
-        return MessageRef(
-            id=f"message-{self.messages_made}", role=role, text=preview(text), call_id=call_id, calls=calls
-        )
+        number = len(self.made) + 1
+        ref = MessageRef(id=f"message-{number}", role=role, text=preview(text), call_id=call_id, calls=calls)
+        self.made.append(ref)
+        return ref
 
     def decide(self, call_id: str, state: VerdictState, comment: str = "", args: Args | None = None) -> None:
         """Decide on the approval of a call; a second decision changes nothing."""
@@ -117,6 +131,14 @@ class FakeTurn:
         if record.state is VerdictState.PENDING:
             record.state, record.comment, record.args = state, comment, args
             record.decided_by = "reviewer" if state in BY_PEOPLE else ""
+            if record.kind is RequestKind.CHECKPOINT and args is not None:
+                self._plan_again(record, args)
+
+    def _plan_again(self, record: Record, args: Args) -> None:
+        done = self.rows[reviewed_call(record.call_id) or ""]
+        self.rows[record.call_id] = Row(record.call_id, done.tool, args, done.effect, True)
+        call = CallRef(call_id=record.call_id, tool=done.tool, digest=digest_of(args))
+        record.round = self.message(Role.ASSISTANT, "", calls=(call,))
 
     def settle(self, call_id: str, happened: bool, comment: str = "I looked") -> None:
         """A person states what became of a call."""
@@ -127,13 +149,17 @@ class FakeTurn:
         status = "happened" if happened else "did_not_happen"
         self._close(row, state, {"status": status, "settled_by": "reviewer", "comment": comment})
 
-    def _close(self, row: Row, state: CallState, output: JsonValue, patch: Args | None = None) -> ToolOutcome:
+    def _close(
+        self, row: Row, state: CallState, output: JsonValue, patch: Args | None = None, facts: Args | None = None
+    ) -> ToolOutcome:
         message = self.message(Role.TOOL, canonical_json(output), row.call_id)
         row.state = state
-        row.outcome = ToolOutcome(call_id=row.call_id, state=state, message=message, patch=patch or {})
+        row.outcome = ToolOutcome(
+            call_id=row.call_id, state=state, message=message, patch=patch or {}, facts=facts or {}
+        )
         return row.outcome
 
-    def perform(self, row: Row, approval: Record | None) -> ToolOutcome:
+    def perform(self, row: Row, approval: Record | None, ask: ToolAsk) -> ToolOutcome:
         """Do an allowed call and record it. Its approval reads as approved from here on: the ledger answers for it."""
         edited = approval.args if approval is not None else None
         args = row.args if edited is None else edited
@@ -141,7 +167,7 @@ class FakeTurn:
             approval.state = VerdictState.APPROVED
         self.ran.append((row.call_id, args))
         try:
-            answer = self.tools[row.tool](args)
+            answer = self.tools[row.tool]({**args, "state": ask.state} if ask.state else args)
         except Refused as error:
             return self._close(row, CallState.FAILED, {"status": "error", "message": str(error)})
         except Ambiguous:
@@ -151,7 +177,8 @@ class FakeTurn:
         if edited is not None:
             output = {"note": "A reviewer changed the arguments of this call.", "arguments": edited, "result": output}
         wanted = self.cards[row.tool].wants_state
-        return self._close(row, CallState.DONE, output, {name: patch[name] for name in wanted if name in patch})
+        updates = {name: patch[name] for name in wanted if name in patch}
+        return self._close(row, CallState.DONE, output, updates, plain_facts(output, ask.paths))
 
     def deny(self, row: Row, approval: Record | None) -> ToolOutcome:
         """Settle a call that nobody allowed."""

@@ -13,7 +13,7 @@ from activities.memory import MIRRORED, READ_METADATA
 from contracts.agents import TurnPlan
 from contracts.approvals import Verdicts
 from contracts.errors import Problem
-from contracts.ids import approval_id, effect_key, model_call_id, step_of
+from contracts.ids import approval_id, effect_key, forced_checkpoint_id, limit_id, model_call_id, step_of
 from contracts.memory import TurnContext
 from contracts.messages import CallRef, MessageRef, Role
 from contracts.model import ModelAsk, ModelReply
@@ -59,7 +59,8 @@ class FakeRun:
     def open(self) -> None:
         """What the engine does when a run ends in a pause: opening again changes nothing."""
         for call in self.asked[0] if self.asked else ():
-            self.turn.book.setdefault(approval_id(TURN_ID, call.call_id), Record(call.call_id))
+            record = Record(call.call_id, kind=call.kind, tool=call.tool, snapshot=self.snapshot)
+            self.turn.book.setdefault(approval_id(TURN_ID, call.call_id), record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,7 @@ class FakeTools:
         approval = turn.book.get(approval_id(TURN_ID, row.call_id))
         if row.gated and (approval is None or approval.state not in (VerdictState.APPROVED, VerdictState.EDITED)):
             return turn.deny(row, approval)
-        return turn.perform(row, approval)
+        return turn.perform(row, approval, ask)
 
 
 def _not_run(ask: ToolAsk, problem: Problem | None) -> ToolOutcome:
@@ -140,9 +141,8 @@ class FakeMemory:
         """Read once a run, a failure too."""
         if self.run.loaded is None:
             self.run.loaded = self._load()
-            gated_round = self.run.loaded.pending_round
-            if gated_round is not None:
-                self.run.step = max(self.run.step, step_of(gated_round.calls[0].call_id))
+            for request in self.run.loaded.pending[:1]:
+                self.run.step = max(self.run.step, step_of(request.call_id))
         return self.run.loaded
 
     def _load(self) -> TurnContext:
@@ -150,7 +150,8 @@ class FakeMemory:
         problem = self.run.problem or turn.load_problem or (STOPPED if turn.stopped else None)
         if problem is not None:
             return TurnContext(problem=problem)
-        gated_round, pending = self._open_gate()
+        checkpoints = self._checkpoints()
+        gated_round, pending = (None, tuple(map(self._at, checkpoints))) if checkpoints else self._open_gate()
         return TurnContext(
             plan=TurnPlan(
                 agent_id="desk",
@@ -159,16 +160,44 @@ class FakeMemory:
                 limits=turn.limits,
                 cards=tuple(turn.cards.values()),
                 skill_ids=turn.skill_ids,
+                skills=turn.skills,
+                rules=turn.rules,
+                entity_fields=dict(turn.entity_fields),
             ),
             user_message=MessageRef(id="user-message", role=Role.USER, text="please"),
             user_name=turn.user_name,
             user_role="clerk",
             metadata={name: turn.metadata[name] for name in READ_METADATA if name in turn.metadata},
-            working={name: turn.working[name] for name in MIRRORED if name in turn.working},
+            working={name: turn.working[name] for name in (*MIRRORED, *turn.entity_fields) if name in turn.working},
             injected_fields=len(turn.working),
             pending=pending,
             pending_round=gated_round,
+            restored=self._restored(pending),
+            injected=turn.injected,
         )
+
+    def _checkpoints(self) -> list[Record]:
+        """Those of the last step, unless the model has been asked again since."""
+        turn = self.run.turn
+        reached = max(map(step_of, turn.replies), default=0)
+        return [
+            record
+            for record in turn.book.values()
+            if record.kind is RequestKind.CHECKPOINT and step_of(record.call_id) >= reached
+        ]
+
+    def _at(self, record: Record) -> RequestRef:
+        return RequestRef(
+            request_id=approval_id(TURN_ID, record.call_id),
+            kind=record.kind,
+            call_id=record.call_id,
+            tool=record.tool,
+            expires_at=NOW + timedelta(days=7),
+        )
+
+    def _restored(self, pending: Sequence[RequestRef]) -> Args:
+        kept = self.run.turn.book[pending[-1].request_id].snapshot if pending else {}
+        return kept if "messages" in kept else {}
 
     def _open_gate(self) -> tuple[MessageRef | None, tuple[RequestRef, ...]]:
         """The newest gated round, while any call of it is not settled."""
@@ -197,9 +226,13 @@ class FakePeople:
 
     def ask(self, gated: Sequence[GatedCall], unknown: Sequence[GatedCall], snapshot: Args) -> list[RequestRef]:
         """Kept until the run ends."""
+        own = {RequestKind.CHECKPOINT: forced_checkpoint_id(self.run.step), RequestKind.LIMIT: limit_id(self.run.step)}
+        gated = [call if call.call_id else call.model_copy(update={"call_id": own[call.kind]}) for call in gated]
         self.run.asked, self.run.snapshot = (tuple(gated), tuple(unknown)), snapshot
         approvals = [
-            RequestRef(request_id=approval_id(TURN_ID, call.call_id), call_id=call.call_id, tool=call.tool)
+            RequestRef(
+                request_id=approval_id(TURN_ID, call.call_id), kind=call.kind, call_id=call.call_id, tool=call.tool
+            )
             for call in gated
         ]
         effects = [
@@ -235,5 +268,10 @@ class FakePeople:
         if record is None or record.call_id != request.call_id or record.state is VerdictState.UNREADABLE:
             return verdict
         return verdict.model_copy(
-            update={"state": record.state, "comment": record.comment, "decided_by": record.decided_by}
+            update={
+                "state": VerdictState.EDITED if record.round else record.state,
+                "comment": record.comment,
+                "decided_by": record.decided_by,
+                "round": record.round,
+            }
         )

@@ -165,24 +165,32 @@ class ProviderDouble:
         return list(self.state.log)
 
     async def _complete(self, request: Request) -> Response:
+        seen = await self._arrived(request)
+        step = await self._step(seen)
+        if step is None:
+            problem = Step(status=418, message="the script of the double has no step for this request")
+            return _ended(seen, "no_step", JSONResponse(error_body(problem), 418))
+        await asyncio.sleep(step.first_byte_seconds)
+        return await self._serve(step, seen, request)
+
+    async def _arrived(self, request: Request) -> Seen:
         body = await request.json()
         seen = Seen(
             number=next(self.state.numbers),
             idempotency_key=request.headers.get("idempotency-key", ""),
             model=str(body.get("model")),
             user_text=latest_user_text(body),
-            tools=[tool["function"]["name"] for tool in body.get("tools") or []],
+            tools=[tool.get("function", tool)["name"] for tool in body.get("tools") or []],
             body=body,
             received_at=time.time(),
-            authorized="authorization" in request.headers,
+            authorized=bool({"authorization", "x-api-key"}.intersection(request.headers)),
         )
         self.state.log.append(seen)
-        step = self.state.take(seen.user_text)
-        if step is None:
-            problem = Step(status=418, message="the script of the double has no step for this request")
-            return _ended(seen, "no_step", JSONResponse(error_body(problem), 418))
-        await asyncio.sleep(step.first_byte_seconds)
-        return await self._serve(step, seen, request)
+        return seen
+
+    async def _step(self, seen: Seen) -> Step | None:
+        """What to do with a request; None where nobody has said."""
+        return self.state.take(seen.user_text)
 
     async def _serve(self, step: Step, seen: Seen, request: Request) -> Response:
         if step.status != 200:

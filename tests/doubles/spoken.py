@@ -16,9 +16,14 @@ from pydantic import JsonValue
 from activities.clients.provider import Chunk, Complete, DraftCall, ProviderRequest, TextDelta
 from activities.models import Models
 from contracts.agents import PublishedAgent
-from contracts.errors import UpstreamUnavailable
+from contracts.errors import PerdureError, UpstreamUnavailable
 from contracts.ids import step_of
 from contracts.turns import Usage
+from policy.day_budget import Bound
+
+HOLDS_TOKENS = 40
+"""What a call of this model holds of a day's token budget; no line of a test uses more."""
+HOLDS_MICROUSD = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +50,21 @@ class SpokenModel:
 
     requests: Counter[str] = field(default_factory=Counter)
     seen: list[ProviderRequest] = field(default_factory=list)
+    broken: dict[str, PerdureError] = field(default_factory=dict)
+    """What every request to a model of this name ends in."""
+    priced: bool = True
+
+    def most(self, request: ProviderRequest) -> Bound:
+        """More than any line uses."""
+        return Bound(HOLDS_TOKENS, HOLDS_MICROUSD if self.priced else None)
 
     async def stream(self, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
         """The line of this call."""
         key = request.idempotency_key
         self.requests[key] += 1
         self.seen.append(request)
+        if request.model in self.broken:
+            raise self.broken[request.model]
         line = self._line(request)
         for piece in re.findall(r"\s*\S+", line.text):
             yield TextDelta(piece)
@@ -77,6 +91,6 @@ class SpokenModels(Models):
         super().__init__(lambda name: None)
         self.model = model
 
-    async def provider(self, agent: PublishedAgent) -> SpokenModel:
+    async def provider(self, agent: PublishedAgent, model: str = "") -> SpokenModel:
         """The spoken model."""
         return self.model

@@ -38,6 +38,8 @@ POSTS: dict[str, dict[str, object]] = {
     f"/v1/approvals/{UNKNOWN}/decision": {"decision": "approve", "digest": "0" * 64},
     "/v1/effects/pdk_x/settle": {"outcome": "happened", "comment": "saw it"},
     "/v1/users": {"name": "ann"},
+    "/v1/memory/episodic": {"conversation_id": "{conversation}", "summary": "x"},
+    "/v1/memory/episodic/search": {"agent": "refunds", "query": "x"},
     "/v1/users/requester/roles": {"roles": ["requester"]},
     "/v1/users/requester/tokens": {"label": "x"},
 }
@@ -183,6 +185,7 @@ def paths() -> list[Bad]:
         Bad("PATCH", "/v1/conversations/{conversation}", b'{"title": "\\u0000"}', (422,)),
         Bad("PATCH", "/v1/conversations/{conversation}", b'{"title": 7}', (422,)),
         Bad("PATCH", "/v1/conversations/{conversation}", b"[", (400,)),
+        Bad("POST", "/v1/conversations", b'{"agent": "refunds"}', (400,), {"Idempotency-Key": ""}),
     ]
     return found
 

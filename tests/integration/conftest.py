@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import httpx
 import pytest
 import uvicorn
+from temporalio.client import Client
 
 from activities.deps import Deps
 from activities.models import Models
@@ -20,6 +21,8 @@ from contracts.turns import Kind, Routing
 from local import DataParts
 from perdure.apps import find_apps
 from perdure.targets import new_client
+from relay.deliver import Doorbell
+from relay.reconcile import Reconciler
 from serving import tools_of, workers_for
 from settings import Settings
 from store.database import Database
@@ -95,3 +98,17 @@ async def api(parts: DataParts, urls: Urls, db: Database, people: dict[str, Pers
             for worker in workers_for(deps, kind, services.routing.queue(kind)):
                 await stack.enter_async_context(worker)
         yield running
+
+
+@pytest.fixture(scope="module")
+async def relay(urls: Urls) -> AsyncIterator[Database]:
+    """The database as the relay sees it."""
+    database = await Database.connect(urls.relay, most=8)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+def reconciler(relay: Database, temporal: Client) -> Reconciler:
+    """A fresh one, as after a restart."""
+    return Reconciler(relay, temporal, Doorbell(temporal, relay))

@@ -108,6 +108,20 @@ async def test_an_expired_approval_is_gone_and_nobody_decides_on_an_own_request(
         assert (await client.get(asked.path)).json()["status"] == "expired"
 
 
+async def test_a_decision_after_a_stop_is_told_what_became_of_the_call(api: Api) -> None:
+    asked = await paused(api)
+    async with api.client("admin") as client:
+        await client.post(f"/v1/turns/{asked.turn_id}/stop")
+        at_once = await client.post(f"{asked.path}/decision", json=asked.body())
+        await ended(client, asked.turn_id)
+        after = await client.post(f"{asked.path}/decision", json=asked.body())
+    assert at_once.status_code == after.status_code == 409
+    if code(at_once) == "turn_stopped":
+        assert at_once.json()["error"]["details"].keys() == {"turn_id", "stopped_at"}
+    assert code(after) == "already_decided"
+    assert after.json()["error"]["details"] == {"status": "cancelled", "decision": {}}
+
+
 async def test_of_many_reviewers_at_once_one_decides(api: Api) -> None:
     asked = await paused(api)
     async with api.client("reviewer") as client, api.client("admin") as other:

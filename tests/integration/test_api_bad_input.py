@@ -13,7 +13,7 @@ from tests.integration.test_api_turns import conversation
 
 COUNTED = (
     "users", "api_tokens", "conversations", "turns", "messages", "tool_calls", "approvals", "audit", "events", "outbox",
-    "idempotency", "working_memory", "entities",
+    "idempotency", "working_memory", "entities", "episodes",
 )  # fmt: skip
 
 
@@ -77,6 +77,26 @@ async def test_every_bad_request_is_a_typed_4xx_and_stores_nothing(
     assert not found, "\n".join(found)
     assert await stored(api) == before
     assert len(TABLE) > 500
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/conversations", "/v1/turns", "/v1/approvals", "/v1/effects", "/v1/prompt-templates"]
+)
+@pytest.mark.parametrize("limit", ["1" * 30, "9" * 5_000, "0" * 20 + "7"])
+async def test_a_limit_beyond_all_reason_is_clamped_like_any_other(api: Api, path: str, limit: str) -> None:
+    async with api.client() as client:
+        answer = await client.get(path, params={"limit": limit})
+    assert answer.status_code == 200, answer.text
+
+
+async def test_a_blank_message_is_told_so_in_words(api: Api, place: Place) -> None:
+    async with api.client() as client:
+        for message in ("", " \n\t"):
+            path = f"/v1/conversations/{place.conversation}/turns"
+            error = (await client.post(path, json={"message": message})).json()["error"]
+            assert error["details"]["fields"] == [
+                {"field": "body.message", "problem": "must say something; there is nothing but blanks in it"}
+            ]
 
 
 async def raw(api: Api, head: bytes, *chunks: bytes) -> bytes:

@@ -25,7 +25,7 @@ async def test_a_load_that_waited_for_the_turn_sees_what_was_written_meanwhile(d
     given = LoadAsk(address=address, agent_id="desk", agent_version=version)
     async with desk.db.transaction("local") as tx:
         opened = await open_requests(tx, asked, await desk.deps.shelf.at(tx, "desk", version))
-        await working_memory.merge(tx, address, {"recent_entity_context": ["e1"]})
+        await working_memory.merge(tx, "local", address.conversation_id, {"recent_entity_context": ["e1"]})
         loading = asyncio.create_task(desk.activity(MemoryActivities(desk.deps).load, given, run_id="run-2"))
         for _ in range(200):
             if await desk.value(BLOCKED):

@@ -169,6 +169,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(textwrap.dedent(text))
+    (tmp_path / "app" / "agents").mkdir()
     port = free_port()
     started: list[Stack] = []
 

@@ -71,7 +71,9 @@ async def test_a_turn_ends_once_however_many_say_so(desk: Desk) -> None:
     assert (await desk.kinds(first.turn_id))[-1] == "done"
 
 
-async def test_the_end_voids_what_is_open_and_keeps_what_was_stripped_out_of_the_transcript(desk: Desk) -> None:
+async def test_the_end_voids_what_is_open_and_keeps_the_words_of_what_was_stripped_without_calls(
+    desk: Desk,
+) -> None:
     address = await desk.plan(("pay", {}), ("post", {}), ("look", {}))
     first, second = await desk.open(address, "t1.0", "t1.1")
     await desk.decide(first.request_id)
@@ -82,8 +84,12 @@ async def test_the_end_voids_what_is_open_and_keeps_what_was_stripped_out_of_the
         "SELECT subject FROM audit WHERE kind = 'approval.cancelled' AND turn_id = $1", address.turn_id
     )
     assert {row["subject"] for row in audited} == {first.request_id, second.request_id}
-    kept = await desk.rows("SELECT role FROM messages WHERE turn_id = $1 AND in_transcript", address.turn_id)
-    assert [row["role"] for row in kept] == ["user"]
+    kept = await desk.rows(
+        "SELECT role, content, calls FROM messages WHERE turn_id = $1 AND in_transcript ORDER BY seq", address.turn_id
+    )
+    assert [row["role"] for row in kept] == ["user", "assistant"]
+    assert (kept[1]["content"], kept[1]["calls"]) == ("asking", []), "its reader has seen the sentence"
+    assert len(await desk.rows("SELECT FROM tool_calls WHERE turn_id = $1", address.turn_id)) == 3, "they are on record"
     assert (await desk.kinds(address.turn_id))[-2:] == ["stopped", "done"]
 
 

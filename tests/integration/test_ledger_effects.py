@@ -247,6 +247,22 @@ async def test_a_local_call_whose_worker_dies_before_the_commit_never_happened(d
     assert [(row["field"], row["value"]) for row in memory] == [("jotting", "again")]
 
 
+@pytest.mark.parametrize(("how", "times"), [("mistake", 1), ("answer", TOOL_ERRORS)])
+async def test_a_mistake_in_a_tools_own_code_is_not_tried_again_and_an_odd_answer_is(
+    desk: Desk, how: str, times: int
+) -> None:
+    address = await desk.plan(("stumble", {"how": how}), agent_id="voiced")
+    call, before = await desk.tool_call(address, "t1.0", "voiced"), desk.world.count("/look")
+    for attempt in range(1, times + 1):
+        work = desk.activity(ToolActivities(desk.deps).run, call, attempt=attempt)
+        if attempt < times:
+            with pytest.raises(ApplicationError, match="it is tried again"):
+                await work
+        else:
+            assert (await work).state is S.FAILED
+    assert desk.world.count("/look") == before + times
+
+
 async def test_a_read_that_used_its_time_fails_at_once(desk: Desk) -> None:
     address = await desk.plan(("slow_look", {}))
     outcome = await desk.run_tool(address)

@@ -66,7 +66,8 @@ async def test_another_tenant_sees_no_row_of_ours_and_changes_none(desk: Desk, t
         for table in tables:
             seen = await tx.fetch(f"SELECT DISTINCT tenant_id FROM {table}")
             assert {row["tenant_id"] for row in seen} <= {OTHER, "*"}, table
-    writable = [table for table in tables if table not in ("audit", "agents", "agent_versions", "tenants")]
+    kept = ("audit", "agents", "agent_versions", "app_tables", "tenants")
+    writable = [table for table in tables if table not in kept]
     for table in writable:
         async with desk.db.transaction(OTHER) as tx:
             assert await tx.execute(f"UPDATE {table} SET tenant_id = tenant_id") == "UPDATE 0", table
@@ -108,6 +109,9 @@ async def test_nobody_writes_a_row_for_another_tenant(desk: Desk) -> None:
         "DELETE FROM agents",
         "UPDATE agent_versions SET body = '{}'",
         "DELETE FROM agent_versions",
+        "INSERT INTO app_tables (tenant_id, digest, name, body) VALUES ('local', 'd', 'n', '{}')",
+        "UPDATE app_tables SET body = '{}'",
+        "DELETE FROM app_tables",
         "INSERT INTO tenants (tenant_id) VALUES ('mine')",
         "DELETE FROM tenants",
         "UPDATE audit SET kind = 'x'",

@@ -9,6 +9,8 @@ from pydantic import JsonValue
 from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
+from activities.approvals import ApprovalActivities
+from activities.memory import MemoryActivities
 from contracts.approvals import Verdicts
 from contracts.ids import approval_id, effect_key
 from contracts.memory import TurnContext
@@ -151,7 +153,7 @@ class RealTurn:
     async def remember(self, fields: Args) -> None:
         """As a settled tool call does."""
         async with self.side.desk.db.transaction(self.address.tenant_id) as tx:
-            await working_memory.merge(tx, self.address, fields)
+            await working_memory.merge(tx, self.address.tenant_id, self.address.conversation_id, fields)
 
     async def dispatched(self, call_id: str) -> int:
         """What the target counted."""
@@ -186,6 +188,8 @@ async def real_side(desk: Desk, client: Client) -> AsyncIterator[RealSide]:
         client,
         task_queue=side.queue,
         workflows=[PortsRun],
+        # Brief calls run inside the workflow task where the turns queue serves their kind (ADR 7).
+        activities=[MemoryActivities(desk.deps).load, ApprovalActivities(desk.deps).read],
         workflow_runner=UnsandboxedWorkflowRunner(),
         workflow_failure_exception_types=[Exception],  # a port that raises fails its update, and so its test
     )

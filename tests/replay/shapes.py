@@ -3,7 +3,7 @@
 A shape names its runs' calls, so that a recording which took another course is refused when it is made.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ from tests.served import Served
 
 PAY: tuple[str, Mapping[str, JsonValue]] = ("pay", {"amount": 5})
 LOOKS = [("look", {"what": "a"}), ("look", {"what": "b"})]
+BOOK: tuple[str, Mapping[str, JsonValue]] = ("book", {"what": "a chair"})
+SELECT = Line("SKILL_SELECT:parcels")
 DONE = Line("well")
 
 LOAD, MODEL, TOOL, FINISH = "memory.load", "model.complete", "tools.run", "turns.finish"
@@ -26,6 +28,7 @@ OPEN, READ = "approvals.open", "approvals.read"
 WAIT: tuple[str, ...] = ()
 """The run of a TurnWait calls nothing."""
 TO_GATE = (LOAD, MODEL, OPEN)
+TO_CHECKPOINT = (LOAD, MODEL, TOOL, OPEN)
 FREED = (READ, TOOL, MODEL, FINISH)
 ACKNOWLEDGED = (READ, MODEL, FINISH)
 
@@ -56,6 +59,19 @@ def decided(decision: Decision, **given: Any) -> Callable[[Served], Awaitable[Tu
     async def play(served: Served) -> TurnAddress:
         address = await served.paused(Line("asking", [PAY]), DONE)
         await served.decide(address, decision=decision, **given)
+        return address
+
+    return play
+
+
+def at_checkpoint(
+    decision: Decision, *, first: Sequence[Line] = (), **given: Any
+) -> Callable[[Served], Awaitable[TurnAddress]]:
+    """A turn whose call has run and is put before a person; `first` is said before the model asks for it."""
+
+    async def play(served: Served) -> TurnAddress:
+        address = await served.paused(*first, Line("booking", [BOOK]), DONE, agent_id="checked")
+        await served.decide(address, f"c{len(first) + 1}.0", decision, **given)
         return address
 
     return play
@@ -143,6 +159,21 @@ SHAPES: dict[str, Shape] = {
         said(Line("asking", [PAY]), DONE, agent_id="hasty"), COMPLETED, (TO_GATE, WAIT, ACKNOWLEDGED)
     ),
     "unknown_outcome": Shape(unknown_outcome, COMPLETED, (TO_GATE, WAIT, (READ, TOOL, OPEN), WAIT, FREED)),
+    "checkpoint_approved": Shape(at_checkpoint(Decision.APPROVE), COMPLETED, (TO_CHECKPOINT, WAIT, ACKNOWLEDGED)),
+    "checkpoint_edited": Shape(
+        at_checkpoint(Decision.EDIT, args={"what": "a table"}), COMPLETED, (TO_CHECKPOINT, WAIT, FREED)
+    ),
+    "checkpoint_rejected": Shape(
+        at_checkpoint(Decision.REJECT, comment="no"), COMPLETED, (TO_CHECKPOINT, WAIT, ACKNOWLEDGED)
+    ),
+    "checkpoint_in_synthesis": Shape(
+        at_checkpoint(Decision.APPROVE, first=(SELECT,)),
+        COMPLETED,
+        ((LOAD, MODEL, MODEL, TOOL, OPEN), WAIT, ACKNOWLEDGED),
+    ),
+    "rule_abort": Shape(
+        said(Line("", [("shout", {"text": "a"})]), agent_id="checked"), TurnStatus.FAILED, ((LOAD, MODEL, FINISH),)
+    ),
     "stopped_running": Shape(stopped_running, TurnStatus.STOPPED, ((LOAD, MODEL, FINISH),)),
     "stopped_paused": Shape(stopped_paused, TurnStatus.STOPPED, (TO_GATE, WAIT, (FINISH,))),
     "cancelled_running": Shape(cancelled_running, TurnStatus.STOPPED, ((LOAD, MODEL, FINISH),)),

@@ -14,6 +14,7 @@ from graph.spec import FRESH, Outcome
 from tests.doubles.fake_turn import TURN_ID, Ambiguous, Args, FakeTurn, Refused, Says
 from tests.doubles.ports import FakeRun
 
+FAILED = "consecutive_failed_resolves"
 CARDS = {
     card.name: card
     for card in (
@@ -21,6 +22,7 @@ CARDS = {
         PlanCard(
             name="resolve", effect=EffectClass.LOCAL, needs_approval=False, wants_state=("recent_entity_context",)
         ),
+        PlanCard(name="find", effect=EffectClass.LOCAL, needs_approval=False, wants_state=(FAILED,)),
         PlanCard(name="pay", effect=EffectClass.KEYED, needs_approval=True),
         PlanCard(name="post", effect=EffectClass.OPAQUE, needs_approval=True),
         PlanCard(name="shout", effect=EffectClass.OPAQUE, needs_approval=False),
@@ -38,6 +40,12 @@ def _resolve(args: Args) -> tuple[JsonValue, Args]:
     return {"status": "resolved"}, {"recent_entity_context": ["e1"], "consecutive_failed_resolves": 0, "nobodys": 1}
 
 
+def _find(args: Args) -> tuple[JsonValue, Args]:
+    state = args.get("state")
+    failed = state.get(FAILED) if isinstance(state, dict) else 0
+    return {"status": "not_found"}, {FAILED: failed + 1 if isinstance(failed, int) else 1}
+
+
 def _pay(args: Args) -> JsonValue:
     return {"paid": args.get("amount")}
 
@@ -48,7 +56,7 @@ def _post(args: Args) -> JsonValue:
     return {"posted": True}
 
 
-TOOLS = {"look": _look, "resolve": _resolve, "pay": _pay, "post": _post, "shout": _post}
+TOOLS = {"look": _look, "resolve": _resolve, "find": _find, "pay": _pay, "post": _post, "shout": _post}
 
 
 def turn(*script: Says, **given: object) -> FakeTurn:

@@ -158,14 +158,6 @@ PLAIN = [
         "stopped",
         0,
     ),
-    (
-        "a forced checkpoint fails closed (S0-66)",
-        turn(Says("hi"), metadata={"hitl_checkpoint_type": "pre_filing"}),
-        f"{START} initial_llm_call {FINISH}",
-        Outcome.FAILED,
-        "checkpoint_unsupported",
-        1,
-    ),
 ]
 
 

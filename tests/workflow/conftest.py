@@ -12,6 +12,7 @@ from temporalio.client import Client
 
 from activities.deps import Deps
 from activities.models import Models
+from activities.sandbox import SandboxConfig, StandbySandbox
 from activities.toolbox.shelf import Toolbox
 from contracts.turns import ENDED, Kind, Limits, Routing, TurnStatus
 from local import DataParts
@@ -174,7 +175,9 @@ async def engine(
             return os.environ.get(f"PERDURE_SECRET_{name.upper()}")
 
         toolbox = Toolbox(tools_of(find_apps()), secret, http)
-        deps = Deps(db, LiveTokens(valkey), toolbox, Models(secret), Doorbell(temporal, db))
+        sandbox = StandbySandbox(SandboxConfig(at_once=1))  # opened by the first block that runs
+        stack.push_async_callback(sandbox.close)
+        deps = Deps(db, LiveTokens(valkey), toolbox, Models(secret), Doorbell(temporal, db), sandbox=sandbox)
         queues = {routing.queue(kind): kind for kind in (Kind.APPROVALS, Kind.MEMORY, Kind.TOOLS, Kind.LLM, Kind.TURNS)}
         for queue, kind in queues.items():
             for worker in workers_for(deps, kind, queue):

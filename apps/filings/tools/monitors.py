@@ -1,10 +1,9 @@
 """The monitors' two tools: code blocks of the skill for Rule 32, called directly and answering bare (S0-42, S0-49).
 
 The monitors load no skill, so no block is offered to them; app.yaml fences these names for them. The computation is the
-block's own: the script is read here and its function called, so that a desk and a monitor never tell different figures.
+block's own: its source is read here and its `run` called, so that a desk and a monitor never tell different figures.
 """
 
-import ast
 import hashlib
 import json
 from collections.abc import Callable
@@ -23,15 +22,11 @@ LeaseName = Annotated[str, Field(min_length=1, max_length=120, description="The 
 Month = Annotated[str, Field(pattern="^[0-9]{4}-(0[1-9]|1[0-2])$", description="A month, such as 2026-01")]
 
 
-def _function_of(source: str, name: str) -> Callable[[dict[str, Any], dict[str, Any]], JsonValue]:
-    """The function that a block calls in its last line; the call itself is left out."""
-    tree = ast.parse(source)
-    last = tree.body.pop()
-    if not (isinstance(last, ast.Expr) and isinstance(last.value, ast.Call) and isinstance(last.value.func, ast.Name)):
-        raise ValueError(f"the last line of the block {name} calls no function")
+def _function_of(source: str, name: str) -> Callable[..., JsonValue]:
+    """The block's `run`."""
     defined: dict[str, Any] = {}
-    exec(compile(tree, name, "exec"), defined)
-    function: Callable[[dict[str, Any], dict[str, Any]], JsonValue] = defined[last.value.func.id]
+    exec(compile(source, name, "exec"), defined)
+    function: Callable[..., JsonValue] = defined["run"]
     return function
 
 
@@ -47,7 +42,7 @@ def _version(name: str) -> str:
 def _run(name: str, **given: JsonValue) -> JsonValue:
     asked = {key: value for key, value in given.items() if value is not None}
     try:
-        return _FUNCTIONS[name](asked, _DATA)
+        return _FUNCTIONS[name](data=_DATA, **asked)
     except ValueError as error:
         raise ToolRefused(str(error)) from error
 

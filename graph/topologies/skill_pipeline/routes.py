@@ -6,15 +6,20 @@ from graph.spec import State
 from graph.topologies.skill_pipeline.state import AWAITING_HITL, SYNTHESIS
 
 
-async def after_resume_guard(state: State) -> Literal["paused", "replay", "proceed"]:
-    """Paused while the gate is undecided or unreadable (S0-03); calls that a verdict freed; else the model (S0-04)."""
+async def after_resume_guard(state: State) -> Literal["paused", "replay", "synthesis", "proceed"]:
+    """Paused while the gate is undecided or unreadable (S0-03); calls that a verdict freed; else the model
+    (S0-04), past a checkpoint that of the phase which came to it."""
     if state["status"] == AWAITING_HITL:
         return "paused"
-    return "replay" if state["pending_tool_calls"] else "proceed"
+    if state["pending_tool_calls"]:
+        return "replay"
+    return "synthesis" if state["llm_phase"] == SYNTHESIS else "proceed"
 
 
-async def after_model_call(state: State) -> Literal["error", "tools", "text"]:
-    """An error ends the turn, tool calls run, text goes on (S0-05, S0-09)."""
+async def after_model_call(state: State) -> Literal["paused", "error", "tools", "text"]:
+    """Paused where a spent limit may be raised; an error ends the turn, tool calls run, text goes on (S0-05, S0-09)."""
+    if state["status"] == AWAITING_HITL:
+        return "paused"
     if state["error"] is not None:
         return "error"
     return "tools" if state["pending_tool_calls"] else "text"

@@ -8,7 +8,7 @@ from graph.spec import END, FRESH, Goto, Node, NodeSpec, Outcome, RunLimits, Swi
 from graph.topologies.skill_pipeline import routes
 from graph.topologies.skill_pipeline.state import AWAITING_HITL, MAX_ITERATIONS, PENDING, STATE
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Raised with every change of a node id or a route."""
 
 
@@ -21,19 +21,29 @@ def skill_pipeline(nodes: Mapping[str, Node]) -> Topology:
         nodes=(
             NodeSpec("system_prompt_node", nodes["system_prompt_node"], purpose="Choose persona and user block"),
             NodeSpec("memory_node", nodes["memory_node"], purpose="Load memory and requests opened before"),
-            NodeSpec("resume_guard", nodes["resume_guard"], pauses=True, purpose="Read the verdicts of a gate"),
-            NodeSpec("initial_llm_call", nodes["initial_llm_call"], purpose="First call of the model"),
+            NodeSpec(
+                "resume_guard",
+                nodes["resume_guard"],
+                pauses=True,
+                purpose="Read the verdicts of a gate or a checkpoint",
+            ),
+            NodeSpec("initial_llm_call", nodes["initial_llm_call"], pauses=True, purpose="First call of the model"),
             NodeSpec(
                 "tool_node",
                 nodes["tool_node"],
                 pauses=True,
-                purpose="Gate a round of tool calls, or run it",
+                purpose="Gate a round of tool calls, or run it and ask the rules of its outcomes",
                 limit="max_iterations",
             ),
             NodeSpec("skill_select_node", nodes["skill_select_node"], purpose="Find the skills that the model named"),
             NodeSpec("skill_inject_node", nodes["skill_inject_node"], purpose="Put skills into the context"),
             NodeSpec("approval_node", nodes["approval_node"], pauses=True, purpose="Open a forced checkpoint"),
-            NodeSpec("synthesis_llm_call", nodes["synthesis_llm_call"], purpose="Second call, with the skills"),
+            NodeSpec(
+                "synthesis_llm_call",
+                nodes["synthesis_llm_call"],
+                pauses=True,
+                purpose="Second call, with the skills",
+            ),
             NodeSpec("output_format", nodes["output_format"], purpose="Settle the status"),
         ),
         edges=(
@@ -42,12 +52,22 @@ def skill_pipeline(nodes: Mapping[str, Node]) -> Topology:
             Switch(
                 "resume_guard",
                 routes.after_resume_guard,
-                {"paused": "output_format", "replay": "tool_node", "proceed": "initial_llm_call"},
+                {
+                    "paused": "output_format",
+                    "replay": "tool_node",
+                    "synthesis": "synthesis_llm_call",
+                    "proceed": "initial_llm_call",
+                },
             ),
             Switch(
                 "initial_llm_call",
                 routes.after_model_call,
-                {"error": "output_format", "tools": "tool_node", "text": "skill_select_node"},
+                {
+                    "paused": "output_format",
+                    "error": "output_format",
+                    "tools": "tool_node",
+                    "text": "skill_select_node",
+                },
             ),
             Switch(
                 "tool_node",
@@ -73,7 +93,7 @@ def skill_pipeline(nodes: Mapping[str, Node]) -> Topology:
             Switch(
                 "synthesis_llm_call",
                 routes.after_model_call,
-                {"error": "output_format", "tools": "tool_node", "text": "output_format"},
+                {"paused": "output_format", "error": "output_format", "tools": "tool_node", "text": "output_format"},
             ),
             Goto("output_format", END),
         ),

@@ -60,6 +60,8 @@ APPROVED: Patch = {"status": "running", "pending_tool_calls": [{"id": "c1"}], "p
 REJECTED: Patch = {"status": "running", "pending_mutation": None, "pending_requests": []}
 BROKEN: Patch = {"error": {"code": "model_refused", "message": "The provider said no."}}
 CHECKPOINT: Patch = {"status": "awaiting_hitl", "pending_requests": [{"request_id": "r2"}]}
+LIMIT: Patch = {"status": "awaiting_hitl", "pending_requests": [{"request_id": "r3"}]}
+RAISED: Patch = {"status": "running", "pending_requests": [], "pending_tool_calls": []}
 SELECTS: Patch = {"selected_skill_ids": ["s1"]}
 
 ROWS = (
@@ -128,6 +130,22 @@ ROWS = (
         ),
     ),
     Row(
+        "an approved checkpoint in the synthesis goes on there",
+        (
+            Leg(
+                f"{START} initial_llm_call skill_select_node approval_node synthesis_llm_call tool_node output_format",
+                "awaiting_hitl",
+                {"synthesis_llm_call": [ASKS], "tool_node": [CHECKPOINT]},
+            ),
+            Leg(
+                "resume_guard synthesis_llm_call output_format",
+                "completed",
+                {"resume_guard": [APPROVED | {"pending_tool_calls": []}]},
+                entry="approval",
+            ),
+        ),
+    ),
+    Row(
         "an undecided gate pauses again until it is rejected",
         (
             Leg(
@@ -155,6 +173,33 @@ ROWS = (
                 f"resume_guard initial_llm_call {FINISH}",
                 "completed",
                 {"resume_guard": [REJECTED]},
+                entry="approval",
+            ),
+        ),
+    ),
+    Row(
+        "a limit that is spent before the model is called pauses until it is raised",
+        (
+            Leg(
+                f"{START} initial_llm_call tool_node initial_llm_call output_format",
+                "awaiting_hitl",
+                {"initial_llm_call": [ASKS, LIMIT]},
+            ),
+            Leg(f"resume_guard initial_llm_call {FINISH}", "completed", {"resume_guard": [RAISED]}, entry="approval"),
+        ),
+    ),
+    Row(
+        "a limit that is spent before the synthesis pauses until it is raised",
+        (
+            Leg(
+                f"{START} initial_llm_call skill_select_node approval_node synthesis_llm_call output_format",
+                "awaiting_hitl",
+                {"synthesis_llm_call": [LIMIT]},
+            ),
+            Leg(
+                "resume_guard synthesis_llm_call output_format",
+                "completed",
+                {"resume_guard": [RAISED]},
                 entry="approval",
             ),
         ),

@@ -41,6 +41,35 @@ def test_a_decision_shows_the_exact_arguments_and_sends_the_digest_of_what_was_s
     assert sent.body == {"decision": "approve", "digest": "d" * 64, "comment": "fine"}
 
 
+CHECKPOINT = {
+    **APPROVAL,
+    "kind": "checkpoint",
+    "checkpoint": "before_sending",
+    "reason": "A person looks first.",
+    "result": {"package": ["\u202elive"]},
+}
+
+
+@pytest.mark.parametrize("command", ["show", "approve"])
+def test_a_checkpoint_shows_what_came_of_the_call_and_what_it_was_made_from(
+    perdure: Perdure, stack: ApiDouble, command: str
+) -> None:
+    stack.will(said(CHECKPOINT), said({**CHECKPOINT, "status": "approved"}))
+    ended = perdure("approvals", command, "a-1")
+    assert ended.code == 0
+    assert "before_sending: the result of refund:" in ended.out
+    assert '"\\u202elive"' in ended.out and '"order": "1042"' in ended.out
+    if command == "show":
+        assert "A person looks first." in ended.out
+
+
+def test_a_checkpoint_on_an_answer_shows_the_answer_and_no_arguments(perdure: Perdure, stack: ApiDouble) -> None:
+    stack.will(said({**CHECKPOINT, "tool": "", "args": {}, "result": "What I would say\u001b[8m"}))
+    ended = perdure("approvals", "show", "a-1")
+    assert "What I would say\\u001b[8m" in ended.out
+    assert "exact arguments" not in ended.out
+
+
 def test_a_digest_seen_before_is_sent_instead(perdure: Perdure, stack: ApiDouble) -> None:
     stack.will(said(APPROVAL), said({**APPROVAL, "status": "approved"}))
     perdure("approvals", "approve", "a-1", "--digest", "seen", "--json")

@@ -31,7 +31,8 @@ def test_every_mistake_is_told_with_its_place_and_the_code_is_1(
     assert ended.out.splitlines() == [
         "skills/tea/SKILL.md:5: unknown field 'trigers'; did you mean 'triggers'?",
         "skills/tea/SKILL.md:23: warning: the body has about 900 tokens, more than the 800 that it should have",
-        "skills/tea/blocks/steep.py:1: its last statement must be an expression: that is the block's result",
+        "skills/tea/blocks/steep.py:1: defines no function run: its parameters are the input, what it returns is the "
+        "result",
         "agents/host.yaml:4: the skill tea has mistakes",
         "parlour: 3 mistakes, 1 warning; without a mistake: 1 skill, 0 code blocks, 0 agents",
     ]

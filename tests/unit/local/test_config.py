@@ -17,7 +17,7 @@ def test_the_defaults_are_a_folder_of_the_checkout_and_port_8080() -> None:
 def test_a_relative_folder_in_a_setting_is_the_same_wherever_the_command_is_typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "typed").mkdir()
+    (tmp_path / "typed" / "agents").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     environ = {"PERDURE_HOME": "data/here", "PERDURE_APP": "apps/refunds"}
     config = StackConfig.from_env(["typed"], environ=environ)
@@ -37,8 +37,8 @@ def test_only_the_checkouts_own_env_file_is_read(tmp_path: Path, monkeypatch: py
 
 
 def test_every_setting_can_come_from_the_environment(tmp_path: Path) -> None:
-    (tmp_path / "one").mkdir()
-    (tmp_path / "two").mkdir()
+    (tmp_path / "one" / "agents").mkdir(parents=True)
+    (tmp_path / "two" / "agents").mkdir(parents=True)
     environ = {
         "PERDURE_HOME": str(tmp_path / "data"),
         "PERDURE_PORT": "9001",
@@ -49,6 +49,19 @@ def test_every_setting_can_come_from_the_environment(tmp_path: Path) -> None:
     assert (config.home, config.port, config.routing) == (tmp_path / "data", 9001, "spread")
     assert config.app_dirs == (tmp_path / "one", tmp_path / "two")
     assert config.companion_apps[-2:] == config.app_dirs
+
+
+@pytest.mark.parametrize(
+    ("there", "missing"), [((), "it has no agents/ and no app.yaml;"), (("app.yaml",), "it has no agents/;")]
+)
+def test_a_folder_that_is_no_app_is_refused_with_what_it_lacks(
+    tmp_path: Path, there: tuple[str, ...], missing: str
+) -> None:
+    for name in there:
+        (tmp_path / name).touch()
+    with pytest.raises(StackError) as caught:
+        StackConfig.from_env([tmp_path], environ={})
+    assert str(caught.value).startswith(f"{tmp_path} is no app folder: {missing} `perdure init ")
 
 
 def test_compact_runs_four_processes_and_spread_a_worker_for_each_queue() -> None:

@@ -117,6 +117,16 @@ async def test_a_cached_program_that_does_not_run_is_set_aside_whatever_its_chec
     assert (folder / "temporal.broken").read_bytes() == b"\x7fELF cut short"
 
 
+async def test_a_cached_program_that_lost_its_execute_bit_gets_it_back_and_is_used(tmp_path: Path) -> None:
+    kept = cached(tmp_path)
+    kept.chmod(0o644)
+    out = io.StringIO()
+    found = await find_temporal(environ(tmp_path), Console(out), {"build": never()})
+    assert (found.path, found.source) == (kept, "cache")
+    assert out.getvalue() == f"  the cached Temporal server {kept} was not executable; it is now\n"
+    assert os.access(kept, os.X_OK)
+
+
 async def test_a_program_that_someone_put_into_the_cache_by_hand_is_used_when_it_runs(tmp_path: Path) -> None:
     folder = cache_folder(environ(tmp_path))
     program(folder / "temporal")

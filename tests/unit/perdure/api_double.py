@@ -67,7 +67,7 @@ class ApiDouble:
             def answer(self) -> None:
                 double.answer(self)
 
-            do_GET = do_POST = do_PATCH = do_DELETE = answer
+            do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer
 
             def log_message(self, format: str, *args: object) -> None:
                 pass

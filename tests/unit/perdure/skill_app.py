@@ -20,7 +20,7 @@ rules:
     on: after_tool_call
     when:
       tool: steep
-      result: {path: status, equals: success}
+      result: {path: status, equals: ok}
     do: require_hitl
     checkpoint: before_serving
     message: A person tastes first.
@@ -64,9 +64,12 @@ output:
   required: [minutes]
 needs: [leaves]
 """
-STEEP = """leaf = inputs["leaf"]
-rows = [row for row in inputs["data"]["leaves"]["rows"] if row["leaf"] == leaf]
-{"minutes": rows[0]["minutes"] if rows else 3}
+STEEP = """from typing import Any
+
+
+def run(leaf: str, data: dict[str, Any]) -> dict[str, Any]:
+    rows = [row for row in data["leaves"]["rows"] if row["leaf"] == leaf]
+    return {"minutes": rows[0]["minutes"] if rows else 3}
 """
 FILES = {
     "app.yaml": "name: parlour\ntitle: Parlour\nreserved: [old_kettle]\n",

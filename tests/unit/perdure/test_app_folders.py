@@ -96,6 +96,27 @@ def test_an_unknown_tool_is_told_with_the_line_of_its_name(tmp_path: Path) -> No
     assert told(load_app(folder)) == ["agents/a.yaml:6: unknown tool 'loook'; did you mean 'look'?"]
 
 
+@pytest.mark.parametrize("broken", ["import not_there_at_all\n", "def (:\n"])
+def test_what_a_broken_tool_file_costs_is_told_once_for_each_agent_and_by_that_file(
+    tmp_path: Path, broken: str
+) -> None:
+    folder = write(
+        tmp_path,
+        agents__a_yaml=AGENT + "tools: [look, touch, loook]\n",
+        agents__b_yaml=AGENT.replace("helper", "other") + "tools: [touch]\n",
+        tools__desk_py=broken + TOOL + TOOL.replace("look", "touch"),
+    )
+    app = load_app(folder)
+    assert app.agents == ()
+    agents = [line for line in told(app) if line.startswith("agents/")]
+    assert agents == [
+        "agents/a.yaml:4: unknown tool 'loook'; did you mean 'look'?",
+        "agents/a.yaml:4: tools/desk.py does not load, so these are missing: look, touch",
+        "agents/b.yaml:4: tools/desk.py does not load, so these are missing: touch",
+    ]
+    assert len(told(app)) == 4 and told(app)[0].startswith("tools/desk.py:")
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [

@@ -46,7 +46,7 @@ def test_two_skills_may_share_a_block_but_not_a_name_for_two(tmp_path: Path) -> 
         "skills/water/blocks/steep.yaml": STEEP_CARD,
     }
     assert told(load_app(write_app(tmp_path, same))) == []
-    same["skills/water/blocks/steep.py"] = "{}\n"
+    same["skills/water/blocks/steep.py"] = STEEP + "\n"
     app = load_app(write_app(tmp_path, same))
     assert told(app) == ["agents/host.yaml:1: the skills tea and water define the block steep differently"]
     assert set(app.skills) == {"tea", "water"} and app.agents == ()

@@ -136,11 +136,27 @@ def test_what_needs_a_skill_with_a_mistake_has_one_too(tmp_path: Path) -> None:
     ],
 )
 def test_a_block_takes_no_name_that_is_taken(tmp_path: Path, name: str, files: dict[str, str], why: str) -> None:
-    blocks = {f"skills/water/blocks/{name}.py": "{}\n", f"skills/water/blocks/{name}.yaml": STEEP_CARD}
+    blocks = {f"skills/water/blocks/{name}.py": STEEP, f"skills/water/blocks/{name}.yaml": STEEP_CARD}
     app = load_app(write_app(tmp_path, {**files, **blocks}), Engine(reserved=("spare",)))
     (first,) = [each for each in told(app) if each.startswith("skills/water/blocks")]
     assert why in first
     assert app.agents == () and app.skills == {}
+
+
+@pytest.mark.parametrize(
+    ("signature", "told_of"),
+    [
+        ("leaf: str, data: Any", f"{BLOCK}:4: run needs leaf, which the input may leave out: give it a default"),
+        ("leaf: str = 'green', data: Any = None", None),
+        ("data: Any, leaf: str = 'green', *, pot: str = ''", None),
+        ("**given: Any", None),
+    ],
+)
+def test_run_is_held_against_what_the_input_may_leave_out(tmp_path: Path, signature: str, told_of: str | None) -> None:
+    block = STEEP.replace("leaf: str, data: dict[str, Any]", signature)
+    optional = STEEP_CARD.replace("  required: [leaf]\n", "")
+    app = load_app(write_app(tmp_path, {BLOCK: block, CARD: optional}))
+    assert told(app)[:1] == ([told_of] if told_of else [])
 
 
 def test_what_is_only_worth_a_word_is_told_and_loaded(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_a_second_decider_is_told_plainly_who_decided_what_and_when() -> None:
     found = refusal(replace(PENDING, status="rejected", decided_before=first), REVIEWER, A, "digest", **FINE)
     assert found is not None
     assert found.message == "too late: rejected by ann at 2026-02-28 23:59:01 UTC"
-    assert found.details == {"decision": first}
+    assert found.details == {"status": "rejected", "decision": first}
 
 
 def test_who_comes_after_the_deadline_or_a_stop_is_told_that_it_is_too_late() -> None:

@@ -9,7 +9,6 @@ from policy.prompt import (
     PLATFORM_DEFAULT_PERSONA,
     Said,
     base_message,
-    memory_message,
     skill_list,
     skill_message,
     wire,
@@ -31,18 +30,6 @@ def test_the_base_message_is_persona_and_user_or_the_callers_own(
     persona: str, name: str, role: str, override: str | None, expected: str
 ) -> None:
     assert base_message(persona, name, role, override) == expected
-
-
-def test_memory_is_told_field_by_field_in_one_order() -> None:
-    told = memory_message({"zeta": 1, "alpha": ["x", 2], "beta": {"k": "v"}})
-    assert told.splitlines() == [
-        "=== Memory Context ===",
-        "[Working Memory -- Scratchpad]",
-        "- alpha: x, 2",
-        "- beta: {'k': 'v'}",
-        "- zeta: 1",
-    ]
-    assert memory_message({}) == ""
 
 
 def test_skills_are_listed_by_id_and_injected_with_their_sections() -> None:

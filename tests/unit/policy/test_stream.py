@@ -156,3 +156,19 @@ def test_a_call_that_rests_is_reset_when_its_new_attempt_starts() -> None:
     assert not rests.frames, "nobody knows what the reader holds of the silent call"
     begun = merge(rests.state, [event(3, "generation.start", attempt=2)], TokenBatch(None))
     assert short(list(begun.frames)) == ["reset", "generation.start"]
+
+
+def test_a_call_whose_tokens_were_trimmed_before_they_were_read_is_not_taken_for_shown() -> None:
+    """Two calls at once: all that the first said is gone, and what the second says moves the reader past it."""
+    live, other = LiveModel(), ("turn", "m2")
+    live.append(KEY, 1, 0, "Hello")
+    live.append(other, 1, 0, "Hi")
+    live.trim(1)
+    begun = [START, event(2, "generation.start", "m2", attempt=1)]
+    batch = live.tokens("", "0-0")
+    merged = merge(FRESH, begun, batch)
+    assert short(list(merged.frames)) == ["generation.start", "generation.start", "token:Hi"]
+    back = comes_back(merged.frames[-1], live, OpenCall(KEY, 1), OpenCall(other, 1))
+    frames = merge(back, [complete(3, 5)], live.tokens(back.epoch, back.entry_id)).frames
+    assert short(list(frames)) == ["reset", "token:", "generation.complete"]
+    assert frames[1].stored_message_id == "stored"

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.tools import CallState
-from policy.transcript import Kept, Round, keep_rounds, told_of
+from policy.transcript import Kept, Round, keep_rounds, told_of, words_only
 
 TWO = Round("m", ("a", "b"), {"a": "ta"})
 
@@ -42,3 +42,11 @@ def test_every_call_of_a_kept_round_has_one_answer_and_nothing_done_is_forgotten
 def test_a_call_that_may_have_happened_is_not_told_as_not_run() -> None:
     assert told_of(CallState.RESERVED)[0] == "not_known"
     assert told_of(CallState.PLANNED)[0] == told_of(None)[0] == "not_run"
+
+
+def test_what_was_said_with_a_round_that_did_nothing_stays_without_its_calls() -> None:
+    silent = Round("silent", ("a",), {})
+    said = Round("said", ("b",), {}, has_text=True)
+    done = Round("done", ("c",), {}, has_text=True)
+    kept = keep_rounds([silent, said, done], {"c": CallState.DONE})
+    assert words_only([silent, said, done], kept) == ("said",)

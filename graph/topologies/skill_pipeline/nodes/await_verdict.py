@@ -10,14 +10,16 @@ from contracts.people import RequestKind, Verdict, VerdictState
 from graph.nodes.reading import error_of, messages_of, requests_of
 from graph.ports import Ports
 from graph.spec import State
-from graph.topologies.skill_pipeline.state import AWAITING_HITL
+from graph.topologies.skill_pipeline.nodes.pass_checkpoint import passed
+from graph.topologies.skill_pipeline.nodes.pass_limit import raised
+from graph.topologies.skill_pipeline.state import AWAITING_HITL, INITIAL
 from policy.gate import round_is_decided, round_is_refused
 from policy.refusals import STOPPED
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitVerdict:
-    """Pass where nothing is gated; else replay, acknowledge or pause again."""
+    """Pass where nothing is gated; else replay, acknowledge, go on past a checkpoint, or pause again."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Verdicts are read fresh from their durable records, every time (S0-37)."""
@@ -33,6 +35,10 @@ class AwaitVerdict:
                 "pending_requests": [request.model_dump(mode="json") for request in requests],
                 "pending_tool_calls": [],
             }
+        if any(request.kind is RequestKind.LIMIT for request in requests):
+            return raised(state, read)
+        if any(request.kind is RequestKind.CHECKPOINT for request in requests):
+            return passed(state, read.verdicts)
         gates = [verdict for verdict in read.verdicts if verdict.state is not VerdictState.SETTLED]
         effects = any(request.kind is RequestKind.EFFECT for request in requests)
         if not effects and round_is_refused(gates):
@@ -46,6 +52,7 @@ def _acknowledge(state: State, verdicts: Sequence[Verdict]) -> Patch:
     note = MessageRef(role=Role.SYSTEM, text="\n".join(_told(verdict) for verdict in verdicts))
     return {
         "status": "running",
+        "llm_phase": INITIAL,  # S0-04, also where the synthesis had asked
         "pending_mutation": None,
         "pending_round": None,
         "pending_requests": [],

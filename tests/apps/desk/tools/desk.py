@@ -16,6 +16,15 @@ async def look(context: ToolContext, what: str = "", mode: Mode = "") -> JsonVal
     return await _ask(context, "/look", {"what": what, "mode": mode})
 
 
+@tool(effect="read", timeout_seconds=10)
+async def stumble(context: ToolContext, how: str = "mistake") -> JsonValue:
+    """Break off after having looked, by a mistake in this very code or over what the target said."""
+    answer = await _ask(context, "/look", {"mode": ""})
+    if how == "mistake":
+        return answer.upper()  # type: ignore[union-attr]
+    raise ValueError("what the target said does not read")
+
+
 @tool(effect="read", timeout_seconds=0.3)
 async def slow_look(context: ToolContext, mode: Mode = "hang") -> JsonValue:
     """Look at something that does not answer in time."""

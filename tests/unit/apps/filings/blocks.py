@@ -1,12 +1,10 @@
-"""The filings app's code blocks, run as the engine runs them: schema in, script, schema out."""
+"""The filings app's code blocks, run as the engine runs them: schema in, `run`, schema out."""
 
-import ast
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 import yaml
@@ -14,7 +12,7 @@ from jsonschema import Draft202012Validator
 from pydantic_monty import MontySession
 
 FILINGS = Path(__file__).parents[4] / "apps" / "filings"
-STUBS = "from typing import Any\ninputs: dict[str, Any] = {}\n"
+STUBS = "from typing import Any\ngiven: dict[str, Any] = {}\n"
 """What a type checker is told of what the engine hands in."""
 
 
@@ -63,33 +61,33 @@ def rows(name: str) -> list[dict[str, Any]]:
 
 
 def handed_in(block: Block, args: Mapping[str, Any], data: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    """`inputs` of a run: the arguments, checked, and the tables that the block needs, some of them replaced."""
+    """What `run` is called with: the arguments, checked, and the tables that the block needs, some of them replaced."""
     Draft202012Validator(block.card["input"]).validate(args)
-    tables = {name: {"_about": "", "rows": data[name]} if name in data else table(name) for name in block.card["needs"]}
-    return {**args, "data": tables}
+    needs = block.card.get("needs", ())
+    tables = {name: {"_about": "", "rows": data[name]} if name in data else table(name) for name in needs}
+    return {**args, "data": tables} if needs else {**args}
 
 
 def run(name: str, args: Mapping[str, Any], **data: list[dict[str, Any]]) -> dict[str, Any]:
     """The result of a block in Python, which its schema allows; `data` replaces rows of tables."""
     block = blocks()[name]
-    first, last = _compiled(name)
-    scope: dict[str, Any] = {"inputs": handed_in(block, args, data)}
-    exec(first, scope)
-    return _allowed(block, eval(last, scope))
+    return _allowed(block, _function(name)(**handed_in(block, args, data)))
 
 
 def run_in_monty(session: MontySession, name: str, args: Mapping[str, Any]) -> dict[str, Any]:
     """The same in a session of the sandbox's interpreter, which checks its types first."""
     block = blocks()[name]
-    return _allowed(block, session.feed_run(block.source, inputs={"inputs": handed_in(block, args, {})}))
+    return _allowed(
+        block, session.feed_run(f"{block.source}\nrun(**given)", inputs={"given": handed_in(block, args, {})})
+    )
 
 
 @cache
-def _compiled(name: str) -> tuple[CodeType, CodeType]:
-    tree = ast.parse(blocks()[name].source)
-    last = tree.body.pop()
-    assert isinstance(last, ast.Expr), "the last statement of a block is its result"
-    return compile(tree, name, "exec"), compile(ast.Expression(last.value), name, "eval")
+def _function(name: str) -> Callable[..., Any]:
+    scope: dict[str, Any] = {}
+    exec(compile(blocks()[name].source, name, "exec"), scope)
+    function: Callable[..., Any] = scope["run"]
+    return function
 
 
 def _allowed(block: Block, result: Any) -> dict[str, Any]:

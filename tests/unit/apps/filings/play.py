@@ -16,7 +16,7 @@ from activities.clients.script import read_script
 from activities.clients.scripted import ScriptedProvider
 from tests.unit.apps.filings.blocks import FILINGS, blocks, run
 
-AGENTS = next(FILINGS.glob("agents*"))
+AGENTS = FILINGS / "agents"
 BARE = ("flaring_monitor", "compliance_monitor")
 """Their tools answer without a wrapper (S0-49)."""
 

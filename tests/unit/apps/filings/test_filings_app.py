@@ -24,10 +24,8 @@ DOMAIN = re.compile(r"\b(wells?|leases?|rule|flar\w+|filing|texas|rrc|gas|oil|sp
 
 
 def copied(to: Path) -> Path:
-    """A copy of the app whose agents are in place."""
+    """A copy of the app."""
     shutil.copytree(FILINGS, to)
-    if (to / "agents.next").is_dir():
-        (to / "agents.next").rename(to / "agents")
     return to
 
 

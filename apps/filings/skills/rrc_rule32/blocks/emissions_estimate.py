@@ -13,8 +13,6 @@ reports in Texas, the difference is 0.3 % and not corrected. An estimate, not a 
 
 from typing import Any
 
-inputs: dict[str, Any]
-
 Row = dict[str, Any]
 CARBON_ATOMS = {
     "methane": 1,
@@ -49,7 +47,7 @@ def masses_kg(flared_mcf: float, vented_mcf: float, fraction: Row, efficiency: f
     }
 
 
-def estimate(asked: Row, data: Row) -> Row:
+def run(data: Row, **asked: Any) -> Row:
     """The estimate for one lease."""
     name = asked["lease_name"]
     lease: Row | None = None
@@ -111,6 +109,3 @@ def estimate(asked: Row, data: Row) -> Row:
         "co2e_metric_tons": round(tons, 3),
         "summary": words,
     }
-
-
-estimate(inputs, inputs["data"])  # noqa: F821 - the engine sets it

@@ -10,8 +10,6 @@ or not gas was flared on them; it is rounded to 0.01 mcf a day and then compared
 
 from typing import Any
 
-inputs: dict[str, Any]
-
 Row = dict[str, Any]
 SMALL_MCF_PER_DAY, EVENT_HOURS, MONTH_HOURS = 50, 24, 72
 
@@ -75,7 +73,7 @@ def month_of(reading: Row, exceptions: list[Row]) -> list[Any]:
     return [row, found]
 
 
-def calculate(asked: Row, data: Row) -> Row:
+def run(data: Row, **asked: Any) -> Row:
     """The months of one lease, their totals and what to look at."""
     name = asked["lease_name"]
     lease: Row | None = None
@@ -124,6 +122,3 @@ def calculate(asked: Row, data: Row) -> Row:
         "findings": findings,
         "summary": words,
     }
-
-
-calculate(inputs, inputs["data"])  # noqa: F821 - the engine sets it

@@ -12,8 +12,6 @@ Units: mole percent, which for gas is percent by volume; BTU/scf; ppmv; lb/MMscf
 
 from typing import Any
 
-inputs: dict[str, Any]
-
 Row = dict[str, Any]
 BTU_PER_SCF = {
     "methane": 1010.0,
@@ -42,7 +40,7 @@ def check(name: str, value: float, low: float, high: float, unit: str) -> Row:
     return {"property": name, "value": value, "minimum": low, "maximum": high, "unit": unit, "ok": low <= value <= high}
 
 
-def analyse(asked: Row, data: Row) -> Row:
+def run(data: Row, **asked: Any) -> Row:
     """The analysis of one sample."""
     name = asked["lease_name"]
     lease: Row | None = None
@@ -108,6 +106,3 @@ def analyse(asked: Row, data: Row) -> Row:
         "pipeline_ready": not failed and not unknown,
         "summary": words + ".",
     }
-
-
-analyse(inputs, inputs["data"])  # noqa: F821 - the engine sets it

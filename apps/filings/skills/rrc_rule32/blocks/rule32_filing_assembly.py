@@ -11,8 +11,6 @@ carries a figure that a model wrote but for the rate and the days that are asked
 from datetime import date
 from typing import Any
 
-inputs: dict[str, Any]
-
 Row = dict[str, Any]
 SMALL_MCF_PER_DAY, ADMINISTRATIVE_DAYS, PLAIN_DAYS = 50, 180, 45
 
@@ -51,7 +49,7 @@ def route_of(rate: float | None, days: int | None) -> str | None:
     return "administrative_long_term" if rate <= SMALL_MCF_PER_DAY else "final_order"
 
 
-def assemble(asked: Row, data: Row) -> Row:
+def run(data: Row, **asked: Any) -> Row:
     """The package of one lease."""
     name, papers = asked["lease_name"], asked.get("attachments", [])
     lease: Row | None = None
@@ -124,6 +122,3 @@ def assemble(asked: Row, data: Row) -> Row:
         "notes": notes,
         "summary": words + ".",
     }
-
-
-assemble(inputs, inputs["data"])  # noqa: F821 - the engine sets it

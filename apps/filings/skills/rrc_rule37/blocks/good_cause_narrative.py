@@ -7,8 +7,6 @@ It adds no claim of its own: every statement is one that was handed in, with its
 
 from typing import Any
 
-inputs: dict[str, Any]
-
 Row = dict[str, Any]
 HEADINGS = {
     "waste": "Prevention of waste",
@@ -29,7 +27,7 @@ def sentence(fact: Row) -> str:
     return f"{statement} ({fact['fact_id']}{'; ' + source if source else ''})."
 
 
-def narrate(asked: Row) -> Row:
+def run(**asked: Any) -> Row:
     """The narrative, the facts it used and what it lacks."""
     facts: list[Row] = asked["facts"]
     seen: list[str] = []
@@ -68,6 +66,3 @@ def narrate(asked: Row) -> Row:
         "missing": missing,
         "summary": words,
     }
-
-
-narrate(inputs)  # noqa: F821 - the engine sets it

@@ -11,8 +11,6 @@ and then compared; bearings are initial bearings, rounded to 0.1 degree.
 import math
 from typing import Any
 
-inputs: dict[str, Any]
-
 Row = dict[str, Any]
 SPHERE_FT = 6371008.8 / 0.3048
 
@@ -39,7 +37,7 @@ def haversine(subject: Row, well: Row) -> list[float]:
     return [distance, math.degrees(math.atan2(east, north))]
 
 
-def analyse(asked: Row, data: Row) -> Row:
+def run(data: Row, **asked: Any) -> Row:
     """The offset wells of one well."""
     wells = data["wells"]["rows"]
     radius_ft, method = asked.get("radius_ft", 2640), asked.get("method", "planar")
@@ -96,6 +94,3 @@ def analyse(asked: Row, data: Row) -> Row:
         words += f"; the nearest is {first['name']}, {first['distance_ft']:,.2f} ft at {first['bearing_deg']:.1f}"
         words += f" degrees; operators: {', '.join(operator_list)}"
     return {**result, "wells": found, "operators": operator_list, "summary": words + "."}
-
-
-analyse(inputs, inputs["data"])  # noqa: F821 - the engine sets it

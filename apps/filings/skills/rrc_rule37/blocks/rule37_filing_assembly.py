@@ -12,8 +12,6 @@ spacing_assessment: a package never carries a figure that a model wrote. It is a
 import math
 from typing import Any
 
-inputs: dict[str, Any]
-
 Row = dict[str, Any]
 COUNTING = ("producing", "shut_in", "drilling")
 LINE_FT, BETWEEN_FT, TOUCHING_FT = 467, 1200, 0.5
@@ -99,7 +97,7 @@ def part_of(record: Row | None, fields: list[str]) -> Row | None:
     return None if record is None else {field: record[field] for field in fields}
 
 
-def assemble(asked: Row, data: Row) -> Row:
+def run(data: Row, **asked: Any) -> Row:
     """The package of one well."""
     wells, leases, operators = data["wells"]["rows"], data["leases"]["rows"], data["operators"]["rows"]
     name, papers = asked["well_name"], asked.get("attachments", [])
@@ -190,6 +188,3 @@ def assemble(asked: Row, data: Row) -> Row:
         "complete": not missing,
         "summary": words + ".",
     }
-
-
-assemble(inputs, inputs["data"])  # noqa: F821 - the engine sets it

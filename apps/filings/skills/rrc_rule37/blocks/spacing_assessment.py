@@ -11,8 +11,6 @@ and proposed wells do not count. A horizontal drainhole has rules of its own (16
 import math
 from typing import Any
 
-inputs: dict[str, Any]
-
 Row = dict[str, Any]
 COUNTING = ("producing", "shut_in", "drilling")
 
@@ -94,7 +92,7 @@ def told(name: str, line: Row, well: Row | None, inside: bool, needed: list[str]
     return words + f". It needs a Rule 37 exception: {' and '.join(kinds[each] for each in needed)} spacing."
 
 
-def assess(asked: Row, data: Row) -> Row:
+def run(data: Row, **asked: Any) -> Row:
     """The assessment of one location."""
     wells, leases = data["wells"]["rows"], data["leases"]["rows"]
     well: Row | None = None
@@ -160,6 +158,3 @@ def assess(asked: Row, data: Row) -> Row:
         "exceptions_needed": needed,
         "summary": told(name, line, near, inside, needed),
     }
-
-
-assess(inputs, inputs["data"])  # noqa: F821 - the engine sets it

@@ -1,0 +1,39 @@
+"""What a tool wants remembered, written with its result, under the same cap as everybody's writes."""
+
+from dataclasses import replace
+
+from pydantic import JsonValue
+
+from contracts.errors import CallerError
+from contracts.events import MEMORY_WRITE_BLOCKED, MEMORY_WRITE_CREATED
+from contracts.tools import ToolCall
+from perdure.tools import ToolResult
+from store import working_memory
+from store.database import Connection
+from store.journal import NewEvent
+
+
+async def remembered(tx: Connection, call: ToolCall, result: ToolResult) -> tuple[ToolResult, tuple[NewEvent, ...]]:
+    """Write the working memory of a result, and the event that tells of it; the result as the model is told it.
+
+    Where the fields do not fit, none of them is written and the model is told so. The call stays done: its effect has
+    happened, and a model that took it for failed would do it again.
+    """
+    if not result.working:
+        return result, ()
+    fields: list[JsonValue] = [*sorted(result.working)]
+    await working_memory.hold(tx, call.address.conversation_id, call.address.turn_id)
+    try:
+        await working_memory.merge(tx, call.address.tenant_id, call.address.conversation_id, dict(result.working))
+    except CallerError as error:
+        output: JsonValue = {
+            "status": "error",
+            "code": error.code,
+            "message": "The call has run and its effect stands; do not repeat it. What it wanted to remember "
+            f"({', '.join(map(str, fields))}) was not written: {error.message}.",
+            "result": result.output,
+        }
+        why: dict[str, JsonValue] = {"scope": "working", "fields": fields, "code": error.code}
+        return replace(result, output=output), (NewEvent(MEMORY_WRITE_BLOCKED, why, call.ask.call_id),)
+    told: dict[str, JsonValue] = {"scope": "working", "fields": fields}
+    return result, (NewEvent(MEMORY_WRITE_CREATED, told, call.ask.call_id),)

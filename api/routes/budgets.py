@@ -1,0 +1,31 @@
+"""Day budgets: what today has come to, and the tenant's limits, for its administrators."""
+
+from fastapi import APIRouter
+
+from api.auth import Open, Reader
+from api.bodies import DayLimitsBody
+from store import content, day_limits
+from store.database import Connection
+
+router = APIRouter(prefix="/v1/budgets", tags=["budgets"])
+
+
+@router.get("")
+async def show(services: Open, who: Reader) -> dict[str, object]:
+    """Today's budgets: limits, what is used, what calls under way have reserved."""
+    who.need("admin")
+    async with services.db.transaction(who.tenant_id) as tx:
+        return await _shown(tx)
+
+
+@router.put("")
+async def put(services: Open, who: Reader, body: DayLimitsBody) -> dict[str, object]:
+    """These limits for all agents of the tenant together, and no others; a field that is null limits nothing."""
+    who.need("admin")
+    async with services.db.transaction(who.tenant_id) as tx:
+        await day_limits.set_limits(tx, body.as_limits(), who.user_id)
+        return await _shown(tx)
+
+
+async def _shown(tx: Connection) -> dict[str, object]:
+    return await day_limits.shown(tx, [agent for _, agent in await content.listed(tx)])

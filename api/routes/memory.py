@@ -1,0 +1,131 @@
+"""Memory: the scratchpad of a conversation, and the episodes that are found again (S0-29, S0-30).
+
+Both are their user's own: whoever reads a tenant's turns does not read its users' memories.
+"""
+
+from dataclasses import asdict
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+from fastapi.responses import JSONResponse
+from pydantic import Field, JsonValue
+
+from api.auth import Open, Reader
+from api.bodies import Body
+from api.ids import ConversationId, as_uuid
+from api.once import Key, once
+from embedding.embedder import query_vector
+from store import content, conversations, episodes, working_memory
+from store.database import Connection
+from store.episodes import Vector
+from store.outbox import Note
+
+router = APIRouter(prefix="/v1/memory", tags=["memory"])
+MOST_HITS = 20
+MOST_LISTED = 50
+FieldName = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_.-]{0,63}$")]
+Text = Annotated[str, Field(min_length=1, max_length=4_000, pattern=r"\S")]
+
+
+class FieldsBody(Body):
+    """PUT /v1/memory/working/{conversation_id}."""
+
+    fields: dict[FieldName, JsonValue]
+    """Merged over what is there; null removes one."""
+    ttl_seconds: int = Field(default=working_memory.TTL_SECONDS, ge=1, le=working_memory.MOST_TTL_SECONDS, strict=True)
+
+
+class EpisodeBody(Body):
+    """POST /v1/memory/episodic."""
+
+    conversation_id: str = Field(max_length=100)
+    summary: Text
+
+
+class SearchBody(Body):
+    """POST /v1/memory/episodic/search."""
+
+    agent: str = Field(min_length=1, max_length=64)
+    query: Text
+    limit: int = Field(default=3, ge=1, description=f"clamped to {MOST_HITS}")
+
+
+@router.get("/working/{conversation_id}")
+async def read(services: Open, who: Reader, conversation_id: ConversationId) -> dict[str, object]:
+    """The live fields of your conversation, each of which lives on from now."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        await conversations.get(tx, conversation_id, who.user_id)
+        return {"conversation_id": conversation_id, "fields": await working_memory.read(tx, conversation_id)}
+
+
+@router.put("/working/{conversation_id}")
+async def write(services: Open, who: Reader, conversation_id: ConversationId, body: FieldsBody) -> dict[str, object]:
+    """Merge fields over what is there; all of them together hold 64 KB at most, or it is 413."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        await conversations.get(tx, conversation_id, who.user_id)
+        await working_memory.hold(tx, conversation_id)
+        total = await working_memory.merge(tx, who.tenant_id, conversation_id, dict(body.fields), body.ttl_seconds)
+        fields = await working_memory.read(tx, conversation_id)
+    return {"conversation_id": conversation_id, "fields": fields, "bytes": total}
+
+
+@router.delete("/working/{conversation_id}", status_code=204)
+async def clear(
+    services: Open,
+    who: Reader,
+    conversation_id: ConversationId,
+    field: Annotated[list[str] | None, Query(description="repeat it for several; none of it: every field")] = None,
+) -> Response:
+    """Forget these fields, or all of them."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        await conversations.get(tx, conversation_id, who.user_id)
+        await working_memory.hold(tx, conversation_id)
+        await working_memory.remove(tx, conversation_id, field)
+    return Response(status_code=204)
+
+
+@router.post("/episodic", status_code=201)
+async def keep(services: Open, who: Reader, body: EpisodeBody, key: Key = None) -> JSONResponse:
+    """Keep a summary of your conversation; completed turns of agents with episodic memory keep theirs by themselves."""
+    conversation_id = as_uuid(body.conversation_id, "conversation")
+
+    async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
+        conversation = await conversations.get(tx, conversation_id, who.user_id)
+        agent = str(conversation["agent"])
+        episode_id = await episodes.keep(tx, conversation_id, who.user_id, agent, body.summary)
+        return 201, {"id": episode_id, "conversation_id": conversation_id, "agent": agent}, None
+
+    return await once(services, who, "memory/episodic", key, body, work)
+
+
+@router.post("/episodic/search")
+async def search(services: Open, who: Reader, body: SearchBody) -> dict[str, object]:
+    """Your episodes with an agent that come nearest to a text; `by` says whether by cosine or by full text."""
+    made = await query_vector(services.embedder, body.query)
+    vector = Vector(*made) if made is not None else None
+    async with services.db.transaction(who.tenant_id) as tx:
+        await content.current(tx, body.agent)
+        found = await episodes.find(tx, who.user_id, body.agent, body.query, vector, min(body.limit, MOST_HITS))
+    return {"items": [asdict(each) for each in found], "next": None}
+
+
+@router.get("/episodic")
+async def listed(
+    services: Open,
+    who: Reader,
+    conversation_id: Annotated[str, Query()],
+    limit: Annotated[int, Query(ge=1, description=f"clamped to {MOST_LISTED}")] = 20,
+    cursor: str | None = None,
+) -> dict[str, object]:
+    """The episodes of your conversation, oldest first."""
+    wanted = as_uuid(conversation_id, "conversation")
+    async with services.db.transaction(who.tenant_id) as tx:
+        await conversations.get(tx, wanted, who.user_id)
+        items, following = await episodes.listed(tx, wanted, min(limit, MOST_LISTED), cursor)
+    return {"items": [_entry(each) for each in items], "next": following}
+
+
+def _entry(episode: episodes.Episode) -> dict[str, object]:
+    shown = asdict(episode)
+    del shown["similarity"], shown["by"]
+    return shown

@@ -1,0 +1,55 @@
+"""`perdure budgets`: what a day may cost, and what today has come to."""
+
+from typing import Annotated
+
+import typer
+
+from cli.connection import Role, connect
+from cli.screen import AsJson, AsName, moment, say, say_json, table
+from perdure.client import Budget, Budgets
+
+app = typer.Typer(help="What a day may cost.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.command("show")
+def show(as_json: AsJson = False, as_name: AsName = None) -> None:
+    """Today's budgets: the limits, what is used, what calls under way have reserved."""
+    with connect(Role.ADMIN, as_name) as client:
+        budgets = client.budgets.get()
+    _say(budgets, as_json)
+
+
+@app.command("set")
+def set_limits(
+    tokens: Annotated[int | None, typer.Option(min=1, help="Tokens a day; left out: no limit.")] = None,
+    usd: Annotated[float | None, typer.Option(help="Dollars a day; left out: no limit.")] = None,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Limit all agents of the tenant together, from the next model call on; with no option there is no limit."""
+    with connect(Role.ADMIN, as_name) as client:
+        budgets = client.budgets.set(max_tokens=tokens, max_cost_usd=usd)
+    _say(budgets, as_json)
+
+
+def _say(budgets: Budgets, as_json: bool) -> None:
+    if as_json:
+        say_json(budgets)
+        return
+    named = [("all agents", budgets.tenant), *((each.agent, each) for each in budgets.agents)]
+    rows = [(name, *_tokens(budget), *_dollars(budget)) for name, budget in named if budget is not None]
+    table(
+        ("budget", "tokens used", "reserved", "limit", "USD used", "reserved", "limit"),
+        rows,
+        "Nothing has a day limit.",
+    )
+    say(f"The day ends {moment(budgets.resets_at)}.")
+
+
+def _tokens(budget: Budget) -> tuple[object, object, object]:
+    return budget.used_tokens, budget.reserved_tokens, "none" if budget.max_tokens is None else budget.max_tokens
+
+
+def _dollars(budget: Budget) -> tuple[str, str, str]:
+    limit = "none" if budget.max_cost_usd is None else f"{budget.max_cost_usd:.2f}"
+    return f"{budget.used_cost_usd:.4f}", f"{budget.reserved_cost_usd:.4f}", limit

@@ -1,0 +1,1 @@
+"""Texts to vectors, where a model for it is there."""

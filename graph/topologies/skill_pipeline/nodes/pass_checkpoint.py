@@ -1,0 +1,80 @@
+"""What a decided checkpoint leaves (S0-65, S0-66): the turn goes on, is told why not, or runs a call as a reviewer
+changed it."""
+
+from collections.abc import Sequence
+
+from pydantic import JsonValue
+
+from contracts.ids import reviewed_call
+from contracts.messages import MessageRef, Patch, Role
+from contracts.people import Verdict, VerdictState
+from graph.nodes.reading import messages_of
+from graph.spec import State
+from graph.topologies.skill_pipeline.nodes.outcomes import over_limit
+from graph.topologies.skill_pipeline.state import INITIAL, SYNTHESIS
+from policy.gate import ALLOWING
+
+
+def passed(state: State, verdicts: Sequence[Verdict]) -> Patch:
+    """The state after these verdicts, one for each checkpoint of the pause.
+
+    Approved, nothing is said to the model: the result stands as the tool gave it. Edited, the call is made again as a
+    call of its own, once, in a round that the decision has written.
+    """
+    notes = [MessageRef(role=Role.SYSTEM, text=_told(verdict)) for verdict in verdicts if _is_refused(verdict)]
+    again = [verdict.round for verdict in verdicts if verdict.round is not None]
+    messages = [*messages_of(state), *notes, *again]
+    patch: Patch = {
+        "status": "running",
+        "messages": [message.model_dump(mode="json") for message in messages],
+        "pending_tool_calls": [call.model_dump(mode="json") for each in again for call in each.calls],
+        "pending_requests": [],
+        "consecutive_failed_resolves": 0,  # somebody has answered
+    }
+    if not again:
+        patch |= {
+            "pending_mutation": None,
+            "hitl_required": False,
+            "hitl_checkpoint_type": "",
+            "hitl_approval_id": None,
+        } | over_limit(state)
+    if any(reviewed_call(verdict.call_id) is None for verdict in verdicts):
+        patch |= _unforced(state, refused=bool(notes))
+    return patch
+
+
+def _unforced(state: State, *, refused: bool) -> Patch:
+    """A checkpoint that the request forced is asked for once. Approved, the synthesis is next; refused, the model
+    acknowledges it and nothing is synthesised."""
+    metadata = state["metadata"]
+    left: dict[str, JsonValue] = dict(metadata) if isinstance(metadata, dict) else {}
+    left.pop("hitl_checkpoint_type", None)
+    if refused:
+        return {"metadata": left, "llm_phase": INITIAL, "skill_injection_done": False}
+    return {"metadata": left, "llm_phase": SYNTHESIS}
+
+
+def _is_refused(verdict: Verdict) -> bool:
+    return verdict.state not in ALLOWING
+
+
+_WHAT = {
+    VerdictState.REJECTED: "was rejected",
+    VerdictState.EXPIRED: "expired undecided and counts as rejected",
+    VerdictState.CANCELLED: "was cancelled",
+    VerdictState.WITHDRAWN: "was withdrawn",
+}
+
+
+def _told(verdict: Verdict) -> str:
+    of = f"The result of {verdict.tool}" if verdict.tool else "The answer"
+    by = f" by {verdict.decided_by}" if verdict.decided_by else ""
+    if verdict.state is VerdictState.RESPONDED:
+        answer = f"{of} was answered{by}: {verdict.comment}\nGo on with this answer."
+        return f"{answer} Do not call {verdict.tool} again unless it asks for that." if verdict.tool else answer
+    what = _WHAT.get(verdict.state, "was not approved")
+    why = f": {verdict.comment}" if verdict.comment else ""
+    return (
+        f"{of} {what}{by}{why}\n"
+        "Do not go on with it. Tell the user so, with the reason, and do not try it again unless they ask."
+    )

@@ -1,0 +1,174 @@
+"""What the rules of a turn say of a round of calls: before any of it runs, and when its outcomes are back
+(S0-52, S0-65).
+
+Before: a rule gates a call beside the call's own effect class (policy/gate.py). After: rules are asked of the calls
+that ran and answered; of one that failed or was denied there is nothing to look at. All rules that fire go on record,
+one decides.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from contracts.agents import PlanCard, TurnPlan
+from contracts.ids import checkpoint_id
+from contracts.messages import CallRef
+from contracts.people import GatedCall, RequestKind
+from contracts.skills import Rule, RuleAction, RuleTrigger
+from policy.conditions import Subject, Unreadable, read_condition
+from policy.gate import gate_round
+from policy.rules import Fire, deciding, fire
+
+_FIXED = ("tool", "capability")
+"""Conditions that a card alone answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """A rule that fired at a call."""
+
+    call_id: str
+    fire: Fire
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A call that answered."""
+
+    call: CallRef
+    facts: Mapping[str, JsonValue]
+    """Values of its result by path, those that the plan's rules ask about."""
+    counters: Mapping[str, JsonValue]
+    """The turn's counters once it had run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ruled:
+    """What came of asking the rules."""
+
+    fired: tuple[Fired, ...] = ()
+    """All of them, for the record."""
+    gated: tuple[GatedCall, ...] = ()
+    """What people are asked for."""
+    abort: Fire | None = None
+    """The rule that ends the turn."""
+
+
+def before_round(plan: TurnPlan, calls: Sequence[CallRef], counters: Mapping[str, JsonValue]) -> Ruled:
+    """What holds up which of these calls, decided for all before any runs (S0-59)."""
+    fired: list[Fired] = []
+    gated = {each.call_id: each for each in gate_round(plan, calls)}
+    abort: Fire | None = None
+    for call in calls:
+        fires = fire(plan.rules, RuleTrigger.BEFORE_TOOL_CALL, _subject(plan, call, counters))
+        fired += [Fired(call.call_id, each) for each in fires]
+        decided = deciding(fires)
+        if decided is not None and decided.action is RuleAction.ABORT:
+            abort = abort or decided
+        elif decided is not None:
+            gated[call.call_id] = GatedCall(
+                call_id=call.call_id,
+                tool=call.tool,
+                rule=decided.rule_id,
+                checkpoint=decided.checkpoint,
+                message=decided.message,
+            )
+    return Ruled(tuple(fired), tuple(gated[call.call_id] for call in calls if call.call_id in gated), abort)
+
+
+def after_round(plan: TurnPlan, ran: Sequence[Ran]) -> Ruled:
+    """The checkpoints that the outcomes of a round open, one for each call that a rule picks out.
+
+    A rule with no condition but a counter is about the turn, not about a call: it fires once a round.
+    """
+    fired: list[Fired] = []
+    gated: list[GatedCall] = []
+    abort: Fire | None = None
+    told: set[str] = set()
+    for each in ran:
+        rules = [rule for rule in plan.rules if rule.id not in told]
+        subject = _subject(plan, each.call, each.counters, _nested(each.facts))
+        fires = fire(rules, RuleTrigger.AFTER_TOOL_CALL, subject)
+        fired += [Fired(each.call.call_id, one) for one in fires]
+        told |= {rule.id for rule in rules if rule.when.keys() <= {"counter"}} & {one.rule_id for one in fires}
+        decided = deciding(fires)
+        if decided is not None and decided.action is RuleAction.ABORT:
+            abort = abort or decided
+        elif decided is not None:
+            gated.append(
+                GatedCall(
+                    call_id=checkpoint_id(each.call.call_id),
+                    tool=each.call.tool,
+                    rule=decided.rule_id,
+                    kind=RequestKind.CHECKPOINT,
+                    checkpoint=checkpoint_name(decided),
+                    message=decided.message,
+                )
+            )
+    return Ruled(tuple(fired), tuple(gated), abort)
+
+
+def checkpoint_name(fired: Fire) -> str:
+    """The checkpoint that a rule opens: by its name, else by the last part of the rule's own id."""
+    return fired.checkpoint or fired.rule_id.rpartition(":")[2]
+
+
+def asked_paths(plan: TurnPlan, tool: str) -> tuple[str, ...]:
+    """The places in a result of `tool` that the plan's rules ask about: a result stays where it was made, and only
+    what is asked for comes to the graph."""
+    card = plan.card(tool)
+    conditions = [
+        rule.when.get("result")
+        for rule in plan.rules
+        if rule.on == RuleTrigger.AFTER_TOOL_CALL and card is not None and _may_match(rule, card)
+    ]
+    paths = [condition.get("path") for condition in conditions if isinstance(condition, dict)]
+    return tuple(dict.fromkeys(path for path in paths if isinstance(path, str)))
+
+
+def that_can_fire(rules: Iterable[Rule], cards: Sequence[PlanCard]) -> tuple[Rule, ...]:
+    """The rules that can ever fire for an agent with these tools. What cannot be read can."""
+    counted = {name for card in cards for name in card.wants_state}
+    return tuple(
+        rule for rule in rules if any(_may_match(rule, card) for card in cards) and not _never_counts(rule, counted)
+    )
+
+
+def _may_match(rule: Rule, card: PlanCard) -> bool:
+    subject = Subject(card.name, card.capability)
+    return all(_holds(name, rule.when[name], subject) for name in _FIXED if name in rule.when)
+
+
+def _never_counts(rule: Rule, counted: set[str]) -> bool:
+    """Whether it waits for a counter that none of the tools counts. The others the engine counts itself."""
+    condition = rule.when.get("counter")
+    name = condition.get("name") if isinstance(condition, dict) else None
+    if name != "consecutive_failed_resolves" or name in counted:
+        return False
+    return not _holds("counter", condition, Subject("", counters={name: 0}))
+
+
+def _holds(name: str, value: JsonValue, subject: Subject) -> bool:
+    try:
+        return read_condition(name, value)(subject)
+    except Unreadable:
+        return True
+
+
+def _subject(plan: TurnPlan, call: CallRef, counters: Mapping[str, JsonValue], result: JsonValue = None) -> Subject:
+    card = plan.card(call.tool)
+    return Subject(call.tool, card.capability if card else "", result, counters)
+
+
+def _nested(facts: Mapping[str, JsonValue]) -> JsonValue:
+    """The result as far as it is known: values by path, put where conditions look for them."""
+    result: dict[str, JsonValue] = {}
+    for path, value in facts.items():
+        *above, last = path.split(".")
+        at = result
+        for step in above:
+            below = at.setdefault(step, {})
+            at = below if isinstance(below, dict) else {}
+        at[last] = value
+    return result

@@ -1,0 +1,115 @@
+"""Day budgets: what a day's calls have used, and what those under way hold (policy/day_budget.py decides).
+
+Every call of an agent, or of a tenant, wants the same row: it is locked last in a transaction, by one statement that
+the commit follows. It is held for 4 ms, twice a call (measured, 200 calls at once on two busy cores): a hundred calls a
+second on one budget. Of several rows the earlier day comes first, then the agent's before the tenant's, so that no two
+transactions wait for each other.
+"""
+
+from contracts.errors import InvariantBroken, LimitReached
+from contracts.model import ModelCall
+from contracts.turns import Usage
+from policy.day_budget import Caps, DayUse, Hold, met, only_reserved
+from store.database import Connection
+
+_RESERVE = """
+WITH caps AS (
+  SELECT * FROM unnest($3::text[], $4::bigint[], $5::bigint[]) AS c(agent_id, max_tokens, max_cost_microusd)
+), today AS (  -- of the transaction: a midnight within it changes nothing
+  SELECT (now() AT TIME ZONE 'UTC')::date AS day
+), locked AS (  -- all of them or none: who has to make a row must not hold another one
+  SELECT d.agent_id, d.day, d.used_tokens, d.used_cost_microusd, d.held_tokens, d.held_cost_microusd, c.max_tokens,
+    c.max_cost_microusd
+  FROM day_usage d JOIN caps c USING (agent_id) JOIN today USING (day)
+  WHERE (SELECT count(*) FROM day_usage JOIN caps USING (agent_id) JOIN today USING (day)) = cardinality($3::text[])
+  ORDER BY d.agent_id DESC FOR UPDATE OF d
+), fits AS (
+  SELECT bool_and((max_tokens IS NULL OR used_tokens + held_tokens < max_tokens)
+    AND (max_cost_microusd IS NULL OR used_cost_microusd + held_cost_microusd < max_cost_microusd)) AS all_fit
+  FROM locked
+), held AS (
+  UPDATE day_usage d SET held_tokens = d.held_tokens + $6, held_cost_microusd = d.held_cost_microusd + $7
+  FROM locked l, fits WHERE fits.all_fit AND d.day = l.day AND d.agent_id = l.agent_id
+), noted AS (
+  UPDATE model_calls SET budget_day = today.day, budget_of = $3, held_tokens = $6, held_cost_microusd = $7
+  FROM today, fits WHERE fits.all_fit AND turn_id = $1 AND call_id = $2
+)
+SELECT locked.*, fits.all_fit FROM locked, fits
+"""
+
+_OPEN = """
+WITH today AS (
+  SELECT (now() AT TIME ZONE 'UTC')::date AS day
+), used AS (
+  SELECT t.agent_id, (m.reply->'usage'->>'input_tokens')::bigint + (m.reply->'usage'->>'output_tokens')::bigint
+    AS tokens, (m.reply->'usage'->>'cost_microusd')::bigint AS cost
+  FROM model_calls m JOIN turns t ON t.id = m.turn_id JOIN today ON true
+  WHERE m.started_at >= today.day::timestamp AT TIME ZONE 'UTC' AND m.reply IS NOT NULL
+)
+INSERT INTO day_usage (tenant_id, day, agent_id, used_tokens, used_cost_microusd)
+SELECT current_setting('perdure.tenant'), today.day, wanted.agent_id, coalesce(sum(used.tokens), 0),
+  coalesce(sum(used.cost), 0)
+FROM unnest($1::text[]) AS wanted(agent_id) JOIN today ON true
+  LEFT JOIN used ON wanted.agent_id IN ('', used.agent_id)
+GROUP BY today.day, wanted.agent_id ORDER BY wanted.agent_id DESC
+ON CONFLICT DO NOTHING
+"""
+"""A day's first call makes its rows, with what the day's calls have used before anybody counted them."""
+
+
+async def reserve(tx: Connection, call: ModelCall, caps: Caps, hold: Hold) -> None:
+    """Take `hold` out of every budget of `caps`; whoever calls this commits next. What a dead attempt held is released.
+
+    Raises: LimitReached where one of them is met: the claim must be rolled back. Its detail `reserved` says that only
+    calls under way stand in the way.
+    """
+    given = (
+        call.address.turn_id,
+        call.call_id,
+        list(caps),
+        [cap.max_tokens for cap in caps.values()],
+        [cap.max_cost_microusd for cap in caps.values()],
+        hold.tokens,
+        hold.cost_microusd,
+    )
+    rows = await tx.fetch(_RESERVE, *given)
+    if not rows:
+        await tx.execute(_OPEN, list(caps))
+        rows = await tx.fetch(_RESERVE, *given)
+    if rows and rows[0]["all_fit"]:
+        return
+    uses = [DayUse(*(row[name] for name in DayUse.__slots__)) for row in rows]
+    problem = met(caps, uses)
+    if problem is None:
+        raise InvariantBroken("budget_not_read", "a day's budget was neither free nor met")
+    raise LimitReached(problem.code, problem.message, {"reserved": only_reserved(caps, uses)})
+
+
+_CHARGE = """
+WITH held AS (
+  SELECT m.budget_day AS day, b.agent_id, sum(m.held_tokens) AS tokens, sum(m.held_cost_microusd) AS cost
+  FROM model_calls m, unnest(m.budget_of) AS b(agent_id)
+  WHERE m.turn_id = $1 AND ($2::text IS NULL OR m.call_id = $2) AND ($3::int IS NULL OR m.epoch = $3)
+  GROUP BY m.budget_day, b.agent_id
+), locked AS (
+  SELECT d.day, d.agent_id FROM day_usage d JOIN held USING (day, agent_id)
+  ORDER BY d.day, d.agent_id DESC FOR UPDATE OF d
+), freed AS (
+  UPDATE model_calls SET held_tokens = 0, held_cost_microusd = 0
+  WHERE turn_id = $1 AND ($2::text IS NULL OR call_id = $2) AND ($3::int IS NULL OR epoch = $3)
+    AND held_tokens + held_cost_microusd > 0
+)
+UPDATE day_usage d SET held_tokens = d.held_tokens - held.tokens, used_tokens = d.used_tokens + $4,
+  held_cost_microusd = d.held_cost_microusd - held.cost, used_cost_microusd = d.used_cost_microusd + $5
+FROM locked JOIN held USING (day, agent_id) WHERE d.day = locked.day AND d.agent_id = locked.agent_id
+"""
+
+
+async def charge(tx: Connection, call: ModelCall, epoch: int, used: Usage) -> None:
+    """Put what the attempt `epoch` has used in the place of what it held. A later attempt's hold is not touched."""
+    await tx.execute(_CHARGE, call.address.turn_id, call.call_id, epoch, used.tokens, used.cost_microusd)
+
+
+async def release(tx: Connection, turn_id: str, call_id: str | None = None) -> None:
+    """Give back what a dead attempt of this call, or every call of a turn that has ended, still holds."""
+    await tx.execute(_CHARGE, turn_id, call_id, None, 0, 0)

@@ -1,0 +1,65 @@
+"""Code blocks in a stack of real processes: figures of the shipped apps, and a worker killed while a block runs."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.acceptance.running import RunningStack, running
+from tests.acceptance.turns import Turns
+from tests.workshop import WORKSHOP
+
+SPACING = "Mitchell Ranch 1H: the lease line is 330.00 ft away (at least 467 ft)"
+KILLED_AFTER_SECONDS = 1.0
+LASTS_SECONDS = 4.0
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
+    """With the workshop beside the shipped apps; a block may take its time."""
+    home = tmp_path_factory.mktemp("blocks") / "home"
+    with running(home, "--app", str(WORKSHOP), PERDURE_SANDBOX_SECONDS="20") as up:
+        yield up
+
+
+async def ended(turns: Turns, message: str) -> dict[str, Any]:
+    """The turn that this text starts, at its end."""
+    turn_id = await turns.begin(message)
+    assert await turns.until([turn_id], "completed") == [], await turns.read(turn_id)
+    return await turns.read(turn_id)
+
+
+@pytest.mark.parametrize(
+    ("agent", "text", "said"),
+    [
+        ("rule_37", "Assess spacing for Mitchell Ranch 1H", SPACING),
+        ("rule_32", "Analyze the gas of Cottonwood", "1,076.9 BTU/scf"),
+        ("flaring_monitor", "Report flaring for Mitchell Ranch", "22,744 mcf flared"),
+        ("maker", "Measure 2 by 3 inch", "It has 3870.96 square millimetres."),
+        ("maker", "Measure 2 by 3 ell", "It has no area: ValueError: no unit ell"),
+    ],
+)
+async def test_a_block_computes_what_the_answer_says(stack: RunningStack, agent: str, text: str, said: str) -> None:
+    async with Turns(stack, agent) as turns:
+        assert said in (await ended(turns, text))["answer"]
+
+
+async def test_a_worker_that_is_killed_while_a_block_runs_loses_nothing(stack: RunningStack) -> None:
+    async with Turns(stack, "maker") as turns:
+        before = time.monotonic()
+        await ended(turns, "Turn 1000")
+        rounds = int(1_000 * LASTS_SECONDS / (time.monotonic() - before))
+        turn_id = await turns.begin(f"Turn {rounds}")
+        await asyncio.sleep(KILLED_AFTER_SECONDS)
+        assert (await turns.read(turn_id))["status"] == "running"
+        killed = stack.kill("worker-turns")
+        stack.wait_restarted(killed)
+        assert await turns.until([turn_id], "completed") == [], await turns.read(turn_id)
+        turn = await turns.read(turn_id)
+        assert turn["answer"] == f"It was turned {rounds} times."
+        results = [each for each in await turns.messages(turn) if each["role"] == "tool"]
+        assert len(results) <= 1
+        kinds = [each.kind for each in await turns.events(turn_id)]
+        assert kinds.count("tool.executing") == 2 and kinds.count("tool.result") == 1

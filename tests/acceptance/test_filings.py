@@ -1,0 +1,136 @@
+"""The contract's texts for `rule_37` over REST on a stack of real processes, and past the death of every worker."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import pytest
+
+from store.ids import new_id
+from tests.acceptance.kill_matrix import WORKERS
+from tests.acceptance.running import RunningStack
+from tests.acceptance.turns import Turns
+
+AGENT = "rule_37"
+WELL = "Mitchell Ranch 1H"
+FILING = f"Prepare the Rule 37 filing for {WELL}"
+PACKAGE = "rule37_filing_assembly"
+TAKE_NEXT_PLACE = """
+INSERT INTO messages (id, tenant_id, conversation_id, turn_id, seq, role, content)
+SELECT $1, c.tenant_id, c.id, t.id, c.message_seq + 1, 'tool', '' FROM conversations c JOIN turns t
+ON t.conversation_id = c.id WHERE c.id = $2
+"""
+
+
+async def execute(turns: Turns, text: str) -> dict[str, Any]:
+    """The turn that this text starts, at its end or its pause."""
+    answer = await turns.requester.post("/v1/execute", json={"agent": AGENT, "message": text}, timeout=130)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def waiting(turns: Turns) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A filing that waits at its checkpoint, and what its reviewer is shown."""
+    turn = await execute(turns, FILING)
+    assert turn["status"] == "awaiting_approval", turn
+    (approval_id,) = turn["waiting_for"]["ids"]
+    shown = (await turns.reviewer.get(f"/v1/approvals/{approval_id}")).json()
+    assert (shown["checkpoint"], shown["tool"]) == ("pre_filing", PACKAGE)
+    assert shown["result"]["result"]["form"] == "W-1"
+    return turn, shown
+
+
+async def decide(turns: Turns, shown: dict[str, Any], decision: str, **given: Any) -> None:
+    """As the reviewer, on the digest that was shown."""
+    body = {"decision": decision, "digest": shown["digest"], **given}
+    (await turns.reviewer.post(f"/v1/approvals/{shown['id']}/decision", json=body)).raise_for_status()
+
+
+async def completed(turns: Turns, turn: dict[str, Any]) -> dict[str, Any]:
+    """The turn at its end."""
+    assert await turns.until([turn["turn_id"]], "completed") == [], await turns.read(turn["turn_id"])
+    return await turns.read(turn["turn_id"])
+
+
+async def ran(turns: Turns, turn: dict[str, Any]) -> tuple[Counter[str], list[str]]:
+    """How often each kind of event of a call came, and the roles of the transcript."""
+    events = [each.kind for each in await turns.events(turn["turn_id"]) if each.call_id]
+    return Counter(events), [message["role"] for message in await turns.messages(turn)]
+
+
+@asynccontextmanager
+async def records(stack: RunningStack) -> AsyncIterator[asyncpg.Connection]:
+    """A transaction of the tenant, as the program's role; nothing of it stays."""
+    connection = await asyncpg.connect(stack.read()["postgres"], server_settings={"search_path": "perdure"})
+    try:
+        await connection.execute("BEGIN")
+        await connection.execute("SELECT set_config('perdure.tenant', 'local', true)")
+        yield connection
+    finally:
+        await connection.close()
+
+
+async def states(connection: asyncpg.Connection, turn: dict[str, Any]) -> list[tuple[str, str]]:
+    """The turn's calls in the ledger: tool and state, in the order in which they were planned."""
+    rows = await connection.fetch(
+        "SELECT tool, state FROM tool_calls WHERE turn_id = $1 ORDER BY created_at", turn["turn_id"]
+    )
+    return [tuple(row) for row in rows]
+
+
+async def test_the_three_texts_do_what_they_say(stack: RunningStack) -> None:
+    async with Turns(stack, AGENT) as turns:
+        asked = await execute(turns, f"Register the well {WELL}, API 42-999-00003")
+        assert asked["status"] == "awaiting_approval"
+        await turns.approve(asked["turn_id"])
+        assert f"{WELL} is registered as a well" in (await completed(turns, asked))["answer"]
+
+        assessed = await execute(turns, f"Assess spacing for {WELL}")
+        assert assessed["status"] == "completed" and "the lease line is 330.00 ft away" in assessed["answer"]
+
+        filed, shown = await waiting(turns)
+        await decide(turns, shown, "reject", comment="the plat is missing")
+        answer = (await completed(turns, filed))["answer"]
+        assert "Nothing was registered or filed" in answer and "the plat is missing" in answer
+
+
+async def test_a_filing_that_waits_outlives_every_worker_and_its_package_is_made_once(stack: RunningStack) -> None:
+    async with Turns(stack, AGENT) as turns:
+        turn, shown = await waiting(turns)
+        stack.wait_restarted(stack.kill(*WORKERS))
+        assert (await turns.read(turn["turn_id"]))["status"] == "awaiting_approval"
+        await decide(turns, shown, "approve")
+        assert "It is a draft; nothing was filed." in (await completed(turns, turn))["answer"]
+        events, roles = await ran(turns, turn)
+        assert (events["tool.executing"], events["tool.result"]) == (1, 1)
+        assert roles == ["user", "assistant", "assistant", "tool", "assistant"]
+    async with records(stack) as connection:
+        assert await states(connection, turn) == [(PACKAGE, "done")]
+
+
+@pytest.mark.timeout(120)
+async def test_an_edited_call_outlives_the_worker_that_runs_it_and_is_settled_once(stack: RunningStack) -> None:
+    async with Turns(stack, AGENT) as turns:
+        turn, shown = await waiting(turns)
+        await decide(turns, shown, "edit", args={"well_name": "Dry Fork 2"})
+        async with records(stack) as connection:
+            # The place of its result is taken: from here on the call can be begun, but not settled.
+            await connection.execute(TAKE_NEXT_PLACE, new_id(), turn["conversation_id"])
+            deadline = time.monotonic() + 30
+            while await states(connection, turn) != [(PACKAGE, "done"), (PACKAGE, "reserved")]:
+                assert time.monotonic() < deadline, await states(connection, turn)
+                await asyncio.sleep(0.02)
+            killed = stack.kill(*WORKERS)
+        stack.wait_restarted(killed)
+        answer = (await completed(turns, turn))["answer"]
+        assert answer.startswith("A reviewer changed what the package is made of.") and "Dry Fork 2" in answer
+        events, roles = await ran(turns, turn)
+        assert (events["tool.executing"], events["tool.result"]) == (3, 2), "the edited call was begun twice"
+        assert roles == ["user", "assistant", "assistant", "tool", "assistant", "tool", "assistant"]
+    async with records(stack) as connection:
+        assert await states(connection, turn) == [(PACKAGE, "done"), (PACKAGE, "done")]

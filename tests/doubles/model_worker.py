@@ -1,0 +1,39 @@
+"""A model worker in a process of its own, to be killed. Its model says what the user's message tells it to.
+
+`python -m tests.doubles.model_worker DATABASE_URL REDIS_URL TEMPORAL_ADDRESS NAMESPACE QUEUE`
+"""
+
+import asyncio
+import sys
+from contextlib import AsyncExitStack
+
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+
+from activities.deps import Deps
+from activities.toolbox.shelf import Toolbox
+from contracts.turns import Kind
+from perdure.targets import new_client
+from relay.deliver import Doorbell
+from serving import workers_for
+from store.database import Database
+from store.live import LiveTokens
+from store.valkey import Valkey
+from tests.doubles.spoken import SpokenModel, SpokenModels
+
+
+async def _main(database: str, redis: str, temporal: str, namespace: str, queue: str) -> None:
+    async with AsyncExitStack() as stack:
+        db = await Database.connect(database, most=12, plan_once=True)
+        client = await Client.connect(temporal, namespace=namespace, data_converter=pydantic_data_converter)
+        http = await stack.enter_async_context(new_client())
+        toolbox, models = Toolbox([], lambda name: None, http), SpokenModels(SpokenModel())
+        deps = Deps(db, LiveTokens(Valkey.connect(redis)), toolbox, models, Doorbell(client, db))
+        for worker in workers_for(deps, Kind.LLM, queue):
+            await stack.enter_async_context(worker)
+        print("serving", flush=True)
+        await asyncio.sleep(3600)
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(*sys.argv[1:]))

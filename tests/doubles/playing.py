@@ -1,0 +1,55 @@
+"""A provider double that plays an agent's model by the agent's own script: the same texts, over real HTTP.
+
+It answers on OpenAI's and on Anthropic's route, so what an agent's turn puts on either wire can be looked at.
+"""
+
+import time
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from activities.clients.provider import Complete, ProviderRequest, TextDelta
+from activities.clients.script import Script
+from activities.clients.scripted import ScriptedProvider
+from tests.doubles.anthropic_wire import message_lines, openai_shape
+from tests.doubles.provider import ProviderDouble, Seen
+from tests.doubles.provider_steps import Call, Step
+
+
+class PlayingDouble(ProviderDouble):
+    """Says what the scripted model would say to the same request."""
+
+    def __init__(self, script: Script) -> None:
+        super().__init__()
+        self._model = ScriptedProvider(script.model_copy(update={"tokens_per_second": 0.0}))
+        self.app.router.routes.append(Route("/v1/messages", self._messages, methods=["POST"]))
+
+    @property
+    def root(self) -> str:
+        """What a client of Anthropic's takes as its base address."""
+        return self.api_base.removesuffix("/v1")
+
+    def forget(self) -> None:
+        """Forget what was seen."""
+        self.state.log.clear()
+
+    async def _step(self, seen: Seen) -> Step:
+        shape = openai_shape(seen.body)
+        request = ProviderRequest(seen.model, tuple(shape["messages"]), tuple(shape["tools"]))
+        text, calls = "", list[Call]()
+        async for chunk in self._model.stream(request):
+            if isinstance(chunk, TextDelta):
+                text += chunk.text
+            elif isinstance(chunk, Complete):
+                calls += [
+                    Call(name=draft.name, arguments=draft.raw_arguments, id=draft.provider_id)
+                    for draft in chunk.tool_calls
+                ]
+        return Step(text=text, calls=tuple(calls))
+
+    async def _messages(self, request: Request) -> Response:
+        seen = await self._arrived(request)
+        step = await self._step(seen)
+        seen.outcome, seen.ended_at = "answered", time.time()
+        return StreamingResponse(message_lines(step, seen.body), media_type="text/event-stream")

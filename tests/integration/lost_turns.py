@@ -1,0 +1,26 @@
+"""Turns as the reconciler finds them: begun on a queue that nobody serves, and older than they are."""
+
+from contracts.turns import TurnAddress
+from tests.desk import Desk
+from tests.doubles.spoken import Line
+
+
+async def begun(desk: Desk, *, conversation_id: str | None = None) -> TurnAddress:
+    """A turn whose workflow runs, on a queue that nobody serves."""
+    address, started = await desk.start(Line("hi"), conversation_id=conversation_id)
+    assert started.note is not None and await desk.deps.doorbell.deliver_soon(started.note)
+    return address
+
+
+async def aged(desk: Desk, *turns: TurnAddress) -> None:
+    """The turns began a minute ago."""
+    await desk.write(
+        "UPDATE turns SET created_at = created_at - interval '1 minute' WHERE id = ANY($1)",
+        [address.turn_id for address in turns],
+    )
+
+
+async def status(desk: Desk, address: TurnAddress) -> tuple[str, str | None]:
+    """The turn's status and its problem's code."""
+    row = (await desk.rows("SELECT status, problem FROM turns WHERE id = $1", address.turn_id))[0]
+    return row["status"], (row["problem"] or {}).get("code")

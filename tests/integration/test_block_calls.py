@@ -1,0 +1,204 @@
+"""A code block as a tool on real parts: resolved in the pinned version, run in its jail, settled as any other call."""
+
+import asyncio
+import json
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+from temporalio.exceptions import ApplicationError
+
+from activities.sandbox import ClosedSandbox
+from activities.tools import ToolActivities
+from contracts.tools import CallState, ToolOutcome
+from contracts.turns import TurnAddress
+from policy.decision import Decision
+from store.content import SHARED
+from tests.conftest import Urls
+from tests.desk import Desk, publish_desk, until
+from tests.doubles.desk import desk_agents
+from tests.workshop import MAKER, WALL_SECONDS, WORKSHOP, NotedSandbox, workshop
+
+AREA = {"width": 2, "height": 3, "unit": "cm"}
+RESULT = {"status": "ok", "message": "one cm is 10 mm", "result": {"square_millimetres": 600}}
+
+
+async def run(desk: Desk, address: TurnAddress, call_id: str = "t1.0", attempt: int = 1) -> ToolOutcome:
+    """That attempt of a planned call of the maker."""
+    call = await desk.tool_call(address, call_id, MAKER)
+    return await desk.activity(ToolActivities(desk.deps).run, call, attempt=attempt)
+
+
+async def called(desk: Desk, tool: str, args: dict[str, Any], **given: Any) -> tuple[TurnAddress, ToolOutcome]:
+    """A turn of the maker whose one call has run."""
+    address = await desk.plan((tool, args), agent_id=MAKER, **given)
+    return address, await run(desk, address)
+
+
+async def answer(desk: Desk, address: TurnAddress, call_id: str = "t1.0") -> Any:
+    """What the model reads of a call."""
+    rows = await desk.rows(
+        "SELECT content FROM messages WHERE turn_id = $1 AND call_id = $2",
+        address.turn_id,
+        call_id,
+        tenant=address.tenant_id,
+    )
+    assert len(rows) == 1
+    return json.loads(rows[0]["content"])
+
+
+async def test_a_block_is_given_its_tables_and_answers_in_a_wrapper(workbench: Desk, noted: NotedSandbox) -> None:
+    address, outcome = await called(workbench, "area", AREA)
+    assert outcome.state is CallState.DONE
+    assert await answer(workbench, address) == RESULT
+    row = await workbench.call_row(address)
+    assert (row["state"], row["effect"], row["epoch"]) == ("done", "read", 1)
+    assert noted.tenants[-1] == "local" and set(noted.given[-1]) == {"width", "height", "unit", "data"}
+    assert (await workbench.kinds(address.turn_id))[-2:] == ["tool.executing", "tool.result"]
+
+
+async def test_a_table_is_handed_in_as_its_author_wrote_it(workbench: Desk) -> None:
+    """Its names in their order: jsonb would sort them by length."""
+    address, outcome = await called(workbench, "area", AREA | {"unit": "ell"})
+    assert outcome.state is CallState.FAILED
+    told = await answer(workbench, address)
+    assert told["message"] == "ValueError: no unit ell; known: mm, cm, inch, abc"
+    stored = await workbench.rows("SELECT tenant_id, name FROM app_tables")
+    assert [(row["tenant_id"], row["name"]) for row in stored if row["name"] == "units"] == [(SHARED, "units")]
+
+
+@pytest.mark.parametrize(
+    ("tool", "args", "told"),
+    [
+        ("area", {"width": 0, "height": 3}, "the value does not fit the output schema: square_millimetres: 0"),
+        ("turn_wheel", {"rounds": 10**9}, "the block was stopped after 0.5 s"),
+    ],
+)
+async def test_a_fault_or_a_forbidden_result_is_an_error_that_the_model_reads(
+    workbench: Desk, tool: str, args: dict[str, Any], told: str
+) -> None:
+    started = time.monotonic()
+    address, outcome = await called(workbench, tool, args)
+    assert time.monotonic() - started < WALL_SECONDS + 1.5
+    assert outcome.state is CallState.FAILED and outcome.problem is None
+    said = await answer(workbench, address)
+    assert (said["status"], said["result"]) == ("error", None) and told in said["message"], said
+    assert (await workbench.call_row(address))["state"] == "failed"
+    after, outcome = await called(workbench, "area", AREA)
+    assert await answer(workbench, after) == RESULT
+
+
+async def test_a_block_sees_nothing_of_the_machine(
+    workbench: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("hidden words")
+    monkeypatch.setenv("PERDURE_SECRET_X", "hidden words")
+    names = ["PERDURE_SECRET_X", "PATH", str(secret), "/etc/passwd", "/proc/self/environ", "DATABASE_URL"]
+    address, outcome = await called(workbench, "pry", {"names": names})
+    said = await answer(workbench, address)
+    assert "hidden" not in json.dumps(said) and "root:" not in json.dumps(said)
+    assert outcome.state is CallState.DONE and {*said["result"]["seen"]} <= {"nothing", "None"}
+
+
+async def test_each_tenants_block_runs_for_that_tenant_and_reads_the_shared_table(
+    workbench: Desk, noted: NotedSandbox, urls: Urls
+) -> None:
+    owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
+    requester = workbench.people["requester"]
+    other = replace(requester, tenant_id="elsewhere", user_id="00000000-0000-4000-8000-0000000000aa")
+    async with owner.transaction():
+        await owner.execute("INSERT INTO tenants (tenant_id) VALUES ('elsewhere')")
+        await owner.execute("SELECT set_config('perdure.tenant', 'elsewhere', true)")
+        await owner.execute(
+            "INSERT INTO users (id, tenant_id, name) VALUES ($1, 'elsewhere', 'somebody')", other.user_id
+        )
+    await owner.close()
+    there = replace(workbench, people={**workbench.people, "other": other})
+    address, outcome = await called(there, "area", AREA, by="other")
+    assert outcome.state is CallState.DONE and await answer(there, address) == RESULT
+    assert (address.tenant_id, noted.tenants[-1]) == ("elsewhere", "elsewhere")
+    async with there.db.transaction("elsewhere") as tx:
+        (row,) = await tx.fetch("SELECT count(*) FROM app_tables")
+        assert row["count"] > 0
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await tx.execute(
+                "INSERT INTO app_tables (tenant_id, digest, name, body) VALUES ('elsewhere', 'd', 'n', '1')"
+            )
+
+
+async def test_a_block_that_may_change_something_waits_for_a_person_and_needs_no_transaction(workbench: Desk) -> None:
+    address = await workbench.plan(("stamp", {"number": 7}), agent_id=MAKER)
+    denied = await run(workbench, address)
+    assert denied.state is CallState.DENIED
+    address = await workbench.plan(("stamp", {"number": 7}), agent_id=MAKER)
+    (request,) = await workbench.open(address, "t1.0", agent_id=MAKER)
+    assert (await workbench.approval_row(address))["risk"] == "high"
+    await workbench.decide(request.request_id, Decision.EDIT, args={"number": 8}, comment="eight")
+    assert (await run(workbench, address)).state is CallState.DONE
+    said = await answer(workbench, address)
+    assert said["result"]["result"] == {"text": "No. 8"} and said["arguments"] == {"number": 8}
+
+
+async def test_a_later_attempt_runs_a_block_that_a_dead_one_had_begun(workbench: Desk, noted: NotedSandbox) -> None:
+    address = await workbench.plan(("turn_wheel", {"rounds": 10**9}), agent_id=MAKER)
+    before = len(noted.tenants)
+    first = asyncio.create_task(run(workbench, address))
+    await until(lambda: len(noted.tenants) > before)
+    await workbench.write(
+        "UPDATE tool_calls SET args = '{\"rounds\": 1}' WHERE turn_id = $1 AND call_id = 't1.0'", address.turn_id
+    )
+    second = await run(workbench, address, attempt=2)
+    assert second.state is CallState.DONE
+    with pytest.raises(ApplicationError, match="no longer this attempt's"):
+        await first
+    assert (await answer(workbench, address))["result"] == {"rounds": 1}
+    row = await workbench.call_row(address)
+    assert (row["state"], row["epoch"], row["lost_settles"]) == ("done", 2, 1)
+
+
+async def test_a_turn_keeps_the_block_that_it_began_with(workbench: Desk, tmp_path: Path) -> None:
+    address = await workbench.plan(("area", AREA), agent_id=MAKER)
+    call = await workbench.tool_call(address, "t1.0", MAKER)
+    folder = tmp_path / "workshop"
+    shutil.copytree(WORKSHOP, folder)
+    block, table = folder / "skills" / "measures" / "blocks" / "area.py", folder / "data" / "units.json"
+    block.write_text(block.read_text().replace("width * height", "width + height"))
+    table.write_text(table.read_text().replace("10,", "11,"))
+    agents, tables = workshop(folder)
+    try:
+        await publish_desk(workbench.owner_url, [*desk_agents()[0], *agents], tables)
+        _, changed = await called(workbench, "area", AREA)
+        outcome = await workbench.activity(ToolActivities(workbench.deps).run, call)
+    finally:
+        agents, tables = workshop()
+        await publish_desk(workbench.owner_url, [*desk_agents()[0], *agents], tables)
+    assert (outcome.state, changed.state) == (CallState.DONE, CallState.DONE)
+    assert await answer(workbench, address) == RESULT
+    assert changed.message is not None and "365" in changed.message.text
+
+
+async def test_without_a_sandbox_a_block_is_an_error_and_nothing_else_is(workbench: Desk) -> None:
+    closed = replace(workbench, deps=replace(workbench.deps, sandbox=ClosedSandbox("bwrap is not installed")))
+    address, outcome = await called(closed, "area", AREA)
+    assert outcome.state is CallState.FAILED
+    assert "bwrap is not installed" in (await answer(closed, address))["message"]
+    _, resolved = await called(closed, "entity_resolve", {"name": "nobody"})
+    assert resolved.state is CallState.DONE
+
+
+async def test_what_a_tool_wants_audited_is_in_the_audit_with_its_call(workbench: Desk) -> None:
+    """S0-48."""
+    address = await workbench.approved(("create_entity", {"kind": "k", "name": "Noted One"}))
+    outcome = await workbench.run_tool(address)
+    assert outcome.state is CallState.DONE
+    (row,) = await workbench.rows(
+        "SELECT kind, subject, data, actor FROM audit WHERE turn_id = $1 AND kind LIKE 'tool.%'", address.turn_id
+    )
+    assert (row["kind"], row["data"]) == ("tool.create_entity", {"kind": "k", "name": "Noted One", "call_id": "t1.0"})
+    assert str(row["actor"]) == workbench.people["requester"].user_id
+    assert await workbench.value("SELECT count(*) FROM entities WHERE id = $1", row["subject"]) == 1

@@ -1,0 +1,177 @@
+"""Episodes: kept, found by vector or by words among a user's own with an agent, embedded beside the turns (S0-30)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from contracts.errors import CallerError
+from embedding.embedder import EmbeddingUnavailable
+from relay import remember
+from relay.remember import embed_due
+from store import conversations, episodes
+from store.database import Database
+from store.episodes import Episode, Vector
+from tests.conftest import Urls
+from tests.desk import Desk
+from tests.doubles.embedder import Hashing
+
+
+@pytest.fixture
+async def relay(urls: Urls) -> AsyncIterator[Database]:
+    relay = await Database.connect(urls.relay, most=4)
+    yield relay
+    await relay.close()
+
+
+async def keep(desk: Desk, *summaries: str, by: str = "requester", agent: str = "desk", into: str = "") -> str:
+    """Episodes of a conversation."""
+    conversation_id = into or await desk.conversation(by=by)
+    async with desk.db.transaction("local") as tx:
+        for summary in summaries:
+            await episodes.keep(tx, conversation_id, desk.people[by].user_id, agent, summary)
+    return conversation_id
+
+
+async def embedded(desk: Desk, relay: Database, embedder: Hashing) -> None:
+    await desk.write("UPDATE episodes SET embed_after = now() WHERE embedder IS NULL")
+    while await embed_due(relay, embedder, "local"):
+        pass
+
+
+async def found(
+    desk: Desk,
+    text: str,
+    embedder: Hashing | None,
+    *,
+    by: str = "requester",
+    agent: str = "desk",
+    tenant: str = "local",
+) -> list[Episode]:
+    vector = Vector(embedder.name, embedder.vector(text)) if embedder else None
+    async with desk.db.transaction(tenant) as tx:
+        return await episodes.find(tx, desk.people[by].user_id, agent, text, vector, 3)
+
+
+async def test_the_nearest_come_first_with_their_cosine(desk: Desk, relay: Database) -> None:
+    embedder = Hashing()
+    await keep(desk, "alpha beta gamma delta", "alpha beta", "omega", "alpha psi chi rho")
+    await embedded(desk, relay, embedder)
+    near = await found(desk, "alpha beta", embedder)
+    assert [(each.summary, each.by) for each in near][:2] == [
+        ("alpha beta", "cosine"),
+        ("alpha beta gamma delta", "cosine"),
+    ]
+    assert near[0].similarity == 1.0 and near[1].similarity == pytest.approx(0.7071, abs=0.001)
+    assert len(near) == 3
+
+
+async def test_without_a_vector_any_word_may_match_and_the_hit_says_so(desk: Desk) -> None:
+    await keep(desk, "The printer was jammed twice", "A printing press", "Nothing of that", agent="words")
+    near = await found(desk, "my printers are all jammed again & again", None, agent="words")
+    assert [(each.summary, each.by) for each in near] == [("The printer was jammed twice", "full_text")]
+    assert near[0].similarity is not None and 0 < near[0].similarity < 1
+    assert await found(desk, "the of and", None, agent="words") == []
+    assert await found(desk, "' | & ! <-> :* \\ (", None, agent="words") == []
+
+
+async def test_nobody_finds_another_users_another_agents_or_another_tenants_episodes(
+    desk: Desk, relay: Database
+) -> None:
+    embedder = Hashing()
+    await keep(desk, "secret plan", agent="mine")
+    await keep(desk, "secret plan of the reviewer", by="reviewer", agent="mine")
+    await keep(desk, "secret plan of another agent", agent="theirs")
+    await embedded(desk, relay, embedder)
+    for searched in (embedder, None):
+        assert [each.summary for each in await found(desk, "secret plan", searched, agent="mine")] == ["secret plan"]
+        assert await found(desk, "secret plan", searched, agent="mine", by="admin") == []
+        assert await found(desk, "secret plan", searched, agent="mine", tenant="other") == []
+
+
+async def test_vectors_of_another_model_are_not_compared_and_are_made_anew(desk: Desk, relay: Database) -> None:
+    old, new = Hashing("old"), Hashing("new")
+    await keep(desk, "renewed text", agent="renewed")
+    await embedded(desk, relay, old)
+    assert [each.by for each in await found(desk, "renewed text", new, agent="renewed")] == ["full_text"]
+    async with relay.transaction("local") as tx:
+        await episodes.drop_vectors_of_others(tx, new.name)
+    await embedded(desk, relay, new)
+    assert [each.similarity for each in await found(desk, "renewed text", new, agent="renewed")] == [1.0]
+    assert [each.by for each in await found(desk, "renewed text", old, agent="renewed")] == ["full_text"]
+
+
+async def test_what_a_model_that_is_away_left_is_taken_up_later_and_once(desk: Desk, relay: Database) -> None:
+    embedder = Hashing()
+    await embedded(desk, relay, embedder)
+    await keep(desk, "left behind", agent="late")
+    embedder.down = True
+    with pytest.raises(EmbeddingUnavailable):
+        await embed_due(relay, embedder, "local")
+    embedder.down = False
+    assert await embed_due(relay, embedder, "local") == 0, "it is not due again at once"
+    embedder.texts.clear()
+    await embedded(desk, relay, embedder)
+    assert embedder.texts == ["left behind"]
+    assert len(await found(desk, "left behind", embedder, agent="late")) == 1
+
+
+async def test_what_waits_for_its_vector_is_found_by_its_words_after_those_that_have_one(
+    desk: Desk, relay: Database
+) -> None:
+    embedder = Hashing()
+    await keep(desk, "heron one", agent="fresh")
+    await embedded(desk, relay, embedder)
+    await keep(desk, "heron two", agent="fresh")
+    near = await found(desk, "heron", embedder, agent="fresh")
+    assert [(each.summary, each.by) for each in near] == [("heron one", "cosine"), ("heron two", "full_text")]
+
+
+async def test_the_relays_loop_embeds_what_comes_waits_out_a_model_that_is_away_and_stops(
+    desk: Desk, relay: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remember, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(remember, "OUTAGE_SECONDS", 0.02)
+    embedder, stop = Hashing("loop"), asyncio.Event()
+    embedder.down = True
+    await keep(desk, "a loon calls", agent="looped")
+    running = asyncio.create_task(remember.run_embedding(relay, embedder, stop))
+    waiting = "SELECT count(*) FROM episodes WHERE agent_id = 'looped' AND embedder IS NULL AND embed_after > now()"
+    await until_true(desk, waiting)
+    embedder.down = False
+    await desk.write("UPDATE episodes SET embed_after = now() WHERE embedder IS NULL")
+    await until_true(desk, "SELECT count(*) FROM episodes WHERE agent_id = 'looped' AND embedder = 'loop'")
+    stop.set()
+    await asyncio.wait_for(running, 5)
+    assert [each.by for each in await found(desk, "a loon calls", embedder, agent="looped")] == ["cosine"]
+    assert await desk.value("SELECT count(*) FROM episodes WHERE embedder <> 'loop'") == 0
+
+
+async def until_true(desk: Desk, sql: str) -> None:
+    for _ in range(250):
+        if await desk.value(sql):
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"never: {sql}")
+
+
+async def test_episodes_are_listed_by_conversation_page_by_page(desk: Desk) -> None:
+    conversation_id = await keep(desk, "one")
+    for summary in ("two", "three"):
+        await keep(desk, summary, into=conversation_id)
+    await keep(desk, "elsewhere")
+    async with desk.db.transaction("local") as tx:
+        first, cursor = await episodes.listed(tx, conversation_id, 2, None)
+        rest, end = await episodes.listed(tx, conversation_id, 2, cursor)
+    assert [each.summary for each in (*first, *rest)] == ["one", "two", "three"]
+    assert cursor is not None and end is None
+
+
+async def test_a_deleted_conversation_comes_up_in_no_other(desk: Desk) -> None:
+    conversation_id = await keep(desk, "forgotten words", agent="gone")
+    async with desk.db.transaction("local") as tx:
+        await conversations.delete(tx, conversation_id, desk.people["requester"].user_id)
+    assert await found(desk, "forgotten words", None, agent="gone") == []
+    async with desk.db.transaction("local") as tx:
+        with pytest.raises(CallerError, match="conversation_not_found"):
+            await conversations.get(tx, conversation_id, None)

@@ -1,0 +1,86 @@
+"""A pass over all tenants in which something fails: what is left undone, what is said, and how often."""
+
+from collections import Counter
+
+import asyncpg
+import pytest
+from structlog.testing import capture_logs
+
+from policy.admission import OnBusy
+from relay import reconcile
+from relay.reconcile import Reconciler
+from store.database import Connection
+from store.open_turns import OpenTurn, open_turns
+from tests.conftest import Urls
+from tests.desk import Desk
+from tests.doubles.spoken import Line
+from tests.integration.lost_turns import aged, status
+
+STEPS = {
+    "ring_stopped": "stops_not_rung",
+    "ring_decided": "decisions_not_rung",
+    "start_stranded": "stranded_turns_not_started",
+    "forget_old": "old_keys_not_forgotten",
+}
+
+
+@pytest.mark.parametrize("broken", list(STEPS))
+async def test_a_statement_that_fails_holds_up_no_other_and_is_said_once(
+    desk: Desk, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    first, _ = await desk.start(Line("one"))
+    second, _ = await desk.start(Line("two"), conversation_id=first.conversation_id, on_busy=OnBusy.QUEUE)
+    await desk.write("UPDATE turns SET status = 'failed', ended_at = now() WHERE id = $1", first.turn_id)
+    await desk.write("UPDATE conversations SET active_turn_id = NULL WHERE id = $1", first.conversation_id)
+    lost, _ = await desk.start(Line("lost"))
+    await desk.write("DELETE FROM outbox WHERE turn_id = $1", lost.turn_id)
+    await aged(desk, lost)
+    await old_key(desk)
+
+    async def fails(tx: Connection, *_: str) -> None:
+        await tx.execute("SELECT 1 / 0")
+
+    monkeypatch.setattr(reconcile, broken, fails)
+    with capture_logs() as said:
+        for _ in range(3):
+            await reconciler.once()
+    assert await status(desk, lost) == ("failed", "run_vanished")
+    assert (await status(desk, second))[0] == ("queued" if broken == "start_stranded" else "accepted")
+    assert await desk.value("SELECT count(*) FROM idempotency") == (broken == "forget_old")
+    events = Counter(line["event"] for line in said if line.get("error"))
+    assert events == {STEPS[broken]: 1}
+    monkeypatch.undo()
+    with capture_logs() as said:
+        await reconciler.once()
+    assert [line["event"] for line in said] == [f"{STEPS[broken]}_no_more"]
+
+
+async def old_key(desk: Desk) -> None:
+    """A client's key of the day before yesterday."""
+    await desk.write(
+        "INSERT INTO idempotency (tenant_id, user_id, route, key, body_digest, status, answer, created_at) "
+        "VALUES ('local', $1, 'r', 'k', 'd', 200, '{}', now() - interval '25 hours') ON CONFLICT DO NOTHING",
+        desk.people["requester"].user_id,
+    )
+
+
+async def test_a_tenant_that_cannot_be_read_does_not_stop_those_behind_it(
+    desk: Desk, reconciler: Reconciler, urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
+    await owner.execute("INSERT INTO tenants (tenant_id) VALUES ('aaa') ON CONFLICT DO NOTHING")
+    await owner.close()
+    lost, _ = await desk.start(Line("lost"))
+    await desk.write("DELETE FROM outbox WHERE turn_id = $1", lost.turn_id)
+    await aged(desk, lost)
+
+    async def not_theirs(tx: Connection, seconds: float, *, paused_too: bool) -> list[OpenTurn]:
+        if await tx.fetchval("SELECT current_setting('perdure.tenant')") == "aaa":
+            await tx.execute("SELECT 1 / 0")
+        return await open_turns(tx, seconds, paused_too=paused_too)
+
+    monkeypatch.setattr(reconcile, "open_turns", not_theirs)
+    with capture_logs() as said:
+        await reconciler.once()
+    assert await status(desk, lost) == ("failed", "run_vanished")
+    assert ("open_turns_not_listed", "aaa") in {(line["event"], line.get("where")) for line in said}

@@ -1,0 +1,60 @@
+"""Apps as they are checked before they are published: the sandbox's type checker has a word in it."""
+
+from pathlib import Path
+
+import pytest
+
+from activities.sandbox import SandboxConfig, SandboxUnavailable
+from activities.toolbox.entities import CORE_BY_NAME
+from catalogue import block_digests, one_app, shipped_and_own
+from perdure.apps import publish
+from tests.unit.perdure.skill_app import STEEP, told, write_app
+
+BLOCK = "skills/tea/blocks/steep.py"
+WRONG = STEEP.replace("else 3", "else leaf / 2")
+OTHER = "id: other\ntitle: Other\ntopology: skill_pipeline\nskills: [water]\n"
+AT_6 = f"{BLOCK}:6: Operator `/` is not supported"
+
+
+async def test_a_good_block_is_taken(tmp_path: Path) -> None:
+    found = await one_app(write_app(tmp_path), SandboxConfig())
+    assert (told(found.apps[0]), found.unchecked) == ([], "")
+
+
+async def test_a_block_that_does_not_type_check_is_refused_at_its_line_and_the_rest_is_loaded(tmp_path: Path) -> None:
+    found = await one_app(write_app(tmp_path, {BLOCK: WRONG, "agents/other.yaml": OTHER}), SandboxConfig())
+    (app,) = found.apps
+    assert told(app)[0].startswith(AT_6), told(app)
+    assert [agent.id for agent in app.agents] == ["other"] and set(app.skills) == {"water"}
+
+
+async def test_a_block_that_does_not_fit_its_own_schemas_is_refused(tmp_path: Path) -> None:
+    narrow = STEEP.replace("leaf: str", "leaf: int")
+    (app,) = (await one_app(write_app(tmp_path, {BLOCK: narrow}), SandboxConfig())).apps
+    assert told(app)[0].startswith(f"{BLOCK}:4: as its schemas call it: Argument"), told(app)
+
+
+async def test_a_block_that_was_published_is_not_checked_again(tmp_path: Path) -> None:
+    folder = write_app(tmp_path, {BLOCK: WRONG})
+    sandbox = SandboxConfig()
+    found = await shipped_and_own([folder], sandbox)
+    app = found.apps[-1]
+    assert app.name == "parlour" and app.agents == ()
+    unchecked = (await one_app(folder, SandboxConfig(program=tmp_path / "nothing"))).apps[0]
+    published = publish(unchecked, [tool.card for tool in CORE_BY_NAME.values()])
+    again = await shipped_and_own([folder], sandbox, block_digests(published))
+    assert [agent.id for agent in again.apps[-1].agents] == ["host"]
+
+
+async def test_where_no_sandbox_can_be_had_apps_are_loaded_and_it_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def none(config: SandboxConfig) -> None:
+        raise SandboxUnavailable("bwrap is not installed")
+
+    monkeypatch.setattr("catalogue.open_for_checks", none)
+    found = await one_app(write_app(tmp_path, {BLOCK: WRONG}), SandboxConfig())
+    assert found.unchecked == "bwrap is not installed"
+    assert [agent.id for agent in found.apps[0].agents] == ["host"]
+    found = await one_app(write_app(tmp_path, {BLOCK: "x = 1\n"}), SandboxConfig())
+    assert found.apps[0].agents == () and told(found.apps[0])[0].startswith(f"{BLOCK}:1: defines no function run")

@@ -1,0 +1,123 @@
+"""The most that a request can use: never less than what it does use, and nothing where nobody knows."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from activities.clients.litellm_provider import LiteLLMProvider
+from activities.clients.provider import Complete, ProviderRequest
+from activities.clients.script import read_script
+from activities.clients.scripted import ScriptedProvider
+from activities.clients.usage import most_input_tokens, most_output_tokens, tokens_of_request
+from activities.models import Models
+from contracts.agents import AgentDefinition, DayLimits, PublishedAgent
+from policy.day_budget import Bound
+
+
+def request(model: str, text: str = "hello", **params: Any) -> ProviderRequest:
+    """A request with one message."""
+    return ProviderRequest(model=model, messages=({"role": "user", "content": text},), params=params)
+
+
+@pytest.fixture(scope="module")
+def litellm() -> LiteLLMProvider:
+    return LiteLLMProvider()
+
+
+def bytes_of(asked: ProviderRequest) -> int:
+    """The bytes of the request's JSON."""
+    return len(json.dumps(list(asked.messages), ensure_ascii=False).encode())
+
+
+def test_a_priced_model_is_bounded_by_its_bytes_the_agents_own_limit_and_the_table(litellm: LiteLLMProvider) -> None:
+    asked = request("openai/gpt-4o-mini", "a" * 1_000, max_tokens=200)
+    most = litellm.most(asked)
+    tokens = bytes_of(asked) + 200
+    # 0.15 dollars a million in, 0.60 out.
+    cost = -(-(bytes_of(asked) * 15 + 200 * 60) // 100)
+    assert most == Bound(tokens, cost)
+
+
+def test_without_the_agents_limit_the_models_own_counts(litellm: LiteLLMProvider) -> None:
+    asked = request("openai/gpt-4o-mini")
+    assert litellm.most(asked).tokens == bytes_of(asked) + 16_384
+
+
+def test_a_prompt_that_is_written_to_a_cache_costs_what_writing_costs(litellm: LiteLLMProvider) -> None:
+    plain = request("anthropic/claude-haiku-4-5", "a" * 100_000, max_tokens=1)
+    # 1 dollar a million in, 1.25 where it is written to the cache, 5 out.
+    assert litellm.most(plain).cost_microusd == pytest.approx(bytes_of(plain) * 1.25 + 5, abs=1)
+
+
+def test_of_a_model_that_no_table_has_only_the_agents_own_limit_bounds_the_tokens(litellm: LiteLLMProvider) -> None:
+    assert litellm.most(request("openai/nobody-knows-this")) == Bound(None, None)
+    asked = request("openai/nobody-knows-this", max_tokens=50)
+    assert litellm.most(asked) == Bound(bytes_of(asked) + 50, None)
+    assert litellm.most(request("no-such-vendor/x", max_tokens=50)).cost_microusd is None
+
+
+@pytest.mark.parametrize(
+    ("params", "of_model", "most"),
+    [
+        ({}, None, None),
+        ({}, 100, 100),
+        ({"max_tokens": 7}, 100, 7),
+        ({"max_completion_tokens": 9, "max_tokens": 7}, 100, 9),
+        ({"max_tokens": 7, "n": 3}, None, 21),
+        ({"max_tokens": "7"}, 100, 100),
+        ({"max_tokens": True}, 100, 100),
+    ],
+)
+def test_an_answers_bound_is_what_the_agent_asked_for_else_the_models(
+    params: dict[str, Any], of_model: int | None, most: int | None
+) -> None:
+    assert most_output_tokens(params, of_model) == most
+
+
+@given(st.text(max_size=300))
+def test_the_bound_of_an_input_is_never_below_its_estimate(text: str) -> None:
+    messages = request("m", text).messages
+    assert most_input_tokens(messages, ()) >= tokens_of_request(messages, ())
+
+
+@pytest.mark.parametrize("text", ["/echo one two three", "book 7", "what else", "broken"])
+async def test_the_scripted_model_uses_no_more_than_its_bound(text: str) -> None:
+    script: dict[str, Any] = {
+        "tokens_per_second": 0,
+        "price_per_million": {"input": 3, "output": 15},
+        "rules": [
+            {"name": "book", "when": r"^book (?P<room>\d+)", "call": {"tool": "book", "args": {"room": "{room:int}"}}},
+            {"name": "broken", "when": "^broken (?P<x>.)?|^broken", "say": "{x}"},
+        ],
+    }
+    provider, asked = ScriptedProvider(read_script(script)), request("scripted", text)
+    most = provider.most(asked)
+    assert most.tokens is not None and most.cost_microusd is not None
+    try:
+        ends = [chunk async for chunk in provider.stream(asked) if isinstance(chunk, Complete)]
+    except Exception:
+        assert text == "broken"
+        return
+    assert ends[0].usage.tokens <= most.tokens and ends[0].usage.cost_microusd <= most.cost_microusd
+
+
+async def test_a_worker_says_at_its_start_which_day_limits_cannot_hold(litellm: LiteLLMProvider) -> None:
+    def agent(name: str, limits: DayLimits | None, **given: Any) -> PublishedAgent:
+        definition = AgentDefinition(id=name, title="", topology="t", day_limits=limits, **given)
+        return PublishedAgent(definition=definition, cards=(), version=name)
+
+    money, strange = DayLimits(max_cost_microusd=5), "openai/nobody-knows-this"
+    agents = [
+        agent("priced", money, model="openai/gpt-4o"),
+        agent("unpriced", money, model=strange, model_params={"max_tokens": 9}),
+        agent("unbounded", money, model="openai/gpt-4o", fallback_model=strange),
+        agent("free", None, model=strange),
+    ]
+    with capture_logs() as logs:
+        await Models(lambda name: None).preload(agents)
+    told = [(log["agent"], log["code"]) for log in logs if log["event"] == "day_limit_cannot_hold"]
+    assert told == [("unpriced", "price_unknown"), ("unbounded", "output_unbounded")]

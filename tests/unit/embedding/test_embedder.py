@@ -1,0 +1,74 @@
+"""How a model is asked: on one thread, a few texts at a time, refused where many wait, in time or not at all."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+
+import pytest
+
+from embedding import embedder
+from embedding.choice import embedder_of
+from embedding.embedder import AT_ONCE, MOST_WAITING, EmbeddingUnavailable, Threaded, query_vector
+
+
+class Slow:
+    """A model that counts letters, and holds its thread for a while."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+        self.asked: list[tuple[int, str]] = []
+
+    def vectors(self, texts: Sequence[str]) -> list[list[float]]:
+        self.asked += [(len(texts), threading.current_thread().name)]
+        time.sleep(self.seconds)
+        return [[float(len(text))] for text in texts]
+
+
+async def test_texts_are_embedded_in_order_a_few_at_a_time_on_one_thread_of_its_own() -> None:
+    model = Slow()
+    threaded = Threaded("slow", lambda: model)
+    texts = ["x" * number for number in range(20)]
+    assert await threaded.embed(texts) == [[float(number)] for number in range(20)]
+    assert [count for count, _ in model.asked] == [AT_ONCE, AT_ONCE, 4]
+    assert {thread for _, thread in model.asked} == {"embedding_0"}
+    assert await threaded.embed([]) == []
+
+
+async def test_a_short_call_gets_in_between_the_parts_of_a_long_one() -> None:
+    threaded = Threaded("slow", lambda: Slow(0.05))
+    long = asyncio.create_task(threaded.embed(["x"] * AT_ONCE * 10))
+    await asyncio.sleep(0.01)
+    await asyncio.wait_for(threaded.embed(["short"]), 0.3)
+    assert not long.done()
+    await long
+
+
+async def test_a_caller_too_many_is_refused_at_once_and_the_next_is_not() -> None:
+    threaded = Threaded("slow", lambda: Slow(0.005))
+    waiting = [asyncio.create_task(threaded.embed(["x"])) for _ in range(MOST_WAITING)]
+    await asyncio.sleep(0)
+    with pytest.raises(EmbeddingUnavailable):
+        await threaded.embed(["one too many"])
+    assert await query_vector(threaded, "one too many") is None
+    await asyncio.gather(*waiting)
+    assert await threaded.embed(["free"]) == [[4.0]]
+
+
+async def test_a_search_has_its_vector_in_time_or_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedder, "QUERY_SECONDS", 0.05)
+    assert await query_vector(Threaded("slow", Slow), "four") == ("slow", [4.0])
+    assert await query_vector(Threaded("slow", lambda: Slow(0.3)), "four") is None
+    assert await query_vector(None, "four") is None
+
+
+def test_a_setting_that_names_nothing_is_refused_and_says_what_there_is() -> None:
+    with pytest.raises(SystemExit, match="auto, minilm, none or a model for LiteLLM, not 'word2vec'"):
+        embedder_of("word2vec")
+
+
+def test_none_is_none_and_a_providers_model_is_only_for_who_may_import_it() -> None:
+    assert embedder_of("none") is None
+    assert embedder_of("openai/text-embedding-3-small", remote=False) is None
+    chosen = embedder_of("openai/text-embedding-3-small", "http://127.0.0.1:9", "key")
+    assert chosen is not None and chosen.name == "openai/text-embedding-3-small"

@@ -1,0 +1,52 @@
+"""A provider's embedding model through LiteLLM, over real HTTP: one request, vectors in order, no text in trouble."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from embedding.choice import embedder_of
+from embedding.embedder import EmbeddingUnavailable, query_vector
+from tests.unit.perdure.api_double import ApiDouble, said
+
+MODEL = "openai/text-embedding-3-small"
+USAGE = {"prompt_tokens": 1, "total_tokens": 1}
+
+
+@pytest.fixture
+def provider() -> Iterator[ApiDouble]:
+    with ApiDouble() as double:
+        yield double
+
+
+def answer(*vectors: tuple[int, list[float]]) -> dict[str, object]:
+    data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in vectors]
+    return {"object": "list", "data": data, "model": "text-embedding-3-small", "usage": USAGE}
+
+
+async def test_a_batch_is_one_request_and_vectors_come_back_in_the_order_of_the_texts(provider: ApiDouble) -> None:
+    embedder = embedder_of(MODEL, provider.url, "k-1")
+    assert embedder is not None
+    provider.will(said(answer((1, [0.0, 1.0]), (0, [1.0, 0.0]))))
+    assert await embedder.embed(["a", "b"]) == [[1.0, 0.0], [0.0, 1.0]]
+    (request,) = provider.asked
+    assert request.path == "/embeddings" and request.headers["authorization"] == "Bearer k-1"
+    assert request.body["input"] == ["a", "b"] and request.body["model"] == "text-embedding-3-small"
+
+
+@pytest.mark.parametrize("status", [401, 429, 500])
+async def test_a_provider_in_trouble_is_asked_once_and_quoted_nowhere(provider: ApiDouble, status: int) -> None:
+    embedder = embedder_of(MODEL, provider.url, "k-1")
+    assert embedder is not None
+    provider.will(said({"error": {"message": "you sent: secret words"}}, status))
+    with pytest.raises(EmbeddingUnavailable) as raised:
+        await embedder.embed(["secret words"])
+    assert "secret" not in str(raised.value) and len(provider.asked) == 1
+    assert await query_vector(embedder, "secret words") is None
+
+
+async def test_fewer_vectors_than_texts_are_none(provider: ApiDouble) -> None:
+    embedder = embedder_of(MODEL, provider.url, "k-1")
+    assert embedder is not None
+    provider.will(said(answer((0, [1.0]))))
+    with pytest.raises(EmbeddingUnavailable):
+        await embedder.embed(["a", "b"])

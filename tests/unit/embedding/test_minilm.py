@@ -1,0 +1,69 @@
+"""MiniLM by NumPy computes what the published model does, and the event loop goes on meanwhile.
+
+Needs the extra `embeddings`, which the locked environment has.
+"""
+
+import asyncio
+import math
+import time
+
+import pytest
+
+from embedding.choice import embedder_of
+from embedding.embedder import Embedder
+from embedding.weights import weights_folder
+
+PUBLISHED = {
+    "This is an example sentence": [0.0676569, 0.0634959, 0.0487131],
+    "Each sentence is converted": [0.0864386, 0.1027627, 0.0053946],
+}
+"""The first numbers of the vectors on the model's own page."""
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Embedder:
+    assert weights_folder() is not None, "install the extra `embeddings`"
+    found = embedder_of("minilm")
+    assert found is not None
+    return found
+
+
+def cosine(a: list[float], b: list[float]) -> float:
+    return sum(x * y for x, y in zip(a, b, strict=True))
+
+
+async def test_vectors_are_those_of_the_published_model(minilm: Embedder) -> None:
+    for vector, first in zip(await minilm.embed(list(PUBLISHED)), PUBLISHED.values(), strict=True):
+        assert vector[:3] == pytest.approx(first, abs=1e-5)
+        assert len(vector) == 384 and math.isclose(cosine(vector, vector), 1.0, abs_tol=1e-5)
+
+
+async def test_what_means_the_same_is_nearer_than_what_does_not(minilm: Embedder) -> None:
+    eats, dines, falls = await minilm.embed(
+        ["A man is eating food.", "A man is eating a piece of bread.", "The stock market fell."]
+    )
+    assert cosine(eats, dines) == pytest.approx(0.7553, abs=1e-3)
+    assert cosine(eats, falls) < 0.1
+
+
+@pytest.mark.parametrize("text", ["", " ", "\ufffd", "é" * 3_000, "word " * 5_000, "🦩 \u202e\n"])
+async def test_any_text_has_a_vector(minilm: Embedder, text: str) -> None:
+    (vector,) = await minilm.embed([text])
+    assert all(math.isfinite(value) for value in vector)
+    assert cosine(vector, vector) == pytest.approx(1.0, abs=1e-5)
+
+
+async def test_the_event_loop_goes_on_while_two_hundred_texts_are_embedded(minilm: Embedder) -> None:
+    """Its middle delay is milliseconds, where each text takes tens of them."""
+    await minilm.embed(["warm"])
+    delays: list[float] = []
+    texts = [f"Asked: what of order {number}?\nAnswered: order {number} was sent on Monday." for number in range(200)]
+    embedding = asyncio.create_task(minilm.embed(texts))
+    while not embedding.done():
+        before = time.perf_counter()
+        await asyncio.sleep(0.001)
+        delays.append(time.perf_counter() - before)
+    await embedding
+    delays.sort()
+    assert len(delays) > 200, "the loop turned more often than texts were embedded"
+    assert delays[len(delays) // 2] < 0.02

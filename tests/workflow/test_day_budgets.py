@@ -1,0 +1,135 @@
+"""Whole turns under a day's budget: they end as limited and together overspend by one call at most, deaths included."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+
+from temporalio.client import Client
+
+from contracts.agents import DayLimits
+from contracts.turns import ENDED, Kind, Routing, TurnAddress, TurnStatus
+from local import DataParts
+from policy.day_budget import TENANT
+from store.day_limits import set_limits
+from store.ids import new_id
+from tests.conftest import Urls
+from tests.desk import Desk
+from tests.doubles.spoken import HOLDS_TOKENS, Line
+from tests.served import ALL_KINDS, Served, serve
+
+TURNS = 200
+LIMIT = 1_000
+"""Of the 2,000 tokens that the turns would use."""
+
+
+@asynccontextmanager
+async def model_worker(urls: Urls, parts: DataParts, queue: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A model worker that serves, in a process of its own."""
+    assert parts.redis_url is not None and parts.temporal is not None
+    where = (urls.app, parts.redis_url, parts.temporal.address, parts.temporal.namespace, queue)
+    command = (sys.executable, "-m", "tests.doubles.model_worker", *where)
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(60):
+            assert (await process.stdout.readline()).strip() == b"serving"
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def limit_tenant(desk: Desk, limits: DayLimits) -> None:
+    """What an operator does."""
+    async with desk.db.transaction("local") as tx:
+        await set_limits(tx, limits, desk.people["admin"].user_id)
+
+
+async def today(desk: Desk) -> tuple[int, int]:
+    """Used and held tokens of the tenant."""
+    rows = await desk.rows("SELECT used_tokens, held_tokens FROM day_usage WHERE agent_id = $1", TENANT)
+    return (rows[0]["used_tokens"], rows[0]["held_tokens"]) if rows else (0, 0)
+
+
+async def until_busy(desk: Desk) -> None:
+    """Wait until some calls have been paid and others are under way."""
+    for _ in range(6_000):
+        used, held = await today(desk)
+        if used and held >= 4 * HOLDS_TOKENS:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("the worker never worked")
+
+
+async def test_two_hundred_turns_on_one_days_budget_whose_worker_is_killed_overspend_by_less_than_one_call(
+    desk: Desk, temporal: Client, urls: Urls, parts: DataParts
+) -> None:
+    own = new_id()[-8:]
+    at = replace(desk, routing=Routing(**{kind.value: f"{Routing.compact().queue(kind)}-{own}" for kind in Kind}))
+    served = Served(at, temporal)
+    await limit_tenant(at, DayLimits(max_tokens=LIMIT))
+    async with AsyncExitStack() as stack:
+        await serve(stack, at, tuple(kind for kind in ALL_KINDS if kind is not Kind.LLM))
+        turns = [await served.begin(Line("yes", seconds=0.5)) for _ in range(TURNS)]
+        async with model_worker(urls, parts, at.routing.llm) as process:
+            await until_busy(at)
+            process.kill()
+            await process.wait()
+        held = (await today(at))[1]
+        assert held > 0, "it died with calls under way"
+        async with model_worker(urls, parts, at.routing.llm):
+            rows = [await served.until(turn, *ENDED, seconds=150) for turn in turns]
+    statuses = {row["status"] for row in rows}
+    assert statuses == {"completed", "limited"}
+    assert {row["problem"]["code"] for row in rows if row["status"] == "limited"} == {"day_token_budget_spent"}
+    used, held = await today(at)
+    counted = sum(row["input_tokens"] + row["output_tokens"] for row in rows)
+    assert (used, held) == (counted, 0)
+    assert LIMIT * 3 // 4 <= used < LIMIT + HOLDS_TOKENS, (
+        "most of the budget was used, and not refused for reservations"
+    )
+    assert max(row["attempts"] for row in rows) == 2, "calls of the killed worker were made again"
+    await limit_tenant(at, DayLimits())
+
+
+async def test_a_limited_turn_says_so_once_and_its_conversation_goes_on_the_day_after(
+    served: Served, desk: Desk
+) -> None:
+    await limit_tenant(desk, DayLimits(max_tokens=1))
+    await desk.write("DELETE FROM day_usage")
+    await desk.write("UPDATE model_calls SET started_at = started_at - interval '1 day'")
+    first, row = await served.ended(Line("yes"))
+    assert row["status"] == "completed", "one call may begin where nothing is used"
+    conversation = first.conversation_id
+    address, row = await served.ended(Line("never said"), conversation_id=conversation)
+    assert (row["status"], row["problem"]["code"]) == ("limited", "day_token_budget_spent")
+    kinds = await desk.kinds(address.turn_id)
+    assert kinds.count("budget") == 1 and kinds[-2:] == ["workflow.error", "done"]
+    assert await _data(desk, address, "budget") == {
+        "code": "day_token_budget_spent",
+        "message": row["problem"]["message"],
+    }
+    await desk.write("UPDATE day_usage SET day = day - 1")
+    await desk.write("UPDATE model_calls SET started_at = started_at - interval '1 day'")
+    _, row = await served.ended(Line("a new day"), conversation_id=conversation)
+    assert (row["status"], row["answer"]) == ("completed", "a new day")
+    await limit_tenant(desk, DayLimits())
+
+
+async def _data(desk: Desk, address: TurnAddress, kind: str) -> object:
+    return await desk.value("SELECT data FROM events WHERE turn_id = $1 AND kind = $2", address.turn_id, kind)
+
+
+async def test_a_budget_that_is_spent_while_a_turn_waits_for_a_person_is_met_after_the_resume(
+    served: Served, desk: Desk
+) -> None:
+    address = await served.paused(Line("may I?", [("pay", {})]), Line("paid"))
+    await limit_tenant(desk, DayLimits(max_tokens=1))
+    await served.decide(address)
+    row = await served.until(address, *ENDED)
+    assert (row["status"], row["problem"]["code"]) == (TurnStatus.LIMITED.value, "day_token_budget_spent")
+    assert served.effects(address, "/pay") == 1, "what was approved has happened, and is in the record"
+    await limit_tenant(desk, DayLimits())

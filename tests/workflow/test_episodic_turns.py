@@ -1,0 +1,135 @@
+"""Whole turns of an agent with episodic memory: what one turn leaves, a later one of the same user finds."""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
+
+import pytest
+from temporalio.client import Client
+
+from contracts.agents import MemoryPolicy, PublishedAgent
+from contracts.digests import digest_of
+from contracts.turns import TurnAddress, TurnStatus
+from relay.remember import embed_due
+from store import episodes
+from store.database import Database
+from tests.conftest import Urls
+from tests.desk import Desk, publish_desk
+from tests.doubles.desk import desk_agents
+from tests.doubles.embedder import Hashing
+from tests.doubles.spoken import Line
+from tests.served import ALL_KINDS, Served, serve
+
+
+def remembers(agent: PublishedAgent) -> PublishedAgent:
+    """The agent, which now also remembers."""
+    definition = agent.definition.model_copy(update={"memory": MemoryPolicy(episodic=True, hits=2)})
+    return agent.model_copy(update={"definition": definition, "version": digest_of(definition.model_dump(mode="json"))})
+
+
+@pytest.fixture(scope="module")
+def embedder() -> Hashing:
+    """Away, unless a test lets it be there."""
+    embedder = Hashing()
+    embedder.down = True
+    return embedder
+
+
+@pytest.fixture(scope="module")
+async def remembering(desk: Desk, temporal: Client, embedder: Hashing) -> AsyncIterator[Served]:
+    """The desk, whose agent `desk` has episodic memory and whose others have not."""
+    await publish_desk(
+        desk.owner_url,
+        [(app, remembers(agent) if agent.definition.id == "desk" else agent) for app, agent in desk_agents()[0]],
+    )
+    desk.deps = replace(desk.deps, embedder=embedder)
+    async with AsyncExitStack() as stack:
+        yield Served(desk, temporal, await serve(stack, desk, ALL_KINDS))
+
+
+async def turn(served: Served, *lines: Line, **given: object) -> TurnAddress:
+    address, row = await served.ended(*lines, **given)
+    assert row["status"] == TurnStatus.COMPLETED.value, row["problem"]
+    return address
+
+
+async def events(served: Served, address: TurnAddress, kind: str) -> list[dict[str, object]]:
+    rows = await served.desk.rows(
+        "SELECT data FROM events WHERE turn_id = $1 AND kind = $2 ORDER BY seq", address.turn_id, kind
+    )
+    return [row["data"] for row in rows]
+
+
+async def test_what_a_turn_answered_is_before_the_model_in_the_next_conversation(remembering: Served) -> None:
+    first = await turn(remembering, Line("The zebra lives in enclosure nine."))
+    kept = await remembering.desk.rows("SELECT summary, turn_id FROM episodes WHERE turn_id = $1", first.turn_id)
+    assert len(kept) == 1 and kept[0]["summary"].endswith("Answered: The zebra lives in enclosure nine.")
+    assert await events(remembering, first, "memory.write.created") == [{"scope": "episodic"}]
+    second = await turn(remembering, Line("the zebra again"))
+    (searched,) = await events(remembering, second, "memory.search")
+    assert (searched["status"], searched["by"]) == ("ok", "full_text")
+    (request,) = remembering.sent_to_model(second)
+    told = [message["content"] for message in request if "=== Memory Context ===" in str(message["content"])]
+    assert len(told) == 1 and "[Episodic Memory -- Relevant Past Conversations]" in told[0]
+    assert "The zebra lives in enclosure nine." in told[0] and "full_text rank" in told[0]
+
+
+async def test_the_text_is_the_same_in_every_call_of_a_turn_and_does_not_grow(remembering: Served) -> None:
+    conversation_id = await remembering.desk.conversation()
+    texts = []
+    for number in range(3):
+        asking = Line(f"giraffe {number}", [("look", {"what": "giraffe"})])
+        address = await turn(remembering, asking, Line("the giraffe is well"), conversation_id=conversation_id)
+        requests = remembering.sent_to_model(address)
+        parts = {str(each["content"]) for sent in requests for each in sent if "=== Memory" in str(each["content"])}
+        assert len(requests) == 2 and len(parts) <= 1
+        texts.append("".join(parts))
+    assert texts[2].count("=== Memory Context ===") == 1
+    assert texts[2].count("- (full_text rank") == 2, "as many as the agent asks for, of three that match"
+
+
+async def test_a_turn_that_does_not_complete_leaves_no_episode(remembering: Served) -> None:
+    address = await remembering.begin(Line("never", [("pay", {})]))
+    await remembering.until(address, TurnStatus.AWAITING_APPROVAL)
+    await remembering.stop(address)
+    await remembering.until(address, TurnStatus.STOPPED)
+    assert await remembering.desk.rows("SELECT id FROM episodes WHERE turn_id = $1", address.turn_id) == []
+
+
+async def test_a_memory_that_is_away_finds_nothing_and_the_turn_goes_on(
+    remembering: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: object) -> list[episodes.Episode]:
+        raise OSError("no route to memory")
+
+    monkeypatch.setattr(episodes, "find", away)
+    address = await turn(remembering, Line("on it goes"))
+    (searched,) = await events(remembering, address, "memory.search")
+    assert searched == {"scope": "episodic", "status": "unavailable", "hits": []}
+    assert await events(remembering, address, "memory.context.loaded") == []
+
+
+async def test_with_a_model_the_hits_are_by_cosine(remembering: Served, embedder: Hashing, urls: Urls) -> None:
+    await turn(remembering, Line("the okapi sleeps in the barn"))
+    relay = await Database.connect(urls.relay, most=2)
+    embedder.down = False
+    try:
+        while await embed_due(relay, embedder, "local"):
+            pass
+        address = await turn(remembering, Line("the okapi sleeps in the barn"))
+    finally:
+        embedder.down = True
+        await relay.close()
+    (searched,) = await events(remembering, address, "memory.search")
+    assert (searched["status"], searched["by"]) == ("ok", "cosine")
+    (loaded,) = await events(remembering, address, "memory.context.loaded")
+    assert loaded == {"fields": [], "episodes": 2}
+    (request,) = remembering.sent_to_model(address)
+    assert "the okapi sleeps in the barn" in str(request) and "(similarity 0." in str(request)
+
+
+async def test_an_agent_that_does_not_ask_neither_searches_nor_keeps(remembering: Served) -> None:
+    address, _ = await remembering.ended(Line("the zebra"), agent_id="hasty")
+    kinds = await remembering.desk.kinds(address.turn_id)
+    assert not [kind for kind in kinds if kind.startswith("memory.")]
+    assert await remembering.desk.rows("SELECT id FROM episodes WHERE turn_id = $1", address.turn_id) == []

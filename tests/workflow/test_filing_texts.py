@@ -1,0 +1,168 @@
+"""The contract's texts for `rule_37`: registered, assessed, filed past its checkpoint, whoever plays the model.
+
+Scripted in the worker, or by a provider double that says the same through LiteLLM over real HTTP, on either wire; then
+what went over it is looked at too.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from activities.clients.script import read_script
+from contracts.digests import digest_of
+from contracts.ids import approval_id
+from contracts.turns import Kind, Routing, TurnStatus
+from policy.decision import Decision
+from store import approval_views, content
+from store.ids import new_id
+from tests.conftest import Urls
+from tests.desk import publish_desk
+from tests.doubles.playing import PlayingDouble
+from tests.doubles.wire import Request, requests_of
+from tests.workflow.conftest import Engine
+
+# Warnings inside LiteLLM must not become errors there: it would take them for a broken stream.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning"),
+    pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211"),
+]
+
+AWAITING = TurnStatus.AWAITING_APPROVAL
+AGENT = "rule_37"
+WELL = "Mitchell Ranch 1H"
+FILING = f"Prepare the Rule 37 filing for {WELL}"
+CORE = ["context_assemble", "create_entity", "entity_resolve"]
+BLOCKS = ["good_cause_narrative", "offset_well_analysis", "rule37_filing_assembly", "spacing_assessment"]
+PLAYERS = [
+    ("scripted", Routing.compact()),
+    ("openai/gpt-4o-mini", Routing.spread()),
+    ("anthropic/claude-sonnet-4-5", Routing.compact()),
+]
+
+
+@pytest.fixture(scope="module", params=PLAYERS, ids=[model for model, _ in PLAYERS])
+def player(request: pytest.FixtureRequest) -> tuple[str, Routing]:
+    """Who plays the model, on which routing."""
+    found: tuple[str, Routing] = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def routing(player: tuple[str, Routing]) -> Routing:
+    """On queues of this module's own."""
+    own = new_id()[-8:]
+    return Routing(**{kind.value: f"{player[1].queue(kind)}-{own}" for kind in Kind})
+
+
+@dataclass(frozen=True, slots=True)
+class Filings:
+    """Turns of the agent."""
+
+    engine: Engine
+    model: str
+    double: PlayingDouble
+
+    async def paused(self, text: str) -> tuple[str, dict[str, Any]]:
+        """A turn that waits, and what its reviewer sees."""
+        started = await self.engine.begin(text, agent_id=AGENT)
+        row = await self.engine.until(started.turn_id, seconds=60)
+        assert row["status"] == AWAITING.value, (row["problem"], row["answer"])
+        async with self.engine.deps.db.transaction("local") as tx:
+            return started.turn_id, await approval_views.get(tx, row["waiting"]["ids"][0], None)
+
+    async def answer(self, turn_id: str, calls: int) -> str:
+        """What the turn says at its end, with one settled result for each of so many calls."""
+        row = await self.engine.until(turn_id, TurnStatus.COMPLETED)
+        ran = await self.engine.rows(
+            "SELECT c.call_id, c.state, count(m.id) AS results FROM tool_calls c LEFT JOIN messages m "
+            "ON m.turn_id = c.turn_id AND m.call_id = c.call_id AND m.role = 'tool' "
+            "WHERE c.turn_id = $1 GROUP BY c.call_id, c.state",
+            turn_id,
+        )
+        assert [(each["state"], each["results"]) for each in ran] == [("done", 1)] * calls
+        return str(row["answer"])
+
+    def sent(self, turn_id: str) -> list[Request]:
+        """What went over the wire for the turn, each request checked; nothing where the model is scripted."""
+        found = requests_of(turn_id, self.double.requests)
+        assert bool(found) == (self.model != "scripted")
+        assert len({request.prefix for request in found}) <= 1, "the prefix is the same bytes in every request"
+        for request in found:
+            assert request.breakpoints == (["system.0"] if self.model.startswith("anthropic/") else [])
+        return found
+
+
+@pytest.fixture(scope="module")
+async def filings(engine: Engine, urls: Urls, player: tuple[str, Routing]) -> AsyncIterator[Filings]:
+    """The agent as shipped, but for its model."""
+    model = player[0]
+    async with engine.deps.db.transaction("local") as tx:
+        agent = await content.current(tx, AGENT)
+    with PlayingDouble(read_script(agent.definition.script)) as double, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PERDURE_SECRET_MODEL_KEY", "sk-of-the-test")
+        base = double.root if model.startswith("anthropic/") else double.api_base
+        params: dict[str, Any] = {"api_base": base, "api_key_secret": "model_key"}
+        definition = agent.definition.model_copy(update={"model": model, "model_params": params})
+        version = digest_of(definition.model_dump(mode="json"))
+        ours = agent.model_copy(update={"definition": definition, "version": version})
+        await publish_desk(urls.owner, [("filings", ours)])
+        provider: Any = await engine.deps.models.provider(ours)
+        yield Filings(engine, model, double)
+        if model != "scripted":
+            await provider.aclose()
+
+
+async def test_a_well_is_registered_once_a_person_has_said_so(filings: Filings) -> None:
+    turn_id, shown = await filings.paused(f"Register the well {WELL}, API 42-999-00003")
+    assert (shown["tool"], shown["kind"]) == ("create_entity", "approval")
+    await filings.engine.decide(shown["id"], Decision.APPROVE)
+    answer = await filings.answer(turn_id, 1)
+    assert WELL in answer and "is registered" in answer
+    for request in filings.sent(turn_id):
+        assert sorted(request.seen.tools) == CORE, "no skill is loaded"
+
+
+async def test_the_spacing_is_assessed_by_the_block_of_the_skill(filings: Filings) -> None:
+    started = await filings.engine.begin(f"Assess spacing for {WELL}", agent_id=AGENT)
+    answer = await filings.answer(started.turn_id, 1)
+    assert " ft" in answer, answer
+    calls = await filings.engine.rows("SELECT tool FROM tool_calls WHERE turn_id = $1", started.turn_id)
+    assert [call["tool"] for call in calls] == ["spacing_assessment"]
+    assert "skill_inject_node" in await filings.engine.nodes(started.turn_id)
+    sent = filings.sent(started.turn_id)
+    if sent:
+        assert [sorted(request.seen.tools) for request in sent] == [CORE, CORE + BLOCKS, CORE + BLOCKS]
+        assert [len(request.notes) for request in sent] == [0, 2, 2], "the skill, after what it depends on"
+        assert sent[1].notes[1].startswith("=== Skill Activated: Rule 37 spacing ===")
+        assert all(request.seen.authorized for request in sent)
+
+
+@pytest.mark.parametrize(
+    ("decision", "given", "told", "calls"),
+    [
+        (Decision.APPROVE, {}, "It is a draft; nothing was filed", 1),
+        (Decision.REJECT, {"comment": "the plat is missing"}, "rejected by reviewer: the plat is missing", 1),
+        (Decision.EDIT, {"args": {"well_name": "Dry Fork 2"}}, "A reviewer changed what the package is made of", 2),
+        (Decision.RESPOND, {"comment": "keep it until Monday"}, "was answered by reviewer: keep it until Monday", 1),
+    ],
+    ids=["approve", "reject", "edit", "respond"],
+)
+async def test_a_filing_waits_with_its_package_and_each_decision_ends_it(
+    filings: Filings, decision: Decision, given: dict[str, Any], told: str, calls: int
+) -> None:
+    turn_id, shown = await filings.paused(FILING)
+    assert (shown["kind"], shown["checkpoint"], shown["tool"]) == ("checkpoint", "pre_filing", "rule37_filing_assembly")
+    assert shown["result"]["result"]["form"] == "W-1", "the reviewer sees the package"
+    assert shown["rule"] == "filings/rrc_rule37:pre_filing_review"
+    asked = filings.sent(turn_id)
+    await filings.engine.decide(shown["id"], decision, **given)
+    assert told in await filings.answer(turn_id, calls)
+    assert shown["id"] in {approval_id(turn_id, call_id) for call_id in ("c2.0", "c1.0", "c3.0")}
+    sent = filings.sent(turn_id)
+    if sent:
+        assert (len(asked), len(sent)) == (2, 3), "the model is asked once more"
+        assert sum(len(message.get("tool_calls", [])) for message in sent[-1].messages) == calls
+        said = [note for note in sent[-1].notes if note.startswith("The result of rule37_filing_assembly was ")]
+        assert [given["comment"] in note for note in said] == [True] * ("comment" in given)

@@ -1,0 +1,71 @@
+"""Fixtures of the workshop (tests/apps/workshop): an agent whose tools are code blocks, at the desk, in a real jail."""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from pydantic import JsonValue
+
+from activities.sandbox import Flaw, Limits, Ran, Sandbox, SandboxConfig, open_sandbox
+from activities.toolbox.entities import CORE_ALWAYS, CORE_BY_NAME
+from activities.toolbox.shelf import Toolbox
+from contracts.agents import PublishedAgent
+from contracts.skills import DataTable
+from perdure.apps import load_app, publish, tables_of
+from tests.desk import Desk, publish_desk
+from tests.doubles.desk import desk_agents
+
+WORKSHOP = Path(__file__).parent / "apps" / "workshop"
+MAKER = "maker"
+WALL_SECONDS = 0.5
+
+
+def workshop(folder: Path = WORKSHOP) -> tuple[list[tuple[str, PublishedAgent]], list[DataTable]]:
+    """Its agents as they are published, and their tables."""
+    app = load_app(folder)
+    assert not app.problems, app.problems
+    published = publish(app, [tool.card for tool in CORE_BY_NAME.values()])
+    return [(app.name, agent) for agent in published], tables_of(app, published)
+
+
+@dataclass(slots=True)
+class NotedSandbox:
+    """A sandbox that notes who asked for a run."""
+
+    inner: Sandbox
+    tenants: list[str] = field(default_factory=list)
+    given: list[Mapping[str, JsonValue]] = field(default_factory=list)
+
+    async def run(
+        self, tenant_id: str, code: str, inputs: Mapping[str, JsonValue], limits: Limits | None = None
+    ) -> Ran:
+        self.tenants.append(tenant_id)
+        self.given.append(inputs)
+        return await self.inner.run(tenant_id, code, inputs, limits)
+
+    async def check(
+        self, code: str, input_schema: Mapping[str, JsonValue], output_schema: Mapping[str, JsonValue]
+    ) -> tuple[Flaw, ...]:
+        return await self.inner.check(code, input_schema, output_schema)
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+
+@pytest.fixture(scope="module")
+async def noted() -> AsyncIterator[NotedSandbox]:
+    """Half a second for each block."""
+    opened = await open_sandbox(SandboxConfig(ceiling=Limits(wall_seconds=WALL_SECONDS)))
+    yield NotedSandbox(opened)
+    await opened.close()
+
+
+@pytest.fixture(scope="module")
+async def workbench(desk: Desk, noted: NotedSandbox) -> Desk:
+    """The desk with the workshop's agent beside its own, and a sandbox."""
+    agents, tables = workshop()
+    await publish_desk(desk.owner_url, [*desk_agents()[0], *agents], tables)
+    tools = [*desk_agents()[1], *((MAKER, tool) for tool in CORE_ALWAYS)]
+    toolbox = Toolbox(tools, lambda name: None, desk.deps.toolbox.http)
+    return replace(desk, deps=replace(desk.deps, sandbox=noted, toolbox=toolbox))
