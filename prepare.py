@@ -18,7 +18,7 @@ from pathlib import Path
 import asyncpg
 
 from activities.toolbox.entities import CORE_BY_NAME
-from catalogue import block_digests, shipped_and_own
+from catalogue import Catalogue, block_digests, shipped_and_own
 from contracts.agents import PublishedAgent
 from contracts.digests import sha256_hex
 from contracts.skills import DataTable
@@ -47,12 +47,15 @@ async def prepare(settings: Settings, admin: str = "", tenant: str = LOCAL_TENAN
             app_url=needed(settings.database_url, "DATABASE_URL"),
             relay_url=needed(settings.database_relay_url, "DATABASE_RELAY_URL"),
         )
+    found: Catalogue | None = None
     if not await is_newest(owner_url):
-        await asyncio.to_thread(upgrade, owner_url)
+        # Beside each other: a first start checks every block, which takes as long as the migrations.
+        checking = shipped_and_own(settings.apps, settings.sandbox())
+        found, _ = await asyncio.gather(checking, asyncio.to_thread(upgrade, owner_url))
     owner = await asyncpg.connect(owner_url, server_settings={"search_path": "perdure"})
     try:
         await set_up(owner)
-        await _publish(owner, settings)
+        await _publish(owner, found or await _catalogue(owner, settings))
         if admin:
             tokens = {admin: _fresh_token(admin)}
             await _users(owner, tenant, {admin: ADMIN_ROLES}, tokens)
@@ -69,12 +72,16 @@ async def prepare(settings: Settings, admin: str = "", tenant: str = LOCAL_TENAN
         await owner.close()
 
 
-async def _publish(owner: asyncpg.Connection, settings: Settings) -> None:
-    """Put the apps' agents in place, and say what is wrong with the rest."""
+async def _catalogue(owner: asyncpg.Connection, settings: Settings) -> Catalogue:
+    """The apps, where agents have been published before: their blocks are not checked again."""
     async with owner.transaction():
         await owner.execute("SELECT set_config('perdure.tenant', $1, true)", content.SHARED)
         checked = block_digests([agent for _, agent in await content.listed(owner)])
-    found = await shipped_and_own(settings.apps, settings.sandbox(), checked)
+    return await shipped_and_own(settings.apps, settings.sandbox(), checked)
+
+
+async def _publish(owner: asyncpg.Connection, found: Catalogue) -> None:
+    """Put the apps' agents in place, and say what is wrong with the rest."""
     if found.unchecked:
         sys.stderr.write(f"warning: the types of code blocks were not checked: {found.unchecked}\n")
     published: list[tuple[str, PublishedAgent]] = []

@@ -1,7 +1,7 @@
 """Episodes: summaries of turns that are over, found again by what they are about (S0-30).
 
 A summary is written in the transaction that ends its turn, without an embedding; the relay embeds it later. A search
-is exact: it looks at every summary of one user with one agent, so nothing is missed (ADR 12).
+is exact: it looks at every summary of one user with one agent, so nothing is missed (ADR 11).
 """
 
 from collections.abc import Sequence

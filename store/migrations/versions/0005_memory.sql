@@ -33,7 +33,7 @@ CREATE TABLE episodes (
   created_at timestamptz NOT NULL DEFAULT now(),
   CHECK ((embedder IS NULL) = (embedding IS NULL))
 );
--- Exact search over one user's summaries with one agent; why there is no HNSW index: ADR 12.
+-- Exact search over one user's summaries with one agent; why there is no HNSW index: ADR 11.
 CREATE INDEX episodes_by_owner ON episodes (user_id, agent_id);
 CREATE INDEX episodes_by_conversation ON episodes (conversation_id, created_at, id);
 CREATE INDEX episodes_to_embed ON episodes (embed_after) WHERE embedder IS NULL;
