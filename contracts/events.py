@@ -37,6 +37,7 @@ MEMORY_WRITE_BLOCKED = "memory.write.blocked"
 SKILL_SELECTED = "skill.selected"
 SKILL_INJECTED = "skill.injected"
 HITL_RULE_FIRE = "hitl.rule_fire"
+HITL_WARNING = "hitl.warning"
 BUDGET = "budget"
 STAGE = "stage"
 

@@ -55,6 +55,8 @@ class GatedCall(Tolerant):
     """The name under which the reviewer finds it."""
     message: str = Field(default="", exclude_if=is_empty)
     """The rule's own: why a person is asked."""
+    go_on_when_unavailable: bool = Field(default=False, exclude_if=is_empty)
+    """Of a checkpoint that says so (S0-68): where it cannot be opened, the turn goes on with a warning."""
 
 
 class VerdictState(StrEnum):
@@ -70,6 +72,8 @@ class VerdictState(StrEnum):
     WITHDRAWN = "withdrawn"
     SETTLED = "settled"
     """An effect whose outcome a person stated."""
+    UNAVAILABLE = "unavailable"
+    """Never asked for: it could not be opened, and its checkpoint lets the turn go on (S0-68). No record says so."""
     UNREADABLE = "unreadable"
     """No record, wrong digest, unknown status: stays paused (S0-36)."""
 

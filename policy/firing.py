@@ -104,9 +104,17 @@ def after_round(plan: TurnPlan, ran: Sequence[Ran]) -> Ruled:
                     kind=RequestKind.CHECKPOINT,
                     checkpoint=checkpoint_name(decided),
                     message=decided.message,
+                    go_on_when_unavailable=all(_goes_on(plan, one) for one in fires),
                 )
             )
     return Ruled(tuple(fired), tuple(gated), abort)
+
+
+def _goes_on(plan: TurnPlan, fired: Fire) -> bool:
+    """Whether a checkpoint of the rule's skill says that the turn goes on where nobody can be asked (S0-68)."""
+    skill = next((each for each in plan.skills if each.id == fired.skill_id), None)
+    opened = [each for each in skill.checkpoints if each.name == checkpoint_name(fired)] if skill else []
+    return any(each.go_on_when_unavailable for each in opened)
 
 
 def checkpoint_name(fired: Fire) -> str:

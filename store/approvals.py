@@ -212,7 +212,7 @@ async def read_verdicts(tx: Connection, ask: VerdictsAsk) -> Verdicts:
     return Verdicts(verdicts=verdicts, limits=Limits.model_validate(turn["limits"]))
 
 
-_STATES = {state.value: state for state in VerdictState} | {
+_STATES = {state.value: state for state in VerdictState if state is not VerdictState.UNAVAILABLE} | {
     # Executed already, or under way: the call was allowed, and the ledger answers for it.
     "reserved": VerdictState.APPROVED,
     "done": VerdictState.APPROVED,

@@ -15,6 +15,7 @@ from contracts.messages import Role
 from contracts.turns import TurnAddress
 from policy.text import clean
 from store.database import Connection
+from store.unasked import record_unasked
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,7 @@ async def write(
     written are left out. So are all of them once the turn has ended, since its last event is its `done`: only the write
     that says `done` may still bring its own. Who hands them in holds the lock of the turn's row.
     """
+    await record_unasked(tx, address.turn_id, pending)
     log: list[PendingEvent | NewEvent] = [*pending, *events]
     await tx.execute(
         _WRITE,

@@ -33,9 +33,11 @@ class Calls:
         *,
         summary: str,
         timeout: timedelta | None = None,
+        patience: timedelta | None = None,
         stoppable: bool = True,
     ) -> Out:
-        """Run the activity behind `ref`; a stop cancels it unless it is what a stop itself needs.
+        """Run the activity behind `ref`, with all its attempts for `patience` at most; a stop cancels it unless it is
+        what a stop itself needs.
 
         A brief one runs inside the workflow task first, where that task's worker serves its kind.
 
@@ -53,7 +55,7 @@ class Calls:
             task_queue=self._routing.queue(ref.kind),
             result_type=ref.output,
             start_to_close_timeout=timeout or ref.start_to_close,
-            schedule_to_close_timeout=ref.schedule_to_close,
+            schedule_to_close_timeout=patience or ref.schedule_to_close,
             heartbeat_timeout=HEARTBEAT_TIMEOUT,
             retry_policy=RetryPolicy(
                 initial_interval=numbers.initial_interval,

@@ -16,7 +16,7 @@ from contracts.ids import approval_id, effect_key, forced_checkpoint_id, limit_i
 from contracts.memory import LoadAsk, TurnContext
 from contracts.messages import MessageRef
 from contracts.model import ModelAsk, ModelCall, ModelReply
-from contracts.people import GatedCall, RequestKind, RequestRef
+from contracts.people import GatedCall, RequestKind, RequestRef, Verdict, VerdictState
 from contracts.tools import CallState, ToolAsk, ToolCall, ToolOutcome
 from graph.ports import Ports
 from policy.refusals import STOPPED
@@ -175,12 +175,20 @@ class PeoplePort:
 
     async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:
         """What the records say now. Bells that rang before it have done their work."""
+        if requests and self.stretch.unopened.issuperset(request.request_id for request in requests):
+            return Verdicts(verdicts=tuple(map(_never_asked, requests)))
         self.stretch.mailbox.looked()
         ask = VerdictsAsk(
             address=self.stretch.turn.address, requests=tuple(requests), events=self.stretch.take_events()
         )
         found = await self.stretch.call(APPROVALS_READ, ask, summary="read verdicts")
         return Verdicts(problem=found) if isinstance(found, Problem) else found
+
+
+def _never_asked(request: RequestRef) -> Verdict:
+    return Verdict(
+        request_id=request.request_id, call_id=request.call_id, tool=request.tool, state=VerdictState.UNAVAILABLE
+    )
 
 
 @dataclass(frozen=True, slots=True)

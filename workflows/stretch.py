@@ -15,6 +15,7 @@ from contracts.activities import ActivityRef
 from contracts.approvals import OpenAsk
 from contracts.errors import Problem
 from contracts.events import PendingEvent
+from contracts.ids import approval_id
 from contracts.people import RequestRef
 from contracts.turns import Carried, TurnInput
 from policy.refusals import STOPPED
@@ -46,6 +47,8 @@ class Stretch:
         self.step = carried.step if carried else 0
         self.asked: OpenAsk | None = None
         """What the pause opens when the run ends in it."""
+        self.unopened: frozenset[str] = frozenset()
+        """Requests that could not be opened and that the run goes on without (S0-68)."""
         self.events: list[PendingEvent] = list(carried.events) if carried else []
         self.events_made = carried.events_made if carried else 0
         mailbox.when_stopped(self.calls.cancel)
@@ -68,6 +71,13 @@ class Stretch:
         except ActivityError as error:
             self.events[:0] = given.events
             return STOPPED if self.mailbox.stop else problem_of(error)
+
+    def go_on_without(self, ask: OpenAsk) -> None:
+        """What this would have opened was asked of nobody; its events go to the next activity."""
+        turn_id = self.turn.address.turn_id
+        self.unopened = frozenset(approval_id(turn_id, gated.call_id) for gated in ask.gated)
+        self.asked = None
+        self.events[:0] = ask.events
 
     def carried(self, state: Mapping[str, JsonValue], requests: tuple[RequestRef, ...]) -> Carried:
         """What the next run begins with, after a pause that waits for `requests`."""

@@ -4,11 +4,14 @@ Determinism: everything outside is an activity; the graph is pure; the mailbox i
 last look at the mailbox and a continue-as-new there is no await, so no bell is lost there.
 """
 
+from datetime import timedelta
 from typing import Any
 
 from temporalio import workflow
+from temporalio.exceptions import ActivityError
 
 from contracts.activities import APPROVALS_OPEN, TURNS_FINISH
+from contracts.approvals import OpenAsk, Opened
 from contracts.errors import Problem
 from contracts.people import PauseKind, RequestRef
 from contracts.turns import FinishAsk, TurnInput, TurnStatus
@@ -21,6 +24,8 @@ from workflows.mailbox import Mailbox
 from workflows.ports import ports_of
 from workflows.stretch import Stretch
 
+OPEN_PATIENCE = timedelta(seconds=30)
+"""How long a checkpoint is tried to be opened that lets the turn go on without; a restarted worker is back by then."""
 STATUS_OF = {
     Outcome.COMPLETED: TurnStatus.COMPLETED,
     Outcome.FAILED: TurnStatus.FAILED,
@@ -54,28 +59,46 @@ class TurnRun:
         if self._mailbox.stop:
             state: State = turn.carried.state if turn.carried and turn.carried.state else {}
             return await self._finish(stretch, state, TurnStatus.STOPPED, None)
-        state = await compiled.run(_begin(turn), turn.entry, ports_of(stretch))
+        ports = ports_of(stretch)
+        state = await compiled.run(_begin(turn), turn.entry, ports)
         outcome = compiled.topology.outcome(state)
-        if outcome is Outcome.AWAITING and not self._mailbox.stop:
+        while outcome is Outcome.AWAITING and not self._mailbox.stop:
             opened = await self._open(stretch, state)
-            if opened is not None and not self._mailbox.stop:
-                self._wait(stretch, state, opened)
+            if opened is not None:
+                if opened.problem is None and not self._mailbox.stop:
+                    self._wait(stretch, state, opened.requests)
+                break
+            state = await compiled.run(state, PauseKind.APPROVAL.value, ports)
+            outcome = compiled.topology.outcome(state)
         if outcome is Outcome.AWAITING:
             return await self._finish(stretch, state, TurnStatus.STOPPED, None)
         status = STATUS_OF[outcome]
         return await self._finish(stretch, state, status, None if status is TurnStatus.STOPPED else error_of(state))
 
-    async def _open(self, stretch: Stretch, state: State) -> tuple[RequestRef, ...] | None:
-        """The requests that the pause waits for; None where the turn was stopped meanwhile."""
+    async def _open(self, stretch: Stretch, state: State) -> Opened | None:
+        """The requests that the pause waits for, or that the turn was stopped meanwhile.
+
+        None where they could not be opened and each is a checkpoint that lets the turn go on without (S0-68). For all
+        others it is tried until it succeeds.
+        """
         if stretch.asked is None:
             # Paused again on what was open already: expiry dates are those carried.
             carried = stretch.turn.carried
-            return carried.requests if carried else tuple(requests_of(state, "pending_requests"))
+            return Opened(requests=carried.requests if carried else tuple(requests_of(state, "pending_requests")))
         ask = stretch.asked.model_copy(update={"events": stretch.take_events()})
+        patience = OPEN_PATIENCE if _may_go_on(ask) else None
         count = len(ask.gated) + len(ask.unknown)
-        opened = await stretch.calls.make(APPROVALS_OPEN, ask, summary=f"open {count} requests", stoppable=False)
+        try:
+            opened = await stretch.calls.make(
+                APPROVALS_OPEN, ask, summary=f"open {count} requests", patience=patience, stoppable=False
+            )
+        except ActivityError:
+            if patience is None:
+                raise
+            stretch.go_on_without(ask)
+            return None
         self._mailbox.rung = self._mailbox.rung or opened.decided
-        return opened.requests if opened.problem is None else None
+        return opened
 
     def _wait(self, stretch: Stretch, state: State, requests: tuple[RequestRef, ...]) -> None:
         """Continue as TurnWait, which holds nothing in a worker."""
@@ -100,6 +123,11 @@ class TurnRun:
         finished = await stretch.calls.make(TURNS_FINISH, ask, summary=f"finish: {status.value}", stoppable=False)
         workflow.set_current_details(f"{finished.status.value}" + (f": {problem.message}" if problem else ""))
         return finished.status.value
+
+
+def _may_go_on(ask: OpenAsk) -> bool:
+    """Whether nothing of the pause needs a person so much that the turn must wait for one."""
+    return not ask.unknown and all(gated.go_on_when_unavailable for gated in ask.gated)
 
 
 def _begin(turn: TurnInput) -> State:

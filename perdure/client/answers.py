@@ -211,6 +211,19 @@ class Budgets(Answer):
     agents: list[Budget] = []
 
 
+class Rule(Answer):
+    """A rule as the tenant has it."""
+
+    id: str
+    on: str = ""
+    when: dict[str, Any] = {}
+    do: str
+    """The tenant's own action where `overridden`."""
+    overridden: bool = False
+    checkpoint: str = ""
+    message: str = ""
+
+
 class Agent(Answer):
     """An agent that turns can be started with."""
 

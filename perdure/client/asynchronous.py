@@ -38,6 +38,7 @@ class AsyncClient:
         self.users = Users(self)
         self.prompts = Prompts(self)
         self.budgets = Budgets(self)
+        self.rules = Rules(self)
 
     async def __aenter__(self) -> Self:
         return self
@@ -196,6 +197,14 @@ class Budgets:
     def __init__(self, client: AsyncClient) -> None:
         self.get = client.method(catalogue_calls.get_budgets)
         self.set = client.method(catalogue_calls.set_budgets)
+
+
+class Rules:
+    """What stops a turn, or asks a person."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self.list = client.method(catalogue_calls.list_rules)
+        self.set = client.method(catalogue_calls.set_rule)
 
 
 class Prompts:

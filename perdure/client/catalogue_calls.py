@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import httpx
 from pydantic import JsonValue
 
-from perdure.client.answers import Agent, Answer, Budgets, Page, Token, Topology, User
+from perdure.client.answers import Agent, Answer, Budgets, Page, Rule, Token, Topology, User
 from perdure.client.calls import Call, get, one, path, post
 
 
@@ -65,6 +65,17 @@ def set_budgets(*, max_tokens: int | None = None, max_cost_usd: float | None = N
     """These limits for all agents together; None is no limit. Sent again it changes nothing."""
     body: dict[str, JsonValue] = {"max_tokens": max_tokens, "max_cost_usd": max_cost_usd}
     return Call("PUT", path("budgets"), one(Budgets), body=body)
+
+
+def list_rules() -> Call[Page[Rule]]:
+    """Every rule that can hold for a turn, as the tenant has it."""
+    return get(path("rules"), one(Page[Rule]))
+
+
+def set_rule(rule_id: str, do: str) -> Call[Page[Rule]]:
+    """Give a rule this action from the next turn on; its own action takes an override back."""
+    body: dict[str, JsonValue] = {"rule": rule_id, "do": do}
+    return Call("PUT", path("rules"), one(Page[Rule]), body=body)
 
 
 def _text(response: httpx.Response) -> str:

@@ -37,6 +37,7 @@ class Client:
         self.users = Users(self)
         self.prompts = Prompts(self)
         self.budgets = Budgets(self)
+        self.rules = Rules(self)
 
     def __enter__(self) -> Self:
         return self
@@ -193,6 +194,14 @@ class Budgets:
     def __init__(self, client: Client) -> None:
         self.get = client.method(catalogue_calls.get_budgets)
         self.set = client.method(catalogue_calls.set_budgets)
+
+
+class Rules:
+    """What stops a turn, or asks a person."""
+
+    def __init__(self, client: Client) -> None:
+        self.list = client.method(catalogue_calls.list_rules)
+        self.set = client.method(catalogue_calls.set_rule)
 
 
 class Prompts:

@@ -231,6 +231,18 @@ async def test_a_checkpoint_at_the_limit_is_asked_first_and_the_turn_ends_at_the
     assert len(made.asks) == 1
 
 
+async def test_a_checkpoint_that_nobody_could_be_asked_about_goes_on_with_a_warning() -> None:
+    made = checked(Says("", (SHOUT,)), Says("unseen"))
+    played = await begin(made)
+    made.decide("c1.0", V.UNAVAILABLE)
+    await resume(played)
+    assert played.outcome() is Outcome.COMPLETED
+    note = next(message.text for message in played.messages if message.role.value == "system")
+    assert note.startswith("HITL_WARNING: The result of shout should have been reviewed")
+    warned = [data for run in played.runs for kind, data in run.events if kind == "hitl.warning"]
+    assert [each["tool"] for each in warned] == ["shout"]
+
+
 @each_way
 async def test_a_model_that_makes_its_call_again_after_every_answer_comes_to_its_limit(way: Way) -> None:
     made = checked(*[Says("", (SHOUT,))] * 5, limits=Limits(max_iterations=3))

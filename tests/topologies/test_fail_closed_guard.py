@@ -63,6 +63,7 @@ READABLE = [
     ("expired", V.EXPIRED, 0),
     ("cancelled", V.CANCELLED, 0),
     ("withdrawn", V.WITHDRAWN, 0),
+    ("unavailable", V.UNAVAILABLE, 0),
 ]
 WAYS = [("warm", resume), ("cold", again_from_the_store)]
 Way = Callable[[Played], Awaitable[None]]

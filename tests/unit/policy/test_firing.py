@@ -6,7 +6,7 @@ from pydantic import JsonValue
 from contracts.agents import EffectClass, PlanCard, TurnPlan
 from contracts.messages import CallRef
 from contracts.people import RequestKind
-from contracts.skills import Rule
+from contracts.skills import Checkpoint, PlanSkill, Rule
 from contracts.turns import Limits
 from policy.firing import Ran, after_round, asked_paths, before_round, that_can_fire
 from policy.gate import RULE_MUTATING
@@ -43,7 +43,7 @@ def ran(call_id: str, tool: str, facts: dict[str, JsonValue] | None = None, fail
 
 LOOK_FIRST = rule("app/s:first", "before_tool_call", when={"tool": "look"}, message="why", checkpoint="looking")
 NO_PAY = rule("app/s:never", "before_tool_call", "abort", when={"tool": "pay"}, message="not here")
-SEE = rule("app/s:see", "after_tool_call", when={"tool": "look"}, checkpoint="seen")
+SEE = rule("app/s:see", "after_tool_call", when={"tool": "look"}, checkpoint="seen", skill_id="s")
 MANY = rule("app/s:many", "after_tool_call", when={"tool": "look", "result": {"path": "found.count", "at_least": 3}})
 
 
@@ -66,6 +66,27 @@ def test_a_rule_that_aborts_ends_the_turn_whatever_else_is_gated() -> None:
 def test_a_checkpoint_has_an_id_of_its_own_and_the_name_that_its_rule_gives() -> None:
     (asked,) = after_round(plan(SEE), [ran("t2.1", "look"), ran("t2.2", "pay")]).gated
     assert (asked.call_id, asked.tool, asked.kind, asked.checkpoint) == ("c2.1", "look", RequestKind.CHECKPOINT, "seen")
+
+
+@pytest.mark.parametrize(
+    ("rules", "goes_on"),
+    [
+        ((SEE,), True),
+        ((SEE, rule("app/s:also", "after_tool_call", when={"tool": "look"}, checkpoint="read", skill_id="s")), False),
+        ((SEE, rule("platform:also", "after_tool_call", when={"tool": "look"})), False),
+        ((SEE.model_copy(update={"skill_id": ""}),), False),
+        ((SEE.model_copy(update={"checkpoint": "read"}),), False),
+    ],
+    ids=["its own rule", "another checkpoint", "the platform too", "of no skill", "not that one"],
+)
+def test_a_checkpoint_goes_on_unasked_only_where_every_rule_that_fires_allows_it(
+    rules: tuple[Rule, ...], goes_on: bool
+) -> None:
+    checkpoints = (Checkpoint(name="seen", go_on_when_unavailable=True), Checkpoint(name="read"))
+    allowing = plan(*rules).model_copy(update={"skills": (PlanSkill(id="s", checkpoints=checkpoints),)})
+    (asked,) = after_round(allowing, [ran("t1.0", "look")]).gated
+    assert asked.go_on_when_unavailable is goes_on
+    assert ("go_on_when_unavailable" in asked.model_dump(mode="json")) is goes_on
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from contracts.people import RequestKind, Verdict, VerdictState
 from graph.nodes.reading import error_of, messages_of, requests_of
 from graph.ports import Ports
 from graph.spec import State
-from graph.topologies.skill_pipeline.nodes.pass_checkpoint import passed
+from graph.topologies.skill_pipeline.nodes.pass_checkpoint import passed, record_unasked
 from graph.topologies.skill_pipeline.nodes.pass_limit import raised
 from graph.topologies.skill_pipeline.state import AWAITING_HITL, INITIAL
 from policy.gate import round_is_decided, round_is_refused
@@ -38,6 +38,7 @@ class AwaitVerdict:
         if any(request.kind is RequestKind.LIMIT for request in requests):
             return raised(state, read)
         if any(request.kind is RequestKind.CHECKPOINT for request in requests):
+            record_unasked(ports, read.verdicts)
             return passed(state, read.verdicts)
         gates = [verdict for verdict in read.verdicts if verdict.state is not VerdictState.SETTLED]
         effects = any(request.kind is RequestKind.EFFECT for request in requests)

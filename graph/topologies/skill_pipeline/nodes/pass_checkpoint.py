@@ -5,10 +5,12 @@ from collections.abc import Sequence
 
 from pydantic import JsonValue
 
+from contracts.events import HITL_WARNING
 from contracts.ids import reviewed_call
 from contracts.messages import MessageRef, Patch, Role
 from contracts.people import Verdict, VerdictState
 from graph.nodes.reading import messages_of
+from graph.ports import Ports
 from graph.spec import State
 from graph.topologies.skill_pipeline.nodes.outcomes import over_limit
 from graph.topologies.skill_pipeline.state import INITIAL, SYNTHESIS
@@ -29,8 +31,9 @@ def passed(state: State, verdicts: Sequence[Verdict]) -> Patch:
         "messages": [message.model_dump(mode="json") for message in messages],
         "pending_tool_calls": [call.model_dump(mode="json") for each in again for call in each.calls],
         "pending_requests": [],
-        "consecutive_failed_resolves": 0,  # somebody has answered
     }
+    if any(verdict.state is not VerdictState.UNAVAILABLE for verdict in verdicts):
+        patch["consecutive_failed_resolves"] = 0  # somebody has answered
     if not again:
         patch |= {
             "pending_mutation": None,
@@ -41,6 +44,14 @@ def passed(state: State, verdicts: Sequence[Verdict]) -> Patch:
     if any(reviewed_call(verdict.call_id) is None for verdict in verdicts):
         patch |= _unforced(state, refused=bool(notes))
     return patch
+
+
+def record_unasked(ports: Ports, verdicts: Sequence[Verdict]) -> None:
+    """Put on record what goes on though nobody could be asked (S0-68)."""
+    for verdict in verdicts:
+        if verdict.state is VerdictState.UNAVAILABLE:
+            told: dict[str, JsonValue] = {"approval_id": verdict.request_id, "tool": verdict.tool}
+            ports.events.emit(HITL_WARNING, told, reviewed_call(verdict.call_id))
 
 
 def _unforced(state: State, *, refused: bool) -> Patch:
@@ -69,6 +80,11 @@ _WHAT = {
 def _told(verdict: Verdict) -> str:
     of = f"The result of {verdict.tool}" if verdict.tool else "The answer"
     by = f" by {verdict.decided_by}" if verdict.decided_by else ""
+    if verdict.state is VerdictState.UNAVAILABLE:
+        return (
+            f"HITL_WARNING: {of} should have been reviewed by a person, and nobody could be asked.\n"
+            "You may go on, and must tell the user that nobody has reviewed it."
+        )
     if verdict.state is VerdictState.RESPONDED:
         answer = f"{of} was answered{by}: {verdict.comment}\nGo on with this answer."
         return f"{answer} Do not call {verdict.tool} again unless it asks for that." if verdict.tool else answer

@@ -1,0 +1,29 @@
+"""Checkpoints that a turn has passed though nobody could be asked (S0-68): audited, and closed if they did open."""
+
+from collections.abc import Iterable
+
+from contracts.events import HITL_WARNING, PendingEvent
+from store.database import Connection
+
+_CLOSE = """
+UPDATE approvals SET status = 'cancelled', version = version + 1
+WHERE id = $1 AND turn_id = $2 AND status = 'pending'
+"""
+_RECORD = """
+INSERT INTO audit (tenant_id, kind, subject, data, turn_id)
+SELECT current_setting('perdure.tenant'), 'checkpoint.not_asked', $1, $2, $3
+WHERE NOT EXISTS (SELECT FROM audit WHERE kind = 'checkpoint.not_asked' AND subject = $1)
+"""
+
+
+async def record_unasked(tx: Connection, turn_id: str, events: Iterable[PendingEvent]) -> None:
+    """One audit row for each such checkpoint among `events`, however often they are handed over; no statement where
+    there is none.
+
+    One that was opened after all, and whose opening nobody heard of, is asked about no more.
+    """
+    for event in events:
+        if event.kind == HITL_WARNING:
+            approval_id = str(event.data["approval_id"])
+            await tx.execute(_CLOSE, approval_id, turn_id)
+            await tx.execute(_RECORD, approval_id, event.data, turn_id)

@@ -1,0 +1,202 @@
+"""Checkpoints that cannot be opened: those that say so go on with a warning (S0-68), all others wait (S0-36).
+
+The workers here cache no run, so every workflow task replays all that came before it.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+
+import serving
+import store.approvals
+from activities import approvals
+from activities.toolbox.shelf import Toolbox
+from contracts.agents import PublishedAgent
+from contracts.digests import digest_of
+from contracts.errors import CallerError, InvariantBroken, PerdureError, UpstreamUnavailable
+from contracts.turns import TurnAddress, TurnStatus
+from policy.decision import Decision
+from tests.desk import Desk, publish_desk, until
+from tests.doubles.desk import desk_agents
+from tests.doubles.spoken import Line
+from tests.served import ALL_KINDS, PAUSED, Served, serve
+from tests.workflow.test_cold_resumes import without_cache
+from workflows import turn_run
+
+LENIENT = "lenient"
+BOOK = ("book", {"what": "a chair"})
+SAID = Line("", [BOOK]), Line("well")
+AWAY = UpstreamUnavailable("database_unavailable", "No approval can be opened.")
+REFUSED = InvariantBroken("no_approval", "No approval can be opened.")
+PATIENCE = timedelta(seconds=2)
+
+
+def lenient() -> PublishedAgent:
+    """The checked desk, where a booking goes on if nobody can be asked."""
+    agent = next(agent for _, agent in desk_agents()[0] if agent.definition.id == "checked")
+    skills = tuple(
+        skill.model_copy(
+            update={
+                "checkpoints": tuple(
+                    each.model_copy(update={"go_on_when_unavailable": each.name == "before_sending"})
+                    for each in skill.checkpoints
+                )
+            }
+        )
+        for skill in agent.definition.skills
+    )
+    definition = agent.definition.model_copy(update={"id": LENIENT, "skills": skills})
+    return agent.model_copy(update={"definition": definition, "version": digest_of(definition.model_dump(mode="json"))})
+
+
+@pytest.fixture(scope="module")
+async def served(desk: Desk, temporal: Client) -> AsyncIterator[Served]:
+    """The desk with workers for every queue of the module; none of them caches."""
+    await publish_desk(desk.owner_url, [*desk_agents()[0], ("desk", lenient())])
+    tools = desk_agents()[1]
+    own = [(LENIENT, tool) for agent_id, tool in tools if agent_id == "checked"]
+    toolbox = Toolbox([*tools, *own], lambda name: None, desk.deps.toolbox.http)
+    at = replace(desk, deps=replace(desk.deps, toolbox=toolbox))
+    async with AsyncExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(serving, "Worker", without_cache)
+            workers = await serve(stack, at, ALL_KINDS)
+        yield Served(at, temporal, workers)
+
+
+class Doors:
+    """Whether approvals can be opened."""
+
+    def __init__(self) -> None:
+        self.closed: PerdureError | None = None
+        self.tried: Counter[str] = Counter()
+        """How often, by turn."""
+        self.loses_answers = False
+        """Each time it is opened, and nobody hears of it."""
+        self._open = store.approvals.open_requests
+
+    async def open_requests(self, *given: Any) -> Any:
+        """As ever, unless closed."""
+        self.tried[given[1].address.turn_id] += 1
+        if self.closed is not None:
+            raise self.closed
+        opened = await self._open(*given)
+        if self.loses_answers:
+            await given[0].execute("COMMIT")
+            raise AWAY
+        return opened
+
+
+@pytest.fixture
+def doors(monkeypatch: pytest.MonkeyPatch) -> Iterator[Doors]:
+    """Open; a checkpoint that may go on is tried for two seconds."""
+    made = Doors()
+    monkeypatch.setattr(approvals, "open_requests", made.open_requests)
+    monkeypatch.setattr(turn_run, "OPEN_PATIENCE", PATIENCE)
+    yield made
+    made.closed = None
+
+
+async def warnings(served: Served, address: TurnAddress) -> list[tuple[str, str]]:
+    """The turn's warnings: the call, and its tool."""
+    rows = await served.desk.rows(
+        "SELECT call_id, data->>'tool' AS tool FROM events WHERE turn_id = $1 AND kind = 'hitl.warning'",
+        address.turn_id,
+    )
+    return [(row["call_id"], row["tool"]) for row in rows]
+
+
+@pytest.mark.parametrize(("closed", "tries"), [(AWAY, 3), (REFUSED, 1)], ids=["unavailable", "refused"])
+async def test_a_checkpoint_that_says_so_goes_on_with_a_warning_on_record(
+    served: Served, doors: Doors, closed: PerdureError, tries: int
+) -> None:
+    doors.closed = closed
+    address, row = await served.ended(*SAID, agent_id=LENIENT)
+    assert (row["status"], row["answer"], row["problem"]) == ("completed", "well", None)
+    assert doors.tried[address.turn_id] >= tries
+    assert served.effects(address, "/book") == 1
+    note = served.sent_to_model(address)[-1][-1]
+    assert note["role"] == "system"
+    assert note["content"].startswith("HITL_WARNING: The result of book should have been reviewed by a person")
+    assert await warnings(served, address) == [("t1.0", "book")]
+    audit = await served.desk.rows("SELECT kind, actor FROM audit WHERE turn_id = $1", address.turn_id)
+    assert [tuple(each) for each in audit if each["kind"].startswith("checkpoint")] == [("checkpoint.not_asked", None)]
+    assert await served.desk.rows("SELECT id FROM approvals WHERE turn_id = $1", address.turn_id) == []
+
+
+async def test_it_pauses_as_ever_where_the_approval_can_be_opened_in_time(served: Served, doors: Doors) -> None:
+    doors.closed = AWAY
+    address = await served.begin(*SAID, agent_id=LENIENT)
+    await until(lambda: doors.tried[address.turn_id] > 0)
+    doors.closed = None
+    await served.until(address, PAUSED)
+    await served.decide(address, "c1.0", Decision.REJECT, comment="not that one")
+    await served.until(address, TurnStatus.COMPLETED)
+    assert "was rejected by reviewer: not that one" in served.sent_to_model(address)[-1][-1]["content"]
+    assert await warnings(served, address) == []
+
+
+OTHERS = {
+    "a checkpoint that does not say so": ("checked", (BOOK,)),
+    "one that does beside one that does not": (LENIENT, (BOOK, ("look", {"what": "a", "mode": "busy"}))),
+    "a rule before a call": (LENIENT, (("jot", {"text": "a"}),)),
+    "a gate": (LENIENT, (BOOK, ("pay", {"amount": 1}))),
+}
+
+
+async def test_everything_else_waits_until_somebody_can_be_asked(served: Served, doors: Doors) -> None:
+    doors.closed = AWAY
+    begun = {
+        what: await served.begin(Line("", calls), SAID[1], agent_id=agent_id)
+        for what, (agent_id, calls) in OTHERS.items()
+    }
+    # Side by side on workers without a cache, a turn may lose a task's time-out.
+    await until(lambda: all(doors.tried[address.turn_id] for address in begun.values()), seconds=20)
+    await asyncio.sleep(PATIENCE.total_seconds() + 1)
+    for what, address in begun.items():
+        assert (await served.row(address))["status"] == TurnStatus.RUNNING.value, what
+        assert len(served.sent_to_model(address)) == 1, f"{what}: it has gone on"
+    doors.closed = None
+    for what, address in begun.items():
+        await served.until(address, PAUSED)
+        assert await warnings(served, address) == [], what
+        await served.stop(address)
+
+
+async def test_after_going_on_the_turn_still_pauses_for_what_needs_a_person(served: Served, doors: Doors) -> None:
+    doors.closed = REFUSED
+    pay = Line("", [("pay", {"amount": 1})])
+    address = await served.begin(SAID[0], pay, SAID[1], agent_id=LENIENT)
+    await until(lambda: doors.tried[address.turn_id] > 0)
+    doors.closed = None
+    await served.until(address, PAUSED)
+    await served.decide(address, "t2.0")
+    row = await served.until(address, TurnStatus.COMPLETED)
+    assert row["answer"] == "well"
+    assert [served.effects(address, "/book"), served.effects(address, "/pay", "t2.0")] == [1, 1]
+    assert await warnings(served, address) == [("t1.0", "book")]
+
+
+async def test_an_approval_that_was_opened_unheard_is_asked_about_no_more(served: Served, doors: Doors) -> None:
+    doors.loses_answers = True
+    waits = Line("", [("look", {"mode": "wait"})])
+    served.desk.world.go_on.clear()
+    address = await served.begin(SAID[0], waits, SAID[1], agent_id=LENIENT)
+    await until(lambda: served.desk.world.running > 0)
+    row = await served.row(address)
+    assert (row["status"], row["waiting"]) == ("running", None)
+    assert (await served.desk.approval_row(address, "c1.0"))["status"] == "cancelled"
+    with pytest.raises(CallerError, match="already_decided"):
+        await served.decide(address, "c1.0", Decision.EDIT, args={"what": "a table"})
+    served.desk.world.go_on.set()
+    row = await served.until(address, TurnStatus.COMPLETED)
+    assert row["answer"] == "well"
+    assert await served.states(address) == {"t1.0": "done", "t2.0": "done"}
+    assert await warnings(served, address) == [("t1.0", "book")]
