@@ -51,7 +51,7 @@ async def serve(settings: Settings, kinds: Sequence[Kind], stop: asyncio.Event, 
         apps = find_apps(settings.apps) if runs_tools else []
         sandbox = StandbySandbox(settings.sandbox())
         stack.push_async_callback(sandbox.close)
-        deps = await _deps(settings, stack, apps, sandbox)
+        deps = await _deps(settings, kinds, stack, apps, sandbox)
         if Kind.LLM in kinds:
             async with deps.db.transaction(content.SHARED) as tx:
                 await deps.models.preload([agent for _, agent in await content.listed(tx)])
@@ -84,7 +84,14 @@ def has_blocks(app: App) -> bool:
     return any(skill.blocks for agent in app.agents for skill in agent.skills)
 
 
-async def _deps(settings: Settings, stack: AsyncExitStack, apps: Sequence[App], sandbox: Sandbox) -> Deps:
+def loads_memory(kinds: Sequence[Kind]) -> bool:
+    """Whether a worker of these searches episodes: only it may import what a provider's embedding needs (ADR 12)."""
+    return bool({Kind.MEMORY, Kind.TURNS}.intersection(kinds))
+
+
+async def _deps(
+    settings: Settings, kinds: Sequence[Kind], stack: AsyncExitStack, apps: Sequence[App], sandbox: Sandbox
+) -> Deps:
     db = await Database.connect(
         needed(settings.database_url, "DATABASE_URL"),
         most=settings.pool_size,
@@ -97,7 +104,8 @@ async def _deps(settings: Settings, stack: AsyncExitStack, apps: Sequence[App], 
     http = await stack.enter_async_context(new_client())
     doorbell = Doorbell(await connect(), db)
     toolbox = Toolbox(tools_of(apps), secret, http)
-    embedder = embedder_of(settings.embeddings, settings.embeddings_base, secret("embeddings"))
+    base, key = settings.embeddings_base, secret("embeddings")
+    embedder = embedder_of(settings.embeddings, base, key, remote=loads_memory(kinds))
     return Deps(db, LiveTokens(valkey), toolbox, Models(secret), doorbell, embedder=embedder, sandbox=sandbox)
 
 

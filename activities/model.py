@@ -16,20 +16,21 @@ from activities.hearing import Heard, events_of, reply_of
 from activities.planning import plan_calls
 from activities.prompting import prompt_of
 from activities.speaking import Speaker
-from activities.spending import charge, hold, is_counted, reserved_for_now
+from activities.spending import hold, is_counted, reserved_for_now
 from activities.vendors import CONTEXT_OVERFLOW
 from contracts.agents import PublishedAgent
 from contracts.errors import LimitReached, PerdureError, Problem, UpstreamRejected, UpstreamUnavailable
 from contracts.events import RATE_LIMIT, TRANSIENT_ERROR
 from contracts.model import ModelCall, ModelReply
 from contracts.turns import Usage
-from policy.day_budget import RESERVED_TRIES
+from policy.day_budget import RESERVED_TRIES, Bound
 from policy.ledger import Attempt, Claim
 from policy.prompt import WireMessage
 from policy.refusals import REFUSED
 from policy.retries import FALLBACK_SECONDS, PROVIDER_ERRORS, gives_up
+from store import budgets
 from store.journal import NewEvent, write
-from store.model_calls import ModelClaim, claim_call, count_error, settle_call
+from store.model_calls import ModelClaim, begin_call, claim_call, count_error, settle_call
 
 
 class ModelActivities:
@@ -47,9 +48,9 @@ class ModelActivities:
         """
         async with edge():
             attempt = Attempt(*this_attempt())
+            agent = await self._agent(call)
             try:
                 async with self._deps.db.transaction(call.address.tenant_id, call.address.turn_id) as tx:
-                    agent = await self._deps.shelf.at(tx, call.agent_id, call.agent_version)
                     own, other = agent.definition.model, agent.definition.fallback_model
                     claimed = await claim_call(tx, call, attempt, own, other)
                     if claimed.verdict is Claim.REPLAY and claimed.reply is not None:
@@ -57,10 +58,11 @@ class ModelActivities:
                     if claimed.verdict is not Claim.ACT:
                         return ModelReply(problem=REFUSED[claimed.verdict])
                     prompt = await prompt_of(tx, call, agent, claimed)
-                    if is_counted(agent, claimed):
-                        provider = await self._deps.models.provider(agent, claimed.model)
-                        request = self._request(call, agent, prompt.messages, claimed)
-                        await hold(tx, call, agent, claimed, provider, request)
+                    counted = is_counted(agent, claimed)
+                    most = await self._most(call, agent, prompt.messages, claimed) if counted else None
+                    await begin_call(tx, call, claimed)  # locks the conversation: what takes time has been done
+                    if most is not None:
+                        await hold(tx, call, agent, claimed, most)
             except (LimitReached, UpstreamRejected) as refused:
                 if refused.details.get("reserved") and attempt.number < RESERVED_TRIES:
                     raise reserved_for_now() from None
@@ -81,13 +83,29 @@ class ModelActivities:
                 other = "" if claimed.on_fallback else agent.definition.fallback_model
                 if other and gives_up(error.code, retryable=error.retryable, errors=claimed.errors + 1):
                     error = UpstreamUnavailable(error.code, failed.message, retry_after_seconds=FALLBACK_SECONDS)
-                    await self._say_retry(call, agent, error, claimed, heard.usage, fallback_model=other)
+                    await self._say_retry(call, error, claimed, heard.usage, fallback_model=other)
                     raise to_temporal(error) from None
                 if error.retryable and claimed.errors + 1 < PROVIDER_ERRORS and not claimed.on_fallback:
-                    await self._say_retry(call, agent, error, claimed, heard.usage)
+                    await self._say_retry(call, error, claimed, heard.usage)
                     raise to_temporal(error) from None  # Temporal would store the vendor's text
             # A paid answer is recorded even if a stop arrives meanwhile.
             return await uncancelled(self._settle(call, agent, claimed, heard, failed))
+
+    async def _agent(self, call: ModelCall) -> PublishedAgent:
+        """The version that the turn pinned; what its models need is imported here, while nothing is locked."""
+        agent = self._deps.shelf.known(call.agent_version)
+        if agent is None:
+            async with self._deps.db.transaction(call.address.tenant_id) as tx:
+                agent = await self._deps.shelf.at(tx, call.agent_id, call.agent_version)
+        await self._deps.models.ready(agent)
+        return agent
+
+    async def _most(
+        self, call: ModelCall, agent: PublishedAgent, messages: list[WireMessage], claimed: ModelClaim
+    ) -> Bound:
+        """The most that the request can use."""
+        provider = await self._deps.models.provider(agent, claimed.model)
+        return provider.most(self._request(call, agent, messages, claimed))
 
     async def _listen(
         self,
@@ -127,14 +145,7 @@ class ModelActivities:
         return ModelReply(problem=problem)
 
     async def _say_retry(
-        self,
-        call: ModelCall,
-        agent: PublishedAgent,
-        error: PerdureError,
-        claimed: ModelClaim,
-        used: Usage,
-        *,
-        fallback_model: str = "",
+        self, call: ModelCall, error: PerdureError, claimed: ModelClaim, used: Usage, *, fallback_model: str = ""
     ) -> None:
         problem = error.as_problem()
         kind = RATE_LIMIT if problem.code == "model_rate_limited" else TRANSIENT_ERROR
@@ -153,7 +164,7 @@ class ModelActivities:
             compact = problem.code == CONTEXT_OVERFLOW
             fall_back = bool(fallback_model)
             await count_error(tx, call, claimed.epoch, used, event, compact=compact, fall_back=fall_back)
-            await charge(tx, call, agent, claimed, used)
+            await budgets.charge(tx, call, claimed.epoch, used)
 
     async def _settle(
         self, call: ModelCall, agent: PublishedAgent, claimed: ModelClaim, heard: Heard, failed: Problem | None
@@ -163,11 +174,12 @@ class ModelActivities:
         reply, messages = reply_of(call, heard, failed, planned)
         events = events_of(call, claimed.epoch, heard, reply)
         async with self._deps.db.transaction(call.address.tenant_id) as tx:
-            mine = await settle_call(tx, call, claimed.epoch, reply, messages, [each.row for each in planned], events)
-            if mine:
-                await charge(tx, call, agent, claimed, reply.usage)
+            rows = [each.row for each in planned]
+            settled = await settle_call(tx, call, claimed.epoch, reply, messages, rows, events)
+            if settled.counted:
+                await budgets.charge(tx, call, claimed.epoch, reply.usage)
         await self._deps.live.wake(call.address.conversation_id)
-        if not mine:
+        if not settled.mine:
             return ModelReply(problem=REFUSED[Claim.STALE])
         return reply
 

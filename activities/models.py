@@ -45,6 +45,11 @@ class Models:
                 self._litellm = await asyncio.to_thread(_import_litellm)
         return self._litellm
 
+    async def ready(self, agent: PublishedAgent) -> None:
+        """Import what this agent's models need, once a process; it takes seconds, so hold nothing meanwhile."""
+        for model in _real_models(agent):
+            await self.provider(agent, model)
+
     async def preload(self, agents: Sequence[PublishedAgent]) -> None:
         """Import what these agents' models need, before the worker serves: a first call must not wait for it.
 
@@ -52,9 +57,8 @@ class Models:
         only by the turns that fail.
         """
         for agent in agents:
-            for model in (agent.definition.model, agent.definition.fallback_model):
-                if model not in ("", SCRIPTED):
-                    self._check_bounds(agent, model, await self.provider(agent, model))
+            for model in _real_models(agent):
+                self._check_bounds(agent, model, await self.provider(agent, model))
 
     def _check_bounds(self, agent: PublishedAgent, model: str, provider: Provider) -> None:
         caps = caps_of(agent.definition, None)
@@ -70,6 +74,11 @@ class Models:
         if isinstance(name, str) and (key := self._secret_of(name)):
             params["api_key"] = key
         return params
+
+
+def _real_models(agent: PublishedAgent) -> list[str]:
+    named = (agent.definition.model, agent.definition.fallback_model)
+    return [model for model in named if model not in ("", SCRIPTED)]
 
 
 def _import_litellm() -> Provider:

@@ -8,6 +8,7 @@ from contracts.errors import CallerError
 from contracts.events import MEMORY_WRITE_BLOCKED, MEMORY_WRITE_CREATED
 from contracts.tools import ToolCall
 from perdure.tools import ToolResult
+from policy.entities import RECENT, joined
 from store import working_memory
 from store.database import Connection
 from store.journal import NewEvent
@@ -23,8 +24,9 @@ async def remembered(tx: Connection, call: ToolCall, result: ToolResult) -> tupl
         return result, ()
     fields: list[JsonValue] = [*sorted(result.working)]
     await working_memory.hold(tx, call.address.conversation_id, call.address.turn_id)
+    working = await _with_others(tx, call, dict(result.working))
     try:
-        await working_memory.merge(tx, call.address.tenant_id, call.address.conversation_id, dict(result.working))
+        await working_memory.merge(tx, call.address.tenant_id, call.address.conversation_id, working)
     except CallerError as error:
         output: JsonValue = {
             "status": "error",
@@ -37,3 +39,14 @@ async def remembered(tx: Connection, call: ToolCall, result: ToolResult) -> tupl
         return replace(result, output=output), (NewEvent(MEMORY_WRITE_BLOCKED, why, call.ask.call_id),)
     told: dict[str, JsonValue] = {"scope": "working", "fields": fields}
     return result, (NewEvent(MEMORY_WRITE_CREATED, told, call.ask.call_id),)
+
+
+async def _with_others(tx: Connection, call: ToolCall, working: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """The recent entities with those that calls beside this one have added since the round began, as state has them."""
+    said, before = working.get(RECENT), call.ask.state.get(RECENT)
+    if not isinstance(said, list):
+        return working
+    now = await working_memory.value_of(tx, call.address.conversation_id, RECENT)
+    if not isinstance(now, list):
+        return working
+    return {**working, RECENT: joined(before if isinstance(before, list) else [], now, said)}

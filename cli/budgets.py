@@ -5,7 +5,8 @@ from typing import Annotated
 import typer
 
 from cli.connection import Role, connect
-from cli.screen import AsJson, AsName, moment, say, say_json, table
+from cli.failures import USAGE
+from cli.screen import AsJson, AsName, fail, moment, say, say_json, table
 from perdure.client import Budget, Budgets
 
 app = typer.Typer(help="What a day may cost.", no_args_is_help=True, rich_markup_mode=None)
@@ -21,14 +22,24 @@ def show(as_json: AsJson = False, as_name: AsName = None) -> None:
 
 @app.command("set")
 def set_limits(
-    tokens: Annotated[int | None, typer.Option(min=1, help="Tokens a day; left out: no limit.")] = None,
-    usd: Annotated[float | None, typer.Option(help="Dollars a day; left out: no limit.")] = None,
+    tokens: Annotated[int | None, typer.Option(min=1, help="Tokens a day; left out: as it is.")] = None,
+    usd: Annotated[float | None, typer.Option(help="Dollars a day; left out: as it is.")] = None,
+    no_tokens: Annotated[bool, typer.Option("--no-tokens", help="No limit of tokens.")] = False,
+    no_usd: Annotated[bool, typer.Option("--no-usd", help="No limit in dollars.")] = False,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Limit all agents of the tenant together, from the next model call on; with no option there is no limit."""
+    """Limit all agents of the tenant together, from the next model call on; what is not named stays as it is."""
+    if (tokens is not None and no_tokens) or (usd is not None and no_usd):
+        raise fail("a limit cannot be set and lifted at once", USAGE)
+    if tokens is None and usd is None and not no_tokens and not no_usd:
+        raise fail("say --tokens or --no-tokens, --usd or --no-usd", USAGE)
     with connect(Role.ADMIN, as_name) as client:
-        budgets = client.budgets.set(max_tokens=tokens, max_cost_usd=usd)
+        now = client.budgets.get().tenant or Budget()
+        budgets = client.budgets.set(
+            max_tokens=None if no_tokens else now.max_tokens if tokens is None else tokens,
+            max_cost_usd=None if no_usd else now.max_cost_usd if usd is None else usd,
+        )
     _say(budgets, as_json)
 
 

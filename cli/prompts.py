@@ -81,7 +81,8 @@ def edit(
     if as_json:
         say_json(saved)
     else:
-        say(f"Saved as your draft {saved.id}; it speaks in your own turns until it is promoted or archived.")
+        say(f"Saved as your draft {saved.id}; it speaks in your own turns until it is promoted or archived,")
+        say(f"with the agents that say `persona_template: {template}` in their file.")
 
 
 @app.command("promote")

@@ -79,6 +79,15 @@ def _error(data: Mapping[str, Any]) -> str:
     return f"  ✗ {data.get('tool')}: {data.get('message') or data.get('status') or 'failed'}{_because(data)}"
 
 
+def _budget(data: Mapping[str, Any]) -> str:
+    told = f"  ‖ {one_line(str(data.get('message') or data.get('code')))}"
+    if data.get("code") != "limit_spent":
+        return told
+    raised = command("turns", "raise", str(data.get("turn_id")), "--tokens", "MORE")
+    refused = command("approvals", "reject", str(data.get("approval_id")))
+    return f"{told}\n    To let it go on, type: {raised}   (or --usd MORE; to end it: {refused})"
+
+
 def _done(data: Mapping[str, Any]) -> str:
     seconds = float(data.get("duration_ms") or 0) / 1000
     cost = float(data.get("cost_usd") or 0)
@@ -115,6 +124,7 @@ def _what(data: Mapping[str, Any]) -> str:
 _LINES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "queued": _queued,
     "tool.awaiting_approval": _awaiting,
+    "budget": _budget,
     "tool.approved": _approved,
     "tool.denied": _denied,
     "tool.executing": _executing,

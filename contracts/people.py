@@ -89,3 +89,5 @@ class Verdict(Tolerant):
     decided_by: str = ""
     round: MessageRef | None = Field(default=None, exclude_if=is_empty)
     """Of an edited checkpoint: the assistant message that makes its call again."""
+    no_record: bool = Field(default=False, exclude_if=is_empty)
+    """Unreadable because there is nothing to read: it was never opened, or is not yet."""

@@ -5,6 +5,7 @@ wait is told so: whoever serves turns goes on serving them. Without a vector a s
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
@@ -17,11 +18,17 @@ MOST_WAITING = 32
 """Calls that may wait for the thread; one more is refused."""
 QUERY_SECONDS = 0.7
 """A search that has no vector by then goes by words: its turn is waiting."""
+SHORTEST, LONGEST = 1e-12, 1e12
+"""Lengths of a vector whose square fits single precision, in which pgvector computes; a model's is near 1."""
 _log = structlog.get_logger(__name__)
 
 
 class EmbeddingUnavailable(Exception):
     """No vectors now; what is searched or kept goes on without."""
+
+
+class VectorRefused(EmbeddingUnavailable):
+    """The model made something of one of these texts that cannot be compared; others may go well without it."""
 
 
 class Embedder(Protocol):
@@ -35,7 +42,7 @@ class Embedder(Protocol):
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """A vector for each text.
 
-        Raises: EmbeddingUnavailable.
+        Raises: EmbeddingUnavailable; VectorRefused where it is about these texts.
         """
         ...
 
@@ -55,13 +62,14 @@ class Threaded:
         self.name = name
         self._make = make
         self._model: Model | None = None
+        self._dimensions = 0
         self._thread = ThreadPoolExecutor(1, "embedding")
         self._waiting = 0
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """A vector for each text, `AT_ONCE` at a time, so that a short call gets in between.
 
-        Raises: EmbeddingUnavailable.
+        Raises: EmbeddingUnavailable; VectorRefused where a vector is of another dimension, or has no length.
         """
         if self._waiting >= MOST_WAITING:
             raise EmbeddingUnavailable("many wait for the model")
@@ -84,7 +92,17 @@ class Threaded:
             raise EmbeddingUnavailable(type(error).__name__) from None
         if len(found) != len(texts):
             raise EmbeddingUnavailable("not as many vectors as texts")
+        for vector in found:
+            self._check(vector)
         return found
+
+    def _check(self, vector: list[float]) -> None:
+        """Refuse what pgvector would not store, or what would have no similarity to anything."""
+        if not SHORTEST < math.hypot(*vector) < LONGEST:  # nor is NaN between them
+            raise VectorRefused("a vector without a direction")
+        self._dimensions = self._dimensions or len(vector)
+        if len(vector) != self._dimensions:
+            raise VectorRefused("a vector of another dimension than those before")
 
 
 async def query_vector(embedder: Embedder | None, text: str) -> tuple[str, list[float]] | None:

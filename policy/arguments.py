@@ -15,16 +15,12 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import json_repair
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError
 from pydantic import JsonValue
-from referencing import Registry
-from referencing.exceptions import Unresolvable
 
 from contracts.digests import digest_of
+from policy.fitting import schema_fault
 from policy.text import is_clean
 
 MOST_CHARACTERS = 262_144
@@ -32,13 +28,9 @@ MOST_CHARACTERS = 262_144
 MOST_REPAIR_CHARACTERS = 8_192
 """Longer broken texts are not repaired: json-repair is quadratic on hostile text (measured: 2.9 s for 17,500)."""
 MOST_DEPTH = 32
-_MOST_ERRORS = 3
-_MOST_ERROR_CHARACTERS = 200
 _MOST_DIGITS = 300
 """An integer beyond every float is no argument of a tool."""
 _QUOTED = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'""", re.DOTALL)
-_NOTHING_OUTSIDE: Registry[bool | Mapping[str, Any]] = Registry()
-"""Without it jsonschema fetches a schema's references to other hosts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +46,8 @@ class Parsed:
     repaired: bool = False
 
 
-class _Unfit(Exception):
-    """Why a value is no set of arguments."""
+class Unfit(Exception):
+    """Why a value is no set of arguments, or none that jsonb gives back as it was."""
 
 
 def parse_arguments(text: str, schema: Mapping[str, JsonValue]) -> Parsed:
@@ -66,7 +58,7 @@ def parse_arguments(text: str, schema: Mapping[str, JsonValue]) -> Parsed:
         return check_arguments({}, schema)  # some providers send nothing where there is nothing to say
     try:
         return check_arguments(_parse(text), schema)
-    except _Unfit as unfit:
+    except Unfit as unfit:
         return _faulty(f"the arguments could not be read: {unfit}; send them again as one JSON object")
     except (ValueError, RecursionError):
         repaired = _repair(text)
@@ -79,26 +71,13 @@ def parse_arguments(text: str, schema: Mapping[str, JsonValue]) -> Parsed:
 def check_arguments(value: object, schema: Mapping[str, JsonValue]) -> Parsed:
     """Arguments that are JSON already: those a reviewer edited, or stored ones checked again before they are used."""
     try:
-        args = _canonical(value, MOST_DEPTH)
+        args = canonical(value)
         if not isinstance(args, dict):
-            raise _Unfit("they must be one JSON object")
-    except _Unfit as unfit:
+            raise Unfit("they must be one JSON object")
+    except Unfit as unfit:
         return _faulty(f"the arguments could not be read: {unfit}; send them again as one JSON object")
     fault = schema_fault(args, schema)
     return Parsed(args, digest_of(args)) if fault is None else _faulty(f"the arguments do not fit: {fault}")
-
-
-def schema_fault(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> str | None:
-    """How `args` break `schema`, the first few ways; None where they fit."""
-    validator = Draft202012Validator(dict(schema), registry=_NOTHING_OUTSIDE)
-    try:
-        errors = sorted(validator.iter_errors(dict(args)), key=lambda error: list(map(str, error.path)))
-    except Unresolvable:
-        return "the schema refers to something outside itself, so nothing can be checked against it"
-    if not errors:
-        return None
-    told = "; ".join(_told(error) for error in errors[:_MOST_ERRORS])
-    return told + (f"; and {len(errors) - _MOST_ERRORS} more" if len(errors) > _MOST_ERRORS else "")
 
 
 def _parse(text: str) -> object:
@@ -108,12 +87,12 @@ def _parse(text: str) -> object:
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     read = dict(pairs)
     if len(read) < len(pairs):
-        raise _Unfit("a name is given twice")
+        raise Unfit("a name is given twice")
     return read
 
 
 def _no_constant(name: str) -> object:
-    raise _Unfit(f"{name} is not a number")
+    raise Unfit(f"{name} is not a number")
 
 
 def _repair(text: str) -> dict[str, object] | None:
@@ -142,46 +121,40 @@ def _whole(text: str) -> bool:
     return closed and '"' not in outside
 
 
-def _canonical(value: object, depth: int) -> JsonValue:
+def canonical(value: object, depth: int = MOST_DEPTH) -> JsonValue:
     """`value` as jsonb would give it back.
 
-    Raises: _Unfit.
+    Raises: Unfit.
     """
     if depth == 0 and isinstance(value, list | dict):
-        raise _Unfit(f"they are nested deeper than {MOST_DEPTH} levels")
+        raise Unfit(f"they are nested deeper than {MOST_DEPTH} levels")
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
         if not is_clean(value):
-            raise _Unfit("a text holds a NUL or half a character")
+            raise Unfit("a text holds a NUL or half a character")
         return value
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise _Unfit("a number is too large")
+            raise Unfit("a number is too large")
         if not value.is_integer():
             return value
         value = int(value)
     if isinstance(value, int):
         if abs(value) >= 10**_MOST_DIGITS:
-            raise _Unfit("a number is too large")
+            raise Unfit("a number is too large")
         return value
     if isinstance(value, list):
-        return [_canonical(item, depth - 1) for item in value]
+        return [canonical(item, depth - 1) for item in value]
     if isinstance(value, dict):
-        return {_name(key): _canonical(item, depth - 1) for key, item in value.items()}
-    raise _Unfit(f"{type(value).__name__} is not JSON")
+        return {_name(key): canonical(item, depth - 1) for key, item in value.items()}
+    raise Unfit(f"{type(value).__name__} is not JSON")
 
 
 def _name(key: object) -> str:
     if not isinstance(key, str) or not is_clean(key):
-        raise _Unfit("a name holds a NUL or half a character")
+        raise Unfit("a name holds a NUL or half a character")
     return key
-
-
-def _told(error: ValidationError) -> str:
-    where = ".".join(map(str, error.absolute_path))
-    message = f"{where}: {error.message}" if where else error.message
-    return message if len(message) <= _MOST_ERROR_CHARACTERS else message[: _MOST_ERROR_CHARACTERS - 1] + "…"
 
 
 def _faulty(fault: str) -> Parsed:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from contracts.agents import ToolCard
-from policy.arguments import schema_fault
+from policy.fitting import schema_fault
 
 ALLOWED = frozenset({"approved", "edited", "reserved"})
 """Statuses of an approval that lets its call run; `reserved` is one that an earlier attempt of it has taken."""

@@ -58,9 +58,16 @@ class DayUse:
     held_cost_microusd: int
 
 
-def caps_of(agent: AgentDefinition, of_tenant: DayLimits | None) -> Caps:
-    """The budgets of a call of `agent`. A tenant that once had a limit counts on without one."""
-    caps = {} if agent.day_limits is None else {agent.id: agent.day_limits}
+def caps_of(agent: AgentDefinition, of_tenant: DayLimits | None, published: DayLimits | None = None) -> Caps:
+    """The budgets of a call of `agent`. A tenant that once had a limit counts on without one.
+
+    `published` are the limits of the agent as it is now, where its turn pinned another version: a limit that was
+    lowered binds the turns that began before. Empty, where it has none any more.
+    """
+    own = agent.day_limits
+    if published is not None:
+        own = None if published == DayLimits() else published
+    caps = {} if own is None else {agent.id: own}
     return caps if of_tenant is None else {**caps, TENANT: of_tenant}
 
 

@@ -5,6 +5,8 @@ from enum import StrEnum
 
 from pydantic import JsonValue
 
+RECENT = "recent_entity_context"
+"""The field of state and of working memory that holds them."""
 RECENT_MOST = 10
 """recent_entity_context is a FIFO of ten (S0-16)."""
 
@@ -28,3 +30,12 @@ def remember(recent: JsonValue, entity_id: str) -> list[JsonValue]:
     """The recent entities with `entity_id` newest, each once, at most ten."""
     before = [each for each in recent if each != entity_id] if isinstance(recent, list) else []
     return [*before, entity_id][-RECENT_MOST:]
+
+
+def joined(before: list[JsonValue], now: list[JsonValue], said: list[JsonValue]) -> list[JsonValue]:
+    """A list that one of several calls side by side made `said` of `before`, after others have made it `now`.
+
+    What the others have added stays, before what is newest.
+    """
+    others = [each for each in now if each not in before and each not in said]
+    return [*said[:-1], *others, *said[-1:]][-RECENT_MOST:] if others else said

@@ -1,14 +1,15 @@
 """Episodes get their vectors here, beside the delivery of wake-ups and away from the workers that run turns.
 
-Safe to run twice: rows are taken with a lock and come due again where nothing came of it. The last loop of a roll-out
-to another model wins: it drops the vectors of every other.
+Safe to run twice: rows are taken with a lock and come due again where nothing came of it. After a roll-out to another
+model the new loop wins: every few minutes it drops the vectors of every other, those too that an old loop made late.
 """
 
 import asyncio
+import time
 
 import structlog
 
-from embedding.embedder import AT_ONCE, Embedder, EmbeddingUnavailable
+from embedding.embedder import AT_ONCE, Embedder, EmbeddingUnavailable, VectorRefused
 from relay.trouble import Trouble
 from store import episodes
 from store.database import Database
@@ -18,6 +19,8 @@ from store.open_turns import tenants
 POLL_SECONDS = 1.0
 """A turn's summary can be found by its vector about this much after the turn."""
 OUTAGE_SECONDS = 5.0
+SWEEP_SECONDS = 300.0
+"""Rarely enough that the loops of a roll-out, which last minutes side by side, do not embed all anew in turns."""
 _log = structlog.get_logger(__name__)
 
 
@@ -30,24 +33,47 @@ async def embed_due(relay: Database, embedder: Embedder, tenant_id: str) -> int:
         waiting = await episodes.to_embed(tx, AT_ONCE)
     if not waiting:
         return 0
-    vectors = await embedder.embed([summary for _, summary in waiting])
-    made = [(row[0], Vector(embedder.name, vector)) for row, vector in zip(waiting, vectors, strict=True)]
+    made = await _embedded(embedder, waiting)
     async with relay.transaction(tenant_id) as tx:
         await episodes.set_vectors(tx, made)
     return len(made)
 
 
+async def _embedded(embedder: Embedder, waiting: list[tuple[str, str]]) -> list[tuple[str, Vector]]:
+    """The vectors of these, by id. Where one of the texts has none that can be used, it alone goes without.
+
+    Raises: EmbeddingUnavailable; VectorRefused where none of the texts has one.
+    """
+    try:
+        vectors = await embedder.embed([summary for _, summary in waiting])
+    except VectorRefused:
+        if len(waiting) == 1:
+            raise
+    else:
+        return [(row[0], Vector(embedder.name, vector)) for row, vector in zip(waiting, vectors, strict=True)]
+    made, refused = list[tuple[str, Vector]](), list[VectorRefused]()
+    for row in waiting:
+        try:
+            made += await _embedded(embedder, [row])
+        except VectorRefused as error:
+            refused.append(error)
+    if not made:
+        raise refused[0]
+    _log.warning("episodes_without_vector", count=len(refused), error=str(refused[0]) if refused else "")
+    return made
+
+
 async def run_embedding(relay: Database, embedder: Embedder, stop: asyncio.Event) -> None:
     """Embed until `stop`; outages of Postgres and of the model are waited out."""
-    trouble, begun = Trouble(), set[str]()
+    trouble, swept = Trouble(), dict[str, float]()
     while not stop.is_set():
         done, wait = 0, POLL_SECONDS
         try:
             for tenant_id in await tenants(relay.pool):
-                if tenant_id not in begun:
+                if time.monotonic() - swept.get(tenant_id, -SWEEP_SECONDS) >= SWEEP_SECONDS:
                     async with relay.transaction(tenant_id) as tx:
                         await episodes.drop_vectors_of_others(tx, embedder.name)
-                    begun.add(tenant_id)
+                    swept[tenant_id] = time.monotonic()
                 done += await embed_due(relay, embedder, tenant_id)
             trouble.is_over("episodes_wait_for_vectors")
         except (EmbeddingUnavailable, OSError, *relay.outages) as error:

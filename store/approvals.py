@@ -225,7 +225,9 @@ def _verdict(request: RequestRef, row: asyncpg.Record | None, ask: VerdictsAsk) 
     unreadable = Verdict(
         request_id=request.request_id, call_id=request.call_id, tool=request.tool, state=VerdictState.UNREADABLE
     )
-    if row is None or row["call_id"] != request.call_id or row["status"] not in _STATES:
+    if row is None:
+        return unreadable.model_copy(update={"no_record": True})
+    if row["call_id"] != request.call_id or row["status"] not in _STATES:
         return unreadable
     frozen = frozen_call_digest(
         tenant_id=row["tenant_id"],

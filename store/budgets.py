@@ -40,11 +40,16 @@ SELECT locked.*, fits.all_fit FROM locked, fits
 _OPEN = """
 WITH today AS (
   SELECT (now() AT TIME ZONE 'UTC')::date AS day
-), used AS (
-  SELECT t.agent_id, (m.reply->'usage'->>'input_tokens')::bigint + (m.reply->'usage'->>'output_tokens')::bigint
-    AS tokens, (m.reply->'usage'->>'cost_microusd')::bigint AS cost
-  FROM model_calls m JOIN turns t ON t.id = m.turn_id JOIN today ON true
-  WHERE m.started_at >= today.day::timestamp AT TIME ZONE 'UTC' AND m.reply IS NOT NULL
+), called AS (
+  SELECT m.turn_id, sum((m.reply->'usage'->>'input_tokens')::bigint + (m.reply->'usage'->>'output_tokens')::bigint)
+    AS tokens, sum((m.reply->'usage'->>'cost_microusd')::bigint) AS cost
+  FROM model_calls m JOIN today ON true
+  WHERE m.started_at >= today.day::timestamp AT TIME ZONE 'UTC' GROUP BY m.turn_id
+), used AS (  -- a turn that began today has its whole use today, that of attempts which broke off as well
+  SELECT t.agent_id, CASE WHEN whole THEN t.input_tokens + t.output_tokens ELSE called.tokens END AS tokens,
+    CASE WHEN whole THEN t.cost_microusd ELSE called.cost END AS cost
+  FROM called JOIN turns t ON t.id = called.turn_id JOIN today ON true,
+    LATERAL (SELECT t.created_at >= today.day::timestamp AT TIME ZONE 'UTC' AS whole) began
 )
 INSERT INTO day_usage (tenant_id, day, agent_id, used_tokens, used_cost_microusd)
 SELECT current_setting('perdure.tenant'), today.day, wanted.agent_id, coalesce(sum(used.tokens), 0),
@@ -54,7 +59,11 @@ FROM unnest($1::text[]) AS wanted(agent_id) JOIN today ON true
 GROUP BY today.day, wanted.agent_id ORDER BY wanted.agent_id DESC
 ON CONFLICT DO NOTHING
 """
-"""A day's first call makes its rows, with what the day's calls have used before anybody counted them."""
+"""A day's first call makes its rows, with what the day's calls have used before anybody counted them.
+
+Calls under way then hold nothing, and their settles find the rows (`charge`). One that commits its settle within the
+milliseconds of this transaction is missed: neither sees the other.
+"""
 
 
 async def reserve(tx: Connection, call: ModelCall, caps: Caps, hold: Hold) -> None:
@@ -86,11 +95,21 @@ async def reserve(tx: Connection, call: ModelCall, caps: Caps, hold: Hold) -> No
 
 
 _CHARGE = """
-WITH held AS (
-  SELECT m.budget_day AS day, b.agent_id, sum(m.held_tokens) AS tokens, sum(m.held_cost_microusd) AS cost
-  FROM model_calls m, unnest(m.budget_of) AS b(agent_id)
-  WHERE m.turn_id = $1 AND ($2::text IS NULL OR m.call_id = $2) AND ($3::int IS NULL OR m.epoch = $3)
-  GROUP BY m.budget_day, b.agent_id
+WITH calls AS (
+  SELECT t.agent_id, (m.started_at AT TIME ZONE 'UTC')::date AS day, m.budget_day, m.budget_of, m.held_tokens,
+    m.held_cost_microusd
+  FROM model_calls m JOIN turns t ON t.id = m.turn_id
+  WHERE m.turn_id = $1 AND ($2::text IS NULL OR m.call_id = $2)
+    AND CASE WHEN $3::int IS NULL THEN m.held_tokens + m.held_cost_microusd > 0 ELSE m.epoch = $3 END
+), held AS (  -- the day's rows that it holds nothing of as well: they were made while it was under way
+  SELECT each.day, each.agent_id, sum(each.tokens) AS tokens, sum(each.cost) AS cost, bool_or(each.counts) AS counts
+  FROM (
+    SELECT c.budget_day AS day, b.agent_id, c.held_tokens AS tokens, c.held_cost_microusd AS cost,
+      c.budget_day = c.day AS counts
+    FROM calls c, unnest(c.budget_of) AS b(agent_id)
+    UNION ALL
+    SELECT c.day, b.agent_id, 0, 0, true FROM calls c, unnest(ARRAY[c.agent_id, '']) AS b(agent_id)
+  ) each GROUP BY each.day, each.agent_id
 ), locked AS (
   SELECT d.day, d.agent_id FROM day_usage d JOIN held USING (day, agent_id)
   ORDER BY d.day, d.agent_id DESC FOR UPDATE OF d
@@ -99,14 +118,18 @@ WITH held AS (
   WHERE turn_id = $1 AND ($2::text IS NULL OR call_id = $2) AND ($3::int IS NULL OR epoch = $3)
     AND held_tokens + held_cost_microusd > 0
 )
-UPDATE day_usage d SET held_tokens = d.held_tokens - held.tokens, used_tokens = d.used_tokens + $4,
-  held_cost_microusd = d.held_cost_microusd - held.cost, used_cost_microusd = d.used_cost_microusd + $5
+UPDATE day_usage d SET held_tokens = d.held_tokens - held.tokens, held_cost_microusd = d.held_cost_microusd - held.cost,
+  used_tokens = d.used_tokens + CASE WHEN held.counts THEN $4::bigint ELSE 0 END,
+  used_cost_microusd = d.used_cost_microusd + CASE WHEN held.counts THEN $5::bigint ELSE 0 END
 FROM locked JOIN held USING (day, agent_id) WHERE d.day = locked.day AND d.agent_id = locked.agent_id
 """
 
 
 async def charge(tx: Connection, call: ModelCall, epoch: int, used: Usage) -> None:
-    """Put what the attempt `epoch` has used in the place of what it held. A later attempt's hold is not touched."""
+    """Put what the attempt `epoch` has used in the place of what it held, in every row that its day has by now.
+
+    Whoever calls this commits next. A later attempt's hold is not touched.
+    """
     await tx.execute(_CHARGE, call.address.turn_id, call.call_id, epoch, used.tokens, used.cost_microusd)
 
 

@@ -18,6 +18,7 @@ from contracts.errors import InvariantBroken
 from contracts.ids import effect_key, reviewed_call
 from contracts.messages import CallRef, MessageRef, Role
 from contracts.people import GatedCall, RequestKind
+from policy.arguments import Unfit, canonical
 from store.database import Connection
 from store.journal import NewMessage
 
@@ -118,8 +119,9 @@ def edited_round(approval: asyncpg.Record) -> MessageRef | None:
 
 
 def _parsed(content: str) -> JsonValue:
+    """The value as jsonb gives it back, so that its digest is the record's too (measured: `-0.0` and `1e16` came back
+    as other numbers, and the approved checkpoint was unreadable for ever)."""
     try:
-        value: JsonValue = json.loads(content)
-    except ValueError:  # a result that was cut is shown as its text
+        return canonical(json.loads(content))
+    except (ValueError, RecursionError, Unfit):  # one that was cut, or that jsonb cannot hold, is shown as its text
         return content
-    return value

@@ -79,6 +79,10 @@ class AgentShelf:
     def __init__(self) -> None:
         self._agents: dict[str, PublishedAgent] = {}
 
+    def known(self, version: str) -> PublishedAgent | None:
+        """The version, where this process has read it."""
+        return self._agents.get(version)
+
     async def at(self, tx: Connection | asyncpg.Connection, agent_id: str, version: str) -> PublishedAgent:
         """The version that a turn pinned.
 

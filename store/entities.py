@@ -1,5 +1,6 @@
 """Entities and their name index, written in one transaction (S0-72)."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -76,20 +77,48 @@ async def get(tx: Connection, entity_id: str) -> Entity | None:
     return _entity(row) if row else None
 
 
+_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_BY_ID = """
+SELECT r.reference, e.kind, e.name, e.id, e.attributes
+FROM unnest($1::text[], $2::uuid[]) AS r(reference, id) JOIN entities e USING (id)
+"""
+_BY_NAME = """
+SELECT DISTINCT ON (r.reference) r.reference, e.kind, e.name, e.id, e.attributes
+FROM unnest($1::text[], $2::text[], $3::text[]) AS r(reference, name_key, name)
+  JOIN entity_names n USING (name_key) JOIN entities e ON e.id = n.entity_id AND e.name = r.name
+ORDER BY r.reference, e.created_at DESC, e.id
+"""
+_BY_ATTRIBUTE = """
+SELECT r.reference, e.kind, e.name, e.id, e.attributes FROM unnest($1::text[]) AS r(reference), LATERAL (
+  SELECT * FROM entities WHERE attributes->>split_part(r.reference, '=', 1)
+    = substr(r.reference, strpos(r.reference, '=') + 1)
+  ORDER BY created_at DESC, id LIMIT 1) e
+"""
+
+
 async def referred(tx: Connection, references: Sequence[str]) -> dict[str, str]:
     """What is known of entities by `attribute=value`: one text each; those that lead to none are left out.
 
-    Of several with the same value the newest counts.
+    Of several with the same value the newest counts. `id` and `name` go by an index. Any other attribute looks at all
+    of a tenant's entities, 28 ms for 50,000 (measured): where row-level security holds, no index on a JSON attribute
+    is used, since its operators may leak.
     """
-    rows = await tx.fetch(
-        "SELECT r.reference, e.kind, e.name, e.id, e.attributes FROM unnest($1::text[]) AS r(reference), LATERAL ("
-        "SELECT * FROM entities WHERE CASE split_part(r.reference, '=', 1) WHEN 'id' THEN id::text "
-        "WHEN 'name' THEN name ELSE attributes->>split_part(r.reference, '=', 1) END "
-        "= substr(r.reference, strpos(r.reference, '=') + 1) "
-        "ORDER BY created_at DESC, id LIMIT 1) e",
-        list(references),
-    )
+    asked = [(reference, *reference.partition("=")[::2]) for reference in references]
+    by_name = [(reference, name_key(value), value) for reference, attribute, value in asked if attribute == "name"]
+    by_id = [(reference, value) for reference, attribute, value in asked if attribute == "id" and _ID.fullmatch(value)]
+    others = [reference for reference, attribute, _ in asked if attribute not in ("id", "name")]
+    rows: list[asyncpg.Record] = []
+    if by_id:
+        rows += await tx.fetch(_BY_ID, *_columns(by_id))
+    if by_name:
+        rows += await tx.fetch(_BY_NAME, *_columns(by_name))
+    if others:
+        rows += await tx.fetch(_BY_ATTRIBUTE, others)
     return {row["reference"]: _told(_entity(row)) for row in rows}
+
+
+def _columns(rows: Sequence[tuple[str, ...]]) -> list[list[str]]:
+    return [list(column) for column in zip(*rows, strict=True)]
 
 
 def _told(entity: Entity) -> str:

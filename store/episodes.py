@@ -4,6 +4,7 @@ A summary is written in the transaction that ends its turn, without an embedding
 is exact: it looks at every summary of one user with one agent, so nothing is missed (ADR 11).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -53,7 +54,8 @@ NEAREST = f"""
 SELECT {_COLUMNS}, 1 - distance AS similarity FROM (
   -- As a subselect the text is read once; in its place in the operator it would be for every row, 100 times slower.
   SELECT {_COLUMNS}, embedding OPERATOR(public.<=>) (SELECT $4::text::public.vector) AS distance FROM episodes
-  WHERE user_id = $1 AND agent_id = $2 AND embedder = $3 ORDER BY distance, created_at DESC LIMIT $5) nearest
+  WHERE user_id = $1 AND agent_id = $2 AND embedder = $3 AND public.vector_dims(embedding) = $6
+  ORDER BY distance, created_at DESC LIMIT $5) nearest
 ORDER BY distance, created_at DESC
 """
 _MATCHING = f"""
@@ -88,11 +90,13 @@ async def find(
     """A user's episodes with an agent that come nearest to `text`: by its vector, or where it has none by its words.
 
     Where too few have a vector of that model, those that still wait for one are searched by words as well.
+    A vector of length 0 or of another dimension, as a broken model may have left it, is near to nothing.
     """
     found: list[Episode] = []
     if vector is not None:
-        rows = await tx.fetch(NEAREST, user_id, agent_id, vector.embedder, vector.literal(), most)
-        found = [_episode(row, BY_COSINE) for row in rows]
+        given = (vector.embedder, vector.literal(), most, len(vector.values))
+        rows = await tx.fetch(NEAREST, user_id, agent_id, *given)
+        found = [_episode(row, BY_COSINE) for row in rows if math.isfinite(row["similarity"])]
     if len(found) < most:
         but, words = vector.embedder if vector else None, text[:MOST_QUERY_CHARACTERS]
         rows = await tx.fetch(_MATCHING, user_id, agent_id, words, most - len(found), but)

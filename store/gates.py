@@ -45,10 +45,10 @@ async def find_gate(tx: Connection, address: TurnAddress) -> Gate | None:
     )
     # By number: as text, t10.0 comes before t2.0.
     waiting = [row for row in rows if _waits(row)]
-    latest = max((step_of(row["call_id"]) for row in waiting), default=0)
-    asked = [row for row in rows if step_of(row["call_id"]) == latest]
-    if not asked:
+    if not waiting:
         return None
+    latest = max(step_of(row["call_id"]) for row in waiting)
+    asked = [row for row in rows if step_of(row["call_id"]) == latest]
     # A limit that is spent past a checkpoint is asked about after it, under the same step.
     limits = [row for row in waiting if row["kind"] == RequestKind.LIMIT and row in asked]
     checkpoints = limits or [row for row in waiting if row["kind"] == RequestKind.CHECKPOINT and row in asked]

@@ -23,25 +23,3 @@ async def mark(tx: Connection, address: TurnAddress, skill_ids: Sequence[str], t
         list(skill_ids),
         tier,
     )
-
-
-async def injected(tx: Connection, conversation_id: str) -> dict[str, list[int]]:
-    """What has been injected in a conversation: skill to the tiers of it, lowest first."""
-    rows = await tx.fetch(
-        "SELECT skill_id, array_agg(DISTINCT tier ORDER BY tier) AS tiers FROM injection_ledger "
-        "WHERE conversation_id = $1 GROUP BY skill_id ORDER BY skill_id",
-        conversation_id,
-    )
-    return {row["skill_id"]: list(row["tiers"]) for row in rows}
-
-
-async def is_injected(tx: Connection, conversation_id: str, skill_id: str, tier: int) -> bool:
-    """Whether a turn of the conversation has injected this tier of the skill."""
-    return bool(
-        await tx.fetchval(
-            "SELECT true FROM injection_ledger WHERE conversation_id = $1 AND skill_id = $2 AND tier = $3 LIMIT 1",
-            conversation_id,
-            skill_id,
-            tier,
-        )
-    )

@@ -80,8 +80,11 @@ async def write(
     `pending` are events that nodes left for this activity; they come first, and those that an earlier attempt has
     written are left out. So are all of them once the turn has ended, since its last event is its `done`: only the write
     that says `done` may still bring its own. Who hands them in holds the lock of the turn's row.
+
+    Raises: UpstreamRejected `checkpoint_decided`.
     """
-    await record_unasked(tx, address.turn_id, pending)
+    ends = any(event.kind == DONE for event in events)
+    await record_unasked(tx, address.turn_id, pending, ends=ends)
     log: list[PendingEvent | NewEvent] = [*pending, *events]
     await tx.execute(
         _WRITE,
@@ -113,5 +116,5 @@ async def write(
             for place, event in enumerate(log, 1)
         ],
         max((event.number for event in pending), default=0),
-        any(event.kind == DONE for event in events),
+        ends,
     )

@@ -38,13 +38,19 @@ class ModelClaim:
     """The tenant's, for all of its agents together."""
     holds: bool = False
     """A dead attempt still holds of a day's budgets what it reserved."""
+    published_limits: DayLimits | None = None
+    """The agent's own as it is now, where the turn pinned another version; empty where it has none."""
 
 
 _CLAIM = """
 SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopped, t.through_seq, t.system_prompt,
   t.memory_text, t.persona ->> 'text' AS persona, m.epoch, m.run_id, m.attempt, m.errors, m.reply, m.compacted,
   m.fallback, m.held_tokens + m.held_cost_microusd > 0 AS holds, (SELECT jsonb_build_object('max_tokens', l.max_tokens,
-  'max_cost_microusd', l.max_cost_microusd) FROM day_limits l WHERE l.tenant_id = t.tenant_id) AS day_limits
+  'max_cost_microusd', l.max_cost_microusd) FROM day_limits l WHERE l.tenant_id = t.tenant_id) AS day_limits,
+  (SELECT CASE WHEN a.version <> t.agent_version THEN (  -- a version is long: it is read where it is another one only
+    SELECT coalesce(nullif(v.body #> '{definition,day_limits}', 'null'), '{}') FROM agent_versions v
+    WHERE (v.tenant_id, v.agent_id, v.version) = (a.tenant_id, a.agent_id, a.version)) END
+  FROM agents a WHERE a.agent_id = t.agent_id LIMIT 1) AS published_limits
 FROM turns t LEFT JOIN model_calls m ON m.turn_id = t.id AND m.call_id = $2 WHERE t.id = $1 FOR UPDATE OF t
 """
 
@@ -52,7 +58,7 @@ FROM turns t LEFT JOIN model_calls m ON m.turn_id = t.id AND m.call_id = $2 WHER
 async def claim_call(
     tx: Connection, call: ModelCall, attempt: Attempt, model: str, fallback_model: str = ""
 ) -> ModelClaim:
-    """Claim `call` for `attempt`, and write the pending events with generation.start. `tx` holds the turn's lock."""
+    """Claim `call` for `attempt`; where it may act, `begin_call` follows. `tx` holds the turn's lock."""
     row = await tx.fetchrow(_CLAIM, call.address.turn_id, call.call_id)
     if row is None:
         return ModelClaim(Claim.ENDED)
@@ -85,8 +91,6 @@ async def claim_call(
         model,
         TurnStatus.RUNNING.value,
     )
-    started = NewEvent(GENERATION_START, {"model": model, "attempt": epoch}, call.call_id)
-    await write(tx, call.address, [started], pending=call.events)
     return ModelClaim(
         verdict,
         model,
@@ -101,7 +105,14 @@ async def claim_call(
         on_fallback,
         DayLimits(**row["day_limits"]) if row["day_limits"] else None,
         bool(row["holds"]),
+        None if row["published_limits"] is None else DayLimits.model_validate(row["published_limits"], extra="ignore"),
     )
+
+
+async def begin_call(tx: Connection, call: ModelCall, claimed: ModelClaim) -> None:
+    """Write the pending events with generation.start: last of a claim, since it locks the conversation."""
+    started = NewEvent(GENERATION_START, {"model": claimed.model, "attempt": claimed.epoch}, call.call_id)
+    await write(tx, call.address, [started], pending=call.events)
 
 
 async def count_error(
@@ -158,7 +169,8 @@ WITH locked AS (
   SELECT id, ended_at FROM turns WHERE id = $1 FOR UPDATE  -- the turn first, as every claim does
 ), mine AS (
   UPDATE model_calls SET reply = $4, settled_at = now() FROM locked
-  WHERE turn_id = locked.id AND call_id = $2 AND epoch = $3 AND reply IS NULL RETURNING tenant_id
+  WHERE turn_id = locked.id AND call_id = $2 AND epoch = $3 AND reply IS NULL
+  RETURNING tenant_id, (started_at AT TIME ZONE 'UTC')::date AS day, budget_of IS NOT NULL AS reserved
 ), used AS (
   UPDATE turns SET input_tokens = input_tokens + $5, output_tokens = output_tokens + $6,
     cached_tokens = cached_tokens + $7, cost_microusd = cost_microusd + $8
@@ -174,8 +186,20 @@ WITH locked AS (
   WHERE locked.ended_at IS NULL
   ON CONFLICT (turn_id, call_id) DO NOTHING
 )
-SELECT locked.ended_at IS NOT NULL FROM mine, locked
+SELECT locked.ended_at IS NOT NULL AS ended, mine.reserved OR EXISTS (
+  SELECT FROM day_usage d WHERE d.day = mine.day AND d.agent_id IN (used.agent_id, '')) AS counted
+FROM mine, used, locked
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of a settle."""
+
+    mine: bool
+    """False where a later attempt owns the call: nothing was recorded."""
+    counted: bool = False
+    """Its day has budgets that the usage counts in, be it only since the call was claimed."""
 
 
 async def settle_call(
@@ -186,13 +210,13 @@ async def settle_call(
     messages: Sequence[NewMessage],
     planned: Sequence[PlannedCall],
     events: Sequence[NewEvent],
-) -> bool:
-    """Record a model call's result if `epoch` still owns it; False where a later attempt does.
+) -> Settled:
+    """Record a model call's result if `epoch` still owns it.
 
     Of a turn that has ended meanwhile only the usage is recorded: its last event is its `done`.
     """
     usage: Usage = reply.usage
-    ended = await tx.fetchval(
+    row = await tx.fetchrow(
         _SETTLE,
         call.address.turn_id,
         call.call_id,
@@ -217,6 +241,8 @@ async def settle_call(
             for c in planned
         ],
     )
-    if ended is False:
+    if row is None:
+        return Settled(mine=False)
+    if not row["ended"]:
         await write(tx, call.address, events, messages)
-    return ended is not None
+    return Settled(mine=True, counted=row["counted"])

@@ -2,12 +2,16 @@
 
 from collections.abc import Iterable
 
+from contracts.errors import UpstreamRejected
 from contracts.events import HITL_WARNING, PendingEvent
 from store.database import Connection
 
 _CLOSE = """
 UPDATE approvals SET status = 'cancelled', version = version + 1
 WHERE id = $1 AND turn_id = $2 AND status = 'pending'
+"""
+_DECIDED = """
+SELECT status FROM approvals WHERE id = $1 AND turn_id = $2 AND status NOT IN ('cancelled', 'approved')
 """
 _RECORD = """
 INSERT INTO audit (tenant_id, kind, subject, data, turn_id)
@@ -16,14 +20,25 @@ WHERE NOT EXISTS (SELECT FROM audit WHERE kind = 'checkpoint.not_asked' AND subj
 """
 
 
-async def record_unasked(tx: Connection, turn_id: str, events: Iterable[PendingEvent]) -> None:
+async def record_unasked(tx: Connection, turn_id: str, events: Iterable[PendingEvent], *, ends: bool) -> None:
     """One audit row for each such checkpoint among `events`, however often they are handed over; no statement where
     there is none.
 
-    One that was opened after all, and whose opening nobody heard of, is asked about no more.
+    One that was opened after all, and whose opening nobody heard of, is asked about no more. Where somebody has
+    decided otherwise than to approve it, the turn may only end: `ends` says that it does.
+
+    Raises: UpstreamRejected `checkpoint_decided`.
     """
     for event in events:
-        if event.kind == HITL_WARNING:
-            approval_id = str(event.data["approval_id"])
-            await tx.execute(_CLOSE, approval_id, turn_id)
+        if event.kind != HITL_WARNING:
+            continue
+        approval_id = str(event.data["approval_id"])
+        await tx.execute(_CLOSE, approval_id, turn_id)
+        decided = await tx.fetchval(_DECIDED, approval_id, turn_id)
+        if decided is None:
             await tx.execute(_RECORD, approval_id, event.data, turn_id)
+        elif not ends:
+            raise UpstreamRejected(
+                "checkpoint_decided",
+                f"the checkpoint was {decided} while the turn went on as if nobody could be asked, so it ends here",
+            )

@@ -106,6 +106,16 @@ async def read(tx: Connection, conversation_id: str) -> dict[str, JsonValue]:
     return found or {}
 
 
+async def value_of(tx: Connection, conversation_id: str, field: str) -> JsonValue:
+    """A live field as it is now, whose time runs on; None where there is none. For who holds the writing lock."""
+    value: JsonValue = await tx.fetchval(
+        "SELECT value FROM working_memory WHERE conversation_id = $1 AND field = $2 AND expires_at > now()",
+        conversation_id,
+        field,
+    )
+    return value
+
+
 async def remove(tx: Connection, conversation_id: str, fields: list[str] | None) -> None:
     """Forget these fields, or all of them. `tx` holds the writing lock."""
     await tx.execute(

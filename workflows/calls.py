@@ -8,7 +8,7 @@ from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, TimeoutError
 
 from contracts.activities import HEARTBEAT_TIMEOUT, ActivityRef
-from contracts.errors import Problem
+from contracts.errors import Problem, UpstreamUnavailable
 from contracts.turns import Routing
 from policy.refusals import STOPPED
 from policy.retries import NUMBERS
@@ -108,3 +108,12 @@ def problem_of(error: ActivityError) -> Problem:
     if isinstance(cause, TimeoutError):
         return Problem(code="activity_timeout", message="The work did not report back in time.")
     return STOPPED
+
+
+def is_outage(error: ActivityError) -> bool:
+    """Whether a call failed because something was away. A no of whatever is there is none, and no bug of ours is."""
+    cause = error.cause
+    if isinstance(cause, ApplicationError):
+        detail = cause.details[0] if cause.details else None
+        return isinstance(detail, dict) and detail.get("family") == UpstreamUnavailable.__name__
+    return isinstance(cause, TimeoutError)

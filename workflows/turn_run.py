@@ -10,9 +10,10 @@ from typing import Any
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
-from contracts.activities import APPROVALS_OPEN, TURNS_FINISH
-from contracts.approvals import OpenAsk, Opened
+from contracts.activities import APPROVALS_OPEN, APPROVALS_READ, TURNS_FINISH
+from contracts.approvals import OpenAsk, Opened, VerdictsAsk
 from contracts.errors import Problem
+from contracts.ids import approval_id
 from contracts.people import PauseKind, RequestRef
 from contracts.turns import FinishAsk, TurnInput, TurnStatus
 from contracts.workflows import RING, TURN_RUN, TURN_WAIT
@@ -20,12 +21,15 @@ from graph.compiled import topology
 from graph.nodes.reading import error_of, messages_of, requests_of
 from graph.spec import FRESH, Outcome, State
 from workflows.attributes import attributes
+from workflows.calls import is_outage
 from workflows.mailbox import Mailbox
 from workflows.ports import ports_of
 from workflows.stretch import Stretch
 
 OPEN_PATIENCE = timedelta(seconds=30)
 """How long a checkpoint is tried to be opened that lets the turn go on without; a restarted worker is back by then."""
+READ_PATIENCE = timedelta(seconds=5)
+"""How long it is tried, after that, to read whether it was opened all the same."""
 STATUS_OF = {
     Outcome.COMPLETED: TurnStatus.COMPLETED,
     Outcome.FAILED: TurnStatus.FAILED,
@@ -78,8 +82,8 @@ class TurnRun:
     async def _open(self, stretch: Stretch, state: State) -> Opened | None:
         """The requests that the pause waits for, or that the turn was stopped meanwhile.
 
-        None where they could not be opened and each is a checkpoint that lets the turn go on without (S0-68). For all
-        others it is tried until it succeeds.
+        None where something was away, no record is there, and each is a checkpoint that lets the turn go on without
+        (S0-68). All others, and whatever else fails (O-4), are tried until they are open or refused for good.
         """
         if stretch.asked is None:
             # Paused again on what was open already: expiry dates are those carried.
@@ -87,18 +91,42 @@ class TurnRun:
             return Opened(requests=carried.requests if carried else tuple(requests_of(state, "pending_requests")))
         ask = stretch.asked.model_copy(update={"events": stretch.take_events()})
         patience = OPEN_PATIENCE if _may_go_on(ask) else None
-        count = len(ask.gated) + len(ask.unknown)
+        summary = f"open {len(ask.gated) + len(ask.unknown)} requests"
         try:
-            opened = await stretch.calls.make(
-                APPROVALS_OPEN, ask, summary=f"open {count} requests", patience=patience, stoppable=False
-            )
-        except ActivityError:
+            opened = await stretch.calls.make(APPROVALS_OPEN, ask, summary=summary, patience=patience, stoppable=False)
+        except ActivityError as error:
             if patience is None:
                 raise
-            stretch.go_on_without(ask)
-            return None
+            if is_outage(error) and not await self._are_open(stretch, ask):
+                stretch.go_on_without(ask)
+                return None
+            opened = await stretch.calls.make(APPROVALS_OPEN, ask, summary=summary, stoppable=False)
         self._mailbox.rung = self._mailbox.rung or opened.decided
         return opened
+
+    async def _are_open(self, stretch: Stretch, ask: OpenAsk) -> bool:
+        """Whether a record says that they were opened, though no answer did: a reviewer may have decided by now.
+
+        Where that cannot be read either, the next write refuses to go on past a decision (store/unasked.py).
+        """
+        address = ask.address
+        requests = tuple(
+            RequestRef(
+                request_id=approval_id(address.turn_id, gated.call_id),
+                kind=gated.kind,
+                call_id=gated.call_id,
+                tool=gated.tool,
+            )
+            for gated in ask.gated
+        )
+        look = VerdictsAsk(address=address, requests=requests)
+        try:
+            found = await stretch.calls.make(
+                APPROVALS_READ, look, summary="look for what was opened", patience=READ_PATIENCE, stoppable=False
+            )
+        except ActivityError:
+            return False
+        return any(not verdict.no_record for verdict in found.verdicts)
 
     def _wait(self, stretch: Stretch, state: State, requests: tuple[RequestRef, ...]) -> None:
         """Continue as TurnWait, which holds nothing in a worker."""

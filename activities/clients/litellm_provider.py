@@ -1,4 +1,4 @@
-"""Every real model, through LiteLLM. The only module that imports it: 5 s and 200 MB (measured).
+"""Every real model, through LiteLLM. Beside it only embedding/litellm_model.py imports that: 5 s and 200 MB (measured).
 
 LiteLLM's habits that matter here (1.106, each tried): it makes up the finish reason `stop` where the stream just
 ended; it drops refusals and contents of a wrong type; it wraps what breaks a running stream; it keeps the headers of

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from activities.sandbox.limits import Limits
 from activities.sandbox.protocol import Sandbox
 from activities.sandbox.ran import Fault, FaultKind, Ran, fault
-from policy.arguments import schema_fault
+from policy.fitting import schema_fault
 
 _MOST_AT_ONCE_BYTES = 16_384
 """A longer value is checked on a thread: one of 256 KiB against `uniqueItems` can take the validator seconds."""

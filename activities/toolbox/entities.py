@@ -5,11 +5,10 @@ from typing import Annotated, cast
 from pydantic import Field, JsonValue
 
 from perdure.tools import Audited, ToolContext, ToolRefused, ToolResult, tool
-from policy.entities import Resolution, remember, resolve
+from policy.entities import RECENT, Resolution, remember, resolve
 from store import entities
 from store.database import Connection
 
-RECENT = "recent_entity_context"
 FAILED = "consecutive_failed_resolves"
 
 EntityId = Annotated[str, Field(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")]

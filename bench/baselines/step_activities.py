@@ -10,6 +10,7 @@ from contracts.digests import canonical_json
 from contracts.ids import effect_key, model_call_id
 from contracts.messages import Role
 from policy import prompt
+from policy.assembly import manifest
 from policy.memory_text import memory_message
 from policy.text import estimated_tokens, preview
 from store.ids import new_id
@@ -43,7 +44,7 @@ class StepActivities:
         if found is None:
             async with self._work.db.transaction(turn.address.tenant_id) as tx:
                 agent = await self._work.shelf.at(tx, self._work.tools.agent_id, turn.agent_version)
-            listed = prompt.skill_list([(skill.id, skill.description) for skill in agent.definition.skills])
+            listed = manifest(agent.definition.skills)
             found = self._skills[turn.agent_version] = Skills(persona=agent.definition.persona, listed=listed)
         return found
 

@@ -20,6 +20,7 @@ from contracts.ids import effect_key, model_call_id
 from contracts.messages import Role
 from contracts.turns import TurnAddress
 from policy import prompt
+from policy.assembly import manifest
 from policy.memory_text import memory_message
 from policy.text import estimated_tokens, preview
 from store.content import AgentShelf
@@ -46,7 +47,7 @@ class Work:
             remembered = await records.remember(tx, address.turn_id)
             await write(tx, address, trace.loaded([*remembered.working]))
         base = prompt.base_message(agent.definition.persona, remembered.user_name, remembered.user_role, None)
-        skills = prompt.skill_list([(skill.id, skill.description) for skill in agent.definition.skills])
+        skills = manifest(agent.definition.skills)
         return Loaded(base=base + skills, memory=memory_message(remembered.working))
 
     async def model(self, address: TurnAddress, agent_version: str, step: int, known: Known) -> Said:

@@ -12,6 +12,8 @@ Place = tuple[str | int, ...]
 """The way to a value: keys and list positions."""
 
 _MOST_NODES = 100_000
+_MOST_DEPTH = 100
+"""What is nested deeper is refused by its events: both composers recurse, and libyaml's ends the process (measured)."""
 _FAST: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """By libyaml where PyYAML was built with it: the files of a large app in 40 ms instead of 250. What it stumbles over is
 read again by the other one, which says better what is wrong."""
@@ -71,6 +73,8 @@ def _explained(path: Path, text: str) -> YamlFile | list[AppProblem]:
 
 def _parsed(path: Path, text: str, kind: type[Any]) -> YamlFile | list[AppProblem]:
     """Raises: YAMLError, ValueError, RecursionError."""
+    if (deep := _too_deep(text, kind)) is not None:
+        return [AppProblem(path, deep, f"is nested deeper than {_MOST_DEPTH} levels")]
     loader = kind(text)
     try:
         node = loader.get_single_node()
@@ -84,6 +88,22 @@ def _parsed(path: Path, text: str, kind: type[Any]) -> YamlFile | list[AppProble
         return YamlFile(path, loader.construct_document(node), lines)
     finally:
         loader.dispose()
+
+
+def _too_deep(text: str, kind: type[Any]) -> int | None:
+    """The line where it gets too deep; None where it does not.
+
+    Raises: YAMLError.
+    """
+    depth = 0
+    for event in yaml.parse(text, Loader=kind):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > _MOST_DEPTH:
+                return event.start_mark.line + 1 if event.start_mark else 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+    return None
 
 
 def _walk(path: Path, node: yaml.Node, place: Place, lines: dict[Place, int], problems: list[AppProblem]) -> None:

@@ -19,8 +19,8 @@ async def is_newest(owner_url: str) -> bool:
         await connection.close()
 
 
-def upgrade(owner_url: str) -> None:
-    """Bring the schema to the newest version.
+def upgrade(owner_url: str, to: str = "head") -> None:
+    """Bring the schema to the newest version, or to an earlier one that it has not reached.
 
     Raises: SQLAlchemy's and psycopg's errors.
     """
@@ -30,4 +30,4 @@ def upgrade(owner_url: str) -> None:
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent))
     config.attributes["url"] = "postgresql+psycopg://" + owner_url.partition("://")[2]
-    command.upgrade(config, "head")
+    command.upgrade(config, to)

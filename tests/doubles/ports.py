@@ -265,7 +265,9 @@ class FakePeople:
             state = VerdictState.PENDING if unknown else VerdictState.SETTLED
             return verdict.model_copy(update={"state": state, "comment": row.comment})
         record = self.run.turn.book.get(request.request_id)
-        if record is None or record.call_id != request.call_id or record.state is VerdictState.UNREADABLE:
+        if record is None:
+            return verdict.model_copy(update={"no_record": True})
+        if record.call_id != request.call_id or record.state is VerdictState.UNREADABLE:
             return verdict
         return verdict.model_copy(
             update={

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
+from tests.integration.bad_changes import CHANGES
 from tests.integration.bad_requests import JSON, TABLE, Bad
 from tests.integration.conftest import Api
 from tests.integration.test_api_turns import conversation
 
 COUNTED = (
     "users", "api_tokens", "conversations", "turns", "messages", "tool_calls", "approvals", "audit", "events", "outbox",
-    "idempotency", "working_memory", "entities", "episodes",
+    "idempotency", "working_memory", "entities", "episodes", "day_limits", "prompt_versions",
 )  # fmt: skip
 
 
@@ -66,7 +67,7 @@ async def test_every_bad_request_is_a_typed_4xx_and_stores_nothing(
 ) -> None:
     before = await stored(api)
     faults = []
-    for bad in TABLE:
+    for bad in [*TABLE, *CHANGES]:
         path = bad.path.replace("{conversation}", place.conversation).replace("{turn}", place.turn)
         headers = {**JSON, **bad.headers} if bad.body is not None else bad.headers
         faults.append(fault(await clients[bad.by].request(bad.method, path, content=bad.body, headers=headers), bad))
@@ -76,7 +77,7 @@ async def test_every_bad_request_is_a_typed_4xx_and_stores_nothing(
     found = [each for each in faults if each]
     assert not found, "\n".join(found)
     assert await stored(api) == before
-    assert len(TABLE) > 500
+    assert len(TABLE) > 500 and len(CHANGES) > 300
 
 
 @pytest.mark.parametrize(

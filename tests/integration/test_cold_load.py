@@ -2,10 +2,12 @@
 
 import asyncio
 
+from activities.approvals import ApprovalActivities
 from activities.memory import MemoryActivities
 from contracts.approvals import OpenAsk
 from contracts.memory import LoadAsk
-from contracts.people import GatedCall
+from contracts.people import GatedCall, RequestKind
+from contracts.turns import Limits, OnSpent
 from store import working_memory
 from store.approvals import open_requests
 from tests.desk import Desk
@@ -37,3 +39,18 @@ async def test_a_load_that_waited_for_the_turn_sees_what_was_written_meanwhile(d
     assert [request.request_id for request in loaded.pending] == [request.request_id for request in opened.requests]
     assert loaded.pending_round is not None and loaded.pending_round.calls[0].call_id == "t1.0"
     assert loaded.working == {"recent_entity_context": ["e1"]}
+
+
+async def test_a_limit_that_was_asked_about_before_the_first_call_is_past_once_the_model_was_asked(desk: Desk) -> None:
+    nothing = Limits(max_cost_microusd=0, max_tokens=10**6, max_iterations=10, on_spent=OnSpent.ASK)
+    address = await desk.plan(("book", {"what": "x"}), limits=nothing)
+    version = await desk.version()
+    asked = GatedCall(call_id="l0", tool="", rule="test", kind=RequestKind.LIMIT)
+    opened = await desk.activity(
+        ApprovalActivities(desk.deps).open,
+        OpenAsk(address=address, agent_id="desk", agent_version=version, gated=(asked,)),
+    )
+    assert [request.call_id for request in opened.requests] == ["l0"]
+    given = LoadAsk(address=address, agent_id="desk", agent_version=version)
+    loaded = await desk.activity(MemoryActivities(desk.deps).load, given, run_id="run-2")
+    assert (loaded.problem, loaded.pending, loaded.pending_round) == (None, (), None)

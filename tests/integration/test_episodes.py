@@ -1,12 +1,12 @@
 """Episodes: kept, found by vector or by words among a user's own with an agent, embedded beside the turns (S0-30)."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
 from contracts.errors import CallerError
-from embedding.embedder import EmbeddingUnavailable
+from embedding.embedder import EmbeddingUnavailable, VectorRefused
 from relay import remember
 from relay.remember import embed_due
 from store import conversations, episodes
@@ -175,3 +175,57 @@ async def test_a_deleted_conversation_comes_up_in_no_other(desk: Desk) -> None:
     async with desk.db.transaction("local") as tx:
         with pytest.raises(CallerError, match="conversation_not_found"):
             await conversations.get(tx, conversation_id, None)
+
+
+class Poisoned(Hashing):
+    """A model that makes nothing of texts with this word in them."""
+
+    async def embed(self, texts: Sequence[str]) -> list[list[float]]:
+        if any("poison" in text for text in texts):
+            raise VectorRefused("a vector without a direction")
+        return await super().embed(texts)
+
+
+async def test_a_text_that_has_no_vector_does_not_keep_others_from_theirs(desk: Desk, relay: Database) -> None:
+    await embedded(desk, relay, Hashing())
+    await keep(desk, "ibis one", "ibis of poison", "ibis two", agent="poisoned")
+    assert await embed_due(relay, Poisoned(), "local") == 2
+    near = await found(desk, "ibis", Poisoned(), agent="poisoned")
+    assert [(each.summary, each.by) for each in near[2:]] == [("ibis of poison", "full_text")]
+    assert {each.by for each in near[:2]} == {"cosine"}
+    await desk.write("UPDATE episodes SET embed_after = now() WHERE embedder IS NULL")
+    with pytest.raises(VectorRefused):
+        await embed_due(relay, Poisoned(), "local")
+    await desk.write("DELETE FROM episodes WHERE agent_id = 'poisoned'")
+
+
+async def test_vectors_that_a_broken_model_left_are_near_to_nothing_and_stop_no_search(desk: Desk) -> None:
+    await keep(desk, "stork", "crane", "egret", agent="left")
+    rows = await desk.rows("SELECT id FROM episodes WHERE agent_id = 'left' ORDER BY created_at, summary")
+    ids = [str(row["id"]) for row in rows]
+    async with desk.db.transaction("local") as tx:
+        left = ([0.0, 0.0], [1.0, 2.0, 3.0], [0.6, 0.8])
+        await episodes.set_vectors(tx, [(row, Vector("m", each)) for row, each in zip(ids, left, strict=True)])
+    user_id = desk.people["requester"].user_id
+    for searched, similarities in (([0.6, 0.8], [1.0]), ([0.0, 0.0], []), ([1.0, 2.0, 3.0], [1.0])):
+        async with desk.db.transaction("local") as tx:
+            near = await episodes.find(tx, user_id, "left", "nothing of it", Vector("m", searched), 3)
+        assert [each.similarity for each in near] == similarities
+
+
+async def test_what_an_old_loop_embeds_after_a_roll_out_is_embedded_anew(
+    desk: Desk, relay: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remember, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(remember, "SWEEP_SECONDS", 0.05)
+    old, new, stop = Hashing("rolled-old"), Hashing("rolled-new"), asyncio.Event()
+    running = asyncio.create_task(remember.run_embedding(relay, new, stop))
+    await keep(desk, "first of the new", agent="rolled")
+    await until_true(desk, "SELECT count(*) FROM episodes WHERE agent_id = 'rolled' AND embedder = 'rolled-new'")
+    conversation_id, user_id = await desk.conversation(), desk.people["requester"].user_id
+    async with desk.db.transaction("local") as tx:
+        late = await episodes.keep(tx, conversation_id, user_id, "rolled", "late of the old")
+        await episodes.set_vectors(tx, [(late, Vector(old.name, old.vector("late of the old")))])
+    await until_true(desk, "SELECT count(*) = 2 FROM episodes WHERE agent_id = 'rolled' AND embedder = 'rolled-new'")
+    stop.set()
+    await asyncio.wait_for(running, 5)

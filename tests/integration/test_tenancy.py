@@ -29,16 +29,57 @@ async def owner(urls: Urls) -> AsyncIterator[asyncpg.Connection]:
     await connection.close()
 
 
+BESIDE_A_TURN = (
+    "INSERT INTO idempotency (tenant_id, user_id, route, key, body_digest, status, answer) "
+    "SELECT 'local', user_id, 'r', 'k', 'd', 200, '{}' FROM turns WHERE id = $1",
+    "INSERT INTO working_memory (tenant_id, conversation_id, field, value, expires_at) "
+    "SELECT 'local', conversation_id, 'f', '1', now() + interval '1 day' FROM turns WHERE id = $1",
+    "WITH made AS (INSERT INTO entities (id, tenant_id, kind, name) SELECT id, 'local', 'k', 'n' FROM turns "
+    "WHERE id = $1 RETURNING id) "
+    "INSERT INTO entity_names (tenant_id, name_key, entity_id) SELECT 'local', 'n', id FROM made",
+    "INSERT INTO episodes (id, tenant_id, conversation_id, turn_id, user_id, agent_id, summary) "
+    "SELECT id, 'local', conversation_id, id, user_id, agent_id, 's' FROM turns WHERE id = $1",
+    "INSERT INTO injection_ledger (tenant_id, conversation_id, skill_id, turn_id, tier) "
+    "SELECT 'local', conversation_id, 's', id, 2 FROM turns WHERE id = $1",
+    "INSERT INTO day_limits (tenant_id, set_by) SELECT 'local', user_id FROM turns WHERE id = $1",
+    "INSERT INTO day_usage (tenant_id, day, agent_id) SELECT 'local', created_at::date, agent_id FROM turns "
+    "WHERE id = $1",
+    "INSERT INTO prompt_versions (id, tenant_id, template, text, digest, author) "
+    "SELECT id, 'local', 'voice', 't', 'd', user_id FROM turns WHERE id = $1",
+)
+"""A row of ours in each table that the turns of this file leave empty."""
+PUBLISHED = (
+    "INSERT INTO agent_versions (tenant_id, agent_id, version, body) "
+    "SELECT 'local', 'ours', version, body FROM agent_versions WHERE agent_id = 'desk' LIMIT 1",
+    "INSERT INTO agents (tenant_id, agent_id, version) SELECT tenant_id, agent_id, version FROM agent_versions "
+    "WHERE tenant_id = 'local'",
+    "INSERT INTO app_tables (tenant_id, digest, name, body) VALUES ('local', 'd', 'n', '{}')",
+)
+"""The same where the owner writes."""
+
+
 @pytest.fixture(scope="module")
 async def tables(owner: asyncpg.Connection, desk: Desk) -> list[str]:
-    """Every table, and another tenant that owns nothing; ours has at least a turn with an approval."""
+    """Every table with at least a row of ours in each, and another tenant that owns nothing."""
     await owner.execute("INSERT INTO tenants (tenant_id) VALUES ($1)", OTHER)
     address = await desk.plan(("pay", {}), ("jot", {"text": "x"}))
     await desk.open(address, "t1.0")
     await desk.run_tool(address, "t1.1")
-    await desk.plan(("create_entity", {"kind": "k", "name": "n"}))
+    for statement in BESIDE_A_TURN:
+        await desk.write(statement, address.turn_id)
+    async with owner.transaction():
+        await owner.execute("SELECT set_config('perdure.tenant', 'local', true)")
+        for statement in PUBLISHED:
+            await owner.execute(statement)
     found = await owner.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'perdure' ORDER BY 1")
-    return [row["tablename"] for row in found]
+    names = [row["tablename"] for row in found]
+    assert [name for name, rows in (await ours(desk, names)).items() if not rows] == []
+    return names
+
+
+async def ours(desk: Desk, tables: list[str]) -> dict[str, int]:
+    """How many rows of ours each table has."""
+    return {name: await desk.value(f"SELECT count(*) FROM {name} WHERE tenant_id = 'local'") for name in tables}
 
 
 async def test_every_table_has_a_tenant_and_forced_row_security(owner: asyncpg.Connection, tables: list[str]) -> None:
@@ -62,6 +103,7 @@ async def test_without_a_tenant_every_table_shows_no_rows(desk: Desk, tables: li
 
 
 async def test_another_tenant_sees_no_row_of_ours_and_changes_none(desk: Desk, tables: list[str]) -> None:
+    before = await ours(desk, tables)
     async with desk.db.transaction(OTHER) as tx:
         for table in tables:
             seen = await tx.fetch(f"SELECT DISTINCT tenant_id FROM {table}")
@@ -72,7 +114,7 @@ async def test_another_tenant_sees_no_row_of_ours_and_changes_none(desk: Desk, t
         async with desk.db.transaction(OTHER) as tx:
             assert await tx.execute(f"UPDATE {table} SET tenant_id = tenant_id") == "UPDATE 0", table
             assert await tx.execute(f"DELETE FROM {table}") == "DELETE 0", table
-    assert await desk.value("SELECT count(*) FROM approvals") == 1
+    assert await ours(desk, tables) == before
 
 
 async def test_nobody_writes_a_row_for_another_tenant(desk: Desk) -> None:

@@ -51,9 +51,11 @@ async def test_what_a_run_asked_for_is_open_only_once_the_run_ends_in_its_pause(
     turn = await new_turn(line(("pay", {}), ("post", {})))
     run = await planned(turn)
     requests = await run.ask(gated("pay", "post"))
-    assert await states(run, requests) == [V.UNREADABLE, V.UNREADABLE], "no record, no verdict"
+    before = (await run.verdicts(requests)).verdicts
+    assert [(each.state, each.no_record) for each in before] == [(V.UNREADABLE, True)] * 2, "no record, no verdict"
     await run.pause()
-    assert await states(run, requests) == [V.PENDING, V.PENDING]
+    after = (await run.verdicts(requests)).verdicts
+    assert [(each.state, each.no_record) for each in after] == [(V.PENDING, False)] * 2
 
 
 async def test_opening_again_changes_no_verdict(new_turn: NewTurn) -> None:

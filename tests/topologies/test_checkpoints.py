@@ -138,6 +138,22 @@ async def test_two_checkpoints_of_a_round_wait_for_both_and_each_is_taken_by_its
 
 
 @each_way
+async def test_checkpoints_are_passed_once_though_an_edited_call_broke_off_and_had_to_be_settled(way: Way) -> None:
+    made = checked(Says("", (SHOUT, SHOUT, SHOUT)), Says("done"))
+    played = await begin(made)
+    made.decide("c1.0", V.EDITED, args={"breaks": True})
+    made.decide("c1.1", V.EDITED, args={"text": "b"})
+    made.decide("c1.2", V.REJECTED, "no")
+    await way(played)
+    assert (played.outcome(), played.asked_for()) == (Outcome.AWAITING, ["|c1.0"])
+    made.settle("c1.0", happened=True)
+    await way(played)
+    assert played.outcome() is Outcome.COMPLETED
+    assert told(played)[5:] == ["system", "assistantc1.0", "assistantc1.1", "toolc1.0", "toolc1.1", "assistant"]
+    assert [call_id for call_id, _ in made.ran] == ["t1.0", "t1.1", "t1.2", "c1.0", "c1.1"], "each ran once"
+
+
+@each_way
 async def test_a_checkpoint_in_the_synthesis_goes_on_in_the_synthesis_with_the_skill_still_there(way: Way) -> None:
     made = checked(
         Says("SKILL_SELECT:plan"), Says("", (SHOUT,)), Says("done"), skill_ids=("plan",), skills=(PlanSkill(id="plan"),)
@@ -296,7 +312,7 @@ async def test_a_forced_checkpoint_in_a_turn_without_a_skill_waits_too() -> None
     assert (played.outcome(), len(made.asks)) == (Outcome.COMPLETED, 1)
 
 
-@pytest.mark.parametrize("name", ["No Name", "x" * 99, 7, ["pre_answer"]])
+@pytest.mark.parametrize("name", ["No Name", "x" * 99, "pre_answer\n", 7, ["pre_answer"]])
 async def test_a_forced_checkpoint_without_a_proper_name_fails_closed(name: JsonValue) -> None:
     played = await begin(turn(Says("hi"), metadata={"hitl_checkpoint_type": name}))
     assert played.outcome() is Outcome.FAILED

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowFailureError
 
 import serving
 import store.approvals
@@ -72,15 +72,18 @@ async def served(desk: Desk, temporal: Client) -> AsyncIterator[Served]:
 
 
 class Doors:
-    """Whether approvals can be opened."""
+    """Whether approvals can be opened, and read."""
 
     def __init__(self) -> None:
         self.closed: PerdureError | None = None
         self.tried: Counter[str] = Counter()
-        """How often, by turn."""
+        """How often they were opened, by turn."""
+        self.looked: Counter[str] = Counter()
+        """How often they were read, by turn."""
         self.loses_answers = False
         """Each time it is opened, and nobody hears of it."""
-        self._open = store.approvals.open_requests
+        self.unreadable = False
+        self._open, self._read = store.approvals.open_requests, store.approvals.read_verdicts
 
     async def open_requests(self, *given: Any) -> Any:
         """As ever, unless closed."""
@@ -93,13 +96,22 @@ class Doors:
             raise AWAY
         return opened
 
+    async def read_verdicts(self, *given: Any) -> Any:
+        """As ever, unless they cannot be read."""
+        self.looked[given[1].address.turn_id] += 1
+        if self.unreadable:
+            raise AWAY
+        return await self._read(*given)
+
 
 @pytest.fixture
 def doors(monkeypatch: pytest.MonkeyPatch) -> Iterator[Doors]:
-    """Open; a checkpoint that may go on is tried for two seconds."""
+    """Open; a checkpoint that may go on is tried for two seconds, and looked for one more."""
     made = Doors()
     monkeypatch.setattr(approvals, "open_requests", made.open_requests)
+    monkeypatch.setattr(approvals, "read_verdicts", made.read_verdicts)
     monkeypatch.setattr(turn_run, "OPEN_PATIENCE", PATIENCE)
+    monkeypatch.setattr(turn_run, "READ_PATIENCE", PATIENCE / 2)
     yield made
     made.closed = None
 
@@ -113,14 +125,11 @@ async def warnings(served: Served, address: TurnAddress) -> list[tuple[str, str]
     return [(row["call_id"], row["tool"]) for row in rows]
 
 
-@pytest.mark.parametrize(("closed", "tries"), [(AWAY, 3), (REFUSED, 1)], ids=["unavailable", "refused"])
-async def test_a_checkpoint_that_says_so_goes_on_with_a_warning_on_record(
-    served: Served, doors: Doors, closed: PerdureError, tries: int
-) -> None:
-    doors.closed = closed
+async def test_a_checkpoint_that_says_so_goes_on_with_a_warning_on_record(served: Served, doors: Doors) -> None:
+    doors.closed = AWAY
     address, row = await served.ended(*SAID, agent_id=LENIENT)
     assert (row["status"], row["answer"], row["problem"]) == ("completed", "well", None)
-    assert doors.tried[address.turn_id] >= tries
+    assert doors.tried[address.turn_id] >= 3
     assert served.effects(address, "/book") == 1
     note = served.sent_to_model(address)[-1][-1]
     assert note["role"] == "system"
@@ -129,6 +138,15 @@ async def test_a_checkpoint_that_says_so_goes_on_with_a_warning_on_record(
     audit = await served.desk.rows("SELECT kind, actor FROM audit WHERE turn_id = $1", address.turn_id)
     assert [tuple(each) for each in audit if each["kind"].startswith("checkpoint")] == [("checkpoint.not_asked", None)]
     assert await served.desk.rows("SELECT id FROM approvals WHERE turn_id = $1", address.turn_id) == []
+
+
+async def test_one_that_a_fault_of_ours_keeps_from_opening_stays_closed(served: Served, doors: Doors) -> None:
+    doors.closed = REFUSED
+    address = await served.begin(*SAID, agent_id=LENIENT)
+    with pytest.raises(WorkflowFailureError):
+        await served.handle(address).result()
+    assert len(served.sent_to_model(address)) == 1, "it has not gone on"
+    assert await warnings(served, address) == []
 
 
 async def test_it_pauses_as_ever_where_the_approval_can_be_opened_in_time(served: Served, doors: Doors) -> None:
@@ -171,10 +189,10 @@ async def test_everything_else_waits_until_somebody_can_be_asked(served: Served,
 
 
 async def test_after_going_on_the_turn_still_pauses_for_what_needs_a_person(served: Served, doors: Doors) -> None:
-    doors.closed = REFUSED
+    doors.closed = AWAY
     pay = Line("", [("pay", {"amount": 1})])
     address = await served.begin(SAID[0], pay, SAID[1], agent_id=LENIENT)
-    await until(lambda: doors.tried[address.turn_id] > 0)
+    await until(lambda: len(served.sent_to_model(address)) == 2)
     doors.closed = None
     await served.until(address, PAUSED)
     await served.decide(address, "t2.0")
@@ -184,12 +202,14 @@ async def test_after_going_on_the_turn_still_pauses_for_what_needs_a_person(serv
     assert await warnings(served, address) == [("t1.0", "book")]
 
 
-async def test_an_approval_that_was_opened_unheard_is_asked_about_no_more(served: Served, doors: Doors) -> None:
-    doors.loses_answers = True
+async def test_one_that_was_opened_unheard_and_cannot_be_read_is_asked_about_no_more(
+    served: Served, doors: Doors
+) -> None:
+    doors.loses_answers = doors.unreadable = True
     waits = Line("", [("look", {"mode": "wait"})])
     served.desk.world.go_on.clear()
     address = await served.begin(SAID[0], waits, SAID[1], agent_id=LENIENT)
-    await until(lambda: served.desk.world.running > 0)
+    await until(lambda: served.desk.world.running > 0, seconds=20)
     row = await served.row(address)
     assert (row["status"], row["waiting"]) == ("running", None)
     assert (await served.desk.approval_row(address, "c1.0"))["status"] == "cancelled"
@@ -200,3 +220,40 @@ async def test_an_approval_that_was_opened_unheard_is_asked_about_no_more(served
     assert row["answer"] == "well"
     assert await served.states(address) == {"t1.0": "done", "t2.0": "done"}
     assert await warnings(served, address) == [("t1.0", "book")]
+
+
+async def test_a_rejection_of_one_that_was_opened_unheard_is_heard(served: Served, doors: Doors) -> None:
+    doors.loses_answers = True
+    address = await served.begin(*SAID, agent_id=LENIENT)
+    await served.until(address, PAUSED)
+    await served.decide(address, "c1.0", Decision.REJECT, comment="not that one")
+    await until(lambda: doors.looked[address.turn_id] > 0)
+    doors.loses_answers = False
+    await served.until(address, TurnStatus.COMPLETED)
+    assert "was rejected by reviewer: not that one" in served.sent_to_model(address)[-1][-1]["content"]
+    assert await warnings(served, address) == []
+
+
+async def test_one_that_was_opened_unheard_waits_for_its_decision(served: Served, doors: Doors) -> None:
+    doors.loses_answers = True
+    address = await served.begin(*SAID, agent_id=LENIENT)
+    await until(lambda: doors.looked[address.turn_id] > 0)
+    doors.loses_answers = False
+    await served.waits(address)
+    await served.decide(address, "c1.0", Decision.EDIT, args={"what": "a table"})
+    await served.until(address, TurnStatus.COMPLETED)
+    assert await served.states(address) == {"c1.0": "done", "t1.0": "done"}
+    assert await warnings(served, address) == []
+
+
+async def test_a_rejection_that_cannot_be_read_ends_the_turn_that_went_on(served: Served, doors: Doors) -> None:
+    doors.loses_answers = doors.unreadable = True
+    address = await served.begin(*SAID, agent_id=LENIENT)
+    await served.until(address, PAUSED)
+    await served.decide(address, "c1.0", Decision.REJECT, comment="not that one")
+    row = await served.until(address, TurnStatus.FAILED)
+    assert row["problem"]["code"] == "checkpoint_decided"
+    assert len(served.sent_to_model(address)) == 1, "the model was not asked again"
+    assert (await served.desk.approval_row(address, "c1.0"))["status"] == "rejected"
+    audited = await served.desk.rows("SELECT kind FROM audit WHERE turn_id = $1", address.turn_id)
+    assert "checkpoint.not_asked" not in [each["kind"] for each in audited]

@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import pytest
+
 from tests.unit.cli.conftest import Perdure
 from tests.unit.perdure.api_double import ApiDouble, said
 
@@ -24,12 +26,39 @@ def test_a_days_budgets_are_shown_with_what_is_used_and_reserved(perdure: Perdur
     assert "2026-11-22 00:00:00 UTC" in ended.out
 
 
-def test_limits_are_set_together_so_that_what_is_left_out_has_none(perdure: Perdure, stack: ApiDouble) -> None:
-    stack.will(said(BUDGETS))
-    ended = perdure("budgets", "set", "--tokens", "5000", "--json")
+@pytest.mark.parametrize(
+    ("words", "tokens", "usd"),
+    [
+        (["--tokens", "9000"], 9_000, 12.5),
+        (["--usd", "3"], 5_000, 3.0),
+        (["--no-tokens"], None, 12.5),
+        (["--no-usd"], 5_000, None),
+        (["--tokens", "9000", "--no-usd"], 9_000, None),
+        (["--no-tokens", "--no-usd"], None, None),
+    ],
+)
+def test_what_is_not_named_stays_as_it_is(
+    perdure: Perdure, stack: ApiDouble, words: list[str], tokens: int | None, usd: float | None
+) -> None:
+    stack.will(said({**BUDGETS, "tenant": {**BUDGETS["tenant"], "max_cost_usd": 12.5}}), said(BUDGETS))
+    ended = perdure("budgets", "set", *words, "--json")
     assert ended.code == 0 and json.loads(ended.out)["tenant"]["max_tokens"] == 5_000
-    assert (stack.asked[0].method, stack.asked[0].path) == ("PUT", "/v1/budgets")
-    assert stack.asked[0].body == {"max_tokens": 5_000, "max_cost_usd": None}
+    assert [(asked.method, asked.path) for asked in stack.asked] == [("GET", "/v1/budgets"), ("PUT", "/v1/budgets")]
+    assert stack.asked[1].body == {"max_tokens": tokens, "max_cost_usd": usd}
+
+
+def test_a_first_limit_leaves_the_other_one_out(perdure: Perdure, stack: ApiDouble) -> None:
+    stack.will(said({**BUDGETS, "tenant": None}), said(BUDGETS))
+    assert perdure("budgets", "set", "--usd", "3").code == 0
+    assert stack.asked[1].body == {"max_tokens": None, "max_cost_usd": 3.0}
+
+
+@pytest.mark.parametrize("words", [[], ["--tokens", "5", "--no-tokens"], ["--usd", "5", "--no-usd"]])
+def test_limits_that_say_nothing_or_two_things_are_a_mistake(
+    perdure: Perdure, stack: ApiDouble, words: list[str]
+) -> None:
+    assert perdure("budgets", "set", *words).code == 2
+    assert not stack.asked
 
 
 def test_a_turns_limit_is_raised_by_what_is_given(perdure: Perdure, stack: ApiDouble) -> None:

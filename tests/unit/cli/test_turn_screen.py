@@ -74,3 +74,13 @@ def test_the_machinery_is_shown_only_to_who_asks_for_it() -> None:
 
 def test_an_event_of_a_later_version_is_not_hidden() -> None:
     assert shown(("skill.selected", {"skill": "spacing", "turn_id": "t"})) == ["  · skill.selected skill=spacing"]
+
+
+def test_a_spent_limit_says_what_to_type_and_any_other_budget_what_it_says() -> None:
+    lines = shown(
+        ("budget", {"code": "limit_spent", "message": "500 of 500 tokens", "approval_id": "A1", "turn_id": "T1"}),
+        ("budget", {"code": "day_tokens_spent", "message": "the day's tokens are spent"}),
+    )
+    assert "500 of 500 tokens" in lines[0]
+    assert "turns raise T1 --tokens MORE" in lines[1] and "approvals reject A1" in lines[1]
+    assert lines[2].endswith("the day's tokens are spent")

@@ -1,15 +1,18 @@
 """How a model is asked: on one thread, a few texts at a time, refused where many wait, in time or not at all."""
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Sequence
 
 import pytest
 
+from contracts.turns import Kind
 from embedding import embedder
 from embedding.choice import embedder_of
-from embedding.embedder import AT_ONCE, MOST_WAITING, EmbeddingUnavailable, Threaded, query_vector
+from embedding.embedder import AT_ONCE, MOST_WAITING, EmbeddingUnavailable, Threaded, VectorRefused, query_vector
+from serving import loads_memory
 
 
 class Slow:
@@ -28,8 +31,8 @@ class Slow:
 async def test_texts_are_embedded_in_order_a_few_at_a_time_on_one_thread_of_its_own() -> None:
     model = Slow()
     threaded = Threaded("slow", lambda: model)
-    texts = ["x" * number for number in range(20)]
-    assert await threaded.embed(texts) == [[float(number)] for number in range(20)]
+    texts = ["x" * number for number in range(1, 21)]
+    assert await threaded.embed(texts) == [[float(number)] for number in range(1, 21)]
     assert [count for count, _ in model.asked] == [AT_ONCE, AT_ONCE, 4]
     assert {thread for _, thread in model.asked} == {"embedding_0"}
     assert await threaded.embed([]) == []
@@ -72,3 +75,36 @@ def test_none_is_none_and_a_providers_model_is_only_for_who_may_import_it() -> N
     assert embedder_of("openai/text-embedding-3-small", remote=False) is None
     chosen = embedder_of("openai/text-embedding-3-small", "http://127.0.0.1:9", "key")
     assert chosen is not None and chosen.name == "openai/text-embedding-3-small"
+
+
+@pytest.mark.parametrize("kind", list(Kind))
+def test_a_worker_may_import_it_where_memory_is_loaded_and_nowhere_else(kind: Kind) -> None:
+    assert loads_memory([kind]) is (kind in (Kind.MEMORY, Kind.TURNS))
+    assert loads_memory([kind, Kind.MEMORY])
+
+
+class Broken:
+    """A model that answers with what it was told to, a vector for each text."""
+
+    def __init__(self, *vectors: list[float]) -> None:
+        self.answers = list(vectors)
+
+    def vectors(self, texts: Sequence[str]) -> list[list[float]]:
+        return [self.answers.pop(0) for _ in texts]
+
+
+@pytest.mark.parametrize(
+    "vector",
+    [[], [0.0, 0.0], [math.nan, 1.0], [math.inf, 1.0], [1e39, 1.0], [1e-30, 0.0], [1.0], [1.0, 0.0, 0.0]],
+    ids=str,
+)
+async def test_a_vector_that_can_be_compared_with_none_is_refused_and_the_next_is_not(vector: list[float]) -> None:
+    threaded = Threaded("broken", lambda: Broken([1.0, 0.0], [0.6, 0.8], vector, [0.0, -1.0]))
+    assert await threaded.embed(["one"]) == [[1.0, 0.0]]
+    with pytest.raises(VectorRefused):
+        await threaded.embed(["two", "three"])
+    assert await query_vector(threaded, "four") == ("broken", [0.0, -1.0])
+
+
+async def test_a_search_for_what_has_no_vector_goes_by_words() -> None:
+    assert await query_vector(Threaded("broken", lambda: Broken([0.0, 0.0])), "nothing") is None

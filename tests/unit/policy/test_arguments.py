@@ -15,8 +15,8 @@ from policy.arguments import (
     MOST_REPAIR_CHARACTERS,
     check_arguments,
     parse_arguments,
-    schema_fault,
 )
+from policy.fitting import schema_fault
 
 ORDER: dict[str, Any] = {
     "type": "object",

@@ -74,6 +74,14 @@ def test_a_call_counts_in_its_agents_budget_and_in_its_tenants() -> None:
     assert caps_of(free, DayLimits()) == {TENANT: DayLimits()}, "a tenant that had a limit once is counted on"
 
 
+def test_the_published_version_of_an_agent_limits_the_turns_that_pinned_another() -> None:
+    free = AgentDefinition(id="a", title="", topology="t")
+    pinned = free.model_copy(update={"day_limits": LIMITS})
+    lower = DayLimits(max_tokens=5)
+    assert caps_of(free, None, lower) == {"a": lower} == caps_of(pinned, None, lower)
+    assert caps_of(pinned, lower, DayLimits()) == {TENANT: lower}, "it has none any more"
+
+
 @pytest.mark.parametrize(
     ("limits", "most", "code"),
     [

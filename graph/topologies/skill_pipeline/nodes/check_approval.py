@@ -25,7 +25,7 @@ class CheckApproval:
         forced = metadata.get("hitl_checkpoint_type") if isinstance(metadata, dict) else None
         if not forced or error_of(state) is not None:
             return {}
-        if not isinstance(forced, str) or not re.match(SKILL_ID_PATTERN, forced):
+        if not isinstance(forced, str) or not re.fullmatch(SKILL_ID_PATTERN, forced):
             problem = Problem(
                 code="bad_checkpoint",
                 message="metadata.hitl_checkpoint_type must name a checkpoint: small letters, digits and _",

@@ -14,7 +14,7 @@ from graph.nodes.reading import messages_of, number_of
 from graph.spec import State
 from graph.topologies.skill_pipeline.state import TOOL_WRITABLE
 from policy.conditions import COUNTERS
-from policy.entities import RECENT_MOST
+from policy.entities import joined
 from policy.firing import Ran
 
 
@@ -64,11 +64,10 @@ def settled(
 def _joined(before: JsonValue, now: JsonValue, said: JsonValue) -> JsonValue:
     """A field that several calls of a round have changed from what it was before all of them.
 
-    Counters: each adds its own; 0 resets. Lists: what earlier calls have added stays, before what is newest.
+    Counters: each adds its own; 0 resets. Lists: what earlier calls have added stays.
     """
     if isinstance(before, list) and isinstance(now, list) and isinstance(said, list):
-        others = [each for each in now if each not in before and each not in said]
-        return [*said[:-1], *others, *said[-1:]][-RECENT_MOST:] if others else said
+        return joined(before, now, said)
     counts = [each for each in (before, now, said) if isinstance(each, int) and not isinstance(each, bool)]
     if len(counts) < 3 or said == 0:
         return said

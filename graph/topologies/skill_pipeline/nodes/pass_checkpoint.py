@@ -21,11 +21,16 @@ def passed(state: State, verdicts: Sequence[Verdict]) -> Patch:
     """The state after these verdicts, one for each checkpoint of the pause.
 
     Approved, nothing is said to the model: the result stands as the tool gave it. Edited, the call is made again as a
-    call of its own, once, in a round that the decision has written.
+    call of its own, once, in a round that the decision has written. Where such a call's outcome had to be settled, the
+    checkpoints were passed before that pause: what they left is there, but for the round that it took away.
     """
-    notes = [MessageRef(role=Role.SYSTEM, text=_told(verdict)) for verdict in verdicts if _is_refused(verdict)]
+    settled = any(verdict.state is VerdictState.SETTLED for verdict in verdicts)
+    refused = [] if settled else [verdict for verdict in verdicts if _is_refused(verdict)]
+    notes = [MessageRef(role=Role.SYSTEM, text=_told(verdict)) for verdict in refused]
     again = [verdict.round for verdict in verdicts if verdict.round is not None]
-    messages = [*messages_of(state), *notes, *again]
+    before = messages_of(state)
+    there = {message.id for message in before if message.id}
+    messages = [*before, *notes, *(each for each in again if each.id not in there)]
     patch: Patch = {
         "status": "running",
         "messages": [message.model_dump(mode="json") for message in messages],

@@ -1,0 +1,117 @@
+"""A value held against a JSON Schema, in bounded time: schemas come from those who write tools and blocks, values from
+models and callers, and neither may hold up the event loop of everybody else.
+
+Patterns are matched by `regex`, which stops at a time-out; Python's own `re` backtracks for minutes on a pattern such
+as `^(a+)+$` and forty characters (measured). Distinct items are counted by their canonical text, not compared in pairs.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import Any
+
+import regex
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+from jsonschema.validators import extend
+from pydantic import JsonValue
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+
+from contracts.digests import canonical_json
+
+PATTERN_SECONDS = 1.0
+"""All patterns of one check together: far above what a sound one takes on a busy machine."""
+_MOST_ERRORS = 3
+_MOST_ERROR_CHARACTERS = 200
+_NOTHING_OUTSIDE: Registry[bool | Mapping[str, Any]] = Registry()
+"""Without it jsonschema fetches a schema's references to other hosts."""
+
+
+def schema_fault(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> str | None:
+    """How `args` break `schema`, the first few ways; None where they fit."""
+    until = _DEADLINE.set(time.monotonic() + PATTERN_SECONDS)
+    try:
+        errors = sorted(
+            _BOUNDED(dict(schema), registry=_NOTHING_OUTSIDE).iter_errors(dict(args)),
+            key=lambda error: list(map(str, error.path)),
+        )
+    except Unresolvable:
+        return "the schema refers to something outside itself, so nothing can be checked against it"
+    except TimeoutError:
+        return "they could not be matched against the schema's patterns in time; send something simpler"
+    except regex.error as error:
+        return f"the schema has a pattern that cannot be read, so nothing can be checked against it: {error}"
+    finally:
+        _DEADLINE.reset(until)
+    if not errors:
+        return None
+    told = "; ".join(_told(error) for error in errors[:_MOST_ERRORS])
+    return told + (f"; and {len(errors) - _MOST_ERRORS} more" if len(errors) > _MOST_ERRORS else "")
+
+
+def _found(pattern: str, text: str) -> bool:
+    """Raises: TimeoutError past the deadline of this check; regex.error."""
+    left = _DEADLINE.get() - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return _compiled(pattern).search(text, timeout=left) is not None
+
+
+def _pattern(validator: Any, wanted: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if isinstance(instance, str) and not _found(wanted, instance):
+        yield ValidationError(f"{instance!r} does not match {wanted!r}")
+
+
+def _pattern_properties(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    for each, its in wanted.items() if isinstance(instance, dict) else ():
+        for name, value in instance.items():
+            if _found(each, name):
+                yield from validator.descend(value, its, path=name, schema_path=each)
+
+
+def _additional_properties(validator: Any, allowed: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if not isinstance(instance, dict):
+        return
+    known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+    extra = [name for name in instance if name not in known and not any(_found(each, name) for each in patterns)]
+    if isinstance(allowed, dict):
+        for name in extra:
+            yield from validator.descend(instance[name], allowed, path=name)
+    elif not allowed and extra:
+        told, were = ", ".join(map(repr, sorted(extra))), "was" if len(extra) == 1 else "were"
+        yield ValidationError(f"Additional properties are not allowed ({told} {were} unexpected)")
+
+
+def _unevaluated(validator: Any, allowed: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    yield ValidationError("the schema says unevaluatedProperties, which is not checked here; say additionalProperties")
+
+
+def _unique_items(validator: Any, wanted: bool, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if wanted and isinstance(instance, list) and len({canonical_json(item) for item in instance}) < len(instance):
+        yield ValidationError("has non-unique elements")
+
+
+_DEADLINE: ContextVar[float] = ContextVar("deadline")
+_BOUNDED: Any = extend(  # type: ignore[no-untyped-call]
+    Draft202012Validator,
+    {
+        "pattern": _pattern,
+        "patternProperties": _pattern_properties,
+        "additionalProperties": _additional_properties,
+        "unevaluatedProperties": _unevaluated,
+        "uniqueItems": _unique_items,
+    },
+)
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> Any:
+    return regex.compile(pattern)
+
+
+def _told(error: ValidationError) -> str:
+    where = ".".join(map(str, error.absolute_path))
+    message = f"{where}: {error.message}" if where else error.message
+    return message if len(message) <= _MOST_ERROR_CHARACTERS else message[: _MOST_ERROR_CHARACTERS - 1] + "…"

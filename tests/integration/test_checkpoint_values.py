@@ -1,0 +1,76 @@
+"""A checkpoint covers what its call came to, whatever JSON that is: jsonb gives numbers back in another form."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from pydantic import JsonValue
+
+from activities.approvals import ApprovalActivities
+from activities.toolbox.shelf import Toolbox
+from contracts.approvals import OpenAsk, VerdictsAsk
+from contracts.people import GatedCall, RequestKind, VerdictState
+from policy.admission import Caps
+from tests.desk import Desk
+from tests.doubles.desk import desk_agents
+
+BOOK = ("desk", "book")
+MANY = Caps(turns_a_user=100_000)
+DEEP: JsonValue = json.loads("[" * 60 + "1e16" + "]" * 60)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@dataclass(slots=True)
+class Answering:
+    """The desk, whose bookings answer with `value`."""
+
+    desk: Desk
+    value: JsonValue = None
+
+
+@pytest.fixture(scope="module")
+def answering(desk: Desk) -> Iterator[Answering]:
+    """A desk whose one tool answers with whatever is put there."""
+    made = Answering(desk)
+
+    async def answers(*_: Any, **__: Any) -> Any:
+        return {"net": made.value}
+
+    tools = [
+        (agent_id, replace(tool, function=answers) if (agent_id, tool.card.name) == BOOK else tool)
+        for agent_id, tool in desk_agents()[1]
+    ]
+    toolbox = Toolbox(tools, lambda name: None, desk.deps.toolbox.http)
+    made.desk = replace(desk, deps=replace(desk.deps, toolbox=toolbox))
+    yield made
+
+
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@given(JSON)
+@example(-0.0)
+@example(1e16)
+@example([1e22, {"net": 1.0}])
+@example([0.1, 1e-9, 5e-324, 1.7976931348623157e308])
+@example(10**400)
+@example(DEEP)
+async def test_an_approved_checkpoint_reads_as_approved_whatever_its_call_came_to(
+    answering: Answering, value: JsonValue
+) -> None:
+    desk, answering.value = answering.desk, value
+    address = await desk.plan(("book", {"what": "x"}), caps=MANY)
+    await desk.run_tool(address)
+    seen = GatedCall(call_id="c1.0", tool="book", rule="test", kind=RequestKind.CHECKPOINT, checkpoint="before_sending")
+    ask = OpenAsk(address=address, agent_id="desk", agent_version=await desk.version(), gated=(seen,))
+    opened = await desk.activity(ApprovalActivities(desk.deps).open, ask)
+    await desk.decide(opened.requests[0].request_id)
+    look = VerdictsAsk(address=address, requests=opened.requests)
+    found = await desk.activity(ApprovalActivities(desk.deps).read, look)
+    assert [verdict.state for verdict in found.verdicts] == [VerdictState.APPROVED]

@@ -1,0 +1,93 @@
+"""A database of the first release, with a turn that waits for a person, is brought to the newest version as it is."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from urllib.parse import urlsplit, urlunsplit
+
+import asyncpg
+import pytest
+
+from store.database import set_up
+from store.ids import new_id
+from store.migrations import is_newest, upgrade
+from store.provision import provision
+from tests.conftest import Template
+
+FIRST = "0003"
+"""The version of the first release; what came after it had to be brought to data."""
+OLD_ROWS = (
+    "INSERT INTO tenants VALUES ('local')",
+    "INSERT INTO users (id, tenant_id, name) VALUES ($1, 'local', 'a')",
+    "INSERT INTO conversations (id, tenant_id, user_id, agent_id) VALUES ($1, 'local', $1, 'desk')",
+    "INSERT INTO turns (id, tenant_id, conversation_id, user_id, agent_id, agent_version, topology, status, routing, "
+    "limits, message_id, through_seq) "
+    "VALUES ($1, 'local', $1, $1, 'desk', 'v', 'skill_pipeline', 'awaiting_approval', '{}', '{}', $1, 0)",
+    "INSERT INTO messages (id, tenant_id, conversation_id, turn_id, seq, role, content) "
+    "VALUES ($1, 'local', $1, $1, 1, 'user', 'book it')",
+    "INSERT INTO working_memory (tenant_id, conversation_id, field, value, expires_at) "
+    "VALUES ('local', $1, 'a', '1', now() + interval '1 hour')",
+    "INSERT INTO model_calls (tenant_id, turn_id, call_id, epoch, run_id, attempt, model) "
+    "VALUES ('local', $1, 'm1', 1, 'r', 1, 'x')",
+    "INSERT INTO approvals (id, tenant_id, conversation_id, turn_id, call_id, agent_id, tool, tool_version, effect, "
+    "risk, args, schema, digest, nonce, rule, requested_by, reviewer_role, expires_at) VALUES ($1, 'local', $1, $1, "
+    "'t1.0', 'desk', 'book', 'v', 'keyed', 'low', '{}', '{}', 'd', 'n', 'r', $1, 'reviewer', now() + interval '1 day')",
+)
+TABLES = ("tenants", "users", "conversations", "turns", "messages", "working_memory", "model_calls", "approvals")
+
+
+@pytest.fixture
+async def empty(template: Template) -> AsyncIterator[dict[str, str]]:
+    """A database of its own without any table: its URLs by role."""
+    name = "t_old_" + new_id()[-12:]
+    given = template.urls
+    urls = {
+        role: urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
+        for role, url in {"owner": given.owner, "app": given.app, "relay": given.relay}.items()
+    }
+    await provision(given.admin, owner_url=urls["owner"], app_url=urls["app"], relay_url=urls["relay"])
+    yield urls
+    admin = await asyncpg.connect(given.admin)
+    await admin.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+    await admin.close()
+
+
+async def row(connection: asyncpg.Connection, sql: str) -> tuple[object, ...]:
+    (found,) = await connection.fetch(sql)
+    return tuple(found)
+
+
+async def connected(url: str) -> asyncpg.Connection:
+    connection = await asyncpg.connect(url, server_settings={"search_path": "perdure"})
+    await set_up(connection)
+    await connection.execute("SELECT set_config('perdure.tenant', 'local', false)")
+    return connection
+
+
+async def test_every_row_is_there_afterwards_and_new_columns_say_what_held_before(empty: dict[str, str]) -> None:
+    await asyncio.to_thread(upgrade, empty["owner"], FIRST)
+    assert not await is_newest(empty["owner"])
+    owner, own_id = await connected(empty["owner"]), new_id()
+    async with owner.transaction():
+        for statement in OLD_ROWS:
+            await owner.execute(statement, *((own_id,) if "$1" in statement else ()))
+    await owner.close()
+    await asyncio.to_thread(upgrade, empty["owner"])
+    assert await is_newest(empty["owner"])
+    app = await connected(empty["app"])
+    try:
+        for table in TABLES:
+            assert await app.fetchval(f"SELECT count(*) FROM {table}") == 1, table
+        approval = await row(app, "SELECT kind, checkpoint, reason, result, status FROM approvals")
+        assert approval == ("approval", "", "", None, "pending")
+        assert await app.fetchval("SELECT ttl_seconds FROM working_memory") == 86_400
+        held = await row(app, "SELECT held_tokens, held_cost_microusd, fallback, budget_of FROM model_calls")
+        assert held == (0, 0, False, None)
+        assert await row(app, "SELECT remembers, persona FROM turns") == (False, None)
+        assert await app.fetchval("SELECT rule_actions FROM tenants") == {}
+        await app.execute(  # what the program writes since, beside what was there
+            "INSERT INTO episodes (id, tenant_id, conversation_id, user_id, agent_id, summary, embedder, embedding) "
+            "VALUES ($1, 'local', $1, $1, 'desk', 's', 'm', '[1,0]'::public.vector)",
+            own_id,
+        )
+    finally:
+        await app.close()

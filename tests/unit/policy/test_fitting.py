@@ -1,0 +1,76 @@
+"""A schema check ends in time, and says what jsonschema's own would say."""
+
+import time
+
+import pytest
+from jsonschema import Draft202012Validator
+from pydantic import JsonValue
+
+from policy.fitting import PATTERN_SECONDS, schema_fault
+
+SLOW = "^(a|aa)+$"
+HOSTILE = "a" * 60 + "b"
+
+
+def of(**properties: JsonValue) -> dict[str, JsonValue]:
+    return {"type": "object", "properties": properties}
+
+
+@pytest.mark.parametrize(
+    ("schema", "args"),
+    [
+        (of(s={"type": "string", "pattern": SLOW}), {"s": HOSTILE}),
+        (of(s={"type": "array", "items": {"pattern": SLOW}}), {"s": [HOSTILE] * 50}),
+        ({"type": "object", "patternProperties": {SLOW: {}}}, {HOSTILE: 1}),
+        ({"type": "object", "patternProperties": {SLOW: {}}, "additionalProperties": False}, {HOSTILE: 1}),
+        ({"type": "object", "propertyNames": {"pattern": SLOW}}, {HOSTILE: 1}),
+        (
+            {"$defs": {"s": {"pattern": SLOW}}, "type": "object", "properties": {"s": {"$ref": "#/$defs/s"}}},
+            {"s": HOSTILE},
+        ),
+    ],
+)
+def test_a_pattern_that_backtracks_for_ever_is_a_fault_within_its_time(
+    schema: dict[str, JsonValue], args: dict[str, JsonValue]
+) -> None:
+    began = time.monotonic()
+    fault = schema_fault(args, schema)
+    assert fault is not None and "in time" in fault
+    assert time.monotonic() - began < PATTERN_SECONDS + 0.5
+
+
+def test_distinct_items_are_told_in_linear_time() -> None:
+    items: list[JsonValue] = [{"n": number} for number in range(20_000)]
+    schema = of(s={"type": "array", "uniqueItems": True})
+    began = time.monotonic()
+    assert schema_fault({"s": items}, schema) is None
+    assert schema_fault({"s": [*items, {"n": 7}]}, schema) == "s: has non-unique elements"
+    assert time.monotonic() - began < 2
+
+
+CASES: list[tuple[dict[str, JsonValue], dict[str, JsonValue]]] = [
+    (of(s={"pattern": "^[0-9]{2}-x$"}), {"s": "12-x"}),
+    (of(s={"pattern": "^[0-9]{2}-x$"}), {"s": "1-x"}),
+    (of(s={"pattern": "^[0-9]"}), {"s": 12}),
+    ({**of(a={}), "additionalProperties": False}, {"a": 1, "b": 2}),
+    ({**of(a={}), "additionalProperties": False}, {"a": 1, "b": 2, "c": 3}),
+    ({**of(a={}), "additionalProperties": {"type": "string"}}, {"a": 1, "b": 2}),
+    ({"type": "object", "patternProperties": {"^n_": {"type": "integer"}}}, {"n_a": "x", "b": "y"}),
+    ({"patternProperties": {"^n_": {}}, "additionalProperties": False}, {"n_a": 1}),
+]
+
+
+@pytest.mark.parametrize(("schema", "args"), CASES)
+def test_what_fits_and_what_is_said_otherwise_is_as_jsonschema_has_it(
+    schema: dict[str, JsonValue], args: dict[str, JsonValue]
+) -> None:
+    theirs = [error.message for error in Draft202012Validator(schema).iter_errors(args)]
+    fault = schema_fault(args, schema)
+    assert (fault is None) == (not theirs)
+    assert all(message in (fault or "") for message in theirs)
+
+
+def test_what_cannot_be_checked_does_not_fit() -> None:
+    assert "cannot be read" in str(schema_fault({"s": "x"}, of(s={"pattern": "(?P<"})))
+    assert "not checked here" in str(schema_fault({"s": "x"}, {"unevaluatedProperties": False}))
+    assert "outside itself" in str(schema_fault({}, {"$ref": "https://example.org/schema"}))
