@@ -43,7 +43,13 @@ demo: setup ## watch one turn pause, lose its workers to kill -9, and finish wit
 
 test: setup jail ## the whole test suite, with format, lint, types and import rules
 	@$(MAKE) --no-print-directory static
-	@$(RUN)/pytest || { code=$$?; test $$code -ne 1 || { \
+	@$(MAKE) --no-print-directory run OPTIONS="-m 'not alone' -n 2 --dist loadfile"
+	@$(MAKE) --no-print-directory run OPTIONS="-m alone"
+
+# Most tests wait more than they compute, so two files run at a time; each process has its own parts.
+.PHONY: run
+run:
+	@$(RUN)/pytest $(OPTIONS) || { code=$$?; test $$code -ne 1 || { \
 		echo "Once more, what failed, for information: what is PASSED below is unsteady; it has failed all the same"; \
 		$(RUN)/pytest --last-failed --last-failed-no-failures none -rpf; }; exit $$code; }
 

@@ -1,20 +1,46 @@
 """The apps of this installation as they may be published: checked against its tools, its topologies, the scripted
-model's form and, as far as this machine has one, the sandbox's type checker.
+model's form and, as far as this machine has one, the sandbox's type checker. The examples of code blocks are run where
+that is asked for.
 """
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import JsonValue
+
 from activities.clients.script import Script
-from activities.sandbox import Sandbox, SandboxConfig, SandboxUnavailable, open_for_checks
+from activities.sandbox import (
+    Block,
+    FaultKind,
+    Sandbox,
+    SandboxConfig,
+    SandboxUnavailable,
+    open_for_checks,
+    run_block,
+)
 from activities.toolbox.entities import CORE_BY_NAME
 from contracts.agents import PublishedAgent
 from contracts.digests import digest_of
 from contracts.skills import CodeBlock
 from graph.registry import names
-from perdure.apps import App, BlockFault, Engine, check_source, find_apps, load_app, schema_as_called
+from perdure.apps import (
+    App,
+    BlockFault,
+    Engine,
+    Tried,
+    check_source,
+    find_apps,
+    first_computed_line,
+    load_app,
+    schema_as_called,
+)
+
+_NOBODY = "check"
+"""In the place of a tenant: examples are nobody's."""
+_ONLY_TOP = "\n\n\ndef run() -> None:\n    return None\n"
+"""After a block's source: what stands outside of its functions runs, and nothing else of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +49,7 @@ class Catalogue:
 
     apps: tuple[App, ...]
     unchecked: str = ""
-    """Why code blocks were not type-checked, where they were not."""
+    """Why code blocks were not type-checked, and their examples not run, where they were not."""
 
 
 def block_digests(agents: Sequence[PublishedAgent]) -> frozenset[str]:
@@ -32,10 +58,10 @@ def block_digests(agents: Sequence[PublishedAgent]) -> frozenset[str]:
 
 
 async def shipped_and_own(
-    own: Sequence[Path], sandbox: SandboxConfig, checked: Collection[str] = frozenset()
+    own: Sequence[Path], sandbox: SandboxConfig, checked: Collection[str] = frozenset(), *, examples: bool = False
 ) -> Catalogue:
     """The shipped apps and those in `own`; blocks whose digests are in `checked` are not type-checked again."""
-    checker = _Checker(sandbox, checked, asyncio.get_running_loop())
+    checker = _Checker(sandbox, checked, asyncio.get_running_loop(), examples)
     try:
         apps = await asyncio.to_thread(find_apps, own, checker.engine)
         return Catalogue(tuple(apps), checker.unchecked)
@@ -43,9 +69,9 @@ async def shipped_and_own(
         await checker.close()
 
 
-async def one_app(folder: Path, sandbox: SandboxConfig) -> Catalogue:
+async def one_app(folder: Path, sandbox: SandboxConfig, *, examples: bool = False) -> Catalogue:
     """The app in `folder`."""
-    checker = _Checker(sandbox, frozenset(), asyncio.get_running_loop())
+    checker = _Checker(sandbox, frozenset(), asyncio.get_running_loop(), examples)
     try:
         return Catalogue((await asyncio.to_thread(load_app, folder, checker.engine),), checker.unchecked)
     finally:
@@ -55,14 +81,21 @@ async def one_app(folder: Path, sandbox: SandboxConfig) -> Catalogue:
 class _Checker:
     """Checks blocks on the thread that loads apps, in a sandbox of the loop, which is opened for the first of them."""
 
-    def __init__(self, config: SandboxConfig, checked: Collection[str], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, config: SandboxConfig, checked: Collection[str], loop: asyncio.AbstractEventLoop, examples: bool
+    ) -> None:
         self._config = config
+        self._runs = examples
         self._checked = checked
         self._loop = loop
         self._sandbox: Sandbox | None = None
         self.unchecked = ""
         self.engine = Engine(
-            core_tools=tuple(CORE_BY_NAME), topologies=names(), script=Script, check_block=self._faults
+            core_tools=tuple(CORE_BY_NAME),
+            topologies=names(),
+            script=Script,
+            check_block=self._faults,
+            try_block=self._try if examples else None,
         )
 
     async def close(self) -> None:
@@ -76,15 +109,46 @@ class _Checker:
             return faults
         return asyncio.run_coroutine_threadsafe(self._typed(block), self._loop).result()
 
+    def _try(self, block: CodeBlock, inputs: Mapping[str, JsonValue], tables: Mapping[str, JsonValue]) -> Tried | None:
+        if self.unchecked:
+            return None
+        return asyncio.run_coroutine_threadsafe(self._tried(block, inputs, tables), self._loop).result()
+
     async def _typed(self, block: CodeBlock) -> list[BlockFault]:
         try:
-            if self._sandbox is None:
-                self._sandbox = await open_for_checks(self._config)
-            flaws = await self._sandbox.check(block.source, schema_as_called(block), block.output)
+            sandbox = await self._opened()
+            flaws = await sandbox.check(block.source, schema_as_called(block), block.output)
+            faults = [BlockFault(flaw.line, flaw.message) for flaw in flaws]
+            if faults or not self._runs:
+                return faults
+            ran = await sandbox.run(_NOBODY, block.source + _ONLY_TOP, {})
         except SandboxUnavailable as why:
             self.unchecked = str(why)
             return []
-        return [BlockFault(flaw.line, flaw.message) for flaw in flaws]
+        if ran.fault is None:
+            return []
+        # Where the interpreter had to be killed, it says no line.
+        line = ran.fault.line or first_computed_line(block.source)
+        return [BlockFault(line, f"fails before run is called: {ran.fault.message}")]
+
+    async def _tried(
+        self, block: CodeBlock, inputs: Mapping[str, JsonValue], tables: Mapping[str, JsonValue]
+    ) -> Tried | None:
+        given: dict[str, JsonValue] = {"data": {**tables}} if block.needs else {}
+        try:
+            sandbox = await self._opened()
+            ran = await run_block(sandbox, _NOBODY, Block(block.source, block.input, block.output), inputs, given=given)
+        except SandboxUnavailable as why:
+            self.unchecked = str(why)
+            return None
+        if ran.fault is None:
+            return Tried(ran.value)
+        return Tried(fault=ran.fault.message, line=ran.fault.line, spent=ran.fault.kind is FaultKind.TIME)
+
+    async def _opened(self) -> Sandbox:
+        if self._sandbox is None:
+            self._sandbox = await open_for_checks(self._config)
+        return self._sandbox
 
 
 def _digest(block: CodeBlock) -> str:

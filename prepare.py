@@ -13,20 +13,24 @@ import os
 import secrets
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import asyncpg
 
 from activities.toolbox.entities import CORE_BY_NAME
+from activities.toolbox.mcp_discovery import discovered
 from catalogue import Catalogue, block_digests, shipped_and_own
 from contracts.agents import PublishedAgent
 from contracts.digests import sha256_hex
 from contracts.skills import DataTable
-from perdure.apps import publish, tables_of
-from settings import Settings, needed
+from perdure.apps import left_out, publish, tables_of
+from policy.audit_key import Keyring
+from settings import AUDIT_KEY_FILE, Settings, needed, secret
 from store import accounts, content
+from store.audit_seal import seal
 from store.database import set_up
-from store.migrations import is_newest, upgrade
+from store.migrations import bring_up, is_newest
 from store.provision import provision
 
 LOCAL_TENANT = "local"
@@ -40,6 +44,9 @@ async def prepare(settings: Settings, admin: str = "", tenant: str = LOCAL_TENAN
     Raises: asyncpg's errors; SystemExit where a variable is missing.
     """
     owner_url = needed(settings.database_owner_url, "DATABASE_OWNER_URL")
+    if settings.local and settings.audit_key is None:
+        _made(settings.home / AUDIT_KEY_FILE)
+    keyring = settings.keyring()
     if settings.database_admin_url is not None:
         await provision(
             settings.database_admin_url.get_secret_value(),
@@ -51,11 +58,12 @@ async def prepare(settings: Settings, admin: str = "", tenant: str = LOCAL_TENAN
     if not await is_newest(owner_url):
         # Beside each other: a first start checks every block, which takes as long as the migrations.
         checking = shipped_and_own(settings.apps, settings.sandbox())
-        found, _ = await asyncio.gather(checking, asyncio.to_thread(upgrade, owner_url))
+        found, _ = await asyncio.gather(checking, bring_up(owner_url))
     owner = await asyncpg.connect(owner_url, server_settings={"search_path": "perdure"})
     try:
         await set_up(owner)
-        await _publish(owner, found or await _catalogue(owner, settings))
+        await _publish(owner, found or await _catalogue(owner, settings), settings)
+        await _sealed(owner, keyring)
         if admin:
             tokens = {admin: _fresh_token(admin)}
             await _users(owner, tenant, {admin: ADMIN_ROLES}, tokens)
@@ -80,17 +88,23 @@ async def _catalogue(owner: asyncpg.Connection, settings: Settings) -> Catalogue
     return await shipped_and_own(settings.apps, settings.sandbox(), checked)
 
 
-async def _publish(owner: asyncpg.Connection, found: Catalogue) -> None:
+async def _publish(owner: asyncpg.Connection, found: Catalogue, settings: Settings) -> None:
     """Put the apps' agents in place, and say what is wrong with the rest."""
     if found.unchecked:
         sys.stderr.write(f"warning: the types of code blocks were not checked: {found.unchecked}\n")
     published: list[tuple[str, PublishedAgent]] = []
     tables: list[DataTable] = []
     core_cards = [tool.card for tool in CORE_BY_NAME.values()]
+    async with owner.transaction():
+        await owner.execute("SELECT set_config('perdure.tenant', $1, true)", content.SHARED)
+        before = [agent for _, agent in await content.listed(owner)]
     for app in found.apps:
         for problem in app.problems:
             sys.stderr.write(f"{problem}\n")
-        agents = publish(app, core_cards)
+        offered = await discovered(app, before, secret, settings.home)
+        agents = publish(app, core_cards, offered.cards)
+        for warning in (*offered.warnings, *left_out(app, offered.cards)):
+            sys.stderr.write(f"warning: {warning}\n")
         published += [(app.name, agent) for agent in agents]
         tables += tables_of(app, agents)
     async with owner.transaction():
@@ -107,6 +121,26 @@ async def _users(
         await owner.execute("SELECT set_config('perdure.tenant', $1, true)", tenant)
         for name, roles in users.items():
             await accounts.ensure_user(owner, tenant, name, roles, sha256_hex(tokens[name]))
+
+
+async def _sealed(owner: asyncpg.Connection, keyring: Keyring) -> None:
+    """Vouch for audit rows that are older than signing."""
+    for row in await owner.fetch("SELECT tenant_id FROM tenants"):
+        async with owner.transaction():
+            await owner.execute("SELECT set_config('perdure.tenant', $1, true)", row["tenant_id"])
+            await seal(owner, row["tenant_id"], keyring)
+
+
+def _made(path: Path) -> None:
+    """The local stack's audit key, made once."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secrets.token_hex(32) + "\n")
+    with suppress(FileExistsError):
+        os.link(fresh, path)  # whole or not at all, and never over one that is there
+    fresh.unlink()
 
 
 def _fresh_token(name: str) -> str:

@@ -17,12 +17,14 @@ from activities.model import ModelActivities
 from activities.models import Models
 from activities.sandbox import Sandbox, StandbySandbox
 from activities.toolbox.entities import CORE_ALWAYS, CORE_BY_NAME
+from activities.toolbox.mcp import McpServers
 from activities.toolbox.shelf import Toolbox
 from activities.tools import ToolActivities
 from activities.turns import TurnActivities
 from contracts.turns import Kind, Routing, waits_queue
 from embedding.choice import embedder_of
 from perdure.apps import App, find_apps
+from perdure.apps.mcp_files import server_of
 from perdure.targets import new_client
 from perdure.tools import Tool
 from relay.connect import connect
@@ -97,13 +99,16 @@ async def _deps(
         most=settings.pool_size,
         application="perdure-worker",
         plan_once=True,
+        keyring=settings.keyring(),
     )
     stack.push_async_callback(db.close)
     valkey = Valkey.connect(needed(settings.redis_url, "REDIS_URL"))
     stack.push_async_callback(valkey.close)
     http = await stack.enter_async_context(new_client())
     doorbell = Doorbell(await connect(), db)
-    toolbox = Toolbox(tools_of(apps), secret, http)
+    servers = McpServers(apps, secret, settings.home)
+    stack.push_async_callback(servers.close)
+    toolbox = Toolbox(tools_of(apps), secret, http, servers)
     base, key = settings.embeddings_base, secret("embeddings")
     embedder = embedder_of(settings.embeddings, base, key, remote=loads_memory(kinds))
     return Deps(db, LiveTokens(valkey), toolbox, Models(secret), doorbell, embedder=embedder, sandbox=sandbox)
@@ -118,7 +123,8 @@ def tools_of(apps: Sequence[App]) -> Iterator[tuple[str, Tool]]:
             core = CORE_ALWAYS if agent.core_tools else ()
             yield from ((agent.id, tool) for tool in core)
             for name in agent.tools:
-                yield agent.id, CORE_BY_NAME.get(name) or app.tools[name]
+                if server_of(name, app.servers) is None:  # a server's tools are found by the cards that turns pinned
+                    yield agent.id, CORE_BY_NAME.get(name) or app.tools[name]
 
 
 def workers_for(deps: Deps, kind: Kind, task_queue: str) -> list[Worker]:

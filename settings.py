@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from contracts.errors import CallerError
 from contracts.turns import Routing
+from policy.audit_key import Keyring
 
 if TYPE_CHECKING:
     from activities.sandbox import SandboxConfig
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 _FOLDER = Path(__file__).parent
 _BASE = _FOLDER if (_FOLDER / "pyproject.toml").is_file() else Path.cwd()
 """Where `.env` and relative paths lie: in a checkout its own folder, else the current one; as in local/config.py."""
+
+
+AUDIT_KEY_FILE = "audit.key"
+"""In the data folder, where PERDURE_AUDIT_KEY is not set."""
 
 
 class RoutingName(StrEnum):
@@ -72,13 +78,23 @@ class Settings(BaseSettings):
     """The address of the Temporal Web UI, for links; empty: no links."""
     ready_file: Path | None = Field(default=None, alias="PERDURE_READY_FILE")
     """A worker writes this file when it polls."""
+    start_gate: Path | None = Field(default=None, alias="PERDURE_START_GATE")
+    """Set by the embedded stack: a process opens nothing before this file is there, and imports meanwhile."""
     log_level: LogLevel = Field(default=LogLevel.INFO, alias="LOG_LEVEL")
     """`debug`, `info`, `warning` or `error`."""
+
+    audit_key: SecretStr | None = Field(default=None, alias="PERDURE_AUDIT_KEY")
+    """What audit rows are signed with; before it, by a comma, no other: older keys come after it and still verify.
+    Without it the one in `audit.key` of the data folder, which a local stack makes."""
+    audit_heads: Path | None = Field(default=None, alias="PERDURE_AUDIT_HEADS")
+    """The file outside Postgres to which the relay exports the audit chains' heads; in the data folder by default."""
 
     body_bytes: int = Field(default=262_144, ge=1_024, le=16_777_216, alias="PERDURE_BODY_BYTES")
     """The largest request body, 256 KiB; more is answered 413."""
     live_turns_per_user: int = Field(default=50, ge=1, alias="PERDURE_LIVE_TURNS_PER_USER")
     """Turns of one user that have not ended; one more is answered 429."""
+    decisions_per_minute: int = Field(default=60, ge=1, le=100_000, alias="PERDURE_DECISIONS_PER_MINUTE")
+    """Decisions that one reviewer may take within a minute; one more is answered 429. Local tokens have no limit."""
     pool_size: int = Field(default=12, ge=2, le=500, alias="PERDURE_POOL_SIZE")
     """Postgres connections of one process."""
     embeddings: str = Field(default="auto", alias="PERDURE_EMBEDDINGS")
@@ -108,6 +124,23 @@ class Settings(BaseSettings):
     @classmethod
     def _beside_env(cls, value: Path) -> Path:
         return _BASE / value
+
+    def keyring(self) -> Keyring:
+        """The keys of the audit.
+
+        Raises: SystemExit with what to do, where there is none.
+        """
+        kept = self.home / AUDIT_KEY_FILE
+        try:
+            return Keyring.of(self.audit_key.get_secret_value() if self.audit_key else kept.read_text())
+        except FileNotFoundError:
+            raise SystemExit(f"PERDURE_AUDIT_KEY is not set, and {kept} is not there; see .env.example") from None
+        except CallerError as error:
+            raise SystemExit(f"PERDURE_AUDIT_KEY: {error.message}") from None
+
+    def heads_file(self) -> Path:
+        """Where chain heads are kept."""
+        return self.audit_heads or self.home / "audit-heads.jsonl"
 
     def route(self) -> Routing:
         """The queues that a new turn uses."""

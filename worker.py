@@ -15,12 +15,14 @@ from contracts.turns import Kind
 from embedding.choice import embedder_of
 from relay.connect import connect
 from relay.deliver import Doorbell
+from relay.heads import HeadExport
 from relay.loop import run_relay
 from relay.reconcile import Reconciler
 from relay.remember import run_embedding
 from relay.search_attributes import register
 from settings import Settings, needed, secret
 from store.database import Database
+from store.start_gate import wait_for_gate
 
 
 def main() -> None:
@@ -48,22 +50,26 @@ async def _serve(names: list[str]) -> int:
     from serving import serve
 
     settings = Settings()
+    wait_for_gate(settings.start_gate)
     await serve(settings, [Kind(name) for name in names], _stop_asked(), lambda: _ready(settings))
     return 0
 
 
 async def _relay() -> int:
     settings = Settings()
+    wait_for_gate(settings.start_gate)
+    keyring = settings.keyring()
     async with AsyncExitStack() as stack:
         url = needed(settings.database_relay_url, "DATABASE_RELAY_URL")
-        relay = await Database.connect(url, most=4, application="perdure-relay")
+        relay = await Database.connect(url, most=4, application="perdure-relay", keyring=keyring)
         stack.push_async_callback(relay.close)
         client = await connect()
         await register(client)
         doorbell = Doorbell(client, relay)
         stop = _stop_asked()
         _ready(settings)
-        work = [run_relay(relay, doorbell, stop), Reconciler(relay, client, doorbell).run(stop)]
+        heads = HeadExport(relay, settings.heads_file(), keyring)
+        work = [run_relay(relay, doorbell, stop), Reconciler(relay, client, doorbell).run(stop), heads.run(stop)]
         embedder = embedder_of(settings.embeddings, settings.embeddings_base, secret("embeddings"))
         if embedder is not None:
             work.append(run_embedding(relay, embedder, stop))

@@ -7,24 +7,26 @@ from pydantic import JsonValue
 from activities.deps import Deps
 from activities.results import denial
 from activities.toolbox.blocks import BlockTool, block_tool
+from activities.toolbox.mcp import McpTool
 from contracts.agents import EffectClass, ToolCard
 from contracts.errors import Problem, UpstreamUnavailable
 from contracts.events import TOOL_ERROR, TOOL_EXECUTING
 from contracts.tools import CallState, ToolCall, ToolOutcome
 from perdure.tools import Tool
-from policy.covering import why_void
+from policy.covering import GIVEN, Covering, InForce, why_outdated, why_void
 from policy.ledger import Attempt, Claim, claim_tool, reservation_deadline
 from policy.refusals import REFUSED
 from store import content, tool_calls
 from store.database import Connection
 from store.journal import NewEvent, write
+from store.withdrawals import void as void_approval
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
     """A call that this attempt may do."""
 
-    tool: Tool | BlockTool
+    tool: Tool | BlockTool | McpTool
     locked: tool_calls.Locked
     args: dict[str, JsonValue]
     epoch: int
@@ -51,16 +53,20 @@ class Held:
 async def claimed(deps: Deps, tx: Connection, call: ToolCall, attempt: Attempt, began: float) -> Held | ToolOutcome:
     """The call reserved for this attempt, or its outcome where it is not to be run.
 
-    Raises: UpstreamUnavailable `tool_not_here`.
+    Raises: UpstreamUnavailable `tool_not_here`, `on_hold`.
     """
     agent = await deps.shelf.at(tx, call.agent_id, call.agent_version)
     card = agent.card(call.ask.tool)
     locked = await tool_calls.lock(tx, call, card)
     if locked is None:
         return _not_run(call, Problem(code="call_not_planned", message="no model asked for this call"))
-    tool: Tool | BlockTool | None = await block_tool(tx, deps.tables, deps.sandbox, agent, card) if card else None
-    tool = tool or deps.toolbox.find(call.agent_id, call.ask.tool)
+    tool: Tool | BlockTool | McpTool | None = (
+        await block_tool(tx, deps.tables, deps.sandbox, agent, card) if card else None
+    )
+    tool = tool or deps.toolbox.find(call.agent_id, call.ask.tool, card)
     void = why_void(card, tool.card if tool else None, locked.tool_version, locked.approval)
+    if void is None and locked.approval is not None:
+        void = why_outdated(locked.approval, await _in_force(deps, tx, call, locked.published_version))
     verdict = claim_tool(locked.gate, locked.row, attempt, allowed=void is None, now=locked.now)
     if verdict not in (Claim.ACT, Claim.STALE, Claim.ENDED) and call.events:
         await write(tx, call.address, [], pending=call.events)
@@ -73,15 +79,36 @@ async def claimed(deps: Deps, tx: Connection, call: ToolCall, attempt: Attempt, 
     if card is not None and (tool is None or tool.card.version != card.version):
         await _need_current_card(tx, call, card)
     if verdict is Claim.DENIED or tool is None or card is None:
+        void = await _voided(tx, call, locked.approval, void)
         answer = denial(call, locked.approval, void)
         epoch = locked.row.held.epoch if locked.row.held else 0
         await tool_calls.settle(tx, call, epoch, *answer.row, list(answer.events))
         return answer.outcome
+    if locked.approval is not None and locked.approval.ready_at is not None and locked.approval.holds(locked.now):
+        left = (locked.approval.ready_at - locked.now).total_seconds()
+        raise UpstreamUnavailable("on_hold", "the call is approved and does not start yet", retry_after_seconds=left)
     deadline = reservation_deadline(locked.now)
     event = NewEvent(TOOL_EXECUTING, {"tool": card.name, "attempt": attempt.number}, call.ask.call_id)
     epoch = await tool_calls.reserve(tx, call, locked, attempt, deadline, card.timeout_seconds, event)
     args = locked.approval.args if locked.approval else locked.args
     return Held(tool, locked, args, epoch, attempt, began)
+
+
+async def _in_force(deps: Deps, tx: Connection, call: ToolCall, version: str) -> InForce | None:
+    """What the agent as it is published now says about this tool."""
+    if not version:
+        return None
+    agent = await deps.shelf.at(tx, call.agent_id, version)
+    card = agent.card(call.ask.tool)
+    return InForce(agent.definition.approvals.digest, card.version if card else "")
+
+
+async def _voided(tx: Connection, call: ToolCall, approval: Covering | None, why: str | None) -> str | None:
+    """Close an approval that is given and does not cover its call any more; what the model is told."""
+    if approval is None or why is None or approval.status not in GIVEN:
+        return why
+    await void_approval(tx, approval.approval_id, why, call.address.turn_id)
+    return f"{why}; a new approval is needed"
 
 
 async def _need_current_card(tx: Connection, call: ToolCall, card: ToolCard) -> None:

@@ -9,8 +9,8 @@ from activities.clients.provider import Complete
 from activities.planning import Planned
 from contracts.digests import canonical_json
 from contracts.errors import Problem
-from contracts.events import GENERATION_COMPLETE, TOKEN_USAGE, TTFT
-from contracts.messages import CallRef, MessageRef, Role
+from contracts.events import GENERATION_COMPLETE, THINKING_COMPLETE, TOKEN_USAGE, TTFT
+from contracts.messages import MessageRef, Role
 from contracts.model import ModelCall, ModelReply
 from contracts.turns import Usage
 from policy.extract import extracted
@@ -28,6 +28,9 @@ class Heard:
     text: list[str] = field(default_factory=list)
     complete: Complete | None = None
     first_token_seconds: float | None = None
+    thinking_characters: int = 0
+    thinking_seconds: float = 0.0
+    """From the request to the last of it."""
     stopped: bool = False
     sent: tuple[WireMessage, ...] = ()
     """What the provider was sent, once it was."""
@@ -71,16 +74,7 @@ def reply_of(
         role=Role.ASSISTANT,
         text=preview(text),
         tokens=message.tokens,
-        calls=tuple(
-            CallRef(
-                call_id=each.row.call_id,
-                tool=each.row.tool,
-                digest=each.row.digest,
-                settled=each.row.refused is not None,
-                answer_id=each.message.id if each.message else "",
-            )
-            for each in planned
-        ),
+        calls=tuple(each.ref for each in planned),
     )
     problem = failed or (STOPPED if heard.stopped else None)
     reply = ModelReply(
@@ -93,9 +87,18 @@ def reply_of(
     return reply, [message, *(each.message for each in planned if each.message is not None)]
 
 
-def events_of(call: ModelCall, epoch: int, heard: Heard, reply: ModelReply) -> list[NewEvent]:
+def events_of(
+    call: ModelCall, epoch: int, heard: Heard, reply: ModelReply, planned: Sequence[Planned] = ()
+) -> list[NewEvent]:
+    """What the call leaves in the log, in order; calls that are settled already come last."""
     events = []
-    if heard.first_token_seconds is not None:
+    if heard.thinking_characters:
+        thought: dict[str, JsonValue] = {
+            "duration": round(heard.thinking_seconds, 3),
+            "characters": heard.thinking_characters,
+        }
+        events.append(NewEvent(THINKING_COMPLETE, thought, call.call_id))
+    if heard.first_token_seconds is not None and not call.ask.ttft_told:
         events.append(NewEvent(TTFT, {"seconds": round(heard.first_token_seconds, 3)}, call.call_id))
     usage = reply.usage
     events.append(
@@ -123,4 +126,4 @@ def events_of(call: ModelCall, epoch: int, heard: Heard, reply: ModelReply) -> l
             call.call_id,
         )
     )
-    return events
+    return [*events, *(each.event for each in planned if each.event is not None)]

@@ -16,6 +16,7 @@ from policy.memory_text import memory_message
 from policy.plans import rules_of, turn_plan
 from policy.platform_rules import PLATFORM_RULES
 from policy.refusals import OVER
+from policy.toolsets import LOADED_TOOLSETS, held
 from store import turn_context
 from store.database import Connection
 from store.journal import NewEvent, write
@@ -56,6 +57,7 @@ class MemoryActivities:
             loaded = await turn_context.load(tx, ask)
             if loaded is None:
                 return TurnContext(problem=OVER)
+            kept = loaded.working.pop(LOADED_TOOLSETS, None)  # the engine's own: nothing that a model is told
             policy = agent.definition.memory
             if policy is not None and policy.episodic and loaded.memory_text is None and found is None:
                 return Query(ask.address.tenant_id, loaded.user_id, ask.agent_id, loaded.user_text, policy.hits)
@@ -64,7 +66,8 @@ class MemoryActivities:
                 persona, told = await persona_for(tx, ask.address, agent.definition, loaded)
                 events += told
             await write(tx, ask.address, events, pending=ask.events)
-        context = _context(ask, agent, loaded, found)
+        toolsets = held(kept, agent.cards, agent.definition.toolsets)
+        context = _context(ask, agent, loaded, found, toolsets)
         if persona is not None and context.plan is not None:
             context = context.model_copy(update={"plan": with_persona(context.plan, persona)})
         return context
@@ -85,12 +88,14 @@ class MemoryActivities:
         return told
 
 
-def _context(ask: LoadAsk, agent: PublishedAgent, loaded: Loaded, found: Recollection | None) -> TurnContext:
+def _context(
+    ask: LoadAsk, agent: PublishedAgent, loaded: Loaded, found: Recollection | None, toolsets: dict[str, bool]
+) -> TurnContext:
     gate = loaded.gate
     mirrored = (*MIRRORED, *agent.definition.entity_fields)
     rules = rules_of(agent, PLATFORM_RULES, loaded.rule_actions)
     return TurnContext(
-        plan=turn_plan(agent, Limits.model_validate(loaded.limits), rules),
+        plan=turn_plan(agent, Limits.model_validate(loaded.limits), rules, toolsets),
         user_message=loaded.user_message,
         user_name=loaded.user_name,
         user_role=loaded.user_role,

@@ -9,12 +9,13 @@ from pydantic import JsonValue
 from temporalio import activity
 
 from activities.boundary import to_temporal
-from activities.clients.provider import Complete, ProviderRequest, TextDelta
+from activities.clients.provider import Complete, ProviderRequest, TextDelta, ThinkingDelta
 from activities.deps import Deps
 from activities.edge import edge, stop_asked, this_attempt, uncancelled
 from activities.hearing import Heard, events_of, reply_of
 from activities.planning import plan_calls
 from activities.prompting import prompt_of
+from activities.remembering import keep_loaded
 from activities.speaking import Speaker
 from activities.spending import hold, is_counted, reserved_for_now
 from activities.vendors import CONTEXT_OVERFLOW
@@ -28,7 +29,8 @@ from policy.ledger import Attempt, Claim
 from policy.prompt import WireMessage
 from policy.refusals import REFUSED
 from policy.retries import FALLBACK_SECONDS, PROVIDER_ERRORS, gives_up
-from store import budgets
+from policy.toolsets import LOAD_TOOLSET, load_card
+from store import budgets, working_memory
 from store.journal import NewEvent, write
 from store.model_calls import ModelClaim, begin_call, claim_call, count_error, settle_call
 
@@ -131,6 +133,9 @@ class ModelActivities:
                         if not await speaker.say(chunk.text):
                             heard.stopped = True
                             return
+                    elif isinstance(chunk, ThinkingDelta):
+                        heard.thinking_characters += len(chunk.text)
+                        heard.thinking_seconds = time.monotonic() - began
                     elif isinstance(chunk, Complete):
                         heard.complete = chunk
         finally:
@@ -160,7 +165,8 @@ class ModelActivities:
             },
             call.call_id,
         )
-        async with self._deps.db.transaction(call.address.tenant_id, call.address.turn_id) as tx:
+        address = call.address
+        async with self._deps.db.transaction(address.tenant_id, address.turn_id, then=budgets.TO_CHARGE) as tx:
             compact = problem.code == CONTEXT_OVERFLOW
             fall_back = bool(fallback_model)
             await count_error(tx, call, claimed.epoch, used, event, compact=compact, fall_back=fall_back)
@@ -170,12 +176,17 @@ class ModelActivities:
         self, call: ModelCall, agent: PublishedAgent, claimed: ModelClaim, heard: Heard, failed: Problem | None
     ) -> ModelReply:
         drafts = heard.complete.tool_calls if heard.complete and not heard.stopped and failed is None else ()
-        planned = plan_calls(call, agent, drafts)
-        reply, messages = reply_of(call, heard, failed, planned)
-        events = events_of(call, claimed.epoch, heard, reply)
-        async with self._deps.db.transaction(call.address.tenant_id) as tx:
-            rows = [each.row for each in planned]
+        plans = plan_calls(call, agent, drafts)
+        reply, messages = reply_of(call, heard, failed, plans.calls)
+        events = events_of(call, claimed.epoch, heard, reply, plans.calls)
+        address = call.address
+        async with self._deps.db.transaction(address.tenant_id, address.turn_id, then=budgets.TO_CHARGE) as tx:
+            if plans.loaded is not None:
+                await working_memory.hold(tx, address.conversation_id, address.turn_id)
+            rows = [each.row for each in plans.calls]
             settled = await settle_call(tx, call, claimed.epoch, reply, messages, rows, events)
+            if plans.loaded is not None and settled.mine:
+                await keep_loaded(tx, call, plans.loaded)
             if settled.counted:
                 await budgets.charge(tx, call, claimed.epoch, reply.usage)
         await self._deps.live.wake(call.address.conversation_id)
@@ -197,6 +208,8 @@ def _request(
     params: Mapping[str, JsonValue],
 ) -> ProviderRequest:
     offered = [card for card in agent.cards if card.name in call.ask.tools]
+    if LOAD_TOOLSET in call.ask.tools:
+        offered.insert(0, load_card(agent.cards))
     return ProviderRequest(
         model=model,
         messages=tuple(messages),

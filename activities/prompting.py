@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from activities.persona import speaking
-from contracts.agents import PublishedAgent
+from contracts.agents import AgentDefinition, PublishedAgent
 from contracts.messages import MessageRef
 from contracts.model import ModelCall
 from contracts.skills import Skill
 from policy.assembly import (
+    PromptFacts,
     User,
     activation,
     persona_of,
@@ -46,8 +47,7 @@ async def prompt_of(tx: Connection, call: ModelCall, agent: PublishedAgent, clai
 
     Effects: marks the skills that this turn injects; nothing where it injects none.
     """
-    agent = speaking(agent, claimed.persona)
-    definition, override = agent.definition, claimed.system_prompt
+    definition, override = speaking(agent, claimed.persona).definition, claimed.system_prompt
     user = User(str(call.ask.prompt.get("name", "")), str(call.ask.prompt.get("role", "")))
     refs = {ref.skill_id: ref for ref in call.ask.messages if ref.skill_id}
     loaded = loaded_skills(definition, refs)
@@ -55,8 +55,11 @@ async def prompt_of(tx: Connection, call: ModelCall, agent: PublishedAgent, clai
     said = await said_messages(tx, call, claimed.through_seq, definition.window, texts, compacted=claimed.compacted)
     # The caller's own prompt stands as it is, without what the agent's skills would add to it (S0-22).
     templates = [] if override else template_messages(definition, loaded, user)
-    messages = wire(prefix(definition, user, override), claimed.memory_text or "", said, templates)
-    assembly = _assembly(call, agent, user, override, templates, loaded)
+    persona = persona_of(definition)
+    base = prefix(definition, persona, user, override)  # once a call: it is as long as the manifest of all skills
+    messages = wire(base, claimed.memory_text or "", said, templates)
+    facts = prompt_facts(persona, base, templates, overridden=bool(override))
+    assembly = _assembly(call, definition, persona.key, facts, loaded)
     return Prompt(with_cache_breakpoint(messages, claimed.model), assembly)
 
 
@@ -76,19 +79,12 @@ async def _injected(
 
 
 def _assembly(
-    call: ModelCall,
-    agent: PublishedAgent,
-    user: User,
-    override: str | None,
-    templates: Sequence[str],
-    loaded: Sequence[Skill],
+    call: ModelCall, definition: AgentDefinition, persona_key: str, facts: PromptFacts, loaded: Sequence[Skill]
 ) -> dict[str, JsonValue]:
-    definition = agent.definition
-    facts = prompt_facts(definition, user, override, templates)
     blocks = {block.name for skill in definition.skills for block in skill.blocks}
     from_skills = sum(1 for name in call.ask.tools if name in blocks)
     return {
-        "agent.resolve_definition": {"persona": persona_of(definition).key},
+        "agent.resolve_definition": {"persona": persona_key},
         "prompt.assemble": {
             "persona_key": facts.persona_key,
             "persona_source": facts.persona_source,

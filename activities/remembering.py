@@ -1,17 +1,23 @@
 """What a tool wants remembered, written with its result, under the same cap as everybody's writes."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
+import structlog
 from pydantic import JsonValue
 
 from contracts.errors import CallerError
 from contracts.events import MEMORY_WRITE_BLOCKED, MEMORY_WRITE_CREATED
+from contracts.model import ModelCall
 from contracts.tools import ToolCall
 from perdure.tools import ToolResult
 from policy.entities import RECENT, joined
+from policy.toolsets import LOADED_TOOLSETS
 from store import working_memory
 from store.database import Connection
 from store.journal import NewEvent
+
+_log = structlog.get_logger(__name__)
 
 
 async def remembered(tx: Connection, call: ToolCall, result: ToolResult) -> tuple[ToolResult, tuple[NewEvent, ...]]:
@@ -50,3 +56,13 @@ async def _with_others(tx: Connection, call: ToolCall, working: dict[str, JsonVa
     if not isinstance(now, list):
         return working
     return {**working, RECENT: joined(before if isinstance(before, list) else [], now, said)}
+
+
+async def keep_loaded(tx: Connection, call: ModelCall, loaded: Mapping[str, bool]) -> None:
+    """Keep for the conversation which toolsets it has loaded: a later turn begins with them, for as long as working
+    memory lives. Where there is no room for it, they hold for this turn only. `tx` holds the writing lock."""
+    kept: dict[str, JsonValue] = {LOADED_TOOLSETS: dict(loaded)}
+    try:
+        await working_memory.merge(tx, call.address.tenant_id, call.address.conversation_id, kept)
+    except CallerError as error:
+        _log.warning("toolsets_not_kept", turn_id=call.address.turn_id, code=error.code)

@@ -23,9 +23,11 @@ async def hold(tx: Connection, call: ModelCall, agent: PublishedAgent, claimed: 
     Raises: LimitReached, where a budget is met; UpstreamRejected, where nobody can bound the request. Both must roll
     the claim back.
     """
-    if claimed.holds:
-        await budgets.release(tx, call.address.turn_id, call.call_id)
     caps = _caps(agent, claimed)
+    if claimed.holds:
+        if caps:
+            await budgets.open_day(tx, list(caps))  # it waits for settles, and must not while a day's row is locked
+        await budgets.release(tx, call.address.turn_id, call.call_id)
     if caps:
         await budgets.reserve(tx, call, caps, hold_of(caps, most, claimed.model))
 

@@ -9,6 +9,7 @@ from fastapi import FastAPI
 
 from api.app import create_app
 from settings import Settings
+from store.start_gate import wait_for_gate
 
 KEEP_ALIVE_SECONDS = 30
 DRAIN_SECONDS = 10
@@ -33,6 +34,7 @@ def main() -> None:
     """Serve until told to stop; leave without the interpreter's own shutdown (temporalio/sdk-python#300)."""
     settings = Settings()
     app = create_app(settings)
+    wait_for_gate(settings.start_gate)  # before the server takes SIGTERM for its own
     config = uvicorn.Config(
         app,
         host=settings.host,

@@ -35,6 +35,8 @@ class Principal:
     user_id: str
     name: str
     roles: frozenset[str]
+    has_local_token: bool = False
+    """Made by the stack for its own machine, and not by an administrator for a person."""
 
     @property
     def sees_tenant(self) -> bool:
@@ -63,7 +65,8 @@ async def owner_of(services: Services, authorization: str) -> Principal:
     row = await services.db.principal_row(sha256_hex(token.strip()))
     if row is None:
         raise CallerError("token_invalid", "this token is not known here", status=401)
-    return Principal(row["tenant_id"], str(row["user_id"]), row["name"], frozenset(row["roles"]))
+    local = services.local and row["label"] == "local"
+    return Principal(row["tenant_id"], str(row["user_id"]), row["name"], frozenset(row["roles"]), local)
 
 
 async def principal(request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]) -> Principal:

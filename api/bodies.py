@@ -2,12 +2,13 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
+from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, JsonValue, model_validator
 from pydantic_core import PydanticCustomError
 
 from contracts.agents import DayLimits
 from contracts.turns import Limits, OnSpent
 from policy.admission import OnBusy
+from policy.claims import DEFAULT_SECONDS, MOST_SECONDS
 from policy.decision import Decision
 from store.limits import Raise
 
@@ -123,6 +124,62 @@ class DecisionBody(Body):
     args: dict[str, JsonValue] | None = None
     comment: str = Field(default="", max_length=4_000)
     reason_code: str = Field(default="", max_length=100)
+
+
+Comment = Annotated[str, Field(max_length=4_000)]
+UserName = Annotated[str, Field(min_length=1, max_length=63)]
+
+
+class CommentBody(Body):
+    """POST /v1/approvals/{id}/withdraw and /escalate."""
+
+    comment: Comment = ""
+
+
+class ClaimBody(Body):
+    """POST /v1/approvals/{id}/claim."""
+
+    seconds: int = Field(default=DEFAULT_SECONDS, ge=1, le=MOST_SECONDS, strict=True)
+
+
+class ReleaseBody(Body):
+    """POST /v1/approvals/{id}/release."""
+
+
+class ReassignBody(Body):
+    """POST /v1/approvals/{id}/reassign."""
+
+    to: UserName
+    comment: Comment = ""
+
+
+class ItemBody(Body):
+    """One decision of many."""
+
+    id: str = Field(max_length=64)
+    digest: str = Field(max_length=128)
+    decision: Decision
+    comment: Comment = ""
+    reason_code: str = Field(default="", max_length=100)
+
+
+class ManyBody(Body):
+    """POST /v1/approvals/decisions."""
+
+    items: tuple[ItemBody, ...] = Field(min_length=1, max_length=100)
+
+    @model_validator(mode="after")
+    def _each_once(self) -> "ManyBody":
+        if len({item.id for item in self.items}) < len(self.items):
+            raise PydanticCustomError("twice", "an approval is decided once: the same id is given twice")
+        return self
+
+
+class DelegationBody(Body):
+    """POST /v1/delegations."""
+
+    to: UserName
+    until: AwareDatetime
 
 
 class SettleBody(Body):

@@ -42,6 +42,11 @@ def error_body(code: str, message: str, details: object, request_id: str) -> dic
     return {"error": {"code": code, "message": message, "details": details, "request_id": request_id}}
 
 
+def outcome_of(error: CallerError) -> dict[str, object]:
+    """A refusal of one of many that were asked for together."""
+    return {"code": error.code, "message": error.message, "details": error.details, "status": error.http}
+
+
 class ErrorDetail(BaseModel):
     """What went wrong."""
 
@@ -67,7 +72,7 @@ DOCUMENTED: dict[int | str, dict[str, Any]] = {
     413: {"model": ErrorAnswer, "description": "the body is too large"},
     415: {"model": ErrorAnswer, "description": "the body does not say that it is JSON"},
     422: {"model": ErrorAnswer, "description": "the request does not fit the form; details say where"},
-    429: {"model": ErrorAnswer, "description": "too much is open; Retry-After says when to come back"},
+    429: {"model": ErrorAnswer, "description": "too much at once; Retry-After says when to come back"},
     503: {"model": ErrorAnswer, "description": "a part is not available; Retry-After says when to come back"},
 }
 """What any route may answer beside what it is for."""

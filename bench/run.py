@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import secrets
 import shutil
 import sys
 import tempfile
@@ -139,7 +140,9 @@ def _folder() -> Iterator[Path]:
 
 def _environ(data: DataParts) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
-    return {**data.environ(kept), "PERDURE_APP": str(APP), "PERDURE_LOCAL": "1", "PYTHONUNBUFFERED": "1"}
+    return {**data.environ(kept), "PERDURE_APP": str(APP), "PERDURE_LOCAL": "1", "PYTHONUNBUFFERED": "1"} | {
+        "PERDURE_AUDIT_KEY": secrets.token_hex(32)
+    }
 
 
 async def _prepare(data: DataParts, environ: Mapping[str, str], folder: Path) -> str:

@@ -5,9 +5,12 @@ import typer
 from cli import (
     agents,
     approvals,
+    audit,
     budgets,
     chat,
+    delegations,
     effects,
+    erase,
     memory,
     prompts,
     rules,
@@ -32,9 +35,11 @@ app.command("up")(up.up)
 app.command("status")(status.status)
 app.command("chat")(chat.chat)
 app.command("init")(scaffold.init)
+users.app.command("erase")(erase.erase)
 for name, group in (
     ("turns", turns.app),
     ("approvals", approvals.app),
+    ("delegations", delegations.app),
     ("effects", effects.app),
     ("agents", agents.app),
     ("budgets", budgets.app),
@@ -44,5 +49,6 @@ for name, group in (
     ("skills", skills.app),
     ("topologies", topologies.app),
     ("users", users.app),
+    ("audit", audit.app),
 ):
     app.add_typer(group, name=name)

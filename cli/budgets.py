@@ -1,5 +1,6 @@
 """`perdure budgets`: what a day may cost, and what today has come to."""
 
+from math import isfinite
 from typing import Annotated
 
 import typer
@@ -10,6 +11,9 @@ from cli.screen import AsJson, AsName, fail, moment, say, say_json, table
 from perdure.client import Budget, Budgets
 
 app = typer.Typer(help="What a day may cost.", no_args_is_help=True, rich_markup_mode=None)
+MOST_TOKENS = 2**53
+MOST_USD = 1e9
+"""As the API takes them."""
 
 
 @app.command("show")
@@ -22,7 +26,9 @@ def show(as_json: AsJson = False, as_name: AsName = None) -> None:
 
 @app.command("set")
 def set_limits(
-    tokens: Annotated[int | None, typer.Option(min=1, help="Tokens a day; left out: as it is.")] = None,
+    tokens: Annotated[
+        int | None, typer.Option(min=1, max=MOST_TOKENS, help="Tokens a day; left out: as it is.")
+    ] = None,
     usd: Annotated[float | None, typer.Option(help="Dollars a day; left out: as it is.")] = None,
     no_tokens: Annotated[bool, typer.Option("--no-tokens", help="No limit of tokens.")] = False,
     no_usd: Annotated[bool, typer.Option("--no-usd", help="No limit in dollars.")] = False,
@@ -34,6 +40,8 @@ def set_limits(
         raise fail("a limit cannot be set and lifted at once", USAGE)
     if tokens is None and usd is None and not no_tokens and not no_usd:
         raise fail("say --tokens or --no-tokens, --usd or --no-usd", USAGE)
+    if usd is not None and not (isfinite(usd) and 0 < usd <= MOST_USD):
+        raise fail(f"--usd is an amount above 0 and up to {MOST_USD:,.0f}", USAGE)
     with connect(Role.ADMIN, as_name) as client:
         now = client.budgets.get().tenant or Budget()
         budgets = client.budgets.set(

@@ -1,31 +1,20 @@
-"""Arguments in the reviewer's own editor."""
+"""A text in the user's own editor."""
 
-import json
 import shlex
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from local.config import own_environ
 
 
 class EditFailed(Exception):
-    """No editor, or what it left is no JSON object; the message says which."""
-
-
-def edited(args: Mapping[str, Any]) -> dict[str, Any]:
-    """`args` after $VISUAL or $EDITOR; the file is readable by its owner only, and gone afterwards.
-
-    Raises: EditFailed.
-    """
-    return parsed(edited_text(json.dumps(args, indent=2, ensure_ascii=False) + "\n", "arguments.json"))
+    """No editor, or it failed, or nothing came of it; the message says which."""
 
 
 def edited_text(text: str, name: str) -> str:
-    """`text` after the editor, in a file called `name`.
+    """`text` after $VISUAL or $EDITOR, in a file called `name`; readable by its owner only, and gone afterwards.
 
     Raises: EditFailed.
     """
@@ -47,17 +36,3 @@ def edited_text(text: str, name: str) -> str:
             return path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise EditFailed(f"what the editor left cannot be read: {error}; nothing was sent") from error
-
-
-def parsed(text: str) -> dict[str, Any]:
-    """Arguments from JSON text.
-
-    Raises: EditFailed.
-    """
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise EditFailed(f"that is not JSON: {error}; nothing was sent") from error
-    if not isinstance(value, dict):
-        raise EditFailed("the arguments must be a JSON object; nothing was sent")
-    return value

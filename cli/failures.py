@@ -2,21 +2,29 @@
 
 import json
 import sys
+from typing import Any
 
 from cli.printable import printable
 from perdure.client import ApiError
 from perdure.client.errors import UNREACHABLE
 
 DONE, OTHER, USAGE, NOT_FOUND, DECIDED, EXPIRED = 0, 1, 2, 4, 5, 6
-_DECIDED_CODES = frozenset({"already_decided", "already_settled"})
+_DECIDED_CODES = frozenset(
+    {"already_decided", "already_settled", "already_voted", "already_escalated", "already_running"}
+)
 _CODE_OF_STATUS = {400: USAGE, 422: USAGE, 404: NOT_FOUND, 410: EXPIRED}
 
 
 def exit_code(error: ApiError) -> int:
     """The exit code for a refusal: 2 usage, 4 not found, 5 already decided, 6 expired, 1 anything else."""
-    if error.code in _DECIDED_CODES:
+    return exit_code_of(error.code, error.status)
+
+
+def exit_code_of(code: str, status: object) -> int:
+    """The same for a refusal that is an item of an answer."""
+    if code in _DECIDED_CODES:
         return DECIDED
-    return _CODE_OF_STATUS.get(error.status, OTHER)
+    return _CODE_OF_STATUS.get(status, OTHER) if isinstance(status, int) else OTHER
 
 
 def explained(error: ApiError, *, as_json: bool) -> int:
@@ -46,7 +54,16 @@ def _hint(error: ApiError) -> str:
     if error.code == "already_decided" and isinstance(decision, dict):
         said = decision.get("comment") or decision.get("reason_code")
         return f"It was decided: {decision.get('type')} by {decision.get('by')}" + (f": {said}" if said else ".")
+    if error.code == "claimed":
+        return _claim_hint(error.details)
+    if error.retry_after_seconds is not None:
+        return f"Worth another try in {error.retry_after_seconds:.0f} s."
     if error.code == "conversation_busy":
         return f"The open turn is {error.details.get('turn_id')} ({error.details.get('status')})."
     deadline = error.details.get("deadline")
     return f"The deadline is {deadline}." if deadline else ""
+
+
+def _claim_hint(details: dict[str, Any]) -> str:
+    by, until = details.get("claimed_by"), details.get("claimed_until")
+    return f"{by} has claimed it until {until}; it lapses by itself, or an admin may `release` it." if by else ""

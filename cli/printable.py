@@ -16,6 +16,7 @@ _SELECTORS = range(0xE0100, 0xE01F0)
 """Variation selectors of which any number may follow a letter, unseen."""
 _KEPT = frozenset("\n\t")
 _PLAIN = re.compile(r"[\n\t\x20-\x7e]*")
+_GAP = re.compile(r"(?:\r\n|[ \t\n])+")
 
 
 def printable(text: str) -> str:
@@ -25,10 +26,15 @@ def printable(text: str) -> str:
     return "".join(_escape(character) if _is_hidden(character) else character for character in text)
 
 
-def one_line(text: str, most: int = 200) -> str:
+def one_line(text: str, most: int | None = 200) -> str:
     """`text` for a cell or a status line: no line ends, not too long."""
-    flat = " ".join(text.split())
-    return printable(flat if len(flat) <= most else flat[: most - 1] + "…")
+    flat = _GAP.sub(" ", text).strip(" ")
+    return printable(flat if most is None or len(flat) <= most else flat[: most - 1] + "…")
+
+
+def cut(text: str, most: int) -> str:
+    """The beginning of a text that is too long, and how much of it is missing."""
+    return text if len(text) <= most else f"{text[:most]}… {len(text) - most:,} more characters"
 
 
 def pretty_json(value: Any) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from cli.asking import confirm
 from cli.connection import Role, connect
 from cli.editor import EditFailed, edited_text
 from cli.failures import OTHER, USAGE
@@ -95,7 +96,7 @@ def promote(version_id: VersionId, yes: Yes = False, as_json: AsJson = False, as
             raise fail(f"it is {found.stage}; only a draft or what is in pre_production moves on", OTHER)
         if not as_json:
             _say(found, as_json=False)
-        _confirm(f"Promote it to {to}?", yes, as_json)
+        confirm(f"Promote it to {to}?", yes=yes, as_json=as_json)
         moved = client.prompts.promote(version_id, "active" if to == "active" else "pre_production", found.digest)
     _moved(moved, as_json)
 
@@ -104,7 +105,7 @@ def promote(version_id: VersionId, yes: Yes = False, as_json: AsJson = False, as
 def archive(version_id: VersionId, yes: Yes = False, as_json: AsJson = False, as_name: AsName = None) -> None:
     """Take a version out of use; where it was active, agents speak with their own persona again."""
     with connect(Role.REVIEWER, as_name) as client:
-        _confirm(f"Archive {version_id}?", yes, as_json)
+        confirm(f"Archive {version_id}?", yes=yes, as_json=as_json)
         moved = client.prompts.archive(version_id)
     _moved(moved, as_json)
 
@@ -121,14 +122,6 @@ def _text_now(client: Client, template: str) -> str:
 
 def _read(file: Path) -> str:
     return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-
-
-def _confirm(question: str, yes: bool, as_json: bool) -> None:
-    """On a terminal ask once more; `--yes`, or no terminal, means that you have looked."""
-    if yes or as_json or not sys.stdin.isatty():
-        return
-    if not typer.confirm(question):
-        raise typer.Exit(OTHER)
 
 
 def _moved(moved: PromptVersion, as_json: bool) -> None:

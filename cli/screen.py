@@ -30,10 +30,10 @@ def say(text: str = "") -> None:
     sys.stdout.flush()
 
 
-def say_json(value: Any) -> None:
-    """A JSON value; everything but ASCII is escaped, so that it is harmless on a terminal as well."""
+def say_json(value: Any, *, line: bool = False) -> None:
+    """A JSON value; everything but ASCII is escaped, so that it is harmless on a terminal as well. `line`: on one."""
     plain = value.model_dump(mode="json") if isinstance(value, Answer) else value
-    sys.stdout.write(json.dumps(plain, indent=2 if sys.stdout.isatty() else None) + "\n")
+    sys.stdout.write(json.dumps(plain, indent=2 if sys.stdout.isatty() and not line else None) + "\n")
     sys.stdout.flush()
 
 
@@ -43,9 +43,11 @@ def fail(text: str, code: int) -> typer.Exit:
     return typer.Exit(code)
 
 
-def table(headers: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:
-    """A table whose first column, which names the row, is never cut; or the line `empty`."""
-    lines = [[Text(_cell(value)) for value in row] for row in rows]
+def table(
+    headers: Sequence[str], rows: Iterable[Sequence[object]], empty: str, *, most: int | None = _CELL_CHARACTERS
+) -> None:
+    """A table whose first column, which names the row, is never cut; or the line `empty`. `most`: of a cell."""
+    lines = [[Text(cell(value, most)) for value in row] for row in rows]
     if not lines:
         say(empty)
         return
@@ -61,9 +63,9 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[object]], empty: str) 
     console.print(made)
 
 
-def fields(pairs: Iterable[tuple[str, object]]) -> None:
-    """Named values, one a line; those that are empty are left out."""
-    shown = [(name, _cell(value, _FIELD_CHARACTERS)) for name, value in pairs]
+def fields(pairs: Iterable[tuple[str, object]], *, most: int | None = _FIELD_CHARACTERS) -> None:
+    """Named values, one a line; those that are empty are left out. `most`: characters of a value."""
+    shown = [(name, cell(value, most)) for name, value in pairs]
     shown = [(name, value) for name, value in shown if value]
     width = max((len(name) for name, _ in shown), default=0)
     for name, value in shown:
@@ -80,18 +82,16 @@ def left(until: datetime | None) -> str:
     if until is None:
         return ""
     rest = until - datetime.now(UTC)
-    if rest <= timedelta(0):
-        return "over"
-    minutes = int(rest.total_seconds() // 60)
-    if minutes < 1:
-        return f"{int(rest.total_seconds())} s"
-    if minutes < 60:
-        return f"{minutes} min"
-    hours = minutes // 60
-    return f"{hours} h {minutes % 60} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"
+    return "over" if rest <= timedelta(0) else _span(rest)
 
 
-def _cell(value: object, most: int = _CELL_CHARACTERS) -> str:
+def ago(at: datetime | None) -> str:
+    """How long since then; a clock that is ahead of this one counts as now."""
+    return "" if at is None else _span(max(datetime.now(UTC) - at, timedelta(0)))
+
+
+def cell(value: object, most: int | None = _CELL_CHARACTERS) -> str:
+    """A value on one line, harmless."""
     if value is None:
         return ""
     if isinstance(value, datetime):
@@ -101,3 +101,13 @@ def _cell(value: object, most: int = _CELL_CHARACTERS) -> str:
     if isinstance(value, list | tuple):
         value = ", ".join(map(str, value))
     return one_line(str(value), most)
+
+
+def _span(rest: timedelta) -> str:
+    minutes = int(rest.total_seconds() // 60)
+    if minutes < 1:
+        return f"{int(rest.total_seconds())} s"
+    if minutes < 60:
+        return f"{minutes} min"
+    hours = minutes // 60
+    return f"{hours} h {minutes % 60} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"

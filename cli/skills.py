@@ -31,8 +31,9 @@ def check(
 ) -> None:
     """Tell every mistake in an app folder with its file and line: skills, code blocks, rules, personas, data, agents.
 
-    Nothing has to run. The app's tools/*.py are imported, as a worker imports them; the types of code blocks are
-    checked where a sandbox can be opened. Exit code 1 where there is a mistake; a warning is told and changes nothing.
+    Nothing has to run. The app's tools/*.py are imported, as a worker imports them. Where a sandbox can be opened the
+    types of code blocks are checked and the examples of their cards run. Exit code 1 where there is a mistake; a
+    warning is told and changes nothing.
     """
     if folder is not None and not folder.is_dir():
         raise fail(f"{folder} is no folder", USAGE)
@@ -42,7 +43,8 @@ def check(
     from settings import Settings
 
     sandbox = Settings().sandbox()
-    found = asyncio.run(shipped_and_own((), sandbox) if folder is None else one_app(folder, sandbox))
+    looking = shipped_and_own((), sandbox, examples=True) if folder is None else one_app(folder, sandbox, examples=True)
+    found = asyncio.run(looking)
     apps = found.apps
     problems = [problem for each in apps for problem in each.problems]
     if as_json:
@@ -52,7 +54,7 @@ def check(
         for problem in problems:
             sys.stdout.write(printable(_line(problem)) + "\n")
         if found.unchecked:
-            say(f"warning: the types of code blocks were not checked: {found.unchecked}")
+            say(f"warning: the types of code blocks were not checked, nor their examples run: {found.unchecked}")
         say(_summary(apps, problems))
     if has_mistakes(problems):
         raise typer.Exit(OTHER)

@@ -53,8 +53,9 @@ def _approved(data: Mapping[str, Any]) -> str:
 
 
 def _denied(data: Mapping[str, Any]) -> str:
-    decided = f"{data.get('decision')} by {data.get('by')}" if data.get("by") else str(data.get("reason") or "denied")
-    return f"  ✗ {data.get('tool')}: {decided}{_because(data)}"
+    what = one_line(str(data.get("decision") or data.get("reason") or "denied"))
+    by = f" by {data['by']}" if data.get("by") else ""
+    return f"  ✗ {data.get('tool')}: {what}{by}{_because(data)}"
 
 
 def _executing(data: Mapping[str, Any]) -> str:

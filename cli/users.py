@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from cli.connection import Role, connect
+from cli.erase import erase
 from cli.screen import AsJson, AsName, say, say_json, table
 from perdure.client import User
 
@@ -62,6 +63,9 @@ def role(name: Name, roles: Roles, as_json: AsJson = False, as_name: AsName = No
     with connect(Role.ADMIN, as_name) as client:
         user = client.users.set_roles(name, roles)
     _show(user, None, as_json)
+
+
+app.command("erase")(erase)
 
 
 def _show(user: User, token: str | None, as_json: bool) -> None:

@@ -1,9 +1,11 @@
 """An agent as data, the card of a tool, and the compact plan that a turn pins at its start."""
 
 from enum import StrEnum
+from typing import Literal
 
 from pydantic import Field, JsonValue
 
+from contracts.approval_policy import ApprovalPolicy
 from contracts.frozen import Frozen, Tolerant
 from contracts.messages import WindowPolicy
 from contracts.skills import PlanSkill, Rule, Skill, is_empty
@@ -44,17 +46,10 @@ class ToolCard(Frozen):
     """State fields handed to a state-aware tool (S0-48)."""
     secrets: tuple[str, ...] = ()
     """Names of credentials that only the tools worker resolves."""
+    toolset: str = Field(default="", exclude_if=is_empty)
+    """The toolset that a server's tool belongs to (S2-33); empty for every other tool."""
     version: str
     """Digest of the card and the author's own version: an approval is for one version."""
-
-
-class ApprovalPolicy(Frozen):
-    """Who decides and by when."""
-
-    expires_seconds: int = Field(default=604_800, gt=0)
-    """PENDING_MUTATION_TTL_SECONDS, 7 days (S0-54)."""
-    reviewer_role: str = "reviewer"
-    allow_self_approval: bool = False
 
 
 class DayLimits(Frozen):
@@ -72,6 +67,14 @@ class MemoryPolicy(Frozen):
     hits: int = Field(default=3, ge=1, le=10)
 
 
+class Reasoning(Frozen):
+    """How long a model may think before it answers (S2-30). With neither field: `high` where the model can think."""
+
+    budget_tokens: int | None = Field(default=None, ge=1024, le=200_000)
+    """Tokens of thinking; it decides where `effort` is there too."""
+    effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
+
+
 class AgentDefinition(Frozen):
     """An agent: topology, model, budget, tools and prompts. One YAML of an app; pinned by digest."""
 
@@ -84,6 +87,8 @@ class AgentDefinition(Frozen):
     """Asked where `model` cannot answer (S0-76); empty for none."""
     model_params: dict[str, JsonValue] = {}
     """Passed to the provider: temperature, max_tokens and the like."""
+    reasoning: Reasoning | None = Field(default=None, exclude_if=is_empty)
+    """None leaves thinking to the provider's own default; `{}` asks for `high` of each model that can think."""
     persona: str = ""
     """Who the agent is; empty takes its root skill's persona, then the platform's (S0-17)."""
     persona_key: str = Field(default="", exclude_if=is_empty)
@@ -93,6 +98,9 @@ class AgentDefinition(Frozen):
     core_tools: bool = True
     """Offer `entity_resolve` and `context_assemble` (S0-41)."""
     tools: tuple[str, ...] = ()
+    toolsets: dict[str, bool] = Field(default={}, exclude_if=is_empty)
+    """The toolsets that a conversation begins with, each with whether its tools that change something are offered too;
+    the model loads others by `load_toolset` (S2-32). For topologies that load toolsets; others offer every tool."""
     root_skill: str | None = Field(default=None, exclude_if=is_empty)
     """The skill that is loaded from the start, with its dependencies; None for a general agent (S0-21)."""
     skills: tuple[Skill, ...] = ()
@@ -135,6 +143,7 @@ class PlanCard(Tolerant):
     capability: str = ""
     timeout_seconds: float = 30.0
     wants_state: tuple[str, ...] = ()
+    toolset: str = Field(default="", exclude_if=is_empty)
 
 
 class TurnPlan(Tolerant):
@@ -154,6 +163,8 @@ class TurnPlan(Tolerant):
     skills: tuple[PlanSkill, ...] = Field(default=(), exclude_if=is_empty)
     """The skills that bring more than their text."""
     entity_fields: dict[str, str] = Field(default={}, exclude_if=is_empty)
+    toolsets: dict[str, bool] = Field(default={}, exclude_if=is_empty)
+    """What its conversation has loaded when the turn starts, by toolset: whether with the tools that write."""
     rules: tuple[Rule, ...] = Field(default=(), exclude_if=is_empty)
     """Every rule of this turn, the platform's included, with the tenant's overrides in place; without those
     that none of its tools can set off."""

@@ -31,6 +31,8 @@ class CallRef(Tolerant):
     """True for a call that cannot run (unknown tool, unreadable arguments): its error is already in the ledger."""
     answer_id: str = Field(default="", exclude_if=lambda value: not value)
     """Of a settled call: the id of the tool message that says so. Left out where there is none: calls ride in state."""
+    args: dict[str, JsonValue] = Field(default={}, exclude_if=is_empty)
+    """Of a call that the graph itself takes up (`load_toolset`): its arguments, which are small and known to fit."""
 
 
 class MessageRef(Tolerant):

@@ -1,11 +1,12 @@
 """A model call: what a node asks for, what crosses to the worker, what comes back."""
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from contracts.errors import Problem
 from contracts.events import PendingEvent
 from contracts.frozen import Tolerant
 from contracts.messages import MessageRef
+from contracts.skills import is_empty
 from contracts.turns import TurnAddress, Usage
 
 
@@ -20,6 +21,10 @@ class ModelAsk(Tolerant):
     """What the system prompt is made from: persona key, user block."""
     extract_pattern: str = ""
     """A regular expression whose first groups are returned in `extracted`, searched in the whole answer."""
+    toolsets: dict[str, bool] | None = Field(default=None, exclude_if=lambda loaded: loaded is None)
+    """Toolsets that are loaded, by name: whether with the tools that write; None where the graph loads none."""
+    ttft_told: bool = Field(default=False, exclude_if=is_empty)
+    """An answer of this run has begun before: its first token is the run's no more (S2-49)."""
 
 
 class ModelCall(Tolerant):

@@ -39,6 +39,8 @@ class RequestRef(Tolerant):
     call_id: str
     tool: str
     expires_at: datetime | None = None
+    look_at: datetime | None = Field(default=None, exclude_if=is_empty)
+    """In place of the expiry: when its last verdict said that it is worth a look."""
 
 
 class GatedCall(Tolerant):
@@ -91,3 +93,6 @@ class Verdict(Tolerant):
     """Of an edited checkpoint: the assistant message that makes its call again."""
     no_record: bool = Field(default=False, exclude_if=is_empty)
     """Unreadable because there is nothing to read: it was never opened, or is not yet."""
+    look_at: datetime | None = Field(default=None, exclude_if=is_empty)
+    """Of a pending one: when it is worth a look though no bell rings (its new expiry, the end of a hold). Absent where
+    the expiry that the request was opened with still stands."""

@@ -29,8 +29,13 @@ class Model(Protocol):
 class Tools(Protocol):
     """The tools of this turn."""
 
-    async def run(self, asks: Sequence[ToolAsk]) -> Sequence[ToolOutcome]:
-        """Run calls side by side; outcomes in the order of `asks`. A settled call answers with its stored result."""
+    async def run(self, asks: Sequence[ToolAsk], waiting: Sequence[RequestRef] = ()) -> Sequence[ToolOutcome]:
+        """Run calls side by side; outcomes in the order of `asks`. A settled call answers with its stored result.
+
+        Of a gated round those do not start whose requests are `waiting`. While others run, every bell has the records
+        read, and a call that is decided by then starts at once; one whose outcome became unknown is asked about there
+        too. Back when nothing runs: what waits still is `planned` without a problem.
+        """
         ...
 
 
@@ -46,12 +51,19 @@ class People(Protocol):
     """Requests to people, and their verdicts."""
 
     def ask(
-        self, gated: Sequence[GatedCall], unknown: Sequence[GatedCall], snapshot: dict[str, JsonValue]
+        self,
+        gated: Sequence[GatedCall],
+        unknown: Sequence[GatedCall],
+        snapshot: dict[str, JsonValue],
+        *,
+        goes_on: bool = False,
     ) -> Sequence[RequestRef]:
         """Ask people about these calls: for leave to run, or what became of an unknown effect.
 
         All requests of a pause are opened in one transaction when the run ends in it, with every event before it;
-        their ids derive from turn and call, so they are known here. A run that ends otherwise opens none.
+        their ids derive from turn and call, so they are known here. A run that ends otherwise opens none. To ask again
+        for what is open changes nothing of it. With `goes_on` the turn does not wait once they are open: it looks at
+        once, since there is something to run beside them.
         """
         ...
 

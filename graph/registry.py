@@ -6,8 +6,10 @@ from contracts.errors import CallerError
 from graph.spec import Topology
 from graph.topologies.skill_pipeline.nodes import NODES
 from graph.topologies.skill_pipeline.spec import skill_pipeline
+from graph.topologies.tool_loop.nodes import NODES as LOOP_NODES
+from graph.topologies.tool_loop.spec import tool_loop
 
-TOPOLOGIES: Final[tuple[Topology, ...]] = (skill_pipeline(NODES),)
+TOPOLOGIES: Final[tuple[Topology, ...]] = (skill_pipeline(NODES), tool_loop(LOOP_NODES))
 
 _BY_NAME: Final = {one.name: one for one in TOPOLOGIES}
 

@@ -60,6 +60,11 @@ class Home:
         """Written by a worker when it polls."""
         return self.root / "ready" / role
 
+    @property
+    def gate_file(self) -> Path:
+        """Written once everything that the programs need is there; until then they import and wait."""
+        return self.root / "ready" / "gate"
+
     def companion(self, name: str) -> Path:
         """A companion's own data; of it Perdure reads only the token that it made there."""
         return self.root / "companions" / name

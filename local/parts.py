@@ -99,10 +99,12 @@ async def start_data(
     parts: frozenset[str] = ALL_PARTS,
     overridable: bool,
     when_stores_answer: Callable[[DataParts], Awaitable[None]] | None = None,
+    temporal_found: asyncio.Event | None = None,
 ) -> DataParts:
     """Start the parts at once; `overridable` lets the environment replace them.
 
     `when_stores_answer` runs once Postgres and Valkey are ready and all addresses are known, beside Temporal's start.
+    `temporal_found` is set once its program is there, which may have to be fetched or built first.
 
     Raises: StackError.
     """
@@ -112,12 +114,15 @@ async def start_data(
     started = DataParts()
 
     async def start_temporal() -> None:
+        found = temporal_found or asyncio.Event()
         if "temporal" not in parts:
             temporal_known.set_result(None)
+            found.set()
             return
         outside = await asyncio.to_thread(external_temporal, environ) if overridable else None
         if outside is not None:
             temporal_known.set_result((outside, False))
+            found.set()
             await must_answer("TEMPORAL_ADDRESS", outside.address)
             console.part("temporal", "yours", detail=outside.address)
             return
@@ -125,6 +130,7 @@ async def start_data(
         ports = temporal_server.take_ports(book)
         temporal_known.set_result((temporal_server.address(ports), True))
         program = await find_temporal(environ, console, temporal_sources(environ))
+        found.set()
         await supervisor.launch(temporal_server.child_spec(home, program.path, ports, synchronous), began)
 
     async def start_postgres() -> PostgresAddress | None:

@@ -1,7 +1,8 @@
 """The two ways to run: the whole stack in the foreground (`perdure up`), or the data parts alone (tests, benchmark).
 
 Order of starting: Postgres, Valkey, Temporal and the companions at once; the prepare step as soon as the two stores
-answer; the programs when all of that is done. Order of stopping: programs, companions, Temporal, Valkey, Postgres.
+answer, and the programs beside it: they import, which is most of their start, and wait for the gate file, which is
+written when all of that is done. Order of stopping: programs, companions, Temporal, Valkey, Postgres.
 """
 
 import asyncio
@@ -131,26 +132,48 @@ async def _bring_up(config: StackConfig, home: Home, supervisor: Supervisor) -> 
         url_environ |= companions.token_environ(home, companion)
     outside = without_addresses(config.environ)
     tokens: dict[str, str] = {}
+    home.gate_file.unlink(missing_ok=True)
+    addresses_known, temporal_found = asyncio.Event(), asyncio.Event()
+    known = DataParts()
 
     async def prepare(data: DataParts) -> None:
+        nonlocal known
+        known = data
+        addresses_known.set()
         if config.prepare is None:
             return
         environ = programs.environment(config, home, data.admin_environ(config.environ), url_environ)
         lines = await supervisor.run_once("prepare", config.prepare, environ, ROOT, _PREPARE_SECONDS)
         tokens.update(programs.tokens_from(lines, home.log("prepare")))
 
-    data_and_companions = await together(
-        start_data(supervisor, home, book, config.environ, credentials, overridable=True, when_stores_answer=prepare),
-        *(
-            supervisor.launch(companions.child_spec(home, app, companion, ports[companion.name], outside))
-            for app, companion in declared
-        ),
-    )
-    data: DataParts = data_and_companions[0]
-    environ = programs.environment(config, home, data.environ(config.environ), url_environ)
-    await together(
-        *(supervisor.launch(programs.child_spec(config, home, program, environ)) for program in config.programs)
-    )
+    async def open_gate() -> None:
+        await together(
+            start_data(
+                supervisor,
+                home,
+                book,
+                config.environ,
+                credentials,
+                overridable=True,
+                when_stores_answer=prepare,
+                temporal_found=temporal_found,
+            ),
+            *(
+                supervisor.launch(companions.child_spec(home, app, companion, ports[companion.name], outside))
+                for app, companion in declared
+            ),
+        )
+        home.gate_file.write_text("open\n")
+
+    async def launch_programs() -> None:
+        await asyncio.gather(addresses_known.wait(), temporal_found.wait())  # a first Temporal may take minutes
+        environ = programs.environment(config, home, known.environ(config.environ), url_environ)
+        await together(
+            *(supervisor.launch(programs.child_spec(config, home, program, environ)) for program in config.programs)
+        )
+
+    await together(open_gate(), launch_programs())
+    data = known
     run_file = RunFile(
         path=home.run_file,
         addresses=_addresses(config, data),

@@ -39,7 +39,7 @@ class Audited:
     """What is written into the audit when the call is recorded, under `tool.<name>` and the user's name."""
 
     subject: str
-    """What it happened to, such as an id."""
+    """What it happened to: an id, never a name, since it outlives the erasure of a person."""
     data: Mapping[str, JsonValue] = field(default_factory=dict)
 
 

@@ -83,9 +83,9 @@ def manifest(skills: Sequence[Skill]) -> str:
     return skill_list([(skill.id, manifest_entry(skill)) for skill in skills])
 
 
-def prefix(agent: AgentDefinition, user: User, override: str | None = None) -> str:
+def prefix(agent: AgentDefinition, persona: Persona, user: User, override: str | None = None) -> str:
     """The message at index 0. The caller's own system prompt takes the place of all of it (S0-22)."""
-    base = base_message(persona_of(agent).text, user.name, user.role, override)
+    base = base_message(persona.text, user.name, user.role, override)
     return base if override else base + manifest(agent.skills)
 
 
@@ -112,15 +112,14 @@ def tier(skill: Skill) -> int:
     return 3 if skill.artifacts else 2
 
 
-def prompt_facts(agent: AgentDefinition, user: User, override: str | None, templates: Sequence[str]) -> PromptFacts:
-    """The facts of one assembly, for its span."""
-    persona = persona_of(agent)
+def prompt_facts(persona: Persona, base: str, templates: Sequence[str], *, overridden: bool) -> PromptFacts:
+    """The facts of one assembly whose prefix is `base`, for its span; `overridden` where that is the caller's own."""
     return PromptFacts(
-        persona_key="" if override else persona.key,
-        persona_source="caller" if override else persona.source,
+        persona_key="" if overridden else persona.key,
+        persona_source="caller" if overridden else persona.source,
         context_template_count=len(templates),
-        user_identity_injected=not override,
-        token_estimate=sum(map(estimated_tokens, [prefix(agent, user, override), *templates])),
+        user_identity_injected=not overridden,
+        token_estimate=sum(map(estimated_tokens, [base, *templates])),
     )
 
 

@@ -1,13 +1,16 @@
 """Whether a planned tool call may run as it stands: its tool's version, its approval, the arguments approved."""
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from pydantic import JsonValue
 
 from contracts.agents import ToolCard
 from policy.fitting import schema_fault
 
-ALLOWED = frozenset({"approved", "edited", "reserved"})
+GIVEN = frozenset({"approved", "edited"})
+"""Statuses of an approval whose call has not been reserved; it may still be taken back."""
+ALLOWED = GIVEN | {"reserved"}
 """Statuses of an approval that lets its call run; `reserved` is one that an earlier attempt of it has taken."""
 
 
@@ -22,7 +25,25 @@ class Covering:
     intact: bool
     """The digest recomputed from what is stored equals the digest that was decided on."""
     comment: str
+    """Of whoever decided on it, or took it back."""
     edited: bool
+    policy_digest: str = ""
+    """Of the policy that it was opened under; empty where nobody has kept it."""
+    ready_at: datetime | None = None
+    """Its call does not start before."""
+
+    def holds(self, now: datetime) -> bool:
+        """Whether it is given, and its call is to wait all the same."""
+        return self.status in GIVEN and self.ready_at is not None and now < self.ready_at
+
+
+@dataclass(frozen=True, slots=True)
+class InForce:
+    """What the agent as it is published now says about one tool."""
+
+    policy_digest: str
+    tool_version: str
+    """Empty where the agent has not got the tool any more."""
 
 
 def why_void(
@@ -38,9 +59,25 @@ def why_void(
         return "the tool has changed since the call was made"
     if approval is None:
         return "the call needs an approval and has none" if card.needs_approval else None
+    if approval.status == "withdrawn":
+        return "the approval was withdrawn"
     if approval.status not in ALLOWED:
         return f"the approval is {approval.status}"
     if not approval.intact or approval.tool_version != here.version:
         return "the approval is for another call than this one"
     fault = schema_fault(approval.args, here.parameters)
     return f"the approved arguments do not fit any more: {fault}" if fault else None
+
+
+def why_outdated(approval: Covering | None, in_force: InForce | None) -> str | None:
+    """What has changed since an approval was given that is not used yet, or None where it still counts.
+
+    `in_force` is None where the agent is not published any more. What an attempt has reserved, the next one may finish.
+    """
+    if approval is None or approval.status not in GIVEN:
+        return None
+    if in_force is None:
+        return "the agent is not published any more"
+    if approval.policy_digest and in_force.policy_digest != approval.policy_digest:
+        return "who decides on such calls has changed since"
+    return "the tool has changed since" if in_force.tool_version != approval.tool_version else None

@@ -1,10 +1,15 @@
-"""Why a decision is refused, in the contract's order: 404, 403, 409 decided, 410, 409 digest, 422."""
+"""Why a decision is refused, in the contract's order: 404, 403, 409 decided, 410, 409 voted or claimed, 409 digest,
+422."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 
 from contracts.errors import CallerError
+from policy.claims import Claimed, held_by_another
+from policy.moments import told
+from policy.seats import Panel, Seat, seats_for
+from policy.votes import Vote, has_voted, is_taken
 
 
 class Decision(StrEnum):
@@ -30,6 +35,7 @@ class Facts:
 
     status: str
     digest: str
+    """Of the call as it is to be decided on now."""
     expires_at: datetime
     now: datetime
     """The database's clock."""
@@ -40,6 +46,15 @@ class Facts:
     """The first decision, shown to whoever comes second."""
     editable: bool = True
     """Whether there are arguments to edit."""
+    reviewers: tuple[str, ...] = ()
+    assignee: str = ""
+    votes: tuple[Vote, ...] = ()
+    claim: Claimed | None = None
+
+    @property
+    def panel(self) -> Panel:
+        """Who may decide."""
+        return Panel(self.requested_by, self.reviewer_role, self.allow_self_approval, self.reviewers, self.assignee)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,24 +63,23 @@ class Decider:
 
     user_id: str
     roles: frozenset[str]
+    name: str = ""
+    in_place_of: tuple[Seat, ...] = ()
+    """Those who have delegated to this person for now."""
+
+    @property
+    def seats(self) -> tuple[Seat, ...]:
+        """The own seat, and those of others."""
+        return (Seat(self.user_id, self.name, self.roles), *self.in_place_of)
 
 
 def refusal(
     facts: Facts, decider: Decider, decision: Decision, digest: str, *, reasoned: bool, args_given: bool, text: bool
 ) -> CallerError | None:
     """The first reason why this decision may not be taken, or None where it may."""
-    if facts.reviewer_role not in decider.roles:
-        return CallerError(
-            "role_required", f"deciding needs the role {facts.reviewer_role}", {"role": facts.reviewer_role}, status=403
-        )
-    if decider.user_id == facts.requested_by and not facts.allow_self_approval:
-        return CallerError("own_request", "who asked for a call may not decide on it", status=403)
-    if facts.status == "expired" or (facts.status == "pending" and facts.expires_at <= facts.now):
-        expired = f"too late: it expired undecided at {_moment(facts.expires_at)} and counts as denied"
-        return CallerError("approval_expired", expired, status=410)
-    if facts.status != "pending":
-        now: dict[str, object] = {"status": facts.status, "decision": facts.decided_before}
-        return CallerError("already_decided", _too_late(facts), now, status=409)
+    found = not_open_to(facts, decider)
+    if found is not None:
+        return found
     if digest != facts.digest:
         return CallerError(
             "digest_differs",
@@ -86,14 +100,44 @@ def refusal(
     return None
 
 
+def not_open_to(facts: Facts, decider: Decider) -> CallerError | None:
+    """Why this person has nothing to decide here, whatever the decision: 403, then 409 or 410 by what became of it."""
+    try:
+        sits = seats_for(facts.panel, decider.user_id, decider.seats)
+    except CallerError as refused:
+        return refused
+    over = closed(facts)
+    if over is not None:
+        return over
+    if has_voted(decider.user_id, facts.votes) or all(is_taken(seat.user_id, facts.votes) for seat in sits):
+        return CallerError("already_voted", "you have decided on this call; others must, too", status=409)
+    return held_by_another(facts.claim, decider.user_id, facts.now)
+
+
+def closed(facts: Facts) -> CallerError | None:
+    """What became of a request that nobody can decide any more; None while it is open."""
+    if facts.status == "expired" or (facts.status == "pending" and facts.expires_at <= facts.now):
+        expired = f"too late: it expired undecided at {told(facts.expires_at)} and counts as denied"
+        return CallerError("approval_expired", expired, status=410)
+    if facts.status != "pending":
+        now: dict[str, object] = {"status": facts.status, "decision": facts.decided_before}
+        return CallerError("already_decided", _too_late(facts), now, status=409)
+    return None
+
+
+def seat_of(facts: Facts, decider: Decider) -> Seat:
+    """The seat that a decision which is not refused is taken in: the own one where it is free.
+
+    Raises: CallerError 403, as `refusal` gives it.
+    """
+    sits = seats_for(facts.panel, decider.user_id, decider.seats)
+    return next((seat for seat in sits if not is_taken(seat.user_id, facts.votes)), sits[0])
+
+
 def _too_late(facts: Facts) -> str:
     """Who decided what and when; where nobody did (a stopped turn), what became of it."""
     before = facts.decided_before
-    if not before:
+    if not before or facts.status == "withdrawn":
         return f"too late: it is {facts.status}"
     what = STATUS_OF[Decision(str(before["type"]))]
-    return f"too late: {what} by {before['by']} at {_moment(datetime.fromisoformat(str(before['at'])))}"
-
-
-def _moment(at: datetime) -> str:
-    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return f"too late: {what} by {before['by']} at {told(datetime.fromisoformat(str(before['at'])))}"

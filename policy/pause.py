@@ -3,9 +3,17 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from contracts.people import RequestRef
+
 MARGIN = timedelta(seconds=1)
 """Beyond a deadline, so that the database's clock has passed it too."""
 LONGEST = timedelta(minutes=10)
+
+
+def deadlines_of(requests: Sequence[RequestRef]) -> list[datetime]:
+    """When each request is worth a look by itself: where its record last said, else at its expiry."""
+    times = [request.look_at or request.expires_at for request in requests]
+    return [time for time in times if time is not None]
 
 
 def next_look(now: datetime, deadlines: Sequence[datetime], looks: int) -> timedelta | None:

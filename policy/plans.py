@@ -10,8 +10,11 @@ from policy.firing import that_can_fire
 from policy.rules import with_overrides
 
 
-def turn_plan(agent: PublishedAgent, limits: Limits, rules: Sequence[Rule] = ()) -> TurnPlan:
-    """The plan of a turn that starts now; `rules` are those that hold for it (`rules_of`)."""
+def turn_plan(
+    agent: PublishedAgent, limits: Limits, rules: Sequence[Rule] = (), toolsets: Mapping[str, bool] | None = None
+) -> TurnPlan:
+    """The plan of a turn that starts now; `rules` are those that hold for it (`rules_of`), `toolsets` what its
+    conversation has loaded."""
     persona = persona_of(agent.definition)
     cards = tuple(
         PlanCard(
@@ -21,6 +24,7 @@ def turn_plan(agent: PublishedAgent, limits: Limits, rules: Sequence[Rule] = ())
             capability=card.capability,
             timeout_seconds=card.timeout_seconds,
             wants_state=card.wants_state,
+            toolset=card.toolset,
         )
         for card in agent.cards
     )
@@ -35,6 +39,7 @@ def turn_plan(agent: PublishedAgent, limits: Limits, rules: Sequence[Rule] = ())
         persona_source=ROOT_SKILL if persona.source == ROOT_SKILL else "",
         skills=tuple(planned for skill in agent.definition.skills if (planned := _planned(skill)) is not None),
         entity_fields=agent.definition.entity_fields,
+        toolsets={**(toolsets or {})},
         rules=that_can_fire(rules, cards),
     )
 

@@ -2,7 +2,8 @@
 
 draft -> pre_production -> active -> archived. A draft is its author's: it speaks in the author's own turns. What is in
 pre-production speaks to nobody; it is read and rendered until it is promoted. The active version speaks to everybody
-else of the tenant. Any version that is not archived may be archived at once.
+else of the tenant, so somebody else than its author has to make it that. Any version that is not archived may be
+archived at once.
 """
 
 from collections.abc import Mapping, Set
@@ -32,12 +33,15 @@ BEFORE: Mapping[Stage, Stage] = MappingProxyType(
 """The one stage from which a version is promoted to this one."""
 
 
-def promotion_refusal(roles: Set[str]) -> CallerError | None:
-    """Why whoever has these roles may not promote, or None."""
-    if roles & PROMOTERS:
-        return None
-    needed = sorted(PROMOTERS)
-    return CallerError("role_required", "promoting needs the role reviewer or admin", {"roles": needed}, status=403)
+def promotion_refusal(to: Stage, is_author: bool, roles: Set[str]) -> CallerError | None:
+    """Why whoever has these roles may not promote a version to `to`, or None; nobody activates the own words alone."""
+    if not roles & PROMOTERS:
+        needed = sorted(PROMOTERS)
+        return CallerError("role_required", "promoting needs the role reviewer or admin", {"roles": needed}, status=403)
+    if is_author and to is Stage.ACTIVE:
+        message = "you wrote this version; what speaks to everybody is activated by another reviewer or admin"
+        return CallerError("own_draft", message, status=403)
+    return None
 
 
 def archive_refusal(stage: Stage, is_author: bool, roles: Set[str]) -> CallerError | None:

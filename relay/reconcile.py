@@ -2,7 +2,8 @@
 
 It compares open turns with Temporal. A turn whose workflow was terminated, failed, timed out or vanished is finished
 as `failed`, and the next turn of its conversation is admitted. A paused turn whose approval is decided is rung again,
-and so is one that was asked to stop. Each step of a pass is a transaction of its own: one that fails holds up no other.
+and so is one that was asked to stop. What nobody decides on is given to somebody else, as its policy says. Each step
+of a pass is a transaction of its own: one that fails holds up no other.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ from store.database import Connection, Database
 from store.finish import finish_broken
 from store.idempotency import forget_old
 from store.open_turns import OpenTurn, open_turns, ring_decided, ring_stopped, start_stranded, tenants
+from store.overdue import escalate_all_overdue, fall_back
 from store.working_memory import forget_expired
 
 INTERVAL_SECONDS = 5.0
@@ -73,6 +75,8 @@ class Reconciler:
         """Make good what was lost in Postgres itself; the turns to compare."""
         paused_too = self._passes % PAUSED_EVERY == 0
         await self._step("stops_not_rung", tenant_id, lambda tx: ring_stopped(tx, tenant_id))
+        await self._step("deadlines_not_escalated", tenant_id, escalate_all_overdue)
+        await self._step("requests_not_handed_on", tenant_id, fall_back)
         stuck = await self._step("decisions_not_rung", tenant_id, lambda tx: ring_decided(tx, tenant_id))
         for turn_id in stuck or ():
             self._trouble.is_on("decided_turn_still_waits", turn_id)

@@ -1,4 +1,4 @@
-"""Approvals as a reviewer sees them: the exact call, its owner, its deadline, its history."""
+"""Approvals as a reviewer sees them: the exact call, its owner, its deadline, who decides, its history."""
 
 from dataclasses import dataclass
 
@@ -6,17 +6,59 @@ import asyncpg
 
 from contracts.errors import CallerError
 from contracts.people import RequestKind
-from store.checkpoints import call_told_of
+from policy.decision import Decider, not_open_to
+from policy.votes import Vote
+from store.approval_card import ALLOWED, card_of
 from store.database import Connection
 from store.paging import cursor_after, read_cursor
+from store.reviews import facts_of, seated
 
-ALLOWED = ("approve", "edit", "reject", "respond")
-_STATUS = "CASE WHEN a.status = 'pending' AND a.expires_at <= now() THEN 'expired' ELSE a.status END"
-"""Past its deadline nobody may decide any more, whether the expiry has been written down or not."""
-_SELECT = (
-    f"SELECT a.*, {_STATUS} AS status_now, r.name AS requester, d.name AS decider FROM approvals a "
-    "JOIN users r ON r.id = a.requested_by LEFT JOIN users d ON d.id = a.decided_by"
+STATUS_NOW = (
+    "CASE WHEN a.status = 'pending' AND a.expires_at <= now() "
+    "AND (a.on_timeout = 'deny' OR a.escalated_at IS NOT NULL) THEN 'expired' ELSE a.status END"
 )
+"""Past its last deadline nobody may decide any more, whether the expiry has been written down or not."""
+_COLUMNS = f"""
+a.*, {STATUS_NOW} AS status_now, clock_timestamp() AS now, r.name AS requester, d.name AS decider,
+  s.name AS assigned, c.name AS claimer,
+  (SELECT jsonb_agg(jsonb_build_object('user', v.user_id, 'seat', v.seat_id, 'by', b.name, 'owner', o.name,
+     'decision', v.decision, 'at', v.at, 'comment', v.record->>'comment',
+     'counts', o.disabled_at IS NULL AND v.role = ANY(o.roles)) ORDER BY v.id)
+   FROM approval_votes v JOIN users b ON b.id = v.user_id JOIN users o ON o.id = v.seat_id
+   WHERE v.approval_id = a.id AND v.voided_at IS NULL) AS votes
+"""
+_FROM = """
+FROM approvals a JOIN users r ON r.id = a.requested_by LEFT JOIN users d ON d.id = a.decided_by
+  LEFT JOIN users s ON s.id = a.assignee LEFT JOIN users c ON c.id = a.claimed_by
+"""
+_SEEN = """(a.requested_by = {0} OR EXISTS (SELECT FROM users u JOIN delegations g ON g.user_id = u.id
+  WHERE g.to_user = {0} AND g.ended_at IS NULL AND g.until > now() AND u.disabled_at IS NULL
+    AND a.reviewer_role = ANY(u.roles) AND (a.reviewers = '{{}}' OR u.name = ANY(a.reviewers) OR u.id = a.assignee)))
+"""
+"""What somebody sees who may not see all of the tenant's: the own requests, and what a delegated seat decides on."""
+_ONE = f"""
+SELECT {_COLUMNS}, (SELECT jsonb_agg(jsonb_build_object('what', h.kind, 'at', h.at, 'by', u.name, 'data', h.data)
+  ORDER BY h.id) FROM audit_trail h LEFT JOIN users u ON u.id = h.actor WHERE h.subject = a.id::text) AS history
+{_FROM} WHERE a.id = $1 AND ($2::uuid IS NULL OR {_SEEN.format("$2")})
+"""
+_MINE = f"""({STATUS_NOW} = 'pending' AND (a.requested_by <> $7 OR a.allow_self_approval)
+  AND EXISTS (SELECT FROM users u WHERE u.disabled_at IS NULL AND a.reviewer_role = ANY(u.roles)
+    AND (u.id <> a.requested_by OR a.allow_self_approval)
+    AND (a.reviewers = '{{}}' OR u.name = ANY(a.reviewers) OR u.id = a.assignee)
+    AND u.id = ANY(ARRAY(SELECT $7::uuid UNION ALL SELECT g.user_id FROM delegations g
+      WHERE g.to_user = $7 AND g.ended_at IS NULL AND g.until > now())))
+  AND NOT EXISTS (SELECT FROM approval_votes v WHERE v.approval_id = a.id AND v.user_id = $7 AND v.voided_at IS NULL))
+"""
+_LISTED = f"""
+SELECT {_COLUMNS} {_FROM} WHERE ($1::text IS NULL OR {STATUS_NOW} = $1) AND ($2::text IS NULL OR a.agent_id = $2)
+AND ($3::text IS NULL OR a.tool = $3) AND ($4::uuid IS NULL OR a.turn_id = $4)
+AND ($5::text IS NULL OR a.reviewer_role = $5) AND ($6::uuid IS NULL OR {_SEEN.format("$6")})
+AND ($7::uuid IS NULL OR {_MINE})
+AND ($8::int IS NULL OR ({STATUS_NOW} = 'pending' AND a.expires_at < now() + make_interval(secs => $8)))
+AND ($9::timestamptz IS NULL OR (a.requested_at, a.id) < ($9, $10::uuid))
+AND ($12::text IS NULL OR s.name = $12)
+ORDER BY a.requested_at DESC, a.id DESC LIMIT $11
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,28 +70,21 @@ class Filters:
     tool: str | None = None
     turn_id: str | None = None
     role: str | None = None
+    assignee: str | None = None
+    """A user's name."""
     requested_by: str | None = None
     decidable_by: str | None = None
     """A user: what this user may decide now."""
-    roles: tuple[str, ...] = ()
-    """That user's roles."""
     expiring_within_seconds: int | None = None
 
 
 async def listed(
-    tx: Connection, filters: Filters, limit: int, cursor: str | None
+    tx: Connection, filters: Filters, limit: int, cursor: str | None, viewer: Decider | None = None
 ) -> tuple[list[dict[str, object]], str | None]:
-    """Approvals, newest first."""
+    """Approvals, newest first, with what `viewer` may decide of each."""
     at, last_id = read_cursor(cursor)
     rows = await tx.fetch(
-        f"{_SELECT} WHERE ($1::text IS NULL OR {_STATUS} = $1) AND ($2::text IS NULL OR a.agent_id = $2) "
-        "AND ($3::text IS NULL OR a.tool = $3) AND ($4::uuid IS NULL OR a.turn_id = $4) "
-        "AND ($5::text IS NULL OR a.reviewer_role = $5) AND ($6::uuid IS NULL OR a.requested_by = $6) "
-        f"AND ($7::uuid IS NULL OR ({_STATUS} = 'pending' AND a.reviewer_role = ANY($12) "
-        "AND (a.requested_by <> $7 OR a.allow_self_approval))) "
-        f"AND ($8::int IS NULL OR ({_STATUS} = 'pending' AND a.expires_at < now() + make_interval(secs => $8))) "
-        "AND ($9::timestamptz IS NULL OR (a.requested_at, a.id) < ($9, $10::uuid)) "
-        "ORDER BY a.requested_at DESC, a.id DESC LIMIT $11",
+        _LISTED,
         filters.status,
         filters.agent,
         filters.tool,
@@ -61,69 +96,40 @@ async def listed(
         at,
         last_id,
         limit + 1,
-        list(filters.roles),
+        filters.assignee,
     )
     last = rows[limit - 1] if len(rows) > limit else None
-    return [_shown(row) for row in rows[:limit]], cursor_after(last["requested_at"], str(last["id"])) if last else None
+    sitting = await seated(tx, viewer) if viewer is not None and rows else None
+    shown = [card_of(row, allowed(row, sitting)) for row in rows[:limit]]
+    return shown, cursor_after(last["requested_at"], str(last["id"])) if last else None
 
 
-async def get(tx: Connection, approval_id: str, requester_id: str | None) -> dict[str, object]:
-    """One approval with its history; with `requester_id` only that user's own.
+async def get(
+    tx: Connection, approval_id: str, requester_id: str | None, viewer: Decider | None = None
+) -> dict[str, object]:
+    """One approval with its history, and what `viewer` may decide (without one: anybody who may decide at all); with
+    `requester_id` only that user's own.
 
     Raises: CallerError 404 `approval_not_found`.
     """
-    row = await tx.fetchrow(
-        f"{_SELECT} WHERE a.id = $1 AND ($2::uuid IS NULL OR a.requested_by = $2)", approval_id, requester_id
-    )
+    row = await tx.fetchrow(_ONE, approval_id, requester_id)
     if row is None:
         raise CallerError("approval_not_found", "there is no such approval", status=404)
-    history = await tx.fetch(
-        "SELECT h.kind, h.at, h.data, u.name AS actor FROM audit h LEFT JOIN users u ON u.id = h.actor "
-        "WHERE h.subject = $1 ORDER BY h.id",
-        approval_id,
-    )
-    return _shown(row) | {
+    is_open = row["status_now"] == "pending"
+    sitting = await seated(tx, viewer) if viewer is not None and is_open else None
+    return card_of(row, allowed(row, sitting)) | {
         "snapshot": row["snapshot"],
-        "history": [{"what": h["kind"], "at": h["at"], "by": h["actor"], "data": h["data"]} for h in history],
+        "history": row["history"] or [],
     }
 
 
-def _shown(row: asyncpg.Record) -> dict[str, object]:
-    return {
-        "id": str(row["id"]),
-        "status": row["status_now"],
-        "agent": row["agent_id"],
-        "kind": row["kind"],
-        "tool": row["tool"],
-        "effect": row["effect"],
-        "risk": row["risk"],
-        "description": row["description"],
-        "args": row["args"],
-        "schema": row["schema"],
-        "digest": row["digest"],
-        "rule": row["rule"],
-        "checkpoint": row["checkpoint"],
-        "reason": row["reason"],
-        "result": row["result"],
-        "prompt_excerpt": row["prompt_excerpt"],
-        "turn_id": str(row["turn_id"]),
-        "conversation_id": str(row["conversation_id"]),
-        "call_id": call_told_of(row["kind"], row["call_id"]),
-        "requested_by": row["requester"],
-        "requested_at": row["requested_at"],
-        "expires_at": row["expires_at"],
-        "on_timeout": "deny",
-        "reviewer_role": row["reviewer_role"],
-        "allowed_decisions": _allowed(row) if row["status_now"] == "pending" else [],
-        "version": row["version"],
-        "decision": row["decision"],
-        "decided_by": row["decider"],
-        "decided_at": row["decided_at"],
-    }
-
-
-def _allowed(row: asyncpg.Record) -> list[str]:
+def allowed(row: asyncpg.Record, viewer: Decider | None) -> list[str]:
     """What may be decided; an answer has no arguments to edit, and a limit is raised by a route of its own."""
+    if row["status_now"] != "pending":
+        return []
+    votes = [Vote(vote["user"], vote["seat"], vote["counts"]) for vote in row["votes"] or ()]
+    if viewer is not None and not_open_to(facts_of(row, votes), viewer) is not None:
+        return []
     if row["kind"] == RequestKind.LIMIT:
         return ["reject"]
     return [each for each in ALLOWED if each != "edit" or row["tool"]]

@@ -1,4 +1,4 @@
-"""Opening the requests of a pause, and reading their verdicts fresh from the durable record (S0-37)."""
+"""Opening the requests of a pause: each frozen with the call, and with the policy that it is decided by."""
 
 import secrets
 from datetime import datetime
@@ -7,15 +7,15 @@ import asyncpg
 from pydantic import JsonValue
 
 from contracts.agents import PublishedAgent
-from contracts.approvals import OpenAsk, Opened, Verdicts, VerdictsAsk
-from contracts.digests import frozen_call_digest
-from contracts.events import BUDGET, TOOL_AWAITING_APPROVAL, TOOL_DENIED
+from contracts.approval_policy import HIGH_RISK, ApprovalPolicy
+from contracts.approvals import OpenAsk, Opened
+from contracts.digests import digest_of, frozen_call_digest
+from contracts.events import BUDGET, TOOL_AWAITING_APPROVAL
 from contracts.ids import approval_id
-from contracts.people import GatedCall, RequestKind, RequestRef, Verdict, VerdictState
-from contracts.turns import Limits, TurnStatus
-from policy.text import preview
+from contracts.people import GatedCall, RequestKind, RequestRef
+from contracts.turns import TurnStatus
 from store import audit
-from store.checkpoints import call_told_of, covered, edited_round, subject_of
+from store.checkpoints import Subject, call_told_of, covered, subject_of
 from store.database import Connection
 from store.journal import NewEvent, write
 
@@ -23,10 +23,13 @@ _PROMPT_CHARACTERS = 2_000
 """How much of the user's message a reviewer sees beside the call."""
 
 
-async def open_requests(tx: Connection, ask: OpenAsk, agent: PublishedAgent) -> Opened | None:
+async def open_requests(
+    tx: Connection, ask: OpenAsk, agent: PublishedAgent, policy: ApprovalPolicy | None = None
+) -> Opened | None:
     """Open every request of one pause and put the turn to wait; opening again answers with the same requests.
 
-    None where the turn has ended or was stopped: nothing is opened for it.
+    `policy` is the one in force, where it is not the one that the turn began with. None where the turn has ended or was
+    stopped: nothing is opened for it.
     """
     turn = await tx.fetchrow(
         "SELECT t.user_id, t.ended_at IS NOT NULL OR t.stop_requested_at IS NOT NULL AS over, t.metadata, m.content "
@@ -43,28 +46,57 @@ async def open_requests(tx: Connection, ask: OpenAsk, agent: PublishedAgent) -> 
         [gated.call_id for gated in ask.gated],
     )
     for gated in ask.gated:
-        request, is_new = await _open_one(tx, ask, gated, agent, turn)
-        requests.append(request)
-        if is_new:
-            events.append(_awaiting(request, gated))
+        found = await _found(tx, ask, gated)
+        requests.append(found or await _open(tx, ask, gated, agent, policy or agent.definition.approvals, turn))
+        if found is None:
+            events.append(_awaiting(requests[-1], gated))
     requests += await _unknown_effects(tx, ask)
     await _wait(tx, ask.address.turn_id, requests)
     await write(tx, ask.address, events, pending=ask.events)
     return Opened(requests=tuple(requests), decided=bool(decided))
 
 
-async def _open_one(
-    tx: Connection, ask: OpenAsk, gated: GatedCall, agent: PublishedAgent, turn: asyncpg.Record
-) -> tuple[RequestRef, bool]:
-    found = await tx.fetchrow(
+async def _found(tx: Connection, ask: OpenAsk, gated: GatedCall) -> RequestRef | None:
+    row = await tx.fetchrow(
         "SELECT id, expires_at FROM approvals WHERE turn_id = $1 AND call_id = $2", ask.address.turn_id, gated.call_id
     )
-    if found is not None:
-        return _ref(str(found["id"]), gated, found["expires_at"]), False
+    return _ref(str(row["id"]), gated, row["expires_at"]) if row is not None else None
+
+
+async def _open(
+    tx: Connection,
+    ask: OpenAsk,
+    gated: GatedCall,
+    agent: PublishedAgent,
+    policy: ApprovalPolicy,
+    turn: asyncpg.Record,
+) -> RequestRef:
     about = await subject_of(tx, ask, gated)
-    card = agent.card(gated.tool)
-    policy = agent.definition.approvals
-    request_id, nonce = approval_id(ask.address.turn_id, gated.call_id), secrets.token_hex(16)
+    frozen = _call(ask, gated, about, agent) | _policy(gated, policy, agent)
+    frozen |= {
+        "prompt_excerpt": turn["content"][:_PROMPT_CHARACTERS],
+        "snapshot": {**ask.snapshot, "metadata": turn["metadata"]},
+        "requested_by": turn["user_id"],
+    }
+    waits = policy.fallback_after_seconds if policy.fallback_reviewer else None
+    expires_at = await tx.fetchval(_INSERT, policy.expires_seconds, waits, *(frozen[name] for name in _COLUMNS))
+    request_id = str(frozen["id"])
+    told: dict[str, JsonValue] = {
+        "tool": gated.tool,
+        "rule": gated.rule,
+        "digest": str(frozen["digest"]),
+        "call_id": gated.call_id,
+        "args": about.args,
+        "args_digest": digest_of(about.args),
+    }
+    actor = str(turn["user_id"])
+    await audit.record(tx, "approval.opened", request_id, told, actor=actor, turn_id=ask.address.turn_id)
+    return _ref(request_id, gated, expires_at)
+
+
+def _call(ask: OpenAsk, gated: GatedCall, about: Subject, agent: PublishedAgent) -> dict[str, object]:
+    """The call as it is frozen, and what a reviewer is told of it."""
+    card, nonce = agent.card(gated.tool), secrets.token_hex(16)
     digest = frozen_call_digest(
         tenant_id=ask.address.tenant_id,
         turn_id=ask.address.turn_id,
@@ -74,49 +106,63 @@ async def _open_one(
         args=covered(gated.kind, about.args, about.result),
         nonce=nonce,
     )
-    expires_at = await tx.fetchval(
-        "INSERT INTO approvals (id, tenant_id, conversation_id, turn_id, call_id, agent_id, tool, tool_version, "
-        "effect, risk, description, args, schema, digest, nonce, rule, prompt_excerpt, snapshot, requested_by, "
-        "reviewer_role, allow_self_approval, expires_at, kind, checkpoint, reason, result) "
-        "VALUES ($1, current_setting('perdure.tenant'), $2, $3, $4, $5, $6, $7, $8, $9, "
-        "$10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, now() + make_interval(secs => $21), "
-        "$22, $23, $24, $25) "
-        "RETURNING expires_at",
-        request_id,
-        ask.address.conversation_id,
-        ask.address.turn_id,
-        gated.call_id,
-        ask.agent_id,
-        gated.tool,
-        about.tool_version,
-        about.effect,
-        card.risk if card else "high",
-        card.description if card else "",
-        about.args,
-        card.parameters if card else {},
-        digest,
-        nonce,
-        gated.rule,
-        turn["content"][:_PROMPT_CHARACTERS],
-        {**ask.snapshot, "metadata": turn["metadata"]},
-        turn["user_id"],
-        policy.reviewer_role,
-        policy.allow_self_approval,
-        policy.expires_seconds,
-        gated.kind.value,
-        gated.checkpoint,
-        gated.message,
-        about.result,
-    )
-    await audit.record(
-        tx,
-        "approval.opened",
-        request_id,
-        {"tool": gated.tool, "rule": gated.rule, "digest": digest, "call_id": gated.call_id},
-        actor=str(turn["user_id"]),
-        turn_id=ask.address.turn_id,
-    )
-    return _ref(request_id, gated, expires_at), True
+    return {
+        "id": approval_id(ask.address.turn_id, gated.call_id),
+        "conversation_id": ask.address.conversation_id,
+        "turn_id": ask.address.turn_id,
+        "call_id": gated.call_id,
+        "agent_id": ask.agent_id,
+        "tool": gated.tool,
+        "tool_version": about.tool_version,
+        "effect": about.effect,
+        "risk": card.risk if card else HIGH_RISK,
+        "description": card.description if card else "",
+        "args": about.args,
+        "schema": card.parameters if card else {},
+        "digest": digest,
+        "nonce": nonce,
+        "rule": gated.rule,
+        "kind": gated.kind.value,
+        "checkpoint": gated.checkpoint,
+        "reason": gated.message,
+        "result": about.result,
+    }
+
+
+def _policy(gated: GatedCall, policy: ApprovalPolicy, agent: PublishedAgent) -> dict[str, object]:
+    """Who decides on it; one person raises a limit, since two would have to give the very same one."""
+    card = agent.card(gated.tool)
+    risk = card.risk if card else HIGH_RISK
+    return {
+        "reviewer_role": policy.reviewer_role,
+        "allow_self_approval": policy.allow_self_approval,
+        "reviewers": list(policy.reviewers),
+        "quorum": 1 if gated.kind is RequestKind.LIMIT else policy.quorum_for(risk),
+        "policy_digest": policy.digest,
+        "reject_reasons": list(policy.reject_reasons),
+        "hold_seconds": policy.hold_for(risk),
+        "expires_seconds": policy.expires_seconds,
+        "on_timeout": policy.on_timeout.value,
+        "escalation_role": policy.escalation_role,
+        "fallback_reviewer": policy.fallback_reviewer,
+    }
+
+
+# fmt: off
+_COLUMNS = (
+    "id", "conversation_id", "turn_id", "call_id", "agent_id", "tool", "tool_version", "effect", "risk",
+    "description", "args", "schema", "digest", "nonce", "rule", "kind", "checkpoint", "reason", "result",
+    "reviewer_role", "allow_self_approval", "reviewers", "quorum", "policy_digest", "reject_reasons",
+    "hold_seconds", "expires_seconds", "on_timeout", "escalation_role", "fallback_reviewer", "prompt_excerpt",
+    "snapshot", "requested_by",
+)
+# fmt: on
+_INSERT = (
+    f"INSERT INTO approvals (tenant_id, expires_at, fallback_at, {', '.join(_COLUMNS)}) "
+    "VALUES (current_setting('perdure.tenant'), now() + make_interval(secs => $1::int), "
+    f"now() + make_interval(secs => $2::int), {', '.join(f'${n}' for n in range(3, len(_COLUMNS) + 3))}) "
+    "RETURNING expires_at"
+)
 
 
 def _ref(request_id: str, gated: GatedCall, expires_at: datetime) -> RequestRef:
@@ -164,98 +210,4 @@ async def _wait(tx: Connection, turn_id: str, requests: list[RequestRef]) -> Non
             "since": since.isoformat(),
             "expires_at": min(expiries).isoformat() if expiries else None,
         },
-    )
-
-
-async def read_verdicts(tx: Connection, ask: VerdictsAsk) -> Verdicts:
-    """Every request's verdict as the record says now; overdue ones expire here, by the database's clock.
-
-    The turn's status stays: it runs again when its next call is claimed, so a lost answer of this leaves it waiting.
-    """
-    # The turn first: every writer of a turn's rows takes its lock before any other.
-    turn = await tx.fetchrow("SELECT limits FROM turns WHERE id = $1 FOR UPDATE", ask.address.turn_id)
-    expired = await tx.fetch(
-        "UPDATE approvals SET status = 'expired', version = version + 1, decided_at = now() "
-        "WHERE turn_id = $1 AND status = 'pending' AND expires_at <= clock_timestamp() "
-        "RETURNING id, kind, call_id, tool",
-        ask.address.turn_id,
-    )
-    for row in expired:
-        await audit.record(tx, "approval.expired", str(row["id"]), {}, actor=None, turn_id=ask.address.turn_id)
-    rows = await tx.fetch(
-        "SELECT a.*, u.name AS decider FROM approvals a LEFT JOIN users u ON u.id = a.decided_by WHERE a.turn_id = $1",
-        ask.address.turn_id,
-    )
-    approvals = {str(row["id"]): row for row in rows}
-    effects = {
-        row["key"]: row
-        for row in await tx.fetch(
-            "SELECT key, state, comment FROM tool_calls WHERE turn_id = $1 AND key = ANY($2)",
-            ask.address.turn_id,
-            [request.request_id for request in ask.requests],
-        )
-    }
-    verdicts = tuple(
-        _effect_verdict(request, effects.get(request.request_id))
-        if request.kind is RequestKind.EFFECT
-        else _verdict(request, approvals.get(request.request_id), ask)
-        for request in ask.requests
-    )
-    denied = [
-        NewEvent(TOOL_DENIED, {"tool": row["tool"], "reason": "expired"}, call_told_of(row["kind"], row["call_id"]))
-        for row in expired
-    ]
-    if denied or ask.events:
-        await write(tx, ask.address, denied, pending=ask.events)
-    if turn is None or all(request.kind is not RequestKind.LIMIT for request in ask.requests):
-        return Verdicts(verdicts=verdicts)
-    return Verdicts(verdicts=verdicts, limits=Limits.model_validate(turn["limits"]))
-
-
-_STATES = {state.value: state for state in VerdictState if state is not VerdictState.UNAVAILABLE} | {
-    # Executed already, or under way: the call was allowed, and the ledger answers for it.
-    "reserved": VerdictState.APPROVED,
-    "done": VerdictState.APPROVED,
-    "failed": VerdictState.APPROVED,
-    "outcome_unknown": VerdictState.APPROVED,
-}
-
-
-def _verdict(request: RequestRef, row: asyncpg.Record | None, ask: VerdictsAsk) -> Verdict:
-    unreadable = Verdict(
-        request_id=request.request_id, call_id=request.call_id, tool=request.tool, state=VerdictState.UNREADABLE
-    )
-    if row is None:
-        return unreadable.model_copy(update={"no_record": True})
-    if row["call_id"] != request.call_id or row["status"] not in _STATES:
-        return unreadable
-    frozen = frozen_call_digest(
-        tenant_id=row["tenant_id"],
-        turn_id=ask.address.turn_id,
-        call_id=row["call_id"],
-        tool=row["tool"],
-        tool_version=row["tool_version"],
-        args=covered(row["kind"], row["args"], row["result"]),
-        nonce=row["nonce"],
-    )
-    if frozen != row["digest"]:
-        return unreadable
-    decision, again = row["decision"] or {}, edited_round(row)
-    return unreadable.model_copy(
-        update={
-            "state": VerdictState.EDITED if again else _STATES[row["status"]],
-            "round": again,
-            "comment": preview(decision.get("comment") or decision.get("reason_code") or ""),
-            "decided_by": row["decider"] or "",
-        }
-    )
-
-
-def _effect_verdict(request: RequestRef, row: asyncpg.Record | None) -> Verdict:
-    state = VerdictState.UNREADABLE
-    if row is not None:
-        state = VerdictState.PENDING if row["state"] == "outcome_unknown" else VerdictState.SETTLED
-    comment = preview(row["comment"] or "") if row is not None else ""
-    return Verdict(
-        request_id=request.request_id, call_id=request.call_id, tool=request.tool, state=state, comment=comment
     )

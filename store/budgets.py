@@ -6,6 +6,8 @@ second on one budget. Of several rows the earlier day comes first, then the agen
 transactions wait for each other.
 """
 
+from collections.abc import Sequence
+
 from contracts.errors import InvariantBroken, LimitReached
 from contracts.model import ModelCall
 from contracts.turns import Usage
@@ -37,8 +39,8 @@ WITH caps AS (
 SELECT locked.*, fits.all_fit FROM locked, fits
 """
 
-_OPEN = """
-WITH today AS (
+_USED = """
+today AS (
   SELECT (now() AT TIME ZONE 'UTC')::date AS day
 ), called AS (
   SELECT m.turn_id, sum((m.reply->'usage'->>'input_tokens')::bigint + (m.reply->'usage'->>'output_tokens')::bigint)
@@ -50,20 +52,48 @@ WITH today AS (
     CASE WHEN whole THEN t.cost_microusd ELSE called.cost END AS cost
   FROM called JOIN turns t ON t.id = called.turn_id JOIN today ON true,
     LATERAL (SELECT t.created_at >= today.day::timestamp AT TIME ZONE 'UTC' AS whole) began
+), uncounted AS (
+  SELECT today.day, wanted.agent_id, coalesce(sum(used.tokens), 0)::bigint AS used_tokens,
+    coalesce(sum(used.cost), 0)::bigint AS used_cost_microusd
+  FROM unnest($1::text[]) AS wanted(agent_id) JOIN today ON true
+    LEFT JOIN used ON wanted.agent_id IN ('', used.agent_id)
+  GROUP BY today.day, wanted.agent_id
 )
+"""
+"""What the day has come to for budgets that nobody has counted yet, from its calls."""
+_OPEN = f"""
+WITH {_USED}
 INSERT INTO day_usage (tenant_id, day, agent_id, used_tokens, used_cost_microusd)
-SELECT current_setting('perdure.tenant'), today.day, wanted.agent_id, coalesce(sum(used.tokens), 0),
-  coalesce(sum(used.cost), 0)
-FROM unnest($1::text[]) AS wanted(agent_id) JOIN today ON true
-  LEFT JOIN used ON wanted.agent_id IN ('', used.agent_id)
-GROUP BY today.day, wanted.agent_id ORDER BY wanted.agent_id DESC
-ON CONFLICT DO NOTHING
+SELECT current_setting('perdure.tenant'), day, agent_id, used_tokens, used_cost_microusd FROM uncounted
+ORDER BY agent_id DESC ON CONFLICT DO NOTHING
 """
-"""A day's first call makes its rows, with what the day's calls have used before anybody counted them.
+_COUNTED = """
+SELECT count(*) = cardinality($1::text[]) FROM day_usage
+WHERE day = (now() AT TIME ZONE 'UTC')::date AND agent_id = ANY($1)
+"""
+_OPENING = "hashtextextended('day_usage ' || current_setting('perdure.tenant'), 0)"
+TO_CHARGE = f"SELECT pg_advisory_xact_lock_shared({_OPENING})"
+"""For what adds to a turn's use: as a statement of its own after the lock of the turn's row and before anything is
+added. Until it commits no day is opened, and what was opened before, the statements after this one see."""
 
-Calls under way then hold nothing, and their settles find the rows (`charge`). One that commits its settle within the
-milliseconds of this transaction is missed: neither sees the other.
-"""
+
+async def open_day(tx: Connection, budgets: Sequence[str]) -> None:
+    """Make today's rows of these budgets, as far as there are none, with what the day's calls have used before anybody
+    counted them. Calls under way then hold nothing, and their settles find the rows (`charge`).
+
+    It waits for every settle of the tenant that has begun, and a later one waits for this transaction: each is either
+    read here or charged there. Whoever waits here holds no row of a day, which those settles may want.
+    """
+    if await tx.fetchval(_COUNTED, budgets):
+        return
+    await tx.execute(f"SELECT pg_advisory_xact_lock({_OPENING})")
+    await tx.execute(_OPEN, budgets)
+
+
+async def uncounted(tx: Connection, budgets: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Tokens and micro-dollars that today's calls have used, by budget: what its row would begin with."""
+    rows = await tx.fetch(f"WITH {_USED} SELECT * FROM uncounted", budgets)
+    return {row["agent_id"]: (row["used_tokens"], row["used_cost_microusd"]) for row in rows}
 
 
 async def reserve(tx: Connection, call: ModelCall, caps: Caps, hold: Hold) -> None:
@@ -83,7 +113,7 @@ async def reserve(tx: Connection, call: ModelCall, caps: Caps, hold: Hold) -> No
     )
     rows = await tx.fetch(_RESERVE, *given)
     if not rows:
-        await tx.execute(_OPEN, list(caps))
+        await open_day(tx, list(caps))
         rows = await tx.fetch(_RESERVE, *given)
     if rows and rows[0]["all_fit"]:
         return
@@ -128,7 +158,7 @@ FROM locked JOIN held USING (day, agent_id) WHERE d.day = locked.day AND d.agent
 async def charge(tx: Connection, call: ModelCall, epoch: int, used: Usage) -> None:
     """Put what the attempt `epoch` has used in the place of what it held, in every row that its day has by now.
 
-    Whoever calls this commits next. A later attempt's hold is not touched.
+    Whoever calls this has made TO_CHARGE its second statement, and commits next. A later attempt's hold is not touched.
     """
     await tx.execute(_CHARGE, call.address.turn_id, call.call_id, epoch, used.tokens, used.cost_microusd)
 

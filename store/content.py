@@ -102,3 +102,8 @@ class AgentShelf:
                 )
             agent = self._agents[version] = _stored(body)
         return agent
+
+    async def published(self, tx: Connection | asyncpg.Connection, agent_id: str) -> PublishedAgent | None:
+        """The version that a new turn would pin; None where the agent is not published any more."""
+        version = await tx.fetchval("SELECT version FROM agents WHERE agent_id = $1", agent_id)
+        return None if version is None else await self.at(tx, agent_id, version)

@@ -8,12 +8,14 @@ import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import cast
 from uuid import UUID
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from contracts.errors import InvariantBroken
+from policy.audit_key import Keyring
 
 Connection = asyncpg.Connection | PoolConnectionProxy
 _TENANT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}|\*")
@@ -22,6 +24,28 @@ _TENANT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}|\*")
 async def set_up(connection: asyncpg.Connection) -> None:
     """jsonb columns as plain values."""
     await connection.set_type_codec("jsonb", encoder=_encode, decoder=json.loads, schema="pg_catalog")
+
+
+class TenantConnection(asyncpg.Connection):
+    """A connection that knows whose transaction it is in, and with what that tenant's audit rows are signed."""
+
+    __slots__ = ("signer",)
+    signer: tuple[str, Keyring] | None
+
+    def act_for(self, tenant_id: str, keyring: Keyring | None) -> None:
+        """From here on it is in a transaction of this tenant."""
+        self.signer = (tenant_id, keyring) if keyring is not None else None
+
+
+def signer_of(tx: Connection) -> tuple[str, Keyring]:
+    """The tenant of this transaction, and the keys that its audit rows are signed with.
+
+    Raises: InvariantBroken `audit_key_missing`.
+    """
+    signer: tuple[str, Keyring] | None = getattr(tx, "signer", None)
+    if signer is None:
+        raise InvariantBroken("audit_key_missing", "this connection was opened without keys to sign audit rows")
+    return signer
 
 
 def _encode(value: object) -> str:
@@ -55,8 +79,9 @@ class Database:
     outages = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError)
     """What a query raises where Postgres is away or in trouble, beside OSError."""
 
-    def __init__(self, pool: asyncpg.Pool, wait_seconds: float) -> None:
+    def __init__(self, pool: asyncpg.Pool, wait_seconds: float, keyring: Keyring | None = None) -> None:
         self.pool = pool
+        self.keyring = keyring
         self._wait_seconds = wait_seconds
 
     @classmethod
@@ -68,12 +93,14 @@ class Database:
         application: str = "perdure",
         wait_seconds: float = 15.0,
         plan_once: bool = False,
+        keyring: Keyring | None = None,
     ) -> "Database":
         """Open the pool and refuse a role that could look past row-level security.
 
         `wait_seconds` bounds each of: opening a connection, waiting for a free one, a command, giving up a connection
         on which a command hangs. Without it a Postgres that says nothing holds its callers for minutes. `plan_once`
         plans a prepared statement once a connection and not by its arguments: for work whose statements go by keys.
+        Without `keyring` nothing can be audited.
 
         Raises: InvariantBroken `role_too_strong`; asyncpg's and OS errors where Postgres is not reachable.
         """
@@ -82,6 +109,7 @@ class Database:
             min_size=1,
             max_size=most,
             init=set_up,
+            connection_class=TenantConnection,
             reset=_keep,
             timeout=wait_seconds,
             command_timeout=wait_seconds,
@@ -102,7 +130,7 @@ class Database:
                 "role_too_strong",
                 "the database role is a superuser or bypasses row-level security; give DATABASE_URL a plain role",
             )
-        return cls(pool, wait_seconds)
+        return cls(pool, wait_seconds, keyring)
 
     async def close(self) -> None:
         """Close every connection."""
@@ -119,18 +147,23 @@ class Database:
                 raise
 
     @asynccontextmanager
-    async def transaction(self, tenant_id: str, turn_id: str | None = None) -> AsyncIterator[Connection]:
+    async def transaction(
+        self, tenant_id: str, turn_id: str | None = None, then: str = ""
+    ) -> AsyncIterator[Connection]:
         """A transaction that sees the rows of `tenant_id` only; commits at the end, rolls back on any exception.
 
         With `turn_id` it holds the lock of that turn's row from its beginning, as every claim must: a statement that
         waits for a lock sees the locked row as it is now and every other row as it was before, so what depends on the
-        turn is read by the statements after it.
+        turn is read by the statements after it. `then` is one more statement of that kind, in the same round trip.
         """
         begin = _begin(tenant_id)
         if turn_id is not None:
             begin += f"; SELECT FROM turns WHERE id = '{UUID(turn_id)}' FOR UPDATE"
+        if then:
+            begin += f"; {then}"
         async with self.pool.acquire(timeout=self._wait_seconds) as connection:
             try:
+                cast(TenantConnection, connection).act_for(tenant_id, self.keyring)
                 await connection.execute(begin)
                 yield connection
             except BaseException:

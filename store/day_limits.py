@@ -5,7 +5,7 @@ from datetime import date
 
 from contracts.agents import DayLimits, PublishedAgent
 from policy.day_budget import TENANT, resets_at
-from store import audit
+from store import audit, budgets
 from store.database import Connection
 
 
@@ -44,17 +44,21 @@ async def shown(tx: Connection, agents: Sequence[PublishedAgent]) -> dict[str, o
         for agent in agents
         if agent.definition.day_limits is not None
     ]
+    of_day = [*([TENANT] if row["counted"] else []), *(agent_id for agent_id, _ in limited)]
+    missing = [name for name in of_day if name not in used]  # nobody has called under these yet
+    if missing:
+        used |= {name: [*counted, 0, 0] for name, counted in (await budgets.uncounted(tx, missing)).items()}
     day: date = row["today"]
     return {
         "day": day.isoformat(),
         "resets_at": resets_at(day),
-        "tenant": _budget(of_tenant, used.get(TENANT)) if row["counted"] else None,
-        "agents": [{"agent": agent_id, **_budget(limits, used.get(agent_id))} for agent_id, limits in limited],
+        "tenant": _budget(of_tenant, used[TENANT]) if row["counted"] else None,
+        "agents": [{"agent": agent_id, **_budget(limits, used[agent_id])} for agent_id, limits in limited],
     }
 
 
-def _budget(limits: DayLimits, counted: list[int] | None) -> dict[str, object]:
-    used_tokens, used_cost, held_tokens, held_cost = counted or [0, 0, 0, 0]
+def _budget(limits: DayLimits, counted: list[int]) -> dict[str, object]:
+    used_tokens, used_cost, held_tokens, held_cost = counted
     return {
         "max_tokens": limits.max_tokens,
         "used_tokens": used_tokens,

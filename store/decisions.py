@@ -1,22 +1,24 @@
-"""Deciding on an approval: one conditional UPDATE, made once, with its audit row and its wake-up."""
+"""Deciding on an approval: counted once, with its audit row and its wake-up."""
 
-import asyncpg
 from pydantic import JsonValue
 
 from contracts.digests import frozen_call_digest
-from contracts.errors import CallerError, InvariantBroken
+from contracts.errors import CallerError
 from contracts.events import TOOL_APPROVED, TOOL_DENIED
 from contracts.frozen import Frozen
 from contracts.people import RequestKind
-from contracts.turns import TurnAddress
 from policy.arguments import check_arguments
-from policy.decision import STATUS_OF, Decider, Decision, Facts, refusal
+from policy.covering import GIVEN
+from policy.decision import Decider, Decision
+from policy.quorum import PENDING, status_after
 from store import audit
 from store.checkpoints import call_told_of, plan_again
 from store.database import Connection
 from store.ids import new_id
 from store.journal import NewEvent, write
-from store.outbox import Note, Wake, put
+from store.outbox import Note
+from store.reviews import Review, take_up
+from store.votes import Ballot, cast
 
 
 class DecisionAsk(Frozen):
@@ -31,7 +33,7 @@ class DecisionAsk(Frozen):
 
 
 class Decided(Frozen):
-    """A decision that now stands."""
+    """A decision that now stands; `pending` where others must decide, too."""
 
     approval_id: str
     status: str
@@ -41,95 +43,63 @@ class Decided(Frozen):
 
 
 async def decide(
-    tx: Connection, approval_id: str, decider: Decider, name: str, ask: DecisionAsk
-) -> tuple[Decided, Note]:
-    """Take `ask` as the one decision on this approval; the note is the turn's doorbell.
+    tx: Connection, approval_id: str, decider: Decider, name: str, ask: DecisionAsk, per_minute: int | None = None
+) -> tuple[Decided, Note | None]:
+    """Take `ask` as this person's one decision on this approval.
 
-    Raises: CallerError 404, 403, 409 decided (with the decision), 410, 409 digest, 422, in this order.
+    The note is the turn's doorbell, to be rung at once; None where others must decide, too, or where a hold begins, at
+    whose end the relay rings. With `per_minute` a person's decisions of the last minute are counted.
+
+    Raises: CallerError 404, 403, 409 decided (with the decision), 410, 409 voted or claimed, 409 digest, 422, 409
+    `turn_stopped`, 429, in this order.
     """
-    # The turn's row before the approval's, as everywhere: the two never wait for each other crosswise.
-    turn = await tx.fetchrow(
-        "SELECT t.id, t.conversation_id, t.tenant_id, t.stop_requested_at FROM turns t "
-        "WHERE t.id = (SELECT turn_id FROM approvals WHERE id = $1) FOR UPDATE",
-        approval_id,
-    )
-    if turn is None:
-        raise CallerError("approval_not_found", "there is no such approval", status=404)
-    row = await tx.fetchrow("SELECT *, clock_timestamp() AS now FROM approvals WHERE id = $1 FOR UPDATE", approval_id)
-    if row is None:
-        raise InvariantBroken("approval_vanished", "an approval's row went away under its turn's lock")
-    facts = Facts(
-        row["status"],
-        row["digest"],
-        row["expires_at"],
-        row["now"],
-        str(row["requested_by"]),
-        row["reviewer_role"],
-        row["allow_self_approval"],
-        row["decision"] or {},
-        editable=row["kind"] == RequestKind.APPROVAL or bool(row["tool"]),
-    )
-    refused = refusal(
-        facts,
-        decider,
+    review = await take_up(tx, approval_id, decider, alone=per_minute is not None)
+    review.refuse(
         ask.decision,
         ask.digest,
         reasoned=bool(ask.comment.strip() or ask.reason_code.strip()),
         args_given=ask.args is not None,
         text=bool(ask.comment.strip()),
     )
-    if refused is not None:
-        raise refused
+    row = review.row
     if row["kind"] == RequestKind.LIMIT and ask.decision is not Decision.REJECT:
         raise CallerError("raise_the_limit", "raise it with POST /v1/turns/{id}/limits, or reject it", status=422)
-    if turn["stop_requested_at"] is not None:
-        stopped: dict[str, object] = {"turn_id": str(turn["id"]), "stopped_at": turn["stop_requested_at"]}
-        raise CallerError("turn_stopped", "the turn was stopped; nothing of it runs any more", stopped, status=409)
-    record = _record(row, turn["tenant_id"], ask, name)
-    again = row["kind"] == RequestKind.CHECKPOINT and "args" in record
+    review.refuse_stopped()
+    edit = _edited(review, ask)
+    revision = edit or _revised(row["revision"])
+    status = status_after(ask.decision, row["quorum"], review.facts.votes, revised=bool(revision))
+    record = _said(review, ask, name) | (edit if status == PENDING else _freed(ask, revision))
+    again = row["kind"] == RequestKind.CHECKPOINT and "args" in record and status != PENDING
     if again:
         record["message_id"] = new_id()
-    version = await tx.fetchval(
-        "UPDATE approvals SET status = $2, decision = $3 || jsonb_build_object('at', clock_timestamp()), "
-        "decided_by = $4, decided_at = clock_timestamp(), version = version + 1 "
-        "WHERE id = $1 AND status = 'pending' AND expires_at > clock_timestamp() RETURNING version",
-        approval_id,
-        STATUS_OF[ask.decision],
+    ballot = Ballot(
+        ask.decision,
+        status,
+        str(edit.get("digest", review.facts.digest)),
         record,
-        decider.user_id,
+        {**edit, "by": name} if edit and status == PENDING else None,
+        row["hold_seconds"] if status in GIVEN and (again or row["kind"] == RequestKind.APPROVAL) else 0,
     )
-    if version is None:
-        raise CallerError("approval_expired", "the approval expired undecided and counts as denied", status=410)
-    address = TurnAddress(
-        tenant_id=turn["tenant_id"], conversation_id=str(turn["conversation_id"]), turn_id=str(turn["id"])
-    )
-    await audit.record(tx, "approval.decided", approval_id, record, actor=decider.user_id, turn_id=address.turn_id)
-    note = await put(tx, address.tenant_id, Wake.RING, address.turn_id, approval_id)
-    allowed = ask.decision in (Decision.APPROVE, Decision.EDIT)
-    event: dict[str, JsonValue] = {
-        "tool": row["tool"],
-        "approval_id": approval_id,
-        "decision": ask.decision.value,
-        "by": name,
-        "comment": ask.comment or ask.reason_code,
-    }
-    if row["checkpoint"]:
-        event["checkpoint"] = row["checkpoint"]
-    told = NewEvent(TOOL_APPROVED if allowed else TOOL_DENIED, event, call_told_of(row["kind"], row["call_id"]))
-    await write(tx, address, [told], [await plan_again(tx, row, record)] if again else [])
+    counted = await cast(tx, review, ballot, per_minute)
+    kind = "approval.voted" if status == PENDING else "approval.decided"
+    address = review.address
+    await audit.record(tx, kind, approval_id, record, actor=review.decider.user_id, turn_id=address.turn_id)
+    if status != PENDING:
+        told = _told(review, ask, name)
+        await write(tx, address, [told], [await plan_again(tx, row, record)] if again else [])
     decided = Decided(
         approval_id=approval_id,
-        status=STATUS_OF[ask.decision],
-        version=version,
+        status=status,
+        version=counted.version,
         turn_id=address.turn_id,
         conversation_id=address.conversation_id,
     )
-    return decided, note
+    return decided, counted.note
 
 
-def _record(row: asyncpg.Record, tenant_id: str, ask: DecisionAsk, name: str) -> dict[str, JsonValue]:
-    """The decision as stored; an edit carries its own arguments and digest, so both versions stay (S0-39)."""
-    record: dict[str, JsonValue] = {
+def _said(review: Review, ask: DecisionAsk, name: str) -> dict[str, JsonValue]:
+    """What was said, by whom, in whose place."""
+    said: dict[str, JsonValue] = {
         "type": ask.decision.value,
         "by": name,
         "comment": ask.comment,
@@ -137,13 +107,24 @@ def _record(row: asyncpg.Record, tenant_id: str, ask: DecisionAsk, name: str) ->
         "channel": ask.channel,
         "seen_digest": ask.digest,
     }
+    return said if review.seat.user_id == review.decider.user_id else {**said, "for": review.seat.name}
+
+
+def _edited(review: Review, ask: DecisionAsk) -> dict[str, JsonValue]:
+    """The call frozen anew: its own arguments and digest, and those before, so that both versions stay (S0-39).
+
+    Empty where this is no edit.
+
+    Raises: CallerError 422 `args_invalid`.
+    """
     if ask.decision is not Decision.EDIT or ask.args is None:
-        return record
+        return {}
+    row = review.row
     checked = check_arguments(ask.args, row["schema"])
     if checked.fault is not None:
-        raise CallerError("args_invalid", f"the edited arguments do not fit: {checked.fault}", status=422)
+        raise CallerError("args_invalid", f"the edit is refused: {checked.fault}", status=422)
     digest = frozen_call_digest(
-        tenant_id=tenant_id,
+        tenant_id=row["tenant_id"],
         turn_id=str(row["turn_id"]),
         call_id=row["call_id"],
         tool=row["tool"],
@@ -151,4 +132,29 @@ def _record(row: asyncpg.Record, tenant_id: str, ask: DecisionAsk, name: str) ->
         args=checked.args,
         nonce=row["nonce"],
     )
-    return {**record, "args": checked.args, "digest": digest, "args_before": row["args"]}
+    return {"args": checked.args, "digest": digest, "args_before": row["args"]}
+
+
+def _revised(revision: dict[str, JsonValue] | None) -> dict[str, JsonValue]:
+    """What an earlier edit of a call that is still voted on has frozen, and who made it."""
+    return {"edited_by" if name == "by" else name: value for name, value in (revision or {}).items()}
+
+
+def _freed(ask: DecisionAsk, revision: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """What a decision that counts adds to its record: the arguments that run, where they are not those asked for."""
+    return revision if ask.decision in (Decision.APPROVE, Decision.EDIT) else {}
+
+
+def _told(review: Review, ask: DecisionAsk, name: str) -> NewEvent:
+    row = review.row
+    event: dict[str, JsonValue] = {
+        "tool": row["tool"],
+        "approval_id": review.approval_id,
+        "decision": ask.decision.value,
+        "by": name,
+        "comment": ask.comment or ask.reason_code,
+    }
+    if row["checkpoint"]:
+        event["checkpoint"] = row["checkpoint"]
+    allowed = ask.decision in (Decision.APPROVE, Decision.EDIT)
+    return NewEvent(TOOL_APPROVED if allowed else TOOL_DENIED, event, call_told_of(row["kind"], row["call_id"]))

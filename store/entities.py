@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 
 import asyncpg
 from pydantic import JsonValue
@@ -86,22 +87,21 @@ _BY_NAME = """
 SELECT DISTINCT ON (r.reference) r.reference, e.kind, e.name, e.id, e.attributes
 FROM unnest($1::text[], $2::text[], $3::text[]) AS r(reference, name_key, name)
   JOIN entity_names n USING (name_key) JOIN entities e ON e.id = n.entity_id AND e.name = r.name
-ORDER BY r.reference, e.created_at DESC, e.id
+ORDER BY r.reference, e.created_at DESC, e.id DESC
 """
 _BY_ATTRIBUTE = """
-SELECT r.reference, e.kind, e.name, e.id, e.attributes FROM unnest($1::text[]) AS r(reference), LATERAL (
-  SELECT * FROM entities WHERE attributes->>split_part(r.reference, '=', 1)
-    = substr(r.reference, strpos(r.reference, '=') + 1)
-  ORDER BY created_at DESC, id LIMIT 1) e
+SELECT r.reference, e.kind, e.name, e.id, e.attributes FROM unnest($1::text[], $2::bytea[]) AS r(reference, key),
+  LATERAL (SELECT a.entity_id FROM entity_attributes a WHERE a.key = r.key
+    ORDER BY a.created_at DESC, a.entity_id DESC LIMIT 1) newest
+  JOIN entities e ON e.id = newest.entity_id
 """
 
 
 async def referred(tx: Connection, references: Sequence[str]) -> dict[str, str]:
     """What is known of entities by `attribute=value`: one text each; those that lead to none are left out.
 
-    Of several with the same value the newest counts. `id` and `name` go by an index. Any other attribute looks at all
-    of a tenant's entities, 28 ms for 50,000 (measured): where row-level security holds, no index on a JSON attribute
-    is used, since its operators may leak.
+    Of several with the same value the newest counts. Each kind of reference goes by an index: among 50,000 entities the
+    look-up of an attribute takes 0.2 to 0.6 ms (29 ms, were all of them looked at).
     """
     asked = [(reference, *reference.partition("=")[::2]) for reference in references]
     by_name = [(reference, name_key(value), value) for reference, attribute, value in asked if attribute == "name"]
@@ -113,7 +113,8 @@ async def referred(tx: Connection, references: Sequence[str]) -> dict[str, str]:
     if by_name:
         rows += await tx.fetch(_BY_NAME, *_columns(by_name))
     if others:
-        rows += await tx.fetch(_BY_ATTRIBUTE, others)
+        keys = [sha256(reference.encode()).digest() for reference in others]  # as attribute_keys() makes them
+        rows += await tx.fetch(_BY_ATTRIBUTE, others, keys)
     return {row["reference"]: _told(_entity(row)) for row in rows}
 
 

@@ -4,10 +4,12 @@ import asyncpg
 
 from contracts.errors import InvariantBroken, Problem
 from contracts.events import COMPLETED, DONE, MEMORY_WRITE_CREATED, STOPPED, WORKFLOW_ERROR
+from contracts.tools import CallState
 from contracts.turns import FinishAsk, Finished, TurnAddress, TurnStatus
 from policy.episodes import summary_of
 from store import audit, budgets, episodes
 from store.admission import admit
+from store.audit_calls import record_settled
 from store.database import Connection
 from store.journal import NewEvent, NewMessage, write
 from store.outbox import Note
@@ -93,13 +95,17 @@ async def _remember(tx: Connection, ask: FinishAsk, ended: asyncpg.Record) -> li
 
 async def _lose_track(tx: Connection, turn_id: str) -> None:
     """Calls that are under way as the turn ends may still happen outside: a person must be able to settle them."""
-    await tx.execute(
+    rows = await tx.fetch(
         "WITH lost AS (UPDATE tool_calls SET state = 'outcome_unknown' WHERE turn_id = $1 AND state = 'reserved' "
         "AND effect IN ('keyed', 'opaque') RETURNING call_id) "
         "UPDATE approvals a SET status = 'outcome_unknown', version = version + 1 FROM lost "
-        "WHERE a.turn_id = $1 AND a.call_id = lost.call_id AND a.status = 'reserved'",
+        "WHERE a.turn_id = $1 AND a.call_id = lost.call_id AND a.status = 'reserved' "
+        "RETURNING a.id, a.call_id, a.tool, coalesce(a.decision->'args', a.args) AS args",
         turn_id,
     )
+    for row in rows:
+        given = (str(row["id"]), row["call_id"], row["tool"], row["args"])
+        await record_settled(tx, turn_id, *given, CallState.OUTCOME_UNKNOWN, None)
 
 
 def _last_events(ask: FinishAsk) -> list[NewEvent]:

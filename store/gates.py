@@ -32,15 +32,16 @@ async def find_gate(tx: Connection, address: TurnAddress) -> Gate | None:
     """The gate or checkpoint that the turn had come to; None where it is past all it asked for.
 
     A round that was refused whole stays planned for ever, so of those with an unsettled call the latest counts. All
-    of its requests are the gate's, also of calls that have run by now: the round is replayed whole. A checkpoint is
-    passed once the model has been asked again.
+    of its requests are the gate's, also of calls that have run by now: outcomes that a warm resume carries come from
+    the ledger here, call by call. A checkpoint is passed once the model has been asked again.
     """
     rows = await tx.fetch(
         "SELECT a.id, a.kind, a.call_id, a.tool, a.expires_at, a.snapshot, "
         "coalesce(c.state NOT IN ('done', 'failed', 'denied'), false) AS to_run, "
         "(SELECT max(substr(call_id, 2)::integer) FROM model_calls WHERE turn_id = $1) AS step "
         "FROM approvals a LEFT JOIN tool_calls c ON c.turn_id = a.turn_id AND c.call_id = a.call_id "
-        "WHERE a.turn_id = $1 AND a.status <> 'cancelled' ORDER BY a.call_id",
+        # A checkpoint is cancelled where the turn went on without it; a gate where its approval is void: it stays one.
+        "WHERE a.turn_id = $1 AND (a.status <> 'cancelled' OR a.kind = 'approval') ORDER BY a.call_id",
         address.turn_id,
     )
     # By number: as text, t10.0 comes before t2.0.

@@ -160,8 +160,8 @@ class PlannedCall:
     provider_call_id: str
     args: dict[str, JsonValue]
     digest: str
-    refused: dict[str, JsonValue] | None = None
-    """Set for a call that cannot run: its outcome, settled as failed at once."""
+    outcome: dict[str, JsonValue] | None = None
+    """Set for a call that is settled as it is planned: one that cannot run, or one that the engine answers itself."""
 
 
 _SETTLE = """
@@ -179,10 +179,10 @@ WITH locked AS (
   INSERT INTO tool_calls (tenant_id, turn_id, call_id, conversation_id, agent_id, key, tool, tool_version, effect,
     provider_call_id, args, digest, state, outcome, settled_at)
   SELECT mine.tenant_id, $1, c.call_id, used.conversation_id, used.agent_id, c.key, c.tool, c.tool_version, c.effect,
-    c.provider_call_id, c.args, c.digest, CASE WHEN c.refused IS NULL THEN 'planned' ELSE 'failed' END, c.refused,
-    CASE WHEN c.refused IS NULL THEN NULL ELSE now() END
+    c.provider_call_id, c.args, c.digest, coalesce(c.outcome ->> 'state', 'planned'), c.outcome,
+    CASE WHEN c.outcome IS NULL THEN NULL ELSE now() END
   FROM mine, used, locked, jsonb_to_recordset($9) AS c(call_id text, key text, tool text, tool_version text,
-    effect text, provider_call_id text, args jsonb, digest text, refused jsonb)
+    effect text, provider_call_id text, args jsonb, digest text, outcome jsonb)
   WHERE locked.ended_at IS NULL
   ON CONFLICT (turn_id, call_id) DO NOTHING
 )
@@ -236,7 +236,7 @@ async def settle_call(
                 "provider_call_id": c.provider_call_id,
                 "args": c.args,
                 "digest": c.digest,
-                "refused": c.refused,
+                "outcome": c.outcome,
             }
             for c in planned
         ],

@@ -56,7 +56,9 @@ async def ring_stopped(tx: Connection, tenant_id: str) -> int:
         "WITH rung AS (UPDATE turns t SET rung_at = now() WHERE t.ended_at IS NULL AND t.status <> 'queued' "
         "AND t.stop_requested_at < now() - interval '10 seconds' "
         "AND (t.rung_at IS NULL OR t.rung_at < now() - interval '1 minute') "
-        "AND NOT EXISTS (SELECT FROM outbox o WHERE o.turn_id = t.id) RETURNING t.id) "
+        # A bell for the end of a hold, days ahead, is none for now.
+        "AND NOT EXISTS (SELECT FROM outbox o WHERE o.turn_id = t.id AND o.due_at <= now() + interval '10 seconds') "
+        "RETURNING t.id) "
         "INSERT INTO outbox (tenant_id, kind, turn_id) SELECT $1, $2, id FROM rung RETURNING turn_id",
         tenant_id,
         Wake.STOP.value,
@@ -65,20 +67,28 @@ async def ring_stopped(tx: Connection, tenant_id: str) -> int:
 
 
 _RING_DECIDED = """
-WITH due AS (
+WITH waiting AS MATERIALIZED (  -- of all that wait the few that may go on: nothing of them is open, or held
+  SELECT t.id FROM turns t WHERE t.status = 'awaiting_approval' AND t.ended_at IS NULL
+    AND NOT EXISTS (SELECT FROM approvals a WHERE a.turn_id = t.id
+      AND (a.status = 'pending' AND a.expires_at > clock_timestamp()
+        OR a.status IN ('approved', 'edited') AND a.ready_at > clock_timestamp()))
+    AND NOT EXISTS (SELECT FROM tool_calls c WHERE c.turn_id = t.id AND c.state = 'outcome_unknown')
+  UNION  -- or a call of them may start, whatever becomes of the others
+  SELECT a.turn_id FROM approvals a WHERE (a.status = 'edited' OR a.status = 'approved' AND a.kind = 'approval')
+    AND (a.ready_at IS NULL OR a.ready_at <= clock_timestamp())
+), due AS (
   SELECT t.id, t.rung_at, decided.at FROM turns t CROSS JOIN LATERAL (SELECT greatest(
-    (SELECT max(coalesce(a.decided_at, a.expires_at)) FROM approvals a WHERE a.turn_id = t.id),
+    (SELECT max(coalesce(greatest(a.decided_at, a.ready_at, a.closed_at), a.expires_at)) FROM approvals a
+     WHERE a.turn_id = t.id AND (a.status <> 'pending' OR a.expires_at <= clock_timestamp())
+       AND (a.ready_at IS NULL OR a.ready_at <= clock_timestamp())),
     (SELECT max(c.settled_at) FROM tool_calls c WHERE c.turn_id = t.id)) AS at) decided
-  WHERE t.status = 'awaiting_approval' AND t.ended_at IS NULL
+  WHERE t.id = ANY(ARRAY(SELECT id FROM waiting)) AND t.status = 'awaiting_approval' AND t.ended_at IS NULL
     AND (t.rung_at IS NULL OR t.rung_at < now() - interval '1 minute'
       AND t.rung_at < now() - least(t.rung_at - decided.at, interval '15 minutes'))
-    AND NOT EXISTS (SELECT FROM outbox o WHERE o.turn_id = t.id)
-    AND NOT EXISTS (SELECT FROM tool_calls c WHERE c.turn_id = t.id AND c.state = 'outcome_unknown')
-    AND NOT EXISTS (SELECT FROM approvals a WHERE a.turn_id = t.id AND a.status = 'pending'
-      AND a.expires_at > clock_timestamp())
+    AND NOT EXISTS (SELECT FROM outbox o WHERE o.turn_id = t.id AND o.due_at <= now() + interval '10 seconds')
   FOR UPDATE OF t SKIP LOCKED
 ), rung AS (
-  UPDATE turns t SET rung_at = now() FROM due WHERE t.id = due.id
+  UPDATE turns SET rung_at = now() WHERE id = ANY(ARRAY(SELECT id FROM due))
 ), noted AS (
   INSERT INTO outbox (tenant_id, kind, turn_id) SELECT $1, $2, id FROM due
 )
@@ -87,7 +97,8 @@ SELECT id FROM due WHERE rung_at > at AND at < now() - interval '10 minutes'
 
 
 async def ring_decided(tx: Connection, tenant_id: str) -> list[str]:
-    """Put a bell in the outbox for every turn that still waits though what it waits for is decided or overdue.
+    """Put a bell in the outbox for every turn that still waits though what it waits for is decided or overdue, or
+    though one of its calls may start.
 
     A turn whose verdict cannot be read waits on: it is rung after a minute, then ever more seldom, in the end each
     quarter of an hour. The answer names those that were rung before and ten minutes after the decision still wait.

@@ -65,11 +65,11 @@ async def save_draft(tx: Connection, template: str, text: str, author: str) -> V
 async def promote(tx: Connection, version_id: str, to: Stage, digest: str, mover: Mover) -> View:
     """Move a version on to `to`; `digest` is that of the text which was read. What was active before is archived.
 
-    Raises: CallerError 404, 403, 422 `stage_invalid`, 409 `prompt_stage_changed` or `prompt_text_changed` (with what
-    it is now), 409 `prompt_stage_taken` where another version waits in pre-production.
+    Raises: CallerError 404, 403 `role_required` or `own_draft`, 422 `stage_invalid`, 409 `prompt_stage_changed` or
+    `prompt_text_changed` (with what it is now), 409 `prompt_stage_taken` where another version waits in pre-production.
     """
     before = await get(tx, version_id, mover.seer)
-    refused = promotion_refusal(mover.roles)
+    refused = promotion_refusal(to, before["author_id"] == mover.user_id, mover.roles)
     if refused is not None:
         raise refused
     if to not in BEFORE:

@@ -36,7 +36,7 @@ async def get(tx: Connection, version_id: str, seer: Seer) -> View:
     if row is None:
         raise CallerError("prompt_version_not_found", "there is no such version", status=404)
     history = await tx.fetch(
-        "SELECT h.kind, h.at, h.data, u.name AS actor FROM audit h LEFT JOIN users u ON u.id = h.actor "
+        "SELECT h.kind, h.at, h.data, u.name AS actor FROM audit_trail h LEFT JOIN users u ON u.id = h.actor "
         "WHERE h.subject = $1 ORDER BY h.id",
         version_id,
     )

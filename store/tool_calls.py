@@ -6,6 +6,7 @@ Every reservation locks the turn row first, so nothing is reserved after the tur
 from dataclasses import dataclass
 from datetime import datetime
 
+import asyncpg
 from pydantic import JsonValue
 
 from contracts.agents import EffectClass, ToolCard
@@ -13,6 +14,7 @@ from contracts.digests import frozen_call_digest
 from contracts.tools import CallState, ToolCall
 from policy.covering import Covering
 from policy.ledger import Attempt, Gate, Held, Reservation
+from store.audit_calls import record_settled
 from store.database import Connection
 from store.journal import NewEvent, NewMessage, write
 
@@ -32,13 +34,17 @@ class Locked:
     now: datetime
     errors: int
     """Failed tries of the attempts before; a worker's death is none."""
+    published_version: str
+    """Of the agent as a new turn would get it; empty where it is not published any more."""
 
 
 _READ = """
 SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopped, t.tenant_id, t.user_id, c.state,
   c.effect, c.epoch, c.run_id, c.attempt, c.errors, c.first_sent_at, c.tool, c.tool_version, c.args,
   c.key, c.outcome, clock_timestamp() AS now, a.id AS approval_id, a.status AS approval_status,
-  a.tool_version AS approved_version, a.args AS frozen_args, a.digest AS approved_digest, a.nonce, a.decision
+  a.tool_version AS approved_version, a.args AS frozen_args, a.digest AS approved_digest, a.nonce, a.decision,
+  a.withdrawal, a.policy_digest, a.ready_at,
+  (SELECT version FROM agents g WHERE g.agent_id = c.agent_id) AS published_version
 FROM turns t JOIN tool_calls c ON c.turn_id = t.id AND c.call_id = $2
   LEFT JOIN approvals a ON a.turn_id = c.turn_id AND a.call_id = c.call_id
 WHERE t.id = $1 FOR UPDATE OF t
@@ -52,28 +58,6 @@ async def lock(tx: Connection, call: ToolCall, card: ToolCard | None) -> Locked 
         return None
     state = CallState(r["state"])
     held = Held(r["epoch"], Attempt(r["run_id"], r["attempt"]), False) if r["epoch"] else None
-    approval = None
-    if r["approval_id"] is not None:
-        decision = r["decision"] or {}
-        args = decision["args"] if "args" in decision else r["frozen_args"]
-        frozen = frozen_call_digest(
-            tenant_id=r["tenant_id"],
-            turn_id=call.address.turn_id,
-            call_id=call.ask.call_id,
-            tool=r["tool"],
-            tool_version=r["approved_version"],
-            args=args,
-            nonce=r["nonce"],
-        )
-        approval = Covering(
-            str(r["approval_id"]),
-            r["approval_status"],
-            r["approved_version"],
-            args,
-            frozen == (decision.get("digest") or r["approved_digest"]),
-            decision.get("comment") or decision.get("reason_code") or "",
-            "args" in decision,
-        )
     return Locked(
         Gate(r["ended"], r["stopped"]),
         Reservation(
@@ -88,10 +72,38 @@ async def lock(tx: Connection, call: ToolCall, card: ToolCard | None) -> Locked 
         r["args"],
         r["key"],
         r["outcome"],
-        approval,
+        _covering(r, call) if r["approval_id"] is not None else None,
         str(r["user_id"]),
         r["now"],
         r["errors"],
+        r["published_version"] or "",
+    )
+
+
+def _covering(r: asyncpg.Record, call: ToolCall) -> Covering:
+    """The approval of the call, with its digest recomputed from what is stored."""
+    decision = r["decision"] or {}
+    args = decision["args"] if "args" in decision else r["frozen_args"]
+    frozen = frozen_call_digest(
+        tenant_id=r["tenant_id"],
+        turn_id=call.address.turn_id,
+        call_id=call.ask.call_id,
+        tool=r["tool"],
+        tool_version=r["approved_version"],
+        args=args,
+        nonce=r["nonce"],
+    )
+    said = r["withdrawal"] or decision
+    return Covering(
+        str(r["approval_id"]),
+        r["approval_status"],
+        r["approved_version"],
+        args,
+        frozen == (decision.get("digest") or r["approved_digest"]),
+        said.get("comment") or said.get("reason_code") or "",
+        "args" in decision,
+        r["policy_digest"],
+        r["ready_at"],
     )
 
 
@@ -194,8 +206,9 @@ mine AS (
   UPDATE approvals a SET status = $4, version = version + 1 FROM mine
   WHERE a.turn_id = mine.turn_id AND a.call_id = mine.call_id AND a.status IN ('reserved', 'outcome_unknown')
     AND $4 IN ('done', 'failed', 'outcome_unknown')
+  RETURNING a.id, a.tool, coalesce(a.decision->'args', a.args) AS args
 )
-SELECT ended_at IS NOT NULL AS ended FROM mine
+SELECT ended_at IS NOT NULL AS ended, closed.* FROM mine LEFT JOIN closed ON true
 """
 
 
@@ -209,7 +222,13 @@ async def settle(
     events: list[NewEvent],
 ) -> bool:
     """Record how a call ended if `epoch` still owns it; False, and counted, where it was lost to a later one."""
-    ended = await tx.fetchval(_SETTLE, call.address.turn_id, call.ask.call_id, epoch, state.value, outcome)
-    if ended is False:  # the last event of an ended turn is its `done`
+    turn_id, call_id = call.address.turn_id, call.ask.call_id
+    row = await tx.fetchrow(_SETTLE, turn_id, call_id, epoch, state.value, outcome)
+    if row is None:
+        return False
+    if row["id"] is not None:
+        said = message.content if message else None
+        await record_settled(tx, turn_id, str(row["id"]), call_id, row["tool"], row["args"], state, said)
+    if not row["ended"]:  # the last event of an ended turn is its `done`
         await write(tx, call.address, events, [message] if message else [])
-    return ended is not None
+    return True

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from contracts.errors import UpstreamRejected
 from contracts.events import HITL_WARNING, PendingEvent
+from store import audit
 from store.database import Connection
 
 _CLOSE = """
@@ -13,11 +14,8 @@ WHERE id = $1 AND turn_id = $2 AND status = 'pending'
 _DECIDED = """
 SELECT status FROM approvals WHERE id = $1 AND turn_id = $2 AND status NOT IN ('cancelled', 'approved')
 """
-_RECORD = """
-INSERT INTO audit (tenant_id, kind, subject, data, turn_id)
-SELECT current_setting('perdure.tenant'), 'checkpoint.not_asked', $1, $2, $3
-WHERE NOT EXISTS (SELECT FROM audit WHERE kind = 'checkpoint.not_asked' AND subject = $1)
-"""
+_KIND = "checkpoint.not_asked"
+_RECORDED = "SELECT true FROM audit WHERE kind = $1 AND subject = $2"
 
 
 async def record_unasked(tx: Connection, turn_id: str, events: Iterable[PendingEvent], *, ends: bool) -> None:
@@ -36,7 +34,8 @@ async def record_unasked(tx: Connection, turn_id: str, events: Iterable[PendingE
         await tx.execute(_CLOSE, approval_id, turn_id)
         decided = await tx.fetchval(_DECIDED, approval_id, turn_id)
         if decided is None:
-            await tx.execute(_RECORD, approval_id, event.data, turn_id)
+            if not await tx.fetchval(_RECORDED, _KIND, approval_id):
+                await audit.record(tx, _KIND, approval_id, event.data, actor=None, turn_id=turn_id)
         elif not ends:
             raise UpstreamRejected(
                 "checkpoint_decided",

@@ -47,7 +47,7 @@ async def add(tx: Connection, name: str, display_name: str, roles: tuple[str, ..
         )
     except asyncpg.UniqueViolationError:
         raise CallerError("user_exists", "there is a user of this name", {"name": name}, status=409) from None
-    await audit.record(tx, "user.added", name, {"roles": [*roles]}, actor=actor, turn_id=None)
+    await audit.record(tx, "user.added", user.id, {"name": name, "roles": [*roles]}, actor=actor, turn_id=None)
     return user
 
 
@@ -58,7 +58,7 @@ async def set_roles(tx: Connection, name: str, roles: tuple[str, ...], actor: st
     """
     row = await tx.fetchrow("UPDATE users SET roles = $2 WHERE name = $1 RETURNING *", name, list(roles))
     user = _found(row)
-    await audit.record(tx, "user.roles_set", name, {"roles": [*roles]}, actor=actor, turn_id=None)
+    await audit.record(tx, "user.roles_set", user.id, {"name": name, "roles": [*roles]}, actor=actor, turn_id=None)
     return user
 
 
@@ -76,7 +76,7 @@ async def mint_token(tx: Connection, name: str, label: str, actor: str) -> str:
         user.id,
         label,
     )
-    await audit.record(tx, "user.token_minted", name, {"label": label}, actor=actor, turn_id=None)
+    await audit.record(tx, "user.token_minted", user.id, {"name": name, "label": label}, actor=actor, turn_id=None)
     return token
 
 

@@ -16,10 +16,14 @@ import pytest
 
 from contracts.digests import sha256_hex
 from local import DataParts, embedded
+from policy.audit_key import Keyring
 from prepare import LOCAL_TENANT, prepare
 from settings import Settings
 from store.database import Database
 
+AUDIT_KEY = "the audit key of all tests and of the processes that they start"
+KEYRING = Keyring.of(AUDIT_KEY)
+os.environ["PERDURE_AUDIT_KEY"] = AUDIT_KEY
 pytest_plugins = ("tests.desk", "tests.served", "tests.workshop")
 
 
@@ -127,7 +131,7 @@ async def urls(template: Template, request: pytest.FixtureRequest) -> AsyncItera
 @pytest.fixture(scope="module")
 async def db(urls: Urls) -> AsyncIterator[Database]:
     """The module's database as a worker sees it."""
-    database = await Database.connect(urls.app, most=40, plan_once=True)
+    database = await Database.connect(urls.app, most=40, plan_once=True, keyring=KEYRING)
     yield database
     await database.close()
 

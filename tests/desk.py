@@ -185,7 +185,7 @@ class Desk:
 
     async def decide(
         self, approval: str, decision: Decision = Decision.APPROVE, *, by: str = "reviewer", **given: Any
-    ) -> tuple[Decided, Note]:
+    ) -> tuple[Decided, Note | None]:
         """Decide as that person, on the digest that the record shows now."""
         person = self.people[by]
         async with self.db.transaction(person.tenant_id) as tx:

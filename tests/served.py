@@ -112,7 +112,8 @@ class Served:
     ) -> None:
         """Decide on a call and ring."""
         _, note = await self.desk.decide(approval_id(address.turn_id, call_id), decision, **given)
-        await self.desk.deps.doorbell.deliver_soon(note)
+        if note is not None:
+            await self.desk.deps.doorbell.deliver_soon(note)
 
     async def settle(self, address: TurnAddress, call_id: str, outcome: str = "happened") -> None:
         """State what became of an effect, and ring."""
@@ -120,7 +121,8 @@ class Served:
         key = effect_key(address.turn_id, call_id)
         async with self.desk.db.transaction("local") as tx:
             _, note = await settle_by_person(tx, key, person.user_id, person.name, person.roles, outcome, "I looked")
-        await self.desk.deps.doorbell.deliver_soon(note)
+        if note is not None:
+            await self.desk.deps.doorbell.deliver_soon(note)
 
     async def stop(self, address: TurnAddress) -> None:
         """Ask for a stop, and ring."""

@@ -1,38 +1,36 @@
 """The ports of a run on top of Temporal: each call is one activity, its failure is data."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from pydantic import JsonValue
 from temporalio import workflow
 
-from contracts.activities import APPROVALS_READ, MEMORY_LOAD, MODEL_COMPLETE, TOOLS_RUN
+from contracts.activities import APPROVALS_READ, MEMORY_LOAD, MODEL_COMPLETE
 from contracts.approvals import OpenAsk, Verdicts, VerdictsAsk
 from contracts.errors import Problem
 from contracts.events import PendingEvent
-from contracts.ids import approval_id, effect_key, forced_checkpoint_id, limit_id, model_call_id, step_of
+from contracts.ids import approval_id, forced_checkpoint_id, limit_id, model_call_id, step_of
 from contracts.memory import LoadAsk, TurnContext
 from contracts.messages import MessageRef
 from contracts.model import ModelAsk, ModelCall, ModelReply
 from contracts.people import GatedCall, RequestKind, RequestRef, Verdict, VerdictState
-from contracts.tools import CallState, ToolAsk, ToolCall, ToolOutcome
 from graph.ports import Ports
+from policy.gate import effect_request
 from policy.refusals import STOPPED
 from workflows.stretch import Stretch
-
-TOOL_MARGIN = timedelta(seconds=30)
-"""Beside a tool's own time-out: reserving, recording, and a busy database."""
+from workflows.tools_port import ToolsPort
 
 
 def ports_of(stretch: Stretch) -> Ports:
     """The six ports of a run."""
+    people = PeoplePort(stretch)
     return Ports(
         ModelPort(stretch),
-        ToolsPort(stretch),
+        ToolsPort(stretch, people),
         MemoryPort(stretch),
-        PeoplePort(stretch),
+        people,
         EventsPort(stretch),
         ClockPort(),
     )
@@ -65,33 +63,6 @@ class ModelPort:
 def _by_id(message: MessageRef) -> MessageRef:
     """A stored message needs only its id: the model call reads the rest from Postgres."""
     return MessageRef(id=message.id, role=message.role) if message.id else message
-
-
-@dataclass(frozen=True, slots=True)
-class ToolsPort:
-    """`tools.run` for each call of a round."""
-
-    stretch: Stretch
-
-    async def run(self, asks: Sequence[ToolAsk]) -> list[ToolOutcome]:
-        """All of them side by side; the first carries the events that wait."""
-        if self.stretch.mailbox.stop:
-            return [_not_run(ask, STOPPED) for ask in asks]
-        events = self.stretch.take_events() if asks else ()
-        return await asyncio.gather(*(self._one(ask, () if index else events) for index, ask in enumerate(asks)))
-
-    async def _one(self, ask: ToolAsk, events: tuple[PendingEvent, ...]) -> ToolOutcome:
-        turn = self.stretch.turn
-        call = ToolCall(
-            address=turn.address, agent_id=turn.agent_id, agent_version=turn.agent_version, ask=ask, events=events
-        )
-        timeout = timedelta(seconds=ask.timeout_seconds) + TOOL_MARGIN
-        outcome = await self.stretch.call(TOOLS_RUN, call, summary=f"{ask.tool} {ask.call_id}", timeout=timeout)
-        return _not_run(ask, outcome) if isinstance(outcome, Problem) else outcome
-
-
-def _not_run(ask: ToolAsk, problem: Problem) -> ToolOutcome:
-    return ToolOutcome(call_id=ask.call_id, state=CallState.PLANNED, problem=problem)
 
 
 @dataclass(slots=True)
@@ -142,10 +113,16 @@ class PeoplePort:
     stretch: Stretch
 
     def ask(
-        self, gated: Sequence[GatedCall], unknown: Sequence[GatedCall], snapshot: dict[str, JsonValue]
+        self,
+        gated: Sequence[GatedCall],
+        unknown: Sequence[GatedCall],
+        snapshot: dict[str, JsonValue],
+        *,
+        goes_on: bool = False,
     ) -> list[RequestRef]:
         """Keep what the pause opens; the requests' names are known by now, a checkpoint on the answer is named here."""
         turn = self.stretch.turn
+        self.stretch.goes_on = goes_on
         gated = [named(call, self.stretch.step) for call in gated]
         self.stretch.asked = OpenAsk(
             address=turn.address,
@@ -162,16 +139,7 @@ class PeoplePort:
             )
             for call in gated
         ]
-        effects = [
-            RequestRef(
-                request_id=effect_key(turn_id, call.call_id),
-                kind=RequestKind.EFFECT,
-                call_id=call.call_id,
-                tool=call.tool,
-            )
-            for call in unknown
-        ]
-        return [*approvals, *effects]
+        return [*approvals, *(effect_request(turn_id, call.call_id, call.tool) for call in unknown)]
 
     async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:
         """What the records say now. Bells that rang before it have done their work."""
@@ -182,7 +150,10 @@ class PeoplePort:
             address=self.stretch.turn.address, requests=tuple(requests), events=self.stretch.take_events()
         )
         found = await self.stretch.call(APPROVALS_READ, ask, summary="read verdicts")
-        return Verdicts(problem=found) if isinstance(found, Problem) else found
+        if isinstance(found, Problem):
+            return Verdicts(problem=found)
+        self.stretch.look_at |= {verdict.request_id: verdict.look_at for verdict in found.verdicts}
+        return found
 
 
 def _never_asked(request: RequestRef) -> Verdict:

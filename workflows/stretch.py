@@ -5,7 +5,7 @@ a later run of the same turn name them alike. Events of pure nodes wait here for
 """
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Protocol, TypeVar
 
 from pydantic import JsonValue
@@ -18,6 +18,8 @@ from contracts.events import PendingEvent
 from contracts.ids import approval_id
 from contracts.people import RequestRef
 from contracts.turns import Carried, TurnInput
+from graph.nodes.reading import requests_of
+from graph.spec import State
 from policy.refusals import STOPPED
 from workflows.calls import Calls, problem_of
 from workflows.mailbox import Mailbox
@@ -47,6 +49,12 @@ class Stretch:
         self.step = carried.step if carried else 0
         self.asked: OpenAsk | None = None
         """What the pause opens when the run ends in it."""
+        self.goes_on = False
+        """What is asked there is not waited for: there is something to run beside it."""
+        self.requests = carried.requests if carried else ()
+        """What the pause waits for, as it was opened; expiry dates are here."""
+        self.look_at: dict[str, datetime | None] = {}
+        """By request: when its last verdict said that it is worth a look."""
         self.unopened: frozenset[str] = frozenset()
         """Requests that could not be opened and that the run goes on without (S0-68)."""
         self.events: list[PendingEvent] = list(carried.events) if carried else []
@@ -79,14 +87,23 @@ class Stretch:
         self.asked = None
         self.events[:0] = ask.events
 
+    def waits_for(self, state: State) -> tuple[RequestRef, ...]:
+        """What a pause waits for that opens nothing: what is open already, with the looks that their records name."""
+        known = self.requests or tuple(requests_of(state, "pending_requests"))
+        return tuple(
+            request.model_copy(update={"look_at": self.look_at.get(request.request_id, request.look_at)})
+            for request in known
+        )
+
     def carried(self, state: Mapping[str, JsonValue], requests: tuple[RequestRef, ...]) -> Carried:
         """What the next run begins with, after a pause that waits for `requests`."""
         before = self.turn.carried
+        unchanged = before is not None and self.asked is None and before.requests == requests
         return Carried(
             state=dict(state),
             requests=requests,
             rung=self.mailbox.rung,
-            looks=before.looks + 1 if before is not None and self.asked is None else 0,
+            looks=before.looks + 1 if before is not None and unchanged else 0,
             stop=self.mailbox.stop,
             step=self.step,
             events=tuple(self.events),

@@ -18,7 +18,7 @@ from contracts.people import PauseKind, RequestRef
 from contracts.turns import FinishAsk, TurnInput, TurnStatus
 from contracts.workflows import RING, TURN_RUN, TURN_WAIT
 from graph.compiled import topology
-from graph.nodes.reading import error_of, messages_of, requests_of
+from graph.nodes.reading import error_of, messages_of
 from graph.spec import FRESH, Outcome, State
 from workflows.attributes import attributes
 from workflows.calls import is_outage
@@ -68,10 +68,11 @@ class TurnRun:
         outcome = compiled.topology.outcome(state)
         while outcome is Outcome.AWAITING and not self._mailbox.stop:
             opened = await self._open(stretch, state)
-            if opened is not None:
-                if opened.problem is None and not self._mailbox.stop:
-                    self._wait(stretch, state, opened.requests)
+            if opened is not None and (opened.problem is not None or self._mailbox.stop):
                 break
+            if opened is not None and not stretch.goes_on:
+                self._wait(stretch, state, stretch.waits_for(state))
+            stretch.asked, stretch.goes_on = None, False
             state = await compiled.run(state, PauseKind.APPROVAL.value, ports)
             outcome = compiled.topology.outcome(state)
         if outcome is Outcome.AWAITING:
@@ -86,9 +87,7 @@ class TurnRun:
         (S0-68). All others, and whatever else fails (O-4), are tried until they are open or refused for good.
         """
         if stretch.asked is None:
-            # Paused again on what was open already: expiry dates are those carried.
-            carried = stretch.turn.carried
-            return Opened(requests=carried.requests if carried else tuple(requests_of(state, "pending_requests")))
+            return Opened()  # paused again on what was open already
         ask = stretch.asked.model_copy(update={"events": stretch.take_events()})
         patience = OPEN_PATIENCE if _may_go_on(ask) else None
         summary = f"open {len(ask.gated) + len(ask.unknown)} requests"
@@ -102,6 +101,7 @@ class TurnRun:
                 return None
             opened = await stretch.calls.make(APPROVALS_OPEN, ask, summary=summary, stoppable=False)
         self._mailbox.rung = self._mailbox.rung or opened.decided
+        stretch.requests = opened.requests
         return opened
 
     async def _are_open(self, stretch: Stretch, ask: OpenAsk) -> bool:

@@ -13,7 +13,7 @@ from temporalio import workflow
 
 from contracts.turns import TurnInput
 from contracts.workflows import RING, TURN_RUN, TURN_WAIT
-from policy.pause import next_look
+from policy.pause import deadlines_of, next_look
 from workflows.attributes import attributes
 from workflows.mailbox import Mailbox
 
@@ -40,11 +40,10 @@ class TurnWait:
         workflow.set_current_details(
             "waits for: " + ", ".join(f"{request.tool} ({request.request_id})" for request in carried.requests)
         )
-        deadlines = [request.expires_at for request in carried.requests if request.expires_at]
         with suppress(TimeoutError):  # the deadline rings too
             rung_or_stopped = workflow.wait_condition(
                 lambda: self._mailbox.rung or self._mailbox.stop,
-                timeout=next_look(workflow.now(), deadlines, carried.looks),
+                timeout=next_look(workflow.now(), deadlines_of(carried.requests), carried.looks),
             )
             await self._mailbox.uncancelled(rung_or_stopped)
         woken = carried.model_copy(update={"rung": self._mailbox.rung, "stop": self._mailbox.stop})

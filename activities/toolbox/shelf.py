@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import httpx
 
+from activities.toolbox.mcp import McpServers, McpTool
 from contracts.agents import ToolCard
 from perdure.tools import Tool
 
@@ -13,14 +14,23 @@ SecretOf = Callable[[str], str | None]
 class Toolbox:
     """Tools by agent and name."""
 
-    def __init__(self, tools: Iterable[tuple[str, Tool]], secret_of: SecretOf, http: httpx.AsyncClient) -> None:
+    def __init__(
+        self,
+        tools: Iterable[tuple[str, Tool]],
+        secret_of: SecretOf,
+        http: httpx.AsyncClient,
+        servers: McpServers | None = None,
+    ) -> None:
         self._tools: Mapping[tuple[str, str], Tool] = {(agent_id, tool.card.name): tool for agent_id, tool in tools}
         self._secret_of = secret_of
+        self._servers = servers
         self.http = http
 
-    def find(self, agent_id: str, name: str) -> Tool | None:
-        """The tool `name` of this agent, or None where this worker has it not."""
-        return self._tools.get((agent_id, name))
+    def find(self, agent_id: str, name: str, pinned: ToolCard | None = None) -> Tool | McpTool | None:
+        """The tool `name` of this agent, or None where this worker has it not. `pinned` is the card that the turn
+        began with, under which a server's tool is called."""
+        tool = self._tools.get((agent_id, name))
+        return tool if tool is not None or self._servers is None else self._servers.find(agent_id, pinned)
 
     def secrets_for(self, card: ToolCard) -> dict[str, str]:
         """The credentials that a tool's card names, as far as they are set."""

@@ -37,6 +37,13 @@ async def listed(
     return {"items": items, "next": following}
 
 
+@router.get("/{effect_key}")
+async def get(services: Open, who: Reader, effect_key: EffectKey) -> dict[str, object]:
+    """One effect with all that is known of it: attempts, approval, what was told of it while it ran."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        return await effect_views.get(tx, effect_key, who.scope)
+
+
 @router.post("/{effect_key}/settle")
 async def settle(services: Open, who: Reader, effect_key: EffectKey, body: SettleBody, key: Key = None) -> JSONResponse:
     """Say what became of an effect; its turn goes on with the truth."""

@@ -47,7 +47,7 @@ class SearchBody(Body):
 
     agent: str = Field(min_length=1, max_length=64)
     query: Text
-    limit: int = Field(default=3, ge=1, description=f"clamped to {MOST_HITS}")
+    limit: int = Field(default=3, ge=1, strict=True, description=f"clamped to {MOST_HITS}")
 
 
 @router.get("/working/{conversation_id}")

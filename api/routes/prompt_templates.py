@@ -93,7 +93,8 @@ async def version(services: Open, who: Reader, version_id: VersionId) -> dict[st
 async def promote(
     services: Open, who: Reader, version_id: VersionId, body: PromotionBody, key: Key = None
 ) -> JSONResponse:
-    """Move a version on by one stage; the digest is that of the text which you read. Needs reviewer or admin."""
+    """Move a version on by one stage; the digest is that of the text which you read. Needs reviewer or admin, and for
+    active somebody else than its author."""
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         mover = Mover(who.user_id, who.roles)

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 from api.auth import Open, Reader
 from api.bodies import NewUser, RolesBody, TokenBody
 from api.once import Key, once
-from store import users
+from store import erasure, users
 from store.database import Connection
 from store.outbox import Note
 
@@ -51,6 +51,14 @@ async def roles(services: Open, who: Reader, name: UserName, body: RolesBody, ke
         return 200, asdict(await users.set_roles(tx, name, body.roles, who.user_id)), None
 
     return await once(services, who, f"users/{name}/roles", key, body, work)
+
+
+@router.delete("/users/{name}/data")
+async def erase(services: Open, who: Reader, name: UserName) -> dict[str, object]:
+    """Erase everything that a user said, for ever; the audit keeps what happened. Cut off, it goes on when asked
+    again."""
+    who.need("admin")
+    return await erasure.erase(services.db, who.tenant_id, name, who.user_id)
 
 
 @router.post("/users/{name}/tokens", status_code=201)

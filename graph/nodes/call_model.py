@@ -1,20 +1,23 @@
 """One model call of a phase: budget first, then the call, then its result as state."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pydantic import JsonValue
 
+from contracts.agents import TurnPlan
 from contracts.errors import Problem
 from contracts.events import BUDGET
 from contracts.messages import Patch
 from contracts.model import ModelAsk, ModelReply
-from graph.nodes.reading import error_of, limits_of, messages_of, number_of, plan_of
+from graph.nodes.reading import error_of, limits_of, messages_of, number_of, plan_of, toolsets_of
 from graph.ports import Ports
 from graph.spec import State
 from policy.budget import spent
 from policy.day_budget import DAY_CODES
 from policy.loading import offered_tools
 from policy.refusals import STOPPED
+from policy.toolsets import LOAD_TOOLSET, known_toolsets, offered_cards
 
 STOP_CODES = {STOPPED.code: "stopped", **dict.fromkeys(DAY_CODES, "limited")}
 """Problems that end a run otherwise than as failed: code to status."""
@@ -39,6 +42,8 @@ class CallModel:
     """Ask the model with every tool of the plan that is not a block of a skill which is not loaded (S0-41)."""
 
     extract_pattern: str = ""
+    by_toolsets: bool = False
+    """Whether of the tools that belong to toolsets only those of loaded ones are offered, beside `load_toolset`."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """A failure, or a budget that is spent, comes back as `error` (S0-05, S0-40)."""
@@ -50,17 +55,28 @@ class CallModel:
             return {"error": over.model_dump(mode="json"), "status": "limited"}
         plan = plan_of(state)
         user, injected = state["user"], state.get("injected_skill_ids")
+        tools = offered_tools(plan, map(str, injected) if isinstance(injected, list) else ())
+        loaded = toolsets_of(state) if self.by_toolsets else None
         reply = await ports.model.complete(
             ModelAsk(
                 messages=tuple(messages_of(state)),
-                tools=offered_tools(plan, map(str, injected) if isinstance(injected, list) else ()),
+                tools=tools if loaded is None else _within(plan, tools, loaded),
                 prompt=user if isinstance(user, dict) else {},
                 extract_pattern=self.extract_pattern,
+                toolsets=loaded,
+                ttft_told=bool(state.get("ttft_emitted")),
             )
         )
         if reply.problem is not None and reply.problem.code in DAY_CODES:
             ports.events.emit(BUDGET, {"code": reply.problem.code, "message": reply.problem.message})
         return _patch(state, reply)
+
+
+def _within(plan: TurnPlan, tools: Sequence[str], loaded: dict[str, bool]) -> tuple[str, ...]:
+    """Those of `tools` that the loaded toolsets open, and the tool that loads others where there are any."""
+    opened = set(offered_cards(plan.cards, loaded))
+    own = (LOAD_TOOLSET,) if known_toolsets(plan.cards) else ()
+    return (*own, *(name for name in tools if name in opened))
 
 
 def _patch(state: State, reply: ModelReply) -> Patch:
@@ -69,9 +85,12 @@ def _patch(state: State, reply: ModelReply) -> Patch:
     patch: Patch = {
         "tokens_used": number_of(state, "tokens_used") + reply.usage.tokens,
         "cost_microusd": number_of(state, "cost_microusd") + reply.usage.cost_microusd,
-        "extracted": [*reply.extracted],
         "pending_tool_calls": [],
     }
+    if "extracted" in state:
+        patch["extracted"] = [*reply.extracted]
+    if "ttft_emitted" in state and reply.message is not None and reply.message.text:
+        patch["ttft_emitted"] = True
     if reply.message is not None:
         patch["messages"] = [*messages, reply.message.model_dump(mode="json")]
         patch["pending_tool_calls"] = [call.model_dump(mode="json") for call in reply.message.calls]

@@ -4,6 +4,7 @@ from contracts.agents import TurnPlan
 from contracts.errors import Problem
 from contracts.messages import CallRef, MessageRef
 from contracts.people import RequestRef
+from contracts.tools import ToolOutcome
 from contracts.turns import Limits
 from graph.spec import State
 
@@ -29,6 +30,19 @@ def requests_of(state: State, name: str) -> list[RequestRef]:
     """Requests that a state refers to."""
     found = state[name]
     return [RequestRef.model_validate(each) for each in found] if isinstance(found, list) else []
+
+
+def outcomes_of(state: State, name: str = "settled_calls") -> dict[str, ToolOutcome]:
+    """The calls of a paused round that are settled, by id."""
+    found = state[name]
+    outcomes = [ToolOutcome.model_validate(each) for each in found] if isinstance(found, list) else []
+    return {outcome.call_id: outcome for outcome in outcomes}
+
+
+def toolsets_of(state: State) -> dict[str, bool]:
+    """The toolsets that are loaded: by name, whether with the tools that write."""
+    found = state["loaded_toolsets"]
+    return {name: writes is True for name, writes in found.items()} if isinstance(found, dict) else {}
 
 
 def number_of(state: State, name: str) -> int:

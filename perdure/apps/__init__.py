@@ -2,11 +2,12 @@
 door.
 """
 
-from perdure.apps.block_source import BlockCheck, BlockFault, check_source, schema_as_called
+from perdure.apps.block_examples import Tried
+from perdure.apps.block_source import BlockCheck, BlockFault, check_source, first_computed_line, schema_as_called
 from perdure.apps.engine import ALWAYS_OFFERED, Engine
 from perdure.apps.folder import SHIPPED, App, find_apps, load_app
 from perdure.apps.problems import AppProblem, has_mistakes
-from perdure.apps.publish import publish, tables_of
+from perdure.apps.publish import left_out, publish, tables_of
 
 __all__ = [
     "ALWAYS_OFFERED",
@@ -16,9 +17,12 @@ __all__ = [
     "BlockCheck",
     "BlockFault",
     "Engine",
+    "Tried",
     "check_source",
     "find_apps",
+    "first_computed_line",
     "has_mistakes",
+    "left_out",
     "load_app",
     "publish",
     "schema_as_called",

@@ -11,6 +11,7 @@ from perdure.apps.agent_skills import put_in_place
 from perdure.apps.content import Content
 from perdure.apps.engine import Engine
 from perdure.apps.form import told, unfit_problem, unknown_fields, unstorable
+from perdure.apps.mcp_files import server_of
 from perdure.apps.problems import AppProblem, did_you_mean
 from perdure.apps.yaml_file import Place, YamlFile, read_yaml
 
@@ -78,7 +79,10 @@ def _unknown_names(value: Mapping[str, Any], file: YamlFile, content: Content, e
     problems = [
         file.problem(("tools", index), f"unknown tool {name!r}{did_you_mean(name, known | {*content.lost})}")
         for index, name in enumerate(named if isinstance(named, list) else [])
-        if isinstance(name, str) and name not in known and name not in elsewhere
+        if isinstance(name, str)
+        and name not in known
+        and name not in elsewhere
+        and server_of(name, content.servers) is None
     ]
     problems += _lost_tools(named, file, content)
     topology = value.get("topology")

@@ -10,6 +10,7 @@ from pydantic import Field, JsonValue
 
 from contracts.frozen import Frozen
 from contracts.skills import SKILL_ID_PATTERN, CodeBlock, DataTable
+from perdure.apps.block_examples import ExampleForm, Trial, example_mistakes
 from perdure.apps.block_source import BlockCheck, check_source
 from perdure.apps.form import read_form
 from perdure.apps.problems import AppProblem, did_you_mean, has_mistakes
@@ -31,6 +32,8 @@ class _BlockForm(Frozen):
     input: dict[str, JsonValue]
     output: dict[str, JsonValue]
     needs: tuple[str, ...] = ()
+    examples: tuple[ExampleForm, ...] = ()
+    """Not published: what they say is only checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,8 @@ class BlockScope:
     tables: Mapping[str, DataTable | None]
     """The app's data tables; None for one with mistakes."""
     check: BlockCheck
+    trial: Trial | None = None
+    """Runs its examples; None where nobody asks for that."""
 
     def name_fault(self, name: str) -> str | None:
         """Why no block may have this name; None where it may."""
@@ -99,9 +104,12 @@ def _read_block(stem: Path, scope: BlockScope) -> tuple[CodeBlock | None, list[A
         or form.risk not in _RISKS
     ):
         return None, problems
-    block = CodeBlock.model_validate({**form.model_dump(), "name": stem.name, "source": source})
+    block = CodeBlock.model_validate({**form.model_dump(exclude={"examples"}), "name": stem.name, "source": source})
     check = check_source if has_mistakes(problems) else scope.check  # what is wrong already is worth no type checker
     problems += [AppProblem(source_path, each.line, each.message) for each in check(block)]
+    if scope.trial is not None and not has_mistakes(problems):
+        tables = {name: table.body for name in block.needs if (table := scope.tables[name]) is not None}
+        problems += example_mistakes(block, form.examples, tables, card, scope.trial)
     return (None, problems) if has_mistakes(problems) else (block, problems)
 
 

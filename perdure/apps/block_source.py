@@ -23,6 +23,9 @@ class BlockFault:
     message: str
 
 
+_VALUE = ast.Assign | ast.AnnAssign | ast.Pass
+_COMPUTES = ast.Call | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp | ast.BinOp | ast.Subscript
+_LOOSE = "stands outside of any function, so each call would run it: put it into run, or into a function that run calls"
 BlockCheck = Callable[[CodeBlock], Sequence[BlockFault]]
 """What is wrong with a block; nothing where it may run."""
 
@@ -52,8 +55,28 @@ def check_source(block: CodeBlock) -> list[BlockFault]:
     except (ValueError, RecursionError, MemoryError) as error:
         return [BlockFault(None, f"cannot be compiled: {error}")]
     faults = [fault for node in ast.walk(tree) for fault in _faults(node)]
+    faults += [BlockFault(node.lineno, _LOOSE) for node in tree.body if _is_loose(node)]
     faults += _run_faults(tree, schema_as_called(block))
     return sorted(faults, key=lambda fault: fault.line or 0)
+
+
+def first_computed_line(source: str) -> int | None:
+    """The line of the first value at the top of a block that is more than a literal; None where all are literals."""
+    for node in ast.parse(source).body:
+        value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+        if value is not None and any(isinstance(each, _COMPUTES) for each in ast.walk(value)):
+            return node.lineno
+    return None
+
+
+def _is_loose(node: ast.stmt) -> bool:
+    """Whether a statement of the top does something, where only imports, functions and values may stand."""
+    match node:
+        case ast.Expr(value=ast.Constant()):  # a docstring, or ...
+            return False
+        case ast.ClassDef():  # told by itself
+            return False
+    return not isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.AsyncFunctionDef | _VALUE)
 
 
 def _faults(node: ast.AST) -> Iterator[BlockFault]:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from contracts.mcp import McpServer
 from perdure.apps.skill_set import SkillSet
 from perdure.tools import Tool
 
@@ -22,3 +23,5 @@ class Content:
     """Tools for agents without skills only."""
     lost: Mapping[str, Path] = field(default_factory=dict)
     """Tools whose file does not load, with that file."""
+    servers: Mapping[str, McpServer] = field(default_factory=dict)
+    """MCP servers by name; which tools they have is known when the app is published."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel
 
+from perdure.apps.block_examples import Trial
 from perdure.apps.block_source import BlockCheck, check_source
 
 ALWAYS_OFFERED = ("entity_resolve", "context_assemble")
@@ -25,3 +26,5 @@ class Engine:
     """Names that are kept and never offered; an app adds its own by `reserved:` in app.yaml (S0-50)."""
     check_block: BlockCheck = check_source
     """What is wrong with a code block; a sandbox brings its type checker here."""
+    try_block: Trial | None = None
+    """Runs the examples of a block's card; None leaves them unrun."""

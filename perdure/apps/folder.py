@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from contracts.agents import AgentDefinition
+from contracts.mcp import McpServer
 from contracts.skills import DataTable, Rule, Skill
 from perdure.apps.agent_file import read_agent
 from perdure.apps.app_file import read_app_file
@@ -16,10 +17,12 @@ from perdure.apps.block_files import BlockScope, block_names
 from perdure.apps.content import Content
 from perdure.apps.data_files import read_tables
 from perdure.apps.engine import Engine
+from perdure.apps.mcp_files import read_servers
 from perdure.apps.problems import AppProblem, did_you_mean, has_mistakes
 from perdure.apps.rule_files import RuleScope, read_rule_files
 from perdure.apps.skill_files import SkillScope
 from perdure.apps.skill_set import read_skills, skill_folders
+from perdure.apps.stray_links import stray_links
 from perdure.apps.text_file import read_text
 from perdure.apps.tool_files import read_tools
 from perdure.tools import Tool
@@ -43,6 +46,8 @@ class App:
     rules: tuple[Rule, ...] = ()
     """Of the app's own, for all its agents."""
     tables: Mapping[str, DataTable] = field(default_factory=dict)
+    servers: Mapping[str, McpServer] = field(default_factory=dict)
+    """MCP servers, by name."""
 
 
 def find_apps(extra: Sequence[Path] = (), engine: Engine | None = None) -> list[App]:
@@ -72,6 +77,8 @@ def find_apps(extra: Sequence[Path] = (), engine: Engine | None = None) -> list[
 def load_app(folder: Path, engine: Engine | None = None) -> App:
     """The app in `folder`. Never raises for what is in it: mistakes are in `problems`."""
     folder, engine = folder.absolute(), engine or Engine()
+    if strays := tuple(stray_links(folder)):  # before anything of it is read, or run as a tool's file is
+        return App(folder.name, folder.name, folder, problems=strays)
     own, problems = read_app_file(folder)
     if not (folder / "agents").is_dir():
         problems.append(AppProblem(folder, None, "is not an app folder: it has no agents/"))
@@ -85,6 +92,9 @@ def load_app(folder: Path, engine: Engine | None = None) -> App:
     named = {*tools, *lost, *engine.core_tools} | {
         name for skill in skill_folders(folder) for name in block_names(skill)
     }
+    servers, found = read_servers(folder, named)
+    problems += found
+    named |= {server.prefix + tool for server in servers.values() for tool in server.tools}
     reserved = {*engine.reserved, *own.reserved}
     registered = {*engine.core_tools, *(name for name in tools if name not in own.fenced)}
     problems += [
@@ -92,12 +102,12 @@ def load_app(folder: Path, engine: Engine | None = None) -> App:
         for name in own.fenced
         if name not in tools and name not in lost
     ]
-    blocks = BlockScope(registered, reserved, tables, engine.check_block)
+    blocks = BlockScope(registered, reserved, tables, engine.check_block, engine.try_block)
     skills, found = read_skills(folder, SkillScope(own.name, personas, named, blocks))
     problems += found
     rules, rule_problems = read_rule_files(folder, RuleScope(own.name, "", named))
     problems += rule_problems
-    content = Content(tools, skills, personas, frozenset(reserved), frozenset(own.fenced), lost)
+    content = Content(tools, skills, personas, frozenset(reserved), frozenset(own.fenced), lost, servers)
     agents, found = _read_agents(folder, content, engine)
     problems += found
     if has_mistakes(rule_problems) and agents:
@@ -116,6 +126,7 @@ def load_app(folder: Path, engine: Engine | None = None) -> App:
         skills.skills,
         rules,
         {name: table for name, table in tables.items() if table is not None},
+        servers,
     )
 
 

@@ -4,7 +4,7 @@ An agent's version holds its skills whole, so that a turn keeps them; the data t
 so a version names them by digest and each is stored once.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from contracts.agents import AgentDefinition, EffectClass, PublishedAgent, ToolCard
 from contracts.digests import digest_of
@@ -12,17 +12,42 @@ from contracts.errors import InvariantBroken
 from contracts.skills import CodeBlock, DataTable
 from perdure.apps.engine import ALWAYS_OFFERED
 from perdure.apps.folder import App
+from perdure.apps.mcp_files import server_of
 from policy.gate import tool_needs_approval
 
 
-def publish(app: App, core_cards: Sequence[ToolCard]) -> list[PublishedAgent]:
+def publish(
+    app: App, core_cards: Sequence[ToolCard], server_cards: Mapping[str, Sequence[ToolCard]] | None = None
+) -> list[PublishedAgent]:
     """The agents of `app`, each with its cards: core tools first, then its own in its own order, then the blocks of its
-    skills that a model may see, none twice (S0-41).
+    skills that a model may see, none twice (S0-41). `server_cards` are the cards of its MCP servers, by server; an
+    agent that names a tool which no server has is left out (`left_out` says which).
 
     Equal definitions, cards, rules and tables give equal versions, so that publishing again changes nothing.
     """
     core = {card.name: card for card in core_cards}
-    return [_publish(agent, app, core) for agent in app.agents]
+    servers = server_cards or {}
+    return [_publish(agent, app, core, servers) for agent in app.agents if not _missing(agent, app, servers)]
+
+
+def left_out(app: App, server_cards: Mapping[str, Sequence[ToolCard]]) -> list[str]:
+    """A sentence for each agent that `publish` leaves out."""
+    missing = {agent.id: _missing(agent, app, server_cards) for agent in app.agents}
+    return [
+        f"the agent {agent_id} of the app {app.name} is left out: no server offers {', '.join(names)}"
+        for agent_id, names in missing.items()
+        if names
+    ]
+
+
+def _missing(agent: AgentDefinition, app: App, server_cards: Mapping[str, Sequence[ToolCard]]) -> list[str]:
+    """The names in `agent`'s tools that speak of an MCP server and fit none of its cards."""
+    missing = []
+    for name in agent.tools:
+        server = server_of(name, app.servers)
+        if server is not None and not _named(name, server_cards.get(server.name, ()), server.prefix):
+            missing.append(name)
+    return missing
 
 
 def tables_of(app: App, agents: Iterable[PublishedAgent]) -> list[DataTable]:
@@ -31,10 +56,12 @@ def tables_of(app: App, agents: Iterable[PublishedAgent]) -> list[DataTable]:
     return [table for table in app.tables.values() if table.digest in named]
 
 
-def _publish(agent: AgentDefinition, app: App, core: dict[str, ToolCard]) -> PublishedAgent:
+def _publish(
+    agent: AgentDefinition, app: App, core: dict[str, ToolCard], servers: Mapping[str, Sequence[ToolCard]]
+) -> PublishedAgent:
     blocks = {block.name: block for skill in agent.skills for block in skill.blocks}
     tables = {name: app.tables[name].digest for block in blocks.values() for name in block.needs}
-    cards = [*_tool_cards(agent, app, core)]
+    cards = [*_tool_cards(agent, app, core, servers)]
     cards += [block_card(block, tables) for block in blocks.values() if block.llm_visible]
     published = PublishedAgent(definition=agent, cards=tuple(cards), version="", rules=app.rules, tables=tables)
     # What an agent does not have is not in its digest: those without skills keep the versions that they had.
@@ -57,9 +84,23 @@ def block_card(block: CodeBlock, tables: dict[str, str]) -> ToolCard:
     )
 
 
-def _tool_cards(agent: AgentDefinition, app: App, core: dict[str, ToolCard]) -> Iterable[ToolCard]:
+def _named(name: str, cards: Sequence[ToolCard], prefix: str) -> list[ToolCard]:
+    """The cards that a name in an agent's tools means: one, or all of a server by `<server>_*`."""
+    return [card for card in cards if card.name == name or name == f"{prefix}*"]
+
+
+def _tool_cards(
+    agent: AgentDefinition, app: App, core: dict[str, ToolCard], servers: Mapping[str, Sequence[ToolCard]]
+) -> Iterable[ToolCard]:
     offered = [name for name in ALWAYS_OFFERED if name in core] if agent.core_tools else []
+    done: set[str] = set()
     for name in dict.fromkeys([*offered, *agent.tools]):
+        server = server_of(name, app.servers)
+        if server is not None:
+            fresh = [card for card in _named(name, servers[server.name], server.prefix) if card.name not in done]
+            done |= {card.name for card in fresh}
+            yield from fresh
+            continue
         card = core[name] if name in core else app.tools[name].card if name in app.tools else None
         if card is None:
             raise InvariantBroken("tool_without_card", f"agent {agent.id} names the tool {name}, which nobody has")

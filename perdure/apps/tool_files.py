@@ -55,7 +55,7 @@ def read_tools(folder: Path, taken: Collection[str]) -> tuple[dict[str, Tool], l
 def _fresh_package(place: Path) -> str:
     """A package that holds the files in `place`; what an earlier call imported from there is forgotten."""
     name = f"perdure_app_{sha256_hex(str(place.resolve()))[:12]}"
-    for module in [module for module in sys.modules if module == name or module.startswith(f"{name}.")]:
+    for module in [module for module in list(sys.modules) if module == name or module.startswith(f"{name}.")]:
         del sys.modules[module]
     importlib.invalidate_caches()
     spec = importlib.machinery.ModuleSpec(name, None, is_package=True)

@@ -10,41 +10,33 @@ with Client("http://127.0.0.1:8080", token) as perdure:
 `AsyncClient` has the same names, to be awaited.
 """
 
-from perdure.client.answers import (
-    Agent,
-    Answer,
-    Approval,
-    Budget,
-    Budgets,
-    Conversation,
-    Effect,
-    Message,
-    Page,
-    PromptVersion,
-    Rule,
-    Settled,
-    Token,
-    Topology,
-    Turn,
-    User,
-)
+from perdure.client.answers import Answer, Page
 from perdure.client.asynchronous import AsyncClient
+from perdure.client.catalogue_answers import Agent, Budget, Budgets, PromptVersion, Rule, Token, Topology, User
+from perdure.client.effect_answers import Effect, Settled
 from perdure.client.errors import ApiError
+from perdure.client.review_answers import Ageing, Approval, AuditEntry, Delegation, Fallback, ItemAnswer, Vote
 from perdure.client.sse import Event
 from perdure.client.sync import Client
+from perdure.client.turn_answers import Conversation, Message, Turn
 
 __all__ = [
+    "Ageing",
     "Agent",
     "Answer",
     "ApiError",
     "Approval",
     "AsyncClient",
+    "AuditEntry",
     "Budget",
     "Budgets",
     "Client",
     "Conversation",
+    "Delegation",
     "Effect",
     "Event",
+    "Fallback",
+    "ItemAnswer",
     "Message",
     "Page",
     "PromptVersion",
@@ -54,4 +46,5 @@ __all__ = [
     "Topology",
     "Turn",
     "User",
+    "Vote",
 ]

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import httpx
 from pydantic import JsonValue
 
-from perdure.client.answers import Agent, Answer, Budgets, Page, Rule, Token, Topology, User
+from perdure.client.answers import Answer, Page
 from perdure.client.calls import Call, get, one, path, post
+from perdure.client.catalogue_answers import Agent, Budgets, Rule, Token, Topology, User
 
 
 def list_agents() -> Call[Page[Agent]]:
@@ -61,8 +62,8 @@ def get_budgets() -> Call[Budgets]:
     return get(path("budgets"), one(Budgets))
 
 
-def set_budgets(*, max_tokens: int | None = None, max_cost_usd: float | None = None) -> Call[Budgets]:
-    """These limits for all agents together; None is no limit. Sent again it changes nothing."""
+def set_budgets(*, max_tokens: int | None, max_cost_usd: float | None) -> Call[Budgets]:
+    """These limits for all agents together, both of them; None is no limit. Sent again it changes nothing."""
     body: dict[str, JsonValue] = {"max_tokens": max_tokens, "max_cost_usd": max_cost_usd}
     return Call("PUT", path("budgets"), one(Budgets), body=body)
 

@@ -5,8 +5,8 @@ from typing import Any
 import httpx
 from pydantic import ValidationError
 
-from perdure.client.answers import Turn
 from perdure.client.errors import UNREADABLE, ApiError
+from perdure.client.turn_answers import Turn
 
 PATIENCE_SECONDS = 20.0
 """For how long an API that does not answer is asked again."""

@@ -2,8 +2,9 @@
 
 from typing import Literal
 
-from perdure.client.answers import Page, PromptVersion
+from perdure.client.answers import Page
 from perdure.client.calls import Call, get, one, path, post
+from perdure.client.catalogue_answers import PromptVersion
 
 Shown = Literal["draft", "pre_production", "active"]
 

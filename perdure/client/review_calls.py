@@ -1,15 +1,26 @@
-"""The calls of reviewers: approvals and effects. Each function makes a value; nothing is sent here."""
+"""The calls of reviewers about approvals. Each function makes a value; nothing is sent here."""
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NotRequired, TypedDict
 
 from pydantic import JsonValue
 
-from perdure.client.answers import Approval, Effect, Page, Settled
+from perdure.client.answers import Page
 from perdure.client.calls import Call, get, one, path, post
+from perdure.client.review_answers import Ageing, Approval, AuditEntry, ItemAnswer
 
 Decision = Literal["approve", "edit", "reject", "respond"]
-Outcome = Literal["happened", "did_not_happen"]
+MOST_IN_A_BATCH = 100
+
+
+class Item(TypedDict):
+    """One decision of a batch."""
+
+    id: str
+    digest: str
+    decision: Literal["approve", "reject"]
+    comment: NotRequired[str]
+    reason_code: NotRequired[str]
 
 
 def list_approvals(
@@ -18,14 +29,17 @@ def list_approvals(
     agent: str | None = None,
     tool: str | None = None,
     turn: str | None = None,
+    assignee: str | None = None,
+    role: str | None = None,
     mine: bool | None = None,
     expiring_seconds: int | None = None,
     limit: int | None = None,
     cursor: str | None = None,
 ) -> Call[Page[Approval]]:
-    """Approvals, newest first; `mine` are those that the caller may decide."""
-    query = {"status": status, "agent": agent, "tool": tool, "turn": turn, "mine": mine, "expiring": expiring_seconds}
-    return get(path("approvals"), one(Page[Approval]), {**query, "limit": limit, "cursor": cursor})
+    """Approvals, newest first; `mine` are those that the caller may decide, `assignee` a user's name."""
+    narrowed = {"status": status, "agent": agent, "tool": tool, "turn": turn, "assignee": assignee, "role": role}
+    query = {**narrowed, "mine": mine, "expiring": expiring_seconds, "limit": limit, "cursor": cursor}
+    return get(path("approvals"), one(Page[Approval]), query)
 
 
 def get_approval(approval_id: str) -> Call[Approval]:
@@ -43,7 +57,10 @@ def decide(
     reason_code: str | None = None,
     idempotency_key: str = "",
 ) -> Call[Approval]:
-    """Take the one decision and get the approval as it then is; `digest` is that of the call which the reviewer saw."""
+    """Decide and get the approval as it then is; `digest` is that of the call which the reviewer saw.
+
+    Where more than one must approve, the answer may still be `pending`, with the votes so far.
+    """
     body: dict[str, JsonValue] = {
         "decision": decision,
         "digest": digest,
@@ -54,14 +71,49 @@ def decide(
     return post(path("approvals", approval_id, "decision"), one(Approval), body, key=idempotency_key)
 
 
-def list_effects(
-    *, state: str | None = "outcome_unknown", limit: int | None = None, cursor: str | None = None
-) -> Call[Page[Effect]]:
-    """Effects in this state; by default those that a person must settle."""
-    return get(path("effects"), one(Page[Effect]), {"state": state, "limit": limit, "cursor": cursor})
+def decide_many(items: Sequence[Item], *, idempotency_key: str = "") -> Call[Page[ItemAnswer]]:
+    """Decide on up to 100, each for itself: what one of them answers changes nothing for the others.
+
+    Only calls of low risk and of one tool can be approved together; anything can be rejected.
+    """
+    given: list[JsonValue] = [{name: str(value) for name, value in item.items() if value} for item in items]
+    return post(path("approvals", "decisions"), one(Page[ItemAnswer]), {"items": given}, key=idempotency_key)
 
 
-def settle_effect(key: str, outcome: Outcome, comment: str, *, idempotency_key: str = "") -> Call[Settled]:
-    """State what became of an effect; `comment` says how it is known."""
-    body: dict[str, JsonValue] = {"outcome": outcome, "comment": comment}
-    return post(path("effects", key, "settle"), one(Settled), body, key=idempotency_key)
+def withdraw(approval_id: str, *, comment: str | None = None, idempotency_key: str = "") -> Call[Approval]:
+    """Take the request back, or an approval whose call has not begun."""
+    return _post(approval_id, "withdraw", {"comment": comment or None}, idempotency_key)
+
+
+def claim(approval_id: str, *, seconds: int | None = None, idempotency_key: str = "") -> Call[Approval]:
+    """Keep others from deciding for a while (900 s unless said); again by the same person: anew."""
+    return _post(approval_id, "claim", {"seconds": seconds}, idempotency_key)
+
+
+def release(approval_id: str, *, idempotency_key: str = "") -> Call[Approval]:
+    """Give a claim back before it lapses."""
+    return _post(approval_id, "release", {}, idempotency_key)
+
+
+def reassign(approval_id: str, to: str, *, comment: str | None = None, idempotency_key: str = "") -> Call[Approval]:
+    """Put it on the list of the user `to`, who must be entitled to decide."""
+    return _post(approval_id, "reassign", {"to": to, "comment": comment or None}, idempotency_key)
+
+
+def escalate(approval_id: str, *, comment: str | None = None, idempotency_key: str = "") -> Call[Approval]:
+    """Hand it to the role that the policy names for that; once."""
+    return _post(approval_id, "escalate", {"comment": comment or None}, idempotency_key)
+
+
+def ageing() -> Call[Page[Ageing]]:
+    """What waits, by role, assignee and agent, and for how long it has."""
+    return get(path("approvals", "ageing"), one(Page[Ageing]))
+
+
+def audit_of(approval_id: str) -> Call[Page[AuditEntry]]:
+    """The audit rows of one approval, oldest first."""
+    return get(path("approvals", approval_id, "audit"), one(Page[AuditEntry]))
+
+
+def _post(approval_id: str, verb: str, body: Mapping[str, JsonValue], key: str) -> Call[Approval]:
+    return post(path("approvals", approval_id, verb), one(Approval), body, key=key)

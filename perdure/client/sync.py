@@ -9,13 +9,24 @@ from typing import ParamSpec, Self, TypeVar
 import httpx
 from pydantic import ValidationError
 
-from perdure.client import catalogue_calls, prompt_calls, review_calls, turn_calls
-from perdure.client.answers import Turn
+from perdure.client import turn_calls
 from perdure.client.calls import Call
 from perdure.client.connection import PATIENCE_SECONDS, http_options, is_answered, poll_seconds, unreadable
 from perdure.client.patience import Patience
 from perdure.client.resume import TIMEOUT, Reader
 from perdure.client.sse import Decoder, Event
+from perdure.client.sync_groups import (
+    Agents,
+    Approvals,
+    Budgets,
+    Delegations,
+    Effects,
+    Prompts,
+    Rules,
+    Topologies,
+    Users,
+)
+from perdure.client.turn_answers import Turn
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -31,6 +42,7 @@ class Client:
         self.conversations = Conversations(self)
         self.turns = Turns(self)
         self.approvals = Approvals(self)
+        self.delegations = Delegations(self)
         self.effects = Effects(self)
         self.agents = Agents(self)
         self.topologies = Topologies(self)
@@ -142,76 +154,3 @@ class Turns:
             if turn.has_ended or (turn.is_paused and not through_pauses):
                 return turn
             time.sleep(poll_seconds(time.monotonic() - began, timeout_seconds, turn))
-
-
-class Approvals:
-    """What waits for a reviewer."""
-
-    def __init__(self, client: Client) -> None:
-        self.list = client.method(review_calls.list_approvals)
-        self.get = client.method(review_calls.get_approval)
-        self.decide = client.method(review_calls.decide)
-
-
-class Effects:
-    """What a crash left unknown."""
-
-    def __init__(self, client: Client) -> None:
-        self.list = client.method(review_calls.list_effects)
-        self.settle = client.method(review_calls.settle_effect)
-
-
-class Agents:
-    """What a conversation can be held with."""
-
-    def __init__(self, client: Client) -> None:
-        self.list = client.method(catalogue_calls.list_agents)
-        self.tools = client.method(catalogue_calls.list_tools)
-
-
-class Topologies:
-    """The graphs that agents run on."""
-
-    def __init__(self, client: Client) -> None:
-        self.list = client.method(catalogue_calls.list_topologies)
-        self.get = client.method(catalogue_calls.get_topology)
-        self.drawing = client.method(catalogue_calls.topology_drawing)
-
-
-class Users:
-    """Who has access."""
-
-    def __init__(self, client: Client) -> None:
-        self.list = client.method(catalogue_calls.list_users)
-        self.add = client.method(catalogue_calls.add_user)
-        self.new_token = client.method(catalogue_calls.new_token)
-        self.set_roles = client.method(catalogue_calls.set_roles)
-
-
-class Budgets:
-    """What a day may cost."""
-
-    def __init__(self, client: Client) -> None:
-        self.get = client.method(catalogue_calls.get_budgets)
-        self.set = client.method(catalogue_calls.set_budgets)
-
-
-class Rules:
-    """What stops a turn, or asks a person."""
-
-    def __init__(self, client: Client) -> None:
-        self.list = client.method(catalogue_calls.list_rules)
-        self.set = client.method(catalogue_calls.set_rule)
-
-
-class Prompts:
-    """Prompt templates and their stages."""
-
-    def __init__(self, client: Client) -> None:
-        self.list = client.method(prompt_calls.list_prompts)
-        self.get = client.method(prompt_calls.get_prompt)
-        self.render = client.method(prompt_calls.render_prompt)
-        self.version = client.method(prompt_calls.get_prompt_version)
-        self.save_draft = client.method(prompt_calls.save_draft)
-        self.promote = client.method(prompt_calls.promote_prompt)
-        self.archive = client.method(prompt_calls.archive_prompt)

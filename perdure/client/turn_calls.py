@@ -6,8 +6,9 @@ from typing import Any, Literal
 import httpx
 from pydantic import JsonValue
 
-from perdure.client.answers import Answer, Conversation, Message, Page, Turn
+from perdure.client.answers import Answer, Page
 from perdure.client.calls import Call, get, one, path, post
+from perdure.client.turn_answers import Conversation, Message, Turn
 
 OnBusy = Literal["reject", "queue", "steer", "replace"]
 _EXECUTE_SECONDS = 120.0

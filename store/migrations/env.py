@@ -3,12 +3,11 @@
 from alembic import context
 from sqlalchemy import create_engine, pool, text
 
-_LOCK = 7_236_110
-"""An advisory lock's number, ours by agreement."""
+from store.migrations import LOCK
 
 engine = create_engine(context.config.attributes["url"], poolclass=pool.NullPool)
 with engine.connect() as connection:
-    connection.execute(text(f"SELECT pg_advisory_lock({_LOCK})"))
+    connection.execute(text(f"SELECT pg_advisory_lock({LOCK})"))
     connection.commit()
     context.configure(connection=connection)
     with context.begin_transaction():

@@ -1,10 +1,18 @@
 """One running stack for all acceptance tests that do not need one of their own."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.acceptance.running import RunningStack, running
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Each of these starts a whole stack, and some measure it."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker("alone")
 
 
 @pytest.fixture(scope="session")

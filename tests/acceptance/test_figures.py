@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ SAMPLES = 100
 BATCH = 25
 """Turns that wait at once: one user may have 50 that have not ended."""
 WARM_UP = 3
-DECISION_TO_CALL_SECONDS = 0.2
+APPROVAL_TO_CALL_SECONDS = 0.15
+"""From the moment at which a reviewer sends the approval; what the API takes for it is in it."""
 LOADED = 0.15
 """Others' share of the machine from which a figure may be their doing: the run is repeated, once, and whole."""
 FIRST_ANSWER_SECONDS = 60.0
@@ -27,45 +29,60 @@ def quantile(ordered: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-async def _decision_to_call(turns: Turns, orders: range) -> list[float]:
-    """Seconds from each decision to the start of its call. All wait first; then each is decided and ends, in turn."""
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """Seconds from an approval to the start of its call."""
+
+    sent: float
+    """Since the reviewer sent it."""
+    decided: float
+    """Since it was on record."""
+
+
+async def _approval_to_call(turns: Turns, orders: range) -> list[Waited]:
+    """How long each waits. All turns wait first; then each is decided and ends, one after the other."""
     ids = await turns.begin_all([f"Refund order {order}" for order in orders])
     assert await turns.until(ids, "awaiting_approval") == []
+    sent = []
     for turn_id in ids:
-        await turns.approve(turn_id)
+        sent.append(await turns.approve(turn_id))
         assert await turns.until([turn_id], "completed") == []
     waits = []
-    for turn_id in ids:
+    for turn_id, at in zip(ids, sent, strict=True):
         events = {event.kind: event.at for event in await turns.events(turn_id)}
-        waits.append((events["tool.executing"] - events["tool.approved"]).total_seconds())
+        began = events["tool.executing"]
+        waits.append(Waited((began - at).total_seconds(), (began - events["tool.approved"]).total_seconds()))
     return waits
 
 
-async def _hundred(turns: Turns, first_order: int) -> tuple[float, float, float]:
-    """p50 and p95 over 100 decisions, and others' share of the machine meanwhile."""
-    waits: list[float] = []
+async def _hundred(turns: Turns, first_order: int) -> tuple[str, float, float]:
+    """100 approvals: what is said of them, the p95 since they were sent, and others' share of the machine meanwhile."""
+    waits: list[Waited] = []
     with Others() as others:
         for order in range(first_order, first_order + SAMPLES, BATCH):
-            waits += await _decision_to_call(turns, range(order, order + BATCH))
-    waits.sort()
+            waits += await _approval_to_call(turns, range(order, order + BATCH))
     assert len(waits) == SAMPLES
-    return quantile(waits, 0.5), quantile(waits, 0.95), others.share
+    sent, decided = sorted(wait.sent for wait in waits), sorted(wait.decided for wait in waits)
+    said = ", ".join(
+        f"{name} p50 {quantile(each, 0.5) * 1000:.0f} ms, p95 {quantile(each, 0.95) * 1000:.0f} ms"
+        for name, each in (("sent", sent), ("decided", decided))
+    )
+    return f"approval to call, {SAMPLES}: {said}, others {others.share:.0%}", quantile(sent, 0.95), others.share
 
 
 @pytest.mark.timeout(300)
-async def test_an_approved_call_starts_within_200_ms_of_its_decision(
+async def test_an_approved_call_starts_within_150_ms_of_its_approval(
     stack: RunningStack, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with Turns(stack, "refunds") as turns:
-        await _decision_to_call(turns, range(70_000, 70_000 + WARM_UP))
+        await _approval_to_call(turns, range(70_000, 70_000 + WARM_UP))
         for first_order in (71_000, 72_000):
-            p50, p95, share = await _hundred(turns, first_order)
-            said = f"decision to call, {SAMPLES}: p50 {p50 * 1000:.0f} ms, p95 {p95 * 1000:.0f} ms, others {share:.0%}"
+            said, p95, share = await _hundred(turns, first_order)
             with capsys.disabled():
                 print(f"\n{said} of the machine")
-            if p95 < DECISION_TO_CALL_SECONDS or share < LOADED:
+            if p95 < APPROVAL_TO_CALL_SECONDS or share < LOADED:
                 break  # else others may be to blame: all hundred once more, and only they count
-    assert p95 < DECISION_TO_CALL_SECONDS, said
+    assert p95 < APPROVAL_TO_CALL_SECONDS, said
 
 
 async def _started(home: Path) -> tuple[float, float, float]:

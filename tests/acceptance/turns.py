@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Self
 
 import httpx
@@ -76,15 +76,18 @@ class Turns:
             await asyncio.sleep(0.05 if len(ids) == 1 else 0.2)  # many at once would be load of our own
         return missing
 
-    async def approve(self, turn_id: str) -> None:
-        """Approve what the turn waits for, on the digest that is shown."""
+    async def approve(self, turn_id: str) -> datetime:
+        """Approve what the turn waits for, on the digest that is shown; when the last decision was sent."""
+        sent = datetime.now(UTC)
         for approval_id in (await self.read(turn_id))["waiting_for"]["ids"]:
             shown = await self.reviewer.get(f"/v1/approvals/{approval_id}")
+            sent = datetime.now(UTC)
             answer = await self.reviewer.post(
                 f"/v1/approvals/{approval_id}/decision",
                 json={"decision": "approve", "digest": shown.json()["digest"]},
             )
             answer.raise_for_status()
+        return sent
 
     async def unknown_effects(self) -> dict[str, str]:
         """The keys of the effects whose outcome nobody knows, by turn."""

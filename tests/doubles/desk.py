@@ -79,10 +79,18 @@ def desk_agents() -> tuple[list[tuple[str, PublishedAgent]], list[tuple[str, Too
     """The desk's agents as they are published, and their tools by agent."""
     app = load_app(DESK)
     assert not app.problems, app.problems
-    published = publish(app, [tool.card for tool in CORE_BY_NAME.values()])
+    published = [_in_toolsets(agent) for agent in publish(app, [tool.card for tool in CORE_BY_NAME.values()])]
     tools = [
         (agent.definition.id, CORE_BY_NAME.get(card.name) or app.tools[card.name])
         for agent in published
         for card in agent.cards
     ]
     return [(app.name, agent) for agent in published], tools
+
+
+def _in_toolsets(agent: PublishedAgent) -> PublishedAgent:
+    """The tools of the agent that loads toolsets, in one; by an app's files only a server's tools are in one."""
+    if not agent.definition.toolsets:
+        return agent
+    cards = tuple(card.model_copy(update={"toolset": "counter"}) for card in agent.cards)
+    return agent.model_copy(update={"cards": cards, "version": f"{agent.version}-in-toolsets"})

@@ -17,6 +17,7 @@ from perdure.targets import new_client
 from relay.connect import DATA_CONVERTER
 from relay.deliver import Doorbell
 from serving import workers_for
+from settings import Settings
 from store.database import Database
 from store.live import LiveTokens
 from store.valkey import Valkey
@@ -26,7 +27,7 @@ from tests.doubles.broken_inside import Breaks, broken_inside
 
 async def _main(database: str, redis: str, temporal: str, namespace: str, queue: str) -> None:
     async with AsyncExitStack() as stack:
-        db = await Database.connect(database, most=4)
+        db = await Database.connect(database, most=4, keyring=Settings(_env_file=None).keyring())
         client = await Client.connect(temporal, namespace=namespace, data_converter=DATA_CONVERTER)
         http = await stack.enter_async_context(new_client())
         toolbox = Toolbox([], lambda name: None, http)

@@ -20,6 +20,7 @@ from contracts.tools import CallState, ToolAsk, ToolOutcome
 from contracts.turns import Limits, Usage
 from policy.conditions import plain_facts
 from policy.text import preview
+from policy.toolsets import LOAD_TOOLSET, load
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 TURN_ID = "0197f000-0000-7000-8000-000000000001"
@@ -101,6 +102,8 @@ class FakeTurn:
     """Skills that earlier turns have injected."""
     metadata: Args = field(default_factory=dict)
     working: Args = field(default_factory=dict)
+    toolsets: dict[str, bool] = field(default_factory=dict)
+    """What its conversation has loaded."""
     user_name: str = "Ann"
     rows: dict[str, Row] = field(default_factory=dict)
     replies: dict[str, ModelReply] = field(default_factory=dict)
@@ -113,6 +116,8 @@ class FakeTurn:
     """The calls that the tools port was asked for, in order."""
     made: list[MessageRef] = field(default_factory=list)
     """Every stored message, in order."""
+    rung: bool = False
+    """Somebody has decided since the records were last read."""
     stopped: bool = False
     load_problem: Problem | None = None
     reading: Callable[[Verdicts], Awaitable[Verdicts]] | None = None
@@ -130,6 +135,7 @@ class FakeTurn:
         record = self.book[approval_id(TURN_ID, call_id)]
         if record.state is VerdictState.PENDING:
             record.state, record.comment, record.args = state, comment, args
+            self.rung = True
             record.decided_by = "reviewer" if state in BY_PEOPLE else ""
             if record.kind is RequestKind.CHECKPOINT and args is not None:
                 self._plan_again(record, args)
@@ -144,7 +150,7 @@ class FakeTurn:
         """A person states what became of a call."""
         row = self.rows[call_id]
         assert row.state is CallState.OUTCOME_UNKNOWN
-        row.comment = comment
+        row.comment, self.rung = comment, True
         state = CallState.DONE if happened else CallState.FAILED
         status = "happened" if happened else "did_not_happen"
         self._close(row, state, {"status": status, "settled_by": "reviewer", "comment": comment})
@@ -188,10 +194,28 @@ class FakeTurn:
             body["reason"] = approval.comment
         return self._close(row, CallState.DENIED, body)
 
+    def load_call(self, step: int, index: int, args: Mapping[str, JsonValue]) -> CallRef:
+        """A call that loads a toolset, answered as it is planned; the conversation keeps what it loads."""
+        loading = load(args, [*self.cards.values()], self.toolsets)
+        self.toolsets = loading.loaded
+        call_id = tool_call_id(step, index)
+        row = self.rows[call_id] = Row(call_id, LOAD_TOOLSET, dict(args), EffectClass.READ, False)
+        told = self._close(row, CallState.DONE if loading.done else CallState.FAILED, loading.told)
+        return CallRef(
+            call_id=call_id,
+            tool=LOAD_TOOLSET,
+            digest=digest_of(dict(args)),
+            settled=True,
+            answer_id=told.message.id if told.message else "",
+            args=dict(args) if loading.done else {},
+        )
+
     def plan_call(
         self, step: int, index: int, tool: str, args: Mapping[str, JsonValue], offered: Sequence[str]
     ) -> CallRef:
         """A call that the model asked for; one that cannot run is settled at once."""
+        if tool == LOAD_TOOLSET and tool in offered:
+            return self.load_call(step, index, args)
         card = self.cards.get(tool) if tool in offered else None
         call_id = tool_call_id(step, index)
         effect = card.effect if card else EffectClass.OPAQUE

@@ -8,12 +8,12 @@ import sys
 from contextlib import AsyncExitStack
 
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
 
 from activities.deps import Deps
 from activities.toolbox.shelf import Toolbox
 from contracts.turns import Kind
 from perdure.targets import new_client
+from relay.connect import DATA_CONVERTER
 from relay.deliver import Doorbell
 from serving import workers_for
 from store.database import Database
@@ -25,7 +25,7 @@ from tests.doubles.spoken import SpokenModel, SpokenModels
 async def _main(database: str, redis: str, temporal: str, namespace: str, queue: str) -> None:
     async with AsyncExitStack() as stack:
         db = await Database.connect(database, most=12, plan_once=True)
-        client = await Client.connect(temporal, namespace=namespace, data_converter=pydantic_data_converter)
+        client = await Client.connect(temporal, namespace=namespace, data_converter=DATA_CONVERTER)
         http = await stack.enter_async_context(new_client())
         toolbox, models = Toolbox([], lambda name: None, http), SpokenModels(SpokenModel())
         deps = Deps(db, LiveTokens(Valkey.connect(redis)), toolbox, models, Doorbell(client, db))

@@ -21,6 +21,7 @@ from contracts.people import GatedCall, RequestKind, RequestRef, Verdict, Verdic
 from contracts.tools import CallState, ToolAsk, ToolOutcome
 from graph.ports import Ports
 from policy.extract import extracted
+from policy.gate import effect_request, startable
 from policy.refusals import STOPPED
 from tests.doubles.fake_turn import NOW, TURN_ID, Args, FakeTurn, Record, Says
 
@@ -34,6 +35,8 @@ class FakeRun:
     events: list[tuple[str, Args]] = field(default_factory=list)
     asked: tuple[tuple[GatedCall, ...], tuple[GatedCall, ...]] | None = None
     snapshot: Args = field(default_factory=dict)
+    goes_on: bool = False
+    """What it asks for is not waited for."""
     stopped: bool = False
     """A stop has rung this run: nothing is called any more, the ledger neither."""
     problem: Problem | None = None
@@ -103,10 +106,36 @@ class FakeTools:
 
     of: FakeRun
 
-    async def run(self, asks: Sequence[ToolAsk]) -> list[ToolOutcome]:
-        """Each call by what the ledger says of it."""
-        self.of.turn.called += [ask.call_id for ask in asks]
-        return [self._one(ask) for ask in asks]
+    async def run(self, asks: Sequence[ToolAsk], waiting: Sequence[RequestRef] = ()) -> list[ToolOutcome]:
+        """Each call by what the ledger says of it. A tool that rings while it runs (`FakeTurn.decide` does) has the
+        records read when it ends, which is all that a double without time can do."""
+        if self.of.stopped:
+            return [_not_run(ask, STOPPED) for ask in asks]
+        held, ended = {request.call_id: request for request in waiting}, dict[str, ToolOutcome]()
+        ready = [ask.call_id for ask in asks if ask.call_id not in held]
+        while ready:
+            for ask in asks:
+                if ask.call_id in ready:
+                    held.pop(ask.call_id, None)
+                    self.of.turn.called.append(ask.call_id)
+                    outcome = ended[ask.call_id] = self._one(ask)
+                    if outcome.state is CallState.OUTCOME_UNKNOWN:
+                        held[ask.call_id] = effect_request(TURN_ID, ask.call_id, ask.tool)
+            ready = await self._freed([ask.call_id for ask in asks], held, ended)
+        return [ended.get(ask.call_id) or _not_run(ask, None) for ask in asks]
+
+    async def _freed(
+        self, calls: Sequence[str], held: dict[str, RequestRef], ended: dict[str, ToolOutcome]
+    ) -> list[str]:
+        hopeless = self.of.stopped or any(outcome.problem for outcome in ended.values())
+        if not held or hopeless or not self.of.turn.rung:
+            return []
+        requests = [*held.values()]
+        read = await FakePeople(self.of).verdicts(requests)
+        if read.problem is not None:
+            return []
+        waiting = [call for call in calls if call in held]
+        return [*startable(waiting, requests, read.verdicts, begun=ended.keys() - held.keys())]
 
     def _one(self, ask: ToolAsk) -> ToolOutcome:
         turn = self.of.turn
@@ -163,6 +192,7 @@ class FakeMemory:
                 skills=turn.skills,
                 rules=turn.rules,
                 entity_fields=dict(turn.entity_fields),
+                toolsets=dict(turn.toolsets),
             ),
             user_message=MessageRef(id="user-message", role=Role.USER, text="please"),
             user_name=turn.user_name,
@@ -224,8 +254,11 @@ class FakePeople:
 
     run: FakeRun
 
-    def ask(self, gated: Sequence[GatedCall], unknown: Sequence[GatedCall], snapshot: Args) -> list[RequestRef]:
+    def ask(
+        self, gated: Sequence[GatedCall], unknown: Sequence[GatedCall], snapshot: Args, *, goes_on: bool = False
+    ) -> list[RequestRef]:
         """Kept until the run ends."""
+        self.run.goes_on = goes_on
         own = {RequestKind.CHECKPOINT: forced_checkpoint_id(self.run.step), RequestKind.LIMIT: limit_id(self.run.step)}
         gated = [call if call.call_id else call.model_copy(update={"call_id": own[call.kind]}) for call in gated]
         self.run.asked, self.run.snapshot = (tuple(gated), tuple(unknown)), snapshot
@@ -235,19 +268,11 @@ class FakePeople:
             )
             for call in gated
         ]
-        effects = [
-            RequestRef(
-                request_id=effect_key(TURN_ID, call.call_id),
-                kind=RequestKind.EFFECT,
-                call_id=call.call_id,
-                tool=call.tool,
-            )
-            for call in unknown
-        ]
-        return [*approvals, *effects]
+        return [*approvals, *(effect_request(TURN_ID, call.call_id, call.tool) for call in unknown)]
 
     async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:
         """One for each request, from the records of this moment."""
+        self.run.turn.rung = False
         if self.run.problem is not None:
             return Verdicts(problem=self.run.problem)
         read = Verdicts(verdicts=tuple(self._verdict(request) for request in requests))

@@ -6,6 +6,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from tempfile import TemporaryDirectory
 
 import httpx
 import pytest
@@ -27,7 +28,7 @@ from serving import tools_of, workers_for
 from settings import Settings
 from store.database import Database
 from store.ids import new_id
-from tests.conftest import Person, Urls
+from tests.conftest import KEYRING, Person, Urls
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +50,12 @@ async def serving(
     people: dict[str, Person], *, database_url: str, redis_url: str, temporal: str, namespace: str
 ) -> AsyncIterator[Api]:
     """The API on a port of its own; its turns are routed to queues of its own."""
+    outside = TemporaryDirectory()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TEMPORAL_ADDRESS", temporal)
         patch.setenv("TEMPORAL_NAMESPACE", namespace)
         patch.setenv("TEMPORAL_CONFIG_FILE", os.devnull)
-        given = {"DATABASE_URL": database_url, "REDIS_URL": redis_url}
+        given = {"DATABASE_URL": database_url, "REDIS_URL": redis_url, "PERDURE_AUDIT_HEADS": f"{outside.name}/heads"}
         app = create_app(Settings(_env_file=None, **given))  # type: ignore[arg-type]
         # With the protocol named, as uvicorn does it: asyncio then sets TCP_NODELAY; without, every answer takes 40 ms.
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -73,6 +75,7 @@ async def serving(
         services.wakes.close()
         server.should_exit = True
         await running
+        outside.cleanup()
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +106,7 @@ async def api(parts: DataParts, urls: Urls, db: Database, people: dict[str, Pers
 @pytest.fixture(scope="module")
 async def relay(urls: Urls) -> AsyncIterator[Database]:
     """The database as the relay sees it."""
-    database = await Database.connect(urls.relay, most=8)
+    database = await Database.connect(urls.relay, most=8, keyring=KEYRING)
     yield database
     await database.close()
 

@@ -40,16 +40,21 @@ async def ended(client: httpx.AsyncClient, turn_id: str) -> dict[str, object]:
 
 
 async def test_an_approval_shows_the_exact_call_and_all_that_a_reviewer_needs(api: Api) -> None:
-    shown = (await paused(api)).approval
+    asked = await paused(api)
+    async with api.client("reviewer") as reviewer:
+        shown = (await reviewer.get(asked.path)).json()
     wanted = {
         "id", "status", "agent", "tool", "args", "schema", "digest", "rule", "prompt_excerpt", "history", "expires_at",
         "version", "allowed_decisions", "links", "turn_id", "conversation_id", "requested_by", "risk", "effect",
+        "reviewers", "quorum", "votes", "assignee", "fallback", "claimed_by", "claimed_until", "escalated_at",
+        "on_timeout", "ready_at", "reject_reasons", "reviewer_role", "requested_at",
     }  # fmt: skip
     assert wanted <= shown.keys()
     assert (shown["tool"], shown["args"], shown["status"]) == ("refund", {"order": "1042"}, "pending")
     assert shown["prompt_excerpt"] == "Refund order 1042"
     assert shown["allowed_decisions"] == ["approve", "edit", "reject", "respond"]
-    assert [entry["what"] for entry in shown["history"]] == ["approval.opened"]  # type: ignore[attr-defined]
+    assert asked.approval["allowed_decisions"] == [], "who asked for it decides nothing"
+    assert [entry["what"] for entry in shown["history"]] == ["approval.opened"]
 
 
 async def test_a_rejection_needs_a_reason_reaches_the_turn_and_stands(api: Api) -> None:

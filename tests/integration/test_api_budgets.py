@@ -22,6 +22,23 @@ async def test_an_administrator_sets_and_sees_the_days_budget(api: Api) -> None:
     assert seen["tenant"]["reserved_tokens"] == 0
 
 
+async def test_a_new_budget_shows_what_the_day_has_come_to_before_its_first_call(api: Api) -> None:
+    async with api.client() as client:
+        made = (await client.post("/v1/conversations", json={"agent": "refunds"})).json()
+        body = {"message": "What is the status of order 1001?"}
+        turn = (await client.post(f"/v1/conversations/{made['id']}/turns?wait=20", json=body)).json()
+        assert turn["status"] == "completed"
+    async with api.services.db.transaction("local") as tx:
+        await tx.execute("DELETE FROM day_usage")
+        used = await tx.fetchval("SELECT sum(input_tokens + output_tokens)::bigint FROM turns")
+    async with api.client("admin") as admin:
+        put = (await admin.put("/v1/budgets", json={"max_tokens": 10**9, "max_cost_usd": None})).json()
+        seen = (await admin.get("/v1/budgets")).json()
+        await admin.put("/v1/budgets", json={"max_tokens": None, "max_cost_usd": None})
+    assert put["tenant"]["used_tokens"] == seen["tenant"]["used_tokens"] == used > 0
+    assert seen["tenant"]["reserved_tokens"] == 0
+
+
 @pytest.mark.parametrize("name", ["requester", "reviewer"])
 async def test_nobody_else_sees_or_sets_it(api: Api, name: str) -> None:
     async with api.client(name) as client:
@@ -40,11 +57,27 @@ async def test_nobody_else_sees_or_sets_it(api: Api, name: str) -> None:
         {"max_tokens": "5", "max_cost_usd": None},
         {"max_tokens": None, "max_cost_usd": 0},
         {"max_tokens": None, "max_cost_usd": 1, "other": 1},
+        {"max_cost_usd": 5},
+        {"max_tokens": True, "max_cost_usd": None},
+        {"max_tokens": 1.0, "max_cost_usd": None},
+        {"max_tokens": None, "max_cost_usd": -1},
+        {"max_tokens": None, "max_cost_usd": True},
+        {"max_tokens": None, "max_cost_usd": 2e9},
     ],
 )
 async def test_a_budget_that_makes_no_sense_is_refused(api: Api, body: dict[str, Any]) -> None:
     async with api.client("admin") as admin:
+        before = (await admin.get("/v1/budgets")).json()
         assert (await admin.put("/v1/budgets", json=body)).status_code == 422
+        assert (await admin.get("/v1/budgets")).json() == before
+
+
+@pytest.mark.parametrize("amount", ["NaN", "Infinity", "-Infinity", "1e400", "-1e400"])
+async def test_an_amount_that_is_no_number_is_refused(api: Api, amount: str) -> None:
+    body = f'{{"max_tokens": null, "max_cost_usd": {amount}}}'
+    async with api.client("admin") as admin:
+        put = await admin.put("/v1/budgets", content=body, headers={"Content-Type": "application/json"})
+    assert put.status_code == 422 and put.json()["error"]["code"] in ("number_not_finite", "invalid_input")
 
 
 async def paused(api: Api) -> dict[str, Any]:

@@ -125,3 +125,12 @@ async def test_search_knows_its_agents_and_clamps_its_limit(api: Api) -> None:
         params = {"conversation_id": conversation_id, "cursor": page.json()["next"]}
         rest = await client.get("/v1/memory/episodic", params=params)
         assert (len(page.json()["items"]), len(rest.json()["items"])) == (20, 2)
+
+
+@pytest.mark.parametrize("limit", [True, "3", 3.0, 0, -1, None])
+async def test_a_limit_that_is_no_number_of_hits_is_refused(api: Api, limit: object) -> None:
+    async with api.client() as client:
+        search = {"agent": "refunds", "query": "x", "limit": limit}
+        answer = await client.post("/v1/memory/episodic/search", json=search)
+    assert (answer.status_code, code(answer)) == (422, "invalid_input")
+    assert [field["field"] for field in answer.json()["error"]["details"]["fields"]] == ["body.limit"]

@@ -139,7 +139,7 @@ async def test_an_edit_runs_as_edited_keeps_both_versions_and_tells_the_model(de
     )
     assert row["decision"]["digest"] != before["digest"]
     audit = await desk.rows(
-        "SELECT data FROM audit WHERE subject = $1 AND kind = 'approval.decided'", request.request_id
+        "SELECT data FROM audit_trail WHERE subject = $1 AND kind = 'approval.decided'", request.request_id
     )
     assert [entry["data"]["args"] for entry in audit] == [{"amount": 5}]
 

@@ -197,7 +197,7 @@ async def test_what_a_tool_wants_audited_is_in_the_audit_with_its_call(workbench
     outcome = await workbench.run_tool(address)
     assert outcome.state is CallState.DONE
     (row,) = await workbench.rows(
-        "SELECT kind, subject, data, actor FROM audit WHERE turn_id = $1 AND kind LIKE 'tool.%'", address.turn_id
+        "SELECT kind, subject, data, actor FROM audit_trail WHERE turn_id = $1 AND kind LIKE 'tool.%'", address.turn_id
     )
     assert (row["kind"], row["data"]) == ("tool.create_entity", {"kind": "k", "name": "Noted One", "call_id": "t1.0"})
     assert str(row["actor"]) == workbench.people["requester"].user_id

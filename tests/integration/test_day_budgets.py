@@ -300,5 +300,5 @@ async def test_an_operator_sees_limits_use_and_reservations(desk: Desk, unlimite
     tenant = seen["tenant"]
     assert isinstance(tenant, dict) and (tenant["max_tokens"], tenant["max_cost_usd"]) == (None, 5.0)
     assert tenant["used_tokens"] >= 10
-    audited = await desk.rows("SELECT data FROM audit WHERE kind = 'day_limits.set' ORDER BY id")
+    audited = await desk.rows("SELECT data FROM audit_trail WHERE kind = 'day_limits.set' ORDER BY id")
     assert audited[-1]["data"] == {"max_tokens": None, "max_cost_microusd": 5_000_000}

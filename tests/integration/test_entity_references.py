@@ -1,15 +1,30 @@
 """What a skill is told of entities: found by id, by name, by any attribute; of several the newest."""
 
+import asyncio
+import time
 from datetime import timedelta
+
+import asyncpg
+import pytest
 
 from store import entities
 from store.ids import new_id
+from tests.conftest import Urls
 from tests.desk import Desk
 
+MANY = 50_000
+MOST_MS = 2.0
+FILL = f"""
+INSERT INTO entities (id, tenant_id, kind, name, attributes)
+SELECT gen_random_uuid(), 'local', 'thing', 'Many ' || n,
+  jsonb_build_object('serial', 's' || n, 'colour', 'grey', 'size', n % 100)
+FROM generate_series(1, {MANY}) n
+"""
 
-async def made(desk: Desk, name: str, **attributes: str | int) -> str:
+
+async def made(desk: Desk, name: str, **attributes: object) -> str:
     async with desk.db.transaction("local") as tx:
-        return (await entities.create(tx, "thing", name, dict(attributes), None, None)).id
+        return (await entities.create(tx, "thing", name, {**attributes}, None, None)).id  # type: ignore[dict-item]
 
 
 async def named(desk: Desk, *references: str, tenant: str = "local") -> dict[str, str]:
@@ -46,3 +61,78 @@ async def test_of_several_with_one_name_or_value_the_newest_counts(desk: Desk) -
     expected = f"thing: Twin {mark} ({ids[1]})"
     references = (f"name=Twin {mark}", f"mark={mark}")
     assert await named(desk, *references) == dict.fromkeys(references, expected)
+
+
+async def test_a_value_of_any_kind_is_found_as_its_text(desk: Desk) -> None:
+    mark = new_id()
+    values = {
+        "n": 7,
+        "f": 7.5,
+        "e": 1e2,
+        "yes": True,
+        "none": None,
+        "list": [1, "a"],
+        "of": {"a": 1},
+        "é": "ü",
+        "": "x",
+    }
+    entity_id = await made(desk, f"Any {mark}", **{f"{mark}{name}": value for name, value in values.items()})
+    only = f"thing: Any {mark} ({entity_id})"
+    told = {"n": "7", "f": "7.5", "e": "100.0", "yes": "true", "list": '[1, "a"]', "of": '{"a": 1}', "é": "ü", "": "x"}
+    found = {f"{mark}{name}={value}": only for name, value in told.items()}
+    assert await named(desk, *found, f"{mark}none=", f"{mark}none=null", f"{mark}n=7.0") == found
+
+
+async def test_an_attribute_whose_name_holds_an_equals_sign_is_mistaken_for_none(desk: Desk) -> None:
+    mark = new_id()
+    await made(desk, f"Sly {mark}", **{f"{mark}=a": "b"})
+    assert await named(desk, f"{mark}=a=b") == {}
+
+
+async def test_an_entity_that_changes_is_found_by_what_it_has_now(desk: Desk) -> None:
+    mark = new_id()
+    entity_id = await made(desk, f"New {mark}", mark=mark, old=mark)
+    change = (
+        "UPDATE entities SET attributes = attributes - 'old' || jsonb_build_object('fresh', $2::text) WHERE id = $1"
+    )
+    async with desk.db.transaction("local") as tx:
+        await tx.execute(change, entity_id, mark)
+    found = f"thing: New {mark} ({entity_id})"
+    assert await named(desk, f"mark={mark}", f"old={mark}", f"fresh={mark}") == {
+        f"mark={mark}": found,
+        f"fresh={mark}": found,
+    }
+
+
+@pytest.fixture(scope="module")
+async def many(desk: Desk, urls: Urls) -> None:
+    """So many entities of the tenant, half of whose attributes they share."""
+    name = urls.app.rpartition("/")[2]
+    admin = await asyncpg.connect(urls.admin.rpartition("/")[0] + "/" + name)
+    try:
+        await admin.execute("SET search_path = perdure")
+        await admin.execute(FILL)
+        await admin.execute("ANALYZE entities, entity_attributes")
+    finally:
+        await admin.close()
+
+
+@pytest.mark.parametrize(
+    "reference", ["serial=s31234", "colour=grey", "size=17", "serial=nothing", "colour=green", "name=Many 31234"]
+)
+async def test_among_fifty_thousand_a_look_takes_less_than_two_milliseconds(
+    desk: Desk, many: None, reference: str
+) -> None:
+    if reference.startswith("name="):  # made behind the program's back, which writes names
+        await made(desk, reference.partition("=")[2])
+    took = []
+    async with desk.db.transaction("local") as tx:
+        for _ in range(30):
+            began = time.perf_counter()
+            found = await entities.referred(tx, [reference])
+            took.append((time.perf_counter() - began) * 1e3)
+            await asyncio.sleep(0)
+    assert bool(found) is (reference not in ("serial=nothing", "colour=green"))
+    median = sorted(took)[len(took) // 2]
+    print(f"\n{reference} among {MANY}: {median:.2f} ms")
+    assert median < MOST_MS

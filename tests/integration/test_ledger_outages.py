@@ -16,7 +16,7 @@ from contracts.tools import CallState, ToolOutcome
 from contracts.turns import TurnAddress
 from perdure.tools import ToolContext
 from store.database import Database
-from tests.conftest import Urls
+from tests.conftest import KEYRING, Urls
 from tests.desk import Desk, gathered, until
 
 
@@ -76,7 +76,7 @@ async def test_a_connection_that_breaks_inside_the_tool(desk: Desk, urls: Urls, 
 
 async def test_a_statement_that_hangs_inside_the_tool(desk: Desk, urls: Urls) -> None:
     address = await desk.approved(("jot", {}))
-    impatient = await Database.connect(urls.app, wait_seconds=0.5)
+    impatient = await Database.connect(urls.app, wait_seconds=0.5, keyring=KEYRING)
     activity = ToolActivities(replace(desk.deps, db=impatient)).run
     async with entities_locked(urls):
         attempt = asyncio.create_task(desk.activity(activity, await desk.tool_call(address, "t1.0")))

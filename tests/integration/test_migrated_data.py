@@ -3,15 +3,19 @@
 import asyncio
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit, urlunsplit
+from uuid import UUID
 
 import asyncpg
 import pytest
 
-from store.database import set_up
+from policy.audit_chain import FaultKind
+from store.audit_links import verify
+from store.audit_seal import seal
+from store.database import Database, set_up
 from store.ids import new_id
 from store.migrations import is_newest, upgrade
 from store.provision import provision
-from tests.conftest import Template
+from tests.conftest import KEYRING, Template
 
 FIRST = "0003"
 """The version of the first release; what came after it had to be brought to data."""
@@ -28,11 +32,22 @@ OLD_ROWS = (
     "VALUES ('local', $1, 'a', '1', now() + interval '1 hour')",
     "INSERT INTO model_calls (tenant_id, turn_id, call_id, epoch, run_id, attempt, model) "
     "VALUES ('local', $1, 'm1', 1, 'r', 1, 'x')",
+    "INSERT INTO entities (id, tenant_id, kind, name, attributes) VALUES ($1, 'local', 'k', 'n', '{\"a\": 7}')",
     "INSERT INTO approvals (id, tenant_id, conversation_id, turn_id, call_id, agent_id, tool, tool_version, effect, "
     "risk, args, schema, digest, nonce, rule, requested_by, reviewer_role, expires_at) VALUES ($1, 'local', $1, $1, "
     "'t1.0', 'desk', 'book', 'v', 'keyed', 'low', '{}', '{}', 'd', 'n', 'r', $1, 'reviewer', now() + interval '1 day')",
 )
-TABLES = ("tenants", "users", "conversations", "turns", "messages", "working_memory", "model_calls", "approvals")
+TABLES = (
+    "tenants",
+    "users",
+    "conversations",
+    "turns",
+    "messages",
+    "working_memory",
+    "model_calls",
+    "approvals",
+    "entities",
+)
 
 
 @pytest.fixture
@@ -84,6 +99,11 @@ async def test_every_row_is_there_afterwards_and_new_columns_say_what_held_befor
         assert held == (0, 0, False, None)
         assert await row(app, "SELECT remembers, persona FROM turns") == (False, None)
         assert await app.fetchval("SELECT rule_actions FROM tenants") == {}
+        found = await row(app, "SELECT entity_id, key = sha256('a=7'::bytea) FROM entity_attributes")
+        assert found == (UUID(own_id), True), "it is found by what it had"
+        await app.execute("SELECT set_config('perdure.tenant', 'nobody', false)")
+        assert await app.fetchval("SELECT count(*) FROM entities") == 0
+        await app.execute("SELECT set_config('perdure.tenant', 'local', false)")
         await app.execute(  # what the program writes since, beside what was there
             "INSERT INTO episodes (id, tenant_id, conversation_id, user_id, agent_id, summary, embedder, embedding) "
             "VALUES ($1, 'local', $1, $1, 'desk', 's', 'm', '[1,0]'::public.vector)",
@@ -91,3 +111,53 @@ async def test_every_row_is_there_afterwards_and_new_columns_say_what_held_befor
         )
     finally:
         await app.close()
+
+
+OLD_AUDIT = (
+    "INSERT INTO tenants VALUES ('local'), ('second')",
+    "INSERT INTO users (id, tenant_id, name) VALUES ($1, 'local', 'ann')",
+    "INSERT INTO audit (tenant_id, kind, subject, data, actor) "
+    "VALUES ('local', 'user.added', 'ann', '{\"roles\": []}', $1)",
+    "INSERT INTO audit (tenant_id, kind, subject, data) SELECT 'local', 'turn.stop_requested', n::text, "
+    "jsonb_build_object('n', n, 'text', 'ü') FROM generate_series(1, 50) n",
+)
+
+
+async def test_audit_rows_of_before_are_chained_sealed_and_erasable_and_none_is_slipped_in_later(
+    empty: dict[str, str],
+) -> None:
+    await asyncio.to_thread(upgrade, empty["owner"], "0009")
+    owner, ann = await connected(empty["owner"]), new_id()
+    async with owner.transaction():
+        for statement in OLD_AUDIT:
+            await owner.execute(statement, *((ann,) if "$1" in statement else ()))
+        await owner.execute("SELECT set_config('perdure.tenant', 'second', true)")
+        await owner.execute("INSERT INTO audit (tenant_id, kind, subject, data) VALUES ('second', 'k', 's', '{}')")
+    await asyncio.to_thread(upgrade, empty["owner"])
+    db = await Database.connect(empty["app"], most=2, keyring=KEYRING)
+    try:
+        async with db.transaction("local") as tx:
+            told = await tx.fetchrow("SELECT subject, data FROM audit_trail WHERE kind = 'user.added'")
+            assert told is not None and tuple(told) == (ann, {"roles": [], "name": "ann"})
+        unsealed = await verify(db, "local", KEYRING)
+        assert {fault.kind for fault in unsealed.faults} == {FaultKind.SIGNATURE_MISSING}
+        assert (unsealed.faults_found, unsealed.rows) == (51, 51)
+        for tenant, rows in (("local", 51), ("second", 1)):
+            async with owner.transaction():
+                await owner.execute("SELECT set_config('perdure.tenant', $1, true)", tenant)
+                assert await seal(owner, tenant, KEYRING)
+                assert not await seal(owner, tenant, KEYRING)
+            report = await verify(db, tenant, KEYRING)
+            assert (report.ok, report.rows, report.heads_checked) == (True, rows + 1, 1)
+        async with owner.transaction():
+            await owner.execute(
+                "INSERT INTO audit (tenant_id, kind, subject, body_digest, signature) "
+                "VALUES ('local', 'k', 's', '', '')"
+            )
+            assert not await seal(owner, "local", KEYRING)
+        report = await verify(db, "local", KEYRING)
+        kinds = {(fault.seq, fault.kind) for fault in report.faults}
+        assert kinds == {(53, FaultKind.SIGNATURE_MISSING), (53, FaultKind.BODY_MISSING)}
+    finally:
+        await db.close()
+        await owner.close()

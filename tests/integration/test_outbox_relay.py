@@ -23,7 +23,7 @@ from store.finish import finish
 from store.ids import new_id
 from store.outbox import Note, Wake
 from store.turns import request_stop
-from tests.conftest import Urls
+from tests.conftest import KEYRING, Urls
 from tests.desk import Desk
 from tests.doubles.spoken import Line
 
@@ -31,7 +31,7 @@ from tests.doubles.spoken import Line
 @pytest.fixture(scope="module")
 async def relay(urls: Urls) -> AsyncIterator[Database]:
     """The database as the relay sees it."""
-    database = await Database.connect(urls.relay, most=4)
+    database = await Database.connect(urls.relay, most=4, keyring=KEYRING)
     yield database
     await database.close()
 

@@ -34,11 +34,11 @@ async def moved(client: httpx.AsyncClient, version: dict[str, str], to: str) -> 
 
 
 async def activated(api: Api, template: str, text: str) -> dict[str, str]:
-    """A version that has come all the way."""
-    async with api.client("reviewer") as client:
-        version = await drafted(client, template, text)
+    """A version that has come all the way, by two people."""
+    async with api.client("reviewer") as author, api.client("admin") as other:
+        version = await drafted(author, template, text)
         for to in ("pre_production", "active"):
-            answer = await moved(client, version, to)
+            answer = await moved(other, version, to)
             assert (answer.status_code, answer.json()["stage"]) == (200, to)
     return version
 
@@ -103,8 +103,8 @@ async def test_many_who_save_at_once_leave_one_draft(api: Api) -> None:
 async def test_of_many_who_promote_one_does_and_the_others_are_told(api: Api, to: str) -> None:
     template = fresh()
     await activated(api, template, "Old.")
-    async with api.client("reviewer") as one, api.client("admin") as two:
-        version = await drafted(one, template, "New.")
+    async with api.client() as author, api.client("reviewer") as one, api.client("admin") as two:
+        version = await drafted(author, template, "New.")
         if to == "active":
             await moved(one, version, "pre_production")
         answers = await asyncio.gather(*(moved(each, version, to) for _ in range(6) for each in (one, two)))
@@ -130,14 +130,27 @@ async def test_a_draft_that_changed_since_it_was_read_is_not_promoted(api: Api) 
         assert (await reviewer.get(f"/v1/prompt-versions/{read['id']}")).json()["stage"] == "draft"
 
 
+async def test_nobody_activates_the_own_words_alone_whatever_the_role(api: Api) -> None:
+    template = fresh()
+    await activated(api, template, "Ours.")
+    async with api.client("admin") as author, api.client("reviewer") as other, api.client() as reader:
+        version = await drafted(author, template, "Mine alone.")
+        assert (await moved(author, version, "pre_production")).status_code == 200
+        refused = await moved(author, version, "active")
+        assert (refused.status_code, code(refused)) == (403, "own_draft")
+        assert await speaks(reader, template) == "Ours.", "what was active has not gone with the attempt"
+        assert (await moved(other, version, "active")).status_code == 200
+        assert await speaks(reader, template) == "Mine alone."
+
+
 async def test_a_refused_promotion_leaves_the_active_version_in_place(api: Api) -> None:
     template = fresh()
     await activated(api, template, "Old.")
-    async with api.client("reviewer") as client:
-        version = await drafted(client, template, "New.")
+    async with api.client() as author, api.client("reviewer") as client:
+        version = await drafted(author, template, "New.")
         answer = await moved(client, version, "active")  # not without pre-production
         assert (answer.status_code, code(answer)) == (409, "prompt_stage_changed")
-    async with api.client() as client:
+    async with api.client("admin") as client:
         assert await speaks(client, template) == "Old."
 
 

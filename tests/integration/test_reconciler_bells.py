@@ -7,6 +7,7 @@ from temporalio.client import Client
 
 from contracts.ids import turn_workflow_id
 from contracts.turns import TurnAddress, TurnStatus
+from policy.decision import Decision
 from relay.reconcile import Reconciler
 from store.turns import request_stop
 from tests.desk import Desk
@@ -16,15 +17,36 @@ from tests.doubles.spoken import Line
 async def test_a_decided_turn_whose_bell_was_lost_is_rung_again(desk: Desk, reconciler: Reconciler) -> None:
     address = await desk.plan(("pay", {}), ("post", {}))
     first, second = await desk.open(address, "t1.0", "t1.1")
-    await desk.decide(first.request_id)
+    await desk.decide(first.request_id, Decision.REJECT, comment="no")
     await desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
     await reconciler.once()
-    assert not await bells(desk, address), "one of the round is still open"
+    assert not await bells(desk, address), "one of the round is still open, and nothing may start"
     await desk.decide(second.request_id)
     await desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
     await reconciler.once()
     await reconciler.once()
     assert await bells(desk, address) == 1, "rung once, not at every pass"
+
+
+async def test_a_call_that_may_start_is_rung_for_while_others_of_its_round_still_wait(
+    desk: Desk, reconciler: Reconciler
+) -> None:
+    address = await desk.plan(("pay", {}), ("post", {}))
+    first, _ = await desk.open(address, "t1.0", "t1.1")
+    await desk.decide(first.request_id)
+    await desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
+    await reconciler.once()
+    await reconciler.once()
+    assert await bells(desk, address) == 1
+    await desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
+    await desk.run_tool(address)
+    await desk.write(
+        "UPDATE turns SET status = $2, rung_at = now() - interval '1 hour' WHERE id = $1",
+        address.turn_id,
+        TurnStatus.AWAITING_APPROVAL.value,
+    )
+    await reconciler.once()
+    assert not await bells(desk, address), "it has run; the other waits"
 
 
 async def test_a_decided_turn_that_never_goes_on_is_rung_ever_more_seldom_and_told_of_once(

@@ -21,6 +21,8 @@ STEPS = {
     "ring_decided": "decisions_not_rung",
     "start_stranded": "stranded_turns_not_started",
     "forget_old": "old_keys_not_forgotten",
+    "fall_back": "requests_not_handed_on",
+    "escalate_all_overdue": "deadlines_not_escalated",
 }
 
 

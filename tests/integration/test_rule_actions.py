@@ -24,7 +24,7 @@ async def test_an_administrator_makes_a_rule_stricter_and_takes_it_back(api: Api
             assert (answer.status_code, action(answer.json())) == (200, (do, own))
             assert action((await requester.get("/v1/rules")).json()) == (do, own)
     async with db.transaction("local") as tx:
-        rows = await tx.fetch("SELECT data FROM audit WHERE kind = 'rule.action_set' ORDER BY id")
+        rows = await tx.fetch("SELECT data FROM audit_trail WHERE kind = 'rule.action_set' ORDER BY id")
     assert [(row["data"]["before"], row["data"]["do"]) for row in rows] == [
         ("require_hitl", "abort"),
         ("abort", "abort"),

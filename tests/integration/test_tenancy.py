@@ -34,8 +34,8 @@ BESIDE_A_TURN = (
     "SELECT 'local', user_id, 'r', 'k', 'd', 200, '{}' FROM turns WHERE id = $1",
     "INSERT INTO working_memory (tenant_id, conversation_id, field, value, expires_at) "
     "SELECT 'local', conversation_id, 'f', '1', now() + interval '1 day' FROM turns WHERE id = $1",
-    "WITH made AS (INSERT INTO entities (id, tenant_id, kind, name) SELECT id, 'local', 'k', 'n' FROM turns "
-    "WHERE id = $1 RETURNING id) "
+    "WITH made AS (INSERT INTO entities (id, tenant_id, kind, name, attributes) "
+    "SELECT id, 'local', 'k', 'n', '{\"a\": 1}' FROM turns WHERE id = $1 RETURNING id) "
     "INSERT INTO entity_names (tenant_id, name_key, entity_id) SELECT 'local', 'n', id FROM made",
     "INSERT INTO episodes (id, tenant_id, conversation_id, turn_id, user_id, agent_id, summary) "
     "SELECT id, 'local', conversation_id, id, user_id, agent_id, 's' FROM turns WHERE id = $1",
@@ -44,6 +44,11 @@ BESIDE_A_TURN = (
     "INSERT INTO day_limits (tenant_id, set_by) SELECT 'local', user_id FROM turns WHERE id = $1",
     "INSERT INTO day_usage (tenant_id, day, agent_id) SELECT 'local', created_at::date, agent_id FROM turns "
     "WHERE id = $1",
+    "INSERT INTO approval_votes (tenant_id, approval_id, user_id, seat_id, role, decision, digest, record) "
+    "SELECT 'local', a.id, a.requested_by, a.requested_by, 'reviewer', 'approve', 'd', '{}' FROM approvals a "
+    "WHERE a.turn_id = $1",
+    "INSERT INTO delegations (id, tenant_id, user_id, to_user, until) SELECT t.id, 'local', t.user_id, u.id, now() "
+    "FROM turns t, users u WHERE t.id = $1 AND u.name = 'admin'",
     "INSERT INTO prompt_versions (id, tenant_id, template, text, digest, author) "
     "SELECT id, 'local', 'voice', 't', 'd', user_id FROM turns WHERE id = $1",
 )
@@ -108,7 +113,7 @@ async def test_another_tenant_sees_no_row_of_ours_and_changes_none(desk: Desk, t
         for table in tables:
             seen = await tx.fetch(f"SELECT DISTINCT tenant_id FROM {table}")
             assert {row["tenant_id"] for row in seen} <= {OTHER, "*"}, table
-    kept = ("audit", "agents", "agent_versions", "app_tables", "tenants")
+    kept = ("audit", "audit_bodies", "audit_chain", "audit_heads", "agents", "agent_versions", "app_tables", "tenants")
     writable = [table for table in tables if table not in kept]
     for table in writable:
         async with desk.db.transaction(OTHER) as tx:
@@ -126,7 +131,11 @@ async def test_nobody_writes_a_row_for_another_tenant(desk: Desk) -> None:
             (new_id(), person.user_id),
         ),
         ("INSERT INTO outbox (tenant_id, kind, turn_id) VALUES ('local', 'ring', $1)", (address.turn_id,)),
-        ("INSERT INTO audit (tenant_id, kind, subject, data) VALUES ('local', 'forged', 'x', '{}')", ()),
+        (
+            "INSERT INTO audit (tenant_id, kind, subject, body_digest, signature) "
+            "VALUES ('local', 'forged', 'x', '', '')",
+            (),
+        ),
         (
             "INSERT INTO events (tenant_id, conversation_id, seq, turn_id, kind, data, at) "
             "VALUES ('local', $1, 99, $2, 'forged', '{}', now())",
@@ -173,7 +182,7 @@ async def test_the_programs_role_may_not(desk: Desk, statement: str) -> None:
 
 
 async def test_audit_rows_stay_as_they_are_for_the_owner_too(owner: asyncpg.Connection, tables: list[str]) -> None:
-    for statement in ("UPDATE audit SET kind = 'x'", "DELETE FROM audit", "TRUNCATE audit"):
+    for statement in ("UPDATE audit SET kind = 'x'", "DELETE FROM audit", "TRUNCATE audit CASCADE"):
         with pytest.raises(asyncpg.RaiseError, match="append-only"):
             async with owner.transaction():
                 await owner.execute("SELECT set_config('perdure.tenant', 'local', true)")

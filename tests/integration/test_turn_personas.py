@@ -37,7 +37,7 @@ async def draft(desk: Desk, text: str, by: str = "requester") -> dict[str, objec
 
 async def active(desk: Desk, text: str) -> str:
     version = await draft(desk, text, "admin")
-    mover = Mover(desk.people["admin"].user_id, frozenset({"admin"}))
+    mover = Mover(desk.people["reviewer"].user_id, frozenset({"reviewer"}))
     for to in (Stage.PRE_PRODUCTION, Stage.ACTIVE):
         async with desk.db.transaction("local") as tx:
             await prompt_templates.promote(tx, str(version["id"]), to, str(version["digest"]), mover)

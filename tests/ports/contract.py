@@ -27,7 +27,7 @@ class Run(Protocol):
         """The model port."""
         ...
 
-    async def run_tools(self, asks: Sequence[ToolAsk]) -> Sequence[ToolOutcome]:
+    async def run_tools(self, asks: Sequence[ToolAsk], waiting: Sequence[RequestRef] = ()) -> Sequence[ToolOutcome]:
         """The tools port."""
         ...
 
@@ -45,6 +45,10 @@ class Run(Protocol):
 
     async def pause(self) -> None:
         """End in a pause: what was asked for is opened."""
+        ...
+
+    async def ring(self) -> None:
+        """Let the run hear that somebody has decided."""
         ...
 
     async def ring_stop(self) -> None:

@@ -69,9 +69,9 @@ class DoubleRun:
         """The model port."""
         return await self.fake.as_ports().model.complete(ask)
 
-    async def run_tools(self, asks: Sequence[ToolAsk]) -> Sequence[ToolOutcome]:
+    async def run_tools(self, asks: Sequence[ToolAsk], waiting: Sequence[RequestRef] = ()) -> Sequence[ToolOutcome]:
         """The tools port."""
-        return await self.fake.as_ports().tools.run(asks)
+        return await self.fake.as_ports().tools.run(asks, waiting)
 
     async def load(self) -> TurnContext:
         """The memory port."""
@@ -88,6 +88,10 @@ class DoubleRun:
     async def pause(self) -> None:
         """What the engine does at the end of a run that pauses."""
         self.fake.open()
+
+    async def ring(self) -> None:
+        """As the doorbell does."""
+        self.fake.turn.rung = True
 
     async def ring_stop(self) -> None:
         """As the mailbox does."""

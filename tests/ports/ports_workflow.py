@@ -24,6 +24,13 @@ class Asked(Frozen):
     unknown: tuple[GatedCall, ...]
 
 
+class Round(Frozen):
+    """What a node gives the tools port."""
+
+    asks: tuple[ToolAsk, ...]
+    waiting: tuple[RequestRef, ...]
+
+
 @workflow.defn
 class PortsRun:
     """One run over a turn, as TurnRun begins it, without a graph."""
@@ -56,9 +63,9 @@ class PortsRun:
         return await self._ports.model.complete(ask)
 
     @workflow.update
-    async def run_tools(self, asks: list[ToolAsk]) -> list[ToolOutcome]:
+    async def run_tools(self, given: Round) -> list[ToolOutcome]:
         """The tools port."""
-        return [*await self._ports.tools.run(asks)]
+        return [*await self._ports.tools.run(given.asks, given.waiting)]
 
     @workflow.update
     async def load(self) -> TurnContext:

@@ -28,7 +28,7 @@ from store.turns import request_stop, workflow_input
 from tests.desk import Desk
 from tests.doubles.spoken import Line
 from tests.ports.contract import Args
-from tests.ports.ports_workflow import Asked, PortsRun
+from tests.ports.ports_workflow import Asked, PortsRun, Round
 from tests.served import MANY
 
 DECISIONS = {
@@ -51,9 +51,9 @@ class RealRun:
         given = ask.model_copy(update={"messages": (self.user_message, *ask.messages)})
         return await self.handle.execute_update(PortsRun.complete, given)
 
-    async def run_tools(self, asks: Sequence[ToolAsk]) -> Sequence[ToolOutcome]:
+    async def run_tools(self, asks: Sequence[ToolAsk], waiting: Sequence[RequestRef] = ()) -> Sequence[ToolOutcome]:
         """The tools port."""
-        return await self.handle.execute_update(PortsRun.run_tools, list(asks))
+        return await self.handle.execute_update(PortsRun.run_tools, Round(asks=tuple(asks), waiting=tuple(waiting)))
 
     async def load(self) -> TurnContext:
         """The memory port."""
@@ -70,6 +70,10 @@ class RealRun:
     async def pause(self) -> None:
         """Open what was asked for."""
         await self.handle.execute_update(PortsRun.pause)
+
+    async def ring(self) -> None:
+        """Ring as a decision does."""
+        await self.handle.signal(PortsRun.ring, Bell(kind="request"))
 
     async def ring_stop(self) -> None:
         """Ring as a stop does."""
@@ -129,8 +133,8 @@ class RealTurn:
         await self._write(call_id, "args = $3", {"amount": 1_000_000})
 
     async def garble(self, call_id: str) -> None:
-        """A decision of another type than any that was ever written."""
-        await self._write(call_id, "decision = $3", "yes, do it")
+        """Approved, by a decision of another type than any that was ever written."""
+        await self._write(call_id, "status = 'approved', decision = $3", "yes, do it")
 
     async def _write(self, call_id: str, what: str, *values: object) -> None:
         sql = f"UPDATE approvals SET {what} WHERE turn_id = $1 AND call_id = $2"

@@ -1,13 +1,14 @@
 """What the tools port promises, of the double and of the real ledger behind a real run alike."""
 
 import json
+from collections.abc import Sequence
 
 import pytest
 
 from contracts.messages import Role
-from contracts.people import VerdictState
+from contracts.people import RequestRef, VerdictState
 from contracts.tools import CallState, ToolOutcome
-from tests.ports.contract import Args, NewTurn, approved, asks, gated, line, paused, planned
+from tests.ports.contract import Args, NewTurn, Run, Turn, approved, asks, gated, line, paused, planned
 
 S, V = CallState, VerdictState
 
@@ -210,3 +211,53 @@ async def test_work_that_cannot_be_done_is_a_problem_for_each_call_and_raises_no
 async def test_no_calls_are_no_outcomes(new_turn: NewTurn) -> None:
     run = await planned(await new_turn(line(("look", {}))))
     assert [*await run.run_tools([])] == []
+
+
+async def test_a_call_that_waits_is_neither_run_nor_settled_and_its_siblings_are(new_turn: NewTurn) -> None:
+    turn = await new_turn(line(("look", {}), ("pay", {}), ("post", {})))
+    run, (pay, post) = await paused_for(turn, "t1.1", "t1.2")
+    await turn.decide("t1.1", V.APPROVED)
+    look, paid, posted = await run.run_tools(asks("look", "pay", "post"), [post])
+    assert (look.state, paid.state) == (S.DONE, S.DONE)
+    assert posted == ToolOutcome(call_id="t1.2", state=S.PLANNED), "it waits: no message, and no problem"
+    assert pay.call_id == "t1.1" and await turn.dispatched("t1.2") == 0
+    await turn.decide("t1.2", V.APPROVED)
+    (posted,) = await run.run_tools(asks("look", "pay", "post")[2:])
+    assert posted.state is S.DONE
+    assert [await turn.dispatched(f"t1.{index}") for index in range(3)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("state", [V.APPROVED, V.REJECTED])
+async def test_a_bell_while_calls_run_starts_what_was_decided_meanwhile(new_turn: NewTurn, state: VerdictState) -> None:
+    turn = await new_turn(line(("pay", {}), ("post", {}), ("pay", {})))
+    run, requests = await paused(turn, "pay", "post", "pay")
+    await turn.decide("t1.0", V.APPROVED)
+    await run.verdicts(requests)
+    await turn.decide("t1.1", state, "not in policy")
+    await run.ring()
+    outcomes = await run.run_tools(asks("pay", "post", "pay"), requests[1:])
+    decided = S.DONE if state is V.APPROVED else S.DENIED
+    assert [outcome.state for outcome in outcomes] == [S.DONE, decided, S.PLANNED]
+    assert [await turn.dispatched(f"t1.{index}") for index in range(3)] == [1, int(state is V.APPROVED), 0]
+
+
+async def test_a_bell_that_finds_no_record_to_read_starts_nothing(new_turn: NewTurn) -> None:
+    turn = await new_turn(line(("pay", {}), ("post", {})))
+    run, requests = await paused(turn, "pay", "post")
+    await turn.decide("t1.0", V.APPROVED)
+    await run.verdicts(requests)
+    await turn.decide("t1.1", V.APPROVED)
+    await turn.forge("t1.1")
+    await run.ring()
+    outcomes = await run.run_tools(asks("pay", "post"), requests[1:])
+    assert [outcome.state for outcome in outcomes] == [S.DONE, S.PLANNED]
+    assert await turn.dispatched("t1.1") == 0
+
+
+async def paused_for(turn: Turn, *call_ids: str) -> tuple[Run, Sequence[RequestRef]]:
+    """A run that has asked for leave for these calls and ended in the pause."""
+    run = await planned(turn)
+    wanted = [each for each in gated("look", "pay", "post") if each.call_id in call_ids]
+    requests = await run.ask(wanted)
+    await run.pause()
+    return run, requests

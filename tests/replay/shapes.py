@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from contracts.ids import effect_key
+from contracts.ids import approval_id, effect_key
 from contracts.turns import Bell, Limits, TurnAddress, TurnStatus
 from policy.decision import Decision
 from tests.desk import until
@@ -19,7 +19,9 @@ from tests.served import Served
 
 PAY: tuple[str, Mapping[str, JsonValue]] = ("pay", {"amount": 5})
 LOOKS = [("look", {"what": "a"}), ("look", {"what": "b"})]
+POST: tuple[str, Mapping[str, JsonValue]] = ("post", {"text": "hello"})
 BOOK: tuple[str, Mapping[str, JsonValue]] = ("book", {"what": "a chair"})
+LOADING = Line("", [("load_toolset", {"toolset": "counter", "include_write_tools": True})])
 SELECT = Line("SKILL_SELECT:parcels")
 DONE = Line("well")
 
@@ -29,6 +31,8 @@ WAIT: tuple[str, ...] = ()
 """The run of a TurnWait calls nothing."""
 TO_GATE = (LOAD, MODEL, OPEN)
 TO_CHECKPOINT = (LOAD, MODEL, TOOL, OPEN)
+TO_LOOP_GATE = (LOAD, MODEL, MODEL, OPEN, READ, TOOL, TOOL, OPEN)
+"""All requests are open before the calls that need nobody run beside them; then the rest is waited for."""
 FREED = (READ, TOOL, MODEL, FINISH)
 ACKNOWLEDGED = (READ, MODEL, FINISH)
 
@@ -100,6 +104,47 @@ async def unknown_outcome(served: Served) -> TurnAddress:
     return address
 
 
+async def decided_apart(served: Served) -> TurnAddress:
+    """Two gated calls; the second is approved when the first has run and the turn waits again."""
+    address = await served.paused(Line("asking", [PAY, POST]), DONE)
+    run_id = await served.waits(address)
+    await served.decide(address)
+    await served.waits_again(address, run_id)
+    await served.decide(address, "t1.1")
+    return address
+
+
+async def decided_together(served: Served) -> TurnAddress:
+    """Two gated calls, both decided before the turn looks."""
+    address = await served.paused(Line("asking", [PAY, POST]), DONE)
+    await served.desk.decide(approval_id(address.turn_id, "t1.0"))
+    await served.decide(address, "t1.1", Decision.REJECT, comment="no")
+    return address
+
+
+async def decided_while_one_runs(served: Served) -> TurnAddress:
+    """Two gated calls; the second is approved while the first is under way."""
+    served.desk.world.go_on.clear()
+    address = await served.paused(Line("asking", [("pay", {"mode": "wait"}), POST]), DONE)
+    await served.decide(address)
+    await until(lambda: served.effects(address, "/pay") == 1)
+    await served.decide(address, "t1.1")
+    await until(lambda: served.effects(address, "/post", "t1.1") == 1)
+    served.desk.world.go_on.set()
+    return address
+
+
+async def unknown_beside_others(served: Served) -> TurnAddress:
+    """One call breaks off; its sibling is approved before a person says what happened."""
+    address = await served.paused(Line("asking", [("post", {"mode": "break"}), PAY]), DONE)
+    await served.decide(address)
+    run_id = await served.waits_for(address, effect_key(address.turn_id, "t1.0"))
+    await served.decide(address, "t1.1")
+    await served.waits_again(address, run_id)
+    await served.settle(address, "t1.0")
+    return address
+
+
 async def stopped_running(served: Served) -> TurnAddress:
     """Stopped while the model is silent."""
     address = await served.begin(Line("thinking", seconds=60))
@@ -127,6 +172,25 @@ async def cancelled_paused(served: Served) -> TurnAddress:
     """Cancelled from Temporal's side while it waits for its approval."""
     address = await served.paused(Line("asking", [PAY]), DONE)
     await served.handle(address).cancel()
+    return address
+
+
+def looping(decision: Decision, **given: Any) -> Callable[[Served], Awaitable[TurnAddress]]:
+    """A turn that loads its tools; of its round one call needs nobody, and one is decided on."""
+
+    async def play(served: Served) -> TurnAddress:
+        address = await served.paused(LOADING, Line("asking", [PAY, *LOOKS]), DONE, agent_id="looper")
+        await served.waits_for(address, approval_id(address.turn_id, "t2.0"))
+        await served.decide(address, "t2.0", decision, **given)
+        return address
+
+    return play
+
+
+async def looping_stopped(served: Served) -> TurnAddress:
+    """Stopped while the loop waits for its approval."""
+    address = await served.paused(LOADING, Line("asking", [PAY]), DONE, agent_id="looper")
+    await served.stop(address)
     return address
 
 
@@ -159,6 +223,14 @@ SHAPES: dict[str, Shape] = {
         said(Line("asking", [PAY]), DONE, agent_id="hasty"), COMPLETED, (TO_GATE, WAIT, ACKNOWLEDGED)
     ),
     "unknown_outcome": Shape(unknown_outcome, COMPLETED, (TO_GATE, WAIT, (READ, TOOL, OPEN), WAIT, FREED)),
+    "gates_decided_apart": Shape(decided_apart, COMPLETED, (TO_GATE, WAIT, (READ, TOOL, OPEN), WAIT, FREED)),
+    "gates_decided_together": Shape(decided_together, COMPLETED, (TO_GATE, WAIT, (READ, TOOL, TOOL, MODEL, FINISH))),
+    "gate_decided_while_another_runs": Shape(
+        decided_while_one_runs, COMPLETED, (TO_GATE, WAIT, (READ, TOOL, READ, TOOL, MODEL, FINISH))
+    ),
+    "unknown_outcome_beside_others": Shape(
+        unknown_beside_others, COMPLETED, (TO_GATE, WAIT, (READ, TOOL, OPEN), WAIT, (READ, TOOL, OPEN), WAIT, FREED)
+    ),
     "checkpoint_approved": Shape(at_checkpoint(Decision.APPROVE), COMPLETED, (TO_CHECKPOINT, WAIT, ACKNOWLEDGED)),
     "checkpoint_edited": Shape(
         at_checkpoint(Decision.EDIT, args={"what": "a table"}), COMPLETED, (TO_CHECKPOINT, WAIT, FREED)
@@ -186,6 +258,14 @@ SHAPES: dict[str, Shape] = {
         TurnStatus.LIMITED,
         ((LOAD, MODEL, TOOL, TOOL, FINISH),),
     ),
+    "loop_answer": Shape(
+        said(LOADING, Line("look", LOOKS), DONE, agent_id="looper"),
+        COMPLETED,
+        ((LOAD, MODEL, MODEL, *ROUND, FINISH),),
+    ),
+    "loop_approved": Shape(looping(Decision.APPROVE), COMPLETED, (TO_LOOP_GATE, WAIT, FREED)),
+    "loop_rejected": Shape(looping(Decision.REJECT, comment="no"), COMPLETED, (TO_LOOP_GATE, WAIT, FREED)),
+    "loop_stopped_paused": Shape(looping_stopped, TurnStatus.STOPPED, ((LOAD, MODEL, MODEL, OPEN), WAIT, (FINISH,))),
     "provider_failed": Shape(said(Line("half", fails=99)), TurnStatus.FAILED, ((LOAD, MODEL, FINISH),)),
 }
 """By name, which is the recording's file name."""

@@ -1,5 +1,6 @@
 """docker-compose.yml is a valid compose file, and has a worker for every kind of work."""
 
+import json
 import os
 import subprocess
 import sys
@@ -79,6 +80,41 @@ def test_a_service_of_ours_is_given_only_variables_that_its_program_reads(name: 
     read = {str(field.alias) for field in Settings.model_fields.values()} | {"TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE"}
     unread = sorted(set(service["environment"]) - read)
     assert not unread, f"{name} is given {unread}, which settings.py does not read"
+
+
+JAILERS = {"prepare", "worker-tools"}
+"""The services that check or run code blocks."""
+NEEDED = {"clone", "clone3", "unshare", "setns", "mount", "umount2", "pivot_root", "prctl", "seccomp", "capset"}
+"""What bubblewrap calls to build a jail."""
+
+
+def test_what_runs_code_blocks_may_build_their_jail_and_nothing_else_is_let_loose() -> None:
+    for name, service in services(COMPOSE.read_text()).items():
+        options = set(service.get("security_opt", ()))
+        loosened = {option for option in options if "unconfined" in option or option.startswith("seccomp")}
+        assert bool(loosened) is (name in JAILERS), f"{name}: {sorted(options)}"
+        assert not {"privileged", "cap_add", "userns_mode", "user"} & service.keys(), name
+        if name in JAILERS:
+            assert loosened == {
+                "seccomp=./deploy/seccomp-sandbox.json",
+                "apparmor=unconfined",
+                "systempaths=unconfined",
+            }
+            assert "no-new-privileges:true" in options and service["cap_drop"] == ["ALL"]
+
+
+def test_the_profile_of_what_runs_code_blocks_leaves_the_calls_of_a_jail_and_refuses_doors_into_the_kernel() -> None:
+    profile = json.loads((ROOT / "deploy" / "seccomp-sandbox.json").read_text())
+    refused = {name for rule in profile["syscalls"] for name in rule["names"]}
+    assert {rule["action"] for rule in profile["syscalls"]} == {"SCMP_ACT_ERRNO"}
+    assert profile["defaultAction"] == "SCMP_ACT_ALLOW" and not refused & NEEDED
+    assert {"bpf", "init_module", "kexec_load", "keyctl", "perf_event_open", "ptrace", "userfaultfd"} <= refused
+
+
+def test_the_image_has_the_program_that_builds_the_jail_and_is_nobodys_root() -> None:
+    steps = (ROOT / "deploy" / "Dockerfile").read_text().splitlines()
+    assert any(step.startswith("RUN apt-get") and " bubblewrap " in step for step in steps)
+    assert "USER perdure" in steps
 
 
 def test_no_secret_is_written_down() -> None:

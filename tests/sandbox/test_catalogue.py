@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from activities.sandbox import SandboxConfig, SandboxUnavailable
+from activities.sandbox import Limits, SandboxConfig, SandboxUnavailable
 from activities.toolbox.entities import CORE_BY_NAME
 from catalogue import block_digests, one_app, shipped_and_own
 from perdure.apps import publish
-from tests.unit.perdure.skill_app import STEEP, told, write_app
+from tests.unit.perdure.skill_app import STEEP, STEEP_CARD, told, write_app
 
 BLOCK = "skills/tea/blocks/steep.py"
 WRONG = STEEP.replace("else 3", "else leaf / 2")
@@ -58,3 +58,50 @@ async def test_where_no_sandbox_can_be_had_apps_are_loaded_and_it_is_said(
     assert [agent.id for agent in found.apps[0].agents] == ["host"]
     found = await one_app(write_app(tmp_path, {BLOCK: "x = 1\n"}), SandboxConfig())
     assert found.apps[0].agents == () and told(found.apps[0])[0].startswith(f"{BLOCK}:1: defines no function run")
+
+
+CARD = "skills/tea/blocks/steep.yaml"
+EXAMPLES = f"""{STEEP_CARD}examples:
+  - input: {{leaf: green}}
+    output: {{minutes: MINUTES}}
+  - input: {{leaf: grey}}
+"""
+BRIEF = SandboxConfig(ceiling=Limits(wall_seconds=0.5))
+
+
+async def test_examples_are_run_where_that_is_asked_for_and_their_results_compared(tmp_path: Path) -> None:
+    good = write_app(tmp_path / "good", {CARD: EXAMPLES.replace("MINUTES", "2")})
+    assert told((await one_app(good, SandboxConfig(), examples=True)).apps[0]) == []
+    bad = write_app(tmp_path / "bad", {CARD: EXAMPLES.replace("MINUTES", "4")})
+    assert told((await one_app(bad, SandboxConfig())).apps[0]) == [], "a worker does not run them"
+    (app,) = (await one_app(bad, SandboxConfig(), examples=True)).apps
+    assert told(app)[0] == f"{CARD}:17: the example comes to something else: minutes is 2, not 4"
+    assert app.agents == () and set(app.skills) == {"water"}
+
+
+async def test_an_example_that_fails_or_never_ends_is_told_with_its_line_and_that_of_the_block(tmp_path: Path) -> None:
+    loop = STEEP.replace("    return", "    while leaf == 'grey':\n        pass\n    return")
+    files = {CARD: EXAMPLES.replace("MINUTES", "2"), BLOCK: loop}
+    (app,) = (await one_app(write_app(tmp_path / "loop", {**files}), BRIEF, examples=True)).apps
+    assert told(app)[0].startswith(f"{CARD}:18: the example fails: the block was stopped after 0.5 s"), told(app)
+    raising = STEEP.replace("    return", "    if leaf == 'grey':\n        raise ValueError(leaf)\n    return")
+    files = {CARD: EXAMPLES.replace("MINUTES", "2"), BLOCK: raising}
+    (app,) = (await one_app(write_app(tmp_path / "raising", {**files}), BRIEF, examples=True)).apps
+    assert told(app)[0] == f"{CARD}:18: the example fails: ValueError: grey (steep.py:7)"
+
+
+@pytest.mark.parametrize(
+    ("top", "line", "words"),
+    [
+        ("while True:\n    pass", 4, "stands outside of any function, so each call would run it"),
+        ("ALL = [x for x in iter(int, 1)]", 4, "fails before run is called: "),
+        ("HALF = 1 / 0", 4, "fails before run is called: ZeroDivisionError"),
+        ("def grow(n: int) -> int:\n    return grow(n)\n\n\nN = grow(1)", 5, "fails before run is called: Recursion"),
+    ],
+)
+async def test_a_top_that_never_ends_or_fails_is_told_with_its_line(
+    tmp_path: Path, top: str, line: int, words: str
+) -> None:
+    folder = write_app(tmp_path, {BLOCK: STEEP.replace("def run(", f"{top}\n\n\ndef run(", 1)})
+    (app,) = (await one_app(folder, BRIEF, examples=True)).apps
+    assert told(app)[0].startswith(f"{BLOCK}:{line}: {words}"), told(app)

@@ -16,6 +16,8 @@ from activities.sandbox.opening import _interpreter
 from activities.sandbox.worker import Making, Worker
 from tests.sandbox.conftest import LIMITS
 
+pytestmark = pytest.mark.alone
+
 ONE = "def run():\n    return 1"
 LOOP = "while True: pass"
 _served: list[tuple[str, int]] = []

@@ -1,4 +1,5 @@
-"""A turn of `skill_pipeline` on the fake ports: to its pause, resumed warm from its state or cold from the store."""
+"""A turn on the fake ports, of `skill_pipeline` unless said otherwise: to its pause, resumed warm from its state or
+cold from the store."""
 
 import json
 from dataclasses import dataclass, field
@@ -8,9 +9,14 @@ from pydantic import JsonValue
 from contracts.agents import EffectClass, PlanCard
 from contracts.messages import MessageRef
 from contracts.people import PauseKind
+from graph.compile import CompiledTopology, compile_topology
 from graph.compiled import topology
+from graph.nodes.await_verdict import AwaitVerdict
 from graph.nodes.reading import messages_of
+from graph.nodes.run_tools import RunTools
 from graph.spec import FRESH, Outcome
+from graph.topologies.skill_pipeline.nodes import NODES
+from graph.topologies.skill_pipeline.spec import skill_pipeline
 from tests.doubles.fake_turn import TURN_ID, Ambiguous, Args, FakeTurn, Refused, Says
 from tests.doubles.ports import FakeRun
 
@@ -59,6 +65,12 @@ def _post(args: Args) -> JsonValue:
 TOOLS = {"look": _look, "resolve": _resolve, "find": _find, "pay": _pay, "post": _post, "shout": _post}
 
 
+def ungated_first() -> CompiledTopology:
+    """The pipeline with the other order, which `tool_loop` has (S2-36)."""
+    nodes = {**NODES, "resume_guard": AwaitVerdict(ungated_first=True), "tool_node": RunTools(ungated_first=True)}
+    return compile_topology(skill_pipeline(nodes))
+
+
 def turn(*script: Says, **given: object) -> FakeTurn:
     """A turn whose model says these lines, one after another."""
     return FakeTurn(CARDS, TOOLS, list(script), **given)  # type: ignore[arg-type]
@@ -71,6 +83,7 @@ class Played:
     turn: FakeTurn
     state: dict[str, JsonValue] = field(default_factory=dict)
     runs: list[FakeRun] = field(default_factory=list)
+    compiled: CompiledTopology = field(default_factory=lambda: topology("skill_pipeline"))
 
     @property
     def run(self) -> FakeRun:
@@ -84,7 +97,7 @@ class Played:
 
     def outcome(self) -> Outcome:
         """What the engine makes of the state."""
-        return topology("skill_pipeline").topology.outcome(self.state)
+        return self.compiled.topology.outcome(self.state)
 
     def traces(self) -> list[str]:
         """The node trace of each run."""
@@ -96,16 +109,16 @@ class Played:
         return [*(call.call_id for call in gated), *(f"|{call.call_id}" for call in unknown)]
 
 
-async def begin(made: FakeTurn) -> Played:
+async def begin(made: FakeTurn, of: str = "skill_pipeline") -> Played:
     """Play a fresh run."""
-    played = Played(made)
+    played = Played(made, compiled=topology(of))
     await again_from_the_store(played)
     return played
 
 
 async def again_from_the_store(played: Played) -> None:
     """A fresh run over the same turn: nothing is left of its state (a cold resume, S0-27)."""
-    schema = topology("skill_pipeline").topology.state
+    schema = played.compiled.topology.state
     played.state = schema.initial(execution_id=TURN_ID, conversation_id="c", tenant_id="t")
     await _leg(played, FRESH, 0)
 
@@ -118,7 +131,9 @@ async def resume(played: Played) -> None:
 async def _leg(played: Played, entry: str, step: int) -> None:
     run = FakeRun(played.turn, step)
     carried = json.loads(json.dumps(played.state))
-    played.state = await topology("skill_pipeline").run(carried, entry, run.as_ports())
+    played.state = await played.compiled.run(carried, entry, run.as_ports())
     played.runs.append(run)
     if played.outcome() is Outcome.AWAITING:
         run.open()
+        if run.goes_on:
+            await _leg(played, PauseKind.APPROVAL.value, run.step)

@@ -53,7 +53,7 @@ def test_a_manifest_names_entries_limits_and_what_the_statuses_mean() -> None:
     assert manifest["entries"] == {"fresh": "system_prompt_node", "approval": "resume_guard"}
     assert manifest["limits"] == {"max_steps": 500, "max_iterations": 20}
     assert manifest["statuses"] == {"pending": "running", "awaiting_hitl": "awaiting"}
-    assert manifest["version"] == 2
+    assert manifest["version"] == 3
 
 
 def test_a_nested_topology_is_inside_its_node() -> None:

@@ -5,6 +5,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 import asyncpg
 import pytest
@@ -13,6 +14,7 @@ from temporalio.client import Client
 from activities.deps import Deps
 from activities.models import Models
 from activities.sandbox import SandboxConfig, StandbySandbox
+from activities.toolbox.mcp import McpServers
 from activities.toolbox.shelf import Toolbox
 from contracts.turns import ENDED, Kind, Limits, Routing, TurnStatus
 from local import DataParts
@@ -41,6 +43,8 @@ class Engine:
     client: Client
     routing: Routing
     people: dict[str, Person]
+    home: Path
+    """Where the apps' servers keep what is theirs."""
 
     async def conversation(self, agent_id: str) -> str:
         """A new conversation of the requester."""
@@ -114,7 +118,8 @@ class Engine:
             digest = await tx.fetchval("SELECT digest FROM approvals WHERE id = $1", approval_id)
             ask = DecisionAsk.model_validate({"decision": decision, "digest": digest, **given})
             _, note = await decide(tx, approval_id, Decider(person.user_id, person.roles), person.name, ask)
-        await self.deps.doorbell.deliver_soon(note)
+        if note is not None:
+            await self.deps.doorbell.deliver_soon(note)
 
     async def stop(self, turn_id: str) -> None:
         """Ask for a stop and ring."""
@@ -162,7 +167,12 @@ def routing(request: pytest.FixtureRequest) -> Routing:
 
 @pytest.fixture(scope="module")
 async def engine(
-    parts: DataParts, db: Database, people: dict[str, Person], temporal: Client, routing: Routing
+    parts: DataParts,
+    db: Database,
+    people: dict[str, Person],
+    temporal: Client,
+    routing: Routing,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> AsyncIterator[Engine]:
     """Workers for every queue of the module, and a way to start turns."""
     assert parts.redis_url is not None
@@ -174,7 +184,10 @@ async def engine(
         def secret(name: str) -> str | None:
             return os.environ.get(f"PERDURE_SECRET_{name.upper()}")
 
-        toolbox = Toolbox(tools_of(find_apps()), secret, http)
+        apps, home = find_apps(), tmp_path_factory.mktemp("servers")
+        servers = McpServers(apps, secret, home)  # each is started by its first call
+        stack.push_async_callback(servers.close)
+        toolbox = Toolbox(tools_of(apps), secret, http, servers)
         sandbox = StandbySandbox(SandboxConfig(at_once=1))  # opened by the first block that runs
         stack.push_async_callback(sandbox.close)
         deps = Deps(db, LiveTokens(valkey), toolbox, Models(secret), Doorbell(temporal, db), sandbox=sandbox)
@@ -182,4 +195,4 @@ async def engine(
         for queue, kind in queues.items():
             for worker in workers_for(deps, kind, queue):
                 await stack.enter_async_context(worker)
-        yield Engine(deps, temporal, routing, people)
+        yield Engine(deps, temporal, routing, people, home)

@@ -1,9 +1,7 @@
 """Whole turns under a day's budget: they end as limited and together overspend by one call at most, deaths included."""
 
 import asyncio
-import sys
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 from temporalio.client import Client
@@ -18,28 +16,11 @@ from tests.conftest import Urls
 from tests.desk import Desk
 from tests.doubles.spoken import HOLDS_TOKENS, Line
 from tests.served import ALL_KINDS, Served, serve
+from tests.worker_process import worker_process
 
 TURNS = 200
 LIMIT = 1_000
 """Of the 2,000 tokens that the turns would use."""
-
-
-@asynccontextmanager
-async def model_worker(urls: Urls, parts: DataParts, queue: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A model worker that serves, in a process of its own."""
-    assert parts.redis_url is not None and parts.temporal is not None
-    where = (urls.app, parts.redis_url, parts.temporal.address, parts.temporal.namespace, queue)
-    command = (sys.executable, "-m", "tests.doubles.model_worker", *where)
-    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-    try:
-        assert process.stdout is not None
-        async with asyncio.timeout(60):
-            assert (await process.stdout.readline()).strip() == b"serving"
-        yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.wait()
 
 
 async def limit_tenant(desk: Desk, limits: DayLimits) -> None:
@@ -74,13 +55,13 @@ async def test_two_hundred_turns_on_one_days_budget_whose_worker_is_killed_overs
     async with AsyncExitStack() as stack:
         await serve(stack, at, tuple(kind for kind in ALL_KINDS if kind is not Kind.LLM))
         turns = [await served.begin(Line("yes", seconds=0.5)) for _ in range(TURNS)]
-        async with model_worker(urls, parts, at.routing.llm) as process:
+        async with worker_process("model_worker", urls, parts, at.routing.llm) as process:
             await until_busy(at)
             process.kill()
             await process.wait()
         held = (await today(at))[1]
         assert held > 0, "it died with calls under way"
-        async with model_worker(urls, parts, at.routing.llm):
+        async with worker_process("model_worker", urls, parts, at.routing.llm):
             rows = [await served.until(turn, *ENDED, seconds=150) for turn in turns]
     statuses = {row["status"] for row in rows}
     assert statuses == {"completed", "limited"}

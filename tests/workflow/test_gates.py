@@ -8,7 +8,7 @@ import pytest
 from pydantic import JsonValue
 
 from contracts.ids import approval_id, effect_key
-from contracts.turns import Bell, TurnStatus
+from contracts.turns import Bell, TurnAddress, TurnStatus
 from policy.decision import Decision
 from tests.doubles.spoken import Line
 from tests.served import PAUSED, Served
@@ -70,7 +70,7 @@ TWO = [
 
 
 @pytest.mark.parametrize(("decisions", "states"), TWO, ids=["both", "first", "second", "none", "second-then-answer"])
-async def test_a_round_of_two_runs_what_was_approved_once_all_of_it_is_decided(
+async def test_a_round_of_two_comes_to_what_was_decided_of_each(
     served: Served, decisions: dict[str, Decision], states: dict[str, str]
 ) -> None:
     address = await served.paused(Line("asking", [PAY, POST, ("look", {})]), DONE)
@@ -78,7 +78,9 @@ async def test_a_round_of_two_runs_what_was_approved_once_all_of_it_is_decided(
     await served.decide(address, first, one, comment=f"because {first}")
     await asyncio.sleep(0.3)
     assert (await served.row(address))["status"] == PAUSED.value
-    assert set((await served.states(address)).values()) == {"planned"}, "nothing runs while one is open"
+    begun = (await served.states(address))[first] == "done"
+    assert begun is (one is A), "an approved call does not wait for its sibling"
+    assert set((await served.states(address)).values()) == ({"planned", "done"} if begun else {"planned"})
     await served.decide(address, second, other, comment=f"because {second}")
     await served.until(address, TurnStatus.COMPLETED)
     look = "done" if "done" in states.values() else "planned"
@@ -141,8 +143,12 @@ async def test_an_effect_with_an_unknown_outcome_waits_for_a_person_and_the_turn
     breaks = ("post", {"mode": "break"})
     address = await served.paused(Line("asking", [breaks, PAY, ("look", {})]), DONE)
     await served.decide(address, "t1.0")
+    await served.waits_for(address, effect_key(address.turn_id, "t1.0"))
+    waiting = (await served.row(address))["waiting"]["ids"]
+    assert waiting == [approval_id(address.turn_id, "t1.1"), effect_key(address.turn_id, "t1.0")]
     await served.decide(address, "t1.1")
-    before = await served.waits_for(address, effect_key(address.turn_id, "t1.0"))
+    await until_waiting(served, address, [effect_key(address.turn_id, "t1.0")])
+    before = await served.waits(address)
     assert await served.states(address) == {"t1.0": "outcome_unknown", "t1.1": "done", "t1.2": "done"}
     await served.ring(address, Bell(kind="request"))
     await served.waits_again(address, before)
@@ -154,6 +160,16 @@ async def test_an_effect_with_an_unknown_outcome_waits_for_a_person_and_the_turn
     assert '"settled_by":"reviewer"' in sent[-3]["content"] and '"status":"happened"' in sent[-3]["content"]
     approvals = await served.desk.rows("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id)
     assert {row["status"] for row in approvals} == {"done"}
+
+
+async def until_waiting(served: Served, address: TurnAddress, ids: list[str]) -> None:
+    """Until the turn waits for exactly these requests."""
+    for _ in range(500):
+        row = await served.row(address)
+        if row["waiting"] and row["waiting"]["ids"] == ids:
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"the turn waits for {row['waiting']}")
 
 
 async def test_two_gates_in_one_turn_are_two_pauses(served: Served) -> None:

@@ -22,6 +22,7 @@ async def raise_to(served: Served, address: TurnAddress, by: str = "reviewer", *
     async with served.desk.db.transaction("local") as tx:
         decider = Decider(person.user_id, person.roles)
         _, note = await raise_limits(tx, address.turn_id, decider, person.name, Raise(**given))
+    assert note is not None
     await served.desk.deps.doorbell.deliver_soon(note)
 
 
@@ -43,7 +44,7 @@ async def test_a_raised_limit_lets_the_turn_go_on_with_all_it_had(served: Served
     )
     assert [each["code"] for each in told] == ["limit_spent", "limit_raised"]
     audited = await served.desk.rows(
-        "SELECT data FROM audit WHERE kind = 'turn.limits_raised' AND turn_id = $1", address.turn_id
+        "SELECT data FROM audit_trail WHERE kind = 'turn.limits_raised' AND turn_id = $1", address.turn_id
     )
     assert audited[0]["data"]["limits"]["max_tokens"] == 100 and audited[0]["data"]["limits_before"]["max_tokens"] == 10
     approvals = await served.desk.rows("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id)

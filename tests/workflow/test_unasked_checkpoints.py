@@ -16,6 +16,7 @@ from temporalio.client import Client, WorkflowFailureError
 
 import serving
 import store.approvals
+import store.verdicts
 from activities import approvals
 from activities.toolbox.shelf import Toolbox
 from contracts.agents import PublishedAgent
@@ -83,7 +84,7 @@ class Doors:
         self.loses_answers = False
         """Each time it is opened, and nobody hears of it."""
         self.unreadable = False
-        self._open, self._read = store.approvals.open_requests, store.approvals.read_verdicts
+        self._open, self._read = store.approvals.open_requests, store.verdicts.read_verdicts
 
     async def open_requests(self, *given: Any) -> Any:
         """As ever, unless closed."""

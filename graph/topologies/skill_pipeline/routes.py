@@ -2,8 +2,8 @@
 
 from typing import Literal
 
+from graph.nodes.fields import AWAITING_HITL, SYNTHESIS
 from graph.spec import State
-from graph.topologies.skill_pipeline.state import AWAITING_HITL, SYNTHESIS
 
 
 async def after_resume_guard(state: State) -> Literal["paused", "replay", "synthesis", "proceed"]:

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from contracts.people import PauseKind
+from graph.nodes.fields import AWAITING_HITL, MAX_ITERATIONS, PENDING
 from graph.spec import END, FRESH, Goto, Node, NodeSpec, Outcome, RunLimits, Switch, Topology
 from graph.topologies.skill_pipeline import routes
-from graph.topologies.skill_pipeline.state import AWAITING_HITL, MAX_ITERATIONS, PENDING, STATE
+from graph.topologies.skill_pipeline.state import STATE
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Raised with every change of a node id or a route."""
 
 

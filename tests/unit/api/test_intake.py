@@ -124,14 +124,21 @@ class Knower:
     """An application whose database knows one token, or is away."""
 
     def __init__(self, away: bool = False) -> None:
-        self.away = away
+        self.away, self.local = away, True
         self.state = self.services = self.db = self
 
     async def principal_row(self, digest: str) -> dict[str, object] | None:
         if self.away:
             raise ConnectionRefusedError
         known = digest == sha256_hex("known")
-        return {"tenant_id": "t", "user_id": "u", "name": "ann", "roles": ["requester"]} if known else None
+        owner: dict[str, object] = {
+            "tenant_id": "t",
+            "user_id": "u",
+            "name": "ann",
+            "roles": ["requester"],
+            "label": "",
+        }
+        return owner if known else None
 
 
 @pytest.mark.parametrize(

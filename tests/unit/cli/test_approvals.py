@@ -1,31 +1,13 @@
 """The reviewer tool: it shows the exact call, and decides on exactly what it has shown."""
 
 import json
-import stat
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.unit.cli.approval import APPROVAL
 from tests.unit.cli.conftest import Perdure
 from tests.unit.perdure.api_double import ApiDouble, said
-
-APPROVAL: dict[str, Any] = {
-    "id": "a-1",
-    "status": "pending",
-    "tool": "refund",
-    "effect": "keyed",
-    "risk": "high",
-    "agent": "refunds",
-    "args": {"order": "1042", "reason": "\u202eevil\x1b[8m"},
-    "digest": "d" * 64,
-    "requested_by": "requester",
-    "expires_at": "2999-01-01T00:00:00Z",
-    "allowed_decisions": ["approve", "edit", "reject", "respond"],
-    "history": [{"what": "approval.opened", "at": "2026-11-21T10:00:00Z", "by": "requester", "data": {}}],
-    "links": {"temporal": "http://127.0.0.1:1/namespaces/default/workflows/turn:t"},
-}
 
 
 def test_a_decision_shows_the_exact_arguments_and_sends_the_digest_of_what_was_shown(
@@ -109,60 +91,6 @@ def test_a_person_at_a_terminal_is_asked_once_more(
     assert (ended.code, len(stack.asked)) == (0 if answer else 1, sent)
 
 
-def test_watching_shows_each_approval_as_it_comes_and_what_became_of_it(
-    perdure: Perdure, stack: ApiDouble, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks = 0
-
-    def sleep(_seconds: float) -> None:
-        nonlocal looks
-        looks += 1
-        if looks == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr("cli.approval_watch.time.sleep", sleep)
-    waits, none = said({"items": [APPROVAL], "next": None}), said({"items": [], "next": None})
-    stack.will(waits, waits, none, said({**APPROVAL, "status": "rejected"}))
-    ended = perdure("approvals", "watch")
-    assert ended.code == 0
-    assert ended.out.count('"order": "1042"') == 1
-    assert ended.out.splitlines()[-1] == "= refund (a-1) is rejected"
-
-
-def editor(folder: Path, script: str) -> str:
-    """An editor that does what `script` says with the file at `path`."""
-    path = folder / "editor.py"
-    path.write_text(f"import sys, json, os, pathlib\npath = pathlib.Path(sys.argv[1])\n{script}\n")
-    return f"{sys.executable} {path}"
-
-
-def test_an_edit_opens_the_editor_shows_the_difference_and_sends_the_new_arguments(
-    perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    script = (
-        f"open({str(tmp_path / 'mode')!r}, 'w').write(oct(os.stat(path).st_mode))\n"
-        "args = json.loads(path.read_text()); args['order'] = '7'; path.write_text(json.dumps(args))"
-    )
-    monkeypatch.setenv("EDITOR", editor(tmp_path, script))
-    stack.will(said(APPROVAL), said({**APPROVAL, "status": "edited"}))
-    ended = perdure("approvals", "edit", "a-1")
-    assert ended.code == 0
-    assert '-  "order": "1042",' in ended.out and '+  "order": "7",' in ended.out
-    assert stack.asked[1].body["args"] == {**APPROVAL["args"], "order": "7"}
-    assert stat.S_IMODE(int((tmp_path / "mode").read_text(), 8)) == 0o600
-
-
-@pytest.mark.parametrize("script", ["pass", "path.write_text('{')", "path.write_text('[1]')", "sys.exit(1)"])
-def test_an_edit_that_changed_nothing_or_broke_it_sends_nothing(
-    perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
-) -> None:
-    monkeypatch.setenv("EDITOR", editor(tmp_path, script))
-    stack.will(said(APPROVAL))
-    ended = perdure("approvals", "edit", "a-1")
-    assert ended.code == 2 and "nothing" in ended.err
-    assert len(stack.asked) == 1
-
-
 @pytest.mark.parametrize(("status", "code"), [("rejected", 5), ("done", 5), ("expired", 6)])
 def test_what_is_decided_already_is_not_decided_again(
     perdure: Perdure, stack: ApiDouble, status: str, code: int
@@ -185,7 +113,12 @@ def test_an_approval_is_shown_whole_and_nothing_in_it_reaches_the_terminal_raw(
     stack.will(said(APPROVAL))
     ended = perdure("approvals", "show", "a-1")
     assert ended.code == 0
-    for part in ("refund (keyed, risk high) of agent refunds", "approval.opened by requester", "turn:t", "dddd…"):
+    for part in (
+        "refund (keyed, risk high) of agent refunds",
+        "2026-11-21 10:00:00 UTC  approval.opened by requester",
+        "turn:t",
+        "dddd…",
+    ):
         assert part in ended.out
     assert "approvals reject a-1" in ended.out
     assert not set(ended.out) & {"\u202e", "\x1b"}
@@ -200,3 +133,152 @@ def test_lists_and_single_ones_come_as_json(perdure: Perdure, stack: ApiDouble) 
     table = perdure("approvals", "list").out
     assert "a-1" in table and json.dumps(APPROVAL["args"]["order"]) in table
     assert stack.asked[2].query["status"] == ["pending"]
+
+
+OPEN = {
+    **APPROVAL,
+    "reviewer_role": "reviewer",
+    "reviewers": ["rita", "tom", "una"],
+    "quorum": 2,
+    "votes": [
+        {"by": "una", "for": "tom", "decision": "approve", "at": "2026-11-21T10:05:00Z", "comment": "looks\nright\x1b"}
+    ],
+    "assignee": "rita",
+    "claimed_by": "rita",
+    "claimed_until": "2999-01-01T00:00:00Z",
+    "fallback": {"reviewer": "una", "at": "2999-01-01T00:00:00Z"},
+    "on_timeout": "escalate",
+    "history": [{"what": "approval.voted", "at": "2026-11-21T10:05:00Z", "by": "una", "data": {"seat": "tom", "n": 1}}],
+}
+
+
+def test_an_approval_says_who_may_decide_who_has_and_whose_it_is_next(perdure: Perdure, stack: ApiDouble) -> None:
+    stack.will(said(OPEN))
+    lines = dict(line.split("  ", 1) for line in perdure("approvals", "show", "a-1").out.splitlines() if "  " in line)
+    told = {name: value.strip() for name, value in lines.items()}
+    assert told["may decide"] == "rita, tom, una (with the role reviewer)"
+    assert told["votes"] == "1 of 2 that are needed"
+    assert told["vote"] == "approve by una for tom, 2026-11-21 10:05:00 UTC: looks right\\u001b"
+    assert told["on the list of"] == "rita" and told["claimed by"].startswith("rita (")
+    assert told["then goes to"].startswith("una, 2999-01-01 00:00:00 UTC (in ")
+    assert told["expires"].endswith("then another role decides")
+
+
+def test_a_row_of_the_history_says_when_who_what_and_its_plain_values(perdure: Perdure, stack: ApiDouble) -> None:
+    stack.will(said(OPEN))
+    assert (
+        "  2026-11-21 10:05:00 UTC  approval.voted by una (seat tom, n 1)\n" in perdure("approvals", "show", "a-1").out
+    )
+
+
+def test_a_claim_that_has_lapsed_is_nobodys(perdure: Perdure, stack: ApiDouble) -> None:
+    stack.will(said({**OPEN, "claimed_until": "2020-01-01T00:00:00Z"}))
+    assert "claimed by" not in perdure("approvals", "show", "a-1").out
+
+
+@pytest.mark.parametrize("words", [("show", "a-1"), ("list",)])
+def test_long_arguments_are_cut_with_a_count_and_a_flag_shows_all(
+    perdure: Perdure, stack: ApiDouble, words: tuple[str, ...]
+) -> None:
+    long = {**APPROVAL, "args": {"text": "x" * 20_000 + "the end"}}
+    answer = said(long if words[0] == "show" else {"items": [long], "next": None})
+    stack.will(answer, answer)
+    brief, full = perdure("approvals", *words).out, perdure("approvals", *words, "--full").out
+    assert "more characters" in brief and "the end" not in brief
+    assert "more characters" not in full and "the end" in full
+
+
+def test_a_decision_shows_all_of_the_arguments_however_long(perdure: Perdure, stack: ApiDouble) -> None:
+    long = {**APPROVAL, "args": {"text": "x" * 20_000 + "the end"}, "description": "y" * 5_000 + "and its end"}
+    stack.will(said(long), said({**long, "status": "approved"}))
+    out = perdure("approvals", "approve", "a-1").out
+    assert "the end" in out and "and its end" in out
+
+
+def test_a_first_vote_says_how_many_more_are_needed(perdure: Perdure, stack: ApiDouble) -> None:
+    stack.will(said({**OPEN, "votes": []}), said(OPEN))
+    ended = perdure("approvals", "approve", "a-1")
+    assert ended.code == 0
+    assert "Your vote counts: 1 of 2 that are needed; it still waits.\npending: refund (a-1)\n" in ended.out
+
+
+def test_an_approved_call_that_is_held_says_until_when_and_how_to_take_it_back(
+    perdure: Perdure, stack: ApiDouble
+) -> None:
+    decided = {**APPROVAL, "status": "approved", "ready_at": "2999-01-01T00:00:00Z"}
+    stack.will(said(APPROVAL), said(decided), said(decided))
+    assert "It starts at 2999-01-01 00:00:00 UTC" in perdure("approvals", "approve", "a-1").out
+    shown = perdure("approvals", "show", "a-1").out
+    assert "held" in shown and "approvals withdraw a-1" in shown
+
+
+@pytest.mark.parametrize(
+    ("typed", "sent"),
+    [("2", {"reason_code": "not now"}), ("3", {"comment": "3"}), (" too much ", {"comment": "too much"}), ("", None)],
+)
+def test_a_rejection_at_a_terminal_offers_the_reasons_of_the_policy(
+    perdure: Perdure, stack: ApiDouble, monkeypatch: pytest.MonkeyPatch, typed: str, sent: dict[str, str] | None
+) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("typer.confirm", lambda _question: True)
+    monkeypatch.setattr("typer.prompt", lambda _question, **_: typed)
+    stack.will(
+        said({**APPROVAL, "reject_reasons": ["dou\x1bble", "not now"]}), said({**APPROVAL, "status": "rejected"})
+    )
+    ended = perdure("approvals", "reject", "a-1")
+    assert "  1  dou\\u001bble\n  2  not now\n" in ended.out
+    assert ended.code == (1 if sent is None else 0)
+    bodies = [asked.body for asked in stack.asked[1:]]
+    assert bodies == ([] if sent is None else [{"decision": "reject", "digest": "d" * 64, **sent}])
+
+
+def test_lists_are_narrowed_by_whose_they_are(perdure: Perdure, stack: ApiDouble) -> None:
+    stack.will(said({"items": [OPEN], "next": None}))
+    words = ("--mine", "--assignee", "rita", "--role", "reviewer", "--expiring", "60")
+    listed = perdure("approvals", "list", *words).out
+    assert stack.asked[0].query == {
+        "status": ["pending"], "mine": ["true"], "assignee": ["rita"], "role": ["reviewer"], "expiring": ["60"],
+        "limit": ["50"],
+    }  # fmt: skip
+    assert "claimed by rita" in listed and "1/2" in listed
+
+
+def test_ageing_is_a_table_of_who_keeps_whom_waiting(perdure: Perdure, stack: ApiDouble) -> None:
+    row = {
+        "role": "reviewer",
+        "assignee": "rita",
+        "agent": "refunds",
+        "waiting": 7,
+        "oldest_at": "2020-01-01T00:00:00Z",
+        "next_expiry_at": "2999-01-01T00:00:00Z",
+        "fallback": {"reviewer": "una", "at": None},
+        "buckets": {"1h": 1, "1d": 2, "3d": 4, "older": 0},
+    }
+    stack.will(said({"items": [row]}), said({"items": []}), said({"items": [row]}))
+    cells = perdure("approvals", "ageing").out.splitlines()[1].split()
+    assert cells[:8] == ["reviewer", "rita", "refunds", "7", "1", "2", "4", "0"] and cells[-1] == "una"
+    assert perdure("approvals", "ageing").out == "Nothing waits.\n"
+    assert perdure("approvals", "ageing", "--json").json["items"] == [row]
+
+
+def test_arguments_that_a_reviewer_changed_are_shown_with_what_was_asked_for(
+    perdure: Perdure, stack: ApiDouble
+) -> None:
+    before, after = {"order": "1042"}, {"order": "7"}
+    revised = {**OPEN, "args": after, "revision": {"by": "una", "args": after, "args_before": before}}
+    edited = {**APPROVAL, "status": "edited", "args": before, "decision": {"type": "edit", "by": "una", "args": after}}
+    stack.will(said(revised), said(edited))
+    for _ in range(2):
+        out = perdure("approvals", "show", "a-1").out
+        assert '    "order": "7"\n' in out and '  -  "order": "1042"\n' in out and '  +  "order": "7"\n' in out
+
+
+def test_who_took_it_back_is_told(perdure: Perdure, stack: ApiDouble) -> None:
+    withdrawal = {"by": "requester", "at": "2026-11-21T10:00:00+00:00", "comment": "not needed", "was": "pending"}
+    stack.will(said({**APPROVAL, "status": "withdrawn", "withdrawal": withdrawal}))
+    assert "  by requester, 2026-11-21 10:00:00 UTC: not needed\n" in perdure("approvals", "show", "a-1").out
+
+
+def test_a_vote_whose_seat_has_lost_the_role_does_not_count(perdure: Perdure, stack: ApiDouble) -> None:
+    stack.will(said({**OPEN, "votes": [{**OPEN["votes"][0], "counts": False}]}))
+    assert "0 of 2 that are needed" in perdure("approvals", "show", "a-1").out

@@ -61,6 +61,21 @@ def test_limits_that_say_nothing_or_two_things_are_a_mistake(
     assert not stack.asked
 
 
+@pytest.mark.parametrize("usd", ["nan", "inf", "-inf", "1e400", "-1", "0", "2e9", "much"])
+def test_an_amount_that_is_none_is_a_mistake_and_nobody_is_asked(perdure: Perdure, stack: ApiDouble, usd: str) -> None:
+    ended = perdure("budgets", "set", f"--usd={usd}")
+    assert (ended.code, ended.out) == (2, "")
+    assert "--usd" in ended.err and "Traceback" not in ended.err
+    assert not stack.asked
+
+
+@pytest.mark.parametrize("tokens", ["0", "-1", "1e3", str(2**53 + 1)])
+def test_a_number_of_tokens_that_is_none_is_a_mistake_too(perdure: Perdure, stack: ApiDouble, tokens: str) -> None:
+    ended = perdure("budgets", "set", f"--tokens={tokens}")
+    assert ended.code == 2 and "--tokens" in ended.err
+    assert not stack.asked
+
+
 def test_a_turns_limit_is_raised_by_what_is_given(perdure: Perdure, stack: ApiDouble) -> None:
     stack.will(said({"turn_id": "t-1", "limits": {"max_tokens": 900, "max_cost_usd": 5.0}}))
     assert perdure("turns", "raise", "t-1", "--tokens", "900").code == 0

@@ -122,17 +122,6 @@ def test_turns_are_listed_shown_watched_and_stopped(perdure: Perdure, stack: Api
     assert (stack.asked[-1].method, stack.asked[-1].path) == ("POST", "/v1/turns/t-1/stop")
 
 
-def test_effects_show_their_arguments_and_are_settled(perdure: Perdure, stack: ApiDouble) -> None:
-    effect = {"key": "pdk_1", "tool": "send_note", "state": "outcome_unknown", "args": {"order": "1"}}
-    settled = said({"key": "pdk_1", "outcome": "happened", "settled_by": "reviewer"})
-    stack.will(said({"items": [effect], "next": None}), settled)
-    listed = perdure("effects", "list").out
-    assert '"order": "1"' in listed and "effects settle pdk_1" in listed
-    assert perdure("effects", "settle", "pdk_1", "happened", "--comment", "seen").code == 0
-    assert stack.asked[1].body == {"outcome": "happened", "comment": "seen"}
-    assert perdure("effects", "settle", "pdk_1", "maybe", "--comment", "x").code == 2
-
-
 def test_topologies_come_as_manifest_and_as_drawing(perdure: Perdure, stack: ApiDouble) -> None:
     drawing = said({}).__class__(200, b"flowchart TD\n", {"Content-Type": "text/plain"})
     stack.will(said({"name": "p", "nodes": []}), drawing, drawing)

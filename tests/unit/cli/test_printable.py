@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.printable import one_line, pretty_json, printable
+from cli.printable import cut, one_line, pretty_json, printable
 
 HOSTILE = {
     "an ANSI colour": ("\x1b[31mred\x1b[0m", "\\u001b[31mred\\u001b[0m"),
@@ -53,3 +53,13 @@ def test_arguments_as_shown_mean_exactly_what_they_are(value: object) -> None:
 def test_a_cell_is_one_line_and_not_too_long() -> None:
     assert one_line("a\n  b\t\tc") == "a b c"
     assert one_line("x" * 300) == "x" * 199 + "…"
+
+
+@pytest.mark.parametrize("hidden", ["\u2028", "\x85", "\x1c", "\x0b"])
+def test_a_separator_that_cannot_be_seen_does_not_turn_into_a_blank(hidden: str) -> None:
+    assert one_line(f"a\r\n{hidden}b") == f"a \\u{ord(hidden):04x}b"
+
+
+def test_what_is_cut_says_how_much_is_missing() -> None:
+    assert cut("x" * 5, 5) == "xxxxx"
+    assert cut("x" * 1_505, 5) == "xxxxx… 1,500 more characters"

@@ -50,6 +50,11 @@ def test_a_reset_of_the_call_that_speaks_voids_its_text() -> None:
             "  ✗ t: reject by r: no\\u001b",
         ),
         ("tool.denied", {"tool": "t", "reason": "expired"}, "  ✗ t: expired"),
+        (
+            "tool.denied",
+            {"tool": "t", "reason": "withdrawn", "by": "r", "comment": "no need"},
+            "  ✗ t: withdrawn by r: no need",
+        ),
         ("tool.executing", {"tool": "t", "attempt": 2}, "  → t runs (attempt 2)"),
         ("tool.error", {"tool": "t", "message": "gone"}, "  ✗ t: gone"),
         ("rate_limit", {"code": "model_rate_limited", "retry_in": 3.0}, "asked again in 3 s"),

@@ -7,7 +7,7 @@ from contracts.agents import EffectClass, PlanCard, TurnPlan
 from contracts.messages import CallRef
 from contracts.tools import CallState, ToolOutcome
 from contracts.turns import Limits
-from graph.topologies.skill_pipeline.nodes.outcomes import settled
+from graph.nodes.outcomes import settled
 from graph.topologies.skill_pipeline.state import STATE
 
 RECENT = "recent_entity_context"

@@ -120,6 +120,11 @@ BLOCKS: list[Mistake] = [
     (BLOCK, ALL, "x = given._secret\n{}\n", 1, "uses _secret, which begins with an underscore"),
     (BLOCK, ALL, "x = __import__('os')\n{}\n", 1, "uses __import__, which begins with underscores"),
     (BLOCK, ALL, "class A: pass\n{}\n", 1, "defines the class A: a block has functions and plain values only"),
+    (BLOCK, "def run(", "while True:\n    pass\n\n\ndef run(", 4, "stands outside of any function, so each call would"),
+    (BLOCK, "def run(", "print(1)\n\n\ndef run(", 4, "stands outside of any function, so each call would run it"),
+    (BLOCK, "def run(", "for x in []:\n    pass\ndef run(", 4, "stands outside of any function, so each call would"),
+    (BLOCK, "def run(", "try:\n    x = 1\nfinally:\n    x = 2\ndef run(", 4, "stands outside of any function"),
+    (BLOCK, "def run(", "x = 1\nx += 1\ndef run(", 5, "stands outside of any function, so each call would run it"),
     (BLOCK, ALL, "x = '\\d'\n{}\n", 1, "is not Python: invalid escape sequence '\\d'"),
     (BLOCK, ALL, "x = " + "(" * 300 + ")" * 300, 1, "is not Python: too many nested parentheses"),
     (CARD, "llm_visible: true\n", "", 1, "llm_visible: Field required"),
@@ -153,6 +158,9 @@ BLOCKS: list[Mistake] = [
         "the reference 'https://example.org/x' leads nowhere",
     ),
     (CARD, "    leaf: {", "    data: {", 7, 'tables are handed in as "data"; name the property otherwise'),
+    (CARD, "needs: [leaves]", "examples: [{inputs: {}}]", 14, "unknown field 'inputs'; did you mean 'input'?"),
+    (CARD, "needs: [leaves]", "examples: [{output: {}}]", 14, "examples.0.input: Field required"),
+    (CARD, "needs: [leaves]", "examples: {}", 14, "examples: Input should be a valid tuple"),
     (CARD, "input:\n", "input:\n  $ref: '#'\n", 4, "input refers to itself without end"),
 ]
 TABLES: list[Mistake] = [

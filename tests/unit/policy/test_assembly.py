@@ -33,6 +33,11 @@ ANN = User("Ann", "clerk")
 HOST = {"persona": "Be a host.", "persona_key": "host"}
 
 
+def said_first(definition: AgentDefinition, user: User, override: str | None = None) -> str:
+    """The prefix, of the persona that the agent has."""
+    return prefix(definition, persona_of(definition), user, override)
+
+
 @pytest.mark.parametrize(
     ("definition", "expected"),
     [
@@ -55,7 +60,7 @@ def test_the_agents_own_persona_comes_before_that_of_its_root_skill_and_no_other
 
 
 def test_a_general_agent_knows_no_field_and_is_told_to_refuse_the_work_of_any() -> None:
-    said = prefix(agent(), User())
+    said = said_first(agent(), User())
     assert not ANYWHERE.search(said) and "do not attempt it" in said
     assert template_messages(agent(), loaded_skills(agent(), ["a"]), ANN) == []
 
@@ -64,7 +69,7 @@ def test_the_prefix_is_persona_user_block_and_manifest_or_the_callers_own_prompt
     skilled = agent(
         skill("a", triggers=("brew", "kettle"), domain_tags=("drinks",)), skill("b"), root_skill="b", persona="Be kind."
     )
-    assert prefix(skilled, ANN).splitlines() == [
+    assert said_first(skilled, ANN).splitlines() == [
         "Be kind.",
         "",
         "=== User ===",
@@ -76,7 +81,7 @@ def test_the_prefix_is_persona_user_block_and_manifest_or_the_callers_own_prompt
         "- a: A. Does a. Triggers: brew, kettle. Tags: drinks.",
         "- b: B. Does b.",
     ]
-    assert prefix(skilled, ANN, "My own.") == "My own."
+    assert said_first(skilled, ANN, "My own.") == "My own."
     assert manifest([]) == ""
 
 
@@ -114,7 +119,7 @@ def test_loading_and_unloading_skills_leaves_the_prefix_byte_for_byte(
         loaded = loaded_skills(definition, injected)
         templates = template_messages(definition, loaded, user)
         said = [Said(Role.SYSTEM, activation(each)) for each in loaded] + [Said(Role.USER, "hello")]
-        sent = with_cache_breakpoint(wire(prefix(definition, user), memory, said, templates), model)
+        sent = with_cache_breakpoint(wire(said_first(definition, user), memory, said, templates), model)
         prefixes.add(json.dumps(sent[0]).encode())
         # What the skills bring follows: each template is a system message of its own, none is there twice.
         shown = [text for text in templates if text]
@@ -155,9 +160,10 @@ def test_without_a_prefix_there_is_no_breakpoint(messages: list[dict[str, object
 
 def test_the_facts_of_an_assembly_are_those_of_its_span() -> None:
     skilled = agent(skill("a", **HOST), root_skill="a")
-    facts = prompt_facts(skilled, ANN, None, ["x" * 8])
+    persona, base = persona_of(skilled), said_first(skilled, ANN)
+    facts = prompt_facts(persona, base, ["x" * 8], overridden=False)
     assert (facts.persona_key, facts.persona_source, facts.context_template_count) == ("host", "root_skill", 1)
-    assert facts.user_identity_injected and facts.token_estimate == estimated_tokens(prefix(skilled, ANN)) + 2
-    own = prompt_facts(skilled, ANN, "Mine.", [])
+    assert facts.user_identity_injected and facts.token_estimate == estimated_tokens(base) + 2
+    own = prompt_facts(persona, said_first(skilled, ANN, "Mine."), [], overridden=True)
     assert (own.persona_key, own.persona_source, own.user_identity_injected) == ("", "caller", False)
     assert own.token_estimate == 2

@@ -8,7 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.decision import STATUS_OF, Decider, Decision, Facts, refusal
+from policy.claims import Claimed
+from policy.decision import STATUS_OF, Decider, Decision, Facts, closed, refusal, seat_of
+from policy.seats import Seat
+from policy.votes import Vote
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 PENDING = Facts("pending", "digest", NOW + timedelta(days=7), NOW, "asker", "reviewer", False, {})
@@ -90,7 +93,50 @@ def test_who_comes_after_the_deadline_or_a_stop_is_told_that_it_is_too_late() ->
     assert cancelled.message == "too late: it is cancelled"
 
 
-ORDER = ["role_required", "own_request", "approval_expired", "already_decided", "digest_differs", "reason_required"]
+ANN = Seat("ann", "Ann", frozenset({"reviewer"}))
+STAND_IN = Decider("reviewer-1", frozenset({"reviewer"}), "One", (ANN,))
+OWN, ANNS = Vote("somebody", "reviewer-1", True), Vote("somebody", "ann", True)
+
+
+@pytest.mark.parametrize(
+    ("facts", "decider", "expected"),
+    [
+        (replace(PENDING, claim=Claimed("ann", "Ann", NOW + timedelta(seconds=1))), REVIEWER, ("claimed", 409)),
+        (replace(PENDING, claim=Claimed("ann", "Ann", NOW)), REVIEWER, None),
+        (replace(PENDING, claim=Claimed("reviewer-1", "One", NOW + timedelta(hours=1))), REVIEWER, None),
+        (replace(PENDING, votes=(Vote("reviewer-1", "reviewer-1", True),)), REVIEWER, ("already_voted", 409)),
+        (replace(PENDING, votes=(Vote("reviewer-1", "ann", False),)), STAND_IN, ("already_voted", 409)),
+        (replace(PENDING, votes=(OWN,)), REVIEWER, ("already_voted", 409)),
+        (replace(PENDING, votes=(OWN,)), STAND_IN, None),
+        (replace(PENDING, votes=(OWN, Vote("other", "ann", True))), STAND_IN, ("already_voted", 409)),
+        (replace(PENDING, reviewers=("Ann",)), REVIEWER, ("not_a_reviewer", 403)),
+        (replace(PENDING, reviewers=("Ann",)), STAND_IN, None),
+        (replace(PENDING, reviewers=("Ann",), votes=(ANNS,)), STAND_IN, ("already_voted", 409)),
+        (replace(PENDING, reviewers=("Ann",), assignee="reviewer-1"), REVIEWER, None),
+        (replace(PENDING, requested_by="ann"), Decider("bob", frozenset(), "Bob", (ANN,)), ("own_request", 403)),
+    ],
+)
+def test_votes_claims_seats_and_named_reviewers_are_judged(
+    facts: Facts, decider: Decider, expected: tuple[str, int] | None
+) -> None:
+    found = refusal(facts, decider, A, "digest", **FINE)
+    assert ((found.code, found.http) if found else None) == expected
+
+
+def test_a_decision_is_taken_in_the_own_seat_and_where_that_is_taken_in_the_next() -> None:
+    assert seat_of(PENDING, STAND_IN).user_id == "reviewer-1"
+    assert seat_of(replace(PENDING, votes=(OWN,)), STAND_IN).user_id == "ann"
+    assert seat_of(replace(PENDING, reviewers=("Ann",)), STAND_IN).user_id == "ann"
+
+
+def test_what_was_withdrawn_after_it_was_approved_is_not_called_approved() -> None:
+    first: dict[str, object] = {"type": "approve", "by": "ann", "at": "2026-02-28T23:59:01+00:00"}
+    found = closed(replace(PENDING, status="withdrawn", decided_before=first))
+    assert found is not None and found.message == "too late: it is withdrawn"
+
+
+ORDER = ["role_required", "own_request", "approval_expired", "already_decided"]
+ORDER += ["already_voted", "claimed", "digest_differs", "reason_required"]
 
 
 @given(st.sets(st.sampled_from(ORDER)))
@@ -100,6 +146,9 @@ def test_of_several_reasons_the_first_in_the_contracts_order_is_given(wrong: set
     status = "approved" if "already_decided" in wrong else "pending"
     facts = replace(PENDING, status=status, expires_at=NOW if "approval_expired" in wrong else PENDING.expires_at)
     user = "asker" if "own_request" in wrong else "reviewer-1"
+    votes = (Vote(user, user, True),) if "already_voted" in wrong else ()
+    claim = Claimed("ann", "Ann", NOW + timedelta(minutes=1)) if "claimed" in wrong else None
+    facts = replace(facts, votes=votes, claim=claim)
     decider = Decider(user, frozenset() if "role_required" in wrong else frozenset({"reviewer"}))
     digest = "stale" if "digest_differs" in wrong else "digest"
     expected = next((each for each in ORDER if each in wrong), None)

@@ -36,16 +36,16 @@ def test_a_pattern_that_backtracks_for_ever_is_a_fault_within_its_time(
     began = time.monotonic()
     fault = schema_fault(args, schema)
     assert fault is not None and "in time" in fault
-    assert time.monotonic() - began < PATTERN_SECONDS + 0.5
+    assert time.monotonic() - began < PATTERN_SECONDS + 4  # unbounded it takes minutes; other programs may be busy
 
 
 def test_distinct_items_are_told_in_linear_time() -> None:
     items: list[JsonValue] = [{"n": number} for number in range(20_000)]
     schema = of(s={"type": "array", "uniqueItems": True})
-    began = time.monotonic()
+    began = time.process_time()
     assert schema_fault({"s": items}, schema) is None
     assert schema_fault({"s": [*items, {"n": 7}]}, schema) == "s: has non-unique elements"
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 2
 
 
 CASES: list[tuple[dict[str, JsonValue], dict[str, JsonValue]]] = [

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.pause import LONGEST, MARGIN, next_look
+from contracts.people import RequestRef
+from policy.pause import LONGEST, MARGIN, deadlines_of, next_look
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -33,3 +34,13 @@ def test_a_wait_is_never_zero_and_never_spins(offsets: list[timedelta], looks: i
     wait = next_look(NOW, [NOW + each for each in offsets], looks)
     assert wait is not None
     assert wait > timedelta(0)
+
+
+def test_a_request_is_worth_a_look_when_its_record_last_said_so_else_at_its_expiry() -> None:
+    soon, late = NOW + timedelta(hours=1), NOW + timedelta(days=7)
+    opened = RequestRef(request_id="r1", call_id="t1.0", tool="pay", expires_at=soon)
+    escalated = opened.model_copy(update={"look_at": late})
+    effect = RequestRef(request_id="r2", call_id="t1.1", tool="post")
+    assert deadlines_of([opened, effect]) == [soon]
+    assert deadlines_of([escalated, effect]) == [late], "the old expiry rings for nothing any more"
+    assert deadlines_of([effect]) == []

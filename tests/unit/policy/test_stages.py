@@ -9,10 +9,27 @@ from policy.stages import BEFORE, Stage, archive_refusal, promotion_refusal, tex
     ("roles", "may"),
     [({"reviewer"}, True), ({"admin"}, True), ({"requester", "admin"}, True), ({"requester"}, False), (set(), False)],
 )
-def test_reviewers_and_admins_promote_and_nobody_else(roles: set[str], may: bool) -> None:
-    refused = promotion_refusal(roles)
+@pytest.mark.parametrize("to", [Stage.PRE_PRODUCTION, Stage.ACTIVE])
+def test_reviewers_and_admins_promote_and_nobody_else(to: Stage, roles: set[str], may: bool) -> None:
+    refused = promotion_refusal(to, False, roles)
     assert (refused is None) is may
     assert refused is None or (refused.http, refused.code) == (403, "role_required")
+
+
+@pytest.mark.parametrize(
+    ("to", "roles", "code"),
+    [
+        (Stage.ACTIVE, {"reviewer"}, "own_draft"),
+        (Stage.ACTIVE, {"admin", "reviewer"}, "own_draft"),
+        (Stage.ACTIVE, {"requester"}, "role_required"),
+        (Stage.PRE_PRODUCTION, {"reviewer"}, None),
+    ],
+)
+def test_an_author_shows_the_own_words_and_lets_nobody_else_hear_them(
+    to: Stage, roles: set[str], code: str | None
+) -> None:
+    refused = promotion_refusal(to, True, roles)
+    assert (refused.code if refused else None) == code
 
 
 @pytest.mark.parametrize("stage", list(Stage))

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from contracts.messages import Patch
 from contracts.turns import OnSpent
 from graph.nodes.call_model import CallModel, spent_by
+from graph.nodes.fields import SYNTHESIS
+from graph.nodes.pause import at_limit
 from graph.nodes.reading import error_of, plan_of
 from graph.ports import Ports
 from graph.spec import State
-from graph.topologies.skill_pipeline.nodes.pause import at_limit
-from graph.topologies.skill_pipeline.state import SYNTHESIS
 
 
 @dataclass(frozen=True, slots=True)

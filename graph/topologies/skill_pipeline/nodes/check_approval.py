@@ -8,10 +8,10 @@ from contracts.errors import Problem
 from contracts.messages import Patch
 from contracts.people import GatedCall, RequestKind
 from contracts.skills import SKILL_ID_PATTERN
+from graph.nodes.pause import at_checkpoint
 from graph.nodes.reading import error_of
 from graph.ports import Ports
 from graph.spec import State
-from graph.topologies.skill_pipeline.nodes.pause import at_checkpoint
 from policy.gate import RULE_FORCED_CHECKPOINT
 
 

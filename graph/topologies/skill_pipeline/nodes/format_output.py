@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from contracts.messages import Patch
 from graph.nodes.call_model import ended_by
+from graph.nodes.fields import AWAITING_HITL
 from graph.nodes.reading import error_of, number_of
 from graph.ports import Ports
 from graph.spec import State
-from graph.topologies.skill_pipeline.state import AWAITING_HITL
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from contracts.messages import Patch
 from graph.nodes.call_model import ended_by
+from graph.nodes.fields import INITIAL
 from graph.ports import Ports
 from graph.spec import State
-from graph.topologies.skill_pipeline.state import INITIAL
 
 
 @dataclass(frozen=True, slots=True)

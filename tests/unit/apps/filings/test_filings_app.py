@@ -128,8 +128,9 @@ def test_the_general_agents_prompt_names_no_field(agents: dict[str, PublishedAge
     """S0-21."""
     general = agents["general"].definition
     assert general.root_skill is None and general.skills == ()
-    assert not DOMAIN.search(prefix(general, User("Ann", "clerk")))
-    assert DOMAIN.search(prefix(agents["rule_37"].definition, User("Ann", "clerk")))
+    desk = agents["rule_37"].definition
+    assert not DOMAIN.search(prefix(general, persona_of(general), User("Ann", "clerk")))
+    assert DOMAIN.search(prefix(desk, persona_of(desk), User("Ann", "clerk")))
 
 
 def test_a_skills_parts_have_the_sizes_of_their_tiers_and_their_templates_are_filled(app: App) -> None:

@@ -1,0 +1,189 @@
+"""A tool of an MCP server, as the engine runs any other; and the servers of a worker's apps.
+
+A call is for the card that its turn pinned. Before it is sent, that card's version must be the one of what the server
+lists: a tool that has drifted is refused, and nothing is sent. What comes back is read by this table:
+
+| what came back                                              | read      | keyed, opaque |
+|-------------------------------------------------------------|-----------|---------------|
+| no connection: the server is down, or cannot be started     | unavailable | unavailable |
+| the server has forgotten the session (404)                  | unavailable | unavailable |
+| a credential is missing; the tool is gone or has drifted    | refused   | refused       |
+| a result                                                    | result    | result        |
+| a result that says it is an error (`isError`)               | refused   | refused       |
+| the protocol's own no: no such method, bad request or parameters | refused | refused     |
+| an HTTP status                                              | by the table of perdure/targets.py | same |
+| any other error of the server; an answer that does not read, or is too large | refused | ambiguous |
+| a question back (the server wants input)                    | refused   | ambiguous     |
+| the connection ended after the call went out                | ambiguous | ambiguous     |
+| nothing within the tool's time                              | ambiguous (activities/trying.py) | same |
+
+refused = ToolRefused, unavailable = ToolUnavailable: nothing was sent; ambiguous = any other exception.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import JsonValue
+
+from contracts.agents import EffectClass, ToolCard
+from contracts.mcp import IDEMPOTENCY_KEY, McpServer
+from perdure.apps import App
+from perdure.apps.mcp_files import server_of
+from perdure.context import ToolContext
+from perdure.outcomes import ToolRefused, ToolResult, ToolUnavailable, result_of
+from perdure.targets import Meaning, meaning_of_status
+
+if TYPE_CHECKING:  # the library takes a second of CPU to import, which a worker without such calls need not spend
+    from activities.toolbox.mcp_session import Connection, McpSession, SecretOf
+    from activities.toolbox.mcp_wire import Note
+
+_BAD_REQUEST = -32600
+_SAID_NO = frozenset({_BAD_REQUEST, -32601, -32602})
+"""JSON-RPC: not a request, no such method, wrong parameters."""
+_MOST_CHARACTERS = 300
+_OPENING_SHARE = 0.8
+"""Of a call's time: for opening a session. Past it nothing was sent, which the call's own time-out could not tell."""
+
+
+class ServerLost(Exception):
+    """The call went out and no answer to it came back that could be read: it may have happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class McpTool:
+    """A server's tool under the card that a turn pinned."""
+
+    card: ToolCard
+    session: "McpSession" = field(repr=False)
+
+    async def run(self, args: Mapping[str, JsonValue], context: ToolContext) -> ToolResult:
+        """Call it once.
+
+        Raises: ToolRefused, ToolUnavailable, ServerLost, by the table above.
+        """
+        from mcp_types import CallToolResult
+
+        from activities.toolbox.mcp_answers import error_of, output_of
+
+        connection = await self._connection(context)
+        offered = connection.offer.tools.get(self.card.name)
+        if offered is None:
+            raise ToolRefused(f"the server {self.session.server.name} has no such tool any more")
+        if offered.card.version != self.card.version:
+            raise ToolRefused("the tool has changed since the call was made; make a new call")
+        given: dict[str, Any] = dict(args)
+        meta: dict[str, Any] = {}
+        if self.card.effect is EffectClass.KEYED and offered.standing.key_argument:
+            given[offered.standing.key_argument] = context.idempotency_key
+        elif self.card.effect is EffectClass.KEYED:
+            meta[IDEMPOTENCY_KEY] = context.idempotency_key
+        answer, note = await connection.call(offered.tool, given, meta)
+        if _session_is_gone(answer, note):
+            connection.wire.ended.set()  # the next attempt opens another
+        if isinstance(answer, CallToolResult) and not note.too_large:
+            if answer.is_error:
+                raise ToolRefused(error_of(answer))
+            return result_of(output_of(answer))
+        raise self._failure(answer, note)
+
+    async def _connection(self, context: ToolContext) -> "Connection":
+        """The way to the server, in a part of the call's time.
+
+        Raises: ToolRefused, ToolUnavailable; nothing was sent.
+        """
+        from activities.toolbox.mcp_session import MissingSecret, Unreachable
+
+        left = (context.deadline - datetime.now(UTC)).total_seconds()
+        try:
+            async with asyncio.timeout(_OPENING_SHARE * max(left, 0.0)):
+                return await self.session.connection()
+        except MissingSecret as error:
+            raise ToolRefused(str(error)) from error
+        except Unreachable as error:
+            raise ToolUnavailable(str(error)) from error
+        except TimeoutError as error:
+            told = f"the server {self.session.server.name} was not ready in time; nothing was sent"
+            raise ToolUnavailable(told) from error
+
+    def _failure(self, answer: object, note: "Note") -> Exception:
+        """What an answer means that is no result."""
+        from mcp.shared.exceptions import MCPError
+        from mcp_types import CONNECTION_CLOSED
+
+        server = self.session.server.name
+        code = answer.error.code if isinstance(answer, MCPError) else None
+        if not note.sent:
+            return ToolUnavailable(f"the server {server} cannot be reached", note.retry_after_seconds)
+        if _session_is_gone(answer, note):
+            return ToolUnavailable(f"the server {server} had ended the session")
+        if note.status is not None and note.status >= 300:
+            told = f"the server {server} answered {note.status}{_reason(answer)}"
+            meaning = meaning_of_status(self.card.effect, note.status, names_wait=note.retry_after_seconds is not None)
+            if meaning is Meaning.REFUSED:
+                return ToolRefused(told)
+            if meaning is Meaning.UNAVAILABLE:
+                return ToolUnavailable(told, note.retry_after_seconds)
+            return ServerLost(told)
+        if code in _SAID_NO:
+            return ToolRefused(f"the server {server} refused the call{_reason(answer)}")
+        if note.lost or (code == CONNECTION_CLOSED and not note.too_large):
+            return ServerLost(f"the connection to the server {server} ended before it answered")
+        told = "its answer is too large to be read" if note.too_large else f"its answer is no result{_reason(answer)}"
+        if self.card.effect is EffectClass.READ:
+            return ToolRefused(f"the server {server} was asked, and {told}")
+        return ServerLost(told)
+
+
+def _session_is_gone(answer: object, note: "Note") -> bool:
+    """Whether an older server forgot the session, by which it did nothing; the library says so in these words."""
+    from mcp.shared.exceptions import MCPError
+
+    return note.status == 404 and isinstance(answer, MCPError) and answer.error.code == _BAD_REQUEST
+
+
+def _reason(answer: object) -> str:
+    from mcp.shared.exceptions import MCPError
+
+    if not isinstance(answer, MCPError):
+        return ""
+    text = " ".join(answer.error.message.split())
+    return f": {text[:_MOST_CHARACTERS]}" if text else ""
+
+
+class McpServers:
+    """The servers of the apps of one process, each with one session."""
+
+    def __init__(self, apps: Iterable[App], secret_of: "SecretOf", home: Path) -> None:
+        self._apps = {app.name: app for app in apps}
+        self._of_agent = {agent.id: app.name for app in self._apps.values() for agent in app.agents}
+        self._secret_of = secret_of
+        self._home = home
+        self._sessions: dict[tuple[str, str], McpSession] = {}
+
+    def find(self, agent_id: str, pinned: ToolCard | None) -> McpTool | None:
+        """The tool behind a card that a turn of this agent pinned; None where no server of its app has such names."""
+        app = self._apps.get(self._of_agent.get(agent_id, ""))
+        if app is None or pinned is None:
+            return None
+        server = server_of(pinned.name, app.servers)
+        return McpTool(pinned, self.session(app.name, server)) if server is not None else None
+
+    def session(self, app_name: str, server: McpServer) -> "McpSession":
+        """The session with `server`, not opened yet where nobody needed it."""
+        from activities.toolbox.mcp_session import McpSession
+
+        app, key = self._apps[app_name], (app_name, server.name)
+        if key not in self._sessions:
+            home = self._home / "mcp" / f"{app_name}-{server.name}"
+            self._sessions[key] = McpSession(server, app.folder, home, self._secret_of)
+        return self._sessions[key]
+
+    async def close(self) -> None:
+        """End every session."""
+        for session in self._sessions.values():
+            await session.close()
+        self._sessions.clear()

@@ -1,0 +1,147 @@
+"""From a server's list of tools to cards: names made fit, schemas made small, what cannot be a tool left out.
+
+A card's version is the digest of all that the server said of the tool and of what the app says of the server, so that
+any drift makes another version, and a call that was planned or approved under the old one is void.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+from pydantic import JsonValue
+
+from contracts.agents import ToolCard
+from contracts.digests import canonical_json, digest_of, sha256_hex
+from contracts.mcp import McpServer, McpToolListing
+from policy.mcp_trust import Standing, standing, toolset_of
+from policy.text import clean
+
+MOST_TOOLS = 500
+"""Of one server; what it lists beyond is left out."""
+MOST_SCHEMA_CHARACTERS = 32 * 1024
+MOST_DESCRIPTION_CHARACTERS = 4_000
+_NAME_CHARACTERS = 64
+_DIGEST_CHARACTERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A server's tool as agents are offered it."""
+
+    card: ToolCard
+    tool: str
+    """The server's own name of it."""
+    standing: Standing
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What one server has for agents."""
+
+    tools: Mapping[str, Offered]
+    """By the names of their cards, in the server's order."""
+    left_out: tuple[str, ...] = ()
+    """A sentence for each tool that cannot be offered, though its toolset is."""
+
+    @property
+    def cards(self) -> tuple[ToolCard, ...]:
+        """The cards alone."""
+        return tuple(offered.card for offered in self.tools.values())
+
+
+def offer_of(server: McpServer, listed: Iterable[McpToolListing]) -> Offer:
+    """What `server` offers, from what it lists."""
+    tools: dict[str, Offered] = {}
+    left_out: list[str] = []
+    for number, tool in enumerate(listed):
+        toolset = toolset_of(server, tool)
+        if not toolset:
+            continue
+        name = card_name(server, tool.name)
+        why = _unfit(tool)
+        if number >= MOST_TOOLS:
+            left_out.append(f"{server.name}: only its first {MOST_TOOLS} tools are offered")
+            break
+        if name in tools:
+            why = f"has the same name as {tools[name].tool} here, {name}"
+        if why:
+            left_out.append(f"{server.name}: the tool {tool.name[:80]!r} {why}")
+            continue
+        counted = standing(server, tool)
+        tools[name] = Offered(_card(server, tool, name, toolset, counted), tool.name, counted)
+    return Offer(tools, tuple(left_out))
+
+
+def card_name(server: McpServer, tool: str) -> str:
+    """`<server>_<tool>`, of letters, digits, _ and - only; a long one is cut and ends in a digest of the whole."""
+    name = server.prefix + re.sub(r"[^a-zA-Z0-9_-]", "_", tool)
+    if len(name) <= _NAME_CHARACTERS:
+        return name
+    return f"{name[: _NAME_CHARACTERS - _DIGEST_CHARACTERS - 1]}_{sha256_hex(tool)[:_DIGEST_CHARACTERS]}"
+
+
+def _unfit(tool: McpToolListing) -> str:
+    """Why nothing can be checked against this tool's schema; empty where it can."""
+    if tool.parameters.get("type") != "object":
+        return "takes no object of arguments"
+    if len(canonical_json(tool.parameters)) > MOST_SCHEMA_CHARACTERS:
+        return f"has a schema of more than {MOST_SCHEMA_CHARACTERS} characters"
+    try:
+        Draft202012Validator.check_schema(tool.parameters)
+    except SchemaError as error:
+        return f"has a schema that is none: {error.message[:120]}"
+    return ""
+
+
+def _card(server: McpServer, tool: McpToolListing, name: str, toolset: str, counted: Standing) -> ToolCard:
+    said = server.tools.get(tool.name)
+    unversioned = ToolCard(
+        name=name,
+        description=clean(tool.description or tool.title or name)[:MOST_DESCRIPTION_CHARACTERS],
+        parameters=_shown(tool.parameters, counted.key_argument),
+        effect=counted.effect,
+        needs_approval=counted.needs_approval,
+        capability=said.capability if said else "",
+        risk=counted.risk,
+        timeout_seconds=(said and said.timeout_seconds) or server.timeout_seconds,
+        key_ttl_seconds=counted.key_ttl_seconds,
+        toolset=toolset,
+        version="",
+    )
+    place = {"command": list(server.command), "url": server.url, "key_argument": counted.key_argument}
+    whole = {**unversioned.model_dump(mode="json"), "server": place, "listed": tool.model_dump(mode="json")}
+    return unversioned.model_copy(update={"version": digest_of(whole)})
+
+
+def _shown(schema: Mapping[str, JsonValue], key_argument: str) -> dict[str, JsonValue]:
+    """The schema for the model: without titles, which repeat names and cost tokens with every call, and without the
+    argument that takes the key."""
+    shown: dict[str, Any] = untitled(dict(schema))
+    properties = shown.get("properties")
+    if key_argument and isinstance(properties, dict):
+        shown["properties"] = {name: each for name, each in properties.items() if name != key_argument}
+        if isinstance(shown.get("required"), list):
+            shown["required"] = [name for name in shown["required"] if name != key_argument]
+    return shown
+
+
+def untitled(schema: Any) -> Any:
+    """A schema without the titles in it; a property that is called `title` stays, and so does any value in `enum`,
+    `const`, `default` and `examples`."""
+    if isinstance(schema, list):
+        return [untitled(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {}
+    for word, value in schema.items():
+        if word == "title" and isinstance(value, str):
+            continue
+        if word in ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"):
+            value = {name: untitled(each) for name, each in value.items()} if isinstance(value, dict) else value
+        elif word not in ("enum", "const", "default", "examples", "required"):
+            value = untitled(value)
+        found[word] = value
+    return found

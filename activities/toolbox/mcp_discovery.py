@@ -1,0 +1,77 @@
+"""What the MCP servers of an app offer when the app is published.
+
+A server that is down stops nothing: its agents keep the cards under which they were published before. An agent that was
+never published, or that names a tool which its server no longer has, is left out until the next start.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from activities.toolbox.mcp import McpServers
+from contracts.agents import PublishedAgent, ToolCard
+from contracts.mcp import McpServer
+from perdure.apps import App
+from perdure.apps.mcp_files import server_of
+
+if TYPE_CHECKING:
+    from activities.toolbox.mcp_session import SecretOf
+
+
+@dataclass(frozen=True, slots=True)
+class Discovered:
+    """The cards of an app's servers."""
+
+    cards: Mapping[str, Sequence[ToolCard]]
+    """By server; of one that is down, those of its last publishing, if there was one."""
+    warnings: tuple[str, ...] = ()
+
+
+async def discovered(app: App, published: Sequence[PublishedAgent], secret_of: "SecretOf", home: Path) -> Discovered:
+    """Ask every server of `app` that an agent of it names; `published` are the agents as they are stored now."""
+    named = [
+        server
+        for server in app.servers.values()
+        if any(server_of(name, app.servers) is server for agent in app.agents for name in agent.tools)
+    ]
+    servers = McpServers([app], secret_of, home)
+    try:
+        answers = await asyncio.gather(*(_asked(servers, app, server) for server in named))
+    finally:
+        await servers.close()
+    cards: dict[str, Sequence[ToolCard]] = {}
+    warnings: list[str] = []
+    for server, (found, told) in zip(named, answers, strict=True):
+        warnings += told
+        cards[server.name] = found if found is not None else _before(server, app, published)
+        if found is None:
+            kept = len(cards[server.name])
+            after = f"its {kept} tools stay as they were published" if kept else "its agents are left out"
+            warnings.append(f"the app {app.name}: {after}")
+    return Discovered(cards, tuple(warnings))
+
+
+async def _asked(
+    servers: McpServers, app: App, server: McpServer
+) -> tuple[tuple[ToolCard, ...] | None, tuple[str, ...]]:
+    from activities.toolbox.mcp_session import MissingSecret, Unreachable
+
+    try:
+        offer = (await servers.session(app.name, server).connection()).offer
+    except (Unreachable, MissingSecret) as error:
+        return None, (str(error),)
+    return offer.cards, offer.left_out
+
+
+def _before(server: McpServer, app: App, published: Sequence[PublishedAgent]) -> tuple[ToolCard, ...]:
+    own = {agent.id for agent in app.agents}
+    found = {
+        card.name: card
+        for agent in published
+        if agent.definition.id in own
+        for card in agent.cards
+        if card.name.startswith(server.prefix)
+    }
+    return tuple(found.values())

@@ -1,0 +1,232 @@
+"""One long-lived session with an MCP server: opened at the first need, and again after its death.
+
+A task of its own holds the connection open, since the library wants it entered and left by the same one; any number
+of calls go over it at once. A call that did not come back in time makes the session suspect: before the next one the
+server must list its tools, or it is started anew.
+"""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import structlog
+from mcp.client import Client
+from mcp.shared.exceptions import MCPError
+from mcp_types import CallToolRequest, CallToolRequestParams, CallToolResult, InputRequiredResult
+from pydantic import TypeAdapter
+
+from activities.toolbox.mcp_cards import Offer, offer_of
+from activities.toolbox.mcp_http import http_streams
+from activities.toolbox.mcp_listing import listed_tools
+from activities.toolbox.mcp_stdio import Child, stdio_streams
+from activities.toolbox.mcp_wire import ATTEMPT, Note, Wire
+from contracts.mcp import SECRET_PATTERN, McpServer
+
+LISTING_SECONDS = 60.0
+"""A list of tools that is older is asked for again before a call, so that a changed tool is noticed."""
+_LEAVE_SECONDS = 5.0
+_ANSWER: TypeAdapter[CallToolResult | InputRequiredResult] = TypeAdapter(CallToolResult | InputRequiredResult)
+_log = structlog.get_logger(__name__)
+# It logs what it cannot read, word for word, and a server's words may hold anything.
+logging.getLogger("mcp").setLevel(logging.CRITICAL)
+
+SecretOf = Callable[[str], str | None]
+
+
+class Unreachable(Exception):
+    """The server could not be started, reached or asked for its tools; nothing was sent."""
+
+
+class MissingSecret(Exception):
+    """A credential that the server needs is not set where tools run."""
+
+
+@dataclass(slots=True)
+class Connection:
+    """A session while it lasts: what the server offers, and the way to call it."""
+
+    client: Client
+    wire: Wire
+    keeper: asyncio.Task[None]
+    offer: Offer
+    listed_at: float
+    suspect: bool = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether calls can go over it."""
+        return not self.keeper.done() and not self.wire.ended.is_set()
+
+    async def call(
+        self, tool: str, args: Mapping[str, Any], meta: Mapping[str, Any]
+    ) -> tuple[CallToolResult | InputRequiredResult | MCPError | ValueError, Note]:
+        """One call and what the wire knows of it. An answer that is none of the protocol is returned as the error.
+
+        A cancelled call tells the server so.
+        """
+        token, note = token_hex(8), Note()
+        self.wire.notes[token] = note
+        asked = CallToolRequest(
+            params=CallToolRequestParams(name=tool, arguments=dict(args), _meta={**meta, ATTEMPT: token})
+        )
+        try:
+            # Past `call_tool`, which holds a result against the output schema and raises after the effect was made.
+            return await self.client.session.send_request(asked, _ANSWER), note
+        except (MCPError, ValueError) as error:
+            return error, note
+        except asyncio.CancelledError:
+            self.suspect = True
+            raise
+        finally:
+            self.wire.notes.pop(token, None)
+
+
+@dataclass(slots=True)
+class McpSession:
+    """The session with one server of an app."""
+
+    server: McpServer
+    folder: Path
+    """The app's; a command is started there."""
+    home: Path
+    """The server's own, for its data; made when it is needed."""
+    secret_of: SecretOf
+    _open: Connection | None = field(default=None, init=False)
+    _opening: asyncio.Task[Connection] | None = field(default=None, init=False)
+
+    async def connection(self) -> Connection:
+        """A connection that lives, with a list of tools that is no older than `LISTING_SECONDS`.
+
+        Cancelling it does not cancel the opening: the next caller finds it under way, or done.
+
+        Raises: Unreachable; MissingSecret.
+        """
+        session = self._open
+        if session is not None and session.alive and not self._is_stale(session):
+            return session
+        if self._opening is None or self._opening.done():
+            self._opening = asyncio.create_task(self._refreshed())
+            self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return await asyncio.shield(self._opening)
+
+    async def close(self) -> None:
+        """End it; a server that was started is ended too."""
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait({self._opening})
+        if self._open is not None:
+            await _left(self._open.wire, self._open.keeper)
+        self._open = self._opening = None
+
+    def _is_stale(self, session: Connection) -> bool:
+        return session.suspect or asyncio.get_running_loop().time() - session.listed_at > LISTING_SECONDS
+
+    async def _refreshed(self) -> Connection:
+        """The session with a fresh list; a new one where the old one does not answer.
+
+        Raises: Unreachable; MissingSecret.
+        """
+        session = self._open
+        if session is not None and session.alive:
+            try:
+                session.offer = await self._listing(session.client)
+            except Unreachable:
+                _log.warning("mcp_server_silent", server=self.server.name)
+            else:
+                session.listed_at, session.suspect = asyncio.get_running_loop().time(), False
+                return session
+        if session is not None:
+            self._open = None
+            await _left(session.wire, session.keeper)
+        self._open = await self._opened()
+        return self._open
+
+    async def _opened(self) -> Connection:
+        wire = Wire()
+        began: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        streams = self._streams(wire)
+        keeper = asyncio.create_task(_keep(streams, wire, began))
+        try:
+            client = await asyncio.wait_for(asyncio.shield(began), self.server.start_seconds)
+            offer = await self._listing(client)
+        except BaseException as error:
+            if began.done():
+                began.exception()
+            await _left(wire, keeper)
+            if isinstance(error, Unreachable | asyncio.CancelledError):
+                raise
+            why = "it did not answer in time" if isinstance(error, TimeoutError) else type(error).__name__
+            raise Unreachable(f"the server {self.server.name} cannot be reached ({why})") from error
+        for sentence in offer.left_out:
+            _log.warning("mcp_tool_left_out", why=sentence)
+        _log.info("mcp_session_open", server=self.server.name, tools=len(offer.tools))
+        return Connection(client, wire, keeper, offer, asyncio.get_running_loop().time())
+
+    async def _listing(self, client: Client) -> Offer:
+        try:
+            return offer_of(
+                self.server, await asyncio.wait_for(listed_tools(client.session), self.server.start_seconds)
+            )
+        except (MCPError, ValueError, TimeoutError) as error:
+            why = f"the server {self.server.name} does not say which tools it has ({type(error).__name__})"
+            raise Unreachable(why) from error
+
+    def _streams(self, wire: Wire) -> Any:
+        """Its transport, with credentials in place.
+
+        Raises: MissingSecret.
+        """
+        if self.server.url:
+            headers = {name: self._filled(value) for name, value in self.server.headers.items()}
+            return http_streams(self._filled(self.server.url), headers, wire)
+        self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        program, *arguments = self.server.command
+        environ = {name: self._filled(value) for name, value in self.server.env.items()}
+        child = Child(
+            (sys.executable if program == "python" else program, *arguments),
+            self.folder,
+            {"PERDURE_MCP_HOME": str(self.home), **environ},
+            self.home / "stderr.log",
+        )
+        return stdio_streams(child, wire)
+
+    def _filled(self, text: str) -> str:
+        def value(name: str) -> str:
+            found = self.secret_of(name)
+            if not found:
+                raise MissingSecret(f"the credential {name} is not set where tools run")
+            return found
+
+        return SECRET_PATTERN.sub(lambda match: value(match.group(1)), text)
+
+
+async def _keep(streams: Any, wire: Wire, began: asyncio.Future[Client]) -> None:
+    """Hold the connection open until it ends, or shall."""
+    try:
+        async with AsyncExitStack() as stack:
+            client = await stack.enter_async_context(Client(streams, cache=None))
+            if not began.done():
+                began.set_result(client)
+            await wire.ended.wait()
+    except Exception as error:  # whatever ends a connection; calls under way are told by the library
+        if not began.done():
+            began.set_exception(error)
+    finally:
+        wire.ended.set()
+        if not began.done():
+            began.cancel()
+
+
+async def _left(wire: Wire, keeper: asyncio.Task[None]) -> None:
+    """The connection is over when this returns."""
+    wire.ended.set()
+    _, waiting = await asyncio.wait({keeper}, timeout=_LEAVE_SECONDS)
+    if waiting:
+        keeper.cancel()
+        await asyncio.wait({keeper}, timeout=_LEAVE_SECONDS)

@@ -1,0 +1,216 @@
+"""Documents of memory: a person's own, those of the own conversations, and the workspace's (S2-66 to S2-73).
+
+What is a person's own is that person's alone: reviewer and administrator get 404 for it as everybody does. An
+administrator deletes and redacts by id, and is shown no text.
+"""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi.responses import JSONResponse
+
+from api.auth import Open, Principal, Reader
+from api.document_bodies import (
+    MOST_HITS,
+    DocumentSearchBody,
+    NewDocument,
+    PatchBody,
+    RedactionBody,
+    StoreBody,
+    UpdateBody,
+)
+from api.ids import as_uuid
+from api.once import Key, once
+from api.pages import Limit
+from contracts.documents import Scope
+from policy.documents.writing import ADMIN, Edit, Writer
+from store import documents, documents_reading, documents_removal, documents_stores
+from store.database import Connection
+from store.documents import Draft, Written
+from store.documents_search import Question, search, shown
+from store.outbox import Note
+
+router = APIRouter(prefix="/v1/memory", tags=["memory"])
+MOST_LISTED = 200
+
+
+def _document(document_id: Annotated[str, Path()]) -> str:
+    return as_uuid(document_id, "document")
+
+
+def _version(version_id: Annotated[str, Path()]) -> str:
+    return as_uuid(version_id, "version")
+
+
+DocumentId = Annotated[str, Depends(_document)]
+VersionId = Annotated[str, Depends(_version)]
+
+
+@router.get("/stores")
+async def stores(services: Open, who: Reader) -> dict[str, object]:
+    """The stores of this tenant."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        return {"items": await documents_stores.listed(tx), "next": None}
+
+
+@router.put("/stores/{slug}")
+async def archive(
+    services: Open, who: Reader, slug: Annotated[str, Path(max_length=64)], body: StoreBody
+) -> dict[str, object]:
+    """Close a store, or open it again. Needs admin."""
+    who.need(ADMIN)
+    async with services.db.transaction(who.tenant_id) as tx:
+        return await documents_stores.set_archived(tx, slug, body.archived, who.user_id)
+
+
+@router.get("/documents")
+async def listed(
+    services: Open,
+    who: Reader,
+    scope: Scope | None = None,
+    conversation_id: Annotated[str | None, Query(max_length=100)] = None,
+    prefix: Annotated[str, Query(max_length=200)] = "",
+    limit: Limit = 50,
+    cursor: str | None = None,
+) -> dict[str, object]:
+    """Documents without their texts, changed last first; those of a conversation where it is named."""
+    wanted = as_uuid(conversation_id, "conversation") if conversation_id else None
+    async with services.db.transaction(who.tenant_id) as tx:
+        found, following = await documents_reading.listed(
+            tx,
+            who.user_id,
+            min(limit, MOST_LISTED),
+            cursor,
+            scope=scope,
+            conversation_id=wanted,
+            prefix=prefix,
+        )
+    return {"items": [each.shown() for each in found], "next": following}
+
+
+@router.post("/documents", status_code=201)
+async def create(services: Open, who: Reader, body: NewDocument, key: Key = None) -> JSONResponse:
+    """Write a document where there is none. In a workspace it needs admin."""
+    conversation_id = as_uuid(body.conversation_id, "conversation") if body.conversation_id else None
+    draft = Draft(
+        body.scope, body.path, body.type, body.title, body.content, body.store, conversation_id, body.entities
+    )
+
+    async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
+        return 201, _written(await documents.create(tx, writer_of(who), draft, body.basis())), None
+
+    return await once(services, who, "memory/documents", key, body, work)
+
+
+@router.post("/documents/search")
+async def find(services: Open, who: Reader, body: DocumentSearchBody) -> dict[str, object]:
+    """The documents that come nearest, with an excerpt (escaped) and their score, best first."""
+    wanted = as_uuid(body.conversation_id, "conversation") if body.conversation_id else None
+    question = Question(body.query, who.user_id, wanted, body.scope)
+    async with services.db.transaction(who.tenant_id) as tx:
+        found = await search(tx, question, min(body.limit, MOST_HITS))
+        texts = {each.ref.version_id: each.excerpt for each in await shown(tx, question, found)}
+    items = [
+        {
+            **each.ref.model_dump(mode="json"),
+            "type": each.signals.document_type,
+            "title": each.title,
+            "score": round(each.score, 4),
+            "excerpt": texts.get(each.ref.version_id, ""),
+        }
+        for each in found
+    ]
+    return {"items": items, "next": None}
+
+
+@router.get("/documents/{document_id}")
+async def get(services: Open, who: Reader, document_id: DocumentId) -> dict[str, object]:
+    """A document with its text, which is null where the version was redacted."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        found = await documents_reading.get(tx, document_id, who.user_id)
+    return found.shown() | {"content": found.content}
+
+
+@router.put("/documents/{document_id}")
+async def update(services: Open, who: Reader, document_id: DocumentId, body: UpdateBody) -> dict[str, object]:
+    """Add a version with this text; 409 `memory_conflict` where the document is not the one that you read."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        found = await documents_reading.get(tx, document_id, who.user_id, lock=True)
+        made = await documents.update(
+            tx,
+            writer_of(who),
+            found,
+            body.expected_sha256,
+            body.content,
+            body.basis(),
+            title=body.title,
+            entities=body.entities,
+        )
+    return _written(made)
+
+
+@router.patch("/documents/{document_id}")
+async def patch(services: Open, who: Reader, document_id: DocumentId, body: PatchBody) -> dict[str, object]:
+    """Add a version with these replacements made; 409 `memory_conflict` as above."""
+    edits = [Edit(each.find, each.replace) for each in body.edits]
+    async with services.db.transaction(who.tenant_id) as tx:
+        found = await documents_reading.get(tx, document_id, who.user_id, lock=True)
+        made = await documents.update(tx, writer_of(who), found, body.expected_sha256, edits, body.basis())
+    return _written(made)
+
+
+@router.delete("/documents/{document_id}", status_code=204)
+async def delete(services: Open, who: Reader, document_id: DocumentId) -> Response:
+    """Hide a document from everybody; its versions stay. Needs admin."""
+    who.need(ADMIN)
+    async with services.db.transaction(who.tenant_id) as tx:
+        await documents_removal.delete(tx, document_id, who.user_id)
+    return Response(status_code=204)
+
+
+@router.get("/documents/{document_id}/versions")
+async def versions(services: Open, who: Reader, document_id: DocumentId, limit: Limit = 50) -> dict[str, object]:
+    """The versions of a document without their texts, newest first."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        found = await documents_reading.get(tx, document_id, who.user_id)
+        return {"items": await documents_reading.history(tx, found, min(limit, MOST_LISTED)), "next": None}
+
+
+@router.get("/documents/{document_id}/versions/{version_id}")
+async def version(services: Open, who: Reader, document_id: DocumentId, version_id: VersionId) -> dict[str, object]:
+    """One version with its text."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        found = await documents_reading.get(tx, document_id, who.user_id)
+        return await documents_reading.version(tx, found, version_id)
+
+
+@router.post("/documents/{document_id}/versions/{version_id}/redact")
+async def redact(
+    services: Open, who: Reader, document_id: DocumentId, version_id: VersionId, body: RedactionBody, key: Key = None
+) -> JSONResponse:
+    """Blank the text of one version for good. Needs admin, and a reason."""
+    who.need(ADMIN)
+
+    async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
+        return 200, await documents_removal.redact(tx, document_id, version_id, body.reason, who.user_id), None
+
+    return await once(services, who, f"memory-redact/{version_id}", key, body, work)
+
+
+def writer_of(who: Principal) -> Writer:
+    """A person, by that person's roles."""
+    return Writer(who.user_id, who.roles)
+
+
+def _written(made: Written) -> dict[str, object]:
+    return {
+        "id": made.ref.document_id,
+        "version_id": made.ref.version_id,
+        "store": made.ref.store,
+        "scope": made.scope.value,
+        "path": made.ref.path,
+        "trust": made.ref.trust.value,
+        "sha256": made.sha256,
+        "number": made.number,
+        "warnings": [finding.as_data() for finding in made.warnings],
+    }

@@ -1,0 +1,1 @@
+"""A simulated cluster behind a real MCP server: Kubernetes, Helm, Argo CD and Jenkins, kept in one file."""

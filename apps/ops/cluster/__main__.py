@@ -1,0 +1,54 @@
+"""Run the cluster's MCP server, or see what it did: `python -m cluster`.
+
+    python -m cluster                                   serve on standard input and output (stdio)
+    python -m cluster http --port 9000                  serve streamable HTTP on 127.0.0.1, at /mcp
+    python -m cluster effects                           what was done to the cluster, as JSON
+    python -m cluster fault hang --tool k8s_pods_list   make the next such call fail; `fault clear` forgets all
+
+The cluster is kept in CLUSTER_HOME, else in PERDURE_MCP_HOME, else in the present folder. Over HTTP a bearer credential
+is asked for where CLUSTER_TOKEN is set.
+"""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from .faults import Fault, Kind
+from .server import ClusterServer, folder_of_environment
+
+
+def main() -> int:
+    """Do what the command line says."""
+    parser = argparse.ArgumentParser(prog="cluster", description="A simulated cluster behind an MCP server.")
+    parser.add_argument("--home", type=Path, default=folder_of_environment(), help="the folder of the cluster's file")
+    verbs = parser.add_subparsers(dest="verb")
+    http = verbs.add_parser("http", help="serve streamable HTTP")
+    http.add_argument("--port", type=int, required=True)
+    verbs.add_parser("effects", help="show what was done")
+    fault = verbs.add_parser("fault", help="make the next call fail")
+    fault.add_argument("kind", choices=[*Kind, "clear"])
+    fault.add_argument("--tool", default="")
+    fault.add_argument("--when", choices=("before", "after"), default="after")
+    fault.add_argument("--seconds", type=float, default=30.0)
+    fault.add_argument("--times", type=int, default=1)
+    asked = parser.parse_args()
+    server = ClusterServer(asked.home)
+    if asked.verb == "effects":
+        json.dump(server.kept.state.effects(), sys.stdout, indent=1)
+    elif asked.verb == "fault" and asked.kind == "clear":
+        server.kept.faults.clear()
+    elif asked.verb == "fault":
+        server.kept.faults.arm(Fault(Kind(asked.kind), asked.tool, asked.when, asked.seconds, asked.times))
+    elif asked.verb == "http":
+        from .web import serve
+
+        return serve(server, asked.port, os.environ.get("CLUSTER_TOKEN", ""))
+    else:
+        server.run("stdio")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""Failures on command: a file beside the cluster's own says which call fails next, and how.
+
+`python -m cluster fault hang --tool k8s_pods_list --seconds 30` arms one. It is a file and no tool, so that no model
+can reach it; every server of the cluster reads it, and each use counts one of its times.
+"""
+
+import fcntl
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+_Armed = dict[str, Any]
+
+
+class Kind(StrEnum):
+    """What goes wrong."""
+
+    HANG = "hang"
+    """No answer for `seconds`."""
+    DIE = "die"
+    """The server kills itself, as SIGKILL does."""
+    ERROR = "error"
+    """The tool answers with an error."""
+    HUGE = "huge"
+    """10 MB of text."""
+    BINARY = "binary"
+    """An image of random bytes, and a text with NUL and control characters."""
+    WRONG_TYPE = "wrong_type"
+    """Structured content that is not what the tool's output schema says."""
+    NOISE = "noise"
+    """A line on standard output that is no message, then the true answer (stdio)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One failure to come."""
+
+    kind: Kind
+    tool: str = ""
+    """Only calls of this tool; empty: of any."""
+    when: str = "after"
+    """`before` the effect is made, or `after` it is and before the answer goes out."""
+    seconds: float = 30.0
+    times: int = 1
+
+
+class Faults:
+    """The failures in the file at `path`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def arm(self, fault: Fault) -> None:
+        """Add one."""
+        self._rewritten(lambda armed: [*armed, asdict(fault)])
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._rewritten(lambda _: [])
+
+    def take(self, tool: str, when: str) -> Fault | None:
+        """The failure of this moment, if one is armed; counts one of its times."""
+        if not self._path.exists():
+            return None
+        taken: list[Fault] = []
+
+        def use(armed: list[_Armed]) -> list[_Armed]:
+            for each in armed:
+                if each["tool"] in ("", tool) and each["when"] == when:
+                    fault = Fault(**{**each, "kind": Kind(each["kind"])})
+                    taken.append(fault)
+                    each["times"] = fault.times - 1
+                    break
+            return [each for each in armed if each["times"]]
+
+        self._rewritten(use)
+        return taken[0] if taken else None
+
+    def _rewritten(self, change: Callable[[list[_Armed]], list[_Armed]]) -> None:
+        with self._path.open("a+", encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            armed = json.loads(file.read() or "[]")
+            file.seek(0)
+            file.truncate()
+            file.write(json.dumps(change(armed)))
+
+
+def suffer(fault: Fault) -> None:
+    """Do what happens to the whole server: hang or die. In a thread of the call's own."""
+    if fault.kind is Kind.HANG:
+        time.sleep(fault.seconds)
+    elif fault.kind is Kind.DIE:
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,112 @@
+"""Jenkins: jobs and builds, and what starts and stops them."""
+
+from typing import Annotated
+
+from mcp.server.mcpserver import Context
+from pydantic import Field
+
+from .offering import Answer, made, one, reads, seen, writes
+from .state import Cluster
+
+Job = Annotated[
+    str,
+    Field(pattern="^[A-Za-z0-9_./-]{1,120}$", description="The job's name, with its folders, as it is listed."),
+]
+Build = Annotated[int, Field(ge=1, description="The build's number within its job.")]
+
+
+def _build(cluster: Cluster, job: str, number: int) -> Cluster:
+    builds = {str(build["number"]): build for build in one(cluster["jobs"], job, "job")["builds"]}
+    return one(builds, str(number), f"build of {job} numbered")
+
+
+@reads("jenkins")
+def jenkins_jobs_list(
+    context: Context,
+    only_failing: Annotated[bool, Field(description="Only jobs whose newest finished build did not succeed.")] = False,
+) -> Answer:
+    """List the Jenkins jobs with their branch and the number and result of their newest build. A result is SUCCESS,
+    FAILURE, ABORTED, or RUNNING while the build is under way."""
+    jobs = [
+        {"name": job["name"], "branch": job["branch"], "newest": job["builds"][-1]}
+        for job in seen(context)["jobs"].values()
+        if not only_failing or job["builds"][-1]["result"] == "FAILURE"
+    ]
+    told = ", ".join(f"{job['name']} #{job['newest']['number']} {job['newest']['result']}" for job in jobs)
+    return {"status": "ok", "jobs": jobs, "message": f"Jobs: {told}."}
+
+
+@reads("jenkins")
+def jenkins_build_show(context: Context, job: Job, number: Build) -> Answer:
+    """Show one build: its result, its parameters, how many seconds it took. Parameters that Jenkins keeps as
+    credentials are shown by their names only."""
+    build = _build(seen(context), job, number)
+    return {"status": "ok", "build": build, "message": f"{job} #{number}: {build['result']}."}
+
+
+@reads("jenkins")
+def jenkins_build_log(
+    context: Context,
+    job: Job,
+    number: Build,
+    lines: Annotated[
+        int, Field(ge=1, le=2000, description="How many lines to read, counted from the end, where failures show.")
+    ] = 100,
+    contains: Annotated[
+        str, Field(max_length=100, description="Only lines with this text in them, case and all; empty: every line.")
+    ] = "",
+) -> Answer:
+    """Read the console output of a build from its end. Long logs are cut: ask for lines that contain ERROR first, and
+    for everything only where that does not explain the failure."""
+    build = _build(seen(context), job, number)
+    log = [f"[{job} #{number}] step {step} of 5" for step in range(1, 6)]
+    log.append("ERROR 2 tests failed" if build["result"] == "FAILURE" else f"Finished: {build['result']}")
+    shown = [line for line in log if contains in line][-lines:]
+    return {"status": "ok", "lines": shown, "message": shown[-1] if shown else "No such line."}
+
+
+@writes("jenkins", destructive=False)
+def jenkins_build_start(
+    context: Context,
+    job: Job,
+    parameters: Annotated[
+        dict[str, str],
+        Field(
+            description="The job's parameters by name, all as text. Those not named take their defaults. Never a "
+            "credential: parameters are shown to everybody who may see the build."
+        ),
+    ] = {},  # noqa: B006 - a schema's default, which nothing changes
+    cause: Annotated[str, Field(max_length=200, description="Why, in one sentence; shown with the build.")] = "",
+) -> Answer:
+    """Start a build of a job. It waits in Jenkins' queue until an executor is free; the answer has its number at once.
+    A job that deploys does so without asking again: read what the job does before starting it."""
+
+    def change(cluster: Cluster) -> Answer:
+        builds = one(cluster["jobs"], job, "job")["builds"]
+        build = {"number": len(builds) + 1, "result": "RUNNING", "parameters": parameters, "seconds": 0}
+        builds.append(build)
+        return {"status": "started", "number": build["number"], "message": f"Build {job} #{build['number']} started."}
+
+    return made(context, "jenkins_build_start", {"job": job, "parameters": parameters, "cause": cause}, change)
+
+
+@writes("jenkins", destructive=True)
+def jenkins_build_stop(
+    context: Context,
+    job: Job,
+    number: Build,
+    force: Annotated[
+        bool, Field(description="Kill it at once instead of letting its current step end and its clean-up run.")
+    ] = False,
+) -> Answer:
+    """Stop a running build. What it had done until then stays done: a deployment that was under way may be left in the
+    middle. A build that has ended is not changed, and the answer says so."""
+
+    def change(cluster: Cluster) -> Answer:
+        build = _build(cluster, job, number)
+        if build["result"] != "RUNNING":
+            return {"status": "ended_before", "message": f"{job} #{number} had ended: {build['result']}."}
+        build["result"] = "ABORTED"
+        return {"status": "stopped", "message": f"Build {job} #{number} was stopped."}
+
+    return made(context, "jenkins_build_stop", {"job": job, "number": number, "force": force}, change)

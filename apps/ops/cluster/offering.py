@@ -1,0 +1,103 @@
+"""How a function becomes a tool of the cluster: its toolset as a tag, its hints, and where it finds the cluster.
+
+A tool that changes something goes through `made`: one effect in the cluster's file, once for each idempotency key. The
+key rides in the request's `_meta`, which no model writes; each such tool says in its own `_meta` for how long it is
+honoured.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
+
+from mcp.server.mcpserver import Context
+from mcp.server.mcpserver.exceptions import ToolError
+from pydantic import Field
+
+from .faults import Faults
+from .state import Cluster, OtherCall, State
+
+KEY = "perdure/idempotency-key"
+"""In a request's `_meta`: the key. In a tool's `_meta`: {"ttl_seconds": how long it is honoured}."""
+KEY_TTL_SECONDS = 30 * 86_400
+
+Answer = dict[str, Any]
+Namespace = Annotated[str, Field(pattern="^[a-z0-9-]{1,63}$")]
+Name = Annotated[str, Field(pattern="^[a-z0-9.-]{1,63}$")]
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A tool as it is registered."""
+
+    function: Callable[..., Answer]
+    toolset: str
+    reads: bool
+    destructive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What the tools of one server work on."""
+
+    state: State
+    faults: Faults
+
+
+def reads(toolset: str) -> Callable[[Callable[..., Answer]], Offered]:
+    """A tool that changes nothing."""
+    return lambda function: Offered(function, toolset, reads=True, destructive=False)
+
+
+def writes(toolset: str, *, destructive: bool) -> Callable[[Callable[..., Answer]], Offered]:
+    """A tool that changes something; `destructive` where it may end or undo what runs."""
+    return lambda function: Offered(function, toolset, reads=False, destructive=destructive)
+
+
+def seen(context: Context) -> Cluster:
+    """The cluster as it is now."""
+    return _kept(context).state.read()
+
+
+def made(context: Context, tool: str, args: Mapping[str, Any], change: Callable[[Cluster], Answer]) -> Answer:
+    """Do `change` once for the key of this request; its answer.
+
+    Raises: ToolError, which the model is told, where the key came before for another call.
+    """
+    meta = cast(Mapping[str, Any], context.request_context.meta or {})
+    key = meta.get(KEY)
+    try:
+        return _kept(context).state.make(tool, args, key if isinstance(key, str) else None, change)
+    except OtherCall as error:
+        raise ToolError(str(error)) from error
+
+
+def one(found: Mapping[str, Any], place: str, what: str) -> Cluster:
+    """The thing at `place`.
+
+    Raises: ToolError, which the model is told.
+    """
+    if place not in found:
+        near = ", ".join(sorted(found)[:8])
+        raise ToolError(f"there is no {what} {place}; there are {near}")
+    thing: Cluster = found[place]
+    return thing
+
+
+def within(found: Mapping[str, Any], namespace: str, cluster: Cluster) -> list[Cluster]:
+    """Those of a namespace.
+
+    Raises: ToolError where there is no such namespace.
+    """
+    known = namespaces(cluster)
+    if namespace not in known:
+        raise ToolError(f"there is no namespace {namespace}; there are {', '.join(known)}")
+    return [thing for thing in found.values() if thing["namespace"] == namespace]
+
+
+def namespaces(cluster: Cluster) -> list[str]:
+    """Every namespace with something in it."""
+    return sorted({deployment["namespace"] for deployment in cluster["deployments"].values()})
+
+
+def _kept(context: Context) -> Kept:
+    return cast(Kept, cast(Any, context.mcp_server).kept)

@@ -1,0 +1,83 @@
+"""The MCP server over the cluster's file, with the failures that are asked for."""
+
+import asyncio
+import base64
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from mcp.server.mcpserver import Context, MCPServer
+from mcp_types import CallToolResult, ImageContent, TextContent, ToolAnnotations
+
+from . import argo, helm, jenkins, k8s_objects, k8s_reads, k8s_writes
+from .faults import Fault, Faults, Kind, suffer
+from .offering import KEY, KEY_TTL_SECONDS, Kept, Offered
+from .seed import MADE_UP
+from .state import State
+
+_MODULES: tuple[ModuleType, ...] = (k8s_reads, k8s_writes, k8s_objects, helm, argo, jenkins)
+_HUGE_CHARACTERS = 10_000_000
+_BYTES = bytes(range(256)) * 64
+
+
+class ClusterServer(MCPServer):
+    """The tools of the cluster in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__("cluster", instructions=MADE_UP, log_level="WARNING")
+        self.kept = Kept(State(folder / "cluster.json"), Faults(folder / "faults.json"))
+        for module in _MODULES:
+            for tool in (value for value in vars(module).values() if isinstance(value, Offered)):
+                self._offer(tool)
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None) -> Any:
+        """The tool's answer, or what a fault makes of it."""
+        before = await self._fault(name, "before")
+        if before is not None and before.kind is Kind.ERROR:
+            return _failed(before)
+        answer = await super().call_tool(name, arguments, context)
+        after = await self._fault(name, "after")
+        return answer if after is None else _spoilt(answer, after)
+
+    async def _fault(self, name: str, when: str) -> Fault | None:
+        fault = await asyncio.to_thread(self.kept.faults.take, name, when)
+        if fault is not None:
+            await asyncio.to_thread(suffer, fault)
+        return fault
+
+    def _offer(self, tool: Offered) -> None:
+        meta: dict[str, Any] = {"tags": [tool.toolset]}
+        if not tool.reads:
+            meta[KEY] = {"ttl_seconds": KEY_TTL_SECONDS}
+        hints = ToolAnnotations(read_only_hint=tool.reads, open_world_hint=False)
+        if not tool.reads:
+            hints = ToolAnnotations(read_only_hint=False, destructive_hint=tool.destructive, open_world_hint=False)
+        self.add_tool(tool.function, annotations=hints, meta=meta)
+
+
+def _spoilt(answer: Any, fault: Fault) -> Any:
+    if fault.kind is Kind.ERROR:
+        return _failed(fault)
+    if fault.kind is Kind.HUGE:
+        return CallToolResult(content=[TextContent(type="text", text="x" * _HUGE_CHARACTERS)])
+    if fault.kind is Kind.BINARY:
+        image = ImageContent(type="image", data=base64.b64encode(_BYTES).decode(), mime_type="image/png")
+        return CallToolResult(content=[image, TextContent(type="text", text="a\x00b\x1b[31mred\x07")])
+    if fault.kind is Kind.WRONG_TYPE:
+        return CallToolResult(content=[TextContent(type="text", text="3 pods")], structured_content={"pods": 3})
+    if fault.kind is Kind.NOISE:
+        sys.__stdout__.write("this is no message\n")  # type: ignore[union-attr]
+        sys.__stdout__.flush()  # type: ignore[union-attr]
+    return answer
+
+
+def _failed(fault: Fault) -> CallToolResult:
+    told = f"the {fault.kind} that was asked for"
+    return CallToolResult(content=[TextContent(type="text", text=told)], is_error=True)
+
+
+def folder_of_environment() -> Path:
+    """Where the cluster is kept: CLUSTER_HOME, else the folder that Perdure gives a server, else the present one."""
+    return Path(os.environ.get("CLUSTER_HOME") or os.environ.get("PERDURE_MCP_HOME") or ".")

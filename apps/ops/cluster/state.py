@@ -1,0 +1,76 @@
+"""The cluster's file: any number of servers may use it at once, and none ever sees half a change.
+
+A change holds a lock on a file beside it, is written whole to a new file, and takes the old one's place. What was
+done is kept with it, so that a test or a person can count effects: a call that was sent twice with one key is one.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from .seed import new_cluster
+
+Cluster = dict[str, Any]
+
+
+class OtherCall(Exception):
+    """The idempotency key came before, for another call."""
+
+
+class State:
+    """The cluster in the file at `path`; made up anew where there is none."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock_path = path.with_name(path.name + ".lock")
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    def read(self) -> Cluster:
+        """The cluster as it is now."""
+        try:
+            found: Cluster = json.loads(self._path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return new_cluster()
+        return found
+
+    def make(
+        self, tool: str, args: Mapping[str, Any], key: str | None, change: Callable[[Cluster], Cluster]
+    ) -> Cluster:
+        """Do `change` and record it as one effect; its answer. With a key that came before: the answer of then.
+
+        Raises: OtherCall; whatever `change` raises, and then nothing is changed.
+        """
+        digest = hashlib.sha256(json.dumps([tool, args], sort_keys=True).encode()).hexdigest()
+        with self._changing() as cluster:
+            before = cluster["answers"].get(key) if key else None
+            if before is not None:
+                if before["digest"] != digest:
+                    raise OtherCall(f"the key {key} came before, for another call")
+                return {**before["answer"], "replayed": True}
+            answer = change(cluster)
+            cluster["effects"].append({"id": len(cluster["effects"]) + 1, "tool": tool, "args": args, "key": key})
+            if key:
+                cluster["answers"][key] = {"digest": digest, "answer": answer}
+            return answer
+
+    def effects(self, tool: str = "") -> list[Cluster]:
+        """What was done, oldest first; by `tool` only, where one is named."""
+        return [effect for effect in self.read()["effects"] if tool in ("", effect["tool"])]
+
+    @contextmanager
+    def _changing(self) -> Iterator[Cluster]:
+        with self._lock_path.open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # released with the file, also where the process is killed
+            cluster = self.read()
+            yield cluster
+            fresh = self._path.with_name(f"{self._path.name}.{os.getpid()}")
+            with fresh.open("w", encoding="utf-8") as file:
+                json.dump(cluster, file)
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(self._path)

@@ -1,0 +1,38 @@
+"""What the one load of a turn gives its state: the user's message, working memory, a gate that was opened before."""
+
+from contracts.memory import TurnContext
+from contracts.messages import MessageRef, Patch
+from graph.nodes.snapshot import restored
+
+
+def remembered(context: TurnContext, user_message: MessageRef) -> Patch:
+    """The message and what is remembered with it."""
+    memory: Patch = {"fields": context.injected_fields}
+    if context.injected:
+        memory["injected"] = [*context.injected]
+    patch: Patch = {
+        "messages": [user_message.model_dump(mode="json")],
+        "memory_context": memory,
+        "working": context.working,
+    }
+    recent = context.working.get("recent_entity_context")
+    if isinstance(recent, list):
+        patch["recent_entity_context"] = recent
+    return patch
+
+
+def found_gate(context: TurnContext, user_message: MessageRef) -> Patch:
+    """What the turn waits for, and where it stood: by its snapshot where that is whole, else by its rounds. Empty
+    where it waits for nothing."""
+    if not context.pending:
+        return {}
+    said = [user_message, *context.earlier]
+    gate: Patch = {
+        "pending_mutation": [request.model_dump(mode="json") for request in context.pending],
+        "pending_round": context.pending_round.model_dump(mode="json") if context.pending_round else None,
+        "messages": [message.model_dump(mode="json") for message in said],
+        "tokens_used": context.used.tokens,
+        "cost_microusd": context.used.cost_microusd,
+        "iteration": sum(1 for message in context.earlier if message.calls),
+    }
+    return gate | restored(context.restored)

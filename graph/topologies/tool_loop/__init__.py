@@ -1,0 +1,1 @@
+"""A model and its tools in a loop: toolsets loaded as they are needed, an approval for each call (S2)."""

@@ -1,0 +1,99 @@
+"""The calls of the client for asyncio by subject: the same names, to be awaited."""
+
+from typing import TYPE_CHECKING
+
+from perdure.client import catalogue_calls, delegation_calls, effect_calls, prompt_calls, review_calls
+
+if TYPE_CHECKING:
+    from perdure.client.asynchronous import AsyncClient
+
+
+class Approvals:
+    """What waits for a reviewer."""
+
+    def __init__(self, client: "AsyncClient") -> None:
+        self.list = client.method(review_calls.list_approvals)
+        self.get = client.method(review_calls.get_approval)
+        self.decide = client.method(review_calls.decide)
+        self.decide_many = client.method(review_calls.decide_many)
+        self.withdraw = client.method(review_calls.withdraw)
+        self.claim = client.method(review_calls.claim)
+        self.release = client.method(review_calls.release)
+        self.reassign = client.method(review_calls.reassign)
+        self.escalate = client.method(review_calls.escalate)
+        self.ageing = client.method(review_calls.ageing)
+        self.audit = client.method(review_calls.audit_of)
+
+
+class Delegations:
+    """Who decides in the caller's place."""
+
+    def __init__(self, client: "AsyncClient") -> None:
+        self.list = client.method(delegation_calls.list_delegations)
+        self.add = client.method(delegation_calls.add_delegation)
+        self.remove = client.method(delegation_calls.remove_delegation)
+
+
+class Effects:
+    """What a crash left unknown."""
+
+    def __init__(self, client: "AsyncClient") -> None:
+        self.list = client.method(effect_calls.list_effects)
+        self.get = client.method(effect_calls.get_effect)
+        self.settle = client.method(effect_calls.settle_effect)
+
+
+class Agents:
+    """What a conversation can be held with."""
+
+    def __init__(self, client: "AsyncClient") -> None:
+        self.list = client.method(catalogue_calls.list_agents)
+        self.tools = client.method(catalogue_calls.list_tools)
+
+
+class Topologies:
+    """The graphs that agents run on."""
+
+    def __init__(self, client: "AsyncClient") -> None:
+        self.list = client.method(catalogue_calls.list_topologies)
+        self.get = client.method(catalogue_calls.get_topology)
+        self.drawing = client.method(catalogue_calls.topology_drawing)
+
+
+class Users:
+    """Who has access."""
+
+    def __init__(self, client: "AsyncClient") -> None:
+        self.list = client.method(catalogue_calls.list_users)
+        self.add = client.method(catalogue_calls.add_user)
+        self.new_token = client.method(catalogue_calls.new_token)
+        self.set_roles = client.method(catalogue_calls.set_roles)
+
+
+class Budgets:
+    """What a day may cost."""
+
+    def __init__(self, client: "AsyncClient") -> None:
+        self.get = client.method(catalogue_calls.get_budgets)
+        self.set = client.method(catalogue_calls.set_budgets)
+
+
+class Rules:
+    """What stops a turn, or asks a person."""
+
+    def __init__(self, client: "AsyncClient") -> None:
+        self.list = client.method(catalogue_calls.list_rules)
+        self.set = client.method(catalogue_calls.set_rule)
+
+
+class Prompts:
+    """Prompt templates and their stages."""
+
+    def __init__(self, client: "AsyncClient") -> None:
+        self.list = client.method(prompt_calls.list_prompts)
+        self.get = client.method(prompt_calls.get_prompt)
+        self.render = client.method(prompt_calls.render_prompt)
+        self.version = client.method(prompt_calls.get_prompt_version)
+        self.save_draft = client.method(prompt_calls.save_draft)
+        self.promote = client.method(prompt_calls.promote_prompt)
+        self.archive = client.method(prompt_calls.archive_prompt)

@@ -1,0 +1,87 @@
+"""What the API answers about what a deployment has: people, agents, graphs, budgets, rules, prompt templates."""
+
+from datetime import datetime
+from typing import Any
+
+from pydantic import Field
+
+from perdure.client.answers import Answer
+
+
+class User(Answer):
+    """A person or a program that has access."""
+
+    name: str
+    roles: list[str] = []
+
+
+class Token(Answer):
+    """A new token; Perdure keeps only its hash."""
+
+    name: str
+    token: str = Field(repr=False)
+
+
+class PromptVersion(Answer):
+    """A version of a prompt template; in a list it has no text."""
+
+    id: str
+    template: str
+    stage: str
+    author: str = ""
+    digest: str = ""
+    """What a promotion must name, so that it is about this text and no other."""
+    characters: int = 0
+    changed_at: datetime | None = None
+    text: str = ""
+
+
+class Budget(Answer):
+    """A day's budget: its limits, what is used, and what calls under way have reserved."""
+
+    agent: str = ""
+    """Empty: all agents of the tenant together."""
+    max_tokens: int | None = None
+    used_tokens: int = 0
+    reserved_tokens: int = 0
+    max_cost_usd: float | None = None
+    used_cost_usd: float = 0.0
+    reserved_cost_usd: float = 0.0
+
+
+class Budgets(Answer):
+    """Today's budgets; a day is one of UTC."""
+
+    day: str
+    resets_at: datetime | None = None
+    tenant: Budget | None = None
+    """None where it never had a limit, so that nothing is counted."""
+    agents: list[Budget] = []
+
+
+class Rule(Answer):
+    """A rule as the tenant has it."""
+
+    id: str
+    on: str = ""
+    when: dict[str, Any] = {}
+    do: str
+    """The tenant's own action where `overridden`."""
+    overridden: bool = False
+    checkpoint: str = ""
+    message: str = ""
+
+
+class Agent(Answer):
+    """An agent that turns can be started with."""
+
+    id: str
+    title: str = ""
+    topology: str = ""
+    model: str = ""
+
+
+class Topology(Answer):
+    """A graph that agents run on."""
+
+    name: str

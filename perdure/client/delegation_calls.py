@@ -1,0 +1,27 @@
+"""The calls about standing in for somebody. Each function makes a value; nothing is sent here."""
+
+from datetime import datetime
+
+from pydantic import JsonValue
+
+from perdure.client.answers import Page
+from perdure.client.calls import Call, get, one, path, post
+from perdure.client.review_answers import Delegation
+
+
+def list_delegations() -> Call[Page[Delegation]]:
+    """The caller's: those that they gave."""
+    return get(path("delegations"), one(Page[Delegation]))
+
+
+def add_delegation(to: str, until: datetime, *, idempotency_key: str = "") -> Call[Delegation]:
+    """Let the user `to` decide in the caller's place until then, 90 days at most; `until` is aware of its zone."""
+    if until.tzinfo is None:
+        raise ValueError("say in which time zone `until` is")
+    body: dict[str, JsonValue] = {"to": to, "until": until.isoformat()}
+    return post(path("delegations"), one(Delegation), body, key=idempotency_key)
+
+
+def remove_delegation(delegation_id: str) -> Call[None]:
+    """End one of the caller's own at once."""
+    return Call("DELETE", path("delegations", delegation_id), lambda _: None)

@@ -1,0 +1,84 @@
+"""What the API answers about conversations and turns."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from contracts.turns import ENDED
+from perdure.client.answers import Answer
+
+_ENDED = frozenset(status.value for status in ENDED)
+_AWAITING = "awaiting_"
+
+
+class Conversation(Answer):
+    """A conversation with one agent."""
+
+    id: str
+    agent: str
+    title: str = ""
+    metadata: Mapping[str, Any] = {}
+
+
+class Message(Answer):
+    """A message of the transcript."""
+
+    id: str
+    role: str
+    content: str = ""
+    turn_id: str | None = None
+
+
+class Failure(Answer):
+    """Why a turn did not complete."""
+
+    code: str
+    message: str
+
+
+class Waiting(Answer):
+    """What a turn waits for."""
+
+    kind: str
+    ids: list[str] = []
+    since: datetime | None = None
+    expires_at: datetime | None = None
+
+
+class TurnUsage(Answer):
+    """What a turn used so far."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    tokens_used: int = 0
+    cost_usd: float = 0.0
+
+
+class Turn(Answer):
+    """A turn; just started, it has its ids, status and `events` only."""
+
+    turn_id: str
+    conversation_id: str
+    status: str
+    agent: str = ""
+    topology: str = ""
+    answer: str | None = None
+    error: Failure | None = None
+    usage: TurnUsage = TurnUsage()
+    waiting_for: Waiting | None = None
+    nodes: list[str] = []
+    attempts: int = 0
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    events: str | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """No status follows this one."""
+        return self.status in _ENDED
+
+    @property
+    def is_paused(self) -> bool:
+        """It waits for a person."""
+        return self.status.startswith(_AWAITING)

@@ -1,0 +1,68 @@
+"""In whose place somebody may decide: the own seat, or that of a person who has delegated to them until a date.
+
+Invariants:
+- The requester sits in no seat, and nobody sits in the requester's, unless the policy lets people decide on their own.
+- A seat is worth something while its owner has the role that is asked for, now, and is among the named reviewers where
+  there are any; whoever it was assigned to counts as named.
+- A seat is not handed on: who sits in somebody's place cannot delegate that place.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from contracts.errors import CallerError
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """A person, as far as a decision is made in this person's name."""
+
+    user_id: str
+    name: str
+    roles: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Who may decide on one request, as its record says now."""
+
+    requested_by: str
+    role: str
+    allow_self_approval: bool = False
+    reviewers: tuple[str, ...] = ()
+    """Names; empty for whoever has the role."""
+    assignee: str = ""
+    """A user id; empty for nobody."""
+
+
+def is_entitled(panel: Panel, seat: Seat) -> bool:
+    """Whether a decision in this seat would count, whoever sits in it."""
+    named = not panel.reviewers or seat.name in panel.reviewers or seat.user_id == panel.assignee
+    return panel.role in seat.roles and named
+
+
+def seats_for(panel: Panel, user_id: str, seats: Sequence[Seat]) -> tuple[Seat, ...]:
+    """Those of `seats` in which this user may decide, the own one first; at least one.
+
+    Raises: CallerError 403 `role_required`, `not_a_reviewer`, `own_request`.
+    """
+    fit = [seat for seat in seats if is_entitled(panel, seat)]
+    if not fit and any(panel.role in seat.roles for seat in seats):
+        who: dict[str, object] = {"reviewers": list(panel.reviewers)}
+        raise CallerError("not_a_reviewer", "only those whom the policy names may decide on it", who, status=403)
+    if not fit:
+        raise CallerError("role_required", f"deciding needs the role {panel.role}", {"role": panel.role}, status=403)
+    if not panel.allow_self_approval:
+        fit = [seat for seat in fit if panel.requested_by not in (user_id, seat.user_id)]
+    if not fit:
+        raise CallerError("own_request", "who asked for a call may not decide on it", status=403)
+    return tuple(sorted(fit, key=lambda seat: seat.user_id != user_id))
+
+
+def why_not(panel: Panel, seat: Seat) -> str | None:
+    """Why a request cannot be given to this person, or None where it can."""
+    if panel.role not in seat.roles:
+        return f"{seat.name} has not the role {panel.role}"
+    if seat.user_id == panel.requested_by and not panel.allow_self_approval:
+        return f"{seat.name} has asked for the call"
+    return None

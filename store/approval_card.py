@@ -1,0 +1,76 @@
+"""One approval's row as the API answers it."""
+
+import asyncpg
+
+from store.checkpoints import call_told_of
+
+ALLOWED = ("approve", "edit", "reject", "respond")
+
+
+def card_of(row: asyncpg.Record, allowed: list[str]) -> dict[str, object]:
+    """The approval, with what may be decided. `args` and `digest` are those of the call that is decided on now."""
+    return _call(row) | _people(row) | {"allowed_decisions": allowed}
+
+
+def _call(row: asyncpg.Record) -> dict[str, object]:
+    # Once it is decided, what was asked for stays in `args`, and what was made of it is in `decision`.
+    revision = row["revision"] if row["status_now"] == "pending" else None
+    return {
+        "id": str(row["id"]),
+        "status": row["status_now"],
+        "agent": row["agent_id"],
+        "kind": row["kind"],
+        "tool": row["tool"],
+        "effect": row["effect"],
+        "risk": row["risk"],
+        "description": row["description"],
+        "args": (revision or row)["args"],
+        "schema": row["schema"],
+        "digest": (revision or row)["digest"],
+        "revision": revision,
+        "rule": row["rule"],
+        "checkpoint": row["checkpoint"],
+        "reason": row["reason"],
+        "result": row["result"],
+        "prompt_excerpt": row["prompt_excerpt"],
+        "turn_id": str(row["turn_id"]),
+        "conversation_id": str(row["conversation_id"]),
+        "call_id": call_told_of(row["kind"], row["call_id"]),
+        "version": row["version"],
+    }
+
+
+def _people(row: asyncpg.Record) -> dict[str, object]:
+    claimed = row["claimed_until"] is not None and row["claimed_until"] > row["now"]
+    return {
+        "requested_by": row["requester"],
+        "requested_at": row["requested_at"],
+        "expires_at": row["expires_at"],
+        "on_timeout": row["on_timeout"],
+        "reviewer_role": row["reviewer_role"],
+        "reviewers": row["reviewers"],
+        "quorum": row["quorum"],
+        "votes": [_vote(vote) for vote in row["votes"] or ()],
+        "assignee": row["assigned"],
+        "fallback": _fallback(row),
+        "claimed_by": row["claimer"] if claimed else None,
+        "claimed_until": row["claimed_until"] if claimed else None,
+        "escalated_at": row["escalated_at"],
+        "reject_reasons": row["reject_reasons"],
+        "decision": row["decision"],
+        "decided_by": row["decider"],
+        "decided_at": row["decided_at"],
+        "ready_at": row["ready_at"],
+        "withdrawal": row["withdrawal"],
+    }
+
+
+def _vote(vote: dict[str, object]) -> dict[str, object]:
+    shown = {name: vote[name] for name in ("by", "decision", "at", "comment", "counts")}
+    return shown | {"for": vote["owner"] if vote["seat"] != vote["user"] else None}
+
+
+def _fallback(row: asyncpg.Record) -> dict[str, object] | None:
+    if not row["fallback_reviewer"]:
+        return None
+    return {"reviewer": row["fallback_reviewer"], "at": row["fallback_at"], "fell_back_at": row["fell_back_at"]}

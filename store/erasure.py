@@ -1,0 +1,152 @@
+"""Erasing a person: all words of theirs go, and the audit chain still verifies, since its rows hold digests alone.
+
+It takes many small transactions. The first disables the person and writes the row that accounts for what goes; the last
+one looks once more at everything, takes the name, and says that it is done. In between it may be cut off and asked for
+again: it goes on where it was.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import JsonValue
+
+from contracts.errors import CallerError
+from store import audit
+from store.database import Connection, Database
+from store.erasure_steps import ELSEWHERE, KEPT_KINDS, NAMED, NAMING, OWN, Step
+
+BEGUN, DONE = KEPT_KINDS
+_SCAN_SECONDS = 300.0
+_OPEN = """
+SELECT id::text FROM turns WHERE user_id = $1 AND ended_at IS NULL
+UNION SELECT t.id::text FROM turns t JOIN approvals a ON a.turn_id = t.id WHERE t.ended_at IS NULL
+  AND (a.decided_by = $1 OR EXISTS (SELECT FROM approval_votes v WHERE v.approval_id = a.id AND v.user_id = $1))
+LIMIT 20
+"""
+_UNKNOWN = """
+SELECT k.key FROM turns t JOIN tool_calls k ON k.turn_id = t.id
+WHERE t.user_id = $1 AND k.state = 'outcome_unknown' LIMIT 20
+"""
+_NAMED = f"""
+SELECT a.id FROM audit_bodies b JOIN audit a ON a.id = b.audit_id
+WHERE b.data IS NOT NULL AND position('"' || $2 || '"' IN b.data::text) > 0 AND a.kind <> ALL($3)
+  AND a.actor IS DISTINCT FROM $1 AND a.subject <> $1::text
+  AND NOT EXISTS (SELECT FROM turns t WHERE t.id = a.turn_id AND t.user_id = $1)
+  -- An escalation goes from a role to a role, and a person may be called as a role is.
+  AND (a.kind <> 'approval.escalated' OR b.data::jsonb->>'fallback' = $2)
+  AND jsonb_path_exists(b.data::jsonb, '{NAMED}', jsonb_build_object('name', $2::text)) ORDER BY a.id
+"""
+_ALSO = "UPDATE audit_bodies SET data = NULL, salt = NULL, erased_by = $2 WHERE audit_id = ANY($1) AND data IS NOT NULL"
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """An erasure under way: what its statements are given."""
+
+    user_id: str
+    name: str
+    audit_id: int
+    """The row that accounts for it."""
+    also: tuple[int, ...]
+    """Audit rows of others that name the person."""
+
+    @property
+    def pseudonym(self) -> str:
+        """Who the person is afterwards."""
+        return f"erased-{self.user_id}"
+
+    @property
+    def naming(self) -> str:
+        """The pattern of a JSON text that names the person."""
+        return f'"({"|".join(NAMING)})": "{re.escape(self.name)}"'
+
+    @property
+    def renamed(self) -> str:
+        """What comes in the place of that."""
+        return f'"\\1": "{self.pseudonym}"'
+
+    def given(self, step: Step) -> list[Any]:
+        """The parameters of a step."""
+        return [getattr(self, name) for name in step.takes]
+
+
+async def erase(db: Database, tenant_id: str, name: str, actor: str) -> dict[str, object]:
+    """Erase the person of this name; who it is from now on, and how many rows of each table went.
+
+    Raises: CallerError 404 `user_not_found`, 409 `own_data`, `turns_open`, `effects_unsettled`; nothing is lost where
+    it is raised or cut off half-way: ask again.
+    """
+    async with db.transaction(tenant_id) as tx:
+        erasure = await _begin(tx, name, actor)
+    erased: Counter[str] = Counter()
+    for step in (*OWN, *ELSEWHERE):
+        while True:
+            async with db.transaction(tenant_id) as tx:
+                rows = await _do(tx, step, erasure)
+            if not rows:
+                break
+            erased[step.table] += rows
+    async with db.transaction(tenant_id) as tx:
+        await _end(tx, erasure, actor, erased)
+    return {"name": erasure.pseudonym, "user_id": erasure.user_id, "erased": dict(sorted(erased.items()))}
+
+
+async def _begin(tx: Connection, name: str, actor: str) -> Erasure:
+    row = await tx.fetchrow("SELECT id FROM users WHERE name = $1 FOR UPDATE", name)
+    if row is None:
+        raise CallerError("user_not_found", "there is no user of this name", status=404)
+    user_id = str(row["id"])
+    if user_id == actor:
+        raise CallerError(
+            "own_data", "another administrator must erase yours, so that somebody has seen it", status=409
+        )
+    await _may_be_erased(tx, user_id)
+    also = [each["id"] for each in await tx.fetch(_NAMED, user_id, name, list(KEPT_KINDS), timeout=_SCAN_SECONDS)]
+    audit_id = await audit.record(tx, BEGUN, user_id, {"also": [*also]}, actor=actor, turn_id=None)
+    await tx.execute("UPDATE users SET disabled_at = coalesce(disabled_at, now()), roles = '{}' WHERE id = $1", user_id)
+    await tx.execute("DELETE FROM api_tokens WHERE user_id = $1", user_id)
+    await tx.execute(_ALSO, also, audit_id)
+    return Erasure(user_id, name, audit_id, tuple(also))
+
+
+async def _may_be_erased(tx: Connection, user_id: str) -> None:
+    turns = [row[0] for row in await tx.fetch(_OPEN, user_id)]
+    if turns:
+        raise CallerError(
+            "turns_open",
+            "turns that the person began or decided in are open; wait or stop them",
+            {"turns": turns},
+            status=409,
+        )
+    effects = [row["key"] for row in await tx.fetch(_UNKNOWN, user_id)]
+    if effects:
+        raise CallerError(
+            "effects_unsettled",
+            "nobody could settle these any more; settle them first",
+            {"effects": effects},
+            status=409,
+        )
+
+
+async def _do(tx: Connection, step: Step, erasure: Erasure) -> int:
+    """A chunk of a step; how many rows it took."""
+    return int((await tx.execute(step.sql, *erasure.given(step))).rpartition(" ")[2])
+
+
+async def _end(tx: Connection, erasure: Erasure, actor: str, erased: Counter[str]) -> None:
+    # Under this lock nobody begins a turn for the person any more; whoever held it before is seen by the steps.
+    await tx.execute("SELECT FROM users WHERE id = $1 FOR UPDATE", erasure.user_id)
+    await _may_be_erased(tx, erasure.user_id)
+    await _rest(tx, (*OWN, *ELSEWHERE), erasure, erased)
+    await tx.execute("UPDATE users SET name = $2, display_name = '' WHERE id = $1", erasure.user_id, erasure.pseudonym)
+    counts: dict[str, JsonValue] = {"erasure": erasure.audit_id, "rows": {**erased}}
+    await audit.record(tx, DONE, erasure.user_id, counts, actor=actor, turn_id=None)
+
+
+async def _rest(tx: Connection, steps: Sequence[Step], erasure: Erasure, erased: Counter[str]) -> None:
+    for step in steps:
+        while rows := await _do(tx, step, erasure):
+            erased[step.table] += rows

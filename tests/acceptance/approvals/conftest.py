@@ -1,0 +1,65 @@
+"""A running stack in which few people decide much."""
+
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+
+import httpx
+import pytest
+from temporalio.client import Client
+
+from relay.connect import DATA_CONVERTER
+from store.database import Database
+from tests.acceptance.approvals.paused_turns import Paused, paused_turns
+from tests.acceptance.approvals.scale import NO_RATE_LIMIT
+from tests.acceptance.running import RunningStack, running
+from tests.acceptance.turns import Turns
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """A stack, its stores, and the target of its refunds."""
+
+    stack: RunningStack
+    db: Database
+    temporal: Client
+    turns: Turns
+    payments: httpx.AsyncClient
+
+    async def paused(self, count: int) -> list[Paused]:
+        """So many turns that wait for the approval of a refund."""
+        pattern = await self.turns.begin("Refund order 1042")
+        assert await self.turns.until([pattern], "awaiting_approval") == []
+        made = await paused_turns(self.db, self.temporal, pattern, count)
+        stopped = await self.turns.requester.post(f"/v1/turns/{pattern}/stop")
+        stopped.raise_for_status()
+        return made
+
+    async def refunds(self) -> list[str]:
+        """The keys of the refunds that were made, in order."""
+        answer = await self.payments.get("/ledger")
+        answer.raise_for_status()
+        return [str(each["key"]) for each in answer.json()["effects"]]
+
+
+@pytest.fixture(scope="session")
+def busy_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
+    """`python -m cli up` in a data folder of its own."""
+    with running(
+        tmp_path_factory.mktemp("approvals") / "home", PERDURE_LIVE_TURNS_PER_USER="1000000", **NO_RATE_LIMIT
+    ) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+async def busy(busy_stack: RunningStack) -> AsyncIterator[Busy]:
+    """The stack with clients of all its parts."""
+    told = busy_stack.read()
+    db = await Database.connect(told["postgres"], most=8, wait_seconds=60)
+    temporal = await Client.connect(told["temporal"], data_converter=DATA_CONVERTER)
+    bearer = {"Authorization": f"Bearer {busy_stack.companion_token('payments')}"}
+    async with (
+        Turns(busy_stack, "refunds") as turns,
+        httpx.AsyncClient(base_url=told["companions"]["payments"], headers=bearer, timeout=60) as payments,
+    ):
+        yield Busy(busy_stack, db, temporal, turns, payments)
+    await db.close()

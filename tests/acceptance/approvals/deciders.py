@@ -1,0 +1,101 @@
+"""People who decide over HTTP, each through an API process of their own choosing."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from tests.integration.test_api_process import Served
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Somebody with a token."""
+
+    name: str
+    client: httpx.AsyncClient
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an API said to a decision."""
+
+    approval_id: str
+    by: str
+    status: int
+    says: str
+    """The approval's status where it was decided, else the code of the refusal."""
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+@asynccontextmanager
+async def api_processes(count: int, environ: dict[str, str]) -> AsyncIterator[list[Served]]:
+    """So many `python -m api` side by side over the same stores, until the block ends."""
+    running = []
+    for _ in range(count):
+        port = free_port()
+        running.append(Served({**environ, "PERDURE_PORT": str(port)}, f"http://127.0.0.1:{port}"))
+    try:
+        await asyncio.gather(*(each.start() for each in running))
+        yield running
+    finally:
+        for each in running:
+            if each.process is not None and each.process.returncode is None:
+                each.process.kill()
+                await each.process.wait()
+
+
+@asynccontextmanager
+async def with_tokens(admin_token: str, names: Sequence[str], apis: Sequence[str]) -> AsyncIterator[list[Person]]:
+    """These users, made where they are missing, as reviewers with tokens; the APIs are given to them in turn."""
+    async with AsyncExitStack() as held:
+        admin = await held.enter_async_context(_client(apis[0], admin_token))
+        known = {user["name"]: user for user in (await _made(admin.get("/v1/users")))["items"]}
+        people = []
+        for number, name in enumerate(names):
+            if name not in known:
+                known[name] = await _made(admin.post("/v1/users", json={"name": name, "roles": ["reviewer"]}))
+            roles = sorted({*known[name]["roles"], "reviewer"})
+            await _made(admin.post(f"/v1/users/{name}/roles", json={"roles": roles}))
+            minted = await _made(admin.post(f"/v1/users/{name}/tokens", json={"label": "figures"}))
+            client = _client(apis[number % len(apis)], minted["token"])
+            people.append(Person(name, await held.enter_async_context(client)))
+        yield people
+
+
+def _client(api: str, token: str) -> httpx.AsyncClient:
+    bearer, limits = {"Authorization": f"Bearer {token}"}, httpx.Limits(max_connections=32)
+    return httpx.AsyncClient(base_url=api, headers=bearer, timeout=30, limits=limits)
+
+
+async def _made(request: Awaitable[httpx.Response]) -> dict[str, Any]:
+    answer = await request
+    answer.raise_for_status()
+    made: dict[str, Any] = answer.json()
+    return made
+
+
+async def decide(
+    person: Person, approval_id: str, decision: str, digest: str, comment: str = "", key: str | None = None
+) -> Answer:
+    """One attempt.
+
+    Raises: httpx.TransportError where the API does not answer.
+    """
+    answer = await person.client.post(
+        f"/v1/approvals/{approval_id}/decision",
+        json={"decision": decision, "digest": digest, "comment": comment},
+        headers={"Idempotency-Key": key} if key else {},
+    )
+    body = answer.json()
+    says = body["status"] if answer.status_code == 200 else body["error"]["code"]
+    return Answer(approval_id, person.name, answer.status_code, says)

@@ -1,0 +1,147 @@
+"""Many paused turns in little time: one runs to its pause, and others are made that stand where it stands.
+
+A turn made so has its own rows, its own frozen call and its own `TurnWait` on the real server, byte for byte what the
+first one's pause left behind but for the ids: nothing tells it from one that ran.
+"""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from temporalio.client import Client
+from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
+
+from contracts.digests import frozen_call_digest
+from contracts.ids import approval_id, effect_key, turn_workflow_id
+from contracts.turns import TurnInput
+from contracts.workflows import TURN_WAIT, search_values
+from relay.deliver import TASK_TIMEOUT
+from store.database import Connection, Database
+from store.ids import new_id
+
+CALL = "t1.0"
+"""The one call that waits."""
+AT_ONCE = 24
+ROWS_AT_ONCE = 250
+_TABLES = ("conversations", "turns", "messages", "model_calls", "tool_calls", "approvals", "events")
+"""In the order of their references."""
+_COLUMNS = """
+SELECT attname FROM pg_attribute WHERE attrelid = $1::regclass AND attnum > 0 AND NOT attisdropped
+  AND attidentity = '' AND attgenerated = '' ORDER BY attnum
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """A turn that waits for its one approval."""
+
+    turn_id: str
+    conversation_id: str
+    approval_id: str
+    digest: str
+    key: str
+    """Of its effect."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    """The turn that ran."""
+
+    turn_id: str
+    rows: dict[str, str]
+    """By table, as JSON."""
+    ids: tuple[str, ...]
+    """Everything that is named anew."""
+    waits: str
+    """The wait's input, as JSON."""
+    call: dict[str, Any]
+    """Its approval's row."""
+
+
+async def paused_turns(db: Database, client: Client, turn_id: str, count: int) -> list[Paused]:
+    """So many turns like this one, which waits for one approval and stays as it is."""
+    pattern = await _pattern(db, client, turn_id)
+    made = [_copy(pattern) for _ in range(count)]
+    for start in range(0, count, ROWS_AT_ONCE):
+        async with db.transaction("local") as tx:
+            await _insert(tx, [rows for _, rows, _ in made[start : start + ROWS_AT_ONCE]])
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def begin(turn: TurnInput) -> None:
+        async with gate:
+            await _wait(client, turn)
+
+    await asyncio.gather(*(begin(turn) for _, _, turn in made))
+    return [paused for paused, _, _ in made]
+
+
+async def _pattern(db: Database, client: Client, turn_id: str) -> _Pattern:
+    handle = client.get_workflow_handle(turn_workflow_id(turn_id))
+    begun = (await handle.fetch_history()).events[0].workflow_execution_started_event_attributes
+    assert begun.workflow_type.name == TURN_WAIT
+    rows: dict[str, str] = {}
+    async with db.transaction("local") as tx:
+        for table in _TABLES:
+            column = {"conversations": "id = (SELECT conversation_id FROM turns WHERE id = $1)", "turns": "id = $1"}
+            where = column.get(table, "turn_id = $1")
+            rows[table] = json.dumps(
+                await tx.fetchval(f"SELECT jsonb_agg(to_jsonb(t)) FROM {table} t WHERE {where}", turn_id)
+            )
+    ids = [
+        row["id"] for table in ("conversations", "turns", "messages", "approvals") for row in json.loads(rows[table])
+    ]
+    (call,) = json.loads(rows["approvals"])
+    return _Pattern(turn_id, rows, tuple(ids), begun.input.payloads[0].data.decode(), call)
+
+
+def _copy(pattern: _Pattern) -> tuple[Paused, dict[str, list[dict[str, Any]]], TurnInput]:
+    """One more: what it is, its rows, its wait's input."""
+    names = {each: new_id() for each in pattern.ids}
+    turn_id, call = names[pattern.turn_id], pattern.call
+    names[call["id"]] = approval_id(turn_id, CALL)
+    names[effect_key(pattern.turn_id, CALL)] = key = effect_key(turn_id, CALL)
+    names[call["digest"]] = digest = frozen_call_digest(
+        tenant_id=call["tenant_id"],
+        turn_id=turn_id,
+        call_id=CALL,
+        tool=call["tool"],
+        tool_version=call["tool_version"],
+        args=call["args"],
+        nonce=call["nonce"],
+    )
+
+    def named(text: str) -> str:
+        for old, new in names.items():
+            text = text.replace(old, new)
+        return text
+
+    rows = {table: json.loads(named(text)) for table, text in pattern.rows.items()}
+    turn = TurnInput.model_validate_json(named(pattern.waits))
+    return Paused(turn_id, turn.address.conversation_id, names[call["id"]], digest, key), rows, turn
+
+
+async def _insert(tx: Connection, copies: Sequence[dict[str, list[dict[str, Any]]]]) -> None:
+    for table in _TABLES:
+        columns = ", ".join(f'"{row["attname"]}"' for row in await tx.fetch(_COLUMNS, table))
+        await tx.execute(
+            f"INSERT INTO {table} ({columns}) SELECT {columns} FROM jsonb_populate_recordset(NULL::{table}, $1)",
+            [row for rows in copies for row in rows[table] or ()],
+        )
+
+
+async def _wait(client: Client, turn: TurnInput) -> None:
+    pairs = [
+        SearchAttributePair(SearchAttributeKey.for_keyword(name), value)
+        for name, value in search_values(turn, "awaiting_approval").items()
+    ]
+    await client.start_workflow(
+        TURN_WAIT,
+        turn,
+        id=turn_workflow_id(turn.address.turn_id),
+        task_queue=turn.routing.waits,
+        task_timeout=TASK_TIMEOUT,
+        static_summary=f"{turn.agent_id} · {turn.topology}",
+        search_attributes=TypedSearchAttributes(pairs),
+    )

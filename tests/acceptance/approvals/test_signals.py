@@ -1,0 +1,93 @@
+"""Signals that are early, doubled, late or forged: a turn hears them all, and its call runs once."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+import pytest
+from temporalio.client import WorkflowExecutionStatus
+from temporalio.service import RPCError
+
+from contracts.ids import approval_id, effect_key
+from contracts.turns import Bell, TurnAddress, TurnStatus
+from contracts.workflows import RING
+from relay.gone import workflow_gone
+from tests.acceptance.approvals.scale import PATIENCE_SECONDS, Clocked, sized
+from tests.doubles.spoken import Line
+from tests.served import Served
+
+TURNS = sized(20, 3)
+DUPLICATES = sized(1_000, 60)
+LATE = sized(100, 10)
+FORGED = sized(100, 20)
+AT_ONCE = 32
+
+
+def forgeries(address: TurnAddress, other: TurnAddress) -> list[object]:
+    """What no doorbell of ours sends, or what it sends for somebody else."""
+    return [
+        None,
+        "approve",
+        7,
+        [],
+        {},
+        {"kind": "approved", "request_id": approval_id(address.turn_id, "t1.0"), "decision": "approve"},
+        {"kind": "request", "request_id": approval_id(other.turn_id, "t1.0")},
+        {"kind": ["request"], "request_id": {"args": {"amount": 1_000_000}}},
+        {"kind": "request", "state": "approved", "args": {"amount": 1_000_000}},
+        Bell(kind="verdict", request_id="nobody"),
+    ]
+
+
+async def send(served: Served, address: TurnAddress, bells: Sequence[object]) -> int:
+    """Send them, many at once; how many found no run any more."""
+    gate, gone = asyncio.Semaphore(AT_ONCE), 0
+
+    async def one(bell: object) -> None:
+        nonlocal gone
+        async with gate:
+            try:
+                await served.handle(address).signal(RING, bell)
+            except RPCError as error:
+                assert workflow_gone(error), error
+                gone += 1
+
+    await asyncio.gather(*(one(bell) for bell in bells))
+    return gone
+
+
+@pytest.mark.timeout(PATIENCE_SECONDS)
+async def test_doubled_late_and_forged_signals_have_at_most_one_effect_and_leave_no_run_dead(
+    served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    desk, chance = served.desk, random.Random(3)
+    line = [Line("paying", [("pay", {"amount": 1})]), Line("paid")]
+    turns = await asyncio.gather(*(served.paused(*line) for _ in range(TURNS)))
+    gone = 0
+
+    with Clocked() as clocked:
+        for number, address in enumerate(turns):
+            other = turns[(number + 1) % TURNS]
+            forged = [chance.choice(forgeries(address, other)) for _ in range(FORGED)]
+            bell = Bell(kind="request", request_id=approval_id(address.turn_id, "t1.0"))
+            early = DUPLICATES // 10
+            assert await send(served, address, [*forged, *[bell] * early]) == 0
+            await served.until(address, TurnStatus.AWAITING_APPROVAL)
+            assert served.effects(address, "/pay") == 0, "no signal is a verdict"
+            _, note = await desk.decide(approval_id(address.turn_id, "t1.0"))
+            gone += await send(served, address, [bell] * (DUPLICATES - early))
+            assert note is not None
+            await desk.deps.doorbell.deliver_soon(note)
+            await served.until(address, TurnStatus.COMPLETED)
+            gone += await send(served, address, [bell] * LATE)
+
+    sent = TURNS * (DUPLICATES + LATE + FORGED)
+    said = f"{sent} to {TURNS} turns ({DUPLICATES} doubled, {LATE} late, {FORGED} forged each), {gone} found no run"
+    with capsys.disabled():
+        print(f"\nsignals: {said}; {clocked}")
+    keys = [effect_key(address.turn_id, "t1.0") for address in turns]
+    assert [desk.world.effects.count(("/pay", key)) for key in keys] == [1] * TURNS
+    assert gone >= TURNS * LATE
+    for address in turns:
+        assert (await served.handle(address).describe()).status is WorkflowExecutionStatus.COMPLETED
+        assert [text for _, text in await served.transcript(address)][-1] == "paid"

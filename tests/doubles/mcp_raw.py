@@ -1,0 +1,85 @@
+"""An MCP server written by hand over standard input and output, so that it can break the protocol in any way.
+
+`python tests/doubles/mcp_raw.py CALLS_FILE HOW`: it answers the handshake and the list of tools properly and then, for
+each `tools/call`, notes a line in CALLS_FILE and does what HOW says.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+TOOL: dict[str, Any] = {
+    "name": "press",
+    "description": "Press the button.",
+    "inputSchema": {"type": "object", "properties": {"times": {"type": "integer"}}},
+}
+_ERRORS = {"says_invalid_params": -32602, "says_no_such_method": -32601, "says_internal_error": -32603}
+
+
+def answer(message: dict[str, Any], calls: Path, how: str) -> None:
+    """Answer one message, or break."""
+    method, number = message.get("method"), message.get("id")
+    if method == "initialize":
+        version = message["params"]["protocolVersion"]
+        say(number, {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": _INFO})
+    elif method == "tools/list":
+        say(number, {"tools": [TOOL]})
+    elif method == "tools/call":
+        with calls.open("a") as file:
+            file.write(json.dumps(message["params"]) + "\n")
+        pressed(number, how)
+    elif number is not None:
+        write({"jsonrpc": "2.0", "id": number, "error": {"code": -32601, "message": "Method not found"}})
+
+
+_INFO = {"name": "raw", "version": "1"}
+GOOD = {"content": [{"type": "text", "text": "pressed"}]}
+
+
+def pressed(number: Any, how: str) -> None:
+    """What comes back for a call."""
+    if how in _ERRORS:
+        write({"jsonrpc": "2.0", "id": number, "error": {"code": _ERRORS[how], "message": "because of the test"}})
+    elif how == "result_is_text":
+        say(number, "pressed")
+    elif how == "content_is_number":
+        say(number, {"content": 42})
+    elif how == "no_result":
+        write({"jsonrpc": "2.0", "id": number})
+    elif how == "other_id":
+        say(987_654, GOOD)
+    elif how == "not_utf8":
+        sys.stdout.buffer.write(b'\xff\xfe{"jsonrpc"\n')
+        sys.stdout.buffer.flush()
+        say(number, GOOD)
+    elif how == "endless_line":
+        while True:
+            sys.stdout.buffer.write(b"x" * 65_536)
+    elif how == "half_then_dies":
+        sys.stdout.buffer.write(b'{"jsonrpc": "2.0", "id"')
+        sys.stdout.buffer.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif how == "hangs":
+        time.sleep(3600)
+    else:
+        say(number, GOOD)
+
+
+def say(number: Any, result: Any) -> None:
+    """A result."""
+    write({"jsonrpc": "2.0", "id": number, "result": result})
+
+
+def write(message: dict[str, Any]) -> None:
+    """One line."""
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        answer(json.loads(line), Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,50 @@
+"""A worker of the shipped apps' tools in a process of its own, their servers included, to be killed.
+
+`SERVERS_HOME=FOLDER python -m tests.doubles.tools_worker DATABASE_URL REDIS_URL TEMPORAL_ADDRESS NAMESPACE QUEUE`
+"""
+
+import asyncio
+import os
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from temporalio.client import Client
+
+from activities.deps import Deps
+from activities.models import Models
+from activities.toolbox.mcp import McpServers
+from activities.toolbox.shelf import Toolbox
+from contracts.turns import Kind
+from perdure.apps import find_apps
+from perdure.targets import new_client
+from relay.connect import DATA_CONVERTER
+from relay.deliver import Doorbell
+from serving import tools_of, workers_for
+from settings import Settings
+from store.database import Database
+from store.live import LiveTokens
+from store.valkey import Valkey
+
+
+def _none(name: str) -> str | None:
+    return None
+
+
+async def _main(database: str, redis: str, temporal: str, namespace: str, queue: str) -> None:
+    async with AsyncExitStack() as stack:
+        db = await Database.connect(database, most=4, keyring=Settings(_env_file=None).keyring())
+        client = await Client.connect(temporal, namespace=namespace, data_converter=DATA_CONVERTER)
+        http = await stack.enter_async_context(new_client())
+        apps = find_apps()
+        servers = McpServers(apps, _none, Path(os.environ["SERVERS_HOME"]))
+        toolbox = Toolbox(tools_of(apps), _none, http, servers)
+        deps = Deps(db, LiveTokens(Valkey.connect(redis)), toolbox, Models(_none), Doorbell(client, db))
+        for worker in workers_for(deps, Kind.TOOLS, queue):
+            await stack.enter_async_context(worker)
+        print("serving", flush=True)
+        await asyncio.sleep(3600)
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(*sys.argv[1:]))

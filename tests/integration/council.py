@@ -1,0 +1,112 @@
+"""The desk with other policies, and more people to decide: an agent for each policy, under the policy's name."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from activities.approvals import ApprovalActivities
+from activities.toolbox.shelf import Toolbox
+from contracts.agents import PublishedAgent, ToolCard
+from contracts.approval_policy import ApprovalPolicy
+from contracts.approvals import VerdictsAsk
+from contracts.digests import digest_of
+from contracts.people import RequestRef, Verdict
+from contracts.turns import TurnAddress
+from policy.admission import Caps
+from policy.decision import Decider
+from store.ids import new_id
+from tests.conftest import Person
+from tests.desk import Desk, publish_desk
+from tests.doubles.desk import desk_agents
+
+POLICIES: dict[str, dict[str, Any]] = {
+    "pair": {"quorum": 2},
+    "named": {"reviewers": ["ann", "bob"], "quorum": 2},
+    "held": {"hold_seconds": 3600},
+    "climbing": {"on_timeout": "escalate", "expires_seconds": 60},
+    "watched": {"fallback_reviewer": "carl", "fallback_after_seconds": 60},
+    "orphaned": {"fallback_reviewer": "requester", "fallback_after_seconds": 60},
+    "plain": {},
+}
+
+
+_ROOM = Caps(turns_a_user=10_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Council:
+    """The desk under many policies."""
+
+    desk: Desk
+
+    async def asked(self, policy: str, *, by: str = "requester", **args: Any) -> tuple[TurnAddress, RequestRef]:
+        """A turn that waits for one approval of a call of high risk."""
+        address = await self.desk.plan(("pay", args or {"amount": 7}), agent_id=policy, by=by, caps=_ROOM)
+        (request,) = await self.desk.open(address, "t1.0", agent_id=policy)
+        return address, request
+
+    async def verdict(self, address: TurnAddress, request: RequestRef) -> Verdict:
+        """As a resumed run reads it."""
+        ask = VerdictsAsk(address=address, requests=(request,))
+        answer = await self.desk.activity(ApprovalActivities(self.desk.deps).read, ask)
+        return answer.verdicts[0]
+
+    async def row(self, request: RequestRef) -> dict[str, Any]:
+        """The approval as it is stored."""
+        return dict((await self.desk.rows("SELECT * FROM approvals WHERE id = $1", request.request_id))[0])
+
+    async def audited(self, request: RequestRef) -> list[str]:
+        """What the audit says has become of it."""
+        rows = await self.desk.rows("SELECT kind FROM audit WHERE subject = $1 ORDER BY id", request.request_id)
+        return [row["kind"].removeprefix("approval.") for row in rows]
+
+    async def set(self, request: RequestRef, what: str) -> None:
+        """Change the record behind the program's back, for example to let time pass."""
+        await self.desk.write(f"UPDATE approvals SET {what} WHERE id = $1", request.request_id)
+
+    def who(self, name: str) -> Decider:
+        """That person."""
+        person = self.desk.people[name]
+        return Decider(person.user_id, person.roles, person.name)
+
+    async def roles(self, name: str, *roles: str) -> None:
+        """Give a person exactly these roles, behind the back of whoever has read them."""
+        await self.desk.write("UPDATE users SET roles = $2 WHERE name = $1", name, list(roles))
+
+    async def republish(self, changed: Mapping[str, Mapping[str, Any]], card: ToolCard | None = None) -> None:
+        """Publish the agents with other policies, or with another card of one tool."""
+        await publish_desk(self.desk.owner_url, _agents({**POLICIES, **changed}, card))
+
+
+def _agents(
+    policies: Mapping[str, Mapping[str, Any]], card: ToolCard | None = None
+) -> list[tuple[str, PublishedAgent]]:
+    agents, _ = desk_agents()
+    desk = next(agent for _, agent in agents if agent.definition.id == "desk")
+    cards = tuple(card if card is not None and each.name == card.name else each for each in desk.cards)
+    made = []
+    for name, policy in policies.items():
+        changed: dict[str, Any] = {"id": name, "approvals": ApprovalPolicy.model_validate(policy)}
+        definition = desk.definition.model_copy(update=changed)
+        version = digest_of([definition.model_dump(mode="json"), [each.version for each in cards]])
+        made.append(("desk", desk.model_copy(update={"definition": definition, "cards": cards, "version": version})))
+    return [*agents, *made]
+
+
+async def convened(desk: Desk) -> Council:
+    """Publish the agents, and let ann, bob and carl have the role; dora has none."""
+    await publish_desk(desk.owner_url, _agents(POLICIES))
+    tools = [(name, tool) for name in POLICIES for agent, tool in desk_agents()[1] if agent == "desk"]
+    toolbox = Toolbox([*desk_agents()[1], *tools], lambda name: None, desk.deps.toolbox.http)
+    people = dict(desk.people)
+    for name in ("ann", "bob", "carl", "dora"):
+        roles = [] if name == "dora" else ["reviewer"]
+        async with desk.db.transaction("local") as tx:
+            user_id = await tx.fetchval("SELECT id FROM users WHERE name = $1", name)
+            if user_id is None:
+                user_id = new_id()
+                await tx.execute(
+                    "INSERT INTO users (id, tenant_id, name, roles) VALUES ($1, 'local', $2, $3)", user_id, name, roles
+                )
+        people[name] = Person("local", str(user_id), name, frozenset(roles), "")
+    return Council(replace(desk, deps=replace(desk.deps, toolbox=toolbox), people=people))

@@ -1,0 +1,83 @@
+"""Somebody who owns the tables, turns their triggers off and does not have the key."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import asyncpg
+
+from contracts.digests import sha256_hex
+from policy.audit_chain import GENESIS, Entry, link_hash
+from policy.audit_heads import ExportedHead, signed_head
+from store import audit
+from store.audit_links import head_of
+from store.database import Database, set_up
+from tests.conftest import KEYRING
+
+TABLES = ("audit", "audit_bodies", "audit_chain", "audit_heads")
+AT = "2026-01-01T00:00:00Z"
+
+
+@asynccontextmanager
+async def forging(owner_url: str) -> AsyncIterator[asyncpg.Connection]:
+    """A connection that may do everything to the audit's tables; afterwards they are guarded again."""
+    connection = await asyncpg.connect(owner_url, server_settings={"search_path": "perdure"})
+    await set_up(connection)
+    try:
+        for table in TABLES:
+            await connection.execute(f"ALTER TABLE {table} DISABLE TRIGGER USER, NO FORCE ROW LEVEL SECURITY")
+        await connection.execute("ALTER TABLE audit_bodies DROP CONSTRAINT IF EXISTS audit_bodies_audit_id_fkey")
+        yield connection
+        for table in TABLES:
+            await connection.execute(f"ALTER TABLE {table} ENABLE TRIGGER USER, FORCE ROW LEVEL SECURITY")
+    finally:
+        await connection.close()
+
+
+async def new_tenant(owner_url: str, name: str) -> str:
+    """A tenant of its own, with an empty chain."""
+    connection = await asyncpg.connect(owner_url, server_settings={"search_path": "perdure"})
+    try:
+        await connection.execute("INSERT INTO tenants (tenant_id) VALUES ($1)", name)
+    finally:
+        await connection.close()
+    return name
+
+
+async def written(db: Database, tenant_id: str, rows: int, *, at_once: int = 500) -> None:
+    """That many rows more in the tenant's chain."""
+    for start in range(0, rows, at_once):
+        async with db.transaction(tenant_id) as tx:
+            for number in range(start, min(start + at_once, rows)):
+                actor, turn = (f"{number:032x}", f"{number + 1:032x}") if number % 3 else (None, None)
+                await audit.record(tx, "thing.done", f"subject-{number}", {"n": number}, actor=actor, turn_id=turn)
+
+
+async def exported_head(db: Database, tenant_id: str) -> ExportedHead:
+    """The head as the relay would export it now."""
+    async with db.transaction(tenant_id) as tx:
+        head = await head_of(tx)
+    return signed_head(KEYRING, tenant_id, head.seq, head.hash, AT)
+
+
+async def chained_anew(forger: asyncpg.Connection, tenant_id: str) -> None:
+    """The tenant's whole chain over the rows that there are, in the order of its links, numbered without gaps; digests,
+    hashes and head as the program would have made them. All that lacks is the key."""
+    rows = await forger.fetch(
+        "SELECT a.*, b.salt || b.data::text AS said FROM audit_chain c JOIN audit a ON a.id = c.audit_id "
+        "JOIN audit_bodies b ON b.audit_id = a.id WHERE a.tenant_id = $1 ORDER BY c.seq",
+        tenant_id,
+    )
+    await forger.execute("DELETE FROM audit_chain WHERE tenant_id = $1", tenant_id)
+    prev, before, links, digests = GENESIS, "", [], []
+    for seq, row in enumerate(rows, 1):
+        digest = sha256_hex(row["said"])
+        actor, turn = (str(row[name]) if row[name] else None for name in ("actor", "turn_id"))
+        entry = Entry(row["at"], row["kind"], row["subject"], actor, turn, digest, row["signature"])
+        before, prev = prev, link_hash(seq, prev, entry)
+        links.append((tenant_id, seq, row["id"], before, prev))
+        digests.append((digest, row["id"]))
+    await forger.executemany("UPDATE audit SET body_digest = $1 WHERE id = $2 AND body_digest <> $1", digests)
+    await forger.executemany("INSERT INTO audit_chain VALUES ($1, $2, $3, $4, $5)", links)
+    await forger.execute(
+        "UPDATE audit_heads SET seq = $2, prev = $3, hash = $4 WHERE tenant_id = $1", tenant_id, len(rows), before, prev
+    )

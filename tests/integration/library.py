@@ -1,0 +1,83 @@
+"""A small library of documents for tests: people of the desk who write, and another tenant with a person of its own."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import asyncpg
+
+from contracts.documents import Scope
+from policy.documents.writing import Writer
+from store import documents, documents_reading
+from store.database import Database
+from store.documents import Basis, Draft, Written
+from store.documents_reading import Document
+from store.documents_search import Question, search
+from store.documents_stores import CONVENTIONS
+from store.ids import new_id
+from tests.conftest import Person, Urls
+
+OTHER = "other"
+
+
+@dataclass(slots=True)
+class Library:
+    """Documents of one database."""
+
+    db: Database
+    people: dict[str, Person]
+
+    def writer(self, name: str, *, agent: bool = False) -> Writer:
+        """A person of the desk, or an agent in a turn of that person."""
+        return Writer(self.people[name].user_id, self.people[name].roles, agent)
+
+    async def write(
+        self,
+        path: str,
+        content: str,
+        *,
+        by: str = "requester",
+        agent: bool = False,
+        scope: Scope = Scope.USER,
+        document_type: str = "user_preference",
+        conversation_id: str | None = None,
+        tenant: str = "local",
+        entities: Sequence[str] = (),
+    ) -> Written:
+        """A new document."""
+        store = CONVENTIONS if scope is Scope.WORKSPACE else None
+        draft = Draft(scope, path, document_type, path, content, store, conversation_id, entities)
+        async with self.db.transaction(tenant) as tx:
+            return await documents.create(tx, self.writer(by, agent=agent), draft, Basis("the person said so"))
+
+    async def read(self, document_id: str, by: str = "requester", tenant: str = "local") -> Document:
+        """A document as this person sees it."""
+        async with self.db.transaction(tenant) as tx:
+            return await documents_reading.get(tx, document_id, self.people[by].user_id)
+
+    async def change(self, made: Written, content: Any, *, by: str = "requester", sha256: str | None = None) -> Written:
+        """A new version, on the version that `made` is, or that `sha256` names."""
+        async with self.db.transaction("local") as tx:
+            found = await documents_reading.get(tx, made.ref.document_id, self.people[by].user_id, lock=True)
+            return await documents.update(tx, self.writer(by), found, sha256 or made.sha256, content, Basis("seen"))
+
+    async def found(
+        self, text: str, by: str = "requester", conversation_id: str | None = None, tenant: str = "local", most: int = 6
+    ) -> list[str]:
+        """The paths that a search finds, best first."""
+        async with self.db.transaction(tenant) as tx:
+            question = Question(text, self.people[by].user_id, conversation_id)
+            return [each.ref.path for each in await search(tx, question, most)]
+
+
+async def other_tenant(urls: Urls, db: Database, people: dict[str, Person]) -> None:
+    """A tenant beside `local`, with a person who is called `stranger`."""
+    owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
+    try:
+        await owner.execute("INSERT INTO tenants (tenant_id) VALUES ($1) ON CONFLICT DO NOTHING", OTHER)
+    finally:
+        await owner.close()
+    stranger = Person(OTHER, new_id(), "stranger", frozenset({"admin", "reviewer"}), "")
+    async with db.transaction(OTHER) as tx:
+        await tx.execute("INSERT INTO users (id, tenant_id, name) VALUES ($1, $2, 'stranger')", stranger.user_id, OTHER)
+    people["stranger"] = stranger

@@ -1,0 +1,109 @@
+"""With ten thousand paused turns the reconciler's statements go by indexes and take milliseconds."""
+
+import re
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import asyncpg
+import pytest
+
+from store import approval_views, open_turns, overdue
+from store.ageing import ageing
+from store.approval_views import Filters
+from store.database import Connection, Database
+from tests.conftest import Urls
+from tests.desk import Desk
+
+PAUSED = 10_000
+_FILL = """
+WITH asker AS (SELECT id FROM users WHERE name = 'requester'),
+talks AS (
+  INSERT INTO conversations (id, tenant_id, user_id, agent_id)
+  SELECT gen_random_uuid(), 'local', asker.id, 'desk' FROM asker, generate_series(1, $1) RETURNING id, user_id
+), begun AS (
+  INSERT INTO turns (id, tenant_id, conversation_id, user_id, agent_id, agent_version, topology, status, routing,
+    limits, message_id, through_seq)
+  SELECT gen_random_uuid(), 'local', id, user_id, 'desk', 'v', 'skill_pipeline', 'awaiting_approval', '{}', '{}',
+    gen_random_uuid(), 0 FROM talks RETURNING id, conversation_id, user_id
+)
+INSERT INTO approvals (id, tenant_id, conversation_id, turn_id, call_id, agent_id, tool, tool_version, effect, risk,
+  args, schema, digest, nonce, rule, requested_by, reviewer_role, expires_at, on_timeout, fallback_reviewer,
+  fallback_at)
+SELECT gen_random_uuid(), 'local', conversation_id, id, 't1.0', 'desk', 'pay', 'v', 'keyed', 'high', '{}', '{}',
+  'd', 'n', 'r', user_id, 'reviewer', now() + interval '7 days', 'escalate', 'reviewer',
+  now() + interval '1 day' FROM begun
+"""
+
+
+@pytest.fixture(scope="module")
+async def crowded(desk: Desk, urls: Urls) -> Desk:
+    """As many paused turns, each with its request, and statistics as autovacuum would keep them."""
+    async with desk.db.transaction("local") as tx:
+        await tx.execute("SET LOCAL statement_timeout = 0")
+        await tx.execute(_FILL, PAUSED, timeout=60)
+    owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
+    await owner.execute("ANALYZE approvals; ANALYZE turns; ANALYZE users; ANALYZE outbox")
+    await owner.close()
+    return desk
+
+
+STATEMENTS: dict[str, tuple[str, tuple[object, ...]]] = {
+    "fall back": (overdue._FALL_BACK, ()),
+    "escalate": (overdue._ALL, ()),
+    "ring": (open_turns._RING_DECIDED, ("local", "ring")),
+}
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+async def test_no_pass_reads_the_whole_table_of_approvals_or_turns(crowded: Desk, relay: Database, name: str) -> None:
+    statement, given = STATEMENTS[name]
+    async with relay.transaction("local") as tx:
+        plan = "\n".join(row[0] for row in await tx.fetch(f"EXPLAIN {statement}", *given))
+    assert not re.findall(r"Seq Scan on (approvals|turns)\b", plan), plan
+
+
+async def best_of(database: Database, step: Callable[[Connection], Awaitable[Any]], times: int = 5) -> float:
+    """The least time of a few, in milliseconds."""
+    took = []
+    for _ in range(times):
+        async with database.transaction("local") as tx:
+            began = time.perf_counter()
+            await step(tx)
+            took.append(time.perf_counter() - began)
+    return min(took) * 1_000
+
+
+async def test_a_pass_over_ten_thousand_paused_turns_takes_milliseconds(crowded: Desk, relay: Database) -> None:
+    spent = {
+        "fall back": await best_of(relay, overdue.fall_back),
+        "escalate": await best_of(relay, overdue.escalate_all_overdue),
+        "ring": await best_of(relay, lambda tx: open_turns.ring_decided(tx, "local")),
+    }
+    print({name: round(value, 1) for name, value in spent.items()})
+    assert spent["fall back"] < 50 and spent["escalate"] < 50, spent
+    assert spent["ring"] < 500, spent
+
+
+async def test_a_list_and_the_ageing_view_stay_quick_with_ten_thousand_that_wait(crowded: Desk) -> None:
+    reviewer = crowded.people["reviewer"].user_id
+    lists = {
+        "pending": Filters(status="pending"),
+        "mine": Filters(decidable_by=reviewer),
+        "expiring": Filters(expiring_within_seconds=60),
+    }
+    spent = {
+        name: await best_of(crowded.db, lambda tx, f=filters: approval_views.listed(tx, f, 50, None))  # type: ignore[misc]
+        for name, filters in lists.items()
+    }
+    spent["ageing"] = await best_of(crowded.db, lambda tx: ageing(tx, None))
+    print({name: round(value, 1) for name, value in spent.items()})
+    assert max(spent.values()) < 1_000, spent
+
+
+async def test_all_that_are_due_at_once_are_handed_on_in_passes(crowded: Desk, relay: Database) -> None:
+    await crowded.write("UPDATE approvals SET fallback_at = now() WHERE agent_id = 'desk' AND call_id = 't1.0'")
+    async with relay.transaction("local") as tx:
+        assert await overdue.fall_back(tx) == overdue.MOST_AT_ONCE
+    done = "SELECT count(*) FROM approvals WHERE fell_back_at IS NOT NULL AND assignee IS NOT NULL"
+    assert await crowded.value(done) == overdue.MOST_AT_ONCE

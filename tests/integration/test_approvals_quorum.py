@@ -1,0 +1,215 @@
+"""Several must approve the very same call: votes, seats, edits in between, roles that are lost, races of them all."""
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from activities.tools import ToolActivities
+from contracts.errors import CallerError
+from contracts.people import RequestRef, VerdictState
+from contracts.tools import CallState
+from policy.decision import Decision
+from store import approval_views, delegations
+from store.decisions import DecisionAsk, decide
+from tests.desk import Desk, gathered
+from tests.integration.council import Council, convened
+
+V = VerdictState
+TOMORROW = datetime.now(UTC) + timedelta(days=1)
+
+
+@pytest.fixture(scope="module")
+async def council(desk: Desk) -> Council:
+    return await convened(desk)
+
+
+async def decides(council: Council, request: RequestRef, by: str, decision: str = "approve", **given: Any) -> str:
+    """The status after that person's decision on what the record shows now, or the refusal's code."""
+    who = council.who(by)
+    most = given.pop("per_minute", None)
+    async with council.desk.db.transaction("local") as tx:
+        shown = await approval_views.get(tx, request.request_id, None)
+    try:
+        async with council.desk.db.transaction("local") as tx:
+            ask = DecisionAsk.model_validate({"decision": decision, "digest": shown["digest"], **given})
+            decided, note = await decide(tx, request.request_id, who, who.name, ask, most)
+    except CallerError as refused:
+        return refused.code
+    assert (note is None) is (decided.status == "pending")
+    return decided.status
+
+
+async def delegated(council: Council, by: str, to: str) -> str:
+    """`by` lets `to` sit in the own seat until tomorrow."""
+    async with council.desk.db.transaction("local") as tx:
+        made = await delegations.add(tx, council.desk.people[by].user_id, by, to, TOMORROW)
+    return str(made["id"])
+
+
+async def ended(council: Council, by: str, delegation_id: str) -> None:
+    async with council.desk.db.transaction("local") as tx:
+        await delegations.remove(tx, council.desk.people[by].user_id, delegation_id)
+
+
+async def test_the_first_of_two_leaves_it_pending_and_the_second_lets_it_run(council: Council) -> None:
+    address, request = await council.asked("pair")
+    await council.desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
+    assert await decides(council, request, "ann", comment="fine") == "pending"
+    assert (await council.verdict(address, request)).state is V.PENDING
+    assert (await council.row(request))["decision"] is None
+    assert await council.desk.value("SELECT count(*) FROM outbox WHERE turn_id = $1", address.turn_id) == 0
+    assert await decides(council, request, "ann") == "already_voted"
+    assert await decides(council, request, "bob") == "approved"
+    assert await decides(council, request, "carl") == "already_decided"
+    assert (await run(council, address, "pair")).state is CallState.DONE
+    assert (await council.audited(request))[:3] == ["opened", "voted", "decided"]
+    async with council.desk.db.transaction("local") as tx:
+        shown = await approval_views.get(tx, request.request_id, None)
+    votes = shown["votes"]
+    assert isinstance(votes, list)
+    assert [(vote["by"], vote["for"], vote["comment"]) for vote in votes] == [("ann", None, "fine"), ("bob", None, "")]
+
+
+async def test_a_call_that_only_one_of_two_has_approved_does_not_run(council: Council) -> None:
+    address, request = await council.asked("pair")
+    assert await decides(council, request, "ann") == "pending"
+    assert (await run(council, address, "pair")).state is CallState.DENIED
+
+
+@pytest.mark.parametrize(("decision", "status"), [("reject", "rejected"), ("respond", "responded")])
+async def test_one_who_does_not_agree_decides_at_once(council: Council, decision: str, status: str) -> None:
+    address, request = await council.asked("pair")
+    assert await decides(council, request, "ann") == "pending"
+    assert await decides(council, request, "bob", decision, comment="no") == status
+    assert (await council.verdict(address, request)).state is V(status)
+
+
+async def test_an_edit_voids_what_was_approved_before_and_is_approved_anew(council: Council) -> None:
+    address, request = await council.asked("pair", amount=100)
+    before = (await council.row(request))["digest"]
+    assert await decides(council, request, "ann") == "pending"
+    assert await decides(council, request, "bob", "edit", args={"amount": 5}) == "pending"
+    async with council.desk.db.transaction("local") as tx:
+        shown = await approval_views.get(tx, request.request_id, None)
+    assert (shown["args"], shown["digest"] != before) == ({"amount": 5}, True)
+    assert isinstance(shown["votes"], list) and [vote["by"] for vote in shown["votes"]] == ["bob"]
+    assert await decides(council, request, "carl", digest=before) == "digest_differs"
+    assert await decides(council, request, "bob") == "already_voted"
+    assert await decides(council, request, "ann") == "edited", "her first vote was for another call"
+    row = await council.row(request)
+    assert (row["args"], row["decision"]["args"], row["decision"]["args_before"]) == (
+        {"amount": 100},
+        {"amount": 5},
+        {"amount": 100},
+    )
+    assert (row["decision"]["edited_by"], row["decision"]["by"]) == ("bob", "ann")
+    outcome = await run(council, address, "pair")
+    assert outcome.state is CallState.DONE and outcome.message is not None
+    assert '"amount":5' in outcome.message.text.replace(" ", "")
+
+
+async def run(council: Council, address: Any, agent_id: str) -> Any:
+    """The call, run as the agent's."""
+    call = await council.desk.tool_call(address, "t1.0", agent_id=agent_id)
+    return await council.desk.activity(ToolActivities(council.desk.deps).run, call)
+
+
+async def test_an_edit_back_to_what_it_was_does_not_bring_void_votes_back(council: Council) -> None:
+    _, request = await council.asked("pair", amount=100)
+    assert await decides(council, request, "ann") == "pending"
+    assert await decides(council, request, "bob", "edit", args={"amount": 5}) == "pending"
+    assert await decides(council, request, "carl", "edit", args={"amount": 100}) == "pending"
+    assert await decides(council, request, "ann") == "edited"
+
+
+async def test_of_many_who_approve_at_once_exactly_as_many_count_as_are_needed(council: Council) -> None:
+    asked = [(await council.asked("pair"))[1] for _ in range(12)]
+    people = ["ann", "bob", "carl", "reviewer"]
+    work = [(request, name) for request in asked for name in people for _ in range(2)]
+    answers = await gathered(*(decides(council, request, name) for request, name in work))
+    for request in asked:
+        mine = Counter(str(answer) for (each, _), answer in zip(work, answers, strict=True) if each is request)
+        assert (mine["pending"], mine["approved"]) == (1, 1), mine
+        assert set(mine) <= {"pending", "approved", "already_voted", "already_decided"}
+        voters = await council.desk.rows(
+            "SELECT user_id, seat_id FROM approval_votes WHERE approval_id = $1 AND voided_at IS NULL",
+            request.request_id,
+        )
+        assert len({row["user_id"] for row in voters}) == len({row["seat_id"] for row in voters}) == 2
+        assert (await council.audited(request))[-1] == "decided"
+
+
+async def test_a_stand_in_is_the_second_seat_and_its_owner_is_not_asked_again(council: Council) -> None:
+    address, request = await council.asked("pair")
+    delegation = await delegated(council, "carl", "dora")
+    assert await decides(council, request, "dora") == "pending"
+    assert await decides(council, request, "carl") == "already_voted"
+    assert await decides(council, request, "bob") == "approved"
+    vote = (await council.desk.rows("SELECT record FROM approval_votes WHERE approval_id = $1", request.request_id))[0]
+    assert (vote["record"]["by"], vote["record"]["for"]) == ("dora", "carl")
+    await ended(council, "carl", delegation)
+    _, other = await council.asked("pair")
+    assert await decides(council, other, "dora") == "role_required"
+    assert address.turn_id
+
+
+async def test_one_person_in_two_seats_counts_once(council: Council) -> None:
+    _, request = await council.asked("pair")
+    delegation = await delegated(council, "carl", "bob")
+    assert await decides(council, request, "bob") == "pending"
+    assert await decides(council, request, "bob") == "already_voted"
+    assert await decides(council, request, "carl") == "approved", "he sat in his own seat, carl's is free"
+    await ended(council, "carl", delegation)
+
+
+async def test_nobody_decides_on_the_request_of_the_person_in_whose_seat_they_sit(council: Council) -> None:
+    _, request = await council.asked("pair", by="ann")
+    delegation = await delegated(council, "ann", "dora")
+    assert await decides(council, request, "dora") == "own_request"
+    assert await decides(council, request, "ann") == "own_request"
+    await ended(council, "ann", delegation)
+    second = await delegated(council, "bob", "ann")
+    assert await decides(council, request, "ann") == "own_request", "in no seat"
+    await ended(council, "bob", second)
+
+
+async def test_a_reviewer_who_has_lost_the_role_decides_nothing_and_counts_no_more(council: Council) -> None:
+    _, request = await council.asked("pair")
+    assert await decides(council, request, "ann") == "pending"
+    await council.roles("ann", "requester")
+    await council.roles("carl")
+    try:
+        assert await decides(council, request, "carl") == "role_required", "though the token said otherwise"
+        assert await decides(council, request, "bob") == "pending", "ann's vote counts no more"
+        await council.roles("ann", "reviewer")
+        assert await decides(council, request, "reviewer") == "approved"
+    finally:
+        await council.roles("ann", "reviewer")
+        await council.roles("carl", "reviewer")
+
+
+async def test_only_the_named_decide_and_only_while_they_have_the_role(council: Council) -> None:
+    _, request = await council.asked("named")
+    assert await decides(council, request, "carl") == "not_a_reviewer"
+    assert await decides(council, request, "dora") == "role_required"
+    assert await decides(council, request, "ann") == "pending"
+    assert await decides(council, request, "bob") == "approved"
+
+
+async def test_a_limit_of_decisions_a_minute_holds_for_each_person_also_at_once(council: Council) -> None:
+    asked = [(await council.asked("plain"))[1] for _ in range(8)]
+    await council.desk.write("UPDATE approval_votes SET at = at - interval '2 minutes'")
+    answers = await gathered(*(decides(council, request, "ann", per_minute=5) for request in asked))
+    assert Counter(map(str, answers)) == {"approved": 5, "too_many_decisions": 3}
+    left = next(request for request, answer in zip(asked, answers, strict=True) if answer != "approved")
+    with pytest.raises(CallerError) as refused:
+        async with council.desk.db.transaction("local") as tx:
+            shown = await approval_views.get(tx, left.request_id, None)
+            ask = DecisionAsk(decision=Decision.APPROVE, digest=str(shown["digest"]))
+            await decide(tx, left.request_id, council.who("ann"), "ann", ask, 5)
+    wait = refused.value.details["retry_after_seconds"]
+    assert refused.value.http == 429 and isinstance(wait, int) and 50 <= wait <= 60
+    assert await decides(council, left, "ann", "reject", per_minute=5) == "reason_required", "the form comes first"
+    assert await decides(council, left, "bob", per_minute=5) == "approved", "others have a limit of their own"

@@ -1,0 +1,235 @@
+"""An approval that has not been used may be taken back: by a person, by its hold, by a change of what it rests on."""
+
+import asyncio
+import random
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from temporalio.exceptions import ApplicationError
+
+from activities.tools import ToolActivities
+from contracts.digests import digest_of
+from contracts.errors import CallerError
+from contracts.ids import effect_key
+from contracts.people import RequestRef, VerdictState
+from contracts.tools import CallState, ToolCall, ToolOutcome
+from contracts.turns import TurnAddress
+from policy.decision import Decision
+from relay.reconcile import Reconciler
+from store.turns import request_stop
+from store.withdrawals import withdraw
+from tests.desk import Desk, gathered
+from tests.doubles.desk import desk_agents
+from tests.integration.council import Council, convened
+
+V = VerdictState
+
+
+@pytest.fixture(scope="module")
+async def council(desk: Desk) -> Council:
+    return await convened(desk)
+
+
+async def withdraws(council: Council, request: RequestRef, by: str, comment: str = "not now") -> str:
+    """`done`, or the refusal's code."""
+    try:
+        async with council.desk.db.transaction("local") as tx:
+            await withdraw(tx, request.request_id, council.who(by), comment)
+    except CallerError as refused:
+        return refused.code
+    return "done"
+
+
+async def planned(council: Council, address: TurnAddress, agent_id: str = "plain") -> ToolCall:
+    """The call, of the agent as it is published now."""
+    return await council.desk.tool_call(address, "t1.0", agent_id=agent_id)
+
+
+async def ran(council: Council, call: ToolCall, attempt: int = 1) -> ToolOutcome:
+    return await council.desk.activity(ToolActivities(council.desk.deps).run, call, attempt=attempt)
+
+
+async def run(council: Council, address: TurnAddress, agent_id: str = "plain") -> ToolOutcome:
+    return await ran(council, await planned(council, address, agent_id))
+
+
+def paid(council: Council, address: TurnAddress) -> int:
+    return council.desk.world.effects.count(("/pay", effect_key(address.turn_id, "t1.0")))
+
+
+async def test_who_asked_takes_the_request_back_and_the_turn_goes_on_without_it(council: Council) -> None:
+    address, request = await council.asked("plain")
+    await council.desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
+    assert await withdraws(council, request, "ann") == "role_required"
+    assert await withdraws(council, request, "requester", "changed my mind") == "done"
+    read = await council.verdict(address, request)
+    assert (read.state, read.comment, read.decided_by) == (V.WITHDRAWN, "changed my mind", "requester")
+    assert await council.desk.value("SELECT count(*) FROM outbox WHERE turn_id = $1", address.turn_id) == 1
+    assert (await council.desk.kinds(address.turn_id))[-1] == "tool.denied"
+    assert await withdraws(council, request, "requester") == "already_decided"
+    assert (await council.audited(request)) == ["opened", "withdrawn"]
+    with pytest.raises(CallerError) as late:
+        await council.desk.decide(request.request_id)
+    assert (late.value.code, late.value.message) == ("already_decided", "too late: it is withdrawn")
+
+
+@pytest.mark.parametrize("by", ["reviewer", "ann", "admin"])
+async def test_an_approval_is_taken_back_as_long_as_its_call_is_not_reserved(council: Council, by: str) -> None:
+    address, request = await council.asked("plain")
+    await council.desk.decide(request.request_id, comment="fine")
+    assert await withdraws(council, request, "requester") == "role_required"
+    assert await withdraws(council, request, by, "wrong account") == "done"
+    outcome = await run(council, address)
+    assert outcome.state is CallState.DENIED and outcome.message is not None
+    assert "was withdrawn" in outcome.message.text and "wrong account" in outcome.message.text
+    assert "fine" not in outcome.message.text
+    assert paid(council, address) == 0
+
+
+async def test_what_has_begun_is_not_taken_back(council: Council) -> None:
+    address, request = await council.asked("plain")
+    await council.desk.decide(request.request_id)
+    assert (await run(council, address)).state is CallState.DONE
+    assert await withdraws(council, request, "reviewer") == "already_running"
+    assert (await council.row(request))["status"] == "done"
+
+
+async def test_nothing_of_a_stopped_turn_is_taken_back(council: Council) -> None:
+    address, request = await council.asked("plain")
+    async with council.desk.db.transaction("local") as tx:
+        await request_stop(tx, address.turn_id, council.desk.people["requester"].user_id)
+    assert await withdraws(council, request, "requester") == "turn_stopped"
+
+
+async def test_of_taking_back_and_running_at_once_exactly_one_happens(council: Council) -> None:
+    asked = [await council.asked("plain") for _ in range(40)]
+    for _, request in asked:
+        await council.desk.decide(request.request_id)
+    chance = random.Random(3)
+
+    async def later(work: Any) -> Any:
+        await asyncio.sleep(chance.uniform(0, 0.02))
+        return await work
+
+    answers = await gathered(
+        *(later(withdraws(council, request, "ann")) for _, request in asked),
+        *(later(run(council, address)) for address, _ in asked),
+    )
+    fell = set()
+    for (address, request), said, outcome in zip(asked, answers[:40], answers[40:], strict=True):
+        assert isinstance(outcome, ToolOutcome)
+        status = (await council.row(request))["status"]
+        assert (said, outcome.state, status, paid(council, address)) in {
+            ("done", CallState.DENIED, "withdrawn", 0),
+            ("already_running", CallState.DONE, "done", 1),
+        }
+        fell.add(status)
+    assert fell == {"withdrawn", "done"}, "the race fell both ways"
+
+
+async def test_an_approved_call_waits_for_the_end_of_its_hold_and_rings_then(
+    council: Council, reconciler: Reconciler
+) -> None:
+    address, request = await council.asked("held")
+    _, note = await council.desk.decide(request.request_id)
+    assert note is None, "nothing to ring for now"
+    row = await council.row(request)
+    read = await council.verdict(address, request)
+    assert (read.state, read.look_at) == (V.PENDING, row["ready_at"])
+    assert timedelta(minutes=59) < row["ready_at"] - datetime.now(UTC) < timedelta(minutes=61)
+    due = await council.desk.rows("SELECT due_at FROM outbox WHERE turn_id = $1 AND kind = 'ring'", address.turn_id)
+    assert [bell["due_at"] for bell in due] == [row["ready_at"]]
+    with pytest.raises(ApplicationError) as early:
+        await run(council, address, "held")
+    assert early.value.type == "on_hold" and not early.value.non_retryable
+    assert (await council.desk.call_row(address))["state"] == "planned" and paid(council, address) == 0
+    await council.desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
+    await reconciler.once()
+    bells = "SELECT count(*) FROM outbox WHERE turn_id = $1"
+    assert await council.desk.value(bells, address.turn_id) == 0, "it is not time yet"
+    await council.set(request, "ready_at = clock_timestamp(), decided_at = decided_at - interval '1 hour'")
+    assert (await council.verdict(address, request)).state is V.APPROVED
+    await reconciler.once()
+    assert await council.desk.value(bells, address.turn_id) == 1
+    assert (await run(council, address, "held")).state is CallState.DONE
+
+
+async def test_within_the_hold_anybody_entitled_takes_it_back(council: Council) -> None:
+    address, request = await council.asked("held")
+    await council.desk.decide(request.request_id)
+    assert await withdraws(council, request, "carl") == "done"
+    assert (await council.verdict(address, request)).state is V.WITHDRAWN
+    assert (await run(council, address, "held")).state is CallState.DENIED
+
+
+async def test_a_bell_for_the_end_of_a_hold_does_not_keep_a_stop_from_being_rung_again(
+    council: Council, reconciler: Reconciler
+) -> None:
+    address, request = await council.asked("held")
+    await council.desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
+    await council.desk.decide(request.request_id)
+    await council.desk.write(
+        "UPDATE turns SET stop_requested_at = now() - interval '20 seconds' WHERE id = $1", address.turn_id
+    )
+    await reconciler.once()
+    kinds = await council.desk.rows("SELECT kind FROM outbox WHERE turn_id = $1 ORDER BY kind", address.turn_id)
+    assert [row["kind"] for row in kinds] == ["ring", "stop"]
+
+
+async def test_an_approval_is_void_once_the_policy_says_otherwise(council: Council) -> None:
+    address, request = await council.asked("plain")
+    await council.desk.decide(request.request_id, Decision.EDIT, args={"amount": 3})
+    call = await planned(council, address)
+    await council.republish({"plain": {"quorum": 2}})
+    try:
+        outcome = await ran(council, call)
+    finally:
+        await council.republish({})
+    assert outcome.state is CallState.DENIED and outcome.message is not None
+    assert "who decides on such calls has changed since; a new approval is needed" in outcome.message.text
+    row = await council.row(request)
+    assert (row["status"], row["closed_at"] is not None, paid(council, address)) == ("cancelled", True, 0)
+    assert "voided" in await council.audited(request)
+
+
+async def test_what_a_policy_says_about_deadlines_voids_nothing(council: Council) -> None:
+    address, request = await council.asked("plain")
+    await council.desk.decide(request.request_id)
+    call = await planned(council, address)
+    await council.republish({"plain": {"expires_seconds": 5, "fallback_reviewer": "ann"}})
+    try:
+        assert (await ran(council, call)).state is CallState.DONE
+    finally:
+        await council.republish({})
+
+
+async def test_an_approval_is_void_once_another_version_of_its_tool_is_published(council: Council) -> None:
+    address, request = await council.asked("plain")
+    await council.desk.decide(request.request_id)
+    desk = next(agent for _, agent in desk_agents()[0] if agent.definition.id == "desk")
+    card = desk.card("pay")
+    assert card is not None
+    call = await planned(council, address)
+    await council.republish({}, card.model_copy(update={"version": digest_of("newer")}))
+    try:
+        outcome = await ran(council, call)
+    finally:
+        await council.republish({})
+    assert outcome.state is CallState.DENIED and outcome.message is not None
+    assert "the tool has changed since; a new approval is needed" in outcome.message.text
+    assert (await council.row(request))["status"] == "cancelled"
+
+
+async def test_what_has_been_reserved_under_the_old_policy_is_finished_under_it(council: Council) -> None:
+    address, request = await council.asked("plain", amount=7, mode="lose")
+    await council.desk.decide(request.request_id)
+    call = await planned(council, address)
+    with pytest.raises(ApplicationError):
+        await ran(council, call)
+    await council.republish({"plain": {"quorum": 2}})
+    try:
+        outcome = await ran(council, call, attempt=2)
+    finally:
+        await council.republish({})
+    assert (outcome.state, paid(council, address)) == (CallState.DONE, 1)

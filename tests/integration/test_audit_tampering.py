@@ -1,0 +1,176 @@
+"""Tampering by whoever owns the tables: 1,000 rows, each column, rows and links that go, change places or come in."""
+
+from collections.abc import Awaitable, Callable
+
+import asyncpg
+
+from policy.audit_chain import Fault, FaultKind, Report
+from policy.audit_heads import ExportedHead
+from policy.audit_key import Keyring
+from store.audit_links import verify
+from store.database import Database
+from tests.conftest import KEYRING, Urls
+from tests.integration.forger import chained_anew, exported_head, forging, new_tenant, written
+
+TAMPERED = 1_000
+EVERY = 3
+"""Between two rows that are tampered with lie two that are not: a broken link is told at the next place, too."""
+ONE = "WHERE id = $1"
+EDITS = (
+    f"UPDATE audit SET at = at - interval '1 microsecond' {ONE}",
+    f"UPDATE audit SET kind = kind || 'x' {ONE}",
+    f"UPDATE audit SET subject = 'other' {ONE}",
+    f"UPDATE audit SET actor = gen_random_uuid() {ONE}",
+    f"UPDATE audit SET turn_id = gen_random_uuid() {ONE}",
+    f"UPDATE audit SET body_digest = repeat('0', 64) {ONE}",
+    f"UPDATE audit SET signature = '' {ONE}",
+    f"UPDATE audit SET signature = overlay(signature placing 'beef' from 20) {ONE}",
+    f"UPDATE audit SET tenant_id = 'local' {ONE}",
+    f"UPDATE audit SET id = DEFAULT {ONE}",
+    "UPDATE audit_bodies SET data = '{\"n\": -1}' WHERE audit_id = $1",
+    "UPDATE audit_bodies SET salt = 'other' WHERE audit_id = $1",
+    "UPDATE audit_bodies SET audit_id = -audit_id WHERE audit_id = $1",
+    "UPDATE audit_bodies SET data = NULL, salt = NULL, erased_by = audit_id WHERE audit_id = $1",
+    "DELETE FROM audit_bodies WHERE audit_id = $1",
+    f"DELETE FROM audit {ONE}",
+    "UPDATE audit_chain SET hash = repeat('0', 64) WHERE audit_id = $1",
+    "UPDATE audit_chain SET prev = repeat('0', 64) WHERE audit_id = $1",
+    "UPDATE audit_chain SET audit_id = -audit_id WHERE audit_id = $1",
+    "UPDATE audit_chain SET seq = -seq WHERE audit_id = $1",
+    "UPDATE audit_chain SET tenant_id = 'local', seq = -seq WHERE audit_id = $1",
+    "DELETE FROM audit_chain WHERE audit_id = $1",
+)
+
+
+async def verified(db: Database, tenant_id: str, *heads: ExportedHead, keyring: Keyring = KEYRING) -> Report:
+    return await verify(db, tenant_id, keyring, heads, most_faults=100_000)
+
+
+async def test_a_thousand_rows_that_were_edited_deleted_or_moved_are_all_found(db: Database, urls: Urls) -> None:
+    tenant = await new_tenant(urls.owner, "edited")
+    await written(db, tenant, TAMPERED * EVERY)
+    assert (await verified(db, tenant)).ok
+    async with forging(urls.owner) as forger:
+        rows = await forger.fetch("SELECT seq, audit_id FROM audit_chain WHERE tenant_id = $1 ORDER BY seq", tenant)
+        picked = rows[1::EVERY]
+        assert len(picked) == TAMPERED
+        for number, row in enumerate(picked):
+            done = await forger.execute(EDITS[number % len(EDITS)], row["audit_id"])
+            assert not done.endswith(" 0"), EDITS[number % len(EDITS)]
+    report = await verified(db, tenant)
+    found = {fault.seq for fault in report.faults}
+    tampered = {row["seq"] for row in picked}
+    assert tampered - found == set(), "every row that was tampered with"
+    assert found - tampered - {seq + 1 for seq in tampered} - {0} == set(), "and no other"
+    assert len({fault.kind for fault in report.faults}) >= 7
+
+
+async def unlinked_dropped(forger: asyncpg.Connection, tenant: str) -> None:
+    """What is in no link any more is gone altogether, and the chain closes over it."""
+    await forger.execute(
+        "DELETE FROM audit a WHERE tenant_id = $1 AND NOT EXISTS (SELECT FROM audit_chain WHERE audit_id = a.id)",
+        tenant,
+    )
+    await chained_anew(forger, tenant)
+
+
+async def cut(forger: asyncpg.Connection, tenant: str) -> None:
+    await forger.execute(
+        "DELETE FROM audit WHERE id IN (SELECT audit_id FROM audit_chain WHERE seq > 150 AND tenant_id = $1)", tenant
+    )
+    await forger.execute("DELETE FROM audit_chain WHERE seq > 150 AND tenant_id = $1", tenant)
+    await chained_anew(forger, tenant)
+
+
+async def taken_out(forger: asyncpg.Connection, tenant: str) -> None:
+    await forger.execute("DELETE FROM audit_chain WHERE seq = 100 AND tenant_id = $1", tenant)
+    await forger.execute(
+        "DELETE FROM audit a WHERE tenant_id = $1 AND NOT EXISTS (SELECT FROM audit_chain WHERE audit_id = a.id)",
+        tenant,
+    )
+    await chained_anew(forger, tenant)
+
+
+async def reordered(forger: asyncpg.Connection, tenant: str) -> None:
+    await forger.execute("UPDATE audit_chain SET seq = -seq WHERE seq IN (50, 60) AND tenant_id = $1", tenant)
+    await forger.execute("UPDATE audit_chain SET seq = 110 + seq WHERE seq < 0 AND tenant_id = $1", tenant)
+    await chained_anew(forger, tenant)
+
+
+async def dated_back(forger: asyncpg.Connection, tenant: str) -> None:
+    await forger.execute("UPDATE audit SET at = at - interval '1 day' WHERE tenant_id = $1", tenant)
+    await chained_anew(forger, tenant)
+
+
+async def test_what_is_cut_off_taken_out_reordered_or_dated_back_is_told_by_an_exported_head(
+    db: Database, urls: Urls
+) -> None:
+    cases: tuple[tuple[str, Callable[[asyncpg.Connection, str], Awaitable[None]], FaultKind], ...] = (
+        ("cut", cut, FaultKind.TAIL_CUT),
+        ("taken-out", taken_out, FaultKind.TAIL_CUT),
+        ("reordered", reordered, FaultKind.HEAD_DIFFERS),
+        ("dated-back", dated_back, FaultKind.HEAD_DIFFERS),
+    )
+    for name, forge, kind in cases:
+        tenant = await new_tenant(urls.owner, name)
+        await written(db, tenant, 100)
+        early = await exported_head(db, tenant)
+        await written(db, tenant, 100)
+        late = await exported_head(db, tenant)
+        assert (await verified(db, tenant, early, late)).heads_checked == 2
+        async with forging(urls.owner) as forger:
+            await forge(forger, tenant)
+        assert (await verified(db, tenant)).ok, f"{name}: the tables alone cannot tell"
+        report = await verified(db, tenant, early, late)
+        assert (200, kind) in {(fault.seq, fault.kind) for fault in report.faults}, name
+
+
+async def test_a_thousand_rows_written_anew_with_digests_hashes_and_head_lack_the_key(db: Database, urls: Urls) -> None:
+    tenant = await new_tenant(urls.owner, "rewritten")
+    await written(db, tenant, TAMPERED)
+    async with forging(urls.owner) as forger:
+        await forger.execute("UPDATE audit_bodies SET data = '{\"n\": -1}' WHERE tenant_id = $1", tenant)
+        await chained_anew(forger, tenant)
+    report = await verified(db, tenant)
+    assert {fault.kind for fault in report.faults} == {FaultKind.SIGNATURE_WRONG}
+    assert report.faults_found == TAMPERED
+
+
+async def test_a_row_put_beside_the_chain_and_a_copy_of_a_signed_row_are_found(db: Database, urls: Urls) -> None:
+    tenant = await new_tenant(urls.owner, "slipped-in")
+    await written(db, tenant, 10)
+    copied = (
+        "INSERT INTO audit (tenant_id, at, kind, actor, turn_id, subject, body_digest, signature) "
+        "SELECT tenant_id, at, kind, actor, turn_id, subject, body_digest, signature FROM audit WHERE tenant_id = $1 "
+        "ORDER BY id LIMIT 1 RETURNING id"
+    )
+    async with forging(urls.owner) as forger:
+        stray = await forger.fetchval(copied, tenant)
+        report = await verified(db, tenant)
+        assert Fault(0, FaultKind.ROW_UNCHAINED, stray) in report.faults
+        await forger.execute("INSERT INTO audit_chain VALUES ($1, 11, $2, '', '')", tenant, stray)
+        await forger.execute(
+            "INSERT INTO audit_bodies SELECT $2, b.tenant_id, b.salt, b.data FROM audit_bodies b "
+            "JOIN audit_chain c ON c.audit_id = b.audit_id WHERE c.tenant_id = $1 AND c.seq = 1",
+            tenant,
+            stray,
+        )
+        await chained_anew(forger, tenant)
+    report = await verified(db, tenant)
+    assert {(fault.seq, fault.kind) for fault in report.faults} == {
+        (1, FaultKind.ROW_REPEATED),
+        (11, FaultKind.ROW_REPEATED),
+    }
+
+
+async def test_a_forged_head_is_told_and_rows_of_a_key_that_is_gone_are_too(db: Database, urls: Urls) -> None:
+    tenant = await new_tenant(urls.owner, "heads")
+    await written(db, tenant, 5)
+    head = await exported_head(db, tenant)
+    forged = head.model_copy(update={"hash": "0" * 64})
+    report = await verified(db, tenant, head, forged)
+    assert [(fault.seq, fault.kind) for fault in report.faults] == [(5, FaultKind.HEAD_FORGED)]
+    report = await verified(db, tenant, keyring=Keyring.of("another key and the old one forgotten"))
+    assert {fault.kind for fault in report.faults} == {FaultKind.KEY_UNKNOWN}
+    old_and_new = Keyring(Keyring.of("the new key with the old one behind it").keys + KEYRING.keys)
+    assert (await verified(db, tenant, head, keyring=old_and_new)).ok

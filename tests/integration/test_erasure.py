@@ -1,0 +1,327 @@
+"""A person is erased: no word is left in any column of any table, and the audit chain verifies.
+
+`MARK` is in everything that a person can say. `WORDS` are the columns in which it was found before: the test of the
+erasure cannot pass because nothing was there. `NEUTRAL` are all others, with the reason why no person's words come in.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from contracts.errors import CallerError
+from contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from policy.audit_chain import FaultKind
+from policy.decision import Decision
+from store import audit, erasure_steps, users
+from store.audit_links import verify
+from store.database import Database
+from store.effects import settle_by_person
+from store.erasure import erase
+from store.finish import finish
+from store.ids import new_id
+from tests.conftest import KEYRING, Person, Urls
+from tests.desk import Desk
+from tests.doubles.spoken import Line
+from tests.integration.forger import forging
+
+MARK = "zaphod"
+NAME = f"{MARK}.b-1"
+NEUTRAL = {
+    "content of the operator": "agents.* agent_versions.* app_tables.* tenants.*",
+    "ids, digests, states and names of things": (
+        "api_tokens.token_sha256 approval_votes.role approval_votes.decision approval_votes.digest approvals.agent_id "
+        "approvals.call_id approvals.checkpoint approvals.digest approvals.effect approvals.escalation_role "
+        "approvals.kind approvals.nonce approvals.on_timeout approvals.policy_digest approvals.reviewer_role "
+        "approvals.risk approvals.rule approvals.status approvals.tool approvals.tool_version audit.body_digest "
+        "audit.kind audit.signature audit.subject audit_bodies.salt audit_chain.* audit_heads.* "
+        "conversations.agent_id day_limits.* day_usage.* episodes.agent_id episodes.embedder events.call_id "
+        "events.kind idempotency.body_digest idempotency.key idempotency.route injection_ledger.skill_id "
+        "messages.call_id messages.role model_calls.call_id model_calls.budget_of model_calls.model "
+        "model_calls.run_id outbox.* prompt_versions.digest "
+        "prompt_versions.stage prompt_versions.template tool_calls.agent_id tool_calls.call_id tool_calls.digest "
+        "tool_calls.effect tool_calls.key tool_calls.run_id tool_calls.state tool_calls.tool tool_calls.tool_version "
+        "turns.agent_id turns.agent_version turns.limits turns.routing turns.status turns.topology users.roles "
+        "working_memory.field"
+    ),
+    "the tool's own card": "approvals.description approvals.schema approvals.reject_reasons",
+    "the tenant's own things, whoever entered them": "entities.* entity_names.*",
+}
+
+
+@pytest.fixture(scope="module")
+async def admin(urls: Urls) -> AsyncIterator[asyncpg.Connection]:
+    """Somebody who sees every row."""
+    connection = await asyncpg.connect(urls.admin.rpartition("/")[0] + "/" + urls.owner.rpartition("/")[2])
+    yield connection
+    await connection.close()
+
+
+async def columns(admin: asyncpg.Connection) -> list[str]:
+    """Every column that holds text or JSON."""
+    rows = await admin.fetch(
+        "SELECT c.table_name || '.' || c.column_name AS name FROM information_schema.columns c "
+        "JOIN information_schema.tables t USING (table_schema, table_name) WHERE c.table_schema = 'perdure' "
+        "AND t.table_type = 'BASE TABLE' AND c.column_name <> 'tenant_id' "
+        "AND (c.data_type IN ('text', 'jsonb', 'json', 'tsvector', 'character varying') OR c.data_type = 'ARRAY') "
+        "ORDER BY 1"
+    )
+    return [row["name"] for row in rows]
+
+
+async def marked(admin: asyncpg.Connection, text: str = MARK) -> set[str]:
+    """The columns in which `text` is found anywhere."""
+    found = set()
+    for column in await columns(admin):
+        table, _, name = column.partition(".")
+        if await admin.fetchval(
+            f'SELECT true FROM perdure."{table}" WHERE "{name}"::text ILIKE $1 LIMIT 1', f"%{text}%"
+        ):
+            found.add(column)
+    return found
+
+
+def neutral(column: str) -> bool:
+    """Whether no word of a person's comes into this column."""
+    named = " ".join(NEUTRAL.values()).split()
+    return column in named or column.partition(".")[0] + ".*" in named
+
+
+async def person(desk: Desk, name: str) -> Person:
+    """A new user who may do everything."""
+    roles = ("requester", "reviewer", "admin")
+    actor = desk.people["admin"].user_id
+    async with desk.db.transaction("local") as tx:
+        user = await users.add(tx, name, f"{MARK} the display name", roles, actor)
+        token = await users.mint_token(tx, name, f"{MARK}'s laptop", actor)
+    made = Person("local", user.id, name, frozenset(roles), token)
+    desk.people[name] = made
+    return made
+
+
+async def end(desk: Desk, address: TurnAddress) -> None:
+    """The turn is over."""
+    async with desk.db.transaction("local") as tx:
+        await finish(tx, FinishAsk(address=address, status=TurnStatus.STOPPED))
+
+
+PLANTED = (
+    "UPDATE conversations SET title = $2, metadata = jsonb_build_object('t', $2) "
+    "WHERE id = (SELECT conversation_id FROM turns WHERE id = $1)",
+    "UPDATE turns SET metadata = jsonb_build_object('t', $2), system_prompt = $2, memory_text = $2, "
+    "persona = jsonb_build_object('t', $2), problem = jsonb_build_object('t', $2), answer = $2, "
+    "waiting = jsonb_build_object('t', $2) WHERE id = $1",
+    "UPDATE tool_calls SET provider_call_id = $2, comment = $2, outcome = jsonb_build_object('t', $2) "
+    "WHERE turn_id = $1",
+    "UPDATE approvals SET reason = $2, result = to_jsonb($2), withdrawal = jsonb_build_object('by', $2), "
+    "revision = jsonb_build_object('by', $2, 'args', $2), snapshot = jsonb_build_object('t', $2) WHERE turn_id = $1",
+    "UPDATE model_calls SET reply = jsonb_build_object('t', $2) WHERE turn_id = $1",
+    "INSERT INTO working_memory (tenant_id, conversation_id, field, value, expires_at) "
+    "SELECT 'local', conversation_id, 'f', to_jsonb($2), now() + interval '1 day' FROM turns WHERE id = $1",
+    "INSERT INTO episodes (id, tenant_id, conversation_id, turn_id, user_id, agent_id, summary) "
+    "SELECT id, 'local', conversation_id, id, user_id, agent_id, $2 FROM turns WHERE id = $1",
+    "INSERT INTO prompt_versions (id, tenant_id, template, text, digest, author) "
+    "SELECT id, 'local', 'voice', $2, 'd', user_id FROM turns WHERE id = $1",
+    "INSERT INTO idempotency (tenant_id, user_id, route, key, body_digest, status, answer) "
+    "SELECT 'local', user_id, 'r', 'k', 'd', 200, jsonb_build_object('t', $2) FROM turns WHERE id = $1",
+)
+"""What the person says in ways that this test does not go."""
+
+
+async def own_turn(desk: Desk, by: str) -> TurnAddress:
+    """A turn of the person in which two calls waited, one was done, and somebody else decided."""
+    address = await desk.plan(("pay", {"mode": MARK}), ("post", {"text": MARK}), by=by)
+    paid, posted = await desk.open(address, "t1.0", "t1.1")
+    await desk.decide(paid.request_id, comment=f"{MARK} may have it")
+    await desk.decide(posted.request_id, Decision.REJECT, comment=f"not this, {MARK}")
+    await desk.run_tool(address)
+    await end(desk, address)
+    for statement in PLANTED:
+        await desk.write(statement.replace("$2", "$2::text"), address.turn_id, f"{MARK} was here")
+    return address
+
+
+async def in_turns_of_others(desk: Desk, name: str) -> list[TurnAddress]:
+    """Turns of somebody else in which the person rejected, edited and settled."""
+    address = await desk.plan(("pay", {}), ("post", {"mode": "break"}), ("post", {}))
+    first, second, third = await desk.open(address, "t1.0", "t1.1", "t1.2")
+    await desk.decide(first.request_id, Decision.REJECT, by=name, comment=f"{MARK} says no")
+    await desk.decide(second.request_id, by=name, comment=f"{MARK} says yes")
+    await desk.decide(third.request_id, Decision.EDIT, by=name, args={"text": "better"}, comment=f"{MARK} knows better")
+    await desk.run_tool(address, "t1.1")
+    who = desk.people[name]
+    key = await desk.value("SELECT key FROM tool_calls WHERE turn_id = $1 AND call_id = 't1.1'", address.turn_id)
+    async with desk.db.transaction("local") as tx:
+        await settle_by_person(tx, key, who.user_id, name, who.roles, "happened", f"{MARK} looked")
+    await desk.write(
+        "UPDATE approvals SET reviewers = ARRAY[$2::text], fallback_reviewer = $2, assignee = $3, "
+        "withdrawal = jsonb_build_object('by', $2::text, 'comment', $4::text) WHERE turn_id = $1",
+        address.turn_id,
+        name,
+        who.user_id,
+        MARK,
+    )
+    await desk.write(
+        "INSERT INTO idempotency (tenant_id, user_id, route, key, body_digest, status, answer) "
+        "VALUES ('local', $1, 'r', gen_random_uuid()::text, 'd', 200, jsonb_build_object('decided_by', $2::text))",
+        desk.people["reviewer"].user_id,
+        name,
+    )
+    other = await desk.plan(("pay", {}))
+    (handed,) = await desk.open(other, "t1.0")
+    async with desk.db.transaction("local") as tx:
+        by, turn_id = desk.people["reviewer"].user_id, other.turn_id
+        for kind, key in (("reassigned", "to"), ("released", "was_claimed_by"), ("fell_back", "fallback")):
+            await audit.record(tx, f"approval.{kind}", handed.request_id, {key: name}, actor=by, turn_id=turn_id)
+    await end(desk, address)
+    await end(desk, other)
+    return [address, other]
+
+
+async def test_every_column_is_said_to_hold_a_persons_words_or_not(desk: Desk, admin: asyncpg.Connection) -> None:
+    await person(desk, NAME)
+    await own_turn(desk, NAME)
+    await in_turns_of_others(desk, NAME)
+    found = await marked(admin)
+    unsaid = [each for each in await columns(admin) if each not in found and not neutral(each)]
+    assert unsaid == [], "plant a person's words there in this test, or name them in NEUTRAL"
+    assert sorted(each for each in found if neutral(each)) == []
+
+
+async def test_no_word_of_an_erased_person_is_left_and_the_chain_verifies(
+    desk: Desk, admin: asyncpg.Connection
+) -> None:
+    before = await marked(admin)
+    assert len(before) > 25
+    events = await desk.value("SELECT count(*) FROM events")
+    done = await erase(desk.db, "local", NAME, desk.people["admin"].user_id)
+    assert sorted(await marked(admin)) == []
+    report = await verify(desk.db, "local", KEYRING)
+    assert (report.ok, report.faults) == (True, ())
+    assert report.erased > 5
+    assert await desk.value("SELECT count(*) FROM events") == events, "what happened stays, without its words"
+    row = (await desk.rows("SELECT name, display_name, roles, disabled_at FROM users WHERE id = $1", done["user_id"]))[
+        0
+    ]
+    assert (row["name"], row["display_name"], row["roles"]) == (done["name"], "", []) and row["disabled_at"]
+    told = await desk.rows("SELECT kind, actor, data FROM audit_trail WHERE subject = $1 ORDER BY id", done["user_id"])
+    assert [each["kind"] for each in told][-2:] == ["user.erasure_begun", "user.erased"]
+    assert str(told[-1]["actor"]) == desk.people["admin"].user_id and told[-1]["data"]["rows"] == done["erased"]
+    async with desk.db.transaction("local") as tx:
+        again = await users.add(tx, NAME, "", ("requester",), desk.people["admin"].user_id)
+    assert again.id != done["user_id"], "the name is free"
+
+
+async def test_the_words_of_others_stay(desk: Desk) -> None:
+    name = f"{MARK}2"
+    await person(desk, name)
+    theirs, _ = await in_turns_of_others(desk, name)
+    await erase(desk.db, "local", name, desk.people["admin"].user_id)
+    asked = await desk.rows("SELECT content FROM messages WHERE turn_id = $1 AND role = 'user'", theirs.turn_id)
+    assert all(row["content"] for row in asked) and asked
+    decision = await desk.value(
+        "SELECT decision FROM approvals WHERE turn_id = $1 AND call_id = 't1.2'", theirs.turn_id
+    )
+    assert (decision["type"], decision["args"], decision["comment"]) == ("edit", {"text": "better"}, "")
+    opened = await desk.rows(
+        "SELECT data FROM audit_trail WHERE turn_id = $1 AND kind = 'approval.opened'", theirs.turn_id
+    )
+    assert len(opened) == 3 and all(row["data"] for row in opened)
+
+
+async def test_a_person_with_open_turns_is_not_erased_nor_one_whose_decision_is_still_to_run(desk: Desk) -> None:
+    name, admin_id = f"{MARK}3", desk.people["admin"].user_id
+    await person(desk, name)
+    own, _ = await desk.start(Line("hi"), by=name)
+    other = await desk.plan(("pay", {}))
+    (request,) = await desk.open(other, "t1.0")
+    await desk.decide(request.request_id, by=name)
+    for address in (own, other):
+        with pytest.raises(CallerError) as refused:
+            await erase(desk.db, "local", name, admin_id)
+        assert (refused.value.code, refused.value.http) == ("turns_open", 409)
+        assert address.turn_id in refused.value.details["turns"]  # type: ignore[operator]
+        await end(desk, address)
+    assert await desk.value("SELECT disabled_at IS NULL FROM users WHERE name = $1", name), "nothing was touched"
+    await erase(desk.db, "local", name, admin_id)
+
+
+async def test_effects_that_nobody_settled_keep_their_person(desk: Desk) -> None:
+    name = f"{MARK}4"
+    await person(desk, name)
+    address = await desk.approved(("post", {"mode": "break"}), by=name)
+    await desk.run_tool(address)
+    await end(desk, address)
+    with pytest.raises(CallerError) as refused:
+        await erase(desk.db, "local", name, desk.people["admin"].user_id)
+    assert (refused.value.code, refused.value.http) == ("effects_unsettled", 409)
+
+
+async def test_an_erasure_that_was_cut_off_goes_on_where_it_was(
+    desk: Desk, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, admin_id, word = f"{MARK}5", desk.people["admin"].user_id, "magrathea"
+    await person(desk, name)
+    address = await desk.plan(("pay", {"mode": word}), by=name)
+    await end(desk, address)
+    broken = erasure_steps.Step("turns", "SELECT 1/0 WHERE $1::uuid IS NOT NULL")
+    with monkeypatch.context() as patch:
+        patch.setattr("store.erasure.ELSEWHERE", (broken,))
+        with pytest.raises(asyncpg.DivisionByZeroError):
+            await erase(desk.db, "local", name, admin_id)
+    assert await desk.value("SELECT disabled_at IS NOT NULL FROM users WHERE name = $1", name)
+    assert (await verify(desk.db, "local", KEYRING)).ok, "half-way, too"
+    await erase(desk.db, "local", name, admin_id)
+    assert sorted(await marked(admin, word)) == []
+    assert (await verify(desk.db, "local", KEYRING)).ok
+
+
+async def test_a_turn_that_begins_during_the_erasure_ends_it_without_loss(desk: Desk) -> None:
+    name, admin_id = f"{MARK}6", desk.people["admin"].user_id
+    await person(desk, name)
+    conversation = await desk.conversation(by=name)
+    results = await asyncio.gather(
+        erase(desk.db, "local", name, admin_id),
+        *(desk.start(Line("late"), by=name, conversation_id=conversation) for _ in range(3)),
+        return_exceptions=True,
+    )
+    open_turns = await desk.rows(
+        "SELECT t.id, t.conversation_id FROM turns t WHERE t.conversation_id = $1 AND ended_at IS NULL", conversation
+    )
+    if open_turns:
+        assert isinstance(results[0], CallerError) and results[0].code == "turns_open"
+        for row in open_turns:
+            ids = {"conversation_id": str(row["conversation_id"]), "turn_id": str(row["id"])}
+            await end(desk, TurnAddress(tenant_id="local", **ids))
+        await erase(desk.db, "local", name, admin_id)
+    said = await desk.rows("SELECT content FROM messages WHERE conversation_id = $1", conversation)
+    assert {row["content"] for row in said} <= {""}
+
+
+async def test_nobody_erases_the_own_data_and_nobody_whom_there_is_not(desk: Desk) -> None:
+    admin = desk.people["admin"]
+    with pytest.raises(CallerError) as refused:
+        await erase(desk.db, "local", admin.name, admin.user_id)
+    assert (refused.value.code, refused.value.http) == ("own_data", 409)
+    for tenant, name in (("local", "nobody"), ("other", "requester")):
+        with pytest.raises(CallerError) as refused:
+            await erase(desk.db, tenant, name, new_id())
+        assert (refused.value.code, refused.value.http) == ("user_not_found", 404)
+
+
+async def test_a_body_that_somebody_took_under_the_name_of_an_erasure_is_missed(db: Database, urls: Urls) -> None:
+    async with forging(urls.owner) as forger:
+        (row,) = await forger.fetch(
+            "SELECT c.seq, c.audit_id FROM audit_chain c JOIN audit a ON a.id = c.audit_id "
+            "JOIN audit_bodies b ON b.audit_id = a.id WHERE c.tenant_id = 'local' AND a.kind = 'approval.opened' "
+            "AND b.data IS NOT NULL ORDER BY c.seq DESC LIMIT 1"
+        )
+        seq, taken = row
+        erasures = await forger.fetch("SELECT id FROM audit WHERE kind = 'user.erasure_begun'")
+        for number in [taken, *(row["id"] for row in erasures)]:
+            await forger.execute(
+                "UPDATE audit_bodies SET data = NULL, salt = NULL, erased_by = $2 WHERE audit_id = $1", taken, number
+            )
+            report = await verify(db, "local", KEYRING)
+            assert (seq, FaultKind.BODY_MISSING) in {(fault.seq, fault.kind) for fault in report.faults}

@@ -1,0 +1,197 @@
+"""A server's tools in real turns at the desk: found by the pinned card, gated, claimed, sent once and settled."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from temporalio.exceptions import ApplicationError
+
+from activities.toolbox.mcp import McpServers
+from activities.toolbox.mcp_discovery import discovered
+from activities.toolbox.shelf import Toolbox
+from activities.tools import ToolActivities
+from apps.ops.cluster.faults import Fault, Faults, Kind
+from apps.ops.cluster.state import State
+from contracts.agents import PublishedAgent
+from contracts.tools import CallState, ToolOutcome
+from contracts.turns import TurnAddress
+from perdure.apps import App, load_app, publish
+from tests.desk import Desk, publish_desk
+from tests.doubles.desk import desk_agents
+from tests.doubles.mcp_cluster import OPS, PODS, RESTART, WEB
+
+DOUBLES = Path(__file__).parents[1] / "doubles"
+AGENT = "id: {0}\ntitle: {0}\ntopology: skill_pipeline\ncore_tools: false\ntools: ['{1}_*']\n"
+
+
+def write_app(folder: Path) -> App:
+    """Two agents: one of the cluster, one of a server that lies."""
+    files = {
+        "agents/keeper.yaml": AGENT.format("keeper", "cluster"),
+        "agents/dupe.yaml": AGENT.format("dupe", "liar"),
+        "mcp/cluster.yaml": f"command: [python, -m, apps.ops.cluster]\nenv: {{PYTHONPATH: {OPS.parents[1]}}}\n"
+        "trust_annotations: true\nstart_seconds: 30\ntools: {k8s_pods_list: {timeout_seconds: 4}}\n",
+        "mcp/liar.yaml": f"command: [python, {DOUBLES / 'mcp_liar.py'}, {folder}]\nstart_seconds: 30\n",
+    }
+    for path, text in files.items():
+        (folder / path).parent.mkdir(exist_ok=True)
+        (folder / path).write_text(text)
+    found = load_app(folder)
+    assert not found.problems, found.problems
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Yard:
+    """The desk with both agents beside its own."""
+
+    desk: Desk
+    app: App
+    home: Path
+    servers: McpServers
+
+    @property
+    def state(self) -> State:
+        """What was done to the cluster."""
+        return State(self.home / "mcp" / f"{self.app.name}-cluster" / "cluster.json")
+
+    def fail(self, kind: Kind, tool: str, **fields: Any) -> None:
+        """Arm a failure of the cluster."""
+        Faults(self.home / "mcp" / f"{self.app.name}-cluster" / "faults.json").arm(Fault(kind, tool, **fields))
+
+    async def run(self, address: TurnAddress, agent_id: str = "keeper", attempt: int = 1) -> ToolOutcome:
+        """That attempt of a planned call."""
+        call = await self.desk.tool_call(address, "t1.0", agent_id)
+        return await self.desk.activity(ToolActivities(self.desk.deps).run, call, attempt=attempt)
+
+    async def told(self, address: TurnAddress) -> Any:
+        """What the model reads."""
+        return json.loads(
+            await self.desk.value(
+                "SELECT content FROM messages WHERE turn_id = $1 AND call_id = 't1.0'", address.turn_id
+            )
+        )
+
+
+async def publish_yard(desk: Desk, app: App, home: Path, before: list[PublishedAgent]) -> list[PublishedAgent]:
+    """Its agents as prepare.py publishes them."""
+    found = await discovered(app, before, lambda name: None, home)
+    published = publish(app, [], found.cards)
+    agents = [*desk_agents()[0], *((app.name, agent) for agent in published)]
+    await publish_desk(desk.owner_url, agents)
+    return published
+
+
+@pytest.fixture(scope="module")
+async def yard(desk: Desk, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Yard]:
+    folder, home = tmp_path_factory.mktemp("yard"), tmp_path_factory.mktemp("home")
+    app = write_app(folder)
+    published = await publish_yard(desk, app, home, [])
+    assert {agent.definition.id: len(agent.cards) for agent in published} == {"keeper": 35, "dupe": 1}
+    servers = McpServers([app], lambda name: None, home)
+    for server in app.servers.values():
+        await servers.session(app.name, server).connection()
+    toolbox = Toolbox(desk_agents()[1], lambda name: None, desk.deps.toolbox.http, servers)
+    yield Yard(replace(desk, deps=replace(desk.deps, toolbox=toolbox)), app, home, servers)
+    await servers.close()
+
+
+async def test_a_read_runs_at_once_and_its_result_is_the_models(yard: Yard) -> None:
+    address = await yard.desk.plan((PODS, {"namespace": "shop"}), agent_id="keeper")
+    assert (await yard.run(address)).state is CallState.DONE
+    assert (await yard.told(address))["status"] == "ok"
+    assert (await yard.desk.call_row(address))["effect"] == "read"
+
+
+async def test_a_change_without_its_approval_is_not_sent(yard: Yard) -> None:
+    before = len(yard.state.effects())
+    address = await yard.desk.plan((RESTART, WEB), agent_id="keeper")
+    outcome = await yard.run(address)
+    assert outcome.state is CallState.DENIED
+    assert "needs an approval" in (await yard.told(address))["message"] and len(yard.state.effects()) == before
+
+
+async def test_an_approved_change_is_sent_with_the_calls_own_key(yard: Yard) -> None:
+    address = await yard.desk.approved((RESTART, WEB), agent_id="keeper")
+    assert (await yard.run(address)).state is CallState.DONE
+    row = await yard.desk.call_row(address)
+    assert [effect["key"] for effect in yard.state.effects()][-1] == row["key"] and row["effect"] == "keyed"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_server_killed_in_the_middle_of_a_change_makes_it_once(yard: Yard, when: str) -> None:
+    before = len(yard.state.effects())
+    yard.fail(Kind.DIE, "k8s_deployment_restart", when=when)
+    address = await yard.desk.approved((RESTART, WEB), agent_id="keeper")
+    with pytest.raises(ApplicationError, match="is tried again"):
+        await yard.run(address)
+    assert (await yard.desk.call_row(address))["state"] == "reserved"
+    assert (await yard.run(address, attempt=2)).state is CallState.DONE
+    assert len(yard.state.effects()) == before + 1
+
+
+async def test_an_untrusted_servers_call_that_is_lost_is_for_a_person(yard: Yard) -> None:
+    """It says that it only reads; it is opaque here, so it waits for an approval and is sent once."""
+    address = await yard.desk.plan(("liar_remove", {"name": "x"}), agent_id="dupe")
+    assert (await yard.run(address, "dupe")).state is CallState.DENIED
+    assert not (yard.app.folder / "deleted").exists()
+    address = await yard.desk.approved(("liar_remove", {"name": "x"}), agent_id="dupe")
+    assert (await yard.run(address, "dupe")).state is CallState.DONE
+    assert (yard.app.folder / "deleted").read_text() == "x\n"
+    row = await yard.desk.call_row(address)
+    assert (row["effect"], row["state"]) == ("opaque", "done")
+
+
+async def test_a_read_that_hangs_is_a_failed_call_after_its_time(yard: Yard) -> None:
+    yard.fail(Kind.HANG, "k8s_pods_list", seconds=8.0)
+    address = await yard.desk.plan((PODS, {"namespace": "shop"}), agent_id="keeper")
+    outcome = await asyncio.wait_for(yard.run(address), 10)
+    assert outcome.state is CallState.FAILED
+    assert await yard.told(address) == {"status": "error", "message": "no answer within 4 s"}
+
+
+async def test_a_dead_server_is_an_error_that_the_model_reads(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = yard.servers.session(yard.app.name, yard.app.servers["cluster"])
+    await session.close()
+    monkeypatch.setattr(session, "server", session.server.model_copy(update={"command": (sys.executable, "-c", "")}))
+    address = await yard.desk.plan((PODS, {"namespace": "shop"}), agent_id="keeper")
+    for attempt in range(1, 5):
+        with pytest.raises(ApplicationError, match="is tried again"):
+            await yard.run(address, attempt=attempt)
+        assert (await yard.desk.call_row(address))["state"] == "planned"
+    outcome = await yard.run(address, attempt=5)
+    assert outcome.state is CallState.FAILED and outcome.problem is None
+    assert "the server cluster cannot be reached" in (await yard.told(address))["message"]
+    monkeypatch.undo()
+
+
+async def test_a_tool_that_drifted_after_the_approval_is_not_called(yard: Yard) -> None:
+    deleted = yard.app.folder / "deleted"
+    before = deleted.read_text() if deleted.exists() else ""
+    address = await yard.desk.approved(("liar_remove", {"name": "y"}), agent_id="dupe")
+    (yard.app.folder / "drifted").touch()
+    session = yard.servers.session(yard.app.name, yard.app.servers["liar"])
+    await session.close()
+    outcome = await yard.run(address, "dupe")
+    assert outcome.state is CallState.FAILED
+    assert "the tool has changed since the call was made" in (await yard.told(address))["message"]
+    assert (deleted.read_text() if deleted.exists() else "") == before
+    (yard.app.folder / "drifted").unlink()
+    await session.close()
+
+
+async def test_a_server_that_is_down_at_publishing_leaves_its_cards_as_they_were(yard: Yard) -> None:
+    before = await publish_yard(yard.desk, yard.app, yard.home, [])
+    down = yard.app.servers["cluster"].model_copy(update={"command": ("no-such-program-here",)})
+    broken = replace(yard.app, servers={**yard.app.servers, "cluster": down})
+    found = await discovered(broken, before, lambda name: None, yard.home)
+    assert [card.version for card in found.cards["cluster"]] == [card.version for card in before[1].cards]
+    assert any("its 35 tools stay as they were published" in warning for warning in found.warnings)
+    fresh = await discovered(broken, [], lambda name: None, yard.home)
+    assert not fresh.cards["cluster"] and any("its agents are left out" in warning for warning in fresh.warnings)
+    assert [agent.definition.id for agent in publish(broken, [], fresh.cards)] == ["dupe"]

@@ -1,0 +1,379 @@
+"""The same requests, made of the program on real Postgres; each may break off before any of its statements."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import asyncpg
+
+from activities.claiming import Held, claimed
+from activities.results import settled_answer
+from activities.toolbox.shelf import Toolbox
+from activities.uptime import uptime_seconds
+from contracts.agents import PublishedAgent
+from contracts.approval_policy import ApprovalPolicy, OnTimeout
+from contracts.approvals import VerdictsAsk
+from contracts.digests import digest_of
+from contracts.errors import CallerError, UpstreamUnavailable
+from contracts.ids import approval_id
+from contracts.people import RequestRef
+from contracts.tools import ToolAsk, ToolCall
+from contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from perdure.tools import ToolResult
+from policy.decision import Decider
+from policy.ledger import Attempt
+from store import delegations, tool_calls
+from store.claims import claim, release
+from store.database import Connection, set_up
+from store.decisions import DecisionAsk, decide
+from store.finish import finish
+from store.handovers import escalate, reassign
+from store.ids import new_id
+from store.overdue import escalate_all_overdue, fall_back
+from store.verdicts import read_verdicts
+from store.withdrawals import withdraw
+from tests.desk import Desk
+from tests.doubles.desk import desk_agents
+from tests.protocol.model import ASKER, REVIEWER_ROLE, Ask, Policy
+from tests.served import MANY
+
+CALL = "t1.0"
+TENANT = "local"
+_AMOUNT = 7
+_SHIFTED = """
+UPDATE approvals SET expires_at = expires_at - d, fallback_at = fallback_at - d, claimed_until = claimed_until - d,
+  ready_at = ready_at - d FROM make_interval(secs => $2) d WHERE id = ANY($1)
+"""
+_SEEN = """
+SELECT a.id, a.status, a.version, a.reviewer_role AS role, a.reviewers, a.escalated_at IS NOT NULL AS escalated,
+  (SELECT name FROM users WHERE id = a.assignee) AS assignee, c.state AS ledger, c.epoch,
+  (SELECT name FROM users WHERE id = a.claimed_by AND a.claimed_until > clock_timestamp()) AS claimer,
+  coalesce(a.revision->>'digest', a.digest) AS digest,
+  (SELECT coalesce(jsonb_agg(jsonb_build_array(b.name, s.name) ORDER BY v.id), '[]') FROM approval_votes v
+   JOIN users b ON b.id = v.user_id JOIN users s ON s.id = v.seat_id
+   WHERE v.approval_id = a.id AND v.voided_at IS NULL) AS votes,
+  (SELECT coalesce(jsonb_object_agg(kind, n), '{}') FROM (SELECT kind, count(*) AS n FROM audit
+   WHERE subject = a.id::text GROUP BY kind) x) AS trail
+FROM approvals a JOIN tool_calls c ON c.turn_id = a.turn_id AND c.call_id = a.call_id WHERE a.id = ANY($1)
+"""
+
+
+class Crash(Exception):
+    """The process died before this statement; what it had written goes back."""
+
+
+class Breaking:
+    """A connection that breaks off before its `at`-th statement, counted from nought."""
+
+    def __init__(self, connection: Connection, at: int) -> None:
+        self._connection = connection
+        self._left = at
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._connection, name)
+        if name not in ("execute", "fetch", "fetchrow", "fetchval", "executemany"):
+            return found
+        if not self._left:
+            raise Crash
+        self._left -= 1
+        return found
+
+
+@dataclass(slots=True)
+class Placed:
+    """A call of the model's, as it is in the database."""
+
+    address: TurnAddress
+    agent_id: str
+    agent_version: str
+    approval_id: str
+    digests: list[str]
+    """By version of the arguments."""
+    epochs: set[int] = field(default_factory=set)
+
+    @property
+    def tool_call(self) -> ToolCall:
+        """As the turn asks for it."""
+        ask = ToolAsk(call_id=CALL, tool="pay")
+        return ToolCall(address=self.address, agent_id=self.agent_id, agent_version=self.agent_version, ask=ask)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A call as its records show it."""
+
+    status: str
+    version: int
+    role: str
+    reviewers: tuple[str, ...]
+    assignee: str
+    claimer: str
+    escalated: bool
+    votes: tuple[tuple[str, str], ...]
+    """Who, in whose seat."""
+    trail: dict[str, int]
+    """Audit rows by kind."""
+    ledger: str
+    epoch: int
+    senders: tuple[int, ...] = ()
+    """The epochs whose workers would be told, now, that they may send."""
+
+
+class Ground:
+    """The program under test, with an agent for each policy."""
+
+    def __init__(self, desk: Desk, owner: asyncpg.Connection, agents: dict[str, list[PublishedAgent]]) -> None:
+        self._desk = desk
+        self._owner = owner
+        self._agents = agents
+        self._published = dict.fromkeys(agents, 0)
+        self._ids: dict[str, str] = {}
+        self.calls: list[Placed] = []
+
+    @classmethod
+    async def made(cls, desk: Desk, policies: dict[str, tuple[Policy, Policy]]) -> "Ground":
+        """The desk's agent once for each policy, with the desk's tools."""
+        published, tools = desk_agents()
+        base = next(agent for _, agent in published if agent.definition.id == "desk")
+        agents = {name: [_of_policy(base, policy) for policy in pair] for name, pair in policies.items()}
+        mine = [(pair[0].definition.id, tool) for pair in agents.values() for of, tool in tools if of == "desk"]
+        desk.deps = replace(desk.deps, toolbox=Toolbox([*tools, *mine], lambda name: None, desk.deps.toolbox.http))
+        owner = await asyncpg.connect(desk.owner_url, server_settings={"search_path": "perdure"})
+        await set_up(owner)
+        return cls(desk, owner, agents)
+
+    async def close(self) -> None:
+        """Give the owner's connection back."""
+        await self._owner.close()
+
+    async def begin(self, people: dict[str, frozenset[str]]) -> None:
+        """These people with these roles, the first policies, nothing open."""
+        self.calls = []
+        async with self._desk.db.transaction(TENANT) as tx:
+            await tx.execute("UPDATE delegations SET ended_at = now() WHERE ended_at IS NULL")
+            await tx.execute("UPDATE approvals SET status = 'cancelled' WHERE status = 'pending'")
+            for name, roles in people.items():
+                await tx.execute(
+                    "INSERT INTO users (id, tenant_id, name, roles) SELECT $1, $2, $3, $4 "
+                    "WHERE NOT EXISTS (SELECT FROM users WHERE name = $3)",
+                    new_id(),
+                    TENANT,
+                    name,
+                    list(roles),
+                )
+                await tx.execute("UPDATE users SET roles = $2 WHERE name = $1", name, list(roles))
+            self._ids = {row["name"]: str(row["id"]) for row in await tx.fetch("SELECT id, name FROM users")}
+        for name in self._agents:
+            await self._publish(name, 0)
+
+    async def open(self, name: str) -> None:
+        """A turn whose one call is planned and its approval opened."""
+        agent = self._agents[name][self._published[name]]
+        call: tuple[str, dict[str, Any]] = ("pay", {"amount": _AMOUNT})
+        address = await self._desk.plan(call, agent_id=agent.definition.id, by=ASKER, caps=MANY)
+        await self._desk.open(address, CALL, agent_id=agent.definition.id)
+        placed = Placed(address, agent.definition.id, agent.version, approval_id(address.turn_id, CALL), [])
+        self.calls.append(placed)
+        await self.seen()
+
+    async def perform(self, ask: Ask, crash_at: int | None = None) -> str:
+        """The answer to a request, as the model gives it.
+
+        Raises: Crash, where it was to break off and nothing refused it before.
+        """
+        try:
+            return str(await getattr(self, f"_{ask.verb}")(ask, crash_at))
+        except CallerError as error:
+            return f"409 {error.code}" if error.http == 409 else str(error.http)
+        except UpstreamUnavailable as error:
+            return error.code
+
+    async def seen(self) -> list[Seen]:
+        """What is on record of each call."""
+        async with self._desk.db.transaction(TENANT) as tx:
+            rows = {str(row["id"]): row for row in await tx.fetch(_SEEN, [each.approval_id for each in self.calls])}
+            return [await self._seen(tx, placed, rows[placed.approval_id]) for placed in self.calls]
+
+    async def _seen(self, tx: Connection, placed: Placed, row: asyncpg.Record) -> Seen:
+        if row["digest"] not in placed.digests:
+            placed.digests.append(row["digest"])
+        senders = [each for each in placed.epochs if await tool_calls.still_owned(tx, placed.tool_call, each)]
+        return Seen(
+            status=row["status"],
+            version=row["version"],
+            role=row["role"],
+            reviewers=tuple(row["reviewers"]),
+            assignee=row["assignee"] or "",
+            claimer=row["claimer"] or "",
+            escalated=row["escalated"],
+            votes=tuple((by, seat) for by, seat in row["votes"]),
+            trail=row["trail"],
+            ledger=row["ledger"],
+            epoch=row["epoch"],
+            senders=tuple(senders),
+        )
+
+    @asynccontextmanager
+    async def _tx(self, crash_at: int | None, turn_id: str | None = None) -> AsyncIterator[Connection]:
+        async with self._desk.db.transaction(TENANT, turn_id) as tx:
+            yield tx if crash_at is None else cast(Connection, Breaking(tx, crash_at))
+            if crash_at is not None:
+                raise Crash  # before its commit
+
+    def _person(self, name: str) -> Decider:
+        """As a token that was checked long ago says: with every role."""
+        return Decider(self._ids[name], frozenset({"requester", "reviewer", "admin"}), name)
+
+    async def _decide(self, ask: Ask, crash_at: int | None) -> str:
+        placed = self.calls[ask.call]
+        given = DecisionAsk.model_validate(
+            {
+                "decision": ask.decision,
+                "digest": placed.digests[ask.text] if ask.text < len(placed.digests) else "0" * 64,
+                "args": None if ask.amount is None else {"amount": ask.amount},
+                "comment": ask.comment,
+            }
+        )
+        async with self._tx(crash_at) as tx:
+            decided, _ = await decide(tx, placed.approval_id, self._person(ask.who), ask.who, given)
+        return decided.status
+
+    async def _withdraw(self, ask: Ask, crash_at: int | None) -> str:
+        async with self._tx(crash_at) as tx:
+            await withdraw(tx, self.calls[ask.call].approval_id, self._person(ask.who), ask.comment)
+        return "withdrawn"
+
+    async def _claim(self, ask: Ask, crash_at: int | None) -> str:
+        async with self._tx(crash_at) as tx:
+            await claim(tx, self.calls[ask.call].approval_id, self._person(ask.who), ask.seconds)
+        return "pending"
+
+    async def _release(self, ask: Ask, crash_at: int | None) -> str:
+        async with self._tx(crash_at) as tx:
+            await release(tx, self.calls[ask.call].approval_id, self._person(ask.who))
+        return "pending"
+
+    async def _reassign(self, ask: Ask, crash_at: int | None) -> str:
+        async with self._tx(crash_at) as tx:
+            await reassign(tx, self.calls[ask.call].approval_id, self._person(ask.who), ask.to, ask.comment)
+        return "pending"
+
+    async def _escalate(self, ask: Ask, crash_at: int | None) -> str:
+        async with self._tx(crash_at) as tx:
+            await escalate(tx, self.calls[ask.call].approval_id, self._person(ask.who), ask.comment)
+        return "pending"
+
+    async def _delegate(self, ask: Ask, crash_at: int | None) -> str:
+        until = datetime.now(UTC) + timedelta(seconds=ask.seconds)
+        async with self._tx(crash_at) as tx:
+            await delegations.add(tx, self._ids[ask.who], ask.who, ask.to, until)
+        return "delegated"
+
+    async def _set_role(self, ask: Ask, crash_at: int | None) -> str:
+        async with self._tx(crash_at) as tx:
+            await tx.execute(
+                "UPDATE users SET roles = CASE WHEN $2 = ANY(roles) THEN array_remove(roles, $2) "
+                "ELSE array_append(roles, $2) END WHERE name = $1",
+                ask.who,
+                REVIEWER_ROLE,
+            )
+        return "set"
+
+    async def _pass_time(self, ask: Ask, crash_at: int | None) -> str:
+        async with self._tx(crash_at) as tx:
+            await tx.execute(_SHIFTED, [placed.approval_id for placed in self.calls], ask.seconds)
+            await tx.execute("UPDATE delegations SET until = until - make_interval(secs => $1)", ask.seconds)
+        return "later"
+
+    async def _read(self, ask: Ask, crash_at: int | None) -> str:
+        placed = self.calls[ask.call]
+        request = RequestRef(request_id=placed.approval_id, call_id=CALL, tool="pay")
+        async with self._tx(crash_at) as tx:
+            found = await read_verdicts(tx, VerdictsAsk(address=placed.address, requests=(request,)))
+        return found.verdicts[0].state.value
+
+    async def _reconcile(self, ask: Ask, crash_at: int | None) -> str:
+        async with self._tx(crash_at) as tx:
+            await escalate_all_overdue(tx)
+            await fall_back(tx)
+        return "reconciled"
+
+    async def _run(self, ask: Ask, crash_at: int | None) -> str:
+        placed = self.calls[ask.call]
+        attempt = Attempt("run-1", ask.attempt)
+        async with self._tx(crash_at, placed.address.turn_id) as tx:
+            held = await claimed(self._desk.deps, tx, placed.tool_call, attempt, uptime_seconds())
+        if isinstance(held, Held):
+            placed.epochs.add(held.epoch)
+            return f"acts {held.epoch}"
+        return held.problem.code if held.problem is not None else f"is {held.state.value}"
+
+    async def _settle(self, ask: Ask, crash_at: int | None) -> str:
+        call = self.calls[ask.call].tool_call
+        card = next(card for card in self._agents["plain"][0].cards if card.name == "pay")
+        answer = settled_answer(call, card, None, ToolResult(output={"paid": True}))
+        async with self._tx(crash_at) as tx:
+            mine = await tool_calls.settle(tx, call, ask.epoch, *answer.row, list(answer.events))
+        return "settled" if mine else "lost"
+
+    async def _give_back(self, ask: Ask, crash_at: int | None) -> str:
+        async with self._tx(crash_at) as tx:
+            await tool_calls.release(tx, self.calls[ask.call].tool_call, ask.epoch)
+        return "given back"
+
+    async def _end(self, ask: Ask, crash_at: int | None) -> str:
+        async with self._tx(crash_at) as tx:
+            await finish(tx, FinishAsk(address=self.calls[ask.call].address, status=TurnStatus.STOPPED))
+        return "over"
+
+    async def _tamper(self, ask: Ask, crash_at: int | None) -> str:
+        async with self._tx(crash_at) as tx:
+            args = {"amount": 1_000_000}
+            await tx.execute("UPDATE approvals SET args = $2 WHERE id = $1", self.calls[ask.call].approval_id, args)
+        return "changed"
+
+    async def _change_policy(self, ask: Ask, crash_at: int | None) -> str:
+        if crash_at is not None:
+            raise Crash
+        agent_id = self.calls[ask.call].agent_id
+        name = next(name for name, pair in self._agents.items() if pair[0].definition.id == agent_id)
+        await self._publish(name, 1 - self._published[name])
+        return "published"
+
+    async def _publish(self, name: str, which: int) -> None:
+        agent, owner = self._agents[name][which], self._owner
+        async with owner.transaction():
+            await owner.execute("SELECT set_config('perdure.tenant', '*', true)")
+            await owner.execute(
+                "INSERT INTO agent_versions (tenant_id, agent_id, version, body) VALUES ('*', $1, $2, $3) "
+                "ON CONFLICT DO NOTHING",
+                agent.definition.id,
+                agent.version,
+                agent.model_dump(mode="json"),
+            )
+            await owner.execute(
+                "INSERT INTO agents (tenant_id, agent_id, version, app) VALUES ('*', $1, $2, 'desk') "
+                "ON CONFLICT (tenant_id, agent_id) DO UPDATE SET version = excluded.version",
+                agent.definition.id,
+                agent.version,
+            )
+        self._published[name] = which
+
+
+def _of_policy(base: PublishedAgent, policy: Policy) -> PublishedAgent:
+    """The desk under this policy; its high-risk tool is the one that is called."""
+    approvals = ApprovalPolicy(
+        expires_seconds=policy.expires_seconds,
+        allow_self_approval=policy.allow_self,
+        reviewers=policy.reviewers,
+        quorum=policy.quorum,
+        on_timeout=OnTimeout.ESCALATE if policy.escalates else OnTimeout.DENY,
+        fallback_reviewer=policy.fallback,
+        fallback_after_seconds=policy.fallback_seconds,
+        hold_seconds=policy.hold_seconds,
+    )
+    definition = base.definition.model_copy(update={"id": f"desk_{policy.name}", "approvals": approvals})
+    version = digest_of([base.version, definition.model_dump(mode="json")])
+    return base.model_copy(update={"definition": definition, "version": version})

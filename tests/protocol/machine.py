@@ -1,0 +1,257 @@
+"""Everybody does everything at any time: model and program give the same answers and come to the same records."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from hypothesis import note
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from tests.protocol.ground import Crash, Ground, Seen
+from tests.protocol.model import ADMIN, ASKER, Ask, Call, Model, Policy, Refused
+
+T = TypeVar("T")
+PEOPLE = {
+    ASKER: frozenset({"requester", "reviewer"}),
+    "ann": frozenset({"reviewer"}),
+    "bob": frozenset({"reviewer"}),
+    "cem": frozenset({"reviewer"}),
+    "dot": frozenset({"reviewer"}),
+    "eve": frozenset({"requester"}),
+    ADMIN: frozenset({"admin"}),
+}
+POLICIES = {
+    "plain": (Policy("plain"), Policy("plain", hold_seconds=9_500)),
+    "two": (
+        Policy("two", quorum=2, escalates=True, fallback="dot", expires_seconds=8_500, fallback_seconds=3_500),
+        Policy("two", quorum=3, escalates=True, expires_seconds=8_500),
+    ),
+    "three": (Policy("three", quorum=3, hold_seconds=2_500), Policy("three", quorum=2, hold_seconds=2_500)),
+    "named": (
+        Policy("named", quorum=2, reviewers=("ann", "bob"), fallback="cem"),
+        Policy("named", quorum=2, reviewers=("ann", "bob", "cem")),
+    ),
+    "held": (
+        Policy("held", hold_seconds=2_500, fallback="eve", escalates=True, expires_seconds=8_500),
+        Policy("held", escalates=True, expires_seconds=8_500),
+    ),
+    "own": (Policy("own", allow_self=True, quorum=2), Policy("own", quorum=2)),
+}
+NAMES = tuple(sorted(PEOPLE))
+COMPARED = [name for name in Seen.__slots__ if name != "senders"]
+FIRST_CALLS = 3
+MOST_CALLS = 6
+"""Another is opened where no call waits any more."""
+MOST_STATEMENTS = 12
+"""No request has more: a crash beyond its last one comes just before the commit."""
+WEIGHTS = {
+    "approve": 7,
+    "decide": 6,
+    "decide_anyhow": 4,
+    "hand_on": 9,
+    "change_people": 4,
+    "time": 7,
+    "run": 6,
+    "report": 6,
+    "rare": 2,
+    "again": 5,
+}
+"""One rule chooses by these: of several, Hypothesis leaves some out of each example, and all are needed in most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roll:
+    """What chance says about a step."""
+
+    kind: str
+    pick: int
+    other: int
+    call: int
+    decision: str
+    verb: int
+    seconds: int
+    text: int
+    amount: int | None
+    comment: str
+    crash: int | None
+
+    @classmethod
+    def by(cls, chance: random.Random) -> "Roll":
+        """The next one. Drawn from Hypothesis, most fields would be what they were at the step before."""
+        return cls(
+            kind=chance.choices(list(WEIGHTS), list(WEIGHTS.values()))[0],
+            pick=chance.randrange(60),
+            other=chance.randrange(60),
+            call=chance.randrange(60),
+            decision=chance.choice(["approve", "approve", "edit", "reject", "respond"]),
+            verb=chance.randrange(60),
+            seconds=chance.choice([1_000, 1_000, 3_000, 7_000, 21_000]),
+            text=chance.randrange(3),
+            amount=chance.choice([None, None, 0, 3]),
+            comment=chance.choice(["because", ""]),
+            crash=chance.choice([None, None, None, None, chance.randrange(MOST_STATEMENTS + 1)]),
+        )
+
+
+class Protocol(RuleBasedStateMachine):
+    """One conversation of the model with the program; a subclass gives it its ground and the ground's loop."""
+
+    ground: Ground
+    loop: asyncio.AbstractEventLoop
+    answers: Counter[tuple[str, str]]
+    """How often a verb was given which answer, over all runs of the subclass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = Model(PEOPLE, POLICIES)
+        self.chance = random.Random()
+        self.sent: list[Ask] = []
+        self.attempts = 0
+
+    def await_(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`, done where the ground's connections live."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(60)
+
+    def send(self, ask: Ask, crash_at: int | None = None) -> str:
+        """Ask both. One that breaks off changes nothing, and may be sent again."""
+        self.sent.append(ask)
+        if crash_at is not None:
+            try:
+                self.await_(self.ground.perform(ask, crash_at))
+            except Crash:
+                return "crashed"
+            return "refused before it crashed"
+        try:
+            wanted = self.model.perform(ask)
+        except Refused as refused:
+            wanted = str(refused)
+        said = self.await_(self.ground.perform(ask))
+        assert said == wanted, f"{ask}: the program says {said}, it should be {wanted}"
+        self.answers[ask.verb, said.rstrip("0123456789 ") if ask.verb == "run" else said] += 1
+        return said
+
+    @initialize(seed=st.integers(0, 2**40))
+    def begin(self, seed: int) -> None:
+        self.await_(self.ground.begin(PEOPLE))
+        self.chance.seed(seed)
+        for name in self.chance.choices(sorted(POLICIES), k=FIRST_CALLS):
+            self.open(name)
+
+    def open(self, name: str) -> None:
+        self.model.open(name)
+        self.await_(self.ground.open(name))
+
+    @rule()
+    def step(self) -> None:
+        if len(self.model.calls) < MOST_CALLS and all(call.status != "pending" for call in self.model.calls):
+            self.open(self.chance.choice(sorted(POLICIES)))
+        roll = Roll.by(self.chance)
+        waiting = [number for number, call in enumerate(self.model.calls) if call.status == "pending"]
+        most = waiting if waiting and roll.call % 4 else range(len(self.model.calls))
+        ask = getattr(self, f"_{roll.kind}")(roll, one(most, roll.pick // 7))
+        if ask is not None:
+            note(f"  {ask}, crash at {roll.crash}: {self.send(ask, roll.crash)}")
+
+    def _approve(self, roll: Roll, number: int) -> Ask:
+        return self._decide(replace(roll, decision="approve"), number)
+
+    def _decide(self, roll: Roll, number: int) -> Ask:
+        """As one of those who can still decide, where there is one, and as it should be done."""
+        call = self.model.calls[number]
+        voted = {vote.by for vote in call.votes}
+        able = [name for name in NAMES if name not in voted and self.model.seats(call, name)] or NAMES
+        amount = len(self.sent) + 8 if roll.decision == "edit" else None
+        return Ask("decide", able[roll.pick % len(able)], number, roll.decision, call.text, amount, "because")
+
+    def _decide_anyhow(self, roll: Roll, number: int) -> Ask:
+        return Ask("decide", one(NAMES, roll.pick), number, roll.decision, roll.text, roll.amount, roll.comment)
+
+    def _hand_on(self, roll: Roll, number: int) -> Ask:
+        verb = one(("claim", "claim", "release", "reassign", "reassign", "escalate", "withdraw", "withdraw"), roll.verb)
+        return Ask(verb, one(NAMES, roll.pick), number, comment="no", to=one(NAMES, roll.other), seconds=2_500)
+
+    def _change_people(self, roll: Roll, number: int) -> Ask | None:
+        verb, who, to = (
+            one(("delegate", "delegate", "set_role"), roll.verb),
+            one(NAMES, roll.pick),
+            one(NAMES, roll.other),
+        )
+        return Ask(verb, who, to=to, seconds=4_500) if who != to else None
+
+    def _time(self, roll: Roll, number: int) -> Ask:
+        return Ask(
+            one(("pass_time", "pass_time", "read", "reconcile", "reconcile"), roll.verb),
+            call=number,
+            seconds=roll.seconds,
+        )
+
+    def _run(self, roll: Roll, number: int) -> Ask | None:
+        """One that is decided: no turn of ours asks for another."""
+        decided = [place for place, call in enumerate(self.model.calls) if call.status != "pending"]
+        self.attempts += 1
+        return Ask("run", call=one(decided, roll.pick), attempt=self.attempts) if decided else None
+
+    def _report(self, roll: Roll, number: int) -> Ask | None:
+        """What a worker says of a call that it had, or has; who has given it back says nothing more."""
+        begun = [place for place, call in enumerate(self.model.calls) if call.epoch]
+        if not begun:
+            return None
+        number, verb = one(begun, roll.pick), one(("settle", "give_back"), roll.verb)
+        call, back = self.model.calls[number], one((0, 0, 1), roll.other)
+        if call.epoch == back or (verb == "settle" and call.ledger == "planned" and not back):
+            return None
+        return Ask(verb, call=number, epoch=call.epoch - back)
+
+    def _rare(self, roll: Roll, number: int) -> Ask:
+        """A worker's running a call that nobody has decided on is among it."""
+        self.attempts += 1
+        verb = one(("change_policy", "change_policy", "change_policy", "end", "tamper", "run"), roll.verb)
+        return Ask(verb, call=number, attempt=self.attempts)
+
+    def _again(self, roll: Roll, number: int) -> Ask | None:
+        """Something that was sent before, whatever came of it."""
+        ask = self.sent[-1 - roll.pick % len(self.sent)] if self.sent else Ask("reconcile")
+        gave_back = ask.verb == "settle" and self.model.calls[ask.call].ledger == "planned"
+        return None if gave_back or ask.verb in ("pass_time", "set_role", "change_policy") else ask
+
+    @invariant()
+    def the_records_hold(self) -> None:
+        """Those of the model, and what must be so whatever the model says."""
+        if not self.model.calls:
+            return
+        for number, (call, seen) in enumerate(zip(self.model.calls, self.await_(self.ground.seen()), strict=True)):
+            wanted = _seen(call, self.model.now)
+            other = [name for name in COMPARED if getattr(seen, name) != getattr(wanted, name)]
+            told = ", ".join(f"{name} is {getattr(seen, name)}, not {getattr(wanted, name)}" for name in other)
+            assert not other, f"call {number} ({call.policy.name}): {told}"
+            assert seen.trail.get("approval.decided", 0) <= 1, "decided at most once"
+            in_the_requesters = [vote for vote in seen.votes if ASKER in vote]
+            assert not in_the_requesters or call.policy.allow_self, "never by the requester, nor in that seat"
+            may_send = 1 if call.ledger == "reserved" and not call.ended else 0
+            assert len(seen.senders) <= may_send, f"workers {seen.senders} may send"
+
+
+def one(of: Sequence[T], number: int) -> T:
+    """One of them, by a number that chance has given."""
+    return of[number % len(of)]
+
+
+def _seen(call: Call, now: int) -> Seen:
+    """What the model says is on record."""
+    return Seen(
+        status=call.status,
+        version=call.version,
+        role=call.role,
+        reviewers=call.reviewers,
+        assignee=call.assignee,
+        claimer=call.claim[0] if call.claim[1] > now else "",
+        escalated=call.escalated,
+        votes=tuple((vote.by, vote.seat) for vote in call.votes),
+        trail=dict(call.trail),
+        ledger=call.ledger,
+        epoch=call.epoch,
+    )

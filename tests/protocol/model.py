@@ -1,0 +1,441 @@
+"""The approval protocol as a person would keep it on paper: what each request is answered, and what then is on record.
+
+Written from the design alone; nothing of the program is imported. Time is a number of seconds that only `pass_time`
+moves; every deadline falls half a thousand off the steps in which it moves, so that none is met exactly.
+"""
+
+from collections import Counter
+from copy import deepcopy
+from dataclasses import dataclass, field
+
+ASKER, ADMIN = "requester", "admin"
+"""Who asked for every call; who administers."""
+REVIEWER_ROLE, ADMIN_ROLE = "reviewer", "admin"
+GIVEN = ("approved", "edited")
+BEGUN = ("reserved", "done", "failed", "outcome_unknown")
+SETTLED = ("done", "failed", "denied")
+
+
+class Refused(Exception):
+    """What a request is answered that changes nothing: an HTTP status, for 409 with its code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Who decides on an agent's calls."""
+
+    name: str
+    quorum: int = 1
+    reviewers: tuple[str, ...] = ()
+    allow_self: bool = False
+    escalates: bool = False
+    fallback: str = ""
+    hold_seconds: int = 0
+    expires_seconds: int = 20_500
+    fallback_seconds: int = 6_500
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request, as it can be sent again."""
+
+    verb: str
+    who: str = ""
+    call: int = 0
+    decision: str = ""
+    text: int = 0
+    """Which version of the arguments the sender has seen."""
+    amount: int | None = None
+    """Of an edit."""
+    comment: str = ""
+    to: str = ""
+    seconds: int = 0
+    attempt: int = 0
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """A decision that counts so far."""
+
+    by: str
+    seat: str
+    role: str
+
+
+@dataclass(slots=True)
+class Call:
+    """A gated call and its approval."""
+
+    policy: Policy
+    expires: int
+    fallback: int | None
+    role: str = REVIEWER_ROLE
+    reviewers: tuple[str, ...] = ()
+    status: str = "pending"
+    version: int = 1
+    text: int = 0
+    edited: bool = False
+    tampered: bool = False
+    ready: int | None = None
+    assignee: str = ""
+    claim: tuple[str, int] = ("", 0)
+    votes: list[Vote] = field(default_factory=list)
+    deciders: set[str] = field(default_factory=set)
+    escalated: bool = False
+    fell_back: bool = False
+    ended: bool = False
+    ledger: str = "planned"
+    epoch: int = 0
+    attempt: int = 0
+    trail: Counter[str] = field(default_factory=lambda: Counter({"approval.opened": 1}))
+
+    @property
+    def intact(self) -> bool:
+        """Whether what would run is what was decided on; an edit has frozen arguments of its own."""
+        return self.edited or not self.tampered
+
+
+class Model:
+    """Everybody, their delegations, every call so far."""
+
+    def __init__(self, people: dict[str, frozenset[str]], policies: dict[str, tuple[Policy, Policy]]) -> None:
+        self.now = 0
+        self.roles = dict(people)
+        self.policies = policies
+        """By name: the first one, and the other one that it may be changed to."""
+        self.published = dict.fromkeys(policies, 0)
+        self.delegations: list[tuple[str, str, int]] = []
+        """Whose seat, to whom, until when."""
+        self.calls: list[Call] = []
+
+    def perform(self, ask: Ask) -> str:
+        """The answer to a request; what it changes is changed.
+
+        Raises: Refused.
+        """
+        before = deepcopy(self.calls)
+        try:
+            return str(getattr(self, ask.verb)(ask))
+        except Refused:
+            self.calls = before
+            raise
+
+    def open(self, name: str) -> Call:
+        """A call is planned and its approval opened, under the policy that is in force."""
+        policy = self.policies[name][self.published[name]]
+        fallback = self.now + policy.fallback_seconds if policy.fallback else None
+        call = Call(policy, self.now + policy.expires_seconds, fallback, reviewers=policy.reviewers)
+        self.calls.append(call)
+        return call
+
+    # Who may
+
+    def lives(self, call: Call, owner: str) -> bool:
+        """Whether a decision in this person's place would count."""
+        named = not call.reviewers or owner in call.reviewers or owner == call.assignee
+        return named and call.role in self.roles[owner]
+
+    def places(self, who: str) -> list[str]:
+        """The own seat, and those that this person was given, by name."""
+        given = {giver for giver, to, until in self.delegations if to == who and until > self.now}
+        return [who, *sorted(given)]
+
+    def seats(self, call: Call, who: str) -> list[str]:
+        """In whose places this person may decide."""
+        seats = [owner for owner in self.places(who) if self.lives(call, owner)]
+        return seats if call.policy.allow_self else [owner for owner in seats if ASKER not in (owner, who)]
+
+    def _open(self, call: Call) -> None:
+        if call.status == "expired" or (call.status == "pending" and call.expires <= self.now):
+            raise Refused("410")
+        if call.status != "pending":
+            raise Refused("409 already_decided")
+
+    def _unclaimed(self, call: Call, who: str) -> None:
+        holder, until = call.claim
+        if holder not in ("", who) and until > self.now:
+            raise Refused("409 claimed")
+
+    def _taken_up(self, ask: Ask) -> Call:
+        """The call as it is at this moment: past its deadline it is escalated already, where that is its policy."""
+        call = self.calls[ask.call]
+        self._escalate_overdue(call)
+        return call
+
+    def _not_voted(self, call: Call, seats: list[str], who: str) -> None:
+        taken = {vote.seat for vote in call.votes}
+        if who in {vote.by for vote in call.votes} or not set(seats) - taken:
+            raise Refused("409 already_voted")
+
+    def _seated(self, ask: Ask) -> tuple[Call, list[str]]:
+        call = self._taken_up(ask)
+        seats = self.seats(call, ask.who)
+        if not seats:
+            raise Refused("403")
+        self._open(call)
+        return call, seats
+
+    # Deciding
+
+    def decide(self, ask: Ask) -> str:
+        """Approve, edit, reject or respond."""
+        call, seats = self._seated(ask)
+        self._not_voted(call, seats, ask.who)
+        self._unclaimed(call, ask.who)
+        if ask.text != call.text:
+            raise Refused("409 digest_differs")
+        if (ask.decision == "edit") != (ask.amount is not None) or (ask.amount is not None and ask.amount < 1):
+            raise Refused("422")
+        if ask.decision in ("reject", "respond") and not ask.comment:
+            raise Refused("422")
+        seat = next(owner for owner in seats if owner not in {vote.seat for vote in call.votes})
+        if ask.decision == "edit":
+            call.votes, call.text, call.edited = [], call.text + 1, True
+        call.votes.append(Vote(ask.who, seat, call.role))
+        call.claim = ("", 0)
+        call.version += 1
+        if ask.decision in ("reject", "respond"):
+            return self._decided(call, "rejected" if ask.decision == "reject" else "responded")
+        counted = [vote for vote in call.votes if vote.role in self.roles[vote.seat] or vote is call.votes[-1]]
+        if len(counted) < call.policy.quorum:
+            call.trail["approval.voted"] += 1
+            return "pending"
+        call.ready = self.now + call.policy.hold_seconds if call.policy.hold_seconds else None
+        return self._decided(call, "edited" if call.edited else "approved")
+
+    def _decided(self, call: Call, status: str) -> str:
+        call.trail["approval.decided"] += 1
+        call.deciders = {vote.by for vote in call.votes}
+        call.status, call.claim = status, ("", 0)
+        return status
+
+    def withdraw(self, ask: Ask) -> str:
+        """Take back a request, or an approval whose call has not begun."""
+        call = self._taken_up(ask)
+        admin = ADMIN_ROLE in self.roles[ask.who]
+        given = call.status in GIVEN or call.status in BEGUN
+        entitled = ask.who in call.deciders or (given and bool(self.seats(call, ask.who)))
+        if not admin and not entitled and (given or ask.who != ASKER):
+            raise Refused("403")
+        if call.status in BEGUN:
+            raise Refused("409 already_running")
+        if call.status not in GIVEN:
+            self._open(call)
+        call.status, call.claim = "withdrawn", ("", 0)
+        call.version += 1
+        call.trail["approval.withdrawn"] += 1
+        return "withdrawn"
+
+    # Handing over
+
+    def claim(self, ask: Ask) -> str:
+        """Keep it to oneself for a while."""
+        call, seats = self._seated(ask)
+        self._not_voted(call, seats, ask.who)
+        self._unclaimed(call, ask.who)
+        call.claim = (ask.who, self.now + ask.seconds)
+        call.version += 1
+        call.trail["approval.claimed"] += 1
+        return "pending"
+
+    def release(self, ask: Ask) -> str:
+        """End a claim before it lapses."""
+        call = self._taken_up(ask)
+        holder, until = call.claim
+        admin = ADMIN_ROLE in self.roles[ask.who]
+        if holder != ask.who and not admin and not self.seats(call, ask.who):
+            raise Refused("403")
+        self._open(call)
+        if not holder or until <= self.now:
+            raise Refused("409 not_claimed")
+        if holder != ask.who and not admin:
+            raise Refused("409 claimed")
+        call.claim = ("", 0)
+        call.version += 1
+        call.trail["approval.released"] += 1
+        return "pending"
+
+    def _handing(self, ask: Ask) -> Call:
+        """Who may decide on it may hand it on; an admin may hand on whatever is not the own request."""
+        call = self._taken_up(ask)
+        seats = self.seats(call, ask.who)
+        asks_itself = ask.who == ASKER and not call.policy.allow_self
+        if not seats and (asks_itself or ADMIN_ROLE not in self.roles[ask.who]):
+            raise Refused("403")
+        self._open(call)
+        self._unclaimed(call, ask.who)
+        taken = {vote.seat for vote in call.votes}
+        if any(owner in taken for owner in seats if owner in call.reviewers):
+            raise Refused("409 already_voted")
+        return call
+
+    def reassign(self, ask: Ask) -> str:
+        """Put it on somebody's list."""
+        call = self._handing(ask)
+        voted = {vote.by for vote in call.votes} | {vote.seat for vote in call.votes}
+        if call.role not in self.roles[ask.to] or (ask.to == ASKER and not call.policy.allow_self) or ask.to in voted:
+            raise Refused("422")
+        named = [owner for owner in self.places(ask.who) if owner in call.reviewers]
+        if named and ask.to not in call.reviewers:
+            call.reviewers = tuple(ask.to if name == named[0] else name for name in call.reviewers)
+        call.assignee, call.claim = ask.to, ("", 0)
+        call.version += 1
+        call.trail["approval.reassigned"] += 1
+        return "pending"
+
+    def escalate(self, ask: Ask) -> str:
+        """Give it to the role above, once."""
+        call = self._handing(ask)
+        if call.escalated:
+            raise Refused("409 already_escalated")
+        self._escalated(call)
+        return "pending"
+
+    def _escalated(self, call: Call) -> None:
+        call.role, call.reviewers, call.escalated = ADMIN_ROLE, (), True
+        call.assignee, call.claim = "", ("", 0)
+        call.version += 1
+        call.trail["approval.escalated"] += 1
+
+    def delegate(self, ask: Ask) -> str:
+        """Let somebody sit in one's seat for a while."""
+        self.delegations.append((ask.who, ask.to, self.now + ask.seconds))
+        return "delegated"
+
+    def set_role(self, ask: Ask) -> str:
+        """Give a person the reviewer's role, or take it."""
+        self.roles[ask.who] = self.roles[ask.who] ^ {REVIEWER_ROLE}
+        return "set"
+
+    # The clock
+
+    def pass_time(self, ask: Ask) -> str:
+        """Time goes by; nothing happens by itself."""
+        self.now += ask.seconds
+        return "later"
+
+    def read(self, ask: Ask) -> str:
+        """A look of the turn at its record: what it hears. What is overdue expires by it, or is escalated."""
+        call = self.calls[ask.call]
+        self._escalate_overdue(call)
+        if call.status == "pending" and call.expires <= self.now:
+            call.status = "expired"
+            call.version += 1
+            call.trail["approval.expired"] += 1
+        if call.tampered:
+            return "unreadable"
+        if call.status in GIVEN and call.ready is not None and call.ready > self.now:
+            return "pending"
+        return "approved" if call.status in BEGUN else call.status
+
+    def _escalate_overdue(self, call: Call) -> None:
+        overdue = call.status == "pending" and call.expires <= self.now
+        if overdue and call.policy.escalates and not call.escalated:
+            self._escalated(call)
+            call.expires = self.now + call.policy.expires_seconds
+
+    def reconcile(self, ask: Ask) -> str:
+        """What the reconciler does of itself: it escalates what is overdue, and falls back."""
+        waiting = [call for call in self.calls if not call.ended and call.status == "pending"]
+        for call in waiting:
+            self._escalate_overdue(call)
+        for call in waiting:
+            if call.expires > self.now:
+                self._fall_back(call)
+        return "reconciled"
+
+    def _fall_back(self, call: Call) -> None:
+        claimed = bool(call.claim[0]) and call.claim[1] > self.now
+        if call.fallback is None or call.fallback > self.now or call.fell_back or claimed:
+            return
+        to = call.policy.fallback
+        call.fell_back = True
+        entitled = call.role in self.roles[to] and (to != ASKER or call.policy.allow_self)
+        if not entitled and not call.escalated:
+            self._escalated(call)
+            return
+        if entitled:
+            call.assignee = to
+        call.version += 1  # where nobody is left to give it to, that is on record too
+        call.trail["approval.fell_back"] += 1
+
+    # Running
+
+    def run(self, ask: Ask) -> str:
+        """A worker's attempt asks whether it may send the call."""
+        call = self.calls[ask.call]
+        if call.ledger in SETTLED:
+            return f"is {call.ledger}"
+        if call.ledger == "outcome_unknown":
+            return "is outcome_unknown"
+        if call.ended:
+            return "turn_ended"
+        if call.attempt > ask.attempt:
+            return "stale_attempt"
+        in_force = self.policies[call.policy.name][self.published[call.policy.name]]
+        covers = call.intact and (call.policy == in_force or call.status == "reserved")
+        if call.status in (*GIVEN, "reserved") and covers:
+            if call.status in GIVEN and call.ready is not None and call.ready > self.now:
+                return "on_hold"
+            call.version += call.status in GIVEN
+            call.status = call.ledger = "reserved"
+            call.epoch, call.attempt = call.epoch + 1, ask.attempt
+            return f"acts {call.epoch}"
+        if call.ledger == "reserved":  # by an attempt that is dead, and may have sent it
+            self._came_to(call, "outcome_unknown")
+            return "is outcome_unknown"
+        if call.status in GIVEN:
+            call.status = "cancelled"
+            call.version += 1
+            call.trail["approval.voided"] += 1
+        call.ledger = "denied"
+        return "is denied"
+
+    def settle(self, ask: Ask) -> str:
+        """A worker says that the call is done."""
+        call = self.calls[ask.call]
+        if ask.epoch != call.epoch or call.ledger not in ("reserved", "outcome_unknown"):
+            return "lost"
+        self._came_to(call, "done")
+        return "settled"
+
+    def _came_to(self, call: Call, state: str) -> None:
+        call.ledger = call.status = state
+        call.version += 1
+        call.trail["call.settled"] += 1
+
+    def give_back(self, ask: Ask) -> str:
+        """A worker says that it sent nothing."""
+        call = self.calls[ask.call]
+        if ask.epoch == call.epoch and call.ledger == "reserved":
+            call.ledger, call.status = "planned", "edited" if call.edited else "approved"
+            call.version += 1
+        return "given back"
+
+    def end(self, ask: Ask) -> str:
+        """The turn is stopped."""
+        call = self.calls[ask.call]
+        if call.ended:
+            return "over"
+        call.ended = True
+        if call.status in ("pending", *GIVEN):
+            call.status = "cancelled"
+            call.version += 1
+            call.trail["approval.cancelled"] += 1
+        if call.ledger == "reserved":
+            self._came_to(call, "outcome_unknown")
+        return "over"
+
+    # Others' doing
+
+    def tamper(self, ask: Ask) -> str:
+        """Somebody changes the frozen arguments behind the program's back."""
+        self.calls[ask.call].tampered = True
+        return "changed"
+
+    def change_policy(self, ask: Ask) -> str:
+        """The agent of this call is published with its other policy, or again with the first one."""
+        name = self.calls[ask.call].policy.name
+        self.published[name] = 1 - self.published[name]
+        return "published"

@@ -1,0 +1,52 @@
+"""Mistakes that somebody might make in the protocol, to be planted in the program under test."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+
+import pytest
+
+import policy.decision
+import policy.withdrawal
+import store.overdue
+import store.tool_calls
+import store.votes
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One mistake."""
+
+    name: str
+    plant: Callable[[pytest.MonkeyPatch], None]
+
+
+def _text(name: str, module: ModuleType, constant: str, old: str, new: str) -> Mutant:
+    """Another text in a statement; planting it fails where the statement does not say `old` any more."""
+
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        statement: str = getattr(module, constant)
+        assert old in statement, f"{module.__name__}.{constant} does not say {old!r}: write the mutant anew"
+        patch.setattr(module, constant, statement.replace(old, new))
+
+    return Mutant(name, plant)
+
+
+def _value(name: str, module: ModuleType, attribute: str, value: object) -> Mutant:
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        assert hasattr(module, attribute)
+        patch.setattr(module, attribute, value)
+
+    return Mutant(name, plant)
+
+
+MUTANTS = [
+    _text("an old worker settles", store.tool_calls, "_SETTLE", "AND epoch = $3", ""),
+    _text("an edit keeps the votes before it", store.votes, "_CAST", "v.voided_at IS NULL AND $7 = 'edit'", "false"),
+    _value("a claim keeps nobody away", policy.decision, "held_by_another", lambda *_: None),
+    _text("a hold is not kept", store.votes, "_CAST", "$9::int > 0 AND", "false AND"),
+    _value("what has begun may be withdrawn", policy.withdrawal, "_BEGUN", frozenset()),
+    _value("somebody counts twice", policy.decision, "has_voted", lambda *_: False),
+    _text("an escalation is not the only one", store.overdue, "_ONE", "AND escalated_at IS NULL", ""),
+]
+"""Those that are found soonest first."""

@@ -1,0 +1,299 @@
+"""The nodes of `tool_loop` on the fake ports: what is offered, what runs first, what waits, how it ends (S2)."""
+
+from collections.abc import Awaitable, Callable, Mapping
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import JsonValue
+
+from contracts.agents import EffectClass, PlanCard
+from contracts.approvals import Verdicts
+from contracts.errors import Problem
+from contracts.messages import Role
+from contracts.people import VerdictState
+from contracts.skills import Rule
+from contracts.tools import CallState
+from contracts.turns import Limits, OnSpent
+from graph.spec import Outcome
+from policy.toolsets import LOAD_TOOLSET
+from tests.doubles.fake_turn import Args, FakeTurn, Says
+from tests.topologies.played import Played, again_from_the_store, begin, resume
+
+V = VerdictState
+Call = tuple[str, Mapping[str, JsonValue]]
+Way = Callable[[Played], Awaitable[None]]
+
+
+def card(name: str, effect: EffectClass, toolset: str = "") -> PlanCard:
+    """A card that is gated where it may change something."""
+    return PlanCard(name=name, effect=effect, needs_approval=effect is not EffectClass.READ, toolset=toolset)
+
+
+CARDS = {
+    each.name: each
+    for each in (
+        card("note", EffectClass.READ),
+        card("list_rooms", EffectClass.READ, "rooms"),
+        card("lock_room", EffectClass.KEYED, "rooms"),
+        card("list_doors", EffectClass.READ, "doors"),
+        card("open_door", EffectClass.KEYED, "doors"),
+        card("memory_read", EffectClass.READ, "memory"),
+        card("memory_patch", EffectClass.LOCAL, "memory"),
+    )
+}
+LOCK: Call = ("lock_room", {"room": "a"})
+LIST: Call = ("list_rooms", {})
+WRITES = {"rooms": True}
+
+
+def load(toolset: JsonValue, writes: JsonValue = False) -> Call:
+    """A call that loads a toolset."""
+    return LOAD_TOOLSET, {"toolset": toolset, "include_write_tools": writes}
+
+
+def turn(*script: Says, **given: object) -> FakeTurn:
+    """A turn in a conversation that has loaded the rooms, to be looked at only unless said otherwise."""
+    tools = {name: lambda args: {"did": dict(args)} for name in CARDS}
+    return FakeTurn(CARDS, tools, list(script), **({"toolsets": {"rooms": False}} | given))  # type: ignore[arg-type]
+
+
+async def play(made: FakeTurn) -> Played:
+    """A fresh run."""
+    return await begin(made, "tool_loop")
+
+
+def ran(made: FakeTurn) -> list[str]:
+    """The calls that were dispatched, in order."""
+    return [call_id for call_id, _ in made.ran]
+
+
+def roles(played: Played) -> list[str]:
+    """The roles of the turn's messages, with the calls that they make or answer."""
+    return [
+        f"{message.role.value}{','.join(call.call_id for call in message.calls)}{message.call_id}"
+        for message in played.messages
+    ]
+
+
+def pending(played: Played) -> list[list[tuple[str, bool]]]:
+    """What each tools.pending of all runs lists."""
+    found = []
+    for run in played.runs:
+        for kind, data in run.events:
+            if kind == "tools.pending":
+                calls = data["calls"]
+                assert isinstance(calls, list)
+                found.append([(str(c["tool"]), bool(c["requires_approval"])) for c in calls if isinstance(c, dict)])
+    return found
+
+
+async def test_a_text_only_answer_ends_the_turn() -> None:
+    played = await play(turn(Says("hello")))
+    assert played.traces() == ["entry memory_prepare model final"]
+    assert played.outcome() is Outcome.COMPLETED
+    assert (played.state["done"], played.state["duration_ms"]) == (True, 0)
+
+
+async def test_what_is_offered_follows_what_is_loaded() -> None:
+    made = turn(Says("", (load("rooms", True), load("doors"))), Says("", (LIST,)), Says("well"))
+    played = await play(made)
+    assert [ask.tools for ask in made.asks] == [
+        (LOAD_TOOLSET, "note", "list_rooms", "memory_read"),
+        (LOAD_TOOLSET, "note", "list_rooms", "lock_room", "list_doors", "memory_read"),
+        (LOAD_TOOLSET, "note", "list_rooms", "lock_room", "list_doors", "memory_read"),
+    ]
+    assert played.state["loaded_toolsets"] == {"rooms": True, "doors": False}
+    assert made.called == ["t2.0"], "loading is no call of a tool"
+    assert roles(played)[:4] == ["user", "assistantt1.0,t1.1", "toolt1.0", "toolt1.1"]
+    assert pending(played) == [[("list_rooms", False)]], "nor is it announced as one (S2-35)"
+
+
+async def test_a_later_turn_of_the_conversation_begins_with_what_was_loaded() -> None:
+    made = turn(Says("", (load("doors", True),)), Says("well"))
+    await play(made)
+    later = turn(Says("again"), toolsets=made.toolsets)
+    await play(later)
+    assert "open_door" in later.asks[0].tools
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"toolset": "cellar", "include_write_tools": True}, "there is no toolset 'cellar'"),
+        ({"include_write_tools": True}, "there is no toolset None"),
+        ({"toolset": ["rooms"], "include_write_tools": True}, "there is no toolset 'list'"),
+        ({"toolset": "doors"}, "must be true or false"),
+        ({"toolset": "doors", "include_write_tools": "yes"}, "must be true or false"),
+    ],
+)
+async def test_a_loading_that_means_nothing_is_explained_and_changes_nothing(arguments: Args, told: str) -> None:
+    made = turn(Says("", ((LOAD_TOOLSET, arguments),)), Says("well"))
+    played = await play(made)
+    assert told in next(message.text for message in made.made if message.call_id == "t1.0")
+    assert made.asks[0].tools == made.asks[1].tools
+    assert played.outcome() is Outcome.COMPLETED
+
+
+async def test_write_access_is_never_taken_back() -> None:
+    made = turn(Says("", (load("rooms", True),)), Says("", (load("rooms", False),)), Says("", (LOCK,)), Says("well"))
+    played = await play(made)
+    assert played.state["loaded_toolsets"] == {"rooms": True}
+    assert played.asked_for() == ["t3.0"]
+
+
+async def test_a_tool_that_is_not_offered_is_refused_and_nobody_is_asked_about_it() -> None:
+    made = turn(Says("", (LOCK, LIST)), Says("well"))
+    played = await play(made)
+    assert ran(made) == ["t1.1"]
+    assert made.rows["t1.0"].state is CallState.FAILED
+    assert played.outcome() is Outcome.COMPLETED
+
+
+async def test_calls_that_need_nobody_run_while_the_others_wait_each_for_its_own_decision() -> None:
+    made = turn(Says("", (LOCK, LIST, LOCK)), Says("well"), toolsets=WRITES)
+    played = await play(made)
+    assert played.outcome() is Outcome.AWAITING
+    assert (ran(made), played.state["awaiting_approval"], played.state["done"]) == (["t1.1"], True, False)
+    assert played.traces() == ["entry memory_prepare model gate final", "entry gate final"]
+    made.decide("t1.2", V.APPROVED)
+    await resume(played)
+    assert (ran(made), played.outcome()) == (["t1.1", "t1.2"], Outcome.AWAITING)
+    made.decide("t1.0", V.APPROVED)
+    await resume(played)
+    assert played.outcome() is Outcome.COMPLETED
+    assert ran(made) == ["t1.1", "t1.2", "t1.0"]
+    assert roles(played) == ["user", "assistantt1.0,t1.1,t1.2", "toolt1.0", "toolt1.1", "toolt1.2", "assistant"]
+    assert pending(played) == [[("lock_room", True), ("list_rooms", False), ("lock_room", True)]], "told once"
+    assert not any("memory_prepare" in trace for trace in played.traces()[1:]), "never on the way back (S2-06)"
+
+
+WAYS = [("warm", resume), ("cold", again_from_the_store)]
+
+
+@pytest.mark.parametrize("way", [way for _, way in WAYS], ids=[name for name, _ in WAYS])
+async def test_a_refused_call_gets_its_denial_and_the_model_goes_on(way: Way) -> None:
+    made = turn(Says("", (LOCK,)), Says("as you wish"), toolsets=WRITES)
+    played = await play(made)
+    made.decide("t1.0", V.REJECTED, "not today")
+    await way(played)
+    assert played.outcome() is Outcome.COMPLETED
+    assert made.rows["t1.0"].state is CallState.DENIED
+    assert roles(played) == ["user", "assistantt1.0", "toolt1.0", "assistant"]
+    assert "not today" in played.messages[2].text
+
+
+async def test_a_later_changing_call_pauses_again() -> None:
+    made = turn(Says("", (LOCK,)), Says("", (LOCK,)), Says("well"), toolsets=WRITES)
+    played = await play(made)
+    made.decide("t1.0", V.APPROVED)
+    await resume(played)
+    assert (played.outcome(), played.asked_for()) == (Outcome.AWAITING, ["t2.0"])
+
+
+@pytest.mark.parametrize("way", [way for _, way in WAYS], ids=[name for name, _ in WAYS])
+async def test_what_cannot_be_read_is_not_passed(way: Way) -> None:
+    made = turn(Says("", (LOCK,)), Says("well"), toolsets=WRITES)
+    played = await play(made)
+    made.decide("t1.0", V.APPROVED)
+
+    async def unreadable(read: Verdicts) -> Verdicts:
+        return Verdicts(problem=Problem(code="activity_timeout", message="no answer"))
+
+    made.reading = unreadable
+    await way(played)
+    assert (played.outcome(), ran(made), len(made.asks)) == (Outcome.AWAITING, [], 1)
+    assert played.run.trace()[-3:] == ["entry", "gate", "final"]
+    made.reading = None
+    await way(played)
+    assert (played.outcome(), ran(made)) == (Outcome.COMPLETED, ["t1.0"])
+
+
+async def test_memory_tools_that_write_are_offered_once_memory_is_loaded_and_are_not_announced() -> None:
+    patch: Call = ("memory_patch", {})
+    made = turn(Says("", (load("memory", True),)), Says("", (patch, ("memory_read", {}))), Says("well"))
+    played = await play(made)
+    assert ("memory_patch" in made.asks[0].tools, "memory_patch" in made.asks[1].tools) == (False, True)
+    assert pending(played) == []
+    assert (played.asked_for(), ran(made)) == (["t2.0"], ["t2.1"])
+    made.decide("t2.0", V.APPROVED)
+    await resume(played)
+    assert played.outcome() is Outcome.COMPLETED
+
+
+async def test_a_model_that_never_stops_meets_the_limit_and_the_error_names_it() -> None:
+    made = turn(*[Says("", (LIST,))] * 5, limits=Limits(max_iterations=3))
+    played = await play(made)
+    assert played.outcome() is Outcome.LIMITED
+    assert played.traces() == ["entry memory_prepare model gate model gate model gate final"]
+    error = played.state["error"]
+    assert isinstance(error, dict) and "limits.max_iterations" in str(error["message"])
+
+
+async def test_a_limit_that_may_be_raised_is_asked_for_and_the_turn_goes_on() -> None:
+    made = turn(Says("", (LIST,)), Says("well"), limits=Limits(max_tokens=15, on_spent=OnSpent.ASK))
+    played = await play(made)
+    assert played.outcome() is Outcome.AWAITING
+    assert played.traces() == ["entry memory_prepare model gate model final"]
+
+
+@pytest.mark.parametrize(("on", "expected"), [("before_tool_call", "t1.0"), ("after_tool_call", "c1.0")])
+async def test_an_apps_rules_hold_here_too(on: str, expected: str) -> None:
+    found: dict[str, object] = {"id": "house:looks", "on": on, "do": "require_hitl", "when": {"tool": "list_rooms"}}
+    made = turn(Says("", (LIST,)), Says("well"), rules=(Rule.model_validate(found | {"app": "house"}),))
+    played = await play(made)
+    assert (played.outcome(), played.asked_for()) == (Outcome.AWAITING, [expected])
+    made.decide(expected, V.APPROVED)
+    await resume(played)
+    assert (played.outcome(), ran(made)) == (Outcome.COMPLETED, ["t1.0"])
+
+
+async def test_a_failed_load_ends_the_turn_without_a_model_call() -> None:
+    made = turn(load_problem=Problem(code="activity_timeout", message="no answer"))
+    played = await play(made)
+    assert (played.outcome(), made.asks) == (Outcome.FAILED, [])
+    assert played.traces() == ["entry memory_prepare model final"]
+
+
+async def test_the_first_token_is_told_once_a_run() -> None:
+    made = turn(Says("looking", (LIST,)), Says("", (LOCK,)), Says("well"), toolsets=WRITES)
+    played = await play(made)
+    assert [ask.ttft_told for ask in made.asks] == [False, True]
+    made.decide("t2.0", V.APPROVED)
+    await resume(played)
+    assert [ask.ttft_told for ask in made.asks] == [False, True, False], "entry resets it (S2-04)"
+
+
+decisions = st.sampled_from([V.PENDING, V.APPROVED, V.EDITED, V.REJECTED, V.EXPIRED, V.WITHDRAWN])
+rounds = st.lists(st.sampled_from(["list_rooms", "lock_room", "open_door", LOAD_TOOLSET, "nobody"]), min_size=1)
+
+
+@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(rounds.filter(lambda each: len(each) < 6), min_size=1, max_size=3), st.data())
+async def test_whatever_is_asked_and_decided_each_call_runs_once_at_most_and_only_if_allowed(
+    script: list[list[str]], data: st.DataObject
+) -> None:
+    loading = load("doors", data.draw(st.booleans()))
+    says = [Says("", [loading if tool == LOAD_TOOLSET else (tool, {}) for tool in tools]) for tools in script]
+    made = turn(*says, Says("well"), toolsets=WRITES)
+    played = await play(made)
+    decided: dict[str, VerdictState] = {}
+    for _ in range(40):
+        if played.outcome() is not Outcome.AWAITING:
+            break
+        for record in [*made.book.values()]:
+            state = data.draw(decisions)
+            if record.state is V.PENDING and state is not V.PENDING:
+                decided[record.call_id] = state
+                made.decide(record.call_id, state, args={} if state is V.EDITED else None)
+        await data.draw(st.sampled_from([resume, again_from_the_store]))(played)
+        dispatched = ran(made)
+        assert len(dispatched) == len(set(dispatched))
+        for call_id in dispatched:
+            gated = CARDS[made.rows[call_id].tool].needs_approval
+            assert not gated or decided.get(call_id) in (V.APPROVED, V.EDITED)
+        assert played.state["awaiting_approval"] == (played.outcome() is Outcome.AWAITING)
+    answered = [message.call_id for message in played.messages if message.role is Role.TOOL]
+    asked = [call.call_id for message in played.messages for call in message.calls]
+    if played.outcome() is Outcome.COMPLETED:
+        assert answered == asked, "every call has its answer, in its place"

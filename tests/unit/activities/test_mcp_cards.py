@@ -1,0 +1,118 @@
+"""From a list of tools to cards: fit names, small schemas, versions that notice everything."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from activities.toolbox.mcp_cards import MOST_SCHEMA_CHARACTERS, MOST_TOOLS, card_name, offer_of, untitled
+from contracts.agents import ToolCard
+from contracts.mcp import McpServer, McpToolListing
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "title": "lookArguments",
+    "properties": {"name": {"type": "string", "title": "Name"}, "title": {"type": "string", "title": "Title"}},
+    "required": ["name"],
+}
+
+
+def server(**fields: Any) -> McpServer:
+    return McpServer.model_validate({"name": "s", "command": ["x"], **fields})
+
+
+def listing(**fields: Any) -> McpToolListing:
+    return McpToolListing.model_validate({"name": "look", "description": "Look.", "parameters": SCHEMA, **fields})
+
+
+def card(*, of: McpServer | None = None, **fields: Any) -> ToolCard:
+    (found,) = offer_of(of or server(), [listing(**fields)]).cards
+    return found
+
+
+def test_a_card_says_what_the_server_says_without_titles() -> None:
+    found = card()
+    assert (found.name, found.description, found.toolset, found.timeout_seconds) == ("s_look", "Look.", "s", 30)
+    assert found.parameters == {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "title": {"type": "string"}},
+        "required": ["name"],
+    }
+    assert card(description="", title="A title").description == "A title"
+    assert card(description="a\x00b" + "x" * 9_000).description.startswith("a\ufffdb")
+
+
+def test_titles_that_are_values_stay() -> None:
+    schema = {"enum": ["title", {"title": "x"}], "default": {"title": "y"}, "items": [{"title": "gone", "const": 1}]}
+    assert untitled(schema) == {**schema, "items": [{"const": 1}]}
+    assert untitled({"properties": {"title": {"title": "T", "type": "string"}}}) == {
+        "properties": {"title": {"type": "string"}}
+    }
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"description": "Look closer."},
+        {"parameters": {**SCHEMA, "required": []}},
+        {"parameters": {**SCHEMA, "title": "other"}},
+        {"hints": {"read_only": True}},
+        {"tags": ("k8s",)},
+        {"title": "Look"},
+        {"key_ttl_seconds": 5.0},
+        {"of": server(trust_annotations=True), "hints": {"read_only": True}},
+        {"of": server(timeout_seconds=9)},
+        {"of": server(command=["y"])},
+        {"of": server(tools={"look": {"effect": "read"}})},
+    ],
+)
+def test_every_change_is_another_version_and_none_is_the_same(change: dict[str, Any]) -> None:
+    assert card().version == card().version
+    assert card(**change).version != card().version
+
+
+@given(st.text(min_size=1, max_size=200))
+def test_any_name_becomes_a_name_that_models_may_be_told(name: str) -> None:
+    made = card_name(server(), name)
+    assert ToolCard.model_fields["name"].metadata and len(made) <= 64 and made.startswith("s_")
+    offer = offer_of(server(), [listing(name=name)])
+    assert [*offer.tools] == [made] and offer.tools[made].tool == name
+
+
+def test_two_names_that_become_one_leave_the_second_out_and_say_so() -> None:
+    offer = offer_of(server(), [listing(name="a.b"), listing(name="a/b")])
+    assert [each.tool for each in offer.tools.values()] == ["a.b"]
+    assert offer.left_out == ("s: the tool 'a/b' has the same name as a.b here, s_a_b",)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "why"),
+    [
+        ({}, "takes no object of arguments"),
+        ({"type": "array"}, "takes no object of arguments"),
+        ({"type": "object", "properties": {"a": {"type": "nothing"}}}, "has a schema that is none"),
+        ({"type": "object", "description": "x" * MOST_SCHEMA_CHARACTERS}, "more than 32768 characters"),
+    ],
+)
+def test_a_tool_whose_arguments_cannot_be_checked_is_left_out(parameters: dict[str, Any], why: str) -> None:
+    offer = offer_of(server(), [listing(parameters=parameters), listing(name="other")])
+    assert [*offer.tools] == ["s_other"] and len(offer.left_out) == 1 and why in offer.left_out[0]
+
+
+def test_a_server_of_a_thousand_tools_offers_the_first() -> None:
+    offer = offer_of(server(), [listing(name=f"t{number}") for number in range(1_000)])
+    assert len(offer.tools) == MOST_TOOLS and offer.left_out == (f"s: only its first {MOST_TOOLS} tools are offered",)
+
+
+def test_the_argument_for_the_key_is_not_shown() -> None:
+    said = {"look": {"effect": "keyed", "key_ttl_seconds": 5, "key_argument": "name"}}
+    found = card(of=server(tools=said))
+    assert found.parameters["properties"] == {"title": {"type": "string"}} and found.parameters["required"] == []
+    assert found.key_ttl_seconds == 5
+
+
+def test_settings_of_a_tool_come_before_the_servers() -> None:
+    said = {"look": {"timeout_seconds": 300, "capability": "look_things_up", "risk": "medium"}}
+    found = card(of=server(timeout_seconds=9, tools=said))
+    assert (found.timeout_seconds, found.capability, found.risk) == (300, "look_things_up", "medium")

@@ -1,0 +1,191 @@
+"""`approvals edit`: the arguments in an editor, until they fit."""
+
+import json
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.argument_edit import Unfit, parsed, same, without_comments
+from tests.unit.cli.approval import APPROVAL
+from tests.unit.cli.conftest import Perdure
+from tests.unit.perdure.api_double import ApiDouble, said
+
+EDITED = said({**APPROVAL, "status": "edited"})
+
+
+def editor(folder: Path, *scripts: str) -> str:
+    """An editor that does with the file at `path` what the next of `scripts` says, each time it is opened."""
+    path = folder / "editor.py"
+    count = folder / "opened"
+    count.mkdir()
+    path.write_text(
+        f"import sys, json, os, pathlib\npath = pathlib.Path(sys.argv[1])\nopened = pathlib.Path({str(count)!r})\n"
+        "turn = len(list(opened.iterdir()))\n"
+        "(opened / str(turn)).write_bytes(path.read_bytes())\n"
+        f"exec({list(scripts)!r}[turn])\n"
+    )
+    return f"{sys.executable} {path}"
+
+
+def seen(folder: Path) -> list[str]:
+    """What the editor was opened on, time after time."""
+    return [(folder / "opened" / str(turn)).read_text() for turn in range(len(list((folder / "opened").iterdir())))]
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A person who says yes."""
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("typer.confirm", lambda _question: True)
+
+
+def replaced(old: str, new: str) -> str:
+    """A script of the editor."""
+    return f"text = path.read_text(); assert {old!r} in text; path.write_text(text.replace({old!r}, {new!r}))"
+
+
+def test_an_edit_opens_the_editor_shows_the_difference_and_sends_the_new_arguments(
+    perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = (
+        f"open({str(tmp_path / 'mode')!r}, 'w').write(oct(os.stat(path).st_mode))\n"
+        "args = json.loads(path.read_text()); args['order'] = '7'; path.write_text(json.dumps(args))"
+    )
+    monkeypatch.setenv("EDITOR", editor(tmp_path, script))
+    stack.will(said(APPROVAL), EDITED)
+    ended = perdure("approvals", "edit", "a-1")
+    assert ended.code == 0
+    assert '-  "order": "1042",' in ended.out and '+  "order": "7",' in ended.out
+    assert stack.asked[1].body["args"] == {**APPROVAL["args"], "order": "7"}
+    assert stat.S_IMODE(int((tmp_path / "mode").read_text(), 8)) == 0o600
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "pass",
+        "path.write_text('{')",
+        "path.write_text('[1]')",
+        "sys.exit(1)",
+        "path.unlink()",
+        "path.write_text('{}')",
+        "path.write_bytes(b'\\xff')",
+        replaced('"1042"', "1042"),
+    ],
+)
+def test_an_edit_that_changed_nothing_or_broke_it_sends_nothing(
+    perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+) -> None:
+    monkeypatch.setenv("EDITOR", editor(tmp_path, script))
+    stack.will(said(APPROVAL))
+    ended = perdure("approvals", "edit", "a-1")
+    assert ended.code == 2 and "nothing" in ended.err
+    assert len(stack.asked) == 1
+
+
+@pytest.mark.parametrize("program", ["/nowhere/at/all", "'"])
+def test_an_editor_that_does_not_start_is_named(
+    perdure: Perdure, stack: ApiDouble, monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    monkeypatch.setenv("EDITOR", program)
+    stack.will(said(APPROVAL))
+    ended = perdure("approvals", "edit", "a-1")
+    assert ended.code == 2 and "does not start" in ended.err
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_person_reads_the_schema_above_the_arguments_and_nothing_unseen_in_them(
+    perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDITOR", editor(tmp_path, replaced('"1042"', '"7"')))
+    stack.will(said(APPROVAL), EDITED)
+    assert perdure("approvals", "edit", "a-1").code == 0
+    opened = seen(tmp_path)[0]
+    assert "//   order: string (1 characters or more), required. Its number.\n" in opened
+    assert not set(opened) & {"\u202e", "\x1b"}
+    assert stack.asked[1].body["args"] == {**APPROVAL["args"], "order": "7"}
+
+
+@pytest.mark.usefixtures("terminal")
+def test_what_does_not_fit_is_opened_again_as_it_was_written_with_the_fault_above_it(
+    perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripts = (replaced('"1042"', "7"), replaced("7", '"7",,'), replaced(",,", ""))
+    monkeypatch.setenv("EDITOR", editor(tmp_path, *scripts))
+    stack.will(said(APPROVAL), EDITED)
+    ended = perdure("approvals", "edit", "a-1")
+    first, second, third = seen(tmp_path)
+    assert "NOT SENT" not in first
+    assert "// NOT SENT: the arguments do not fit: order" in second and '"order": 7' in second
+    assert "// NOT SENT: that is not JSON" in third and third.count("NOT SENT") == 1
+    assert ended.code == 0 and stack.asked[1].body["args"]["order"] == "7"
+
+
+@pytest.mark.usefixtures("terminal")
+def test_who_leaves_it_as_it_was_after_a_fault_sends_nothing(
+    perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDITOR", editor(tmp_path, "path.write_text('{')", "pass"))
+    stack.will(said(APPROVAL))
+    ended = perdure("approvals", "edit", "a-1")
+    assert (ended.code, len(stack.asked), len(seen(tmp_path))) == (2, 1, 2)
+    assert "nothing was sent" in ended.err
+
+
+@pytest.mark.usefixtures("terminal")
+def test_what_the_api_does_not_take_is_opened_again_too(
+    perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDITOR", editor(tmp_path, replaced('"1042"', '"7"'), replaced('"7"', '"8"')))
+    error = {"code": "args_invalid", "message": "order 7 is not one of yours", "details": {}}
+    stack.will(said(APPROVAL), said({"error": error}, 422), EDITED)
+    assert perdure("approvals", "edit", "a-1").code == 0
+    assert "NOT SENT: order 7 is not one of yours" in seen(tmp_path)[1]
+    assert [asked.body["args"]["order"] for asked in stack.asked[1:]] == ["7", "8"]
+
+
+@pytest.mark.usefixtures("terminal")
+def test_what_somebody_else_decided_meanwhile_is_not_opened_again(
+    perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDITOR", editor(tmp_path, replaced('"1042"', '"7"')))
+    error = {
+        "code": "already_decided",
+        "message": "too late",
+        "details": {"decision": {"type": "reject", "by": "rita"}},
+    }
+    stack.will(said(APPROVAL), said({"error": error}, 409))
+    ended = perdure("approvals", "edit", "a-1")
+    assert (ended.code, len(seen(tmp_path))) == (5, 1)
+    assert "It was decided: reject by rita" in ended.err
+
+
+def test_arguments_given_on_the_command_line_that_are_the_same_are_not_sent(perdure: Perdure, stack: ApiDouble) -> None:
+    stack.will(said({**APPROVAL, "args": {"n": 1}}), said({**APPROVAL, "args": {"n": 1}}), EDITED)
+    assert perdure("approvals", "edit", "a-1", "--args", '{"n": 1}').code == 2
+    assert perdure("approvals", "edit", "a-1", "--args", '{"n": true}').code == 0
+    assert stack.asked[2].body["args"] == {"n": True}
+
+
+@pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', '{"a": NaN}', "[]", "", '{"a": 1} x', "{" * 100_000])
+def test_what_is_not_exactly_one_object_is_refused(text: str) -> None:
+    with pytest.raises(Unfit):
+        parsed(text)
+
+
+def test_a_fault_names_the_line_in_which_it_is() -> None:
+    with pytest.raises(Unfit, match="of the line '\"b\": two'"):
+        parsed('{\n"a": 1,\n"b": two\n}')
+
+
+def test_a_value_that_begins_like_a_comment_is_kept() -> None:
+    text = '// said\n{\n  "a": "// not one",\n  // said too\n  "b": "x\u2028// y"\n}\n'
+    assert json.loads(without_comments(text)) == {"a": "// not one", "b": "x\u2028// y"}
+
+
+@pytest.mark.parametrize(("one", "other", "equal"), [(1, True, False), (1, 1.0, False), ([1], [1], True)])
+def test_what_is_the_same_is_what_json_calls_the_same(one: Any, other: Any, equal: bool) -> None:
+    assert same({"a": one, "b": 0}, {"b": 0, "a": other}) is equal

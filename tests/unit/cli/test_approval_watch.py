@@ -1,0 +1,159 @@
+"""`approvals watch`: lines where nobody draws, a table on a terminal."""
+
+import io
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from cli.watch_table import WatchTable
+from perdure.client import Approval
+from tests.unit.cli.approval import APPROVAL
+from tests.unit.cli.conftest import Perdure
+from tests.unit.perdure.api_double import ApiDouble, Reply, said
+
+NONE = said({"items": [], "next": None})
+Looks = Callable[[int], None]
+
+
+def waits(**changed: Any) -> Reply:
+    """A list with the one approval."""
+    return said({"items": [{**APPROVAL, **changed}], "next": None})
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
+    """Presses Ctrl-C after so many looks."""
+
+    def after(most: int) -> None:
+        slept = 0
+
+        def sleep(_seconds: float) -> None:
+            nonlocal slept
+            slept += 1
+            if slept == most:
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr("cli.approval_watch.time.sleep", sleep)
+
+    return after
+
+
+def test_watching_shows_each_approval_as_it_comes_and_what_became_of_it(
+    perdure: Perdure, stack: ApiDouble, looks: Looks
+) -> None:
+    looks(3)
+    stack.will(waits(), waits(), NONE, said({**APPROVAL, "status": "rejected"}))
+    ended = perdure("approvals", "watch", "--mine", "--agent", "refunds")
+    assert ended.code == 0
+    assert ended.out.count('"order": "1042"') == 1
+    assert ended.out.splitlines()[-1] == "= refund (a-1) is rejected"
+    assert stack.asked[0].query == {"status": ["pending"], "mine": ["true"], "agent": ["refunds"], "limit": ["200"]}
+
+
+def test_what_changes_about_one_that_waits_is_a_line(perdure: Perdure, stack: ApiDouble, looks: Looks) -> None:
+    looks(3)
+    claim = {"assignee": "tom", "claimed_by": "rita", "claimed_until": "2999-01-01T00:00:00Z", "quorum": 2}
+    votes = [{"by": "rita", "for": None, "decision": "approve"}]
+    stack.will(waits(), waits(**claim), waits(**claim, votes=votes))
+    lines = [line for line in perdure("approvals", "watch").out.splitlines() if line.startswith("~")]
+    assert len(lines) == 2
+    assert lines[0].startswith("~ refund (a-1) for tom, claimed by rita (")
+    assert "votes 1/2" in lines[1]
+
+
+def test_with_json_each_thing_that_happens_is_one_line(perdure: Perdure, stack: ApiDouble, looks: Looks) -> None:
+    looks(4)
+    stack.will(waits(), waits(), waits(assignee="tom"), NONE, said({**APPROVAL, "status": "done"}))
+    lines = [json.loads(line) for line in perdure("approvals", "watch", "--json").out.splitlines()]
+    told = [(line["status"], line["assignee"]) for line in lines]
+    assert told == [("pending", None), ("pending", "tom"), ("done", None)]
+    assert lines[0]["schema"] == APPROVAL["schema"]
+
+
+def test_a_queue_of_several_pages_is_read_whole(perdure: Perdure, stack: ApiDouble, looks: Looks) -> None:
+    looks(1)
+    first = said({"items": [APPROVAL], "next": "more"})
+    stack.will(first, waits(id="a-2"))
+    out = perdure("approvals", "watch").out
+    assert out.index("a-2") < out.index("approve a-1")
+    assert stack.asked[1].query["cursor"] == ["more"]
+
+
+@pytest.fixture
+def screen() -> io.StringIO:
+    return io.StringIO()
+
+
+@pytest.fixture
+def shown(screen: io.StringIO) -> WatchTable:
+    """A table on a terminal of 160 columns and 12 lines."""
+    console = Console(file=screen, force_terminal=True, width=160, height=12, highlight=False, emoji=False)
+    return WatchTable(console)
+
+
+def approval(name: str, **changed: Any) -> Approval:
+    return Approval.model_validate({**APPROVAL, "id": name, **changed})
+
+
+def drawn(table: WatchTable, *waiting: Approval, columns: int = 160) -> str:
+    """The table as it is drawn, with its colours."""
+    console = Console(file=io.StringIO(), force_terminal=True, width=columns, height=12, color_system="standard")
+    console.print(table.drawn({each.id: each for each in waiting}))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_row_has_age_deadline_whose_it_is_and_votes(shown: WatchTable) -> None:
+    now = datetime.now(UTC)
+    row = approval(
+        "a-1",
+        requested_at=now - timedelta(hours=2, seconds=1),
+        expires_at=now + timedelta(days=1, seconds=30),
+        assignee="tom",
+        claimed_by="rita",
+        claimed_until=now + timedelta(minutes=5, seconds=30),
+        quorum=2,
+        votes=[{"by": "rita", "for": None, "decision": "approve"}],
+        agent="\x1b[2Jagent",
+    )
+    out = drawn(shown, row)
+    for part in ("  2 h  ", "  1 d  ", "tom", "rita (5 min)", "1/2", "high", "\\u001b[2Jagent"):
+        assert part in out
+
+
+def test_what_came_while_watching_stands_out_and_what_was_there_before_does_not(
+    shown: WatchTable, screen: io.StringIO
+) -> None:
+    old, new = approval("a-old"), approval("a-new")
+    with shown:
+        shown.came(old)
+        shown.looked({"a-old": old})
+        shown.came(new)
+        shown.looked({"a-new": new, "a-old": old})
+        assert "a-new" in screen.getvalue()
+        lines = drawn(shown, old, new).splitlines()
+    standing_out = [line for line in lines if "\x1b[1;7m" in line]
+    assert [("a-new" in line, "a-old" in line) for line in standing_out] == [(True, False)]
+
+
+def test_what_ended_is_named_below_and_a_long_queue_says_how_much_more_there_is(shown: WatchTable) -> None:
+    for number in range(5):
+        shown.ended(approval(f"a-gone-{number}", status="approved", decided_by="rita\x1b"))
+    out = drawn(shown, *(approval(f"a-{number}") for number in range(30)))
+    assert "and 25 more" in out and out.count("is approved by rita\\u001b") == 3 and "a-gone-1" not in out
+    assert "Nothing waits" in drawn(shown)
+
+
+def test_on_a_narrow_terminal_the_id_stands_below_its_tool_and_nothing_of_either_is_cut() -> None:
+    name = "3f0a1b2c-1111-4222-8333-abcdefabcdef"
+    table = WatchTable(Console(file=io.StringIO(), force_terminal=True, width=80, height=24))
+    row = approval(name, assignee="tom", claimed_by="rita", claimed_until="2999-01-01T00:00:00Z", quorum=2)
+    lines = drawn(table, row, columns=80).splitlines()
+    at = next(number for number, line in enumerate(lines) if name in line)
+    assert "refund (risk high)" in lines[at - 1]
+    for part in ("tom", "rita", "0/2"):
+        assert part in lines[at - 1]

@@ -1,0 +1,119 @@
+"""The audit as typed by whoever has to trust it."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.cli.conftest import Perdure
+from tests.unit.perdure.api_double import ApiDouble, Reply, said
+
+WHOLE: dict[str, Any] = {
+    "ok": True,
+    "rows": 7,
+    "head": {"seq": 7, "hash": "ab"},
+    "heads_checked": 2,
+    "erased": 1,
+    "faults": [],
+    "faults_found": 0,
+}
+CUT = WHOLE | {"ok": False, "faults": [{"seq": 9, "kind": "tail_cut", "audit_id": None}], "faults_found": 1}
+HEAD = {"tenant": "local", "seq": 7, "hash": "ab" * 32, "at": "t", "key": "k", "hmac": "h"}
+
+
+def lines(*rows: dict[str, Any]) -> Reply:
+    body = "".join(json.dumps(row) + "\n" for row in rows)
+    return Reply(200, body.encode(), {"Content-Type": "application/jsonl"})
+
+
+def test_a_whole_record_is_said_to_be_whole(perdure: Perdure, stack: ApiDouble) -> None:
+    stack.will(said(WHOLE))
+    ended = perdure("audit", "verify")
+    assert ended.code == 0
+    assert (
+        "7 rows, 1 of them erased" in ended.out and "2 exported heads" in ended.out and "Nothing is wrong" in ended.out
+    )
+    assert (stack.asked[0].method, stack.asked[0].path) == ("GET", "/v1/audit/verify")
+    assert stack.asked[0].headers["authorization"] == "Bearer t-reviewer"
+
+
+def test_faults_are_told_and_end_in_one(perdure: Perdure, stack: ApiDouble) -> None:
+    stack.will(said(CUT), said(CUT))
+    ended = perdure("audit", "verify")
+    assert ended.code == 1 and "tail_cut" in ended.out and "Nothing is wrong" not in ended.out
+    ended = perdure("audit", "verify", "--json")
+    assert (ended.code, ended.json) == (1, CUT)
+
+
+def test_without_an_exported_head_it_says_what_that_means(perdure: Perdure, stack: ApiDouble) -> None:
+    stack.will(said(WHOLE | {"heads_checked": 0}))
+    assert "nothing outside the database vouches" in perdure("audit", "verify").out
+
+
+def test_heads_that_were_kept_are_sent_the_newest_of_many(perdure: Perdure, stack: ApiDouble, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.jsonl"
+    kept.write_text("".join(json.dumps(HEAD | {"seq": seq}) + "\n" for seq in range(1, 1_001)))
+    stack.will(said(WHOLE))
+    assert perdure("audit", "verify", "--heads", str(kept)).code == 0
+    assert stack.asked[0].method == "POST"
+    assert [head["seq"] for head in stack.asked[0].body["heads"]] == list(range(501, 1_001))
+
+
+@pytest.mark.parametrize("text", [None, "no json\n", "{"])
+def test_a_file_that_has_no_heads_is_a_usage_error(
+    perdure: Perdure, stack: ApiDouble, tmp_path: Path, text: str | None
+) -> None:
+    kept = tmp_path / "kept.jsonl"
+    if text is not None:
+        kept.write_text(text)
+    ended = perdure("audit", "verify", "--heads", str(kept))
+    assert ended.code == 2 and "is no file of heads" in ended.err and stack.asked == []
+
+
+def test_an_export_is_lines_of_json_page_by_page(perdure: Perdure, stack: ApiDouble) -> None:
+    first = [{"seq": seq, "kind": "a", "data": {"text": "ü\x1b[31m"}} for seq in range(1, 1_001)]
+    stack.will(lines(*first), lines({"seq": 1_001, "kind": "b"}))
+    ended = perdure("audit", "export")
+    assert ended.code == 0
+    rows = [json.loads(line) for line in ended.out.splitlines()]
+    assert [row["seq"] for row in rows] == list(range(1, 1_002)) and rows[0]["data"]["text"] == "ü\x1b[31m"
+    assert ended.out.isascii() and "\x1b" not in ended.out
+    assert [each.query["after"] for each in stack.asked] == [["0"], ["1000"]]
+    assert stack.asked[0].headers["authorization"] == "Bearer t-admin"
+
+
+def test_an_approvals_rows_are_shown_in_order_and_what_was_erased_is_said_so(
+    perdure: Perdure, stack: ApiDouble
+) -> None:
+    row = {"at": "2026-01-01T00:00:00Z", "actor": "ann", "erased": False}
+    items = [
+        row | {"seq": 1, "kind": "approval.opened", "data": {"tool": "pay"}},
+        row | {"seq": 2, "kind": "approval.decided", "data": None, "erased": True},
+    ]
+    stack.will(said({"items": items, "next": None}))
+    ended = perdure("audit", "show", "an-id")
+    assert ended.code == 0
+    assert ended.out.index("approval.opened") < ended.out.index("approval.decided") and "erased" in ended.out
+    assert stack.asked[0].path == "/v1/approvals/an-id/audit"
+
+
+def test_who_may_not_is_told_so(perdure: Perdure, stack: ApiDouble) -> None:
+    refused = {"error": {"code": "role_required", "message": "this needs the role admin", "details": {}}}
+    stack.will(said(refused, 403))
+    ended = perdure("audit", "export", "--as", "requester")
+    assert ended.code == 1 and "this needs the role admin" in ended.err and ended.out == ""
+
+
+def test_a_person_is_erased_only_when_asked_once_more(
+    perdure: Perdure, stack: ApiDouble, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.stdin", io.StringIO("n\n"))
+        assert perdure("users", "erase", "ann").code == 1
+    assert stack.asked == []
+    stack.will(said({"name": "erased-1", "user_id": "1", "erased": {"messages": 4}}))
+    ended = perdure("users", "erase", "ann", "--yes")
+    assert ended.code == 0 and "erased-1" in ended.out and "4 rows of messages" in ended.out
+    assert (stack.asked[0].method, stack.asked[0].path) == ("DELETE", "/v1/users/ann/data")

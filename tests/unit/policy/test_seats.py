@@ -1,0 +1,92 @@
+"""Who may sit where: the own seat, a delegated one, a named one; never the requester's."""
+
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.errors import CallerError
+from policy.seats import Panel, Seat, is_entitled, seats_for, why_not
+
+REVIEWER, ADMIN, NOTHING = frozenset({"reviewer"}), frozenset({"admin"}), frozenset[str]()
+ANN, BOB, CARL = Seat("ann", "Ann", REVIEWER), Seat("bob", "Bob", REVIEWER), Seat("carl", "Carl", NOTHING)
+OPEN = Panel("asker", "reviewer")
+
+
+def sits(panel: Panel, user_id: str, *seats: Seat) -> list[str] | str:
+    """The owners of the seats, or the refusal's code."""
+    try:
+        return [seat.user_id for seat in seats_for(panel, user_id, seats)]
+    except CallerError as refused:
+        assert refused.http == 403
+        return refused.code
+
+
+@pytest.mark.parametrize(
+    ("panel", "user_id", "seats", "expected"),
+    [
+        (OPEN, "ann", [ANN], ["ann"]),
+        (OPEN, "ann", [ANN, BOB], ["ann", "bob"]),
+        (OPEN, "bob", [ANN, BOB], ["bob", "ann"]),
+        (OPEN, "carl", [CARL], "role_required"),
+        (OPEN, "carl", [CARL, ANN], ["ann"]),
+        (OPEN, "carl", [], "role_required"),
+        (Panel("ann", "reviewer"), "ann", [ANN], "own_request"),
+        (Panel("ann", "reviewer"), "ann", [ANN, BOB], "own_request"),
+        (Panel("ann", "reviewer"), "bob", [BOB, ANN], ["bob"]),
+        (Panel("ann", "reviewer"), "carl", [CARL, ANN], "own_request"),
+        (Panel("ann", "reviewer", True), "ann", [ANN], ["ann"]),
+        (Panel("carl", "reviewer"), "carl", [CARL, ANN], "own_request"),
+        (Panel("asker", "admin"), "ann", [ANN], "role_required"),
+        (Panel("asker", "reviewer", reviewers=("Bob",)), "ann", [ANN], "not_a_reviewer"),
+        (Panel("asker", "reviewer", reviewers=("Bob",)), "ann", [ANN, BOB], ["bob"]),
+        (Panel("asker", "reviewer", reviewers=("Bob",), assignee="ann"), "ann", [ANN], ["ann"]),
+        (Panel("asker", "reviewer", reviewers=("Carl",)), "carl", [CARL], "role_required"),
+        (Panel("asker", "reviewer", assignee="carl"), "carl", [CARL], "role_required"),
+    ],
+)
+def test_who_may_sit_where(panel: Panel, user_id: str, seats: list[Seat], expected: list[str] | str) -> None:
+    assert sits(panel, user_id, *seats) == expected
+
+
+@pytest.mark.parametrize(
+    ("panel", "to", "why"),
+    [
+        (OPEN, ANN, None),
+        (OPEN, CARL, "has not the role"),
+        (Panel("ann", "reviewer"), ANN, "has asked"),
+        (Panel("ann", "reviewer", True), ANN, None),
+        (Panel("asker", "reviewer", reviewers=("Bob",)), ANN, None),
+    ],
+)
+def test_to_whom_a_request_can_be_given(panel: Panel, to: Seat, why: str | None) -> None:
+    told = why_not(panel, to)
+    assert told is None if why is None else why in (told or "")
+
+
+PEOPLE = [
+    Seat(name, name.title(), roles) for name, roles in product(("ann", "bob", "carl"), (REVIEWER, ADMIN, NOTHING))
+]
+
+
+@given(
+    st.sampled_from(["ann", "bob", "carl", "asker"]),
+    st.sampled_from(["reviewer", "admin"]),
+    st.sets(st.sampled_from(["Ann", "Bob", "Carl"])),
+    st.sampled_from(["", "ann", "bob"]),
+    st.sampled_from(["ann", "bob", "carl"]),
+    st.lists(st.sampled_from(PEOPLE), unique_by=lambda seat: seat.user_id),
+)
+def test_nobody_ever_sits_for_the_requester_or_without_the_role(
+    asker: str, role: str, named: set[str], assignee: str, user_id: str, seats: list[Seat]
+) -> None:
+    panel = Panel(asker, role, False, tuple(sorted(named)), assignee)
+    found = sits(panel, user_id, *seats)
+    good = [seat for seat in seats if is_entitled(panel, seat) and asker not in (seat.user_id, user_id)]
+    if isinstance(found, str):
+        assert not good
+    else:
+        assert sorted(found) == sorted(seat.user_id for seat in good)
+        assert asker not in (*found, user_id)
+        assert user_id not in found or found[0] == user_id, "the own seat comes first"

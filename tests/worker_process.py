@@ -1,0 +1,38 @@
+"""A worker in a process of its own, to be killed: one of `tests.doubles`, which says on its output how far it is."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from local import DataParts
+from tests.conftest import Urls
+
+SERVING = b"serving"
+START_SECONDS = 60
+
+
+@asynccontextmanager
+async def worker_process(
+    double: str, urls: Urls, parts: DataParts, queue: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """`python -m tests.doubles.<double>` on this queue, once it serves; it is killed at the end."""
+    assert parts.redis_url is not None and parts.temporal is not None
+    where = (urls.app, parts.redis_url, parts.temporal.address, parts.temporal.namespace, queue)
+    command = (sys.executable, "-m", f"tests.doubles.{double}", *where)
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    try:
+        await said(process, SERVING)
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def said(process: asyncio.subprocess.Process, word: bytes) -> None:
+    """Read until the worker says `word`."""
+    assert process.stdout is not None
+    async with asyncio.timeout(START_SECONDS):
+        while (line := await process.stdout.readline()).strip() != word:
+            assert line, "the worker is gone"

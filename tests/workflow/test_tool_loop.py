@@ -1,0 +1,176 @@
+"""Turns of the operations agent on the real server, over its real MCP server: the texts of api.md, end to end."""
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+
+from apps.ops.cluster.faults import Fault, Faults, Kind
+from apps.ops.cluster.state import State
+from contracts.ids import approval_id
+from contracts.turns import TurnStatus
+from policy.decision import Decision
+from tests.workflow.conftest import Engine
+
+PAUSED = TurnStatus.AWAITING_APPROVAL
+RESTART = "cluster_k8s_deployment_restart"
+LOOP = ["entry", "memory_prepare", "model", "gate", "model", "gate", "final"]
+
+
+@dataclass(slots=True)
+class Ops:
+    """The agent, and what is done to its cluster."""
+
+    engine: Engine
+    conversation_id: str = ""
+
+    @property
+    def state(self) -> State:
+        """What the cluster's file says."""
+        return State(self.engine.home / "mcp" / "ops-cluster" / "cluster.json")
+
+    def fail(self, fault: Fault) -> None:
+        """Arm a failure of the cluster."""
+        folder = self.engine.home / "mcp" / "ops-cluster"
+        folder.mkdir(parents=True, exist_ok=True)
+        Faults(folder / "faults.json").arm(fault)
+
+    async def begin(self, text: str) -> str:
+        """Start a turn; its id."""
+        started = await self.engine.begin(text, agent_id="ops", conversation_id=self.conversation_id)
+        return started.turn_id
+
+    async def restarted(self, turn_id: str) -> list[str]:
+        """What this turn has restarted, in order, by the cluster's own record."""
+        effects = self.state.effects("k8s_deployment_restart")
+        rows = await self.engine.rows("SELECT key FROM tool_calls WHERE turn_id = $1", turn_id)
+        keys = {row["key"] for row in rows}
+        return [effect["args"]["name"] for effect in effects if effect["key"] in keys]
+
+    async def calls(self, turn_id: str) -> list[tuple[str, str, str]]:
+        """The turn's calls with tool and state, in order."""
+        sql = "SELECT call_id, tool, state FROM tool_calls WHERE turn_id = $1 ORDER BY call_id"
+        return [(row["call_id"], row["tool"], row["state"]) for row in await self.engine.rows(sql, turn_id)]
+
+    async def settled(self, turn_id: str, call_id: str, state: str) -> None:
+        """Until a call of the turn has this state."""
+        for _ in range(400):
+            if any(row[0] == call_id and row[2] == state for row in await self.calls(turn_id)):
+                return
+            await asyncio.sleep(0.05)
+        raise AssertionError(f"{call_id} never came to {state}: {await self.calls(turn_id)}")
+
+
+@pytest.fixture
+async def ops(engine: Engine) -> Ops:
+    """The agent with a conversation of its own."""
+    return Ops(engine, await engine.conversation("ops"))
+
+
+async def test_a_question_is_answered_by_a_tool_that_reads_and_nobody_is_asked(ops: Ops) -> None:
+    turn_id = await ops.begin("Show pods in prod")
+    row = await ops.engine.until(turn_id)
+    assert (row["status"], row["problem"]) == ("completed", None)
+    assert "prod" in row["answer"] and "web" in row["answer"]
+    assert await ops.engine.nodes(turn_id) == ["entry", "memory_prepare", "model", "gate", "model", "final"]
+    assert await ops.calls(turn_id) == [("t1.0", "cluster_k8s_pods_list", "done")]
+    kinds = await ops.engine.kinds(turn_id)
+    assert kinds.index("tools.pending") < kinds.index("tool.executing") < kinds.index("tool.result")
+    assert kinds.count("ttft") == 1
+    assert "tool.awaiting_approval" not in kinds
+
+
+async def test_a_change_loads_the_tools_for_it_and_waits_for_its_approval(ops: Ops) -> None:
+    turn_id = await ops.begin("Restart deployment web in prod")
+    assert (await ops.engine.until(turn_id))["status"] == PAUSED.value
+    assert await ops.engine.nodes(turn_id) == LOOP
+    assert await ops.calls(turn_id) == [("t1.0", "load_toolset", "done"), ("t2.0", RESTART, "planned")]
+    told = await ops.engine.rows(
+        "SELECT kind, call_id, data FROM events WHERE turn_id = $1 AND kind LIKE 'tool%' ORDER BY seq", turn_id
+    )
+    assert [(row["kind"], row["call_id"]) for row in told] == [
+        ("tool.result", "t1.0"),
+        ("tools.pending", None),
+        ("tool.awaiting_approval", "t2.0"),
+    ]
+    assert told[1]["data"]["calls"] == [{"call_id": "t2.0", "tool": RESTART, "requires_approval": True}]
+    assert await ops.restarted(turn_id) == []
+    await ops.engine.decide(approval_id(turn_id, "t2.0"), Decision.APPROVE)
+    row = await ops.engine.until(turn_id, TurnStatus.COMPLETED)
+    assert await ops.restarted(turn_id) == ["web"]
+    assert "restarted" in row["answer"].lower()
+    kinds = await ops.engine.kinds(turn_id)
+    assert kinds.count("tools.pending") == 1, "not told again on the way back (S2-35)"
+    assert kinds.index("tool.approved") < kinds.index("tool.executing")
+
+
+async def test_two_changes_have_two_approvals_and_each_is_made_once(ops: Ops) -> None:
+    turn_id = await ops.begin("Restart web and api in prod")
+    await ops.engine.until(turn_id, PAUSED)
+    assert [row[1] for row in await ops.calls(turn_id)] == ["load_toolset", RESTART, RESTART]
+    approvals = await ops.engine.rows("SELECT id, status FROM approvals WHERE turn_id = $1", turn_id)
+    assert {str(row["id"]) for row in approvals} == {approval_id(turn_id, call) for call in ("t2.0", "t2.1")}
+    await ops.engine.decide(approval_id(turn_id, "t2.1"), Decision.APPROVE)
+    await ops.settled(turn_id, "t2.1", "done")
+    assert await ops.restarted(turn_id) == ["api"]
+    await ops.engine.until(turn_id, PAUSED)
+    await ops.engine.decide(approval_id(turn_id, "t2.0"), Decision.APPROVE)
+    row = await ops.engine.until(turn_id, TurnStatus.COMPLETED)
+    assert await ops.restarted(turn_id) == ["api", "web"]
+    assert row["attempts"] == 3, "three model calls: load, ask, tell"
+
+
+async def test_a_refused_change_is_told_to_the_model_as_the_calls_result(ops: Ops) -> None:
+    turn_id = await ops.begin("Restart deployment web in prod")
+    await ops.engine.until(turn_id, PAUSED)
+    await ops.engine.decide(approval_id(turn_id, "t2.0"), Decision.REJECT, comment="not during the sale")
+    row = await ops.engine.until(turn_id, TurnStatus.COMPLETED)
+    assert await ops.restarted(turn_id) == []
+    assert (await ops.calls(turn_id))[1] == ("t2.0", RESTART, "denied")
+    messages = await ops.engine.rows(
+        "SELECT role, content FROM messages WHERE turn_id = $1 AND in_transcript ORDER BY seq", turn_id
+    )
+    assert [each["role"] for each in messages] == ["user", "assistant", "tool", "assistant", "tool", "assistant"]
+    assert "not during the sale" in messages[4]["content"]
+    assert "not made" in row["answer"]
+    assert (await ops.engine.kinds(turn_id)).count("tool.denied") >= 1
+
+
+async def test_a_later_turn_of_the_conversation_has_the_tools_that_were_loaded(ops: Ops) -> None:
+    first = await ops.begin("Restart deployment web in prod")
+    await ops.engine.until(first, PAUSED)
+    await ops.engine.decide(approval_id(first, "t2.0"), Decision.APPROVE)
+    await ops.engine.until(first, TurnStatus.COMPLETED)
+    second = await ops.begin("Restart deployment api in prod")
+    await ops.engine.until(second, PAUSED)
+    assert await ops.calls(second) == [("t1.0", RESTART, "planned")], "nothing to load"
+    kinds = await ops.engine.kinds(second)
+    assert "memory.context.loaded" not in kinds, "it is the engine's own, and nothing that a model is told"
+    await ops.engine.stop(second)
+    await ops.engine.until(second, TurnStatus.STOPPED)
+
+
+async def test_another_conversation_begins_with_what_reads(ops: Ops) -> None:
+    turn_id = await ops.begin("Restart deployment web in prod")
+    await ops.engine.until(turn_id, PAUSED)
+    assert (await ops.calls(turn_id))[0][1] == "load_toolset"
+    await ops.engine.stop(turn_id)
+    await ops.engine.until(turn_id, TurnStatus.STOPPED)
+    assert await ops.restarted(turn_id) == []
+
+
+@pytest.mark.parametrize("kind", [Kind.DIE, Kind.ERROR, Kind.HUGE, Kind.BINARY], ids=str)
+async def test_a_reading_tool_that_fails_is_a_result_and_the_turn_goes_on(ops: Ops, kind: Kind) -> None:
+    ops.fail(Fault(kind, "k8s_pods_list", times=1))
+    turn_id = await ops.begin("Show pods in prod")
+    row = await ops.engine.until(turn_id, TurnStatus.COMPLETED)
+    assert row["problem"] is None and row["answer"]
+
+
+async def test_a_server_that_dies_after_the_effect_is_asked_again_with_the_same_key(ops: Ops) -> None:
+    turn_id = await ops.begin("Restart deployment web in prod")
+    await ops.engine.until(turn_id, PAUSED)
+    ops.fail(Fault(Kind.DIE, "k8s_deployment_restart", when="after", times=1))
+    await ops.engine.decide(approval_id(turn_id, "t2.0"), Decision.APPROVE)
+    await ops.engine.until(turn_id, TurnStatus.COMPLETED)
+    assert await ops.restarted(turn_id) == ["web"]
