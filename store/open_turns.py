@@ -17,6 +17,11 @@ class OpenTurn:
     address: TurnAddress
     status: TurnStatus
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether it waits for a person, and so has a run that only waits."""
+        return self.status.value.startswith("awaiting")
+
 
 async def tenants(relay_pool: asyncpg.Pool) -> list[str]:
     """Every tenant, by the relay's role."""

@@ -4,7 +4,7 @@ import asyncio
 import time
 
 import pytest
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowExecutionDescription, WorkflowHandle
 
 from contracts.ids import turn_workflow_id
 from policy.admission import OnBusy
@@ -112,3 +112,38 @@ async def test_a_namespace_that_temporal_does_not_know_costs_no_turn(
     elsewhere = await Client.connect(temporal.service_client.config.target_host, namespace="misspelt")
     assert await Reconciler(relay, elsewhere, Doorbell(elsewhere, relay)).once() == 0
     assert await status(desk, address) == ("accepted", None)
+
+
+async def test_of_many_paused_turns_only_those_without_a_waiting_run_are_asked_about(
+    desk: Desk, reconciler: Reconciler, temporal: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked one by one, thousands of paused turns take all of the server's time."""
+    paused = [(await desk.start(Line("hi")))[0] for _ in range(5)]
+    ids = [turn_workflow_id(address.turn_id) for address in paused]
+    for workflow_id in ids:  # nobody serves the queue: a run that only waits
+        await temporal.start_workflow("TurnWait", {}, id=workflow_id, task_queue=desk.routing.turns)
+    await desk.write("DELETE FROM outbox WHERE turn_id = ANY($1)", [address.turn_id for address in paused])
+    await desk.write(
+        "UPDATE turns SET status = 'awaiting_approval' WHERE id = ANY($1)", [address.turn_id for address in paused]
+    )
+    await aged(desk, *paused)
+    await temporal.get_workflow_handle(ids[0]).terminate("by hand")
+    query, began = "WorkflowType = 'TurnWait' AND ExecutionStatus = 'Running'", time.monotonic()
+    while {run.id async for run in temporal.list_workflows(query)}.intersection(ids) != set(ids[1:]):
+        assert time.monotonic() - began < 30, "Temporal's list lags"
+        await asyncio.sleep(0.1)
+    asked: list[str] = []
+    describe = WorkflowHandle.describe
+
+    async def counted(handle: WorkflowHandle[object, object]) -> WorkflowExecutionDescription:
+        asked.append(handle.id)
+        return await describe(handle)
+
+    monkeypatch.setattr("relay.reconcile.FEW", 4)
+    monkeypatch.setattr(WorkflowHandle, "describe", counted)
+    await reconciler.once()
+    assert await status(desk, paused[0]) == ("failed", "run_terminated")
+    assert [await status(desk, address) for address in paused[1:]] == [("awaiting_approval", None)] * 4
+    assert set(asked).intersection(ids) == {ids[0]}
+    for workflow_id in ids[1:]:
+        await temporal.get_workflow_handle(workflow_id).terminate()
