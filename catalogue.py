@@ -20,7 +20,7 @@ from activities.sandbox import (
     open_for_checks,
     run_block,
 )
-from activities.toolbox.entities import CORE_BY_NAME
+from activities.toolbox.engine_tools import ENGINE_TOOLS
 from contracts.agents import PublishedAgent
 from contracts.digests import digest_of
 from contracts.skills import CodeBlock
@@ -91,7 +91,7 @@ class _Checker:
         self._sandbox: Sandbox | None = None
         self.unchecked = ""
         self.engine = Engine(
-            core_tools=tuple(CORE_BY_NAME),
+            core_tools=tuple(ENGINE_TOOLS),
             topologies=names(),
             script=Script,
             check_block=self._faults,

@@ -12,17 +12,17 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import asyncpg
 
-from activities.toolbox.entities import CORE_BY_NAME
+from activities.toolbox.engine_tools import ENGINE_TOOLS
 from activities.toolbox.mcp_discovery import discovered
 from catalogue import Catalogue, block_digests, shipped_and_own
 from contracts.agents import PublishedAgent
 from contracts.digests import sha256_hex
+from contracts.errors import CallerError
 from contracts.skills import DataTable
 from perdure.apps import left_out, publish, tables_of
 from policy.audit_key import Keyring
@@ -41,7 +41,7 @@ LOCAL_USERS = {"requester": ["requester"], "reviewer": ["reviewer"], "admin": AD
 async def prepare(settings: Settings, admin: str = "", tenant: str = LOCAL_TENANT) -> dict[str, str]:
     """Do all of it; the tokens by user name: of the local users, or of the new administrator `admin`.
 
-    Raises: asyncpg's errors; SystemExit where a variable is missing.
+    Raises: asyncpg's errors; SystemExit where a variable is missing; CallerError where `admin` was erased.
     """
     owner_url = needed(settings.database_owner_url, "DATABASE_OWNER_URL")
     if settings.local and settings.audit_key is None:
@@ -66,7 +66,7 @@ async def prepare(settings: Settings, admin: str = "", tenant: str = LOCAL_TENAN
         await _sealed(owner, keyring)
         if admin:
             tokens = {admin: _fresh_token(admin)}
-            await _users(owner, tenant, {admin: ADMIN_ROLES}, tokens)
+            await _user(owner, tenant, admin, ADMIN_ROLES, tokens[admin], keyring)
             async with owner.transaction():  # the user may have been there before, as something less
                 await owner.execute("SELECT set_config('perdure.tenant', $1, true)", tenant)
                 await accounts.grant(owner, tenant, admin, ADMIN_ROLES)
@@ -74,7 +74,11 @@ async def prepare(settings: Settings, admin: str = "", tenant: str = LOCAL_TENAN
         if not settings.local:
             return {}
         tokens = _kept_tokens(settings.home / "tokens.json")
-        await _users(owner, LOCAL_TENANT, LOCAL_USERS, tokens)
+        for name, roles in LOCAL_USERS.items():
+            try:
+                await _user(owner, LOCAL_TENANT, name, roles, tokens[name], keyring)
+            except CallerError as erased:
+                sys.stderr.write(f"warning: {name} is not made again: {erased.message}\n")
         return tokens
     finally:
         await owner.close()
@@ -94,7 +98,7 @@ async def _publish(owner: asyncpg.Connection, found: Catalogue, settings: Settin
         sys.stderr.write(f"warning: the types of code blocks were not checked: {found.unchecked}\n")
     published: list[tuple[str, PublishedAgent]] = []
     tables: list[DataTable] = []
-    core_cards = [tool.card for tool in CORE_BY_NAME.values()]
+    core_cards = [tool.card for tool in ENGINE_TOOLS.values()]
     async with owner.transaction():
         await owner.execute("SELECT set_config('perdure.tenant', $1, true)", content.SHARED)
         before = [agent for _, agent in await content.listed(owner)]
@@ -113,14 +117,13 @@ async def _publish(owner: asyncpg.Connection, found: Catalogue, settings: Settin
         await content.publish(owner, published, tables)
 
 
-async def _users(
-    owner: asyncpg.Connection, tenant: str, users: Mapping[str, list[str]], tokens: Mapping[str, str]
+async def _user(
+    owner: asyncpg.Connection, tenant: str, name: str, roles: list[str], token: str, keyring: Keyring
 ) -> None:
     async with owner.transaction():
         await accounts.ensure_tenant(owner, tenant)
         await owner.execute("SELECT set_config('perdure.tenant', $1, true)", tenant)
-        for name, roles in users.items():
-            await accounts.ensure_user(owner, tenant, name, roles, sha256_hex(tokens[name]))
+        await accounts.ensure_user(owner, tenant, name, roles, sha256_hex(token), keyring)
 
 
 async def _sealed(owner: asyncpg.Connection, keyring: Keyring) -> None:

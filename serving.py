@@ -16,7 +16,8 @@ from activities.memory import MemoryActivities
 from activities.model import ModelActivities
 from activities.models import Models
 from activities.sandbox import Sandbox, StandbySandbox
-from activities.toolbox.entities import CORE_ALWAYS, CORE_BY_NAME
+from activities.toolbox.engine_tools import ENGINE_TOOLS
+from activities.toolbox.entities import CORE_ALWAYS
 from activities.toolbox.mcp import McpServers
 from activities.toolbox.shelf import Toolbox
 from activities.tools import ToolActivities
@@ -124,7 +125,7 @@ def tools_of(apps: Sequence[App]) -> Iterator[tuple[str, Tool]]:
             yield from ((agent.id, tool) for tool in core)
             for name in agent.tools:
                 if server_of(name, app.servers) is None:  # a server's tools are found by the cards that turns pinned
-                    yield agent.id, CORE_BY_NAME.get(name) or app.tools[name]
+                    yield agent.id, ENGINE_TOOLS.get(name) or app.tools[name]
 
 
 def workers_for(deps: Deps, kind: Kind, task_queue: str) -> list[Worker]:
@@ -153,7 +154,7 @@ def _activities(deps: Deps, kind: Kind) -> list[Callable[..., Any]]:
         Kind.TOOLS: [ToolActivities(deps).run],
         Kind.MEMORY: [MemoryActivities(deps).load],
         Kind.APPROVALS: [ApprovalActivities(deps).open, ApprovalActivities(deps).read],
-        Kind.TURNS: [TurnActivities(deps).finish],
+        Kind.TURNS: [TurnActivities(deps).read, TurnActivities(deps).finish],
     }
     if kind is Kind.TURNS:
         return [each for other, several in by_kind.items() if other is not Kind.LLM for each in several]

@@ -1,5 +1,8 @@
 """`memory.load`: all that a fresh turn needs, in one hop."""
 
+import asyncio
+from dataclasses import dataclass
+
 from pydantic import JsonValue
 from temporalio import activity
 
@@ -7,11 +10,14 @@ from activities.deps import Deps
 from activities.edge import edge
 from activities.persona import persona_for, with_persona
 from activities.recall import Query, Recollection, recall
+from activities.recall_documents import NOTHING, loaded_event, recall_or_nothing
 from contracts.agents import PublishedAgent
 from contracts.digests import canonical_json
+from contracts.documents import Recalled
 from contracts.events import MEMORY_CONTEXT_LOADED
 from contracts.memory import LoadAsk, TurnContext
 from contracts.turns import Limits
+from policy.memory_text import Recalled as Episode
 from policy.memory_text import memory_message
 from policy.plans import rules_of, turn_plan
 from policy.platform_rules import PLATFORM_RULES
@@ -30,6 +36,28 @@ MOST_MIRRORED_CHARACTERS = 8 * 1024
 """A longer field stays in Postgres: state rides through histories, and a client may write what it likes."""
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What has to be searched for before a turn's memory can be fixed."""
+
+    episodes: Query | None
+    documents: str
+    """What documents should come near to; empty searches none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was found."""
+
+    episodes: Recollection | None = None
+    documents: Recalled = NOTHING
+
+    @property
+    def hits(self) -> tuple[Episode, ...]:
+        """The episodes."""
+        return self.episodes.hits if self.episodes else ()
+
+
 class MemoryActivities:
     """The memory of one worker's turns."""
 
@@ -38,19 +66,27 @@ class MemoryActivities:
 
     @activity.defn(name="memory.load")
     async def load(self, ask: LoadAsk) -> TurnContext:
-        """Plan, user message, working memory, episodes for an agent that asks for them, and open requests.
+        """Plan, user message, working memory, episodes and documents for an agent that asks for them, open requests.
 
         Effects: fixes the memory text of the turn; writes the pending events. Retry: safe, the text is fixed once.
         """
         async with edge():
             context = await self._load(ask, None)
-            if isinstance(context, Query):  # outside of the transaction: a search must not hold up the turn's lock
-                context = await self._load(ask, await recall(self._deps, context))
-        if isinstance(context, Query):
+            if isinstance(context, Wanted):  # outside of the transaction: a search must not hold up the turn's lock
+                context = await self._load(ask, await self._search(ask, context))
+        if isinstance(context, Wanted):
             raise AssertionError("a search is asked for once")
         return context
 
-    async def _load(self, ask: LoadAsk, found: Recollection | None) -> TurnContext | Query:
+    async def _search(self, ask: LoadAsk, wanted: Wanted) -> Found:
+        """Both at once: neither has the time to wait for the other."""
+        found, documents = await asyncio.gather(
+            recall(self._deps, wanted.episodes) if wanted.episodes else _nothing(),
+            recall_or_nothing(self._deps, ask.address, wanted.documents) if wanted.documents else _nothing(),
+        )
+        return Found(found, documents or NOTHING)
+
+    async def _load(self, ask: LoadAsk, found: Found | None) -> TurnContext | Wanted:
         """What the turn starts from, or what must be searched for before that can be fixed."""
         async with self._deps.db.transaction(ask.address.tenant_id) as tx:
             agent = await self._deps.shelf.at(tx, ask.agent_id, ask.agent_version)
@@ -58,38 +94,53 @@ class MemoryActivities:
             if loaded is None:
                 return TurnContext(problem=OVER)
             kept = loaded.working.pop(LOADED_TOOLSETS, None)  # the engine's own: nothing that a model is told
-            policy = agent.definition.memory
-            if policy is not None and policy.episodic and loaded.memory_text is None and found is None:
-                return Query(ask.address.tenant_id, loaded.user_id, ask.agent_id, loaded.user_text, policy.hits)
-            events, persona = await self._fix(tx, ask, loaded, found), None
+            wanted = _wanted(ask, agent, loaded)
+            if wanted is not None and loaded.memory_text is None and found is None:
+                return wanted
+            events, persona = await self._fix(tx, ask, loaded, found or Found()), None
             if agent.definition.persona_template:
                 persona, told = await persona_for(tx, ask.address, agent.definition, loaded)
                 events += told
             await write(tx, ask.address, events, pending=ask.events)
         toolsets = held(kept, agent.cards, agent.definition.toolsets)
-        context = _context(ask, agent, loaded, found, toolsets)
+        context = _context(ask, agent, loaded, found or Found(), toolsets)
         if persona is not None and context.plan is not None:
             context = context.model_copy(update={"plan": with_persona(context.plan, persona)})
         return context
 
-    async def _fix(self, tx: Connection, ask: LoadAsk, loaded: Loaded, found: Recollection | None) -> list[NewEvent]:
+    async def _fix(self, tx: Connection, ask: LoadAsk, loaded: Loaded, found: Found) -> list[NewEvent]:
         """Fix the text that this turn injects, unless an earlier load has."""
         if loaded.memory_text is not None:
             return []
-        text = memory_message(loaded.working, found.hits if found else ())
-        if text or found:
-            await turn_context.keep_memory_text(tx, ask.address.turn_id, text, remembers=found is not None)
-        told = [found.event] if found else []
-        if text:
+        own = memory_message(loaded.working, found.hits)
+        text = "\n\n".join(part for part in (own, found.documents.text) if part)
+        if text or found.episodes:
+            await turn_context.keep_memory_text(tx, ask.address.turn_id, text, remembers=found.episodes is not None)
+        told = [found.episodes.event] if found.episodes else []
+        if own:
             data: dict[str, JsonValue] = {"fields": [*sorted(loaded.working)]}
-            if found:
+            if found.episodes:
                 data["episodes"] = len(found.hits)
             told.append(NewEvent(MEMORY_CONTEXT_LOADED, data))
-        return told
+        documents = loaded_event(found.documents)
+        return [*told, documents] if documents else told
+
+
+def _wanted(ask: LoadAsk, agent: PublishedAgent, loaded: Loaded) -> Wanted | None:
+    """What this agent's memory is to be searched for; None for one that remembers nothing."""
+    policy = agent.definition.memory
+    if policy is None or not (policy.episodic or policy.documents):
+        return None
+    query = Query(ask.address.tenant_id, loaded.user_id, ask.agent_id, loaded.user_text, policy.hits)
+    return Wanted(query if policy.episodic else None, loaded.user_text if policy.documents else "")
+
+
+async def _nothing() -> None:
+    return None
 
 
 def _context(
-    ask: LoadAsk, agent: PublishedAgent, loaded: Loaded, found: Recollection | None, toolsets: dict[str, bool]
+    ask: LoadAsk, agent: PublishedAgent, loaded: Loaded, found: Found, toolsets: dict[str, bool]
 ) -> TurnContext:
     gate = loaded.gate
     mirrored = (*MIRRORED, *agent.definition.entity_fields)
@@ -102,7 +153,7 @@ def _context(
         metadata={name: loaded.metadata[name] for name in READ_METADATA if name in loaded.metadata},
         working={name: loaded.working[name] for name in mirrored if _is_small(loaded.working.get(name))},
         injected_fields=len(loaded.working),
-        episodes=len(found.hits) if found else 0,
+        episodes=len(found.hits),
         injected=loaded.injected,
         pending=gate.requests if gate else (),
         pending_round=gate.round if gate else None,

@@ -19,6 +19,7 @@ from activities.remembering import keep_loaded
 from activities.speaking import Speaker
 from activities.spending import hold, is_counted, reserved_for_now
 from activities.vendors import CONTEXT_OVERFLOW
+from contracts.activities import RetryClass
 from contracts.agents import PublishedAgent
 from contracts.errors import LimitReached, PerdureError, Problem, UpstreamRejected, UpstreamUnavailable
 from contracts.events import RATE_LIMIT, TRANSIENT_ERROR
@@ -28,7 +29,7 @@ from policy.day_budget import RESERVED_TRIES, Bound
 from policy.ledger import Attempt, Claim
 from policy.prompt import WireMessage
 from policy.refusals import REFUSED
-from policy.retries import FALLBACK_SECONDS, PROVIDER_ERRORS, gives_up
+from policy.retries import FALLBACK_SECONDS, NUMBERS, PROVIDER_ERRORS, gives_up, next_delay
 from policy.toolsets import LOAD_TOOLSET, load_card
 from store import budgets, working_memory
 from store.journal import NewEvent, write
@@ -153,12 +154,14 @@ class ModelActivities:
         self, call: ModelCall, error: PerdureError, claimed: ModelClaim, used: Usage, *, fallback_model: str = ""
     ) -> None:
         problem = error.as_problem()
+        numbers, attempt = NUMBERS[RetryClass.PROVIDER], this_attempt()[1]
+        wait = next_delay(problem.retry_after_seconds) or numbers.wait_before(attempt + 1)
         kind = RATE_LIMIT if problem.code == "model_rate_limited" else TRANSIENT_ERROR
         event = NewEvent(
             kind,
             {
                 "code": problem.code,
-                "retry_in": problem.retry_after_seconds,
+                "retry_in": wait.total_seconds(),
                 "attempt": claimed.errors + 1,
                 "max_retries": PROVIDER_ERRORS - 1,
                 **({"model": claimed.model, "fallback_model": fallback_model} if fallback_model else {}),
@@ -221,6 +224,7 @@ def _request(
             for card in offered
         ),
         params=params,
+        reasoning=agent.definition.reasoning,
         timeout_seconds=120.0,
         idempotency_key=f"{call.address.turn_id}.{call.call_id}",
     )

@@ -16,6 +16,7 @@ from activities.clients.scripted import ScriptedProvider
 from contracts.agents import PublishedAgent
 from contracts.errors import UpstreamRejected
 from policy.day_budget import caps_of, hold_of
+from policy.reasoning import is_ambiguous
 
 SCRIPTED = "scripted"
 _log = structlog.get_logger(__name__)
@@ -57,13 +58,15 @@ class Models:
         only by the turns that fail.
         """
         for agent in agents:
+            if is_ambiguous(agent.definition.reasoning):
+                _log.warning("reasoning_set_twice", agent=agent.definition.id, counts="budget_tokens")
             for model in _real_models(agent):
                 self._check_bounds(agent, model, await self.provider(agent, model))
 
     def _check_bounds(self, agent: PublishedAgent, model: str, provider: Provider) -> None:
         caps = caps_of(agent.definition, None)
         try:
-            hold_of(caps, provider.most(ProviderRequest(model, (), params=agent.definition.model_params)), model)
+            hold_of(caps, provider.most(_asking(agent, model)), model)
         except UpstreamRejected as error:
             _log.warning("day_limit_cannot_hold", agent=agent.definition.id, code=error.code, problem=error.message)
 
@@ -74,6 +77,11 @@ class Models:
         if isinstance(name, str) and (key := self._secret_of(name)):
             params["api_key"] = key
         return params
+
+
+def _asking(agent: PublishedAgent, model: str) -> ProviderRequest:
+    """A request of the agent that says nothing yet."""
+    return ProviderRequest(model, (), params=agent.definition.model_params, reasoning=agent.definition.reasoning)
 
 
 def _real_models(agent: PublishedAgent) -> list[str]:

@@ -12,7 +12,7 @@ from contracts.messages import MessageRef, Role
 from contracts.tools import CallState, ToolCall, ToolOutcome
 from perdure.tools import ToolResult
 from policy.conditions import plain_facts
-from policy.covering import Covering
+from policy.covering import REASONED, Covering
 from policy.text import estimated_tokens, preview
 from store.ids import new_id
 from store.journal import NewEvent, NewMessage
@@ -66,9 +66,9 @@ def error_answer(call: ToolCall, told: str, *, wrapped: bool = False) -> Answer:
 
 
 def denial(call: ToolCall, approval: Covering | None, why: str | None) -> Answer:
-    """A call that a person or a rule did not allow."""
+    """A call that a person or a rule did not allow; a person's reason is told, where one refused it."""
     body: dict[str, JsonValue] = {"status": "denied", "message": why or "the call was not allowed"}
-    if approval is not None and approval.comment:
+    if approval is not None and approval.status in REASONED and approval.comment:
         body["reason"] = approval.comment
     return _answer(call, CallState.DENIED, body, TOOL_DENIED)
 

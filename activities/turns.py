@@ -1,18 +1,27 @@
-"""`turns.finish`: the end of a turn, and the start of the next one that waits."""
+"""`turns.read` and `turns.finish`: whether a turn was asked to stop, its end, and the start of the next that waits."""
 
 from temporalio import activity
 
 from activities.deps import Deps
 from activities.edge import edge
-from contracts.turns import FinishAsk, Finished
-from store.finish import finish
+from contracts.turns import FinishAsk, Finished, StopAsk, StopRead
+from store.finish import finish, stop_asked
 
 
 class TurnActivities:
-    """The ends of one worker's turns."""
+    """The stops and ends of one worker's turns."""
 
     def __init__(self, deps: Deps) -> None:
         self._deps = deps
+
+    @activity.defn(name="turns.read")
+    async def read(self, ask: StopAsk) -> StopRead:
+        """Whether the turn was asked to stop: the bell that said so may be anybody's.
+
+        Effects: none. Retry: safe.
+        """
+        async with edge(), self._deps.db.transaction(ask.address.tenant_id) as tx:
+            return StopRead(asked=await stop_asked(tx, ask))
 
     @activity.defn(name="turns.finish")
     async def finish(self, ask: FinishAsk) -> Finished:

@@ -10,19 +10,22 @@ from contracts.turns import Limits, OnSpent
 from policy.admission import OnBusy
 from policy.claims import DEFAULT_SECONDS, MOST_SECONDS
 from policy.decision import Decision
+from policy.text import is_blank
 from store.limits import Raise
 
 Metadata = dict[str, JsonValue]
 
 
 def _worded(text: str) -> str:
-    if not text.strip():
+    if is_blank(text):
         raise PydanticCustomError("blank", "must say something; there is nothing but blanks in it")
     return text
 
 
 Worded = AfterValidator(_worded)
 """Of a text that means nothing when it is blank."""
+Seen = AfterValidator(lambda text: "" if is_blank(text) else text)
+"""Of a text that need not be there: one that nobody can see is not."""
 
 
 class Body(BaseModel):
@@ -116,18 +119,19 @@ class ExecuteBody(Body):
     limits: LimitsBody | None = None
 
 
+Comment = Annotated[str, Field(max_length=4_000), Seen]
+ReasonCode = Annotated[str, Field(max_length=100), Seen]
+UserName = Annotated[str, Field(min_length=1, max_length=63)]
+
+
 class DecisionBody(Body):
     """POST /v1/approvals/{id}/decision."""
 
     decision: Decision
     digest: str = Field(max_length=128)
     args: dict[str, JsonValue] | None = None
-    comment: str = Field(default="", max_length=4_000)
-    reason_code: str = Field(default="", max_length=100)
-
-
-Comment = Annotated[str, Field(max_length=4_000)]
-UserName = Annotated[str, Field(min_length=1, max_length=63)]
+    comment: Comment = ""
+    reason_code: ReasonCode = ""
 
 
 class CommentBody(Body):
@@ -160,7 +164,7 @@ class ItemBody(Body):
     digest: str = Field(max_length=128)
     decision: Decision
     comment: Comment = ""
-    reason_code: str = Field(default="", max_length=100)
+    reason_code: ReasonCode = ""
 
 
 class ManyBody(Body):

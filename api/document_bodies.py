@@ -9,7 +9,7 @@ from api.bodies import Body, Comment, Worded
 from contracts.documents import Risk, Scope
 from policy.documents.kinds import type_fault
 from policy.documents.promotion import PromotionDecision
-from store.documents import Basis
+from store.documents_versions import Basis
 
 MOST_HITS = 50
 

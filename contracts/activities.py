@@ -13,7 +13,7 @@ from contracts.approvals import OpenAsk, Opened, Verdicts, VerdictsAsk
 from contracts.memory import LoadAsk, TurnContext
 from contracts.model import ModelCall, ModelReply
 from contracts.tools import ToolCall, ToolOutcome
-from contracts.turns import FinishAsk, Finished, Kind
+from contracts.turns import FinishAsk, Finished, Kind, StopAsk, StopRead
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -23,7 +23,7 @@ class RetryClass(StrEnum):
     """How an activity is retried; policy/retries.py has the numbers."""
 
     UNTIL_BACK = "until_back"
-    """Until Postgres is back: opening, reading verdicts, finishing."""
+    """Until Postgres is back: opening, reading verdicts and stops, finishing."""
     PROVIDER = "provider"
     """Provider errors are capped; a 429 sets the next delay."""
     TOOL = "tool"
@@ -69,8 +69,11 @@ APPROVALS_READ = ActivityRef(
     RetryClass.UNTIL_BACK,
     brief=True,
 )
+TURNS_READ = ActivityRef(
+    "turns.read", Kind.TURNS, StopAsk, StopRead, timedelta(seconds=20), None, RetryClass.UNTIL_BACK, brief=True
+)
 TURNS_FINISH = ActivityRef(
     "turns.finish", Kind.TURNS, FinishAsk, Finished, timedelta(seconds=20), None, RetryClass.UNTIL_BACK, brief=True
 )
 
-ALL = (MEMORY_LOAD, MODEL_COMPLETE, TOOLS_RUN, APPROVALS_OPEN, APPROVALS_READ, TURNS_FINISH)
+ALL = (MEMORY_LOAD, MODEL_COMPLETE, TOOLS_RUN, APPROVALS_OPEN, APPROVALS_READ, TURNS_READ, TURNS_FINISH)

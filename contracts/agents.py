@@ -60,11 +60,14 @@ class DayLimits(Frozen):
 
 
 class MemoryPolicy(Frozen):
-    """What an agent remembers beyond its working memory (S0-25)."""
+    """What an agent remembers beyond its working memory (S0-25, S2-06)."""
 
     episodic: bool = False
     """Keep a summary of each completed turn, and put the nearest of the same user before a new one."""
     hits: int = Field(default=3, ge=1, le=10)
+    """Of episodes."""
+    documents: bool = Field(default=False, exclude_if=is_empty)
+    """Put the documents that come near to what the user says before each turn."""
 
 
 class Reasoning(Frozen):

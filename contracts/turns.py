@@ -134,6 +134,9 @@ class Carried(Tolerant):
     looks: int = 0
     """How often in a row a look changed nothing."""
     stop: bool = False
+    """It is to stop: its record says so, or its workflow was cancelled."""
+    stop_rung: bool = Field(default=False, exclude_if=lambda stop_rung: not stop_rung)
+    """A bell says so; the run reads the record before it believes it."""
     step: int = 0
     events: tuple[PendingEvent, ...] = ()
     """Written by the next activity's claim."""
@@ -152,6 +155,18 @@ class TurnInput(Tolerant):
     entry: str = "fresh"
     """`fresh`, or the kind of pause that the run resumes from."""
     carried: Carried | None = None
+
+
+class StopAsk(Tolerant):
+    """Whose record `turns.read` reads, after a stop's bell."""
+
+    address: TurnAddress
+
+
+class StopRead(Tolerant):
+    """What the record says; a bell is none."""
+
+    asked: bool
 
 
 class FinishAsk(Tolerant):

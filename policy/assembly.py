@@ -12,6 +12,7 @@ from pydantic import JsonValue
 
 from contracts.agents import AgentDefinition
 from contracts.skills import Skill
+from policy.model_families import is_claude
 from policy.prompt import PLATFORM_DEFAULT_PERSONA, WireMessage, base_message, skill_list, skill_message
 from policy.templates import filled
 from policy.text import estimated_tokens
@@ -25,7 +26,6 @@ GENERAL_PERSONA = (
     "is needed, and do not attempt it."
 )
 """The persona of a general agent: it names no field and refuses the work of all of them (S0-21)."""
-_CACHED = "anthropic/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +125,8 @@ def prompt_facts(persona: Persona, base: str, templates: Sequence[str], *, overr
 
 def with_cache_breakpoint(messages: Sequence[WireMessage], model: str) -> list[WireMessage]:
     """`messages` with a cache breakpoint at the end of the prefix for a model of Anthropic's, else as they are
-    (S0-20)."""
-    if not model.startswith(_CACHED) or not messages or messages[0]["role"] != "system" or not messages[0]["content"]:
+    (S0-20, S2-26)."""
+    if not is_claude(model) or not messages or messages[0]["role"] != "system" or not messages[0]["content"]:
         return [*messages]  # Anthropic refuses a breakpoint on an empty text
     part: dict[str, JsonValue] = {
         "type": "text",

@@ -60,6 +60,10 @@ class Keyring:
         """The signature of `text` by the newest key."""
         return f"{self.keys[0].id}:{self.keys[0].mac(text)}"
 
+    def signatures(self, text: str) -> list[str]:
+        """The signature of `text` by every key, the newest first: to look something up that one of them signed."""
+        return [f"{key.id}:{key.mac(text)}" for key in self.keys]
+
     def knows(self, signature: str) -> bool:
         """Whether this was signed by a key that is here."""
         return any(key.id == signature.partition(":")[0] for key in self.keys)
@@ -78,3 +82,8 @@ def row_text(tenant_id: str, kind: str, subject: str, actor: str | None, turn_id
 def head_text(tenant_id: str, seq: int, chain_hash: str, at: str) -> str:
     """What the signature of an exported chain head covers."""
     return framed("audit head", tenant_id, str(seq), chain_hash, at)
+
+
+def name_text(tenant_id: str, name: str) -> str:
+    """What stands for the name of an erased person: nobody without the key can tell the name, or guess at it."""
+    return framed("erased name", tenant_id, name)

@@ -13,6 +13,9 @@ GIVEN = frozenset({"approved", "edited"})
 ALLOWED = GIVEN | {"reserved"}
 """Statuses of an approval that lets its call run; `reserved` is one that an earlier attempt of it has taken."""
 
+REASONED = frozenset({"rejected", "responded", "withdrawn"})
+"""Statuses of an approval whose comment says why its call does not run; whoever approved it has said no such thing."""
+
 
 @dataclass(frozen=True, slots=True)
 class Covering:

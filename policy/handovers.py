@@ -9,19 +9,33 @@ from policy.withdrawal import ADMIN
 
 
 def handover_refusal(facts: Facts, decider: Decider) -> CallerError | None:
-    """Why this person may not hand the request on, or None: who may decide on it may, and an admin but on the own."""
+    """Why this person may not hand the request on, or None: who may decide on it in the own seat may, and an admin but
+    on the own request. Who only stands in for somebody may not: what is given away is not given back.
+    """
+    refused = _not_entitled(facts, decider)
+    if refused is not None and ADMIN not in decider.roles:
+        return refused
+    if refused is not None and decider.user_id == facts.requested_by:
+        return CallerError("own_request", "who asked for a call may not choose who decides on it", status=403)
+    over = closed(facts) or held_by_another(facts.claim, decider.user_id, facts.now)
+    if over is not None or not facts.reviewers:
+        return over
+    # Where people are named a place is not used and then given away, be it a named one or the assigned one.
+    if has_voted(decider.user_id, facts.votes) or is_taken(decider.user_id, facts.votes):
+        return CallerError("already_voted", "a decision was taken in your place; it cannot be given away", status=409)
+    return None
+
+
+def _not_entitled(facts: Facts, decider: Decider) -> CallerError | None:
+    """Why this person's own seat is none that decides on it."""
     try:
         sits = seats_for(facts.panel, decider.user_id, decider.seats)
     except CallerError as refused:
-        if ADMIN not in decider.roles:
-            return refused
-        if decider.user_id == facts.requested_by:
-            return CallerError("own_request", "who asked for a call may not choose who decides on it", status=403)
-        sits = ()
-    over = closed(facts) or held_by_another(facts.claim, decider.user_id, facts.now)
-    if over is None and any(is_taken(seat.user_id, facts.votes) for seat in sits if seat.name in facts.reviewers):
-        return CallerError("already_voted", "a decision was taken in your place; it cannot be given away", status=409)
-    return over
+        return refused
+    if any(seat.user_id == decider.user_id for seat in sits):
+        return None
+    owners: dict[str, object] = {"in_place_of": [seat.name for seat in sits]}
+    return CallerError("only_stands_in", "who stands in for somebody decides, and hands nothing on", owners, status=403)
 
 
 def reassignment_refusal(facts: Facts, to: Seat) -> CallerError | None:
@@ -35,12 +49,12 @@ def reassignment_refusal(facts: Facts, to: Seat) -> CallerError | None:
 def reviewers_after(facts: Facts, decider: Decider, to: Seat) -> tuple[str, ...]:
     """The named reviewers once it was handed on: `to` takes the place of the one whom the policy had named.
 
-    They stay as they are where nobody is named, where whoever hands it on is not one of them, and where `to` is.
+    They stay as they are where nobody is named, where whoever hands it on is not one of them, and where `to` is. The
+    places of those who have delegated to that person stay theirs.
     """
     if to.name in facts.reviewers:
         return facts.reviewers
-    own = [seat.name for seat in decider.seats if seat.name in facts.reviewers]
-    return tuple(to.name if own and name == own[0] else name for name in facts.reviewers)
+    return tuple(to.name if name == decider.name else name for name in facts.reviewers)
 
 
 def release_refusal(facts: Facts, decider: Decider) -> CallerError | None:

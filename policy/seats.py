@@ -4,7 +4,7 @@ Invariants:
 - The requester sits in no seat, and nobody sits in the requester's, unless the policy lets people decide on their own.
 - A seat is worth something while its owner has the role that is asked for, now, and is among the named reviewers where
   there are any; whoever it was assigned to counts as named.
-- A seat is not handed on: who sits in somebody's place cannot delegate that place.
+- A seat is not handed on: who sits in somebody's place can neither delegate that place nor give it away.
 """
 
 from collections.abc import Sequence
@@ -34,11 +34,14 @@ class Panel:
     assignee: str = ""
     """A user id; empty for nobody."""
 
+    def names(self, name: str) -> bool:
+        """Whether a person of this name is one of the named reviewers; where nobody is named, everybody is."""
+        return not self.reviewers or name in self.reviewers
+
 
 def is_entitled(panel: Panel, seat: Seat) -> bool:
     """Whether a decision in this seat would count, whoever sits in it."""
-    named = not panel.reviewers or seat.name in panel.reviewers or seat.user_id == panel.assignee
-    return panel.role in seat.roles and named
+    return panel.role in seat.roles and (panel.names(seat.name) or seat.user_id == panel.assignee)
 
 
 def seats_for(panel: Panel, user_id: str, seats: Sequence[Seat]) -> tuple[Seat, ...]:

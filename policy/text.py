@@ -1,9 +1,13 @@
 """Text from outside, made storable, countable and short."""
 
+import unicodedata
+
 from contracts.messages import PREVIEW_CHARACTERS
 
 CHARACTERS_A_TOKEN = 4
 """The estimate where no provider counted (S2-13)."""
+_UNSEEN = frozenset("\u115f\u1160\u3164\uffa0\u2800")
+"""Letters and signs by their category, which are drawn as nothing: fillers of Hangul, the empty Braille pattern."""
 
 
 def clean(text: str) -> str:
@@ -20,6 +24,11 @@ def clean(text: str) -> str:
 def is_clean(text: str) -> bool:
     """Whether `text` can be stored as it is."""
     return clean(text) == text
+
+
+def is_blank(text: str) -> bool:
+    """Whether a reader would see nothing of `text`: no letter, digit, punctuation or sign is in it."""
+    return not any(unicodedata.category(each)[0] in "LNPS" and each not in _UNSEEN for each in text)
 
 
 def preview(text: str) -> str:

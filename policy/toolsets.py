@@ -16,10 +16,12 @@ from contracts.digests import digest_of
 
 LOAD_TOOLSET: Final = "load_toolset"
 MEMORY: Final = "memory"
-"""The toolset of document memory: its reading tools need no loading, and none of it is announced as pending."""
+"""The toolset of what writes document memory; the tools that read it are in none, and so always offered (S2-19)."""
 LOADED_TOOLSETS: Final = "loaded_toolsets"
 """The working-memory field in which a conversation keeps what it has loaded, and a state too."""
 _FLAG: Final = "include_write_tools"
+
+_OF_MEMORY: Final = frozenset({"memory_read", "memory_write"})
 
 Loaded = Mapping[str, bool]
 
@@ -32,6 +34,9 @@ class Card(Protocol):
 
     @property
     def effect(self) -> EffectClass: ...
+
+    @property
+    def capability(self) -> str: ...
 
     @property
     def toolset(self) -> str: ...
@@ -57,15 +62,20 @@ def known_toolsets(cards: Sequence[Card]) -> tuple[str, ...]:
 def offered_cards(cards: Sequence[Card], loaded: Loaded) -> tuple[str, ...]:
     """The names of the tools that are offered: those of no toolset, and of loaded toolsets what the access allows.
 
-    Without write access only tools that change nothing, as far as that is believed (S2-33); memory can always be read.
+    Without write access only tools that change nothing, as far as that is believed (S2-33).
     """
     return tuple(card.name for card in cards if not card.toolset or _is_open(card, loaded))
 
 
 def _is_open(card: Card, loaded: Loaded) -> bool:
     if card.effect is EffectClass.READ:
-        return card.toolset in loaded or card.toolset == MEMORY
+        return card.toolset in loaded
     return loaded.get(card.toolset, False)
+
+
+def is_of_memory(card: Card) -> bool:
+    """Whether a tool works on document memory: the engine's own, announced by events of its own (S2-35)."""
+    return card.toolset == MEMORY or card.capability in _OF_MEMORY
 
 
 def load_card(cards: Sequence[Card]) -> ToolCard:

@@ -12,6 +12,8 @@ class Vote:
     seat_id: str
     counts: bool
     """Whether the seat's owner still has the role that the vote was given by."""
+    is_named: bool = True
+    """Whether the seat is one of the named reviewers'; where nobody is named, every one is as good."""
 
 
 def has_voted(user_id: str, votes: Sequence[Vote]) -> bool:

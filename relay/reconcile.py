@@ -24,7 +24,7 @@ from store.database import Connection, Database
 from store.finish import finish_broken
 from store.idempotency import forget_old
 from store.open_turns import OpenTurn, open_turns, ring_decided, ring_stopped, start_stranded, tenants
-from store.overdue import escalate_all_overdue, fall_back
+from store.overdue import MOST_AT_ONCE, escalate_all_overdue, fall_back
 from store.working_memory import forget_expired
 
 INTERVAL_SECONDS = 5.0
@@ -37,6 +37,8 @@ PAUSED_EVERY = 4
 FEW = 50
 """So many paused turns of a tenant are asked about one by one; of more, Temporal's own list of waiting runs is read,
 and those that it does not have are. Asked one by one, 3,000 took all of the server's time (measured)."""
+MOST_HANDED_ON = 1_000
+"""Requests of a tenant that one pass hands on, in transactions of MOST_AT_ONCE; the others wait for the next."""
 SWEPT_EVERY = 720
 """Working memory that has expired is seen by nobody: it is removed in every 720th pass, so within an hour."""
 T = TypeVar("T")
@@ -88,8 +90,8 @@ class Reconciler:
         """Make good what was lost in Postgres itself; the turns to compare."""
         paused_too = self._passes % PAUSED_EVERY == 0
         await self._step("stops_not_rung", tenant_id, lambda tx: ring_stopped(tx, tenant_id))
-        await self._step("deadlines_not_escalated", tenant_id, escalate_all_overdue)
-        await self._step("requests_not_handed_on", tenant_id, fall_back)
+        await self._in_parts("deadlines_not_escalated", tenant_id, escalate_all_overdue)
+        await self._in_parts("requests_not_handed_on", tenant_id, fall_back)
         stuck = await self._step("decisions_not_rung", tenant_id, lambda tx: ring_decided(tx, tenant_id))
         for turn_id in stuck or ():
             self._trouble.is_on("decided_turn_still_waits", turn_id)
@@ -101,6 +103,12 @@ class Reconciler:
             "open_turns_not_listed", tenant_id, lambda tx: open_turns(tx, SETTLING_SECONDS, paused_too=paused_too)
         )
         return turns or []
+
+    async def _in_parts(self, failed: str, tenant_id: str, work: Callable[[Connection], Awaitable[int]]) -> None:
+        """Do `work` until it finds less than it takes at once, each time in a transaction of its own."""
+        for _ in range(MOST_HANDED_ON // MOST_AT_ONCE):
+            if await self._step(failed, tenant_id, work) != MOST_AT_ONCE:
+                return
 
     async def _step(self, failed: str, tenant_id: str, work: Callable[[Connection], Awaitable[T]]) -> T | None:
         """Do `work` in a transaction of its own; None where it failed, which the log says once as `failed`."""

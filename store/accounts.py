@@ -2,6 +2,8 @@
 
 import asyncpg
 
+from policy.audit_key import Keyring
+from store.erased_names import refuse_erased
 from store.ids import new_id
 
 
@@ -11,9 +13,12 @@ async def ensure_tenant(owner: asyncpg.Connection, tenant_id: str) -> None:
 
 
 async def ensure_user(
-    owner: asyncpg.Connection, tenant_id: str, name: str, roles: list[str], token_sha256: str
+    owner: asyncpg.Connection, tenant_id: str, name: str, roles: list[str], token_sha256: str, keyring: Keyring
 ) -> None:
-    """Make the user and its token, if they are not there; in a transaction of the tenant."""
+    """Make the user and its token, if they are not there; in a transaction of the tenant.
+
+    Raises: CallerError 409 `name_erased`.
+    """
     await owner.execute(
         "INSERT INTO users (id, tenant_id, name, display_name, roles) VALUES ($1, $2, $3, $4, $5) "
         "ON CONFLICT (tenant_id, name) DO NOTHING",
@@ -23,6 +28,7 @@ async def ensure_user(
         name.capitalize(),
         roles,
     )
+    await refuse_erased(owner, tenant_id, keyring, name)
     await owner.execute(
         "INSERT INTO api_tokens (token_sha256, tenant_id, user_id, label) "
         "SELECT $3, $1, id, 'local' FROM users WHERE tenant_id = $1 AND name = $2 ON CONFLICT DO NOTHING",

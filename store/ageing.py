@@ -1,6 +1,6 @@
 """How long what waits for people has waited: by role, assignee and agent."""
 
-from store.approval_views import STATUS_NOW
+from store.approval_views import OPEN
 from store.database import Connection
 
 _BUCKETS = (
@@ -18,7 +18,7 @@ WITH waiting AS (
   SELECT a.reviewer_role, s.name AS assignee, a.agent_id, a.fallback_reviewer, a.fallback_at, a.fell_back_at,
     a.requested_at, a.expires_at, greatest(now() - a.requested_at, interval '0') AS age
   FROM approvals a LEFT JOIN users s ON s.id = a.assignee
-  WHERE a.status = 'pending' AND {STATUS_NOW} = 'pending' AND ($1::uuid IS NULL OR a.requested_by = $1)
+  WHERE {OPEN} AND ($1::uuid IS NULL OR a.requested_by = $1)
 )
 SELECT reviewer_role AS role, assignee, agent_id AS agent, count(*) AS waiting, min(requested_at) AS oldest_at,
   min(expires_at) AS next_expiry_at, fallback_reviewer, jsonb_build_object({_COUNTS}) AS buckets,

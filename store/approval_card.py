@@ -2,6 +2,8 @@
 
 import asyncpg
 
+from policy.quorum import counted
+from policy.votes import Vote
 from store.checkpoints import call_told_of
 
 ALLOWED = ("approve", "edit", "reject", "respond")
@@ -50,7 +52,7 @@ def _people(row: asyncpg.Record) -> dict[str, object]:
         "reviewer_role": row["reviewer_role"],
         "reviewers": row["reviewers"],
         "quorum": row["quorum"],
-        "votes": [_vote(vote) for vote in row["votes"] or ()],
+        "votes": _votes(row),
         "assignee": row["assigned"],
         "fallback": _fallback(row),
         "claimed_by": row["claimer"] if claimed else None,
@@ -65,9 +67,20 @@ def _people(row: asyncpg.Record) -> dict[str, object]:
     }
 
 
-def _vote(vote: dict[str, object]) -> dict[str, object]:
-    shown = {name: vote[name] for name in ("by", "decision", "at", "comment", "counts")}
-    return shown | {"for": vote["owner"] if vote["seat"] != vote["user"] else None}
+def votes_of(row: asyncpg.Record) -> list[Vote]:
+    """The decisions that were taken on it so far, in their order."""
+    return [Vote(vote["user"], vote["seat"], vote["counts"], vote["named"]) for vote in row["votes"] or ()]
+
+
+def _votes(row: asyncpg.Record) -> list[dict[str, object]]:
+    votes = votes_of(row)
+    standing = counted(votes)
+    return [_vote(shown, counts=vote in standing) for shown, vote in zip(row["votes"] or (), votes, strict=True)]
+
+
+def _vote(vote: dict[str, object], *, counts: bool) -> dict[str, object]:
+    shown = {name: vote[name] for name in ("by", "decision", "at", "comment")}
+    return shown | {"counts": counts, "for": vote["owner"] if vote["seat"] != vote["user"] else None}
 
 
 def _fallback(row: asyncpg.Record) -> dict[str, object] | None:

@@ -11,6 +11,7 @@ from policy.arguments import check_arguments
 from policy.covering import GIVEN
 from policy.decision import Decider, Decision
 from policy.quorum import PENDING, status_after
+from policy.text import is_blank
 from store import audit
 from store.checkpoints import call_told_of, plan_again
 from store.database import Connection
@@ -57,9 +58,9 @@ async def decide(
     review.refuse(
         ask.decision,
         ask.digest,
-        reasoned=bool(ask.comment.strip() or ask.reason_code.strip()),
+        reasoned=not (is_blank(ask.comment) and is_blank(ask.reason_code)),
         args_given=ask.args is not None,
-        text=bool(ask.comment.strip()),
+        text=not is_blank(ask.comment),
     )
     row = review.row
     if row["kind"] == RequestKind.LIMIT and ask.decision is not Decision.REJECT:
@@ -67,8 +68,8 @@ async def decide(
     review.refuse_stopped()
     edit = _edited(review, ask)
     revision = edit or _revised(row["revision"])
-    status = status_after(ask.decision, row["quorum"], review.facts.votes, revised=bool(revision))
-    record = _said(review, ask, name) | (edit if status == PENDING else _freed(ask, revision))
+    status = status_after(ask.decision, row["quorum"], review.facts.votes, review.vote, revised=bool(revision))
+    record = said(review, ask, name) | (edit if status == PENDING else _freed(ask, revision))
     again = row["kind"] == RequestKind.CHECKPOINT and "args" in record and status != PENDING
     if again:
         record["message_id"] = new_id()
@@ -97,9 +98,9 @@ async def decide(
     return decided, counted.note
 
 
-def _said(review: Review, ask: DecisionAsk, name: str) -> dict[str, JsonValue]:
-    """What was said, by whom, in whose place."""
-    said: dict[str, JsonValue] = {
+def said(review: Review, ask: DecisionAsk, name: str) -> dict[str, JsonValue]:
+    """What was said, by whom, in whose place: what every decision's record begins with."""
+    record: dict[str, JsonValue] = {
         "type": ask.decision.value,
         "by": name,
         "comment": ask.comment,
@@ -107,7 +108,7 @@ def _said(review: Review, ask: DecisionAsk, name: str) -> dict[str, JsonValue]:
         "channel": ask.channel,
         "seen_digest": ask.digest,
     }
-    return said if review.seat.user_id == review.decider.user_id else {**said, "for": review.seat.name}
+    return record if review.seat.user_id == review.decider.user_id else {**record, "for": review.seat.name}
 
 
 def _edited(review: Review, ask: DecisionAsk) -> dict[str, JsonValue]:

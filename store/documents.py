@@ -8,10 +8,8 @@ conversation.
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from pydantic import JsonValue
-
 from contracts.digests import sha256_hex
-from contracts.documents import DEFAULT_LIMITS, DocumentRef, MemoryLimits, Scope, Trust
+from contracts.documents import DEFAULT_LIMITS, DocumentRef, MemoryLimits, Scope
 from contracts.errors import CallerError
 from policy.documents.names import entity_keys, names_in
 from policy.documents.paths import path_refusal
@@ -21,22 +19,10 @@ from policy.text import clean
 from store.database import Connection
 from store.documents_reading import Document, read_as
 from store.documents_stores import Store, named
+from store.documents_versions import NO_BASIS, Basis, Written, add
 from store.ids import new_id
 
 UNSAFE = "memory_unsafe"
-
-
-@dataclass(frozen=True, slots=True)
-class Basis:
-    """What a version rests on, and the call that made it."""
-
-    evidence_summary: str = ""
-    source_refs: Sequence[JsonValue] = ()
-    turn_id: str | None = None
-    call_id: str | None = None
-
-
-NO_BASIS = Basis()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +41,6 @@ class Draft:
     entities: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A version that was added."""
-
-    ref: DocumentRef
-    scope: Scope
-    sha256: str
-    number: int
-    warnings: tuple[Finding, ...] = ()
-
-
 _CREATE = """
 INSERT INTO memory_documents (id, tenant_id, store_id, scope, owner_id, conversation_id, path, type, title, entities,
   trust, version_id, sha256, words)
@@ -77,11 +52,6 @@ _CHANGE = """
 UPDATE memory_documents SET version_id = $2, sha256 = $3, trust = $4, entities = $5, title = $6,
   words = to_tsvector('pg_catalog.english', $7), versions = versions + 1, updated_at = now() WHERE id = $1
 RETURNING versions
-"""
-_ADD = """
-INSERT INTO memory_versions (id, tenant_id, document_id, owner_id, number, sha256, content, trust, author, by_agent,
-  turn_id, call_id, evidence_summary, source_refs)
-VALUES ($1, current_setting('perdure.tenant'), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 """
 
 
@@ -140,7 +110,7 @@ async def update(
     keys = entity_keys(given, f"{said}\n{text}")
     words = _words(ref.path, said, text, keys)
     number = await tx.fetchval(_CHANGE, ref.document_id, version_id, sha256, trust.value, list(keys), said, words)
-    await _add(tx, writer, ref.document_id, document.owner_id, version_id, number, text, trust, basis)
+    await add(tx, writer, ref.document_id, document.owner_id, version_id, number, text, trust, basis)
     changed = ref.model_copy(update={"version_id": version_id, "trust": trust})
     return Written(changed, document.scope, sha256, number, warnings)
 
@@ -215,25 +185,9 @@ async def _created(
         )
         said = "there is a document at this path already; change that one"
         raise CallerError("document_exists", said, {"path": draft.path, "sha256": there}, status=409)
-    await _add(tx, writer, document_id, owner_id, version_id, 1, draft.content, trust, basis)
+    await add(tx, writer, document_id, owner_id, version_id, 1, draft.content, trust, basis)
     ref = DocumentRef(document_id=document_id, version_id=version_id, store=store.slug, path=draft.path, trust=trust)
     return Written(ref, draft.scope, sha256, 1, warnings)
-
-
-async def _add(
-    tx: Connection,
-    writer: Writer,
-    document_id: str,
-    owner_id: str | None,
-    version_id: str,
-    number: int,
-    content: str,
-    trust: Trust,
-    basis: Basis,
-) -> None:
-    given = (sha256_hex(content), content, trust.value, writer.user_id, writer.is_agent, basis.turn_id, basis.call_id)
-    summary, refs = clean(basis.evidence_summary), list(basis.source_refs)
-    await tx.execute(_ADD, version_id, document_id, owner_id, number, *given, summary, refs)
 
 
 def _edited(document: Document, edits: Sequence[Edit]) -> str:

@@ -17,9 +17,10 @@ from policy.documents.promotion import PromotionDecision, PromotionState, decisi
 from policy.documents.writing import Writer, evidence_refusal, stale
 from store import audit
 from store.database import Connection
-from store.documents import Basis, Draft, Written, create, scanned, update
+from store.documents import Draft, create, scanned, update
 from store.documents_reading import Document, at_path
 from store.documents_stores import named
+from store.documents_versions import Basis, Written
 from store.ids import new_id
 from store.paging import cursor_after, read_cursor
 

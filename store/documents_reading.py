@@ -126,17 +126,19 @@ async def listed(
     return [document_of(row) for row in rows[:limit]], following
 
 
+_VERSIONS = (
+    "SELECT v.id, v.number, v.sha256, v.trust, u.name AS author, v.by_agent, v.turn_id, v.call_id, v.evidence_summary, "
+    "v.source_refs, v.created_at, v.redacted_at, v.redaction_reason{} "
+    "FROM memory_versions v LEFT JOIN users u ON u.id = v.author WHERE v.document_id = $1 AND "
+)
+
+
 async def history(tx: Connection, document: Document, limit: int = 50) -> list[dict[str, object]]:
     """The versions of a document that the caller has read, newest first, without their contents."""
-    rows = await tx.fetch(
-        "SELECT v.id, v.number, v.sha256, v.trust, u.name AS author, v.by_agent, v.turn_id, v.call_id, "
-        "v.evidence_summary, v.source_refs, v.created_at, v.redacted_at, v.redaction_reason "
-        "FROM memory_versions v LEFT JOIN users u ON u.id = v.author WHERE v.document_id = $1 "
-        "ORDER BY v.number DESC LIMIT $2",
-        document.ref.document_id,
-        limit,
-    )
-    return [{**row, "id": str(row["id"]), "turn_id": row["turn_id"] and str(row["turn_id"])} for row in map(dict, rows)]
+    newest = _VERSIONS.format("") + "v.number > $2 ORDER BY v.number DESC"
+    # They are numbered without a gap.
+    rows = await tx.fetch(newest, document.ref.document_id, max(document.versions - limit, 0))
+    return [_entry(row) for row in rows]
 
 
 async def version(tx: Connection, document: Document, version_id: str) -> dict[str, object]:
@@ -144,11 +146,14 @@ async def version(tx: Connection, document: Document, version_id: str) -> dict[s
 
     Raises: CallerError 404 `version_not_found`.
     """
-    for entry in await history(tx, document, document.versions):
-        if entry["id"] == version_id:
-            content = await tx.fetchval("SELECT content FROM memory_versions WHERE id = $1", version_id)
-            return entry | {"content": content}
-    raise CallerError("version_not_found", "this document has no such version", status=404)
+    row = await tx.fetchrow(_VERSIONS.format(", v.content") + "v.id = $2", document.ref.document_id, version_id)
+    if row is None:
+        raise CallerError("version_not_found", "this document has no such version", status=404)
+    return _entry(row)
+
+
+def _entry(row: asyncpg.Record) -> dict[str, object]:
+    return {**dict(row), "id": str(row["id"]), "turn_id": row["turn_id"] and str(row["turn_id"])}
 
 
 async def _one(tx: Connection, which: str, reader: str, *given: object, lock: bool) -> Document:

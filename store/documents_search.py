@@ -26,8 +26,7 @@ WITH asked AS MATERIALIZED (
   FROM (SELECT lexeme FROM unnest(to_tsvector('pg_catalog.english', $2)) ORDER BY positions[1] LIMIT {MOST_WORDS}) each
 ), near AS MATERIALIZED (
   SELECT d.id, d.updated_at,
-    CASE WHEN d.words @@ (SELECT words FROM asked) THEN least(1.0,
-      ts_rank('{{1,1,1,1}}', d.words, (SELECT words FROM asked)) * pi() ^ 2 / 6) ELSE 0.0 END AS nearness,
+    least(1.0, coalesce(ts_rank('{{1,1,1,1}}', d.words, (SELECT words FROM asked)), 0.0) * pi() ^ 2 / 6) AS nearness,
     CASE WHEN d.entities && $3::text[]
       THEN (SELECT count(*) FROM unnest(d.entities) AS e(name) WHERE e.name = ANY($3::text[])) ELSE 0 END AS matched
   FROM memory_documents d

@@ -4,6 +4,7 @@ import asyncpg
 
 from contracts.errors import CallerError
 from store.database import Connection
+from store.narrowing import Narrowing
 from store.paging import cursor_after, read_key_cursor
 
 _SELECT = (
@@ -16,22 +17,21 @@ async def listed(
     tx: Connection, user_id: str | None, state: str | None, limit: int, cursor: str | None
 ) -> tuple[list[dict[str, object]], str | None]:
     """Calls that may change something, newest first; with `user_id` only those of that user's turns."""
-    at, last_key = read_key_cursor(cursor)
-    rows = await tx.fetch(
-        f"{_SELECT} WHERE c.effect <> 'read' AND ($1::text IS NULL OR c.state = $1) "
-        "AND ($2::uuid IS NULL OR t.user_id = $2) "
-        # The calls of a round are written in one moment; the key tells them apart.
-        "AND ($3::timestamptz IS NULL OR (c.created_at, c.key) < ($3, $4)) "
-        "ORDER BY c.created_at DESC, c.key DESC LIMIT $5",
-        state,
-        user_id,
-        at,
-        last_key,
-        limit + 1,
-    )
+    rows = await tx.fetch(*_page(user_id, state, limit, cursor))
     last = rows[limit - 1] if len(rows) > limit else None
     shown = [_shown(row) for row in rows[:limit]]
     return shown, cursor_after(last["created_at"], last["key"]) if last else None
+
+
+def _page(user_id: str | None, state: str | None, limit: int, cursor: str | None) -> tuple[str, *tuple[object, ...]]:
+    """The statement of one page and one row more, with its parameters."""
+    only = Narrowing("c.effect <> 'read'")
+    only.by("c.state = {0}", state)
+    only.by("t.user_id = {0}", user_id)
+    # The calls of a round are written in one moment; the key tells them apart.
+    only.by("(c.created_at, c.key) < ({0}, {1})", *read_key_cursor(cursor))
+    most = only.parameter(limit + 1)
+    return f"{_SELECT} {only} ORDER BY c.created_at DESC, c.key DESC LIMIT {most}", *only.given
 
 
 async def get(tx: Connection, key: str, user_id: str | None) -> dict[str, object]:

@@ -11,24 +11,33 @@ from contracts.events import TOOL_ERROR, TOOL_RESULT
 from contracts.messages import MessageRef, Role
 from contracts.tools import CallState, ToolOutcome
 from contracts.turns import TurnAddress
-from policy.text import estimated_tokens, preview
+from policy.decision import Decider
+from policy.seats import Panel, Seat, seats_for
+from policy.text import estimated_tokens, is_blank, preview
+from policy.withdrawal import ADMIN
 from store import audit
 from store.database import Connection
 from store.ids import new_id
 from store.journal import NewEvent, NewMessage, write
 from store.outbox import Note, Wake, put
+from store.reviews import seated
 
+REVIEWER = "reviewer"
+"""Who settles a call that needed no approval."""
 OUTCOMES = {"happened": CallState.DONE, "did_not_happen": CallState.FAILED}
 """What a person may state, and what the ledger then says."""
 
 
 async def settle_by_person(
-    tx: Connection, key: str, user_id: str, name: str, roles: frozenset[str], outcome: str, comment: str
+    tx: Connection, key: str, person: Decider, outcome: str, comment: str
 ) -> tuple[TurnAddress, Note]:
     """State what became of an effect; the note rings its turn, which goes on with the truth.
 
-    Raises: CallerError 404, 403 without the reviewer role, 409 already settled, 409 `too_early` for
-    "did_not_happen" before the reservation's deadline has passed, 422.
+    Whoever could decide on the call's approval now may, and an admin; of a call that needed none, whoever has the role
+    reviewer. Never who asked for it.
+
+    Raises: CallerError 404, 403, 409 already settled, 409 `too_early` for "did_not_happen" before the reservation's
+    deadline has passed, 422.
     """
     row = await tx.fetchrow(
         "SELECT t.id AS turn_id, t.tenant_id, t.conversation_id, t.user_id, t.ended_at FROM turns t "
@@ -37,11 +46,9 @@ async def settle_by_person(
     )
     if row is None:
         raise CallerError("effect_not_found", "there is no such effect", status=404)
-    if "reviewer" not in roles:
-        raise CallerError("role_required", "settling needs the role reviewer", {"role": "reviewer"}, status=403)
-    if str(row["user_id"]) == user_id:
-        raise CallerError("own_request", "who asked for a call may not settle it", status=403)
-    if outcome not in OUTCOMES or not comment.strip():
+    settler = await seated(tx, person)  # after the lock: the roles of now, not those that the request came with
+    seat = await _seat(tx, key, str(row["user_id"]), settler)
+    if outcome not in OUTCOMES or is_blank(comment):
         raise CallerError(
             "outcome_invalid", "give outcome happened or did_not_happen, and a comment that says how you know"
         )
@@ -60,23 +67,45 @@ async def settle_by_person(
     address = TurnAddress(
         tenant_id=row["tenant_id"], conversation_id=str(row["conversation_id"]), turn_id=str(row["turn_id"])
     )
-    said = _Statement(user_id, name, outcome, comment)
+    said = _Statement(settler, seat, outcome, comment)
     return address, await _record(tx, address, call, said, ended=row["ended_at"] is not None)
+
+
+async def _seat(tx: Connection, key: str, asked_by: str, settler: Decider) -> Seat:
+    """The seat in which this person may settle the call.
+
+    Raises: CallerError 403 `role_required`, `not_a_reviewer`, `own_request`.
+    """
+    approval = await tx.fetchrow(
+        "SELECT a.reviewer_role, a.reviewers, a.assignee FROM approvals a JOIN tool_calls c "
+        "ON c.turn_id = a.turn_id AND c.call_id = a.call_id WHERE c.key = $1",
+        key,
+    )
+    panel = Panel(asked_by, REVIEWER)
+    if approval is not None:
+        assignee = str(approval["assignee"] or "")
+        panel = Panel(asked_by, approval["reviewer_role"], False, tuple(approval["reviewers"]), assignee)
+    try:
+        return seats_for(panel, settler.user_id, settler.seats)[0]
+    except CallerError:
+        if approval is None or ADMIN not in settler.roles or settler.user_id == asked_by:
+            raise
+        return settler.seats[0]
 
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """What a person said, and who."""
+    """What a person said, and who, in whose place."""
 
-    user_id: str
-    name: str
+    by: Decider
+    seat: Seat
     outcome: str
     comment: str
 
 
 async def _record(tx: Connection, address: TurnAddress, call: asyncpg.Record, said: _Statement, *, ended: bool) -> Note:
     state = OUTCOMES[said.outcome]
-    body: dict[str, JsonValue] = {"status": said.outcome, "settled_by": said.name, "comment": said.comment}
+    body: dict[str, JsonValue] = {"status": said.outcome, "settled_by": said.by.name, "comment": said.comment}
     content = canonical_json(body)
     message = NewMessage(new_id(), Role.TOOL, content, call_id=call["call_id"], tokens=estimated_tokens(content))
     ref = MessageRef(
@@ -91,12 +120,13 @@ async def _record(tx: Connection, address: TurnAddress, call: asyncpg.Record, sa
         call["key"],
         settled.model_dump(mode="json"),
         state.value,
-        said.user_id,
+        said.by.user_id,
         said.comment,
         address.turn_id,
         call["call_id"],
     )
-    await audit.record(tx, "effect.settled", call["key"], body, actor=said.user_id, turn_id=address.turn_id)
+    told = body if said.seat.user_id == said.by.user_id else {**body, "for": said.seat.name}
+    await audit.record(tx, "effect.settled", call["key"], told, actor=said.by.user_id, turn_id=address.turn_id)
     note = await put(tx, address.tenant_id, Wake.RING, address.turn_id, call["key"])
     kind = TOOL_RESULT if state is CallState.DONE else TOOL_ERROR
     event = NewEvent(kind, {"tool": call["tool"], **body}, call["call_id"])

@@ -1,24 +1,28 @@
 """Erasing a person: all words of theirs go, and the audit chain still verifies, since its rows hold digests alone.
 
-It takes many small transactions. The first disables the person and writes the row that accounts for what goes; the last
-one looks once more at everything, takes the name, and says that it is done. In between it may be cut off and asked for
-again: it goes on where it was.
+It takes many small transactions. The first disables the person and announces what goes, in a signed row that accounts
+for it; the last one looks once more at everything, takes the name for good, and says that it is done. In between it may
+be cut off and asked for again: it goes on where it was.
 """
 
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import JsonValue
 
 from contracts.errors import CallerError
+from policy.audit_erasures import DONE, KEPT_KINDS
 from store import audit
+from store.audit_erasures import announce, announced
 from store.database import Connection, Database
-from store.erasure_steps import ELSEWHERE, KEPT_KINDS, NAMED, NAMING, OWN, Step
+from store.erased_names import retire
+from store.erasure_elsewhere import ELSEWHERE, NAMED, NAMING
+from store.erasure_steps import OWN, Step
+from store.live import LiveTokens
 
-BEGUN, DONE = KEPT_KINDS
 _SCAN_SECONDS = 300.0
 _OPEN = """
 SELECT id::text FROM turns WHERE user_id = $1 AND ended_at IS NULL
@@ -26,6 +30,7 @@ UNION SELECT t.id::text FROM turns t JOIN approvals a ON a.turn_id = t.id WHERE 
   AND (a.decided_by = $1 OR EXISTS (SELECT FROM approval_votes v WHERE v.approval_id = a.id AND v.user_id = $1))
 LIMIT 20
 """
+_TURNS = "SELECT id::text FROM turns WHERE user_id = $1 AND id <> ALL($2::uuid[])"
 _UNKNOWN = """
 SELECT k.key FROM turns t JOIN tool_calls k ON k.turn_id = t.id
 WHERE t.user_id = $1 AND k.state = 'outcome_unknown' LIMIT 20
@@ -50,8 +55,10 @@ class Erasure:
     name: str
     audit_id: int
     """The row that accounts for it."""
-    also: tuple[int, ...]
-    """Audit rows of others that name the person."""
+    turns: tuple[str, ...] = ()
+    """The person's, as announced."""
+    also: tuple[int, ...] = ()
+    """Audit rows of others that name the person, as announced."""
 
     @property
     def pseudonym(self) -> str:
@@ -64,6 +71,11 @@ class Erasure:
         return f'"({"|".join(NAMING)})": "{re.escape(self.name)}"'
 
     @property
+    def unraised(self) -> str:
+        """The pattern of what a turn ends with whose limit the person did not raise."""
+        return f"; {re.escape(self.name)} did not raise it.*"
+
+    @property
     def renamed(self) -> str:
         """What comes in the place of that."""
         return f'"\\1": "{self.pseudonym}"'
@@ -73,8 +85,11 @@ class Erasure:
         return [getattr(self, name) for name in step.takes]
 
 
-async def erase(db: Database, tenant_id: str, name: str, actor: str) -> dict[str, object]:
-    """Erase the person of this name; who it is from now on, and how many rows of each table went.
+async def erase(
+    db: Database, tenant_id: str, name: str, actor: str, live: LiveTokens | None = None
+) -> dict[str, object]:
+    """Erase the person of this name; who it is from now on, and how many rows of each table went. Nobody else can have
+    the name afterwards. `live` is where live tokens are, which would go by themselves within an hour.
 
     Raises: CallerError 404 `user_not_found`, 409 `own_data`, `turns_open`, `effects_unsettled`; nothing is lost where
     it is raised or cut off half-way: ask again.
@@ -91,6 +106,8 @@ async def erase(db: Database, tenant_id: str, name: str, actor: str) -> dict[str
             erased[step.table] += rows
     async with db.transaction(tenant_id) as tx:
         await _end(tx, erasure, actor, erased)
+    if live is not None:
+        await live.forget(tenant_id, await _conversations(db, tenant_id, erasure.user_id))
     return {"name": erasure.pseudonym, "user_id": erasure.user_id, "erased": dict(sorted(erased.items()))}
 
 
@@ -104,12 +121,27 @@ async def _begin(tx: Connection, name: str, actor: str) -> Erasure:
             "own_data", "another administrator must erase yours, so that somebody has seen it", status=409
         )
     await _may_be_erased(tx, user_id)
-    also = [each["id"] for each in await tx.fetch(_NAMED, user_id, name, list(KEPT_KINDS), timeout=_SCAN_SECONDS)]
-    audit_id = await audit.record(tx, BEGUN, user_id, {"also": [*also]}, actor=actor, turn_id=None)
     await tx.execute("UPDATE users SET disabled_at = coalesce(disabled_at, now()), roles = '{}' WHERE id = $1", user_id)
     await tx.execute("DELETE FROM api_tokens WHERE user_id = $1", user_id)
+    begun = Erasure(user_id, name, 0, also=tuple(await announced(tx, user_id)))
+    return await _announced(tx, begun, actor, again=False)
+
+
+async def _announced(tx: Connection, erasure: Erasure, actor: str, *, again: bool) -> Erasure:
+    """Put on record what has not been said yet to go with the person. `again`: only where there is anything."""
+    turns = [row[0] for row in await tx.fetch(_TURNS, erasure.user_id, erasure.turns)]
+    named = await tx.fetch(_NAMED, erasure.user_id, erasure.name, list(KEPT_KINDS), timeout=_SCAN_SECONDS)
+    also = [row["id"] for row in named]
+    if again and not turns and not also:
+        return erasure
+    audit_id = await announce(tx, erasure.user_id, actor, turns, also)
     await tx.execute(_ALSO, also, audit_id)
-    return Erasure(user_id, name, audit_id, tuple(also))
+    return replace(erasure, audit_id=audit_id, turns=(*erasure.turns, *turns), also=(*erasure.also, *also))
+
+
+async def _conversations(db: Database, tenant_id: str, user_id: str) -> list[str]:
+    async with db.transaction(tenant_id) as tx:
+        return [row[0] for row in await tx.fetch("SELECT id::text FROM conversations WHERE user_id = $1", user_id)]
 
 
 async def _may_be_erased(tx: Connection, user_id: str) -> None:
@@ -140,8 +172,10 @@ async def _end(tx: Connection, erasure: Erasure, actor: str, erased: Counter[str
     # Under this lock nobody begins a turn for the person any more; whoever held it before is seen by the steps.
     await tx.execute("SELECT FROM users WHERE id = $1 FOR UPDATE", erasure.user_id)
     await _may_be_erased(tx, erasure.user_id)
+    erasure = await _announced(tx, erasure, actor, again=True)
     await _rest(tx, (*OWN, *ELSEWHERE), erasure, erased)
     await tx.execute("UPDATE users SET name = $2, display_name = '' WHERE id = $1", erasure.user_id, erasure.pseudonym)
+    await retire(tx, erasure.name, actor)
     counts: dict[str, JsonValue] = {"erasure": erasure.audit_id, "rows": {**erased}}
     await audit.record(tx, DONE, erasure.user_id, counts, actor=actor, turn_id=None)
 

@@ -1,22 +1,15 @@
 """What goes with a person, table by table: each step a statement that takes some rows and finds none once it is done.
 
-A person's are the own conversations with all that their turns said and did, and the own words in the turns of others:
-name, comments, what was answered to a model in the place of a result. What others asked for stays theirs, also where
-the person edited it; so do the entities, the prompts in use and the numbers of the tenant.
+Here is the person's own: the conversations with all that their turns said and did. The entities, the prompts in use and
+the numbers of the tenant stay.
 """
 
 from typing import NamedTuple
 
+from policy.audit_erasures import KEPT_KINDS
+
 CHUNK_ROWS = 1_000
 """So that no statement holds its rows for long, and none reaches the API's limit of five seconds."""
-KEPT_KINDS = ("user.erasure_begun", "user.erased")
-"""Rows about erasures: they hold ids and counts alone, and account for what is gone."""
-NAMING = (
-    "name", "by", "to", "from", "for", "edited_by", "requested_by", "decided_by", "settled_by", "assignee",
-    "claimed_by", "was_claimed_by", "fallback",
-)  # fmt: skip
-"""The keys under which values name a person."""
-NAMED = "$.** ? (" + " || ".join(f"@.{key} == $name" for key in NAMING) + ")"
 
 
 class Step(NamedTuple):
@@ -28,13 +21,13 @@ class Step(NamedTuple):
     """Of the erasure, in the order of the statement's parameters."""
 
 
-def _bodies(which: str) -> Step:
+def _bodies(which: str, *takes: str) -> Step:
     sql = (
         "UPDATE audit_bodies SET data = NULL, salt = NULL, erased_by = $2 WHERE audit_id = ANY(ARRAY("
         f"SELECT b.audit_id FROM audit a JOIN audit_bodies b ON b.audit_id = a.id WHERE {which} AND b.data IS NOT NULL "
         f"AND a.kind <> ALL('{{{','.join(KEPT_KINDS)}}}') LIMIT {CHUNK_ROWS}))"
     )
-    return Step("audit_bodies", sql, ("user_id", "audit_id"))
+    return Step("audit_bodies", sql, takes)
 
 
 def _of_turns(table: str, sets: str, left: str, extra: str = "") -> Step:
@@ -46,23 +39,10 @@ def _of_turns(table: str, sets: str, left: str, extra: str = "") -> Step:
     return Step(table, sql)
 
 
-_TOUCHED = "SELECT turn_id FROM audit WHERE (actor = $1 OR id = ANY($2)) AND turn_id IS NOT NULL"
-"""The turns in which the person did something or is named: every act of a person is audited."""
-
-
-def _renamed(column: str) -> str:
-    """A value with the person's pseudonym in the place of the name, and without words of the person's."""
-    said = f"{column} || CASE WHEN $5 IN ({column}->>'by', {column}->>'settled_by') THEN {_SILENCE} ELSE '{{}}' END"
-    return f"{column} = regexp_replace(({said})::text, $3, $4, 'g')::jsonb"
-
-
-_SILENCE = "jsonb_build_object('comment', '', 'reason_code', '')"
-_NAMING = ("user_id", "also", "naming", "renamed", "name")
-
 OWN: tuple[Step, ...] = (
-    _bodies("a.actor = $1"),
-    _bodies("a.turn_id = ANY(ARRAY(SELECT id FROM turns WHERE user_id = $1))"),
-    _bodies("a.subject = $1::uuid::text"),
+    _bodies("a.actor = $1", "user_id", "audit_id"),
+    _bodies("a.turn_id = ANY($1::uuid[])", "turns", "audit_id"),  # as announced: whose a turn is can be changed
+    _bodies("a.subject = $1::uuid::text", "user_id", "audit_id"),
     Step(
         "messages",
         "UPDATE messages SET content = '', calls = '[]' WHERE id = ANY(ARRAY("
@@ -105,6 +85,8 @@ OWN: tuple[Step, ...] = (
         "episodes",
         f"DELETE FROM episodes WHERE id = ANY(ARRAY(SELECT id FROM episodes WHERE user_id = $1 LIMIT {CHUNK_ROWS}))",
     ),
+    # With its versions; what the person proposed, and the own words beside what is shared (migration 0012).
+    Step("memory_documents", f"SELECT FROM forget_documents_of($1, {CHUNK_ROWS})"),
     Step(
         "turns",
         "UPDATE turns SET metadata = '{}', system_prompt = NULL, memory_text = NULL, waiting = NULL, problem = NULL, "
@@ -128,71 +110,3 @@ OWN: tuple[Step, ...] = (
     Step("delegations", "UPDATE delegations SET ended_at = now() WHERE $1 IN (user_id, to_user) AND ended_at IS NULL"),
 )
 """What is the person's own."""
-
-ELSEWHERE: tuple[Step, ...] = (
-    Step(
-        "approval_votes",
-        f"UPDATE approval_votes SET {_renamed('record')} WHERE (user_id = $1 OR seat_id = $1 OR approval_id = ANY("
-        f"ARRAY(SELECT id FROM approvals WHERE turn_id = ANY(ARRAY({_TOUCHED}))))) AND record::text ~ $3",
-        _NAMING,
-    ),
-    *(
-        Step(
-            "approvals",
-            f"UPDATE approvals SET {_renamed(column)} WHERE (turn_id = ANY(ARRAY({_TOUCHED})) OR id = ANY("
-            f"ARRAY(SELECT approval_id FROM approval_votes WHERE seat_id = $1))) AND {column}::text ~ $3",
-            _NAMING,
-        )
-        for column in ("decision", "revision", "withdrawal")
-    ),
-    Step(
-        "approvals",
-        "UPDATE approvals SET reviewers = array_replace(reviewers, $1, $2), "
-        "fallback_reviewer = CASE WHEN fallback_reviewer = $1 THEN $2 ELSE fallback_reviewer END "
-        f"WHERE id = ANY(ARRAY(SELECT id FROM approvals WHERE $1 = ANY(reviewers) OR fallback_reviewer = $1 "
-        f"LIMIT {CHUNK_ROWS}))",
-        ("name", "pseudonym"),
-    ),
-    Step(
-        "approvals",
-        "UPDATE approvals SET assignee = nullif(assignee, $1), claimed_by = nullif(claimed_by, $1) "
-        "WHERE status = 'pending' AND $1 IN (assignee, claimed_by)",
-    ),
-    Step(  # what a person answered or said no with, as the model of somebody else's turn was told it
-        "messages",
-        'UPDATE messages SET content = \'{"message":"erased with the person who decided","status":"denied"}\' '
-        "WHERE id = ANY(ARRAY(SELECT m.id FROM approvals a JOIN messages m ON m.turn_id = a.turn_id "
-        "AND m.conversation_id = a.conversation_id AND m.call_id = a.call_id AND m.role = 'tool' "
-        f"WHERE a.decided_by = $1 AND a.requested_by <> $1 "
-        "AND a.status IN ('rejected', 'responded') AND m.content NOT LIKE '%erased with the person who decided%' "
-        f"LIMIT {CHUNK_ROWS}))",
-    ),
-    Step(
-        "messages",
-        'UPDATE messages m SET content = \'{"comment":"","settled_by":"\' || $3 || \'","status":"\' '
-        "|| CASE k.state WHEN 'done' THEN 'happened' ELSE 'did_not_happen' END || '\"}' FROM tool_calls k "
-        "WHERE k.settled_by = $1 AND m.turn_id = k.turn_id AND m.conversation_id = k.conversation_id "
-        "AND m.call_id = k.call_id AND m.role = 'tool' "
-        "AND position('\"settled_by\":\"' || $2 || '\"' IN m.content) > 0",
-        ("user_id", "name", "pseudonym"),
-    ),
-    Step(
-        "tool_calls",
-        "UPDATE tool_calls SET comment = NULL, outcome = jsonb_set(outcome, '{message,text}', '\"\"') "
-        "WHERE settled_by = $1 AND comment IS NOT NULL",
-    ),
-    Step(
-        "events",
-        f"UPDATE events SET {_renamed('data')} WHERE ctid = ANY(ARRAY(SELECT ctid FROM events "
-        f"WHERE turn_id = ANY(ARRAY({_TOUCHED})) AND data::text ~ $3 LIMIT {CHUNK_ROWS}))",
-        _NAMING,
-    ),
-    Step(
-        "idempotency",
-        "UPDATE idempotency SET answer = '{\"erased\": true}' WHERE answer <> '{\"erased\": true}' "
-        "AND (answer->>'turn_id' IN (SELECT id::text FROM turns WHERE user_id = $1) "
-        f"OR jsonb_path_exists(answer, '{NAMED}', jsonb_build_object('name', $2::text)))",
-        ("user_id", "name"),
-    ),
-)
-"""What is the person's in what belongs to others."""

@@ -5,7 +5,7 @@ import asyncpg
 from contracts.errors import InvariantBroken, Problem
 from contracts.events import COMPLETED, DONE, MEMORY_WRITE_CREATED, STOPPED, WORKFLOW_ERROR
 from contracts.tools import CallState
-from contracts.turns import FinishAsk, Finished, TurnAddress, TurnStatus
+from contracts.turns import FinishAsk, Finished, StopAsk, TurnAddress, TurnStatus
 from policy.episodes import summary_of
 from store import audit, budgets, episodes
 from store.admission import admit
@@ -40,10 +40,15 @@ RETURNING input_tokens + output_tokens AS tokens, cost_microusd, remembers, user
 """
 
 
+async def stop_asked(tx: Connection, ask: StopAsk) -> bool:
+    """Whether somebody asked the turn to stop; of a turn that is not there nobody did."""
+    return bool(await tx.fetchval("SELECT stop_requested_at IS NOT NULL FROM turns WHERE id = $1", ask.address.turn_id))
+
+
 async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]:
     """Set the outcome, close what is open, write the last events and admit the next queued turn. Idempotent."""
     turn_id = ask.address.turn_id
-    row = await tx.fetchrow("SELECT status, ended_at FROM turns WHERE id = $1 FOR UPDATE", turn_id)
+    row = await tx.fetchrow("SELECT status, ended_at, stop_requested_at FROM turns WHERE id = $1 FOR UPDATE", turn_id)
     if row is None or row["ended_at"] is not None:
         return Finished(status=TurnStatus(row["status"]) if row else ask.status), None
     active = await tx.fetchval(
@@ -63,6 +68,9 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
     for approval in ended["cancelled"] or ():
         why = {"because": f"the turn ended {ask.status.value} before the call ran"}
         await audit.record(tx, "approval.cancelled", str(approval), {**why}, actor=None, turn_id=turn_id)
+    if ask.status is TurnStatus.STOPPED and row["stop_requested_at"] is None:
+        because = "its workflow was cancelled at Temporal; nobody asked for a stop here"
+        await audit.record(tx, "turn.cancelled", turn_id, {"because": because}, actor=None, turn_id=turn_id)
     done = NewEvent(
         DONE,
         {

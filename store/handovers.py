@@ -28,7 +28,8 @@ async def reassign(tx: Connection, approval_id: str, person: Decider, to: str, c
         raise refused
     reviewers = reviewers_after(review.facts, review.decider, given_to)
     await tx.execute(
-        "UPDATE approvals SET assignee = $2, reviewers = $3, claimed_by = NULL, claimed_until = NULL, "
+        # Who had claimed it is kept: claimed again at once, it is the same lease.
+        "UPDATE approvals SET assignee = $2, reviewers = $3, claimed_until = least(claimed_until, clock_timestamp()), "
         "version = version + 1 WHERE id = $1",
         approval_id,
         given_to.user_id,

@@ -12,6 +12,7 @@ from policy.budget import spent
 from policy.decision import STATUS_OF, Decider, Decision
 from store import audit
 from store.database import Connection
+from store.decisions import DecisionAsk, said
 from store.journal import NewEvent, write
 from store.outbox import Note
 from store.reviews import take_up
@@ -60,9 +61,7 @@ async def raise_limits(
     review.refuse_stopped()
     before = Limits.model_validate(turn["limits"])
     limits = _raised(before, asked, tokens_used=turn["tokens"], cost_microusd=turn["cost_microusd"])
-    record: dict[str, JsonValue] = {
-        "type": Decision.APPROVE.value,
-        "by": name,
+    record = said(review, DecisionAsk(decision=Decision.APPROVE, digest=digest), name) | {
         "limits": limits.model_dump(mode="json"),
         "limits_before": before.model_dump(mode="json"),
     }

@@ -7,6 +7,8 @@ empty, and it is logged once. Everything lives for an hour after the last token.
 import secrets
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from functools import partial
+from itertools import chain
 from typing import cast
 
 from contracts.turns import TurnAddress
@@ -23,6 +25,7 @@ _BATCH_ENTRIES = 200
 _BATCH_CHARACTERS = 32_768
 """About what is held for one slow reader: a batch is merged and sent as a whole."""
 _SEARCH_ENTRIES = 200
+_FORGOTTEN_AT_ONCE = 500
 
 WOKEN_BY_EVENTS = "e"
 """What a wake-up says where durable events were committed; one for tokens says `t`."""
@@ -92,6 +95,13 @@ class LiveTokens:
         stream, _ = _keys(address.tenant_id, address.conversation_id)
         key = _stop_key(stream, address.turn_id)
         await self._valkey.attempt(lambda: self._valkey.client.set(key, "1", ex=LIVE_SECONDS))
+
+    async def forget(self, tenant_id: str, conversation_ids: Sequence[str]) -> None:
+        """Take away what was said live in these conversations; a reader of one is not disturbed. Where Valkey is out of
+        reach it goes by itself, an hour after the last token."""
+        for start in range(0, len(conversation_ids), _FORGOTTEN_AT_ONCE):
+            keys = [_keys(tenant_id, each) for each in conversation_ids[start : start + _FORGOTTEN_AT_ONCE]]
+            await self._valkey.attempt(partial(self._valkey.client.unlink, *chain.from_iterable(keys)))
 
     async def wake(self, conversation_id: str) -> None:
         """Tell the readers of a conversation that durable events were committed."""

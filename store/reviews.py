@@ -38,7 +38,7 @@ SELECT h.*, clock_timestamp() AS now, (SELECT name FROM users WHERE id = h.claim
 FROM held h
 """
 _VOTES = """
-SELECT v.user_id, v.seat_id, u.disabled_at IS NULL AND v.role = ANY(u.roles) AS counts
+SELECT v.user_id, v.seat_id, u.name, u.disabled_at IS NULL AND v.role = ANY(u.roles) AS counts
 FROM approval_votes v JOIN users u ON u.id = v.seat_id WHERE v.approval_id = $1 AND v.voided_at IS NULL
 """
 
@@ -72,6 +72,12 @@ class Review:
         """The seat that this person decides in, where nothing refuses it."""
         return seat_of(self.facts, self.decider)
 
+    @property
+    def vote(self) -> Vote:
+        """What this person's decision counts for."""
+        seat = self.seat
+        return Vote(self.decider.user_id, seat.user_id, True, self.facts.panel.names(seat.name))
+
     def refuse(self, decision: Decision, digest: str, *, reasoned: bool, args_given: bool, text: bool) -> None:
         """Raises: CallerError, the first reason in the contract's order."""
         found = refusal(self.facts, self.decider, decision, digest, reasoned=reasoned, args_given=args_given, text=text)
@@ -101,8 +107,13 @@ async def take_up(tx: Connection, approval_id: str, person: Decider, *, alone: b
         row = await tx.fetchrow(_LOCK, approval_id, person.user_id, alone) or row
     # Where one decision is enough there is nothing to count.
     votes = await tx.fetch(_VOTES, approval_id) if row["quorum"] > 1 else []
-    facts = facts_of(row, [Vote(str(v["user_id"]), str(v["seat_id"]), v["counts"]) for v in votes])
+    facts = facts_of(row, [_vote(vote, row["reviewers"]) for vote in votes])
     return Review(row, facts, _seated(person, row["seats"]))
+
+
+def _vote(vote: asyncpg.Record, reviewers: Sequence[str]) -> Vote:
+    named = not reviewers or vote["name"] in reviewers
+    return Vote(str(vote["user_id"]), str(vote["seat_id"]), vote["counts"], named)
 
 
 async def seated(tx: Connection, person: Decider) -> Decider:
@@ -125,7 +136,8 @@ def facts_of(row: asyncpg.Record, votes: Sequence[Vote]) -> Facts:
     """What an approval's row says; it also has `now`, and `claimer`, the name of whoever has claimed it."""
     claimed = None
     if row["claimed_by"] is not None:
-        claimed = Claimed(str(row["claimed_by"]), row["claimer"] or "", row["claimed_until"])
+        since = row["claimed_since"] or row["now"]
+        claimed = Claimed(str(row["claimed_by"]), row["claimer"] or "", row["claimed_until"], since)
     return Facts(
         row["status"],
         (row["revision"] or row)["digest"],

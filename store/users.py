@@ -8,7 +8,8 @@ import asyncpg
 from contracts.digests import sha256_hex
 from contracts.errors import CallerError
 from store import audit
-from store.database import Connection
+from store.database import Connection, signer_of
+from store.erased_names import refuse_erased
 from store.ids import new_id
 
 ROLES = ("requester", "reviewer", "admin")
@@ -33,7 +34,7 @@ async def listed(tx: Connection) -> list[User]:
 async def add(tx: Connection, name: str, display_name: str, roles: tuple[str, ...], actor: str) -> User:
     """A new user.
 
-    Raises: CallerError 409 `user_exists`.
+    Raises: CallerError 409 `user_exists`, `name_erased`.
     """
     user = User(new_id(), name, display_name or name, roles)
     try:
@@ -47,6 +48,7 @@ async def add(tx: Connection, name: str, display_name: str, roles: tuple[str, ..
         )
     except asyncpg.UniqueViolationError:
         raise CallerError("user_exists", "there is a user of this name", {"name": name}, status=409) from None
+    await refuse_erased(tx, *signer_of(tx), name)
     await audit.record(tx, "user.added", user.id, {"name": name, "roles": [*roles]}, actor=actor, turn_id=None)
     return user
 

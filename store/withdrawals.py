@@ -27,9 +27,7 @@ async def withdraw(tx: Connection, approval_id: str, person: Decider, comment: s
     Raises: CallerError 404, 403, 409 `already_running`, 409 decided, 410, 409 `turn_stopped`.
     """
     review = await take_up(tx, approval_id, person)
-    votes = await tx.fetch(
-        "SELECT user_id FROM approval_votes WHERE approval_id = $1 AND voided_at IS NULL", approval_id
-    )
+    votes = await tx.fetch(_DECIDERS, approval_id)
     row, decided_by = review.row, review.row["decided_by"]
     deciders = frozenset(str(vote["user_id"]) for vote in votes) if decided_by is not None else frozenset()
     refused = withdrawal_refusal(review.facts, review.decider, deciders, row["kind"])

@@ -15,7 +15,7 @@ from contracts.ids import approval_id, effect_key, turn_workflow_id
 from contracts.turns import ENDED, Bell, Kind, Limits, TurnAddress, TurnStatus
 from contracts.workflows import RING
 from policy.admission import Caps, OnBusy
-from policy.decision import Decision
+from policy.decision import Decider, Decision
 from serving import workers_for
 from store.effects import settle_by_person
 from store.turns import request_stop
@@ -118,9 +118,9 @@ class Served:
     async def settle(self, address: TurnAddress, call_id: str, outcome: str = "happened") -> None:
         """State what became of an effect, and ring."""
         person = self.desk.people["reviewer"]
-        key = effect_key(address.turn_id, call_id)
+        key, settler = effect_key(address.turn_id, call_id), Decider(person.user_id, person.roles, person.name)
         async with self.desk.db.transaction("local") as tx:
-            _, note = await settle_by_person(tx, key, person.user_id, person.name, person.roles, outcome, "I looked")
+            _, note = await settle_by_person(tx, key, settler, outcome, "I looked")
         if note is not None:
             await self.desk.deps.doorbell.deliver_soon(note)
 

@@ -1,4 +1,8 @@
-"""The mailbox of a turn: whether a bell rang, and whether a stop was asked. It rides through every continue-as-new."""
+"""The mailbox of a turn: whether a bell rang, and whether the turn is to stop. It rides through every continue-as-new.
+
+A bell only says "look", also the bell of a stop: anyone may ring it. The run that hears one reads the turn's record, by
+one look at a time however many rang, and stops where the record says that it was asked to; else it was a ring.
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -9,6 +13,7 @@ from temporalio import workflow
 from contracts.turns import Carried
 
 T = TypeVar("T")
+Look = Callable[[], Coroutine[Any, Any, bool]]
 STOP = "stop"
 
 
@@ -18,6 +23,11 @@ class Mailbox:
     def __init__(self, carried: Carried | None) -> None:
         self.rung = carried.rung if carried else False
         self.stop = carried.stop if carried else False
+        """The turn is to stop: its record says so, or its workflow was cancelled."""
+        self.stop_rung = carried.stop_rung if carried else False
+        """A bell says so, and the record has not been looked at since."""
+        self._look: Look | None = None
+        self._looking: asyncio.Task[None] | None = None
         self._on_stop: Callable[[], None] | None = None
 
     def put(self, heard: Sequence[object]) -> None:
@@ -27,11 +37,12 @@ class Mailbox:
         if not isinstance(bell, Mapping) or bell.get("kind") != STOP:
             self.rung = True
             return
-        self._stop()
+        self.stop_rung = True
+        self._look_soon()
 
     async def uncancelled(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`. A cancel of the workflow from outside does not break it off: it is heard as a stop, so
-        that the turn ends as stopped, with its records closed.
+        """The result of `work`. A cancel of the workflow from outside does not break it off: it is a stop of its own,
+        so that the turn ends as stopped, with its records closed.
 
         A worker that drops the run cancels `work` too, which then ends. Signals are handed over before anything else of
         a workflow task, so none comes between the end of `work` and the end of the run.
@@ -44,13 +55,39 @@ class Mailbox:
                 self._stop()
         return task.result()
 
-    def when_stopped(self, act: Callable[[], None]) -> None:
-        """What a stop does at once to the run that is under way."""
-        self._on_stop = act
+    def open(self, look: Look, on_stop: Callable[[], None]) -> None:
+        """From now on a stop's bell is confirmed by `look`, also one that rang before; `on_stop` is what a stop does at
+        once to the run that is under way."""
+        self._look, self._on_stop = look, on_stop
+        self._look_soon()
+
+    async def confirmed(self) -> None:
+        """Back when the look that is under way, if any, has ended; bells that rang meanwhile are for the next."""
+        if self._looking is not None:
+            await self._looking
+
+    async def close(self) -> None:
+        """No look begins from now on, so none is under way when the run ends; a stop that still rings is carried on."""
+        self._look = None
+        await self.confirmed()
 
     def looked(self) -> None:
         """The records are read after the bells so far: these have done their work."""
         self.rung = False
+
+    def _look_soon(self) -> None:
+        if self._look is not None and self._looking is None and self.stop_rung and not self.stop:
+            self._looking = asyncio.create_task(self._confirm(self._look))
+
+    async def _confirm(self, look: Look) -> None:
+        self.stop_rung = False
+        asked = await look()
+        self._looking = None
+        if asked:
+            self._stop()
+            return
+        self.rung = True
+        self._look_soon()
 
     def _stop(self) -> None:
         self.stop = True

@@ -11,13 +11,13 @@ from typing import Protocol, TypeVar
 from pydantic import JsonValue
 from temporalio.exceptions import ActivityError
 
-from contracts.activities import ActivityRef
+from contracts.activities import TURNS_READ, ActivityRef
 from contracts.approvals import OpenAsk
 from contracts.errors import Problem
 from contracts.events import PendingEvent
 from contracts.ids import approval_id
 from contracts.people import RequestRef
-from contracts.turns import Carried, TurnInput
+from contracts.turns import Carried, StopAsk, TurnInput
 from graph.nodes.reading import requests_of
 from graph.spec import State
 from policy.refusals import STOPPED
@@ -59,7 +59,7 @@ class Stretch:
         """Requests that could not be opened and that the run goes on without (S0-68)."""
         self.events: list[PendingEvent] = list(carried.events) if carried else []
         self.events_made = carried.events_made if carried else 0
-        mailbox.when_stopped(self.calls.cancel)
+        mailbox.open(self._stop_asked, self.calls.cancel)
 
     def take_events(self) -> tuple[PendingEvent, ...]:
         """The events that wait, for the activity that is about to be called."""
@@ -79,6 +79,18 @@ class Stretch:
         except ActivityError as error:
             self.events[:0] = given.events
             return STOPPED if self.mailbox.stop else problem_of(error)
+
+    async def _stop_asked(self) -> bool:
+        """What the record says after a stop's bell; while Postgres is away it is tried again, and nothing is cancelled.
+
+        What no attempt can read confirms nothing either; for a stop that stands in the record the relay rings again.
+        """
+        ask = StopAsk(address=self.turn.address)
+        try:
+            read = await self.calls.make(TURNS_READ, ask, summary="asked to stop?", stoppable=False)
+        except ActivityError:
+            return False
+        return read.asked
 
     def go_on_without(self, ask: OpenAsk) -> None:
         """What this would have opened was asked of nobody; its events go to the next activity."""
@@ -105,6 +117,7 @@ class Stretch:
             rung=self.mailbox.rung,
             looks=before.looks + 1 if before is not None and unchanged else 0,
             stop=self.mailbox.stop,
+            stop_rung=self.mailbox.stop_rung,
             step=self.step,
             events=tuple(self.events),
             events_made=self.events_made,

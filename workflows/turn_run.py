@@ -48,7 +48,7 @@ class TurnRun:
 
     @workflow.signal(name=RING)
     def ring(self, *heard: Any) -> None:
-        """Look again, or stop."""
+        """Look again, or see whether to stop."""
         self._mailbox.put(heard)
 
     @workflow.run
@@ -60,6 +60,7 @@ class TurnRun:
         turn = stretch.turn
         compiled = topology(turn.topology)
         workflow.set_current_details(f"agent {turn.agent_id}, entered by {turn.entry}")
+        await self._mailbox.confirmed()
         if self._mailbox.stop:
             state: State = turn.carried.state if turn.carried and turn.carried.state else {}
             return await self._finish(stretch, state, TurnStatus.STOPPED, None)
@@ -68,9 +69,12 @@ class TurnRun:
         outcome = compiled.topology.outcome(state)
         while outcome is Outcome.AWAITING and not self._mailbox.stop:
             opened = await self._open(stretch, state)
+            waits = opened is not None and not stretch.goes_on
+            if waits:
+                await self._mailbox.close()
             if opened is not None and (opened.problem is not None or self._mailbox.stop):
                 break
-            if opened is not None and not stretch.goes_on:
+            if waits:
                 self._wait(stretch, state, stretch.waits_for(state))
             stretch.asked, stretch.goes_on = None, False
             state = await compiled.run(state, PauseKind.APPROVAL.value, ports)
@@ -140,6 +144,7 @@ class TurnRun:
         )
 
     async def _finish(self, stretch: Stretch, state: State, status: TurnStatus, problem: Problem | None) -> str:
+        await self._mailbox.close()
         transcript = tuple(message.id for message in messages_of(state) if message.id) if "messages" in state else ()
         ask = FinishAsk(
             address=stretch.turn.address,

@@ -3,7 +3,7 @@
 It runs on a queue of its own, whose workers cache nothing: a paused turn costs no worker's memory, and waking it is a
 replay of five events.
 
-Determinism: one wait; every bell, the expiry or a stop continues as TurnRun, which reads the records.
+Determinism: one wait; every bell, a stop's too, the expiry or a cancel continues as TurnRun, which reads the records.
 """
 
 from contextlib import suppress
@@ -28,7 +28,7 @@ class TurnWait:
 
     @workflow.signal(name=RING)
     def ring(self, *heard: Any) -> None:
-        """Look again, or stop."""
+        """Look again, or see whether to stop."""
         self._mailbox.put(heard)
 
     @workflow.run
@@ -42,11 +42,12 @@ class TurnWait:
         )
         with suppress(TimeoutError):  # the deadline rings too
             rung_or_stopped = workflow.wait_condition(
-                lambda: self._mailbox.rung or self._mailbox.stop,
+                lambda: self._mailbox.rung or self._mailbox.stop_rung or self._mailbox.stop,
                 timeout=next_look(workflow.now(), deadlines_of(carried.requests), carried.looks),
             )
             await self._mailbox.uncancelled(rung_or_stopped)
-        woken = carried.model_copy(update={"rung": self._mailbox.rung, "stop": self._mailbox.stop})
+        box = self._mailbox
+        woken = carried.model_copy(update={"rung": box.rung, "stop": box.stop, "stop_rung": box.stop_rung})
         workflow.continue_as_new(
             args=[turn.model_copy(update={"carried": woken})],
             workflow=TURN_RUN,

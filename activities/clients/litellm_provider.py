@@ -31,6 +31,7 @@ from activities.vendors import CONTENT_REFUSED
 from contracts.errors import PerdureError, UpstreamRejected
 from contracts.turns import Usage
 from policy.day_budget import Bound
+from policy.reasoning import with_thinking
 
 litellm.suppress_debug_info = True
 litellm.disable_aiohttp_transport = True  # one HTTP client, whose exceptions the boundary knows
@@ -59,7 +60,7 @@ class LiteLLMProvider:
         Read from the table itself: LiteLLM's own look-ups ask some vendors over the network.
         """
         card = _card(request.model)
-        said = most_output_tokens(request.params, card.get("max_output_tokens") or card.get("max_tokens"))
+        said = most_output_tokens(_params(request), card.get("max_output_tokens") or card.get("max_tokens"))
         if said is None:
             return Bound(None, None)
         asked = most_input_tokens(request.messages, request.tools)
@@ -172,6 +173,12 @@ def _card(model: str) -> Mapping[str, Any]:
     return table.get(model) or table.get(f"{provider}/{bare}") or table.get(bare) or {}
 
 
+def _params(request: ProviderRequest) -> dict[str, JsonValue]:
+    """The agent's parameters, with what asks for thinking where the model can or was told to."""
+    can_think = _card(request.model).get("supports_reasoning") is True
+    return with_thinking(request.model, request.params, request.messages, request.reasoning, can_think=can_think)
+
+
 def _finish_reason(response: Any) -> object:
     """The provider's own finish reason, None where it sent none."""
     return getattr(response, "received_finish_reason", None) or getattr(response, "intermittent_finish_reason", None)
@@ -196,7 +203,7 @@ def _arguments(request: ProviderRequest) -> dict[str, Any]:
     if request.idempotency_key:
         headers = {**headers, "Idempotency-Key": request.idempotency_key}
     return {
-        **request.params,
+        **_params(request),
         "model": request.model,
         "messages": copy.deepcopy(list(request.messages)),  # LiteLLM edits what it is given
         **({"tools": copy.deepcopy(list(request.tools))} if request.tools else {}),

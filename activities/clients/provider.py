@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 
 from pydantic import JsonValue
 
+from contracts.agents import Reasoning
 from contracts.turns import Usage
 from policy.day_budget import Bound
 
@@ -37,6 +38,8 @@ class ProviderRequest:
     """Of the whole call, first byte to last (S2-29)."""
     idempotency_key: str = ""
     """Sent as `Idempotency-Key` to whoever honours it."""
+    reasoning: Reasoning | None = None
+    """How long it may think; policy/reasoning.py says what that comes to."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,10 @@ from perdure.tools import Audited, ToolContext, ToolRefused, ToolResult
 from policy.documents.writing import POLICY_CODES, Writer
 from store import documents_reading
 from store.database import Connection
-from store.documents import UNSAFE, Basis, Written
+from store.documents import UNSAFE
 from store.documents_reading import Document
 from store.documents_usage import hold, note, tell
+from store.documents_versions import Basis, Written
 from store.journal import NewEvent
 
 Told = tuple[str, dict[str, JsonValue]]
@@ -93,7 +94,12 @@ async def created(context: ToolContext, written: Written) -> ToolResult:
 
 
 async def blocked(context: ToolContext, error: CallerError, about: dict[str, JsonValue]) -> ToolResult:
-    """The answer to a call that was refused: nothing is written but what tells of it."""
+    """The answer to a call that was refused: nothing is written but what tells of it.
+
+    A path that may hold what must not be remembered is not told.
+    """
+    if error.code in (UNSAFE, "path_invalid"):
+        about = {name: value for name, value in about.items() if name != "path"}
     events: list[Told] = []
     if error.code == UNSAFE:
         findings = cast(JsonValue, error.details.get("findings", []))

@@ -26,8 +26,9 @@ from contracts.documents import Scope
 from policy.documents.writing import ADMIN, Edit, Writer
 from store import documents, documents_reading, documents_removal, documents_stores
 from store.database import Connection
-from store.documents import Draft, Written
+from store.documents import Draft
 from store.documents_search import Question, search, shown
+from store.documents_versions import Written
 from store.outbox import Note
 
 router = APIRouter(prefix="/v1/memory", tags=["memory"])

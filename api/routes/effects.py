@@ -9,6 +9,7 @@ from api.auth import Open, Reader
 from api.bodies import SettleBody
 from api.once import Key, once
 from api.pages import Limit
+from api.routes.approvals import person
 from contracts.tools import CallState
 from contracts.turns import TurnAddress
 from store import effect_views
@@ -50,9 +51,7 @@ async def settle(services: Open, who: Reader, effect_key: EffectKey, body: Settl
     settled: list[TurnAddress] = []
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        address, note = await settle_by_person(
-            tx, effect_key, who.user_id, who.name, who.roles, body.outcome, body.comment
-        )
+        address, note = await settle_by_person(tx, effect_key, person(who), body.outcome, body.comment)
         settled.append(address)
         return 200, {"key": effect_key, "outcome": body.outcome, "settled_by": who.name}, note
 

@@ -58,7 +58,7 @@ async def erase(services: Open, who: Reader, name: UserName) -> dict[str, object
     """Erase everything that a user said, for ever; the audit keeps what happened. Cut off, it goes on when asked
     again."""
     who.need("admin")
-    return await erasure.erase(services.db, who.tenant_id, name, who.user_id)
+    return await erasure.erase(services.db, who.tenant_id, name, who.user_id, services.live)
 
 
 @router.post("/users/{name}/tokens", status_code=201)

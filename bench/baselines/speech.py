@@ -73,5 +73,5 @@ async def speak(
         agent_version=agent.version,
         ask=ModelAsk(messages=(), tools=tools),
     )
-    planned = plan_calls(asked, agent, complete.tool_calls)
+    planned = plan_calls(asked, agent, complete.tool_calls).calls
     return Spoken(call_id, "".join(words), complete.usage, planned, first_token_seconds)

@@ -23,7 +23,7 @@ from policy.firing import Ruled, after_round, asked_paths, before_round
 from policy.gate import gate_round
 from policy.ledger import SETTLED
 from policy.rules import Fire
-from policy.toolsets import LOAD_TOOLSET, MEMORY
+from policy.toolsets import LOAD_TOOLSET, is_of_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def _pending(plan: TurnPlan, calls: Sequence[CallRef], gated: Sequence[GatedCall
 
 def _is_memory(plan: TurnPlan, call: CallRef) -> bool:
     card = plan.card(call.tool)
-    return card is not None and card.toolset == MEMORY
+    return card is not None and is_of_memory(card)
 
 
 def _ask(state: State, plan: TurnPlan, call: CallRef) -> ToolAsk:

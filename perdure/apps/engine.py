@@ -11,12 +11,18 @@ from perdure.apps.block_source import BlockCheck, check_source
 ALWAYS_OFFERED = ("entity_resolve", "context_assemble")
 """The core tools of every agent that does not say `core_tools: false` (S0-41)."""
 
+MEMORY_TOOLS = (
+    *("memory_search", "memory_read", "memory_list", "memory_history"),
+    *("memory_remember", "memory_patch", "memory_propose_promotion"),
+)
+"""The tools of document memory; those that write are in the toolset `memory`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Engine:
     """What the engine that will run an app offers."""
 
-    core_tools: Collection[str] = (*ALWAYS_OFFERED, "create_entity")
+    core_tools: Collection[str] = (*ALWAYS_OFFERED, "create_entity", *MEMORY_TOOLS)
     """Names that any agent may use and no app's tool or code block may take."""
     topologies: Collection[str] | None = None
     """Names of the registered topologies; None leaves them unchecked."""

@@ -29,12 +29,14 @@ class Brief(StrEnum):
     FINISH = "turns.finish"
     LOAD = "memory.load"
     READ = "approvals.read"
+    STOP = "turns.read"
 
 
 _WORK: dict[Brief, tuple[ModuleType, str]] = {
     Brief.FINISH: (turns, "finish"),
     Brief.LOAD: (turn_context, "load"),
     Brief.READ: (approvals, "read_verdicts"),
+    Brief.STOP: (turns, "stop_asked"),
 }
 """Where each has its transaction's work: `(tx, ask)` first."""
 

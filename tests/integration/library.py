@@ -10,10 +10,11 @@ from contracts.documents import Scope
 from policy.documents.writing import Writer
 from store import documents, documents_reading
 from store.database import Database
-from store.documents import Basis, Draft, Written
+from store.documents import Draft
 from store.documents_reading import Document
 from store.documents_search import Question, search
 from store.documents_stores import CONVENTIONS
+from store.documents_versions import Basis, Written
 from store.ids import new_id
 from tests.conftest import Person, Urls
 

@@ -6,7 +6,7 @@ import pytest
 
 from contracts.digests import sha256_hex
 from store import accounts
-from tests.conftest import Urls
+from tests.conftest import KEYRING, Urls
 from tests.integration.conftest import Api
 from tests.integration.test_api_approvals import Paused, paused
 from tests.integration.test_api_turns import code, conversation
@@ -82,7 +82,7 @@ async def stranger(api: Api, urls: Urls) -> str:
             await accounts.ensure_tenant(owner, "other")
             await owner.execute("SELECT set_config('perdure.tenant', 'other', true)")
             roles = ["requester", "reviewer", "admin"]
-            await accounts.ensure_user(owner, "other", "stranger", roles, sha256_hex("stranger-token"))
+            await accounts.ensure_user(owner, "other", "stranger", roles, sha256_hex("stranger-token"), KEYRING)
     finally:
         await owner.close()
     return "stranger-token"

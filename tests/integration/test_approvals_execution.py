@@ -14,7 +14,7 @@ from contracts.ids import effect_key
 from contracts.people import RequestRef, VerdictState
 from contracts.tools import CallState
 from contracts.turns import TurnAddress
-from policy.decision import Decision
+from policy.decision import Decider, Decision
 from store.effects import settle_by_person
 from tests.desk import Desk, effect_ref, gathered
 
@@ -231,10 +231,9 @@ async def settle(
 ) -> None:
     """A person states what became of the first call."""
     person = desk.people[by]
+    settler = Decider(person.user_id, person.roles, person.name)
     async with desk.db.transaction("local") as tx:
-        await settle_by_person(
-            tx, effect_key(address.turn_id, "t1.0"), person.user_id, person.name, person.roles, outcome, comment
-        )
+        await settle_by_person(tx, effect_key(address.turn_id, "t1.0"), settler, outcome, comment)
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,7 @@ async def test_a_bell_for_the_end_of_a_hold_does_not_keep_a_stop_from_being_rung
 
 async def test_an_approval_is_void_once_the_policy_says_otherwise(council: Council) -> None:
     address, request = await council.asked("plain")
-    await council.desk.decide(request.request_id, Decision.EDIT, args={"amount": 3})
+    await council.desk.decide(request.request_id, Decision.EDIT, args={"amount": 3}, comment="fine by me, go ahead")
     call = await planned(council, address)
     await council.republish({"plain": {"quorum": 2}})
     try:
@@ -188,6 +188,7 @@ async def test_an_approval_is_void_once_the_policy_says_otherwise(council: Counc
         await council.republish({})
     assert outcome.state is CallState.DENIED and outcome.message is not None
     assert "who decides on such calls has changed since; a new approval is needed" in outcome.message.text
+    assert "go ahead" not in outcome.message.text, "whoever approved it has not said why it does not run"
     row = await council.row(request)
     assert (row["status"], row["closed_at"] is not None, paid(council, address)) == ("cancelled", True, 0)
     assert "voided" in await council.audited(request)

@@ -13,8 +13,9 @@ from policy.documents.promotion import PromotionDecision, PromotionState
 from policy.documents.writing import Edit, Writer
 from store import documents, documents_promotions, documents_reading, documents_removal, documents_stores
 from store.conversations import delete
-from store.documents import Basis, Draft
+from store.documents import Draft
 from store.documents_promotions import Target
+from store.documents_versions import Basis, Written
 from store.ids import new_id
 from tests.conftest import Person, Urls
 from tests.desk import Desk
@@ -101,6 +102,13 @@ async def test_a_path_is_taken_once_a_place_and_free_again_after_a_delete(librar
         await documents_removal.delete(tx, made.ref.document_id, library.people["admin"].user_id)
     assert (await refused(library.read(made.ref.document_id))).code == "document_not_found"
     assert (await library.write("taken", "second")).number == 1
+
+
+async def test_a_new_text_brings_its_own_entities_and_keeps_those_that_were_given(library: Library) -> None:
+    made = await library.write("named", "see gate-1", entities=["Night  Shift"])
+    assert (await library.read(made.ref.document_id)).entities == ("night shift", "gate-1")
+    await library.change(made, "see gate-2")
+    assert (await library.read(made.ref.document_id)).entities == ("night shift", "gate-2")
 
 
 async def test_policy_and_scan_refuse_before_anything_is_written(library: Library, desk: Desk) -> None:
@@ -305,7 +313,7 @@ def _me(library: Library) -> str:
     return library.people["requester"].user_id
 
 
-async def _create(library: Library, writer: Writer, basis: Basis) -> documents.Written:
+async def _create(library: Library, writer: Writer, basis: Basis) -> Written:
     async with library.db.transaction("local") as tx:
         return await documents.create(tx, writer, Draft(Scope.USER, "b", "user_preference", "b", "x"), basis)
 

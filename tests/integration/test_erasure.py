@@ -13,7 +13,7 @@ import pytest
 from contracts.errors import CallerError
 from contracts.turns import FinishAsk, TurnAddress, TurnStatus
 from policy.audit_chain import FaultKind
-from policy.decision import Decision
+from policy.decision import Decider, Decision
 from store import audit, erasure_steps, users
 from store.audit_links import verify
 from store.database import Database
@@ -43,7 +43,10 @@ NEUTRAL = {
         "prompt_versions.stage prompt_versions.template tool_calls.agent_id tool_calls.call_id tool_calls.digest "
         "tool_calls.effect tool_calls.key tool_calls.run_id tool_calls.state tool_calls.tool tool_calls.tool_version "
         "turns.agent_id turns.agent_version turns.limits turns.routing turns.status turns.topology users.roles "
-        "working_memory.field"
+        "working_memory.field conversation_memory_usage.* memory_stores.* memory_documents.scope memory_documents.type "
+        "memory_documents.trust memory_documents.sha256 memory_versions.sha256 memory_versions.trust "
+        "memory_versions.call_id memory_promotions.type memory_promotions.sha256 memory_promotions.base_sha256 "
+        "memory_promotions.risk memory_promotions.status memory_promotions.call_id"
     ),
     "the tool's own card": "approvals.description approvals.schema approvals.reject_reasons",
     "the tenant's own things, whoever entered them": "entities.* entity_names.*",
@@ -125,6 +128,21 @@ PLANTED = (
     "SELECT id, 'local', 'voice', $2, 'd', user_id FROM turns WHERE id = $1",
     "INSERT INTO idempotency (tenant_id, user_id, route, key, body_digest, status, answer) "
     "SELECT 'local', user_id, 'r', 'k', 'd', 200, jsonb_build_object('t', $2) FROM turns WHERE id = $1",
+    "WITH me AS MATERIALIZED (SELECT set_config('perdure.reader', '*', true) AS said), store AS ("
+    "INSERT INTO memory_stores (tenant_id, slug, scope) VALUES ('local', 'user_memory', 'user') "
+    "ON CONFLICT (tenant_id, slug) DO UPDATE SET scope = 'user' RETURNING id), document AS ("
+    "INSERT INTO memory_documents (id, tenant_id, store_id, scope, owner_id, path, type, title, entities, trust, "
+    "version_id, sha256, words) SELECT t.id, 'local', store.id, 'user', t.user_id, $2, 'runbook', $2, ARRAY[$2], "
+    "'user_authored', t.id, 'd', to_tsvector('english', $2) FROM turns t, store, me WHERE t.id = $1 "
+    "AND said IS NOT NULL RETURNING id, owner_id, store_id), promotion AS ("
+    "INSERT INTO memory_promotions (id, tenant_id, source_document, source_version, store_id, path, type, title, "
+    "entities, content, sha256, risk, evidence_summary, source_refs, proposed_by, by_agent, comment) "
+    "SELECT id, 'local', id, id, store_id, $2, 'runbook', $2, ARRAY[$2], $2, 'd', 'low', $2, to_jsonb(ARRAY[$2]), "
+    "owner_id, false, $2 FROM document) "
+    "INSERT INTO memory_versions (id, tenant_id, document_id, owner_id, number, sha256, content, trust, author, "
+    "by_agent, evidence_summary, source_refs, redacted_at, redacted_by, redaction_reason) "
+    "SELECT gen_random_uuid(), 'local', id, owner_id, n, 'd', CASE n WHEN 1 THEN $2 END, 'user_authored', owner_id, "
+    "false, $2, to_jsonb(ARRAY[$2]), CASE n WHEN 2 THEN now() END, owner_id, $2 FROM document, generate_series(1, 2) n",
 )
 """What the person says in ways that this test does not go."""
 
@@ -153,7 +171,7 @@ async def in_turns_of_others(desk: Desk, name: str) -> list[TurnAddress]:
     who = desk.people[name]
     key = await desk.value("SELECT key FROM tool_calls WHERE turn_id = $1 AND call_id = 't1.1'", address.turn_id)
     async with desk.db.transaction("local") as tx:
-        await settle_by_person(tx, key, who.user_id, name, who.roles, "happened", f"{MARK} looked")
+        await settle_by_person(tx, key, Decider(who.user_id, who.roles, name), "happened", f"{MARK} looked")
     await desk.write(
         "UPDATE approvals SET reviewers = ARRAY[$2::text], fallback_reviewer = $2, assignee = $3, "
         "withdrawal = jsonb_build_object('by', $2::text, 'comment', $4::text) WHERE turn_id = $1",
@@ -208,9 +226,6 @@ async def test_no_word_of_an_erased_person_is_left_and_the_chain_verifies(
     told = await desk.rows("SELECT kind, actor, data FROM audit_trail WHERE subject = $1 ORDER BY id", done["user_id"])
     assert [each["kind"] for each in told][-2:] == ["user.erasure_begun", "user.erased"]
     assert str(told[-1]["actor"]) == desk.people["admin"].user_id and told[-1]["data"]["rows"] == done["erased"]
-    async with desk.db.transaction("local") as tx:
-        again = await users.add(tx, NAME, "", ("requester",), desk.people["admin"].user_id)
-    assert again.id != done["user_id"], "the name is free"
 
 
 async def test_the_words_of_others_stay(desk: Desk) -> None:

@@ -13,6 +13,7 @@ from contracts.events import PendingEvent
 from contracts.ids import effect_key
 from contracts.tools import CallState, ToolOutcome
 from contracts.turns import TurnAddress
+from policy.decision import Decider
 from policy.retries import TOOL_ERRORS
 from store.effects import settle_by_person
 from tests.desk import Desk, gathered, until
@@ -162,7 +163,7 @@ async def test_a_worker_that_wakes_after_a_person_settled_is_refused_and_counted
     reviewer = desk.people["reviewer"]
     async with desk.db.transaction("local") as tx:
         key = effect_key(address.turn_id, "t1.0")
-        await settle_by_person(tx, key, reviewer.user_id, "reviewer", reviewer.roles, "happened", "seen")
+        await settle_by_person(tx, key, Decider(reviewer.user_id, reviewer.roles, "reviewer"), "happened", "seen")
     desk.world.go_on.set()
     (late,) = await gathered(zombie)
     assert isinstance(late, ApplicationError) and late.type == "settle_refused"

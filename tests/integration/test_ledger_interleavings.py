@@ -19,7 +19,7 @@ from contracts.memory import LoadAsk
 from contracts.people import RequestRef
 from contracts.turns import FinishAsk, TurnAddress, TurnStatus
 from policy.admission import Caps, OnBusy
-from policy.decision import Decision
+from policy.decision import Decider, Decision
 from store.effects import settle_by_person
 from store.finish import finish
 from store.open_turns import ring_decided, start_stranded
@@ -121,7 +121,7 @@ class Storm:
         address, reviewer = await self.turn(), self.desk.people["reviewer"]
         async with self.desk.db.transaction("local") as tx:
             key = effect_key(address.turn_id, "t1.1")
-            await settle_by_person(tx, key, reviewer.user_id, "reviewer", reviewer.roles, "happened", "storm")
+            await settle_by_person(tx, key, Decider(reviewer.user_id, reviewer.roles, "reviewer"), "happened", "storm")
 
     async def stop(self) -> None:
         """The user stops a turn, also one that still waits."""

@@ -133,12 +133,13 @@ async def test_ids_that_a_model_names_are_overwritten_by_the_servers(desk: Desk,
 
 async def test_a_secret_is_refused_and_flagged_without_being_repeated(desk: Desk) -> None:
     before = await desk.value("SELECT count(*) FROM memory_documents")
-    refused = await remember(desk, "notes/key", f"the key is {KEY}")
+    refused = await remember(desk, f"notes/gh{'p_' + 'a1b2c3d4e5f6' * 3}", f"the key is {KEY}")
     assert (refused.output["status"], refused.output["code"]) == ("refused", "memory_unsafe")
     events = await refused.events()
     assert set(events) == {"memory.safety.flagged", "memory.write.blocked"}
     assert events["memory.safety.flagged"]["blocked"] is True
-    assert KEY not in str(events) and KEY not in str(refused.output)
+    for said in (str(events), str(refused.output)):
+        assert KEY not in said and "a1b2c3" not in said
     assert await refused.usage() == [] and await desk.value("SELECT count(*) FROM memory_documents") == before
 
 
@@ -167,14 +168,17 @@ async def test_what_is_kept_twice_at_a_path_is_told_where_it_is(desk: Desk) -> N
 
 async def test_a_patch_waits_for_a_person_and_a_stale_one_is_a_conflict(desk: Desk, library: Library) -> None:
     made = await library.write("prefs/tone", "Answer briefly")
-    patch = {"document_id": made.ref.document_id, "edits": [{"find": "briefly", "replace": "at length"}]}
+    patch: dict[str, Any] = {
+        "document_id": made.ref.document_id,
+        "edits": [{"find": "briefly", "replace": "at length"}],
+    }
     address = await desk.plan(("memory_patch", {**patch, "expected_sha256": made.sha256}))
     await desk.open(address, "t1.0")
     assert (await desk.run_tool(address)).state is CallState.DENIED
     assert (await library.read(made.ref.document_id)).content == "Answer briefly"
     groundless = await call(desk, "memory_patch", expected_sha256=made.sha256, **patch)
     assert groundless.output["code"] == "evidence_missing"
-    given = {**patch, "evidence_summary": "the user asked for it"}
+    given: dict[str, Any] = {**patch, "evidence_summary": "the user asked for it"}
     done = await call(desk, "memory_patch", expected_sha256=made.sha256, **given)
     now = await library.read(made.ref.document_id)
     assert (now.content, now.ref.trust.value, done.output["number"]) == ("Answer at length", "agent_draft", 2)

@@ -21,6 +21,7 @@ from contracts.memory import LoadAsk
 from contracts.tools import CallState, ToolOutcome
 from contracts.turns import FinishAsk, TurnAddress, TurnStatus
 from policy.admission import OnBusy
+from policy.decision import Decider
 from store.effects import settle_by_person
 from store.finish import finish
 from store.turns import request_stop
@@ -69,7 +70,7 @@ async def settle(desk: Desk, address: TurnAddress, call_id: str, outcome: str) -
     """A reviewer says what became of an effect; its key, where this statement was the first."""
     reviewer, key = desk.people["reviewer"], effect_key(address.turn_id, call_id)
     async with desk.db.transaction("local") as tx:
-        await settle_by_person(tx, key, reviewer.user_id, "reviewer", reviewer.roles, outcome, "I looked")
+        await settle_by_person(tx, key, Decider(reviewer.user_id, reviewer.roles, "reviewer"), outcome, "I looked")
     return key
 
 

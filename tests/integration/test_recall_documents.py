@@ -8,6 +8,7 @@ from contracts.turns import TurnAddress
 from policy.documents.context import DRAFT_BLOCK, TRUSTED_BLOCK
 from store.conversations import delete
 from store.documents_search import Question, search
+from store.turn_context import keep_memory_text
 from tests.conftest import Person, Urls
 from tests.desk import Desk
 from tests.doubles.spoken import Line
@@ -59,6 +60,19 @@ async def test_a_turn_is_shown_what_is_near_and_the_users_own_and_says_so_once(d
         "SELECT kind, version_id::text FROM conversation_memory_usage WHERE turn_id = $1", address.turn_id
     )
     assert {tuple(row) for row in rows} == {("injected", ref.version_id) for ref in found.hits} and len(rows) == 2
+
+
+async def test_what_one_turn_recalled_is_in_no_other_and_in_no_transcript(desk: Desk, library: Library) -> None:
+    first = await turn(desk)
+    found = await recalled(desk, first, "rollback of the billing-api")
+    async with desk.db.transaction("local") as tx:
+        await keep_memory_text(tx, first.turn_id, found.text)
+    second = await turn(desk, conversation_id=first.conversation_id)
+    other = await recalled(desk, second, "gardening")
+    assert [ref.path for ref in other.hits] == ["far"] and "billing-api" not in other.text
+    assert await desk.value("SELECT memory_text FROM turns WHERE id = $1", second.turn_id) is None
+    said = await desk.rows("SELECT content FROM messages WHERE conversation_id = $1", first.conversation_id)
+    assert len(said) == 2 and not any(TRUSTED_BLOCK in row["content"] for row in said)
 
 
 async def test_nothing_near_means_no_message_no_event_and_no_rows(desk: Desk, library: Library) -> None:
@@ -113,6 +127,13 @@ async def test_a_document_without_any_word_of_the_question_comes_by_its_entity(d
     await library.write("entity", "Nothing of it is said here", entities=["eu/gate-7"])
     found = await recalled(desk, await turn(desk), "What of eu/gate-7?")
     assert "entity" in [ref.path for ref in found.hits]
+
+
+async def test_a_question_of_stop_words_alone_has_no_text_score(desk: Desk, library: Library) -> None:
+    await library.write("band", "Nothing of it is said here", entities=["the who"])
+    async with desk.db.transaction("local") as tx:
+        (found,) = await search(tx, Question("`the who`", desk.people["requester"].user_id), 6)
+    assert (found.ref.path, found.signals.text, found.signals.matched_entities) == ("band", 0.0, 1)
 
 
 async def test_text_scores_are_the_share_of_the_words_that_stand_there(desk: Desk, library: Library) -> None:

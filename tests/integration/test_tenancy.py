@@ -51,6 +51,17 @@ BESIDE_A_TURN = (
     "FROM turns t, users u WHERE t.id = $1 AND u.name = 'admin'",
     "INSERT INTO prompt_versions (id, tenant_id, template, text, digest, author) "
     "SELECT id, 'local', 'voice', 't', 'd', user_id FROM turns WHERE id = $1",
+    "WITH store AS (INSERT INTO memory_stores (tenant_id, slug, scope) VALUES ('local', 's', 'workspace') "
+    "RETURNING id), document AS (INSERT INTO memory_documents (id, tenant_id, store_id, scope, path, type, title, "
+    "trust, version_id, sha256, words) SELECT t.id, 'local', store.id, 'workspace', 'p', 'runbook', 't', "
+    "'admin_approved', t.id, 'd', '' FROM turns t, store WHERE t.id = $1 RETURNING id, store_id), version AS ("
+    "INSERT INTO memory_versions (id, tenant_id, document_id, number, sha256, content, trust, author, by_agent) "
+    "SELECT id, 'local', id, 1, 'd', 'c', 'admin_approved', id, false FROM document), promotion AS ("
+    "INSERT INTO memory_promotions (id, tenant_id, source_document, source_version, store_id, path, type, title, "
+    "content, sha256, risk, proposed_by, by_agent) SELECT d.id, 'local', d.id, d.id, store_id, 'p', 'runbook', 't', "
+    "'c', 'd', 'low', t.user_id, false FROM document d JOIN turns t ON t.id = d.id) "
+    "INSERT INTO conversation_memory_usage (tenant_id, conversation_id, turn_id, kind, version_id) "
+    "SELECT 'local', t.conversation_id, t.id, 'read', t.id FROM turns t JOIN document d ON d.id = t.id",
 )
 """A row of ours in each table that the turns of this file leave empty."""
 PUBLISHED = (

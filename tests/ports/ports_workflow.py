@@ -52,6 +52,11 @@ class PortsRun:
         """The turn's doorbell."""
         self._mailbox.put([bell.model_dump(mode="json")])
 
+    @workflow.update
+    async def heard_stop(self) -> None:
+        """Back when a stop's bell is confirmed."""
+        await workflow.wait_condition(lambda: self._mailbox.stop)
+
     @workflow.signal
     def end(self) -> None:
         """It is over."""

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import JsonValue
@@ -11,6 +12,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from activities.approvals import ApprovalActivities
 from activities.memory import MemoryActivities
+from activities.turns import TurnActivities
 from contracts.approvals import Verdicts
 from contracts.ids import approval_id, effect_key
 from contracts.memory import TurnContext
@@ -19,7 +21,7 @@ from contracts.model import ModelAsk, ModelReply
 from contracts.people import GatedCall, RequestRef, VerdictState
 from contracts.tools import ToolAsk, ToolOutcome
 from contracts.turns import Bell, Carried, FinishAsk, TurnAddress, TurnInput, TurnStatus
-from policy.decision import Decision
+from policy.decision import Decider, Decision
 from store import working_memory
 from store.effects import settle_by_person
 from store.finish import finish
@@ -45,6 +47,7 @@ class RealRun:
 
     handle: WorkflowHandle[Any, Any]
     user_message: MessageRef
+    turn: "RealTurn"
 
     async def complete(self, ask: ModelAsk) -> ModelReply:
         """The model port; the model's script is the user's message, which it must see."""
@@ -76,8 +79,13 @@ class RealRun:
         await self.handle.signal(PortsRun.ring, Bell(kind="request"))
 
     async def ring_stop(self) -> None:
-        """Ring as a stop does."""
+        """Ring as a stop does. Once it is confirmed the record forgets it: what follows is for the bell alone."""
+        flag = "UPDATE turns SET stop_requested_at = $2::timestamptz WHERE id = $1"
+        desk, turn_id = self.turn.side.desk, self.turn.address.turn_id
+        await desk.write(flag, turn_id, datetime.now(UTC))
         await self.handle.signal(PortsRun.ring, Bell(kind="stop"))
+        await self.handle.execute_update(PortsRun.heard_stop)
+        await desk.write(flag, turn_id, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +118,7 @@ class RealTurn:
             task_queue=self.side.queue,
         )
         self.side.handles.append(handle)
-        return RealRun(handle, MessageRef(id=str(message_id), role=Role.USER))
+        return RealRun(handle, MessageRef(id=str(message_id), role=Role.USER), self)
 
     async def decide(
         self, call_id: str, state: VerdictState, comment: str = "", args: Mapping[str, JsonValue] | None = None
@@ -147,7 +155,7 @@ class RealTurn:
         await desk.write("UPDATE tool_calls SET quiet_at = now() WHERE key = $1", key)
         said = "happened" if happened else "did_not_happen"
         async with desk.db.transaction(self.address.tenant_id) as tx:
-            await settle_by_person(tx, key, person.user_id, person.name, person.roles, said, "I looked")
+            await settle_by_person(tx, key, Decider(person.user_id, person.roles, person.name), said, "I looked")
 
     async def stop(self) -> None:
         """The flag in Postgres."""
@@ -193,7 +201,11 @@ async def real_side(desk: Desk, client: Client) -> AsyncIterator[RealSide]:
         task_queue=side.queue,
         workflows=[PortsRun],
         # Brief calls run inside the workflow task where the turns queue serves their kind (ADR 7).
-        activities=[MemoryActivities(desk.deps).load, ApprovalActivities(desk.deps).read],
+        activities=[
+            MemoryActivities(desk.deps).load,
+            ApprovalActivities(desk.deps).read,
+            TurnActivities(desk.deps).read,
+        ],
         workflow_runner=UnsandboxedWorkflowRunner(),
         workflow_failure_exception_types=[Exception],  # a port that raises fails its update, and so its test
     )

@@ -15,6 +15,8 @@ from policy.decision import Decision
 from tests.desk import until
 from tests.doubles.broken_inside import Breaks, Brief, broken_inside
 from tests.doubles.spoken import Line
+from tests.replay import stopping
+from tests.replay.stopping import CONFIRM
 from tests.served import Served
 
 PAY: tuple[str, Mapping[str, JsonValue]] = ("pay", {"amount": 5})
@@ -145,36 +147,6 @@ async def unknown_beside_others(served: Served) -> TurnAddress:
     return address
 
 
-async def stopped_running(served: Served) -> TurnAddress:
-    """Stopped while the model is silent."""
-    address = await served.begin(Line("thinking", seconds=60))
-    await until(lambda: served.desk.model.requests[f"{address.turn_id}.m1"] == 1)
-    await served.stop(address)
-    return address
-
-
-async def stopped_paused(served: Served) -> TurnAddress:
-    """Stopped while it waits for its approval."""
-    address = await served.paused(Line("asking", [PAY]), DONE)
-    await served.stop(address)
-    return address
-
-
-async def cancelled_running(served: Served) -> TurnAddress:
-    """Cancelled from Temporal's side while the model is silent."""
-    address = await served.begin(Line("thinking", seconds=60))
-    await until(lambda: served.desk.model.requests[f"{address.turn_id}.m1"] == 1)
-    await served.handle(address).cancel()
-    return address
-
-
-async def cancelled_paused(served: Served) -> TurnAddress:
-    """Cancelled from Temporal's side while it waits for its approval."""
-    address = await served.paused(Line("asking", [PAY]), DONE)
-    await served.handle(address).cancel()
-    return address
-
-
 def looping(decision: Decision, **given: Any) -> Callable[[Served], Awaitable[TurnAddress]]:
     """A turn that loads its tools; of its round one call needs nobody, and one is decided on."""
 
@@ -246,10 +218,18 @@ SHAPES: dict[str, Shape] = {
     "rule_abort": Shape(
         said(Line("", [("shout", {"text": "a"})]), agent_id="checked"), TurnStatus.FAILED, ((LOAD, MODEL, FINISH),)
     ),
-    "stopped_running": Shape(stopped_running, TurnStatus.STOPPED, ((LOAD, MODEL, FINISH),)),
-    "stopped_paused": Shape(stopped_paused, TurnStatus.STOPPED, (TO_GATE, WAIT, (FINISH,))),
-    "cancelled_running": Shape(cancelled_running, TurnStatus.STOPPED, ((LOAD, MODEL, FINISH),)),
-    "cancelled_paused": Shape(cancelled_paused, TurnStatus.STOPPED, (TO_GATE, WAIT, (FINISH,))),
+    "stopped_running": Shape(stopping.stopped_running, TurnStatus.STOPPED, ((LOAD, MODEL, CONFIRM, FINISH),)),
+    "stopped_paused": Shape(stopping.stopped_paused, TurnStatus.STOPPED, (TO_GATE, WAIT, (CONFIRM, FINISH))),
+    "stop_read_outside": Shape(
+        stopping.stop_read_outside, TurnStatus.STOPPED, ((LOAD, MODEL, CONFIRM, CONFIRM, FINISH),)
+    ),
+    "forged_stop_running": Shape(stopping.forged_running, COMPLETED, ((LOAD, MODEL, CONFIRM, FINISH),)),
+    "forged_stop_paused": Shape(stopping.forged_paused, COMPLETED, (TO_GATE, WAIT, (CONFIRM, READ), WAIT, FREED)),
+    "forged_stop_then_stopped": Shape(
+        stopping.forged_then_stopped, TurnStatus.STOPPED, ((LOAD, MODEL, CONFIRM, CONFIRM, FINISH),)
+    ),
+    "cancelled_running": Shape(stopping.cancelled_running, TurnStatus.STOPPED, ((LOAD, MODEL, FINISH),)),
+    "cancelled_paused": Shape(stopping.cancelled_paused, TurnStatus.STOPPED, (TO_GATE, WAIT, (FINISH,))),
     "refused_call": Shape(
         said(Line("asking", [("nobodys", {}), *LOOKS]), DONE), COMPLETED, ((LOAD, MODEL, *ROUND, FINISH),)
     ),
@@ -265,7 +245,9 @@ SHAPES: dict[str, Shape] = {
     ),
     "loop_approved": Shape(looping(Decision.APPROVE), COMPLETED, (TO_LOOP_GATE, WAIT, FREED)),
     "loop_rejected": Shape(looping(Decision.REJECT, comment="no"), COMPLETED, (TO_LOOP_GATE, WAIT, FREED)),
-    "loop_stopped_paused": Shape(looping_stopped, TurnStatus.STOPPED, ((LOAD, MODEL, MODEL, OPEN), WAIT, (FINISH,))),
+    "loop_stopped_paused": Shape(
+        looping_stopped, TurnStatus.STOPPED, ((LOAD, MODEL, MODEL, OPEN), WAIT, (CONFIRM, FINISH))
+    ),
     "provider_failed": Shape(said(Line("half", fails=99)), TurnStatus.FAILED, ((LOAD, MODEL, FINISH),)),
 }
 """By name, which is the recording's file name."""

@@ -55,6 +55,7 @@ WOKEN_BY = {
     "gate_approved": [SIGNALED],
     "gate_unreadable": [SIGNALED, SIGNALED],
     "stopped_paused": [SIGNALED],
+    "forged_stop_paused": [SIGNALED, SIGNALED],
     "cancelled_paused": ["EVENT_TYPE_WORKFLOW_EXECUTION_CANCEL_REQUESTED"],
 }
 

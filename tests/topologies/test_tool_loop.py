@@ -25,9 +25,12 @@ Call = tuple[str, Mapping[str, JsonValue]]
 Way = Callable[[Played], Awaitable[None]]
 
 
-def card(name: str, effect: EffectClass, toolset: str = "") -> PlanCard:
+def card(name: str, effect: EffectClass, toolset: str = "", **given: str) -> PlanCard:
     """A card that is gated where it may change something."""
-    return PlanCard(name=name, effect=effect, needs_approval=effect is not EffectClass.READ, toolset=toolset)
+    gated = effect is not EffectClass.READ
+    return PlanCard.model_validate(
+        {"name": name, "effect": effect, "needs_approval": gated, "toolset": toolset, **given}
+    )
 
 
 CARDS = {
@@ -38,7 +41,7 @@ CARDS = {
         card("lock_room", EffectClass.KEYED, "rooms"),
         card("list_doors", EffectClass.READ, "doors"),
         card("open_door", EffectClass.KEYED, "doors"),
-        card("memory_read", EffectClass.READ, "memory"),
+        card("memory_read", EffectClass.READ, capability="memory_read"),
         card("memory_patch", EffectClass.LOCAL, "memory"),
     )
 }

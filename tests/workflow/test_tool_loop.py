@@ -7,9 +7,11 @@ import pytest
 
 from apps.ops.cluster.faults import Fault, Faults, Kind
 from apps.ops.cluster.state import State
-from contracts.ids import approval_id
+from contracts.ids import approval_id, turn_workflow_id
 from contracts.turns import TurnStatus
 from policy.decision import Decision
+from store.database import Database
+from tests.integration.library import Library
 from tests.workflow.conftest import Engine
 
 PAUSED = TurnStatus.AWAITING_APPROVAL
@@ -144,8 +146,8 @@ async def test_a_later_turn_of_the_conversation_has_the_tools_that_were_loaded(o
     second = await ops.begin("Restart deployment api in prod")
     await ops.engine.until(second, PAUSED)
     assert await ops.calls(second) == [("t1.0", RESTART, "planned")], "nothing to load"
-    kinds = await ops.engine.kinds(second)
-    assert "memory.context.loaded" not in kinds, "it is the engine's own, and nothing that a model is told"
+    memory = (await ops.engine.turn(second))["memory_text"] or ""
+    assert "loaded_toolsets" not in memory, "it is the engine's own, and nothing that a model is told"
     await ops.engine.stop(second)
     await ops.engine.until(second, TurnStatus.STOPPED)
 
@@ -174,3 +176,38 @@ async def test_a_server_that_dies_after_the_effect_is_asked_again_with_the_same_
     await ops.engine.decide(approval_id(turn_id, "t2.0"), Decision.APPROVE)
     await ops.engine.until(turn_id, TurnStatus.COMPLETED)
     assert await ops.restarted(turn_id) == ["web"]
+
+
+async def test_documents_that_come_near_are_put_before_the_turn_and_only_there(ops: Ops, db: Database) -> None:
+    library = Library(db, ops.engine.people)
+    path = f"pods-{ops.conversation_id[-6:]}"
+    await library.write(path, "Pods in prod are shown by namespace; the web pods are the busy ones.", by="requester")
+    first = await ops.begin("Show pods in prod")
+    await ops.engine.until(first, TurnStatus.COMPLETED)
+    row = await ops.engine.turn(first)
+    assert "the busy ones" in row["memory_text"]
+    told = await ops.engine.rows("SELECT data FROM events WHERE turn_id = $1 AND kind = 'memory.context.loaded'", first)
+    assert path in [each["path"] for each in told[0]["data"]["documents"]]
+    stored = await ops.engine.rows("SELECT content FROM messages WHERE turn_id = $1", first)
+    assert not any("the busy ones" in each["content"] for each in stored), "nothing of it piles up (S2-18)"
+
+
+async def test_a_turn_with_all_of_its_tools_stays_small_in_temporal(ops: Ops) -> None:
+    turn_id = await ops.begin("Restart web and api in prod")
+    await ops.engine.until(turn_id, PAUSED)
+    for call_id in ("t2.0", "t2.1"):
+        await ops.engine.decide(approval_id(turn_id, call_id), Decision.APPROVE)
+    await ops.engine.until(turn_id, TurnStatus.COMPLETED)
+    run_id: str | None = (await ops.engine.client.get_workflow_handle(turn_workflow_id(turn_id)).describe()).run_id
+    sizes = []
+    while run_id:
+        handle = ops.engine.client.get_workflow_handle(turn_workflow_id(turn_id), run_id=run_id)
+        history = await handle.fetch_history()
+        sizes.append((len(history.events), sum(event.ByteSize() for event in history.events)))
+        began = history.events[0].workflow_execution_started_event_attributes
+        run_id = began.continued_execution_run_id or None
+        for event in history.events:
+            scheduled = event.activity_task_scheduled_event_attributes
+            if scheduled.activity_type.name == "model.complete":
+                assert scheduled.ByteSize() < 16 * 1024
+    assert max(size for _, size in sizes) < 256 * 1024, sizes

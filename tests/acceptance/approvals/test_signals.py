@@ -36,6 +36,8 @@ def forgeries(address: TurnAddress, other: TurnAddress) -> list[object]:
         {"kind": ["request"], "request_id": {"args": {"amount": 1_000_000}}},
         {"kind": "request", "state": "approved", "args": {"amount": 1_000_000}},
         Bell(kind="verdict", request_id="nobody"),
+        Bell(kind="stop"),
+        {"kind": "stop", "request_id": approval_id(other.turn_id, "t1.0")},
     ]
 
 

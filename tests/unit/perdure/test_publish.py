@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from activities.toolbox.engine_tools import ENGINE_TOOLS
 from activities.toolbox.entities import CORE_ALWAYS, CORE_BY_NAME
 from contracts.agents import AgentDefinition, PublishedAgent
 from contracts.digests import digest_of
@@ -53,7 +54,7 @@ def test_a_core_tool_that_changes_something_is_offered_only_where_it_is_named() 
 
 
 def test_the_names_that_no_app_may_take_are_those_of_the_core_tools() -> None:
-    assert set(Engine().core_tools) == set(CORE_BY_NAME)
+    assert set(Engine().core_tools) == set(ENGINE_TOOLS)
     assert [tool.card.name for tool in CORE_ALWAYS] == list(ALWAYS_OFFERED)
 
 

@@ -134,6 +134,10 @@ def test_loading_and_unloading_skills_leaves_the_prefix_byte_for_byte(
     ("model", "marked"),
     [
         ("anthropic/claude-sonnet", True),
+        ("bedrock/us.anthropic.claude-sonnet-4-5-20250929-v1:0", True),
+        ("vertex_ai/claude-sonnet-4-5", True),
+        ("bedrock/amazon.nova-pro-v1:0", False),
+        ("vertex_ai/gemini-2.5-pro", False),
         ("openai/gpt-4o", False),
         ("gpt-4o", False),
         ("openrouter/anthropic/claude", False),

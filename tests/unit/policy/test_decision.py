@@ -101,9 +101,9 @@ OWN, ANNS = Vote("somebody", "reviewer-1", True), Vote("somebody", "ann", True)
 @pytest.mark.parametrize(
     ("facts", "decider", "expected"),
     [
-        (replace(PENDING, claim=Claimed("ann", "Ann", NOW + timedelta(seconds=1))), REVIEWER, ("claimed", 409)),
-        (replace(PENDING, claim=Claimed("ann", "Ann", NOW)), REVIEWER, None),
-        (replace(PENDING, claim=Claimed("reviewer-1", "One", NOW + timedelta(hours=1))), REVIEWER, None),
+        (replace(PENDING, claim=Claimed("ann", "Ann", NOW + timedelta(seconds=1), NOW)), REVIEWER, ("claimed", 409)),
+        (replace(PENDING, claim=Claimed("ann", "Ann", NOW, NOW)), REVIEWER, None),
+        (replace(PENDING, claim=Claimed("reviewer-1", "One", NOW + timedelta(hours=1), NOW)), REVIEWER, None),
         (replace(PENDING, votes=(Vote("reviewer-1", "reviewer-1", True),)), REVIEWER, ("already_voted", 409)),
         (replace(PENDING, votes=(Vote("reviewer-1", "ann", False),)), STAND_IN, ("already_voted", 409)),
         (replace(PENDING, votes=(OWN,)), REVIEWER, ("already_voted", 409)),
@@ -147,7 +147,7 @@ def test_of_several_reasons_the_first_in_the_contracts_order_is_given(wrong: set
     facts = replace(PENDING, status=status, expires_at=NOW if "approval_expired" in wrong else PENDING.expires_at)
     user = "asker" if "own_request" in wrong else "reviewer-1"
     votes = (Vote(user, user, True),) if "already_voted" in wrong else ()
-    claim = Claimed("ann", "Ann", NOW + timedelta(minutes=1)) if "claimed" in wrong else None
+    claim = Claimed("ann", "Ann", NOW + timedelta(minutes=1), NOW) if "claimed" in wrong else None
     facts = replace(facts, votes=votes, claim=claim)
     decider = Decider(user, frozenset() if "role_required" in wrong else frozenset({"reviewer"}))
     digest = "stale" if "digest_differs" in wrong else "digest"

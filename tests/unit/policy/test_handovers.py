@@ -26,7 +26,11 @@ STAND_IN = Decider("dora", frozenset(), "Dora", (Seat("ann", "Ann", REVIEWER),))
     [
         (PENDING, ANN, None),
         (PENDING, ADMIN, None),
-        (PENDING, STAND_IN, None),
+        (PENDING, STAND_IN, "only_stands_in"),
+        (NAMED, STAND_IN, "only_stands_in"),
+        (NAMED, replace(BOB, in_place_of=(Seat("ann", "Ann", REVIEWER),)), None),
+        (NAMED, replace(CARL, in_place_of=(Seat("ann", "Ann", REVIEWER),)), "only_stands_in"),
+        (NAMED, replace(ADMIN, in_place_of=(Seat("ann", "Ann", REVIEWER),)), None),
         (PENDING, Decider("nobody", frozenset(), "Nobody"), "role_required"),
         (PENDING, Decider("asker", REVIEWER, "Asker"), "own_request"),
         (PENDING, Decider("asker", frozenset({"admin"}), "Asker"), "own_request"),
@@ -37,10 +41,16 @@ STAND_IN = Decider("dora", frozenset(), "Dora", (Seat("ann", "Ann", REVIEWER),))
         (replace(NAMED, assignee="carl"), CARL, None),
         (replace(PENDING, status="approved"), ANN, "already_decided"),
         (replace(PENDING, expires_at=NOW), ANN, "approval_expired"),
-        (replace(PENDING, claim=Claimed("bob", "Bob", LATER)), ANN, "claimed"),
-        (replace(PENDING, claim=Claimed("bob", "Bob", NOW)), ANN, None),
+        (replace(PENDING, claim=Claimed("bob", "Bob", LATER, NOW)), ANN, "claimed"),
+        (replace(PENDING, claim=Claimed("bob", "Bob", NOW, NOW)), ANN, None),
         (replace(NAMED, votes=(Vote("ann", "ann", True),)), ANN, "already_voted"),
         (replace(PENDING, votes=(Vote("ann", "ann", True),)), ANN, None),
+        # An assigned person who is not named has one place, too; nobody hands it on once it is used.
+        (replace(NAMED, assignee="carl", votes=(Vote("carl", "carl", True),)), CARL, "already_voted"),
+        (replace(NAMED, assignee="carl", votes=(Vote("dora", "carl", True),)), CARL, "already_voted"),
+        (replace(NAMED, votes=(Vote("root", "ann", True),)), ADMIN, "already_voted"),
+        (replace(NAMED, votes=(Vote("ann", "ann", True),)), ADMIN, None),
+        (replace(NAMED, votes=(Vote("ann", "ann", True),)), BOB, None),
     ],
 )
 def test_who_may_hand_a_request_on(facts: Facts, who: Decider, expected: str | None) -> None:
@@ -73,7 +83,8 @@ def test_to_whom_it_may_be_handed(facts: Facts, to: Seat, why: str | None) -> No
         (BOB, "Carl", ("Ann", "Carl")),
         (ANN, "Bob", ("Ann", "Bob")),
         (ADMIN, "Carl", ("Ann", "Bob")),
-        (STAND_IN, "Carl", ("Carl", "Bob")),
+        (STAND_IN, "Carl", ("Ann", "Bob")),
+        (replace(BOB, in_place_of=(Seat("ann", "Ann", REVIEWER),)), "Carl", ("Ann", "Carl")),
     ],
 )
 def test_a_named_reviewer_gives_the_place_to_whoever_gets_the_request(
@@ -86,12 +97,12 @@ def test_a_named_reviewer_gives_the_place_to_whoever_gets_the_request(
 @pytest.mark.parametrize(
     ("claim", "who", "expected"),
     [
-        (Claimed("ann", "Ann", LATER), ANN, None),
-        (Claimed("ann", "Ann", LATER), ADMIN, None),
-        (Claimed("ann", "Ann", LATER), BOB, "claimed"),
-        (Claimed("ann", "Ann", LATER), Decider("asker", frozenset(), "Asker"), "role_required"),
-        (Claimed("ann", "Ann", LATER), Decider("ann", frozenset(), "Ann"), None),
-        (Claimed("ann", "Ann", NOW), ANN, "not_claimed"),
+        (Claimed("ann", "Ann", LATER, NOW), ANN, None),
+        (Claimed("ann", "Ann", LATER, NOW), ADMIN, None),
+        (Claimed("ann", "Ann", LATER, NOW), BOB, "claimed"),
+        (Claimed("ann", "Ann", LATER, NOW), Decider("asker", frozenset(), "Asker"), "role_required"),
+        (Claimed("ann", "Ann", LATER, NOW), Decider("ann", frozenset(), "Ann"), None),
+        (Claimed("ann", "Ann", NOW, NOW), ANN, "not_claimed"),
         (None, ANN, "not_claimed"),
         (None, ADMIN, "not_claimed"),
     ],

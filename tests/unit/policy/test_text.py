@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.messages import PREVIEW_CHARACTERS
-from policy.text import clean, estimated_tokens, is_clean, preview
+from policy.text import clean, estimated_tokens, is_blank, is_clean, preview
 
 hostile = st.text(st.characters(codec=None))
 """Every code point, surrogates and NUL included."""
@@ -36,6 +36,26 @@ def test_clean_text_can_be_stored_and_cleaning_again_changes_nothing(text: str) 
     assert "\x00" not in cleaned
     assert clean(cleaned) == cleaned
     assert is_clean(cleaned)
+
+
+@pytest.mark.parametrize(
+    ("text", "blank"),
+    [
+        ("", True),
+        (" \t\r\n\u00a0\u3000", True),
+        ("\u200b\u2060\ufeff\u00ad", True),
+        ("\u202e\u2066", True),
+        ("\u3164\u115f\u1160\uffa0\u2800", True),
+        ("\u0301\ufe0f", True),
+        ("\u200bno", False),
+        ("-", False),
+        ("7", False),
+        ("\U0001f44e", False),
+        ("不", False),
+    ],
+)
+def test_text_of_which_nothing_is_seen_is_blank(text: str, blank: bool) -> None:
+    assert is_blank(text) is blank
 
 
 @given(st.text(max_size=3 * PREVIEW_CHARACTERS))

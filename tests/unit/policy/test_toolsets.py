@@ -6,7 +6,7 @@ from pydantic import JsonValue
 
 from contracts.agents import EffectClass, PlanCard
 from policy.arguments import check_arguments
-from policy.toolsets import MEMORY, held, known_toolsets, load, load_card, offered_cards
+from policy.toolsets import MEMORY, held, is_of_memory, known_toolsets, load, load_card, offered_cards
 
 SETS = ("a", "b", MEMORY)
 CARDS = [
@@ -24,9 +24,9 @@ arguments = st.dictionaries(st.sampled_from(["toolset", "include_write_tools", "
 
 
 def test_only_what_reads_is_offered_without_write_access() -> None:
-    assert offered_cards(CARDS, {"a": False}) == ("own_read", "own_opaque", "a_read", "memory_read")
-    assert offered_cards(CARDS, {"a": True}) == ("own_read", "own_opaque", "a_read", "a_opaque", "memory_read")
-    assert offered_cards(CARDS, {}) == ("own_read", "own_opaque", "memory_read")
+    assert offered_cards(CARDS, {"a": False}) == ("own_read", "own_opaque", "a_read")
+    assert offered_cards(CARDS, {"a": True}) == ("own_read", "own_opaque", "a_read", "a_opaque")
+    assert offered_cards(CARDS, {}) == ("own_read", "own_opaque")
 
 
 @given(loaded_sets, arguments)
@@ -60,3 +60,9 @@ def test_what_a_client_wrote_into_the_memory_opens_known_toolsets_only(
 def test_an_agents_toolsets_keep_the_order_of_its_tools() -> None:
     assert known_toolsets(CARDS) == SETS
     assert load_card(CARDS).version == load_card(CARDS).version
+
+
+def test_memorys_own_tools_are_told_apart() -> None:
+    own = [card.name for card in CARDS if is_of_memory(card)]
+    assert own == ["memory_read", "memory_opaque"]
+    assert is_of_memory(CARDS[0].model_copy(update={"capability": "memory_read"}))

@@ -1,0 +1,157 @@
+"""Taking bodies away in the name of an erasure, by the program's own role and without the key: all of it is missed."""
+
+import asyncio
+from typing import Any
+
+import asyncpg
+import pytest
+
+from contracts.errors import CallerError
+from contracts.turns import TurnAddress
+from policy.audit_chain import FaultKind, Report
+from policy.audit_key import Keyring
+from store import accounts, audit, erasure, users
+from store.audit_links import verify
+from store.erasure import erase
+from store.live import Appended
+from tests.conftest import KEYRING, Urls
+from tests.desk import Desk
+from tests.doubles.spoken import Line
+from tests.integration.forger import exported_head
+from tests.integration.test_erasure import end, person
+
+TAKEN = "UPDATE audit_bodies SET data = NULL, salt = NULL, erased_by = $1 WHERE data IS NOT NULL AND audit_id IN "
+
+
+async def erased(desk: Desk, name: str) -> tuple[str, int]:
+    """A person with a turn, erased: the id, and the row that accounts for it."""
+    made = await person(desk, name)
+    own = await desk.plan(("pay", {"amount": 5}), by=name)
+    await desk.open(own, "t1.0")
+    await end(desk, own)
+    await erase(desk.db, "local", name, desk.people["admin"].user_id)
+    begun = "SELECT id FROM audit WHERE kind = 'user.erasure_begun' AND subject = $1"
+    return made.user_id, await desk.value(begun, made.user_id)
+
+
+async def verified(desk: Desk) -> Report:
+    return await verify(desk.db, "local", KEYRING, [await exported_head(desk.db, "local")])
+
+
+async def test_bodies_of_a_turn_that_was_given_to_an_erased_person_are_missed(desk: Desk) -> None:
+    user_id, begun = await erased(desk, "victor")
+    victim = await desk.plan(("pay", {"amount": 1_000_000}))
+    (request,) = await desk.open(victim, "t1.0")
+    await desk.decide(request.request_id, comment="I allow a million")
+    await desk.run_tool(victim)
+    await end(desk, victim)
+    before = await verified(desk)
+    assert before.ok and before.erased
+    await desk.write("UPDATE turns SET user_id = $2 WHERE id = $1", victim.turn_id, user_id)
+    taken = await desk.write(TAKEN + "(SELECT id FROM audit WHERE turn_id = $2)", begun, victim.turn_id)
+    after = await verified(desk)
+    assert {fault.kind for fault in after.faults} == {FaultKind.BODY_MISSING}
+    assert f"UPDATE {after.faults_found}" == taken and after.erased == before.erased
+
+
+async def test_rows_about_an_erasure_never_lose_their_bodies_and_without_them_it_accounts_for_nothing(
+    desk: Desk,
+) -> None:
+    user_id, begun = await erased(desk, "walter")
+    before = await verify(desk.db, "local", KEYRING)
+    kinds = {fault.kind for fault in before.faults}
+    taken = await desk.write(TAKEN + "(SELECT id FROM audit WHERE subject = $2)", begun, user_id)
+    after = await verified(desk)
+    assert taken == "UPDATE 2", "that it began and that it was done"
+    assert after.faults_found > before.faults_found + 2, "and all that went with the person"
+    assert {fault.kind for fault in after.faults} == kinds | {FaultKind.BODY_MISSING}
+
+
+async def test_an_erasure_of_another_person_accounts_for_nothing(desk: Desk) -> None:
+    _, begun = await erased(desk, "xaver")
+    other = await person(desk, "yvonne")
+    before = (await verified(desk)).faults_found
+    await desk.write(TAKEN + "(SELECT id FROM audit WHERE subject = $2)", begun, other.user_id)
+    assert (await verified(desk)).faults_found == before + 2
+
+
+async def test_a_verification_in_the_midst_of_erasures_finds_no_fault(desk: Desk) -> None:
+    before = (await verified(desk)).faults_found
+    names = [f"zoe{number}" for number in range(4)]
+    done = asyncio.gather(*(erased(desk, name) for name in names))
+    looked = 0
+    while not done.done():
+        assert (await verify(desk.db, "local", KEYRING)).faults_found == before
+        looked += 1
+    await done
+    assert looked > 1
+
+
+async def test_a_turn_that_begins_and_ends_while_its_person_is_erased_is_accounted_for_too(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (await verified(desk)).faults_found
+    name = "ursula"
+    made = await person(desk, name)
+    last, late = erasure._end, list[TurnAddress]()
+
+    async def ends(*given: Any) -> None:
+        address, _ = await desk.start(Line("late"), by=name)
+        await desk.write("UPDATE turns SET answer = 'late' WHERE id = $1", address.turn_id)
+        async with desk.db.transaction("local") as tx:
+            await audit.record(tx, "thing.done", address.turn_id, {"of": "it"}, actor=None, turn_id=address.turn_id)
+        await end(desk, address)
+        late.append(address)
+        await last(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(erasure, "_end", ends)
+        await erase(desk.db, "local", name, desk.people["admin"].user_id)
+    (address,) = late
+    told = await desk.rows("SELECT content FROM messages WHERE turn_id = $1", address.turn_id)
+    assert {row["content"] for row in told} == {""}
+    assert await desk.value("SELECT data FROM audit_trail WHERE subject = $1", address.turn_id) is None
+    assert (await verified(desk)).faults_found == before
+    begun = "SELECT count(*) FROM audit WHERE kind = 'user.erasure_begun' AND subject = $1"
+    assert await desk.value(begun, made.user_id) == 2, "what came in between was announced, too"
+
+
+async def test_what_was_said_live_in_the_conversations_of_an_erased_person_is_gone(desk: Desk) -> None:
+    said = {}
+    for name in ("quentin", "requester"):
+        if name == "quentin":
+            await person(desk, name)
+        address, _ = await desk.start(Line("hello"), by=name)
+        live = desk.deps.live
+        assert await live.append(address, "m1", epoch=1, sequence=0, text=f"hello {name}") is Appended.ACCEPTED
+        await end(desk, address)
+        said[name] = address.conversation_id
+    await erase(desk.db, "local", "quentin", desk.people["admin"].user_id, live)
+    left = {name: await live.tokens("local", said[name], "", "0-0") for name in said}
+    assert {name: [entry.text for entry in batch.entries] for name, batch in left.items()} == {
+        "quentin": [],
+        "requester": ["hello requester"],
+    }
+
+
+async def test_nobody_gets_the_name_of_an_erased_person_not_even_by_the_next_start(desk: Desk, urls: Urls) -> None:
+    await erased(desk, "peter")
+    owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
+    actor = desk.people["admin"].user_id
+    rotated = Keyring(Keyring.of("a newer key that is before the old one").keys + KEYRING.keys)
+    try:
+        await owner.execute("SELECT set_config('perdure.tenant', 'local', false)")
+        for keyring in (KEYRING, rotated):
+            with pytest.raises(CallerError) as refused:
+                async with owner.transaction():
+                    await accounts.ensure_user(owner, "local", "peter", ["reviewer"], "t", keyring)
+            assert (refused.value.code, refused.value.http) == ("name_erased", 409)
+    finally:
+        await owner.close()
+    with pytest.raises(CallerError) as refused:
+        async with desk.db.transaction("local") as tx:
+            await users.add(tx, "peter", "", ("reviewer",), actor)
+    assert refused.value.code == "name_erased"
+    assert await desk.value("SELECT count(*) FROM users WHERE name = 'peter'") == 0
+    async with desk.db.transaction("local") as tx:
+        assert (await users.add(tx, "petra", "", ("reviewer",), actor)).name == "petra"

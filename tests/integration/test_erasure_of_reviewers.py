@@ -1,0 +1,245 @@
+"""A person is erased who decided in the turns of others, on every path there is: nothing the person said or is called
+is left, and what the others and the engine said stays.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+import pytest
+from fastapi.encoders import jsonable_encoder
+
+from activities.approvals import ApprovalActivities
+from activities.tools import ToolActivities
+from contracts.approvals import OpenAsk, VerdictsAsk
+from contracts.messages import MessageRef, Role
+from contracts.people import GatedCall, RequestKind, RequestRef
+from contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from graph.compiled import topology
+from graph.nodes.await_verdict import _told
+from graph.nodes.pass_limit import raised
+from graph.nodes.snapshot import snapshot
+from policy.decision import Decision
+from store import approval_views, claims, delegations, handovers, withdrawals
+from store.audit_links import verify
+from store.erasure import erase
+from store.finish import finish
+from tests.conftest import KEYRING
+from tests.desk import Desk
+from tests.integration.council import Council, convened
+from tests.integration.test_erasure import admin, end, marked, neutral, person
+
+__all__ = ["admin"]
+MARK = "trillian"
+NAME = f"{MARK}.m-2"
+SAID = f"{MARK} says, in her words"
+OTHERS = "the words of somebody else"
+POLICY = {"reviewers": [NAME, "bob"], "fallback_reviewer": NAME}
+STATE = topology("skill_pipeline").topology.state.initial(execution_id="e")
+
+
+@pytest.fixture(scope="module")
+async def council(desk: Desk) -> Council:
+    await person(desk, NAME)
+    made = await convened(desk)
+    await made.republish({"named": POLICY})
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """A turn of somebody else, two of whose calls were denied: one by the person, one by another."""
+
+    address: TurnAddress
+    hers: str
+    theirs: str
+
+
+async def ran(council: Council, address: TurnAddress, call_id: str, agent_id: str = "desk", version: str = "") -> str:
+    """The state of the call after a worker has taken it up."""
+    call = await council.desk.tool_call(address, call_id, agent_id)
+    if version:
+        call = call.model_copy(update={"agent_version": version})
+    outcome = await council.desk.activity(ToolActivities(council.desk.deps).run, call)
+    return outcome.state.value
+
+
+async def denied(council: Council, decision: Decision) -> Denied:
+    """A round of which both said no to a call, and one was allowed."""
+    desk = council.desk
+    address = await desk.plan(*[("pay", {"amount": n}) for n in (1, 2, 3)])
+    hers, theirs, allowed = await desk.open(address, "t1.0", "t1.1", "t1.2")
+    await desk.decide(hers.request_id, decision, by=NAME, comment=f'{SAID},"reason":"no"\n{decision}')
+    await desk.decide(theirs.request_id, decision, comment=OTHERS)
+    await desk.decide(allowed.request_id)
+    assert [await ran(council, address, f"t1.{n}") for n in range(3)] == ["denied", "denied", "done"]
+    return Denied(address, "t1.0", "t1.1")
+
+
+async def withdrawn(council: Council) -> Denied:
+    """A round of which both took an approval back that somebody else had given."""
+    desk = council.desk
+    address = await desk.approved(*[("pay", {"amount": n}) for n in (1, 2)])
+    for call_id, by, comment in (("t1.0", NAME, SAID), ("t1.1", "admin", OTHERS)):
+        row = await desk.approval_row(address, call_id)
+        async with desk.db.transaction("local") as tx:
+            await withdrawals.withdraw(tx, str(row["id"]), council.who(by), comment)
+        assert await ran(council, address, call_id) == "denied"
+    return Denied(address, "t1.0", "t1.1")
+
+
+async def voided(council: Council) -> None:
+    """An approval that the person gave, and that a change of the policy has made void."""
+    desk = council.desk
+    address, request = await council.asked("plain")
+    await desk.decide(request.request_id, by=NAME, comment=SAID)
+    old = await desk.version("plain")
+    await council.republish({"named": POLICY, "plain": {"quorum": 2}})
+    assert await ran(council, address, "t1.0", "plain", old) == "denied"
+    await council.republish({"named": POLICY})
+    await end(desk, address)
+
+
+async def opened(council: Council, address: TurnAddress, gated: GatedCall, **kept: object) -> RequestRef:
+    desk = council.desk
+    ask = OpenAsk(address=address, agent_id="desk", agent_version=await desk.version(), gated=(gated,), **kept)
+    return (await desk.activity(ApprovalActivities(desk.deps).open, ask)).requests[0]
+
+
+async def paused_again(council: Council) -> TurnAddress:
+    """A turn that went on after a refusal, told of it by a note, and paused once more with all its state."""
+    desk = council.desk
+    address = await desk.plan(("pay", {"amount": 1}), ("pay", {"amount": 2}))
+    (refused,) = await desk.open(address, "t1.0")
+    await desk.decide(refused.request_id, Decision.REJECT, by=NAME, comment=SAID)
+    note = MessageRef(role=Role.SYSTEM, text=_told(await council.verdict(address, refused)))
+    skill = MessageRef(role=Role.SYSTEM, text="a skill's text", skill_id="s")
+    asked = MessageRef(id=refused.request_id, role=Role.USER, text="not kept")
+    kept = snapshot(STATE, [asked, skill, note], whole=True)
+    await opened(council, address, GatedCall(call_id="t1.1", tool="pay", rule="t"), snapshot=kept)
+    await end(desk, address)
+    return address
+
+
+async def not_raised(council: Council) -> TurnAddress:
+    """A turn that asked for a higher limit, and ended as the person did not raise it."""
+    desk = council.desk
+    address = await desk.plan(("pay", {}))
+    gated = GatedCall(call_id="t1.limit", tool="", rule="limit", kind=RequestKind.LIMIT, message="spent")
+    request = await opened(council, address, gated)
+    await desk.decide(request.request_id, Decision.REJECT, by=NAME, comment=SAID)
+    asked = VerdictsAsk(address=address, requests=(request,))
+    ending = raised(STATE, await desk.activity(ApprovalActivities(desk.deps).read, asked))
+    async with desk.db.transaction("local") as tx:
+        over = FinishAsk.model_validate({"address": address, "status": TurnStatus.LIMITED, "problem": ending["error"]})
+        await finish(tx, over)
+    return address
+
+
+async def handed_on(council: Council) -> None:
+    """Requests whose policy names the person: given on by others, claimed, decided in the person's seat."""
+    desk, her_id = council.desk, council.desk.people[NAME].user_id
+    for handing in ("reassigned", "released", "seated"):
+        address, request = await council.asked("named")
+        async with desk.db.transaction("local") as tx:
+            if handing == "reassigned":
+                await handovers.reassign(tx, request.request_id, council.who("bob"), "carl", "")
+            elif handing == "released":
+                await claims.claim(tx, request.request_id, council.who(NAME), 60)
+                await claims.release(tx, request.request_id, council.who("admin"))
+            else:
+                until = datetime.now(UTC) + timedelta(days=1)
+                await delegations.add(tx, her_id, NAME, "carl", until)
+        if handing == "seated":
+            await desk.decide(request.request_id, Decision.REJECT, by="carl", comment=OTHERS)
+        async with desk.db.transaction("local") as tx:
+            answer = jsonable_encoder(await approval_views.get(tx, request.request_id, None))
+            await tx.execute(
+                "INSERT INTO idempotency (tenant_id, user_id, route, key, body_digest, status, answer) "
+                "VALUES ('local', $1, 'r', gen_random_uuid()::text, 'd', 200, $2)",
+                desk.people["reviewer"].user_id,
+                {key: answer[key] for key in ("id", "reviewers", "fallback")},
+            )
+        await end(desk, address)
+
+
+async def answers(desk: Desk, turn: Denied, call_id: str) -> list[str]:
+    """What the model, the ledger and the readers of a turn were told of a denied call."""
+    found = await desk.rows(
+        "SELECT m.content, k.outcome #>> '{message,text}' AS outcome, e.data->>'result' AS shown FROM tool_calls k "
+        "JOIN messages m ON m.turn_id = k.turn_id AND m.call_id = k.call_id AND m.role = 'tool' "
+        "JOIN events e ON e.turn_id = k.turn_id AND e.call_id = k.call_id AND e.kind = 'tool.denied' "
+        "AND e.data ? 'result' WHERE k.turn_id = $1 AND k.call_id = $2",
+        turn.address.turn_id,
+        call_id,
+    )
+    return [str(text) for row in found for text in row.values()]
+
+
+async def test_nothing_that_a_reviewer_said_in_the_turns_of_others_is_left(
+    council: Council, admin: asyncpg.Connection
+) -> None:
+    desk = council.desk
+    turns = [await denied(council, Decision.REJECT), await denied(council, Decision.RESPOND), await withdrawn(council)]
+    await voided(council)
+    paused, limited = await paused_again(council), await not_raised(council)
+    await handed_on(council)
+    for turn in turns:
+        await end(desk, turn.address)
+    await council.republish({})
+    said = {each for each in await marked(admin, MARK) if not neutral(each)}
+    assert said >= {
+        "approval_votes.record",
+        "approvals.decision",
+        "approvals.fallback_reviewer",
+        "approvals.reviewers",
+        "approvals.snapshot",
+        "approvals.withdrawal",
+        "audit_bodies.data",
+        "events.data",
+        "idempotency.answer",
+        "messages.content",
+        "tool_calls.outcome",
+        "turns.problem",
+    }
+    done = await erase(desk.db, "local", NAME, desk.people["admin"].user_id)
+    assert sorted(each for each in await marked(admin, MARK) if not neutral(each)) == []
+    assert (await verify(desk.db, "local", KEYRING)).faults == ()
+    for turn in turns:
+        hers, theirs = await answers(desk, turn, turn.hers), await answers(desk, turn, turn.theirs)
+        assert len(hers) == len(theirs) == 3
+        assert all(OTHERS in told for told in theirs), "what others said stays"
+        assert [told.replace(f'"reason":"{OTHERS}",', "") for told in theirs] == hers, "and what the engine said"
+    kept = await desk.value("SELECT snapshot FROM approvals WHERE turn_id = $1 AND call_id = 't1.1'", paused.turn_id)
+    assert [sorted(message) for message in kept["messages"]] == [["id", "role"], ["role", "skill_id", "text"], ["role"]]
+    problem = await desk.value("SELECT problem FROM turns WHERE id = $1", limited.turn_id)
+    assert problem["message"].endswith("; a reviewer did not raise it")
+    seats = await desk.rows("SELECT record FROM approval_votes WHERE record ? 'for'")
+    assert [(row["record"]["for"], row["record"]["comment"]) for row in seats] == [(done["name"], OTHERS)]
+
+
+async def test_an_erasure_that_was_cut_off_knows_the_turns_that_name_the_person_when_it_goes_on(
+    council: Council, admin: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk, name = council.desk, f"{MARK}.c"
+    await person(desk, name)
+    await council.republish({"named": {"reviewers": [name, "bob"]}})
+    address, request = await council.asked("named")
+    async with desk.db.transaction("local") as tx:
+        until = datetime.now(UTC) + timedelta(days=1)
+        await delegations.add(tx, desk.people[name].user_id, name, "ann", until)
+    await desk.decide(request.request_id, by="ann")
+    named = "UPDATE events SET data = jsonb_build_object('assignee', $2::text) WHERE turn_id = $1 AND seq = 2"
+    await desk.write(named, address.turn_id, name)
+    await end(desk, address)
+    await council.republish({})
+    with monkeypatch.context() as patch:
+        patch.setattr("store.erasure.ELSEWHERE", ())
+        patch.setattr("store.erasure._end", None)
+        with pytest.raises(TypeError):
+            await erase(desk.db, "local", name, desk.people["admin"].user_id)
+    assert await marked(admin, name) >= {"approval_votes.record", "approvals.decision", "events.data", "users.name"}
+    assert (await verify(desk.db, "local", KEYRING)).ok, "half-way, too"
+    await erase(desk.db, "local", name, desk.people["admin"].user_id)
+    assert sorted(each for each in await marked(admin, name) if not neutral(each)) == []
+    assert (await verify(desk.db, "local", KEYRING)).ok

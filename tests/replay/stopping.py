@@ -1,0 +1,92 @@
+"""Courses of turns that are stopped, cancelled, or rung by somebody who only says that they are to stop."""
+
+import asyncio
+
+from contracts.turns import Bell, TurnAddress
+from tests.desk import until
+from tests.doubles.broken_inside import Breaks, Brief, broken_inside
+from tests.doubles.spoken import Line
+from tests.replay.recording import run_of
+from tests.served import Served
+
+ASKING = Line("asking", [("pay", {"amount": 5})])
+DONE = Line("well")
+CONFIRM = "turns.read"
+
+
+async def silent(served: Served, seconds: float = 60) -> TurnAddress:
+    """A turn whose model has begun to speak and is silent for so long."""
+    address = await served.begin(Line("thinking", seconds=seconds))
+    await until(lambda: served.desk.model.requests[f"{address.turn_id}.m1"] == 1)
+    return address
+
+
+async def stopped_running(served: Served) -> TurnAddress:
+    """Stopped while the model is silent."""
+    address = await silent(served)
+    await served.stop(address)
+    return address
+
+
+async def stopped_paused(served: Served) -> TurnAddress:
+    """Stopped while it waits for its approval."""
+    address = await served.paused(ASKING, DONE)
+    await served.stop(address)
+    return address
+
+
+async def forged_running(served: Served) -> TurnAddress:
+    """Somebody rings as a stop does while the model is silent; nobody asked for one."""
+    address = await silent(served, 1.5)
+    await served.ring(address, Bell(kind="stop"))
+    return address
+
+
+async def forged_paused(served: Served) -> TurnAddress:
+    """The same while it waits for its approval, which is given then."""
+    address = await served.paused(ASKING, DONE)
+    run_id = await served.waits(address)
+    await served.ring(address, Bell(kind="stop"))
+    await served.waits_again(address, run_id)
+    await served.decide(address)
+    return address
+
+
+async def forged_then_stopped(served: Served) -> TurnAddress:
+    """Somebody rings as a stop does, then somebody asks for one."""
+    address = await silent(served)
+    await served.ring(address, Bell(kind="stop"))
+    await until_called(served, address, CONFIRM)
+    await served.stop(address)
+    return address
+
+
+async def stop_read_outside(served: Served) -> TurnAddress:
+    """The look at the record fails inside the workflow task, and is made again as an ordinary activity."""
+    with broken_inside(Breaks.FAILS, Brief.STOP):
+        address = await stopped_running(served)
+        await served.handle(address).result()
+    return address
+
+
+async def until_called(served: Served, address: TurnAddress, name: str) -> None:
+    """Until the turn's latest run has called this."""
+    for _ in range(500):
+        if name in run_of(await served.history(address)).called:
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"it never called {name}")
+
+
+async def cancelled_running(served: Served) -> TurnAddress:
+    """Cancelled from Temporal's side while the model is silent."""
+    address = await silent(served)
+    await served.handle(address).cancel()
+    return address
+
+
+async def cancelled_paused(served: Served) -> TurnAddress:
+    """Cancelled from Temporal's side while it waits for its approval."""
+    address = await served.paused(ASKING, DONE)
+    await served.handle(address).cancel()
+    return address

@@ -1,0 +1,85 @@
+"""What a model call leaves in the log of its turn."""
+
+from activities.clients.provider import Complete, DraftCall
+from activities.hearing import Heard, events_of, reply_of
+from activities.planning import plan_calls
+from contracts.agents import AgentDefinition, EffectClass, PublishedAgent, ToolCard
+from contracts.model import ModelAsk, ModelCall
+from contracts.turns import TurnAddress, Usage
+from policy.toolsets import LOAD_TOOLSET
+from store.journal import NewEvent
+
+ADDRESS = TurnAddress(tenant_id="t", conversation_id="c", turn_id="0197f000-0000-7000-8000-000000000001")
+DEFINITION = AgentDefinition(id="a", title="A", topology="tool_loop")
+
+
+def card(name: str, effect: EffectClass = EffectClass.READ) -> ToolCard:
+    """A card in a toolset."""
+    return ToolCard(
+        name=name,
+        description=name,
+        parameters={"type": "object", "properties": {"what": {"type": "string"}}, "required": ["what"]},
+        effect=effect,
+        needs_approval=effect is not EffectClass.READ,
+        toolset="rooms",
+        version=name,
+    )
+
+
+AGENT = PublishedAgent(definition=DEFINITION, cards=(card("look"), card("lock", EffectClass.KEYED)), version="v")
+
+
+def asking(**given: object) -> ModelCall:
+    """A call that offers what reads, and the loading of the rest."""
+    asked = {"messages": (), "tools": (LOAD_TOOLSET, "look"), "toolsets": {"rooms": False}, **given}
+    ask = ModelAsk.model_validate(asked)
+    return ModelCall(address=ADDRESS, call_id="m1", agent_id="a", agent_version="v", ask=ask)
+
+
+def told(call: ModelCall, *drafts: tuple[str, str]) -> list[NewEvent]:
+    """The events of an answer with these calls."""
+    heard = Heard(text=["Let me see."], first_token_seconds=0.5, thinking_characters=40, thinking_seconds=0.25)
+    made = tuple(DraftCall(f"p{n}", name, arguments) for n, (name, arguments) in enumerate(drafts))
+    heard.complete = Complete(made, Usage(input_tokens=5, output_tokens=2), "tool_calls", "m")
+    plans = plan_calls(call, AGENT, made)
+    reply, _ = reply_of(call, heard, None, plans.calls)
+    return events_of(call, 1, heard, reply, plans.calls)
+
+
+def test_thinking_that_ended_and_the_first_token_are_told_before_the_answer() -> None:
+    events = told(asking())
+    assert [event.kind for event in events] == ["thinking.complete", "ttft", "token.usage", "generation.complete"]
+    assert events[0].data == {"duration": 0.25, "characters": 40}
+
+
+def test_a_later_call_of_the_run_tells_no_first_token() -> None:
+    assert "ttft" not in [event.kind for event in told(asking(ttft_told=True))]
+
+
+def test_a_call_that_is_settled_as_it_is_planned_has_its_end_in_the_log() -> None:
+    events = told(
+        asking(),
+        (LOAD_TOOLSET, '{"toolset": "rooms", "include_write_tools": true}'),
+        (LOAD_TOOLSET, '{"toolset": "rooms"}'),
+        ("lock", '{"what": "a"}'),
+        ("look", "{}"),
+        ("look", '{"what": "a"}'),
+    )[-4:]
+    assert [(event.kind, event.call_id) for event in events] == [
+        ("tool.result", "t1.0"),
+        ("tool.error", "t1.1"),
+        ("tool.error", "t1.2"),
+        ("tool.error", "t1.3"),
+    ]
+    said = [str(event.data["result"]) for event in events]
+    assert '"new_tools":["lock"]' in said[0]
+    assert "must be true or false" in said[1]
+    assert "in the toolset rooms and not loaded" in said[2], "what is loaded holds from the next step on"
+    assert "what" in said[3]
+
+
+def test_arguments_that_cannot_be_read_load_nothing() -> None:
+    plans = plan_calls(asking(), AGENT, [DraftCall("p", LOAD_TOOLSET, '{"toolset": "rooms", "include_wr')])
+    (made,) = plans.calls
+    assert (plans.loaded, made.ref.settled, made.ref.args) == (None, True, {})
+    assert made.message is not None and "could not be repaired" in made.message.content

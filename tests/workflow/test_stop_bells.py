@@ -1,0 +1,252 @@
+"""A stop's bell says only "look": the record confirms it before anything is cancelled, wherever the turn is."""
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+from temporalio.worker import UnsandboxedWorkflowRunner
+
+from contracts.errors import InvariantBroken, PerdureError, UpstreamUnavailable
+from contracts.turns import Bell, StopAsk, TurnAddress, TurnStatus
+from store.database import Connection
+from store.finish import stop_asked
+from tests.desk import until
+from tests.doubles.broken_inside import Breaks, Brief, broken_inside
+from tests.doubles.spoken import Line
+from tests.replay.recording import run_of
+from tests.replay.replaying import Replaying
+from tests.replay.stopping import CONFIRM, silent, until_called
+from tests.served import PAUSED, Served
+
+PAY = ("pay", {"amount": 5})
+DONE = Line("well")
+STOP = Bell(kind="stop")
+CANCELS = "EVENT_TYPE_ACTIVITY_TASK_CANCEL_REQUESTED"
+AWAY = UpstreamUnavailable("store_unavailable", "Postgres is not available.")
+
+
+async def nothing(_: Served, __: TurnAddress) -> None:
+    """It goes on by itself."""
+
+
+async def in_a_call(served: Served) -> TurnAddress:
+    """A tool's call that ends when the world goes on."""
+    served.desk.world.go_on.clear()
+    address = await served.begin(Line("", [("shout", {"mode": "wait"})]), DONE)
+    await until(lambda: served.effects(address, "/shout") == 1)
+    return address
+
+
+async def the_call_ends(served: Served, _: TurnAddress) -> None:
+    """What it waits for happens."""
+    served.desk.world.go_on.set()
+
+
+async def waiting(served: Served) -> TurnAddress:
+    """It waits for an approval."""
+    return await served.paused(Line("", [PAY]), DONE)
+
+
+async def approved(served: Served, address: TurnAddress) -> None:
+    """The approval is given."""
+    await served.decide(address)
+
+
+async def backing_off(served: Served) -> TurnAddress:
+    """The model has failed; its next attempt is not due yet."""
+    address = await served.begin(Line("well", fails=1))
+    for _ in range(1_000):
+        described = await served.handle(address).describe()
+        if any(each.attempt == 2 for each in described.raw_description.pending_activities):
+            return address
+    raise AssertionError("no attempt failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a turn is when it is rung."""
+
+    reached: Callable[[Served], Awaitable[TurnAddress]]
+    goes_on: Callable[[Served, TurnAddress], Awaitable[None]]
+    answer: str
+
+
+PLACES = {
+    "while the model speaks": Place(lambda served: silent(served, 1.5), nothing, "thinking"),
+    "while a call runs": Place(in_a_call, the_call_ends, "well"),
+    "while it waits": Place(waiting, approved, "well"),
+    "before the next attempt": Place(backing_off, nothing, "well"),
+}
+everywhere = pytest.mark.parametrize("place", PLACES.values(), ids=PLACES.keys())
+
+
+@pytest.fixture(autouse=True)
+def world_goes_on(served: Served) -> Iterator[None]:
+    """Whatever a test held up."""
+    yield
+    served.desk.world.go_on.set()
+
+
+async def called(served: Served, address: TurnAddress) -> list[str]:
+    """What all runs of the turn called; each of them is replayed on the way."""
+    replaying, names = Replaying(UnsandboxedWorkflowRunner()), list[str]()
+    for history in await served.runs(address):
+        run = run_of(history)
+        _, failure = await replaying.heard(run)
+        assert failure is None, failure
+        names += run.called
+    return names
+
+
+async def cancels(served: Served, address: TurnAddress) -> int:
+    """How many calls the turn's runs asked to be cancelled."""
+    events = [event for history in await served.runs(address) for event in run_of(history).events]
+    return [event["eventType"] for event in events].count(CANCELS)
+
+
+async def ends_of_the_audit(served: Served, address: TurnAddress) -> list[tuple[str, bool]]:
+    """What the audit says of stops, with whether it names somebody."""
+    kinds = ["turn.stop_requested", "turn.cancelled", "approval.cancelled"]
+    rows = await served.desk.rows(
+        "SELECT kind, actor FROM audit WHERE turn_id = $1 AND kind = ANY($2) ORDER BY id", address.turn_id, kinds
+    )
+    return [(row["kind"], row["actor"] is not None) for row in rows]
+
+
+@everywhere
+async def test_a_forged_stop_changes_nothing(served: Served, place: Place) -> None:
+    address = await place.reached(served)
+    for _ in range(3):
+        await served.ring(address, STOP)
+    await place.goes_on(served, address)
+    row = await served.until(address, TurnStatus.COMPLETED, TurnStatus.STOPPED)
+    assert (row["status"], row["answer"], row["stop_requested_at"]) == ("completed", place.answer, None)
+    assert await served.handle(address).result() == "completed"
+    assert 1 <= (await called(served, address)).count(CONFIRM) <= 3
+    assert await cancels(served, address) == 0
+    assert await ends_of_the_audit(served, address) == []
+    assert "stopped" not in await served.desk.kinds(address.turn_id)
+
+
+@everywhere
+@pytest.mark.parametrize("forged_first", [0, 1, 5])
+async def test_a_stop_ends_the_turn_also_right_after_forged_ones(
+    served: Served, place: Place, forged_first: int
+) -> None:
+    address = await place.reached(served)
+    for _ in range(forged_first):
+        await served.ring(address, STOP)
+    await served.stop(address)
+    row = await served.until(address, TurnStatus.COMPLETED, TurnStatus.STOPPED, seconds=5)
+    assert (row["status"], row["problem"]) == ("stopped", None)
+    assert await served.handle(address).result() == "stopped"
+    assert (await served.desk.kinds(address.turn_id))[-2:] == ["stopped", "done"]
+    assert CONFIRM in await called(served, address)
+    paused = place.reached is waiting
+    assert await cancels(served, address) == (0 if paused else 1)
+    said = [("turn.stop_requested", True), *([("approval.cancelled", False)] if paused else [])]
+    assert await ends_of_the_audit(served, address) == said
+
+
+async def test_a_turn_that_nobody_rings_reads_its_record_for_no_stop(served: Served) -> None:
+    address = await waiting(served)
+    await served.ring(address, Bell(kind="request"))
+    await served.decide(address)
+    await served.until(address, TurnStatus.COMPLETED)
+    assert await served.handle(address).result() == "completed"
+    assert CONFIRM not in await called(served, address)
+
+
+@dataclass(slots=True)
+class Unreadable:
+    """Records that cannot be read, until they can."""
+
+    error: PerdureError | None
+    tried: int = 0
+
+    async def stop_asked(self, tx: Connection, ask: StopAsk) -> bool:
+        """In place of the true one."""
+        self.tried += 1
+        if self.error is not None:
+            raise self.error
+        return await stop_asked(tx, ask)
+
+
+def unreadable(monkeypatch: pytest.MonkeyPatch, error: PerdureError = AWAY) -> Unreadable:
+    """Let the record of every turn be so."""
+    record = Unreadable(error)
+    monkeypatch.setattr("activities.turns.stop_asked", record.stop_asked)
+    return record
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["forged", "asked"])
+async def test_while_the_record_cannot_be_read_nothing_is_cancelled_and_it_is_tried_again(
+    served: Served, monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
+    record = unreadable(monkeypatch)
+    address = await in_a_call(served)
+    await (served.stop(address) if asked else served.ring(address, STOP))
+    await until(lambda: record.tried >= 4)
+    assert (await served.row(address))["status"] == "running"
+    assert await cancels(served, address) == 0
+    record.error = None
+    if not asked:
+        served.desk.world.go_on.set()
+    row = await served.until(address, TurnStatus.STOPPED, TurnStatus.COMPLETED)
+    assert row["status"] == ("stopped" if asked else "completed")
+    assert await served.handle(address).result() == row["status"]
+    assert (await called(served, address)).count(CONFIRM) == 2, "inside the task, then with all its attempts outside"
+
+
+async def test_a_record_that_no_attempt_can_read_confirms_nothing_until_it_is_rung_again(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = unreadable(monkeypatch, InvariantBroken("unexpected", "Something unforeseen."))
+    address = await in_a_call(served)
+    await served.stop(address)
+    await until(lambda: record.tried == 2)
+    await until_called(served, address, CONFIRM)
+    assert (await served.row(address))["status"] == "running"
+    assert await cancels(served, address) == 0
+    record.error = None
+    await served.ring(address, STOP)  # as the relay does for a stop that stands in the record
+    await served.until(address, TurnStatus.STOPPED)
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["forged", "asked"])
+async def test_a_pause_and_an_end_wait_for_the_look_that_is_under_way(
+    served: Served, monkeypatch: pytest.MonkeyPatch, asked: bool
+) -> None:
+    record = unreadable(monkeypatch)
+    address = await served.begin(Line("", [PAY], seconds=0.5), Line("well", seconds=0.5))
+    await until(lambda: served.desk.model.requests[f"{address.turn_id}.m1"] == 1)
+    await served.ring(address, STOP)
+    await served.until(address, PAUSED)
+    assert (await served.handle(address).describe()).workflow_type == "TurnRun"
+    if asked:
+        await served.stop(address)
+    record.error = None
+    if asked:
+        await served.until(address, TurnStatus.STOPPED)
+        return
+    await served.waits(address)
+    await served.decide(address)
+    await until(lambda: served.desk.model.requests[f"{address.turn_id}.m2"] == 1)
+    record.error = AWAY
+    await served.ring(address, STOP)
+    await until(lambda: record.tried >= 6)
+    record.error = None
+    row = await served.until(address, TurnStatus.COMPLETED, TurnStatus.STOPPED)
+    assert (row["status"], row["answer"]) == ("completed", "well")
+    assert await served.handle(address).result() == "completed"
+    assert CONFIRM in await called(served, address)
+
+
+async def test_a_look_that_hangs_inside_the_task_is_made_again_and_changes_nothing(served: Served) -> None:
+    with broken_inside(Breaks.HANGS, Brief.STOP) as broken:
+        address = await silent(served, 0.5)
+        await served.ring(address, STOP)
+        row = await served.until(address, TurnStatus.COMPLETED, TurnStatus.STOPPED)
+    assert (row["status"], broken) == ("completed", [address.turn_id])
+    assert await served.handle(address).result() == "completed"
+    assert (await called(served, address)).count(CONFIRM) == 2

@@ -1,0 +1,87 @@
+"""Any number of forged stops: one look at a time, nothing cancelled, and a true one is heard. And what is no bell."""
+
+import asyncio
+
+import pytest
+
+from contracts.turns import Bell, TurnAddress, TurnStatus
+from tests.doubles.spoken import Line
+from tests.replay.recording import run_of
+from tests.replay.stopping import CONFIRM, silent
+from tests.served import Served
+
+pytestmark = pytest.mark.filterwarnings(
+    # As in test_bells.py: a signal that meets a continue-as-new makes the server give the task again.
+    "ignore:.*run_signal:pytest.PytestUnraisableExceptionWarning"
+)
+
+PAY = ("pay", {"amount": 5})
+DONE = Line("well")
+STOP = Bell(kind="stop")
+FLOOD = 1_000
+
+
+async def flood(served: Served, address: TurnAddress) -> None:
+    """Ring them all, many at once."""
+    gate = asyncio.Semaphore(64)
+
+    async def one() -> None:
+        async with gate:
+            await served.ring(address, STOP)
+
+    await asyncio.gather(*(one() for _ in range(FLOOD)))
+
+
+async def test_a_flood_of_forged_stops_is_looked_after_once_a_task_at_most_and_hides_no_stop(served: Served) -> None:
+    address = await silent(served)
+    await flood(served, address)
+    assert (await served.row(address))["status"] == "running"
+    await served.stop(address)
+    await served.until(address, TurnStatus.STOPPED)
+    assert await served.handle(address).result() == "stopped"
+    (history,) = await served.runs(address)
+    types = [event["eventType"] for event in run_of(history).events]
+    tasks, looks = types.count("EVENT_TYPE_WORKFLOW_TASK_COMPLETED"), run_of(history).called.count(CONFIRM)
+    assert types.count("EVENT_TYPE_WORKFLOW_EXECUTION_SIGNALED") == FLOOD + 1
+    assert 1 <= looks <= tasks < FLOOD
+    assert len(types) <= FLOOD + 4 * tasks + 20, "the signals, the tasks that took them, one marker a look"
+
+
+async def test_a_paused_turn_under_a_flood_of_forged_stops_keeps_its_approval_and_short_histories(
+    served: Served,
+) -> None:
+    address = await served.paused(Line("asking", [PAY]), DONE)
+    await flood(served, address)
+    approvals = "SELECT status FROM approvals WHERE turn_id = $1"
+    assert await served.desk.value(approvals, address.turn_id) == "pending"
+    await served.decide(address)
+    row = await served.until(address, TurnStatus.COMPLETED, TurnStatus.STOPPED)
+    assert (row["status"], row["answer"]) == ("completed", "well")
+    assert served.effects(address, "/pay") == 1
+    longest = max(len(history.events) for history in await served.runs(address))
+    assert longest <= FLOOD + 100
+
+
+async def ends(served: Served, address: TurnAddress) -> list[tuple[str, bool]]:
+    """What the audit says of the turn's end, with whether it names somebody."""
+    rows = await served.desk.rows(
+        "SELECT kind, actor FROM audit WHERE turn_id = $1 AND kind LIKE 'turn.%' ORDER BY id", address.turn_id
+    )
+    return [(row["kind"], row["actor"] is not None) for row in rows]
+
+
+@pytest.mark.parametrize("paused", [False, True], ids=["under way", "paused"])
+async def test_a_cancel_at_temporal_is_a_stop_of_its_own_and_the_audit_says_so(served: Served, paused: bool) -> None:
+    address = await (served.paused(Line("", [PAY]), DONE) if paused else silent(served))
+    await served.handle(address).cancel()
+    await served.until(address, TurnStatus.STOPPED)
+    assert await served.handle(address).result() == "stopped"
+    assert await ends(served, address) == [("turn.cancelled", False)]
+    assert CONFIRM not in [name for history in await served.runs(address) for name in run_of(history).called]
+
+
+async def test_a_turn_that_was_asked_to_stop_and_is_cancelled_too_was_stopped_by_whoever_asked(served: Served) -> None:
+    address = await silent(served)
+    await asyncio.gather(served.stop(address), served.handle(address).cancel())
+    await served.until(address, TurnStatus.STOPPED)
+    assert await ends(served, address) == [("turn.stop_requested", True)]
