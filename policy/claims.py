@@ -40,7 +40,7 @@ def held_by_another(claim: Claimed | None, user_id: str, now: datetime) -> Calle
     return CallerError("claimed", f"{claim.name} is looking at it until {told(claim.until)}", details, status=409)
 
 
-def lease(claim: Claimed | None, user_id: str, now: datetime, seconds: int) -> tuple[datetime, datetime]:
+def claim_span(claim: Claimed | None, user_id: str, now: datetime, seconds: int) -> tuple[datetime, datetime]:
     """Since when and until when this user has the request, claiming it now for `seconds`.
 
     Raises: CallerError 409 `claimed_too_long`.

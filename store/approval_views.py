@@ -19,6 +19,9 @@ STATUS_NOW = f"CASE WHEN a.status = 'pending' AND {_OVERDUE} THEN 'expired' ELSE
 # The same, said so that an index finds the few that wait among all that were ever decided: none goes by an expression.
 OPEN = f"(a.status = 'pending' AND NOT ({_OVERDUE}))"
 _EXPIRED = f"(a.status IN ('pending', 'expired') AND {STATUS_NOW} = 'expired')"
+_OVER = {"approved", "edited", "rejected", "responded", "cancelled", "withdrawn", "reserved"}
+_OVER |= {"done", "failed", "outcome_unknown"}
+"""Statuses that nothing but the row says."""
 _COLUMNS = f"""
 a.*, {STATUS_NOW} AS status_now, clock_timestamp() AS now, r.name AS requester, d.name AS decider,
   s.name AS assigned, c.name AS claimer,
@@ -89,7 +92,7 @@ def _page(filters: Filters, limit: int, cursor: str | None) -> tuple[str, *tuple
     if filters.status == "expired":
         only.by(_EXPIRED)
     elif filters.status != "pending":
-        only.by("a.status = {0}", filters.status)
+        only.being("a.status", filters.status, _OVER)
     only.by("a.agent_id = {0}", filters.agent)
     only.by("a.tool = {0}", filters.tool)
     only.by("a.turn_id = {0}", filters.turn_id)

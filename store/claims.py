@@ -2,7 +2,7 @@
 
 from pydantic import JsonValue
 
-from policy.claims import lease
+from policy.claims import claim_span
 from policy.decision import Decider, not_open_to
 from policy.handovers import release_refusal
 from store import audit
@@ -21,7 +21,7 @@ async def claim(tx: Connection, approval_id: str, person: Decider, seconds: int)
     if refused is not None:
         raise refused
     review.refuse_stopped()
-    since, until = lease(review.facts.claim, person.user_id, review.facts.now, seconds)
+    since, until = claim_span(review.facts.claim, person.user_id, review.facts.now, seconds)
     await tx.execute(
         "UPDATE approvals SET claimed_by = $2, claimed_since = $3, claimed_until = $4, version = version + 1 "
         "WHERE id = $1",

@@ -3,6 +3,7 @@
 import asyncpg
 
 from contracts.errors import CallerError
+from contracts.tools import CallState
 from store.database import Connection
 from store.narrowing import Narrowing
 from store.paging import cursor_after, read_key_cursor
@@ -26,7 +27,7 @@ async def listed(
 def _page(user_id: str | None, state: str | None, limit: int, cursor: str | None) -> tuple[str, *tuple[object, ...]]:
     """The statement of one page and one row more, with its parameters."""
     only = Narrowing("c.effect <> 'read'")
-    only.by("c.state = {0}", state)
+    only.being("c.state", state, frozenset(CallState))
     only.by("t.user_id = {0}", user_id)
     # The calls of a round are written in one moment; the key tells them apart.
     only.by("(c.created_at, c.key) < ({0}, {1})", *read_key_cursor(cursor))

@@ -1,6 +1,7 @@
 """Taking bodies away in the name of an erasure, by the program's own role and without the key: all of it is missed."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -10,6 +11,8 @@ from contracts.errors import CallerError
 from contracts.turns import TurnAddress
 from policy.audit_chain import FaultKind, Report
 from policy.audit_key import Keyring
+from prepare import prepare
+from settings import Settings
 from store import accounts, audit, erasure, users
 from store.audit_links import verify
 from store.erasure import erase
@@ -155,3 +158,19 @@ async def test_nobody_gets_the_name_of_an_erased_person_not_even_by_the_next_sta
     assert await desk.value("SELECT count(*) FROM users WHERE name = 'peter'") == 0
     async with desk.db.transaction("local") as tx:
         assert (await users.add(tx, "petra", "", ("reviewer",), actor)).name == "petra"
+
+
+async def test_a_start_does_not_make_an_erased_user_again(
+    desk: Desk, urls: Urls, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await erased(desk, "otto")
+    await erase(desk.db, "local", "reviewer", desk.people["admin"].user_id)
+    given = {"DATABASE_OWNER_URL": urls.owner, "PERDURE_HOME": str(tmp_path), "PERDURE_LOCAL": "true"}
+    settings = Settings(_env_file=None, **given)  # type: ignore[arg-type]
+    with pytest.raises(CallerError) as refused:
+        await prepare(settings, admin="otto")
+    assert refused.value.code == "name_erased"
+    assert set(await prepare(settings)) == {"requester", "reviewer", "admin"}
+    assert "warning: reviewer is not made again" in capsys.readouterr().err
+    names = [row["name"] for row in await desk.rows("SELECT name FROM users WHERE disabled_at IS NULL")]
+    assert {"requester", "admin"} <= set(names) and not {"reviewer", "otto"} & set(names)

@@ -8,7 +8,8 @@ from pydantic import BaseModel, ValidationError
 import api.routes.budgets
 import api.routes.memory
 import api.routes.rules
-from api.bodies import Body
+from api.bodies import Body, CommentBody, DecisionBody, SettleBody
+from policy.decision import Decision
 
 BODIES: list[type[BaseModel]] = [*Body.__subclasses__(), api.routes.rules.RuleActionBody]
 NUMBERS = [
@@ -38,3 +39,13 @@ def test_a_number_is_a_number_and_neither_a_truth_value_nor_a_text(body: type[Ba
 
 def test_there_are_numbers_to_look_at() -> None:
     assert len(NUMBERS) >= 9 and len(BODIES) >= 17
+
+
+@pytest.mark.parametrize("unseen", ["", "  ", "\u200b\u2060", "\u3164"])
+def test_a_comment_that_nobody_sees_is_none(unseen: str) -> None:
+    assert CommentBody(comment=unseen).comment == ""
+    decision = DecisionBody(decision=Decision.REJECT, digest="d", comment=unseen, reason_code=unseen)
+    assert (decision.comment, decision.reason_code) == ("", "")
+    with pytest.raises(ValidationError):
+        SettleBody(outcome="happened", comment=unseen)
+    assert CommentBody(comment="\u200bno ").comment == "\u200bno ", "what is seen stays as it was said"

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from activities.toolbox.engine_tools import ENGINE_TOOLS
-from activities.toolbox.entities import CORE_ALWAYS, CORE_BY_NAME
+from activities.toolbox.entities import CORE_ALWAYS
 from contracts.agents import AgentDefinition, PublishedAgent
 from contracts.digests import digest_of
 from contracts.errors import InvariantBroken

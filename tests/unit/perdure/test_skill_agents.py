@@ -33,8 +33,7 @@ def test_a_fenced_tool_shares_a_blocks_name_and_is_for_agents_without_skills(tmp
     assert told(app) == [
         "agents/host.yaml:8: steep is fenced: only an agent without skills may name it",
         "agents/host.yaml:9: old_kettle is a reserved name, which is never offered",
-        "agents/host.yaml:10: unknown tool 'water'; known: "
-        "context_assemble, create_entity, entity_resolve, old_kettle, steep",
+        "agents/host.yaml:10: unknown tool 'water'",
     ]
     app = load_app(write_app(tmp_path, {"app.yaml": "fenced: [stoop]\n", "tools/own.py": None}))
     assert "app.yaml: fenced: unknown tool 'stoop'; did you mean 'steep'?" in told(app)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.errors import CallerError
-from policy.claims import BREAK_SECONDS, MOST_SECONDS, Claimed, lease
+from policy.claims import BREAK_SECONDS, MOST_SECONDS, Claimed, claim_span
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -35,13 +35,13 @@ def ann(since: int, until: int) -> Claimed:
 def test_claims_in_a_row_are_one_lease(
     before: Claimed | None, user_id: str, seconds: int, expected: tuple[int, int]
 ) -> None:
-    assert lease(before, user_id, NOW, seconds) == (at(expected[0]), at(expected[1]))
+    assert claim_span(before, user_id, NOW, seconds) == (at(expected[0]), at(expected[1]))
 
 
 @pytest.mark.parametrize("until", [0, -1, -299])
 def test_a_lease_that_is_used_up_is_not_renewed_before_others_had_their_turn(until: int) -> None:
     with pytest.raises(CallerError) as refused:
-        lease(ann(until - MOST_SECONDS, until), "ann", NOW, 60)
+        claim_span(ann(until - MOST_SECONDS, until), "ann", NOW, 60)
     assert (refused.value.code, refused.value.http) == ("claimed_too_long", 409)
     assert refused.value.details == {"again_at": at(until + BREAK_SECONDS)}
 
@@ -52,7 +52,7 @@ def test_however_often_it_is_renewed_it_is_free_within_an_hour(tries: list[tuple
     for wait, seconds in tries:
         now += timedelta(seconds=wait)
         try:
-            since, until = lease(claim, "ann", now, seconds)
+            since, until = claim_span(claim, "ann", now, seconds)
         except CallerError:
             assert claim is not None and not claim.stands(now)
             continue
