@@ -4,7 +4,7 @@ that is asked for.
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from activities.sandbox import (
     run_block,
 )
 from activities.toolbox.engine_tools import ENGINE_TOOLS
+from activities.toolbox.mcp_discovery import Listed, listings
 from contracts.agents import PublishedAgent
 from contracts.digests import digest_of
 from contracts.skills import CodeBlock
@@ -33,7 +34,9 @@ from perdure.apps import (
     check_source,
     find_apps,
     first_computed_line,
+    has_mistakes,
     load_app,
+    load_servers,
     schema_as_called,
 )
 
@@ -76,6 +79,14 @@ async def one_app(folder: Path, sandbox: SandboxConfig, *, examples: bool = Fals
         return Catalogue((await asyncio.to_thread(load_app, folder, checker.engine),), checker.unchecked)
     finally:
         await checker.close()
+
+
+async def asked_servers(
+    folder: Path, secret_of: Callable[[str], str | None], home: Path
+) -> tuple[App, dict[str, Listed]]:
+    """The MCP servers of the app in `folder`, and what each lists now; nobody is asked where a file has a mistake."""
+    app = await asyncio.to_thread(load_servers, folder)
+    return app, {} if has_mistakes(app.problems) else await listings(app, secret_of, home)
 
 
 class _Checker:

@@ -110,3 +110,10 @@ class McpToolListing(Frozen):
     tags: tuple[str, ...] = ()
     key_ttl_seconds: float | None = None
     """For how long it honours an idempotency key in a call's `_meta`; None where it does not say that it does."""
+
+
+class McpLock(Frozen):
+    """What a server listed when the app's author looked at it; its tools are published from this, without asking it."""
+
+    tools: tuple[McpToolListing, ...]
+    """In the server's order."""

@@ -3,6 +3,10 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from contracts.errors import CallerError
+
+_SOON_SECONDS, _LATER_SECONDS = 5, 60
+
 
 class OnBusy(StrEnum):
     """What a caller wants where the conversation has an open turn."""
@@ -31,6 +35,8 @@ class Load:
     """Turns that wait in this conversation."""
     open_of_user: int
     """Live turns of this user in all conversations."""
+    waiting_of_user: int = 0
+    """Those of them that wait for a person."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +56,22 @@ def admit(load: Load, caps: Caps, on_busy: OnBusy) -> Admission:
     if on_busy is OnBusy.REJECT:
         return Admission.BUSY
     return Admission.QUEUE if load.queued < caps.queue_depth else Admission.QUEUE_FULL
+
+
+def too_many(load: Load, caps: Caps) -> CallerError:
+    """What the user is told who has as many open turns as one may: 429 `too_many_turns`."""
+    said = (
+        f"you have {load.open_of_user} open turns, and the limit is {caps.turns_a_user} a user "
+        f"(PERDURE_LIVE_TURNS_PER_USER); turns that wait for approval count too, and {load.waiting_of_user} of yours do"
+    )
+    only_waiting = load.waiting_of_user >= load.open_of_user
+    do = "have some decided on, or withdraw or stop them" if only_waiting else "wait for one to end"
+    details: dict[str, object] = {
+        "open": load.open_of_user,
+        "limit": caps.turns_a_user,
+        "variable": "PERDURE_LIVE_TURNS_PER_USER",
+        "waiting": load.waiting_of_user,
+        # No turn that waits for a person ends within seconds.
+        "retry_after_seconds": _LATER_SECONDS if only_waiting else _SOON_SECONDS,
+    }
+    return CallerError("too_many_turns", f"{said}: {do}", details, status=429)

@@ -137,7 +137,7 @@ def seat_of(facts: Facts, decider: Decider) -> Seat:
 def _too_late(facts: Facts) -> str:
     """Who decided what and when; where nobody did (a stopped turn), what became of it."""
     before = facts.decided_before
-    if not before or facts.status == "withdrawn":
+    if "by" not in before or facts.status == "withdrawn":  # nor is it known of what was erased with a person
         return f"too late: it is {facts.status}"
     what = STATUS_OF[Decision(str(before["type"]))]
     return f"too late: {what} by {before['by']} at {told(datetime.fromisoformat(str(before['at'])))}"

@@ -4,6 +4,7 @@ Invariants:
 - The requester sits in no seat, and nobody sits in the requester's, unless the policy lets people decide on their own.
 - A seat is worth something while its owner has the role that is asked for, now, and is among the named reviewers where
   there are any; whoever it was assigned to counts as named.
+- Who sits in it has that role too, now: a delegation lends the place of somebody who is named or assigned, and no role.
 - A seat is not handed on: who sits in somebody's place can neither delegate that place nor give it away.
 """
 
@@ -11,6 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from contracts.errors import CallerError
+
+DECIDING_ROLES = frozenset({"reviewer", "admin"})
+"""Who has one of them sees what others have asked for. To nobody else a seat can be lent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +53,33 @@ def seats_for(panel: Panel, user_id: str, seats: Sequence[Seat]) -> tuple[Seat, 
 
     Raises: CallerError 403 `role_required`, `not_a_reviewer`, `own_request`.
     """
+    if not any(seat.user_id == user_id and panel.role in seat.roles for seat in seats):
+        raise CallerError("role_required", f"deciding needs the role {panel.role}", {"role": panel.role}, status=403)
     fit = [seat for seat in seats if is_entitled(panel, seat)]
-    if not fit and any(panel.role in seat.roles for seat in seats):
+    if not fit:
         who: dict[str, object] = {"reviewers": list(panel.reviewers)}
         raise CallerError("not_a_reviewer", "only those whom the policy names may decide on it", who, status=403)
-    if not fit:
-        raise CallerError("role_required", f"deciding needs the role {panel.role}", {"role": panel.role}, status=403)
     if not panel.allow_self_approval:
         fit = [seat for seat in fit if panel.requested_by not in (user_id, seat.user_id)]
     if not fit:
         raise CallerError("own_request", "who asked for a call may not decide on it", status=403)
     return tuple(sorted(fit, key=lambda seat: seat.user_id != user_id))
+
+
+def lent(owner: Seat, to: Seat) -> frozenset[str]:
+    """The roles in which `to` may sit in the owner's place: those that decide and that both have.
+
+    Raises: CallerError 422 `nothing_to_delegate`, `cannot_decide`.
+    """
+    own = owner.roles & DECIDING_ROLES
+    if not own:
+        raise CallerError("nothing_to_delegate", "you decide on nothing that somebody could decide for you", status=422)
+    both = own & to.roles
+    if not both:
+        needed = " or ".join(sorted(own))
+        why = f"{to.name} has not the role {needed}; a delegation lends your place, and no role"
+        raise CallerError("cannot_decide", why, {"to": to.name, "roles": sorted(own)}, status=422)
+    return both
 
 
 def why_not(panel: Panel, seat: Seat) -> str | None:

@@ -11,7 +11,7 @@ class Vote:
     user_id: str
     seat_id: str
     counts: bool
-    """Whether the seat's owner still has the role that the vote was given by."""
+    """Whether the seat's owner, and whoever sat in it, still have the role that the vote was given by."""
     is_named: bool = True
     """Whether the seat is one of the named reviewers'; where nobody is named, every one is as good."""
 

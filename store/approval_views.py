@@ -26,9 +26,10 @@ _COLUMNS = f"""
 a.*, {STATUS_NOW} AS status_now, clock_timestamp() AS now, r.name AS requester, d.name AS decider,
   s.name AS assigned, c.name AS claimer,
   (SELECT jsonb_agg(jsonb_build_object('user', v.user_id, 'seat', v.seat_id, 'by', b.name, 'owner', o.name,
-     'decision', v.decision, 'at', v.at, 'comment', v.record->>'comment',
+     'decision', v.decision, 'at', v.at, 'comment', coalesce(v.record->>'comment', ''),
      'named', a.reviewers = '{{}}' OR o.name = ANY(a.reviewers),
-     'counts', o.disabled_at IS NULL AND v.role = ANY(o.roles)) ORDER BY v.id)
+     'counts', o.disabled_at IS NULL AND v.role = ANY(o.roles) AND b.disabled_at IS NULL AND v.role = ANY(b.roles))
+     ORDER BY v.id)
    FROM approval_votes v JOIN users b ON b.id = v.user_id JOIN users o ON o.id = v.seat_id
    WHERE v.approval_id = a.id AND v.voided_at IS NULL) AS votes
 """
@@ -36,17 +37,13 @@ _FROM = """
 FROM approvals a JOIN users r ON r.id = a.requested_by LEFT JOIN users d ON d.id = a.decided_by
   LEFT JOIN users s ON s.id = a.assignee LEFT JOIN users c ON c.id = a.claimed_by
 """
-_SEEN = """(a.requested_by = {0} OR EXISTS (SELECT FROM users u JOIN delegations g ON g.user_id = u.id
-  WHERE g.to_user = {0} AND g.ended_at IS NULL AND g.until > now() AND u.disabled_at IS NULL
-    AND a.reviewer_role = ANY(u.roles) AND (a.reviewers = '{{}}' OR u.name = ANY(a.reviewers) OR u.id = a.assignee)))
-"""
-"""What somebody sees who may not see all of the tenant's: the own requests, and what a delegated seat decides on."""
 _ONE = f"""
 SELECT {_COLUMNS}, (SELECT jsonb_agg(jsonb_build_object('what', h.kind, 'at', h.at, 'by', u.name, 'data', h.data)
   ORDER BY h.id) FROM audit_trail h LEFT JOIN users u ON u.id = h.actor WHERE h.subject = a.id::text) AS history
-{_FROM} WHERE a.id = $1 AND ($2::uuid IS NULL OR {_SEEN.format("$2")})
+{_FROM} WHERE a.id = $1 AND ($2::uuid IS NULL OR a.requested_by = $2)
 """
 _MINE = """((a.requested_by <> {0} OR a.allow_self_approval)
+  AND a.reviewer_role = ANY(ARRAY(SELECT unnest(m.roles) FROM users m WHERE m.id = {0} AND m.disabled_at IS NULL))
   AND EXISTS (SELECT FROM users u WHERE u.disabled_at IS NULL AND a.reviewer_role = ANY(u.roles)
     AND (u.id <> a.requested_by OR a.allow_self_approval)
     AND (a.reviewers = '{{}}' OR u.name = ANY(a.reviewers) OR u.id = a.assignee)
@@ -98,7 +95,7 @@ def _page(filters: Filters, limit: int, cursor: str | None) -> tuple[str, *tuple
     only.by("a.turn_id = {0}", filters.turn_id)
     only.by("a.reviewer_role = {0}", filters.role)
     only.by("s.name = {0}", filters.assignee)
-    only.by(_SEEN, filters.requested_by)
+    only.by("a.requested_by = {0}", filters.requested_by)
     only.by(_MINE, filters.decidable_by)
     only.by("a.expires_at < now() + make_interval(secs => {0})", filters.expiring_within_seconds)
     only.by("(a.requested_at, a.id) < ({0}, {1}::uuid)", *read_cursor(cursor))

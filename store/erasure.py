@@ -149,7 +149,8 @@ async def _may_be_erased(tx: Connection, user_id: str) -> None:
     if turns:
         raise CallerError(
             "turns_open",
-            "turns that the person began or decided in are open; wait or stop them",
+            "turns that the person began or decided in are open: wait, or stop each with "
+            f"`perdure turns stop ID --as admin`: {', '.join(turns)}",
             {"turns": turns},
             status=409,
         )

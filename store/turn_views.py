@@ -6,8 +6,10 @@ from contracts.errors import CallerError
 from store.database import Connection
 from store.paging import cursor_after, read_cursor
 
+# Of an erased person's turn nobody knows them any more.
 _NODES = (
-    "ARRAY(SELECT e.data->>'node' FROM events e WHERE e.turn_id = t.id AND e.kind = 'node_end' ORDER BY e.seq) AS nodes"
+    "ARRAY(SELECT e.data->>'node' FROM events e WHERE e.turn_id = t.id AND e.kind = 'node_end' "
+    "AND e.data ? 'node' ORDER BY e.seq) AS nodes"
 )
 
 

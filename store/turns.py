@@ -9,7 +9,7 @@ from contracts.errors import CallerError, InvariantBroken
 from contracts.events import QUEUED, READY
 from contracts.messages import Role
 from contracts.turns import ENDED, Carried, FinishAsk, Limits, Routing, TurnAddress, TurnInput, TurnStatus
-from policy.admission import Admission, Caps, Load, OnBusy, admit
+from policy.admission import Admission, Caps, Load, OnBusy, admit, too_many
 from policy.budget import tightened
 from policy.text import estimated_tokens
 from store import audit
@@ -52,8 +52,9 @@ FOR NO KEY UPDATE OF u FOR UPDATE OF c
 """The user's row before the conversation's: the user's starts count one after the other, and none of them holds up the
 conversation's journal while it waits. NO KEY, as every row that names the user has a KEY SHARE lock on it."""
 _COUNT = """
-SELECT (SELECT count(*) FROM turns WHERE user_id = $1 AND ended_at IS NULL) AS open_of_user,
+SELECT count(*) AS open_of_user, count(*) FILTER (WHERE status LIKE 'awaiting%') AS waiting_of_user,
   (SELECT count(*) FROM turns WHERE conversation_id = $2 AND status = 'queued') AS queued
+FROM turns WHERE user_id = $1 AND ended_at IS NULL
 """
 _START = f"""
 WITH begun AS (
@@ -81,13 +82,15 @@ async def start(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: Caps)
     counted = await tx.fetchrow(_COUNT, new.user_id, new.conversation_id)
     if counted is None:
         raise InvariantBroken("nothing_counted", "a count came back without a row")
-    load = Load(active is not None, counted["queued"], counted["open_of_user"])
+    load = Load(active is not None, counted["queued"], counted["open_of_user"], counted["waiting_of_user"])
     admission = admit(load, caps, new.on_busy)
     if admission is Admission.BUSY:
         raise await _busy(tx, str(active))
-    if admission in (Admission.QUEUE_FULL, Admission.TOO_MANY):
-        code = "queue_full" if admission is Admission.QUEUE_FULL else "too_many_turns"
-        raise CallerError(code, "too many turns are open; wait for one to end", {"retry_after_seconds": 5}, status=429)
+    if admission is Admission.TOO_MANY:
+        raise too_many(load, caps)
+    if admission is Admission.QUEUE_FULL:
+        full = "as many turns wait in this conversation as may; wait for one to end"
+        raise CallerError("queue_full", full, {"retry_after_seconds": 5}, status=429)
     turn_id, message_id = new_id(), new_id()
     status = TurnStatus.ACCEPTED if admission is Admission.START else TurnStatus.QUEUED
     limits = tightened(agent.definition.limits, new.limits)

@@ -27,7 +27,7 @@ WITH recent AS (
     revision = coalesce($4::jsonb, revision)
   WHERE id = $1 AND status = 'pending' AND expires_at > clock_timestamp()
     AND ($11::int IS NULL OR (SELECT taken FROM recent) < $11)
-    AND EXISTS (SELECT FROM users u WHERE u.id = $6 AND u.disabled_at IS NULL AND a.reviewer_role = ANY(u.roles))
+    AND (SELECT bool_and(u.disabled_at IS NULL AND a.reviewer_role = ANY(u.roles)) FROM users u WHERE u.id IN ($5, $6))
     AND ($5 = $6 OR EXISTS (SELECT FROM delegations d WHERE d.user_id = $6 AND d.to_user = $5 AND d.ended_at IS NULL
       AND d.until > clock_timestamp()))
   RETURNING id, tenant_id, turn_id, reviewer_role, version, ready_at

@@ -45,6 +45,8 @@ class Offer:
     """By the names of their cards, in the server's order."""
     left_out: tuple[str, ...] = ()
     """A sentence for each tool that cannot be offered, though its toolset is."""
+    listed: tuple[McpToolListing, ...] = ()
+    """All that it is made from."""
 
     @property
     def cards(self) -> tuple[ToolCard, ...]:
@@ -56,6 +58,7 @@ def offer_of(server: McpServer, listed: Iterable[McpToolListing]) -> Offer:
     """What `server` offers, from what it lists."""
     tools: dict[str, Offered] = {}
     left_out: list[str] = []
+    listed = tuple(listed)
     for number, tool in enumerate(listed):
         toolset = toolset_of(server, tool)
         if not toolset:
@@ -72,7 +75,7 @@ def offer_of(server: McpServer, listed: Iterable[McpToolListing]) -> Offer:
             continue
         counted = standing(server, tool)
         tools[name] = Offered(_card(server, tool, name, toolset, counted), tool.name, counted)
-    return Offer(tools, tuple(left_out))
+    return Offer(tools, tuple(left_out), listed)
 
 
 def card_name(server: McpServer, tool: str) -> str:

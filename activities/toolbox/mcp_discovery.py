@@ -1,6 +1,7 @@
 """What the MCP servers of an app offer when the app is published.
 
-A server that is down stops nothing: its agents keep the cards under which they were published before. An agent that was
+A server that has a lock is not asked and not started: its tools are those of the lock, and a call is refused where it
+offers anything else by then (mcp.py). A server that is down stops nothing: its agents keep the cards under which they were published before. An agent that was
 never published, or that names a tool which its server no longer has, is left out until the next start.
 """
 
@@ -11,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from activities.toolbox.mcp import McpServers
+from activities.toolbox.mcp_cards import Offer, offer_of
 from contracts.agents import PublishedAgent, ToolCard
-from contracts.mcp import McpServer
+from contracts.mcp import McpLock, McpServer
 from perdure.apps import App
 from perdure.apps.mcp_files import server_of
 
@@ -29,8 +31,32 @@ class Discovered:
     warnings: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What a server answered when it was asked for its tools."""
+
+    lock: McpLock | None
+    """None where it did not answer."""
+    told: tuple[str, ...] = ()
+    """Why it did not, or which of its tools cannot be offered."""
+
+
+async def listings(app: App, secret_of: "SecretOf", home: Path) -> dict[str, Listed]:
+    """Ask every server of `app`, by name, whether an agent names it or not and whatever its lock says."""
+    servers = McpServers([app], secret_of, home)
+    try:
+        answers = await asyncio.gather(*(_asked(servers, app, server) for server in app.servers.values()))
+    finally:
+        await servers.close()
+    return {
+        name: Listed(None if offer is None else McpLock(tools=offer.listed), told)
+        for name, (offer, told) in zip(app.servers, answers, strict=True)
+    }
+
+
 async def discovered(app: App, published: Sequence[PublishedAgent], secret_of: "SecretOf", home: Path) -> Discovered:
-    """Ask every server of `app` that an agent of it names; `published` are the agents as they are stored now."""
+    """What the servers of `app` that an agent of it names have: by their locks, or asked where they have none.
+    `published` are the agents as they are stored now."""
     named = [
         server
         for server in app.servers.values()
@@ -38,31 +64,36 @@ async def discovered(app: App, published: Sequence[PublishedAgent], secret_of: "
     ]
     servers = McpServers([app], secret_of, home)
     try:
-        answers = await asyncio.gather(*(_asked(servers, app, server) for server in named))
+        answers = await asyncio.gather(*(_offered(servers, app, server) for server in named))
     finally:
         await servers.close()
     cards: dict[str, Sequence[ToolCard]] = {}
     warnings: list[str] = []
-    for server, (found, told) in zip(named, answers, strict=True):
+    for server, (offer, told) in zip(named, answers, strict=True):
         warnings += told
-        cards[server.name] = found if found is not None else _before(server, app, published)
-        if found is None:
+        cards[server.name] = offer.cards if offer is not None else _before(server, app, published)
+        if offer is None:
             kept = len(cards[server.name])
             after = f"its {kept} tools stay as they were published" if kept else "its agents are left out"
             warnings.append(f"the app {app.name}: {after}")
     return Discovered(cards, tuple(warnings))
 
 
-async def _asked(
-    servers: McpServers, app: App, server: McpServer
-) -> tuple[tuple[ToolCard, ...] | None, tuple[str, ...]]:
+async def _offered(servers: McpServers, app: App, server: McpServer) -> tuple[Offer | None, tuple[str, ...]]:
+    if server.name not in app.locks:
+        return await _asked(servers, app, server)
+    offer = offer_of(server, app.locks[server.name].tools)
+    return offer, offer.left_out
+
+
+async def _asked(servers: McpServers, app: App, server: McpServer) -> tuple[Offer | None, tuple[str, ...]]:
     from activities.toolbox.mcp_session import MissingSecret, Unreachable
 
     try:
         offer = (await servers.session(app.name, server).connection()).offer
     except (Unreachable, MissingSecret) as error:
         return None, (str(error),)
-    return offer.cards, offer.left_out
+    return offer, offer.left_out
 
 
 def _before(server: McpServer, app: App, published: Sequence[PublishedAgent]) -> tuple[ToolCard, ...]:

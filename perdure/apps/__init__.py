@@ -5,7 +5,7 @@ door.
 from perdure.apps.block_examples import Tried
 from perdure.apps.block_source import BlockCheck, BlockFault, check_source, first_computed_line, schema_as_called
 from perdure.apps.engine import ALWAYS_OFFERED, Engine
-from perdure.apps.folder import SHIPPED, App, find_apps, load_app
+from perdure.apps.folder import SHIPPED, App, find_apps, load_app, load_servers
 from perdure.apps.problems import AppProblem, has_mistakes
 from perdure.apps.publish import left_out, publish, tables_of
 
@@ -24,6 +24,7 @@ __all__ = [
     "has_mistakes",
     "left_out",
     "load_app",
+    "load_servers",
     "publish",
     "schema_as_called",
     "tables_of",

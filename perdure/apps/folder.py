@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from contracts.agents import AgentDefinition
-from contracts.mcp import McpServer
+from contracts.mcp import McpLock, McpServer
 from contracts.skills import DataTable, Rule, Skill
 from perdure.apps.agent_file import read_agent
 from perdure.apps.app_file import read_app_file
@@ -18,6 +18,7 @@ from perdure.apps.content import Content
 from perdure.apps.data_files import read_tables
 from perdure.apps.engine import Engine
 from perdure.apps.mcp_files import read_servers
+from perdure.apps.mcp_locks import read_locks
 from perdure.apps.problems import AppProblem, did_you_mean, has_mistakes
 from perdure.apps.rule_files import RuleScope, read_rule_files
 from perdure.apps.skill_files import SkillScope
@@ -48,6 +49,8 @@ class App:
     tables: Mapping[str, DataTable] = field(default_factory=dict)
     servers: Mapping[str, McpServer] = field(default_factory=dict)
     """MCP servers, by name."""
+    locks: Mapping[str, McpLock] = field(default_factory=dict)
+    """By server, of those that have one."""
 
 
 def find_apps(extra: Sequence[Path] = (), engine: Engine | None = None) -> list[App]:
@@ -95,6 +98,9 @@ def load_app(folder: Path, engine: Engine | None = None) -> App:
     servers, found = read_servers(folder, named)
     problems += found
     named |= {server.prefix + tool for server in servers.values() for tool in server.tools}
+    locks, found = read_locks(folder, servers)
+    problems += found
+    servers = {name: server for name, server in servers.items() if locks.get(name, server) is not None}
     reserved = {*engine.reserved, *own.reserved}
     registered = {*engine.core_tools, *(name for name in tools if name not in own.fenced)}
     problems += [
@@ -127,7 +133,18 @@ def load_app(folder: Path, engine: Engine | None = None) -> App:
         rules,
         {name: table for name, table in tables.items() if table is not None},
         servers,
+        {name: lock for name, lock in locks.items() if lock is not None},
     )
+
+
+def load_servers(folder: Path) -> App:
+    """The app in `folder` with its MCP servers alone, whatever their locks say; nothing of it is run."""
+    folder = folder.absolute()
+    if strays := tuple(stray_links(folder)):
+        return App(folder.name, folder.name, folder, problems=strays)
+    own, problems = read_app_file(folder)
+    servers, found = read_servers(folder, ())
+    return App(own.name, own.title, folder, problems=(*problems, *found), servers=servers)
 
 
 def _read_personas(folder: Path) -> tuple[dict[str, str | None], list[AppProblem]]:

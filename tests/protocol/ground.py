@@ -44,6 +44,7 @@ TENANT = "local"
 _AMOUNT = 7
 _SHIFTED = """
 UPDATE approvals SET expires_at = expires_at - d, fallback_at = fallback_at - d, claimed_until = claimed_until - d,
+  claimed_since = claimed_since - d,
   ready_at = ready_at - d FROM make_interval(secs => $2) d WHERE id = ANY($1)
 """
 _SEEN = """

@@ -79,7 +79,7 @@ class Call:
     tampered: bool = False
     ready: int | None = None
     assignee: str = ""
-    claim: tuple[str, int] = ("", 0)
+    claim: tuple[str, int, int] = ("", 0, 0)
     votes: list[Vote] = field(default_factory=list)
     deciders: set[str] = field(default_factory=set)
     escalated: bool = False
@@ -153,7 +153,7 @@ class Model:
             raise Refused("409 already_decided")
 
     def _unclaimed(self, call: Call, who: str) -> None:
-        holder, until = call.claim
+        holder, until, _ = call.claim
         if holder not in ("", who) and until > self.now:
             raise Refused("409 claimed")
 
@@ -193,12 +193,13 @@ class Model:
         if ask.decision == "edit":
             call.votes, call.text, call.edited = [], call.text + 1, True
         call.votes.append(Vote(ask.who, seat, call.role))
-        call.claim = ("", 0)
+        call.claim = ("", 0, 0)
         call.version += 1
         if ask.decision in ("reject", "respond"):
             return self._decided(call, "rejected" if ask.decision == "reject" else "responded")
         counted = [vote for vote in call.votes if vote.role in self.roles[vote.seat] or vote is call.votes[-1]]
-        if len(counted) < call.policy.quorum:
+        others = [vote for vote in counted if call.reviewers and vote.seat not in call.reviewers]
+        if len(counted) - max(0, len(others) - 1) < call.policy.quorum:
             call.trail["approval.voted"] += 1
             return "pending"
         call.ready = self.now + call.policy.hold_seconds if call.policy.hold_seconds else None
@@ -207,7 +208,7 @@ class Model:
     def _decided(self, call: Call, status: str) -> str:
         call.trail["approval.decided"] += 1
         call.deciders = {vote.by for vote in call.votes}
-        call.status, call.claim = status, ("", 0)
+        call.status, call.claim = status, ("", 0, 0)
         return status
 
     def withdraw(self, ask: Ask) -> str:
@@ -222,7 +223,7 @@ class Model:
             raise Refused("409 already_running")
         if call.status not in GIVEN:
             self._open(call)
-        call.status, call.claim = "withdrawn", ("", 0)
+        call.status, call.claim = "withdrawn", ("", 0, 0)
         call.version += 1
         call.trail["approval.withdrawn"] += 1
         return "withdrawn"
@@ -234,7 +235,10 @@ class Model:
         call, seats = self._seated(ask)
         self._not_voted(call, seats, ask.who)
         self._unclaimed(call, ask.who)
-        call.claim = (ask.who, self.now + ask.seconds)
+        since = call.claim[2] if call.claim[0] == ask.who and self.now < call.claim[1] + 300 else self.now
+        if since + 3600 <= self.now:
+            raise Refused("409 claimed_too_long")
+        call.claim = (ask.who, min(self.now + ask.seconds, since + 3600), since)
         call.version += 1
         call.trail["approval.claimed"] += 1
         return "pending"
@@ -242,7 +246,7 @@ class Model:
     def release(self, ask: Ask) -> str:
         """End a claim before it lapses."""
         call = self._taken_up(ask)
-        holder, until = call.claim
+        holder, until, _ = call.claim
         admin = ADMIN_ROLE in self.roles[ask.who]
         if holder != ask.who and not admin and not self.seats(call, ask.who):
             raise Refused("403")
@@ -251,7 +255,7 @@ class Model:
             raise Refused("409 not_claimed")
         if holder != ask.who and not admin:
             raise Refused("409 claimed")
-        call.claim = ("", 0)
+        call.claim = (call.claim[0], min(call.claim[1], self.now), call.claim[2])
         call.version += 1
         call.trail["approval.released"] += 1
         return "pending"
@@ -261,12 +265,11 @@ class Model:
         call = self._taken_up(ask)
         seats = self.seats(call, ask.who)
         asks_itself = ask.who == ASKER and not call.policy.allow_self
-        if not seats and (asks_itself or ADMIN_ROLE not in self.roles[ask.who]):
+        if ask.who not in seats and (asks_itself or ADMIN_ROLE not in self.roles[ask.who]):
             raise Refused("403")
         self._open(call)
         self._unclaimed(call, ask.who)
-        taken = {vote.seat for vote in call.votes}
-        if any(owner in taken for owner in seats if owner in call.reviewers):
+        if call.reviewers and any(ask.who in (vote.by, vote.seat) for vote in call.votes):
             raise Refused("409 already_voted")
         return call
 
@@ -276,10 +279,10 @@ class Model:
         voted = {vote.by for vote in call.votes} | {vote.seat for vote in call.votes}
         if call.role not in self.roles[ask.to] or (ask.to == ASKER and not call.policy.allow_self) or ask.to in voted:
             raise Refused("422")
-        named = [owner for owner in self.places(ask.who) if owner in call.reviewers]
-        if named and ask.to not in call.reviewers:
-            call.reviewers = tuple(ask.to if name == named[0] else name for name in call.reviewers)
-        call.assignee, call.claim = ask.to, ("", 0)
+        if ask.who in call.reviewers and ask.to not in call.reviewers:
+            call.reviewers = tuple(ask.to if name == ask.who else name for name in call.reviewers)
+        call.assignee = ask.to
+        call.claim = (call.claim[0], min(call.claim[1], self.now), call.claim[2])
         call.version += 1
         call.trail["approval.reassigned"] += 1
         return "pending"
@@ -294,7 +297,7 @@ class Model:
 
     def _escalated(self, call: Call) -> None:
         call.role, call.reviewers, call.escalated = ADMIN_ROLE, (), True
-        call.assignee, call.claim = "", ("", 0)
+        call.assignee, call.claim = "", ("", 0, 0)
         call.version += 1
         call.trail["approval.escalated"] += 1
 
