@@ -37,6 +37,8 @@ PAUSED_EVERY = 4
 FEW = 50
 """So many paused turns of a tenant are asked about one by one; of more, Temporal's own list of waiting runs is read,
 and those that it does not have are. Asked one by one, 3,000 took all of the server's time (measured)."""
+LISTED_EVERY = 60
+"""That list is long: it is read in every 60th pass, so within five minutes."""
 MOST_HANDED_ON = 1_000
 """Requests of a tenant that one pass hands on, in transactions of MOST_AT_ONCE; the others wait for the next."""
 SWEPT_EVERY = 720
@@ -79,9 +81,11 @@ class Reconciler:
         return finished
 
     async def _suspects(self, turns: list[OpenTurn]) -> list[OpenTurn]:
-        """Those to ask about. The list may be a moment old: a run that has ended since is found in a later pass."""
+        """Those to ask about in this pass. The list may be a moment old: a run that has ended since is found in a later pass."""
         if sum(turn.is_paused for turn in turns) <= FEW:
             return turns
+        if self._passes % LISTED_EVERY:
+            return [turn for turn in turns if not turn.is_paused]
         query = f"WorkflowType = '{TURN_WAIT}' AND ExecutionStatus = 'Running'"
         waiting = {run.id async for run in self._client.list_workflows(query, page_size=LISTED_AT_ONCE)}
         return [turn for turn in turns if not turn.is_paused or turn_workflow_id(turn.address.turn_id) not in waiting]
