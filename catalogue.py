@@ -21,9 +21,10 @@ from activities.sandbox import (
     run_block,
 )
 from activities.toolbox.engine_tools import ENGINE_TOOLS
-from activities.toolbox.mcp_discovery import Listed, listings
+from activities.toolbox.mcp_discovery import listings
 from contracts.agents import PublishedAgent
 from contracts.digests import digest_of
+from contracts.mcp import McpServerListing
 from contracts.skills import CodeBlock
 from graph.registry import names
 from perdure.apps import (
@@ -83,7 +84,7 @@ async def one_app(folder: Path, sandbox: SandboxConfig, *, examples: bool = Fals
 
 async def asked_servers(
     folder: Path, secret_of: Callable[[str], str | None], home: Path
-) -> tuple[App, dict[str, Listed]]:
+) -> tuple[App, dict[str, McpServerListing]]:
     """The MCP servers of the app in `folder`, and what each lists now; nobody is asked where a file has a mistake."""
     app = await asyncio.to_thread(load_servers, folder)
     return app, {} if has_mistakes(app.problems) else await listings(app, secret_of, home)

@@ -74,6 +74,14 @@ class Streams:
             done = await event_log.done_seq(tx, turn_id)
         return done is not None and cursor.seq >= done
 
+    async def _told(self, tenant_id: str, done: Frame) -> Frame:
+        """The last event with its status; where its words went with an erased person, as the turn's row says it."""
+        if "status" in done.data:
+            return done
+        async with self._database.transaction(tenant_id) as tx:
+            status = await event_log.status_of(tx, done.turn_id)
+        return replace(done, data={**done.data, "status": status})
+
     async def frames(
         self, tenant_id: str, conversation_id: str, cursor: Cursor, turn_id: str | None = None
     ) -> AsyncGenerator[bytes]:
@@ -94,7 +102,9 @@ class Streams:
                         continue
                     done = next((frame for frame in frames if frame.kind == DONE), None) if turn_id else None
                     if done is not None:
-                        frames = frames[: frames.index(done) + 1]
+                        frames = frames[: frames.index(done)]
+                        done = await self._told(tenant_id, done)
+                        frames = [*frames, done]
                     if frames:
                         yield b"".join(map(_encoded, frames))
                     if done is not None:
@@ -192,7 +202,7 @@ def _encoded(frame: Frame) -> bytes:
 
 def _ending(done: Frame) -> bytes:
     """The line after the last event. It has no id: coming back with the last event's own is answered 204."""
-    data = {"turn_id": done.turn_id, "status": done.data.get("status")}
+    data = {"turn_id": done.turn_id, "status": done.data["status"]}
     return format_sse_event(data_str=_json(data), event=WORKFLOW_COMPLETE)
 
 

@@ -1,18 +1,14 @@
 """An approval as a reviewer sees it: the exact arguments first of all, and no summary that a model wrote."""
 
-import difflib
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from cli.connection import command
-from cli.printable import cut, one_line, pretty_json, printable
-from cli.screen import fields, left, moment, say
+from cli.frozen_call import digests, show_arguments
+from cli.printable import one_line
+from cli.screen import fields, left, moment, say, until
 from perdure.client import Approval, Vote
-
-_DIGEST_SHOWN = 16
-_MOST_CHARACTERS = 8_000
-"""Of the arguments in `show`; `--full`, and every decision, shows all of them."""
 
 
 def show_card(approval: Approval, *, full: bool) -> None:
@@ -43,11 +39,11 @@ def show_facts(approval: Approval, *, full: bool) -> None:
         ("who had said", approval.prompt_excerpt),
         ("rule", approval.rule),
         *(_deciders(approval) if waits else ()),
-        *(("vote", _vote(vote)) for vote in approval.votes),
+        *(("vote", _vote(approval, vote)) for vote in approval.votes),
         ("expires", _expiry(approval) if waits else ""),
         ("held", _hold(approval)),
         ("changed by", str((approval.revision or {}).get("by") or "")),
-        ("digest", f"{approval.digest[:_DIGEST_SHOWN]}…" if approval.digest else ""),
+        *digests(approval),
         ("turn", approval.turn_id),
         ("temporal", approval.links.get("temporal", "")),
         ("decision", _decision(approval)),
@@ -64,29 +60,6 @@ def subject(approval: Approval) -> str:
     if approval.kind == "limit":
         return "the turn's limit"
     return f"{approval.tool or 'the answer'} at {approval.checkpoint}" if approval.checkpoint else approval.tool
-
-
-def show_arguments(approval: Approval, *, full: bool = True) -> None:
-    """Exactly what will run; at a checkpoint what came of it, and what it was made from."""
-    if approval.kind == "checkpoint":
-        say(f"{approval.checkpoint}: the result of {approval.tool}:" if approval.tool else f"{approval.checkpoint}:")
-        _block(printable(approval.result) if isinstance(approval.result, str) else pretty_json(approval.result), full)
-        if not approval.tool:
-            return
-    before, after = _changed(approval)
-    say("exact arguments:" if before is None else "exact arguments, as a reviewer has changed them:")
-    _block(pretty_json(after), full)
-    if before is not None:
-        say("what was changed:")
-        _block("\n".join(differences(before, after)), full)
-
-
-def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
-    """A unified diff of two sets of arguments, one line after the other; none where they are equal."""
-    lines = difflib.unified_diff(
-        pretty_json(before).splitlines(), pretty_json(after).splitlines(), "as asked for", "as changed", lineterm=""
-    )
-    yield from lines
 
 
 def votes_of(approval: Approval) -> str:
@@ -107,13 +80,12 @@ def held(approval: Approval) -> bool:
     return approval.ready_at is not None and approval.ready_at > datetime.now(UTC)
 
 
-def _changed(approval: Approval) -> tuple[dict[str, Any] | None, dict[str, Any]]:
-    """What was asked for, where a reviewer has changed it, and what runs."""
-    revision = approval.revision or {}
-    if isinstance(revision.get("args_before"), dict):
-        return revision["args_before"], approval.args
-    decided = (approval.decision or {}).get("args")
-    return (approval.args, decided) if isinstance(decided, dict) else (None, approval.args)
+def time_told(at: Any) -> str:
+    """A time that came as text, as a person reads it."""
+    try:
+        return moment(datetime.fromisoformat(str(at)))
+    except ValueError:
+        return one_line(str(at))
 
 
 def _deciders(approval: Approval) -> Iterator[tuple[str, str]]:
@@ -124,42 +96,63 @@ def _deciders(approval: Approval) -> Iterator[tuple[str, str]]:
         yield "votes", f"{approval.approving} of {approval.quorum} that are needed"
     yield "on the list of", approval.assignee or ""
     yield "claimed by", claimed(approval)
-    fallback = approval.fallback
-    if fallback is not None and fallback.reviewer:
-        yield "then goes to", f"{fallback.reviewer}, {moment(fallback.at)} (in {left(fallback.at)})"
+    yield from _handed_on(approval)
     yield "escalated", moment(approval.escalated_at)
 
 
-def _vote(vote: Vote) -> str:
+def _handed_on(approval: Approval) -> Iterator[tuple[str, str]]:
+    """Whose it becomes, or whose it has become; nothing where it went somewhere else instead."""
+    fallback = approval.fallback
+    if fallback is None or not fallback.reviewer:
+        return
+    gone_at = (fallback.model_extra or {}).get("fell_back_at")
+    if not gone_at and (fallback.at is None or fallback.at > datetime.now(UTC)):
+        yield "then goes to", f"{fallback.reviewer}, {until(fallback.at)}" if fallback.at else fallback.reviewer
+    elif approval.assignee == fallback.reviewer:
+        yield "fell back", f"since {time_told(gone_at or fallback.at)}, with {fallback.reviewer}"
+    elif not gone_at:
+        yield "then goes to", f"{fallback.reviewer}, due since {moment(fallback.at)}"
+
+
+def _vote(approval: Approval, vote: Vote) -> str:
     seat = f" for {vote.seat}" if vote.seat and vote.seat != vote.by else ""
-    return f"{vote.decision} by {vote.by}{seat}, {moment(vote.at)}" + (f": {vote.comment}" if vote.comment else "")
+    said = f": {vote.comment}" if vote.comment else ""
+    lost = "" if vote.counts else f"; {_why_not_counted(approval, vote)}"
+    return f"{vote.decision} by {vote.by}{seat}, {moment(vote.at)}{lost}{said}"
+
+
+def _why_not_counted(approval: Approval, vote: Vote) -> str:
+    """Of the seats beside the named reviewers' one alone counts; any other vote is lost with its seat's role."""
+    owner = _seat(vote)
+    beside = {_seat(each) for each in approval.votes if each.counts} - set(approval.reviewers)
+    if approval.reviewers and owner not in approval.reviewers and beside:
+        return f"does not count: {owner} is none of the named reviewers, and {', '.join(sorted(beside))} counts already"
+    # Once it is escalated the role is another than the one that this vote was given by.
+    role = "role that it was given by" if approval.escalated_at else f"role {approval.reviewer_role}"
+    return f"does not count: {owner} has not the {role} any more"
+
+
+def _seat(vote: Vote) -> str:
+    return vote.seat or vote.by
 
 
 def _expiry(approval: Approval) -> str:
     escalates = approval.on_timeout == "escalate" and approval.escalated_at is None
     then = "then another role decides" if escalates else "then it counts as denied"
-    return f"{moment(approval.expires_at)} (in {left(approval.expires_at)}), {then}"
+    return f"{until(approval.expires_at)}, {then}"
 
 
 def _hold(approval: Approval) -> str:
     if not held(approval):
         return ""
     back = command("approvals", "withdraw", approval.id)
-    return f"until {moment(approval.ready_at)} (in {left(approval.ready_at)}); to take it back: {back}"
-
-
-def _block(text: str, full: bool) -> None:
-    shown = text if full else cut(text, _MOST_CHARACTERS)
-    for line in shown.splitlines():
-        say(f"  {line}")
-    if len(shown) < len(text):
-        say("  (--full shows all of it, and so does every decision)")
+    return f"until {until(approval.ready_at)}; to take it back: {back}"
 
 
 def _history(approval: Approval) -> Iterator[str]:
     for entry in approval.history:
         by = f" by {one_line(str(entry['by']))}" if entry.get("by") else ""
-        yield f"  {_time(entry.get('at'))}  {one_line(str(entry.get('what')))}{by}{_detail(entry.get('data'))}"
+        yield f"  {time_told(entry.get('at'))}  {one_line(str(entry.get('what')))}{by}{_detail(entry.get('data'))}"
 
 
 def _detail(data: object) -> str:
@@ -171,27 +164,22 @@ def _detail(data: object) -> str:
     return f" ({told})" if told else ""
 
 
-def _time(at: Any) -> str:
-    try:
-        return moment(datetime.fromisoformat(str(at)))
-    except ValueError:
-        return one_line(str(at))
-
-
 def _decision(approval: Approval) -> str:
     decision = approval.decision or {}
     if not decision:
         return ""
     said = decision.get("comment") or decision.get("reason_code")
     when = f", {moment(approval.decided_at)}" if approval.decided_at else ""
-    return f"{decision.get('type')} by {decision.get('by')}{when}" + (f": {said}" if said else "")
+    return f"{decision.get('type')} by {decision.get('by') or approval.decided_by}{when}" + (
+        f": {said}" if said else ""
+    )
 
 
 def _withdrawal(approval: Approval) -> str:
     told = approval.withdrawal or {}
     if not told:
         return ""
-    return f"by {told.get('by')}, {_time(told.get('at'))}" + (f": {told['comment']}" if told.get("comment") else "")
+    return f"by {told.get('by')}, {time_told(told.get('at'))}" + (f": {told['comment']}" if told.get("comment") else "")
 
 
 def _line(decision: str, approval_id: str) -> str:

@@ -1,6 +1,7 @@
 """`perdure approvals`: the reviewer tool of the terminal. The queue, one of it, and the verbs by name."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -11,7 +12,7 @@ from cli.approval_watch import screen_for, watch_approvals
 from cli.connection import Role, connect
 from cli.decisions import ApprovalId
 from cli.printable import cut
-from cli.screen import AsJson, AsName, ago, cell, left, say, say_json, table
+from cli.screen import AsJson, AsName, ago, cell, left, moment, say, say_json, table
 from perdure.client import Ageing, Approval, Fallback
 
 app = typer.Typer(help="What waits for a reviewer.", no_args_is_help=True, rich_markup_mode=None)
@@ -133,6 +134,7 @@ def _ageing_row(each: Ageing) -> tuple[object, ...]:
 
 
 def _next(fallback: Fallback | None) -> str:
-    if fallback is None or not fallback.reviewer:
-        return ""
-    return f"{fallback.reviewer} in {left(fallback.at)}" if fallback.at else fallback.reviewer
+    if fallback is None or not fallback.reviewer or fallback.at is None:
+        return (fallback and fallback.reviewer) or ""
+    is_due = fallback.at <= datetime.now(UTC)
+    return f"{fallback.reviewer}, " + (f"due since {moment(fallback.at)}" if is_due else f"in {left(fallback.at)}")

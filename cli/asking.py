@@ -2,12 +2,18 @@
 
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
 from cli.failures import OTHER
 from cli.printable import one_line
 from cli.screen import fail, say
+
+Yes = Annotated[
+    bool,
+    typer.Option("--yes", "-y", help="Do not ask; without a terminal, or with --json, it is not asked."),
+]
 
 
 def at_terminal() -> bool:

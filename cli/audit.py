@@ -87,7 +87,7 @@ def _kept(file: Path) -> list[Any]:
     Raises: typer.Exit, after a line that says what is wrong.
     """
     try:
-        lines = [line for line in file.read_text().splitlines() if line.strip()]
+        lines = [line for line in file.read_text(encoding="utf-8").split("\n") if line.strip()]
         return [json.loads(line) for line in lines[-_KEPT_HEADS:]]
     except (OSError, ValueError) as error:
         raise fail(f"{file} is no file of heads: {error}", USAGE) from None
@@ -121,4 +121,5 @@ def _json(response: httpx.Response) -> Any:
 
 
 def _json_lines(response: httpx.Response) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in response.text.splitlines()]
+    # At "\n" alone: what people said may hold other characters at which Python would cut a line (U+2028, U+0085).
+    return [json.loads(line) for line in response.text.split("\n") if line]

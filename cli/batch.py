@@ -8,11 +8,12 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cli.approval_card import show_arguments, subject
-from cli.asking import confirm
+from cli.approval_card import subject
+from cli.asking import Yes, confirm
 from cli.connection import Role, connect
 from cli.decisions import too_late
 from cli.failures import OTHER, USAGE, exit_code_of
+from cli.frozen_call import show_arguments
 from cli.printable import one_line
 from cli.screen import AsJson, AsName, fail, say, say_json
 from perdure.client import ApiError, Approval, Client, ItemAnswer
@@ -31,11 +32,11 @@ def batch(
     approval_ids: Annotated[list[str], typer.Argument(metavar="APPROVAL...", help="Their ids, at most 100.")],
     comment: Annotated[str, typer.Option(help="For the record, and for the agents.")] = "",
     reason: Annotated[str, typer.Option(metavar="CODE", help="A reason of the policy, or one of your own.")] = "",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask once more.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """Decide on several at once: shows each call, asks once, and tells what became of each."""
+    """Decide on several at once: shows each call, asks once (see --yes), and tells what became of each."""
     if decision is Together.REJECT and not (comment.strip() or reason.strip()):
         raise fail("a rejection needs --comment or --reason", USAGE)
     wanted = list(dict.fromkeys(approval_ids))

@@ -1,7 +1,7 @@
 """`perdure approvals approve|edit|reject|respond`: one decision on exactly what has just been shown.
 
 Every decision names the digest of the call that this command has shown, whole: if the call were another by then, the
-API would refuse. On a terminal a decision asks once more; `--yes`, or no terminal, means that you have looked.
+API would refuse. On a terminal a decision asks once more (asking.py).
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,20 +10,21 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.approval_card import differences, held, show_arguments, show_facts, subject
+from cli.approval_card import held, show_facts, subject, time_told
 from cli.argument_edit import ArgumentEdit, Unfit, parsed, same, settled
-from cli.asking import at_terminal, chosen, confirm
+from cli.asking import Yes, at_terminal, chosen, confirm
 from cli.connection import Role, command, connect
-from cli.editor import EditFailed
+from cli.editor import EditFailed, NoTemporaryFile
 from cli.failures import DECIDED, EXPIRED, OTHER, USAGE
-from cli.screen import AsJson, AsName, fail, left, moment, say, say_json
+from cli.frozen_call import differences, show_arguments
+from cli.screen import AsJson, AsName, fail, moment, say, say_json, until
 from perdure.client import ApiError, Approval, Client
 from perdure.client.review_calls import Decision
+from policy.text import is_blank
 
 ApprovalId = Annotated[str, typer.Argument(metavar="APPROVAL", help="The approval's id.")]
 Comment = Annotated[str, typer.Option(help="For the record, and for the agent.")]
 Digest = Annotated[str, typer.Option(help="Decide only on the call with this digest, seen in `show --json`.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask once more.")]
 _REFUSED_ARGUMENTS = frozenset({"args_invalid", "invalid_input"})
 
 
@@ -95,6 +96,8 @@ def edit(
             settled(attempts, send, say)
         except Unfit as unfit:
             raise fail(f"{unfit}; nothing was sent", USAGE) from None
+        except NoTemporaryFile as error:
+            raise fail(str(error), OTHER) from None
         except EditFailed as error:
             raise fail(str(error), USAGE) from None
 
@@ -108,6 +111,8 @@ def respond(
     as_name: AsName = None,
 ) -> None:
     """Answer the agent instead of letting the call run."""
+    if is_blank(text):
+        raise fail("TEXT is empty: say what to tell the agent instead of running the call", USAGE)
     with undecided(approval_id, as_name, as_json) as (client, approval):
         _decide(client, approval, "respond", digest, yes=yes, as_json=as_json, comment=text)
 
@@ -116,21 +121,34 @@ def respond(
 def undecided(approval_id: str, as_name: str | None, as_json: bool) -> Iterator[tuple[Client, Approval]]:
     """The approval, shown whole; leaves with 5 or 6 where there is nothing to decide any more."""
     with connect(Role.REVIEWER, as_name) as client:
-        approval = client.approvals.get(approval_id)
-        if approval.status != "pending":
-            if as_json:
-                say_json(approval)
-            raise fail(too_late(approval), EXPIRED if approval.status == "expired" else DECIDED)
-        if not as_json:
-            show_facts(approval, full=True)
-            show_arguments(approval)
-        yield client, approval
+        yield client, show_open(client, approval_id, as_json)
+
+
+def show_open(
+    client: Client, approval_id: str, as_json: bool, statuses: frozenset[str] = frozenset({"pending"})
+) -> Approval:
+    """The approval in one of these statuses, shown whole, but for `as_json`.
+
+    Raises: typer.Exit with 5 or 6, after a line that says why it is too late.
+    """
+    approval = client.approvals.get(approval_id)
+    if approval.status not in statuses:
+        if as_json:
+            say_json(approval)
+        raise fail(too_late(approval), EXPIRED if approval.status == "expired" else DECIDED)
+    if not as_json:
+        show_facts(approval, full=True)
+        show_arguments(approval)
+    return approval
 
 
 def too_late(approval: Approval) -> str:
     """Who decided what and when, or that nobody did, and what it is by now."""
     if approval.status == "expired":
         return f"too late: it expired undecided at {moment(approval.expires_at)}"
+    withdrawn = approval.withdrawal or {}
+    if approval.status == "withdrawn" and withdrawn.get("by"):
+        return f"too late: withdrawn by {withdrawn['by']} at {time_told(withdrawn.get('at'))}"
     if not approval.decided_by:
         return f"too late: it is {approval.status}"
     decided = (approval.decision or {}).get("type", "a decision")
@@ -178,5 +196,5 @@ def _decide(
         say(f"Your vote counts: {decided.approving} of {decided.quorum} that are needed; it still waits.")
     elif held(decided):
         back = command("approvals", "withdraw", approval.id)
-        say(f"It starts at {moment(decided.ready_at)} (in {left(decided.ready_at)}). To take it back: {back}")
+        say(f"It starts at {until(decided.ready_at)}. To take it back: {back}")
     say(f"{decided.status}: {subject(approval)} ({approval.id})")

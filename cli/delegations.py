@@ -13,15 +13,22 @@ app = typer.Typer(help="Who decides in your place.", no_args_is_help=True, rich_
 
 
 @app.command("list")
-def list_delegations(as_json: AsJson = False, as_name: AsName = None) -> None:
+def list_delegations(
+    everybodys: Annotated[bool, typer.Option("--all", help="Of everybody, as an admin.")] = False,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
     """Those that you gave and that still hold."""
-    with connect(Role.REVIEWER, as_name) as client:
-        page = client.delegations.list()
+    with connect(Role.ADMIN if everybodys else Role.REVIEWER, as_name) as client:
+        page = client.delegations.list(everybodys=everybodys)
     if as_json:
         say_json(page)
         return
-    rows = [(each.id, each.to, moment(each.until), left(each.until)) for each in page.items]
-    table(("delegation", "to", "until", "for"), rows, "Nobody decides in your place.")
+    rows = [(each.id, each.by, each.to, moment(each.until), left(each.until)) for each in page.items]
+    nobody = "Nobody decides in anybody's place." if everybodys else "Nobody decides in your place."
+    table(("delegation", "in place of", "to", "until", "for"), rows, nobody)
+    if page.next:
+        say("There are more: --json has the cursor, GET /v1/delegations?all=true&cursor=… the rest.")
 
 
 @app.command("add")
@@ -52,7 +59,7 @@ def remove(
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
-    """End one of your own at once."""
+    """End one of your own at once, with --as admin anybody's."""
     with connect(Role.REVIEWER, as_name) as client:
         client.delegations.remove(delegation_id)
     if as_json:

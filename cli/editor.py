@@ -13,19 +13,30 @@ class EditFailed(Exception):
     """No editor, or it failed, or nothing came of it; the message says which."""
 
 
+class NoTemporaryFile(EditFailed):
+    """There is nowhere to write what the editor would open."""
+
+
 def edited_text(text: str, name: str) -> str:
     """`text` after $VISUAL or $EDITOR, in a file called `name`; readable by its owner only, and gone afterwards.
 
-    Raises: EditFailed.
+    Raises: EditFailed; NoTemporaryFile where the disk is full, or no folder may be written to.
     """
     environ = own_environ()
     chosen = environ.get("VISUAL") or environ.get("EDITOR") or next(filter(shutil.which, ("nano", "vi")), None)
     if not chosen:
         raise EditFailed("set EDITOR, or give what is new as an option")
-    with tempfile.TemporaryDirectory(prefix="perdure-edit-") as folder:
+    try:
+        made = tempfile.TemporaryDirectory(prefix="perdure-edit-")
+    except OSError as error:
+        raise _no_file(error) from error
+    with made as folder:
         path = Path(folder) / name
-        path.write_text(text, encoding="utf-8")
-        path.chmod(0o600)
+        try:
+            path.write_text(text, encoding="utf-8")
+            path.chmod(0o600)
+        except OSError as error:
+            raise _no_file(error) from error
         try:
             done = subprocess.run([*shlex.split(chosen), str(path)], check=False)
         except (OSError, ValueError) as error:
@@ -36,3 +47,7 @@ def edited_text(text: str, name: str) -> str:
             return path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise EditFailed(f"what the editor left cannot be read: {error}; nothing was sent") from error
+
+
+def _no_file(error: OSError) -> NoTemporaryFile:
+    return NoTemporaryFile(f"no temporary file can be made for the editor: {error.strerror or error}; nothing was sent")

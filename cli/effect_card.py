@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
+from cli.connection import command
 from cli.printable import pretty_json
 from cli.screen import fields, left, moment, say
 from perdure.client import Effect
@@ -11,8 +12,8 @@ _TOLD = frozenset(Effect.model_fields)
 """What has a line of its own; whatever else the API knows follows as JSON."""
 
 
-def show_effect(effect: Effect) -> None:
-    """All that is known of it."""
+def show_effect(effect: Effect, *, whole: bool = True) -> None:
+    """All that is known of it; without `whole` the rest, which is JSON, is only named."""
     fields(
         [
             ("effect", effect.key),
@@ -24,16 +25,24 @@ def show_effect(effect: Effect) -> None:
             ("attempts", effect.attempts or ""),
             ("first sent", moment(effect.first_sent_at)),
             ("may be sent", _deadline(effect)),
+            ("approval", _approval(effect)),
             ("settled", _settled(effect)),
         ],
         most=None,
     )
     say("exact arguments:")
     _block(effect.args)
-    for name, value in (effect.model_extra or {}).items():
-        if name not in _TOLD and value not in (None, "", [], {}):
-            say(f"{name.replace('_', ' ')}:")
-            _block(value)
+    rest = {
+        name.replace("_", " "): value
+        for name, value in (effect.model_extra or {}).items()
+        if name not in _TOLD and value not in (None, "", [], {})
+    }
+    if rest and not whole:
+        say(f"{', '.join(rest)}: {command('effects', 'show', effect.key)}")
+        return
+    for name, value in rest.items():
+        say(f"{name}:")
+        _block(value)
 
 
 def still_sendable(effect: Effect) -> bool:
@@ -45,6 +54,13 @@ def _deadline(effect: Effect) -> str:
     if not still_sendable(effect):
         return ""
     return f"until {moment(effect.deadline)} (for {left(effect.deadline)}), by a worker that was cut off"
+
+
+def _approval(effect: Effect) -> str:
+    found = (effect.model_extra or {}).get("approval")
+    if not isinstance(found, dict) or not found.get("id"):
+        return ""
+    return f"{found['id']}" + (f", decided by {found['decided_by']}" if found.get("decided_by") else "")
 
 
 def _settled(effect: Effect) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from cli.asking import confirm
+from cli.asking import Yes, confirm
 from cli.connection import Role, command, connect
 from cli.effect_card import show_effect, still_sendable
 from cli.failures import DECIDED
@@ -72,7 +72,7 @@ def settle(
     key: EffectKey,
     outcome: Annotated[Outcome, typer.Argument(help="What you found when you looked at the target.")],
     comment: Annotated[str, typer.Option(help="How you know.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask once more.")] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
@@ -85,7 +85,7 @@ def settle(
             by = f" by {effect.settled_by}" if effect.settled_by else ""
             raise fail(f"there is nothing to settle: it is {effect.state}{by}", DECIDED)
         if not as_json:
-            show_effect(effect)
+            show_effect(effect, whole=False)
         confirm(f"{outcome.value}?", yes=yes, as_json=as_json)
         settled = client.effects.settle(key, outcome.value, comment)
     if as_json:

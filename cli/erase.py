@@ -12,7 +12,7 @@ from perdure.client.calls import Call, path
 
 def erase(
     name: Annotated[str, typer.Argument(metavar="NAME")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask once more.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; without it, it is always asked.")] = False,
     as_json: AsJson = False,
     as_name: AsName = None,
 ) -> None:
@@ -24,9 +24,11 @@ def erase(
     if as_json:
         say_json(done)
         return
-    say(f"{name} is {done['name']} from now on; nothing else is known of the person.")
+    say(f"{name} is {done['name']} from now on.")
     for table, rows in done["erased"].items():
         say(f"{rows} rows of {table}")
+    say("What stays: what others said and asked for, and what their models made of this person's words;")
+    say("Temporal keeps the starts of messages in histories until its retention is over (ADR 13).")
 
 
 def _json(response: httpx.Response) -> Any:

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from typing import Any
 
 from cli.printable import printable
 from perdure.client import ApiError
@@ -51,19 +50,15 @@ def _hint(error: ApiError) -> str:
     if error.code == "invalid_input" and isinstance(fields, list):
         return "\n".join(f"{each.get('field')}: {each.get('problem')}" for each in fields if isinstance(each, dict))
     decision = error.details.get("decision")
-    if error.code == "already_decided" and isinstance(decision, dict):
+    if error.code == "already_decided" and isinstance(decision, dict) and decision.get("type"):
         said = decision.get("comment") or decision.get("reason_code")
-        return f"It was decided: {decision.get('type')} by {decision.get('by')}" + (f": {said}" if said else ".")
+        by = f" by {decision['by']}" if decision.get("by") else ""
+        return f"It was decided: {decision.get('type')}{by}" + (f": {said}" if said else ".")
     if error.code == "claimed":
-        return _claim_hint(error.details)
+        return "The claim lapses by itself; an admin may `release` it."
     if error.retry_after_seconds is not None:
         return f"Worth another try in {error.retry_after_seconds:.0f} s."
     if error.code == "conversation_busy":
         return f"The open turn is {error.details.get('turn_id')} ({error.details.get('status')})."
     deadline = error.details.get("deadline")
     return f"The deadline is {deadline}." if deadline else ""
-
-
-def _claim_hint(details: dict[str, Any]) -> str:
-    by, until = details.get("claimed_by"), details.get("claimed_until")
-    return f"{by} has claimed it until {until}; it lapses by itself, or an admin may `release` it." if by else ""

@@ -6,11 +6,13 @@ from typing import Annotated
 import typer
 
 from cli.approval_card import claimed, subject
+from cli.asking import Yes, confirm
 from cli.connection import Role, connect
-from cli.decisions import ApprovalId
+from cli.decisions import ApprovalId, show_open
 from cli.screen import AsJson, AsName, moment, say, say_json
 from perdure.client import Approval, Client
 
+_NOT_BEGUN = frozenset({"pending", "approved", "edited"})
 Comment = Annotated[str, typer.Option(help="For the record.")]
 
 
@@ -67,13 +69,15 @@ def escalate(approval_id: ApprovalId, comment: Comment = "", as_json: AsJson = F
     )
 
 
-def withdraw(approval_id: ApprovalId, comment: Comment = "", as_json: AsJson = False, as_name: AsName = None) -> None:
+def withdraw(
+    approval_id: ApprovalId, comment: Comment = "", yes: Yes = False, as_json: AsJson = False, as_name: AsName = None
+) -> None:
     """Take back your own request, or an approval whose call has not begun; the agent is told that it was withdrawn."""
-    role = Role.REVIEWER
-    if as_name is None:
-        with connect(Role.REVIEWER) as client:
-            if client.approvals.get(approval_id).status == "pending":
-                role = Role.REQUESTER  # an undecided request is the requester's to take back
+    with connect(Role.REVIEWER, as_name) as client:
+        approval = show_open(client, approval_id, as_json, _NOT_BEGUN)
+    confirm("withdraw this?", yes=yes, as_json=as_json)
+    # An undecided request is the requester's to take back.
+    role = Role.REQUESTER if approval.status == "pending" else Role.REVIEWER
     _hand(
         approval_id,
         as_name,

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from cli.asking import confirm
+from cli.asking import Yes, confirm
 from cli.connection import Role, connect
-from cli.editor import EditFailed, edited_text
+from cli.editor import EditFailed, NoTemporaryFile, edited_text
 from cli.failures import OTHER, USAGE
 from cli.screen import AsJson, AsName, fail, fields, moment, say, say_json, table
 from perdure.client import ApiError, Client, PromptVersion
@@ -21,7 +21,6 @@ app = typer.Typer(help="Prompt templates and their stages.", no_args_is_help=Tru
 Template = Annotated[str, typer.Argument(metavar="TEMPLATE", help="The template's key.")]
 VersionId = Annotated[str, typer.Argument(metavar="VERSION", help="The version's id, from `prompts list`.")]
 Stage = Annotated[Shown | None, typer.Option(help="Not the one that speaks to you but the one in this stage.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask once more.")]
 _NEXT = {"draft": "pre_production", "pre_production": "active"}
 
 
@@ -74,6 +73,8 @@ def edit(
     with connect(Role.REQUESTER, as_name) as client:
         try:
             text = edited_text(_text_now(client, template), "prompt.md") if file is None else _read(file)
+        except NoTemporaryFile as error:
+            raise fail(str(error), OTHER) from None
         except (EditFailed, OSError, UnicodeDecodeError) as error:
             raise fail(str(error), USAGE) from None
         if not text.strip():

@@ -20,6 +20,7 @@ AsName = Annotated[
 ]
 _CELL_CHARACTERS = 200
 _FIELD_CHARACTERS = 4_000
+_OVER = "over"
 _UNLIMITED_COLUMNS = 1_000
 """For a pipe or a file: nothing is cut or wrapped."""
 
@@ -82,7 +83,15 @@ def left(until: datetime | None) -> str:
     if until is None:
         return ""
     rest = until - datetime.now(UTC)
-    return "over" if rest <= timedelta(0) else _span(rest)
+    return _OVER if rest <= timedelta(0) else _span(rest)
+
+
+def until(at: datetime | None) -> str:
+    """A time that is to come, and how long it is until then; or that it is over."""
+    if at is None:
+        return ""
+    rest = left(at)
+    return f"{moment(at)} ({rest if rest == _OVER else f'in {rest}'})"
 
 
 def ago(at: datetime | None) -> str:

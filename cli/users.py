@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from cli.connection import Role, connect
+from cli.connection import Role, command, connect
 from cli.erase import erase
 from cli.screen import AsJson, AsName, say, say_json, table
 from perdure.client import User
@@ -79,3 +79,4 @@ def _show(user: User, token: str | None, as_json: bool) -> None:
 
 def _show_token(token: str) -> None:
     say(f"Token, shown only this once: {token}")
+    say(f"It is used as PERDURE_TOKEN=… {command()} …")

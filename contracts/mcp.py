@@ -117,3 +117,12 @@ class McpLock(Frozen):
 
     tools: tuple[McpToolListing, ...]
     """In the server's order."""
+
+
+class McpServerListing(Frozen):
+    """What a server answered when it was asked for its tools."""
+
+    lock: McpLock | None
+    """As a lock would have it; None where it did not answer."""
+    told: tuple[str, ...] = ()
+    """Why it did not, or which of its tools cannot be offered."""

@@ -81,7 +81,10 @@ class Reconciler:
         return finished
 
     async def _suspects(self, turns: list[OpenTurn]) -> list[OpenTurn]:
-        """Those to ask about in this pass. The list may be a moment old: a run that has ended since is found in a later pass."""
+        """Those to ask about in this pass.
+
+        The list may be a moment old: a run that has ended since is found in a later pass.
+        """
         if sum(turn.is_paused for turn in turns) <= FEW:
             return turns
         if self._passes % LISTED_EVERY:

@@ -38,8 +38,9 @@ FROM approvals a JOIN users r ON r.id = a.requested_by LEFT JOIN users d ON d.id
   LEFT JOIN users s ON s.id = a.assignee LEFT JOIN users c ON c.id = a.claimed_by
 """
 _ONE = f"""
-SELECT {_COLUMNS}, (SELECT jsonb_agg(jsonb_build_object('what', h.kind, 'at', h.at, 'by', u.name, 'data', h.data)
-  ORDER BY h.id) FROM audit_trail h LEFT JOIN users u ON u.id = h.actor WHERE h.subject = a.id::text) AS history
+SELECT {_COLUMNS}, (SELECT jsonb_agg(jsonb_build_object('what', h.kind, 'at', h.at, 'by', u.name,
+  'data', coalesce(h.data, '{{}}')) ORDER BY h.id)
+  FROM audit_trail h LEFT JOIN users u ON u.id = h.actor WHERE h.subject = a.id::text) AS history
 {_FROM} WHERE a.id = $1 AND ($2::uuid IS NULL OR a.requested_by = $2)
 """
 _MINE = """((a.requested_by <> {0} OR a.allow_self_approval)

@@ -68,6 +68,12 @@ async def done_seq(tx: Connection, turn_id: str) -> int | None:
     return seq
 
 
+async def status_of(tx: Connection, turn_id: str) -> str:
+    """How the turn stands, as its own row says it."""
+    status: str = await tx.fetchval("SELECT status FROM turns WHERE id = $1", turn_id)
+    return status
+
+
 async def message_texts(tx: Connection, message_ids: Sequence[str]) -> dict[str, str]:
     """The whole texts of messages, by id."""
     rows = await tx.fetch("SELECT id, content FROM messages WHERE id = ANY($1::uuid[])", message_ids)

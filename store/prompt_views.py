@@ -40,7 +40,7 @@ async def get(tx: Connection, version_id: str, seer: Seer) -> View:
         "WHERE h.subject = $1 ORDER BY h.id",
         version_id,
     )
-    told = [{"what": h["kind"], "at": h["at"], "by": h["actor"], "data": h["data"]} for h in history]
+    told = [{"what": h["kind"], "at": h["at"], "by": h["actor"], "data": h["data"] or {}} for h in history]
     return shown(row) | {"history": told}
 
 

@@ -40,7 +40,8 @@ FROM held h
 _VOTES = """
 SELECT v.user_id, v.seat_id, u.name, u.disabled_at IS NULL AND v.role = ANY(u.roles)
   AND b.disabled_at IS NULL AND v.role = ANY(b.roles) AS counts
-FROM approval_votes v JOIN users u ON u.id = v.seat_id JOIN users b ON b.id = v.user_id WHERE v.approval_id = $1 AND v.voided_at IS NULL
+FROM approval_votes v JOIN users u ON u.id = v.seat_id JOIN users b ON b.id = v.user_id
+WHERE v.approval_id = $1 AND v.voided_at IS NULL
 """
 
 

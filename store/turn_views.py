@@ -9,7 +9,7 @@ from store.paging import cursor_after, read_cursor
 # Of an erased person's turn nobody knows them any more.
 _NODES = (
     "ARRAY(SELECT e.data->>'node' FROM events e WHERE e.turn_id = t.id AND e.kind = 'node_end' "
-    "AND e.data ? 'node' ORDER BY e.seq) AS nodes"
+    "AND e.data->>'node' IS NOT NULL ORDER BY e.seq) AS nodes"
 )
 
 

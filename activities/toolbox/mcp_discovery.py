@@ -1,8 +1,9 @@
 """What the MCP servers of an app offer when the app is published.
 
 A server that has a lock is not asked and not started: its tools are those of the lock, and a call is refused where it
-offers anything else by then (mcp.py). A server that is down stops nothing: its agents keep the cards under which they were published before. An agent that was
-never published, or that names a tool which its server no longer has, is left out until the next start.
+offers anything else by then (mcp.py). One that is asked and is down stops nothing: its agents keep the cards under
+which they were published before. An agent that was never published, or that names a tool which its server no longer
+has, is left out until the next start.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 from activities.toolbox.mcp import McpServers
 from activities.toolbox.mcp_cards import Offer, offer_of
 from contracts.agents import PublishedAgent, ToolCard
-from contracts.mcp import McpLock, McpServer
+from contracts.mcp import McpLock, McpServer, McpServerListing
 from perdure.apps import App
 from perdure.apps.mcp_files import server_of
 
@@ -31,17 +32,7 @@ class Discovered:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """What a server answered when it was asked for its tools."""
-
-    lock: McpLock | None
-    """None where it did not answer."""
-    told: tuple[str, ...] = ()
-    """Why it did not, or which of its tools cannot be offered."""
-
-
-async def listings(app: App, secret_of: "SecretOf", home: Path) -> dict[str, Listed]:
+async def listings(app: App, secret_of: "SecretOf", home: Path) -> dict[str, McpServerListing]:
     """Ask every server of `app`, by name, whether an agent names it or not and whatever its lock says."""
     servers = McpServers([app], secret_of, home)
     try:
@@ -49,7 +40,7 @@ async def listings(app: App, secret_of: "SecretOf", home: Path) -> dict[str, Lis
     finally:
         await servers.close()
     return {
-        name: Listed(None if offer is None else McpLock(tools=offer.listed), told)
+        name: McpServerListing(lock=None if offer is None else McpLock(tools=offer.listed), told=told)
         for name, (offer, told) in zip(app.servers, answers, strict=True)
     }
 

@@ -8,7 +8,7 @@ it; tools stand in the server's order, which decides between two whose names bec
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from contracts.digests import canonical_json
@@ -29,7 +29,7 @@ class Difference:
 
     added: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
-    changed: Mapping[str, tuple[str, ...]] | None = None
+    changed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The fields of each that changed."""
 
     def __bool__(self) -> bool:

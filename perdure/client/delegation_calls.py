@@ -9,9 +9,9 @@ from perdure.client.calls import Call, get, one, path, post
 from perdure.client.review_answers import Delegation
 
 
-def list_delegations() -> Call[Page[Delegation]]:
-    """The caller's: those that they gave."""
-    return get(path("delegations"), one(Page[Delegation]))
+def list_delegations(*, everybodys: bool = False, cursor: str | None = None) -> Call[Page[Delegation]]:
+    """The caller's: those that they gave; `everybodys` is for an admin."""
+    return get(path("delegations"), one(Page[Delegation]), {"all": everybodys or None, "cursor": cursor})
 
 
 def add_delegation(to: str, until: datetime, *, idempotency_key: str = "") -> Call[Delegation]:
@@ -23,5 +23,5 @@ def add_delegation(to: str, until: datetime, *, idempotency_key: str = "") -> Ca
 
 
 def remove_delegation(delegation_id: str) -> Call[None]:
-    """End one of the caller's own at once."""
+    """End one of the caller's own at once, as an admin anybody's."""
     return Call("DELETE", path("delegations", delegation_id), lambda _: None)

@@ -20,7 +20,8 @@ class Vote(Answer):
     at: datetime | None = None
     comment: str | None = None
     counts: bool = True
-    """No longer, where the owner of the seat has lost the role since."""
+    """No longer, where the owner of the seat has lost the role since; nor where the owner is none of the named
+    reviewers, and another such vote counts."""
 
 
 class Fallback(Answer):
@@ -131,6 +132,8 @@ class Delegation(Answer):
     """Somebody decides in another's place until a date."""
 
     id: str
+    by: str = ""
+    """In whose place."""
     to: str
     until: datetime
 

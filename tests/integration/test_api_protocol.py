@@ -147,6 +147,9 @@ async def test_only_calls_of_low_risk_and_of_one_tool_are_approved_together(api:
 async def test_somebody_stands_in_until_a_date_or_until_it_is_ended(api: Api, second: httpx.AsyncClient) -> None:
     until = (datetime.now(UTC) + timedelta(days=3)).isoformat()
     asked = await paused(api)
+    async with api.services.db.transaction("local") as tx:
+        named = "UPDATE approvals SET reviewers = ARRAY['reviewer'] WHERE id = $1"
+        await tx.execute(named, asked.approval["id"])
     async with api.client("reviewer") as client, api.client("admin") as admin:
         await admin.post("/v1/users", json={"name": "trainee", "roles": ["requester"]})
         token = (await admin.post("/v1/users/trainee/tokens", json={})).json()["token"]
@@ -155,6 +158,13 @@ async def test_somebody_stands_in_until_a_date_or_until_it_is_ended(api: Api, se
             refused = await trainee.post(f"{asked.path}/decision", json=asked.body())
             assert (refused.status_code, code(refused)) == (403, "role_required")
             assert (await trainee.get(asked.path)).status_code == 404
+            refused = await client.post("/v1/delegations", json={"to": "trainee", "until": until})
+            assert (refused.status_code, code(refused)) == (422, "cannot_decide")
+            refused = await trainee.post("/v1/delegations", json={"to": "second", "until": until})
+            assert (refused.status_code, code(refused)) == (422, "nothing_to_delegate")
+            await admin.post("/v1/users/trainee/roles", json={"roles": ["requester", "reviewer"]})
+            refused = await trainee.post(f"{asked.path}/decision", json=asked.body())
+            assert (refused.status_code, code(refused)) == (403, "not_a_reviewer")
             made = await client.post("/v1/delegations", json={"to": "trainee", "until": until})
             assert (made.status_code, made.json()["to"], made.json()["by"]) == (201, "trainee", "reviewer")
             listed = (await client.get("/v1/delegations")).json()["items"]
@@ -162,7 +172,15 @@ async def test_somebody_stands_in_until_a_date_or_until_it_is_ended(api: Api, se
             assert (await second.get("/v1/delegations")).json()["items"] == []
             foreign = await second.delete(f"/v1/delegations/{made.json()['id']}")
             assert (foreign.status_code, code(foreign)) == (404, "delegation_not_found")
-            # Nobody decides on what cannot be read.
+            # Without the role the place is worth nothing, and shows nothing.
+            await admin.post("/v1/users/trainee/roles", json={"roles": ["requester"]})
+            assert (await trainee.get(asked.path)).status_code == 404
+            for mine in (True, False):
+                assert (await trainee.get("/v1/approvals", params={"mine": mine})).json()["items"] == []
+            for verb, body in (("decision", asked.body()), ("claim", {}), ("escalate", {})):
+                refused = await trainee.post(f"{asked.path}/{verb}", json=body)
+                assert (refused.status_code, code(refused)) == (403, "role_required"), verb
+            await admin.post("/v1/users/trainee/roles", json={"roles": ["requester", "reviewer"]})
             seen = (await trainee.get(asked.path)).json()
             assert (seen["digest"], "approve" in seen["allowed_decisions"]) == (asked.body()["digest"], True)
             mine = (await trainee.get("/v1/approvals", params={"mine": True})).json()["items"]
@@ -172,12 +190,30 @@ async def test_somebody_stands_in_until_a_date_or_until_it_is_ended(api: Api, se
             assert (done.json()["decision"]["for"], done.json()["votes"][0]["for"]) == ("reviewer", "reviewer")
             assert (await client.delete(f"/v1/delegations/{made.json()['id']}")).status_code == 204
             assert (await client.delete(f"/v1/delegations/{made.json()['id']}")).status_code == 404
-            assert (await trainee.get(asked.path)).status_code == 404
-            other = await paused(api)
-            refused = await trainee.post(f"{other.path}/decision", json=other.body())
-            assert (refused.status_code, code(refused)) == (403, "role_required")
+            await admin.post("/v1/users/trainee/roles", json={"roles": ["requester"]})
         await ended(client, asked.turn_id)
-        await stopped(admin, other)
+
+
+async def test_an_admin_sees_whose_place_is_lent_to_whom_and_ends_it(api: Api, second: httpx.AsyncClient) -> None:
+    until = (datetime.now(UTC) + timedelta(days=3)).isoformat()
+    async with api.client("reviewer") as client, api.client("admin") as admin:
+        made = [
+            (await giver.post("/v1/delegations", json={"to": to, "until": until})).json()
+            for giver, to in ((client, "second"), (second, "reviewer"))
+        ]
+        refused = await client.get("/v1/delegations", params={"all": True})
+        assert (refused.status_code, code(refused)) == (403, "role_required")
+        assert (await admin.get("/v1/delegations")).json()["items"] == []
+        page = (await admin.get("/v1/delegations", params={"all": True, "limit": 1})).json()
+        assert [(each["by"], each["to"]) for each in page["items"]] == [("second", "reviewer")]
+        rest = (await admin.get("/v1/delegations", params={"all": True, "cursor": page["next"]})).json()
+        assert [(each["by"], each["to"]) for each in rest["items"]] == [("reviewer", "second")]
+        assert rest["next"] is None
+        for each in made:
+            assert (await admin.delete(f"/v1/delegations/{each['id']}")).status_code == 204
+            gone = await admin.delete(f"/v1/delegations/{each['id']}")
+            assert (gone.status_code, code(gone)) == (404, "delegation_not_found")
+        assert (await client.get("/v1/delegations")).json()["items"] == []
 
 
 def in_days(days: float) -> str:

@@ -142,17 +142,39 @@ async def test_of_many_who_approve_at_once_exactly_as_many_count_as_are_needed(c
 
 
 async def test_a_stand_in_is_the_second_seat_and_its_owner_is_not_asked_again(council: Council) -> None:
-    address, request = await council.asked("pair")
-    delegation = await delegated(council, "carl", "dora")
-    assert await decides(council, request, "dora") == "pending"
-    assert await decides(council, request, "carl") == "already_voted"
+    address, request = await council.asked("named")
+    delegation = await delegated(council, "ann", "carl")
+    assert await decides(council, request, "carl") == "pending"
+    assert await decides(council, request, "ann") == "already_voted"
     assert await decides(council, request, "bob") == "approved"
     vote = (await council.desk.rows("SELECT record FROM approval_votes WHERE approval_id = $1", request.request_id))[0]
-    assert (vote["record"]["by"], vote["record"]["for"]) == ("dora", "carl")
-    await ended(council, "carl", delegation)
-    _, other = await council.asked("pair")
-    assert await decides(council, other, "dora") == "role_required"
+    assert (vote["record"]["by"], vote["record"]["for"]) == ("carl", "ann")
+    await ended(council, "ann", delegation)
+    _, other = await council.asked("named")
+    assert await decides(council, other, "carl") == "not_a_reviewer"
     assert address.turn_id
+
+
+async def test_a_delegation_hands_the_role_to_nobody(council: Council) -> None:
+    for by, to, refusal in (("ann", "dora", "cannot_decide"), ("dora", "ann", "nothing_to_delegate")):
+        with pytest.raises(CallerError) as refused:
+            async with council.desk.db.transaction("local") as tx:
+                await delegations.add(tx, council.desk.people[by].user_id, by, to, TOMORROW)
+        assert (refused.value.code, refused.value.http) == (refusal, 422)
+    delegation = await delegated(council, "ann", "carl")
+    _, request = await council.asked("named")
+    try:
+        await council.roles("carl", "requester")
+        assert await decides(council, request, "carl") == "role_required", "whatever it was when the place was lent"
+        await council.roles("carl", "reviewer")
+        assert await decides(council, request, "carl") == "pending"
+        await council.roles("carl", "requester")
+        assert await decides(council, request, "bob") == "pending", (
+            "who sat for ann has lost the role: it counts no more"
+        )
+    finally:
+        await council.roles("carl", "reviewer")
+        await ended(council, "ann", delegation)
 
 
 async def test_one_person_in_two_seats_counts_once(council: Council) -> None:
@@ -166,9 +188,9 @@ async def test_one_person_in_two_seats_counts_once(council: Council) -> None:
 
 async def test_nobody_decides_on_the_request_of_the_person_in_whose_seat_they_sit(council: Council) -> None:
     _, request = await council.asked("pair", by="ann")
-    delegation = await delegated(council, "ann", "dora")
-    assert await decides(council, request, "dora") == "own_request"
+    delegation = await delegated(council, "ann", "carl")
     assert await decides(council, request, "ann") == "own_request"
+    assert await decides(council, request, "carl") == "pending", "in the own seat, not in hers"
     await ended(council, "ann", delegation)
     second = await delegated(council, "bob", "ann")
     assert await decides(council, request, "ann") == "own_request", "in no seat"

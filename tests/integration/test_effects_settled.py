@@ -97,12 +97,12 @@ async def test_a_stand_in_settles_and_the_record_says_for_whom(council: Council)
     address = await unknown(council, {"reviewers": ["ann"]}, "ann")
     ann = council.desk.people["ann"].user_id
     async with council.desk.db.transaction("local") as tx:
-        made = await delegations.add(tx, ann, "ann", "dora", TOMORROW)
-    assert await settles(council, address, "dora", "\u200b") == "outcome_invalid"
-    assert await settles(council, address, "dora") == "done"
+        made = await delegations.add(tx, ann, "ann", "carl", TOMORROW)
+    assert await settles(council, address, "carl", "\u200b") == "outcome_invalid"
+    assert await settles(council, address, "carl") == "done"
     async with council.desk.db.transaction("local") as tx:
         await delegations.remove(tx, ann, str(made["id"]))
         said = await tx.fetchval(
             "SELECT data FROM audit_trail WHERE kind = 'effect.settled' AND turn_id = $1", address.turn_id
         )
-    assert (said["settled_by"], said["for"]) == ("dora", "ann")
+    assert (said["settled_by"], said["for"]) == ("carl", "ann")

@@ -1,5 +1,6 @@
 """`prepare.py` with an app that has an MCP server: its tools are published, and outlive a server that is down."""
 
+import shutil
 from pathlib import Path
 
 import asyncpg
@@ -42,12 +43,17 @@ async def prepared(urls: Urls, folder: Path) -> dict[str, PublishedAgent]:
         await owner.close()
 
 
+def write_app(folder: Path, server: str, agent: str = "keeper") -> None:
+    """An app with one agent of one server."""
+    for path, text in {"agents/a.yaml": AGENT.replace("keeper", agent), "mcp/cluster.yaml": server}.items():
+        (folder / path).parent.mkdir()
+        (folder / path).write_text(text)
+
+
 async def test_a_servers_tools_are_published_and_stay_when_it_is_down(
     urls: Urls, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for path, text in {"agents/keeper.yaml": AGENT, "mcp/cluster.yaml": SERVER}.items():
-        (tmp_path / path).parent.mkdir()
-        (tmp_path / path).write_text(text)
+    write_app(tmp_path, SERVER)
     first = (await prepared(urls, tmp_path))["keeper"]
     assert len(first.cards) == 18 and {card.toolset for card in first.cards} == {"k8s"}
     pods, restart = first.card(PODS), first.card(RESTART)
@@ -61,3 +67,25 @@ async def test_a_servers_tools_are_published_and_stay_when_it_is_down(
     told = capsys.readouterr().err
     assert "warning: the server cluster cannot be reached (FileNotFoundError)" in told
     assert "its 18 tools stay as they were published" in told
+
+
+async def test_a_server_with_a_lock_is_published_without_being_started(
+    urls: Urls, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its command cannot be started, and it was never published before."""
+    write_app(tmp_path, SERVER.replace("python", "no-such-program"), "pinned")
+    without = await prepared(urls, tmp_path)
+    assert "pinned" not in without and "FileNotFoundError" in capsys.readouterr().err
+    shutil.copy(OPS / "mcp" / "cluster.lock.json", tmp_path / "mcp")
+    pinned = (await prepared(urls, tmp_path))["pinned"]
+    assert len(pinned.cards) == 18 and {card.toolset for card in pinned.cards} == {"k8s"}
+    assert "cluster" not in capsys.readouterr().err
+
+
+async def test_an_agent_behind_a_lock_that_does_not_read_is_not_published(
+    urls: Urls, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_app(tmp_path, SERVER, "unpinned")
+    (tmp_path / "mcp" / "cluster.lock.json").write_text('{"tools": [}')
+    assert "unpinned" not in await prepared(urls, tmp_path)
+    assert f"{tmp_path}/mcp/cluster.lock.json:1: is not JSON here" in capsys.readouterr().err

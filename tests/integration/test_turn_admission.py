@@ -105,6 +105,11 @@ async def test_a_user_may_have_only_so_many_open_turns(desk: Desk) -> None:
     with pytest.raises(CallerError) as refused:
         await desk.start(Line("one more"), caps=caps)
     assert (refused.value.code, refused.value.http) == ("too_many_turns", 429)
+    assert (refused.value.details["open"], refused.value.details["waiting"]) == (open_now + 1, 0)
+    await desk.write("UPDATE turns SET status = 'awaiting_approval' WHERE id = $1", address.turn_id)
+    with pytest.raises(CallerError) as refused:
+        await desk.start(Line("one more"), caps=caps)
+    assert refused.value.details["waiting"] == 1
     await end(desk, address)
     await desk.start(Line("again"), caps=caps)
 

@@ -141,8 +141,14 @@ class Model:
         given = {giver for giver, to, until in self.delegations if to == who and until > self.now}
         return [who, *sorted(given)]
 
+    def still_holds(self, vote: Vote) -> bool:
+        """Whether the one whose place it was and the one who sat there both have the role that it was given by."""
+        return all(vote.role in self.roles[name] for name in (vote.seat, vote.by))
+
     def seats(self, call: Call, who: str) -> list[str]:
-        """In whose places this person may decide."""
+        """In whose places this person may decide; in none without the role that is asked for, whoever lends one."""
+        if call.role not in self.roles[who]:
+            return []
         seats = [owner for owner in self.places(who) if self.lives(call, owner)]
         return seats if call.policy.allow_self else [owner for owner in seats if ASKER not in (owner, who)]
 
@@ -197,7 +203,7 @@ class Model:
         call.version += 1
         if ask.decision in ("reject", "respond"):
             return self._decided(call, "rejected" if ask.decision == "reject" else "responded")
-        counted = [vote for vote in call.votes if vote.role in self.roles[vote.seat] or vote is call.votes[-1]]
+        counted = [vote for vote in call.votes if self.still_holds(vote)]
         others = [vote for vote in counted if call.reviewers and vote.seat not in call.reviewers]
         if len(counted) - max(0, len(others) - 1) < call.policy.quorum:
             call.trail["approval.voted"] += 1
@@ -302,7 +308,10 @@ class Model:
         call.trail["approval.escalated"] += 1
 
     def delegate(self, ask: Ask) -> str:
-        """Let somebody sit in one's seat for a while."""
+        """Let somebody sit in one's seat for a while: where both could be asked for the same kind of decision."""
+        both = self.roles[ask.who] & self.roles[ask.to]
+        if not both & {REVIEWER_ROLE, ADMIN_ROLE}:
+            raise Refused("422")
         self.delegations.append((ask.who, ask.to, self.now + ask.seconds))
         return "delegated"
 

@@ -1,6 +1,7 @@
 """`approvals edit`: the arguments in an editor, until they fit."""
 
 import json
+import resource
 import stat
 import sys
 from pathlib import Path
@@ -84,6 +85,32 @@ def test_an_edit_that_changed_nothing_or_broke_it_sends_nothing(
     ended = perdure("approvals", "edit", "a-1")
     assert ended.code == 2 and "nothing" in ended.err
     assert len(stack.asked) == 1
+
+
+def test_where_no_temporary_folder_is_there_nothing_is_sent(
+    perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDITOR", editor(tmp_path, "pass"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
+    stack.will(said(APPROVAL))
+    ended = perdure("approvals", "edit", "a-1")
+    fault = "no temporary file can be made for the editor: No such file or directory; nothing was sent\n"
+    assert (ended.code, ended.err, len(stack.asked), seen(tmp_path)) == (1, fault, 1, [])
+
+
+def test_where_a_temporary_file_cannot_be_written_nothing_is_sent(
+    perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDITOR", editor(tmp_path, "pass"))
+    stack.will(said(APPROVAL))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))  # a write fails then, as on a full disk
+    try:
+        ended = perdure("approvals", "edit", "a-1")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    fault = "no temporary file can be made for the editor: File too large; nothing was sent\n"
+    assert (ended.code, ended.err, len(stack.asked), seen(tmp_path)) == (1, fault, 1, [])
 
 
 @pytest.mark.parametrize("program", ["/nowhere/at/all", "'"])

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.cli.approval import APPROVAL
+from tests.unit.cli.approval import APPROVAL, OPEN
 from tests.unit.cli.conftest import Perdure
 from tests.unit.perdure.api_double import ApiDouble, said
 
@@ -135,23 +135,6 @@ def test_lists_and_single_ones_come_as_json(perdure: Perdure, stack: ApiDouble) 
     assert stack.asked[2].query["status"] == ["pending"]
 
 
-OPEN = {
-    **APPROVAL,
-    "reviewer_role": "reviewer",
-    "reviewers": ["rita", "tom", "una"],
-    "quorum": 2,
-    "votes": [
-        {"by": "una", "for": "tom", "decision": "approve", "at": "2026-11-21T10:05:00Z", "comment": "looks\nright\x1b"}
-    ],
-    "assignee": "rita",
-    "claimed_by": "rita",
-    "claimed_until": "2999-01-01T00:00:00Z",
-    "fallback": {"reviewer": "una", "at": "2999-01-01T00:00:00Z"},
-    "on_timeout": "escalate",
-    "history": [{"what": "approval.voted", "at": "2026-11-21T10:05:00Z", "by": "una", "data": {"seat": "tom", "n": 1}}],
-}
-
-
 def test_an_approval_says_who_may_decide_who_has_and_whose_it_is_next(perdure: Perdure, stack: ApiDouble) -> None:
     stack.will(said(OPEN))
     lines = dict(line.split("  ", 1) for line in perdure("approvals", "show", "a-1").out.splitlines() if "  " in line)
@@ -273,12 +256,15 @@ def test_arguments_that_a_reviewer_changed_are_shown_with_what_was_asked_for(
         assert '    "order": "7"\n' in out and '  -  "order": "1042"\n' in out and '  +  "order": "7"\n' in out
 
 
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_an_empty_response_is_refused_by_its_name_before_anything_is_asked(
+    perdure: Perdure, stack: ApiDouble, text: str
+) -> None:
+    ended = perdure("approvals", "respond", "a-1", text)
+    assert ended.code == 2 and ended.err.startswith("TEXT is empty") and stack.asked == []
+
+
 def test_who_took_it_back_is_told(perdure: Perdure, stack: ApiDouble) -> None:
     withdrawal = {"by": "requester", "at": "2026-11-21T10:00:00+00:00", "comment": "not needed", "was": "pending"}
     stack.will(said({**APPROVAL, "status": "withdrawn", "withdrawal": withdrawal}))
     assert "  by requester, 2026-11-21 10:00:00 UTC: not needed\n" in perdure("approvals", "show", "a-1").out
-
-
-def test_a_vote_whose_seat_has_lost_the_role_does_not_count(perdure: Perdure, stack: ApiDouble) -> None:
-    stack.will(said({**OPEN, "votes": [{**OPEN["votes"][0], "counts": False}]}))
-    assert "0 of 2 that are needed" in perdure("approvals", "show", "a-1").out

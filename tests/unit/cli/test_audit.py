@@ -84,6 +84,22 @@ def test_an_export_is_lines_of_json_page_by_page(perdure: Perdure, stack: ApiDou
     assert stack.asked[0].headers["authorization"] == "Bearer t-admin"
 
 
+def test_what_people_said_does_not_cut_an_exported_row(perdure: Perdure, stack: ApiDouble) -> None:
+    row = {"seq": 1, "data": {"text": "a\u2028b\u2029c\u0085d"}}
+    body = json.dumps(row, ensure_ascii=False) + "\n"
+    stack.will(Reply(200, body.encode(), {"Content-Type": "application/jsonl"}))
+    ended = perdure("audit", "export")
+    assert (ended.code, [json.loads(line) for line in ended.out.split("\n") if line]) == (0, [row])
+
+
+def test_heads_are_cut_at_line_ends_alone(perdure: Perdure, stack: ApiDouble, tmp_path: Path) -> None:
+    kept, head = tmp_path / "kept.jsonl", HEAD | {"tenant": "a\u2028b\u0085c"}
+    kept.write_text(json.dumps(head, ensure_ascii=False) + "\n\n", encoding="utf-8")
+    stack.will(said(WHOLE))
+    assert perdure("audit", "verify", "--heads", str(kept)).code == 0
+    assert stack.asked[0].body["heads"] == [head]
+
+
 def test_an_approvals_rows_are_shown_in_order_and_what_was_erased_is_said_so(
     perdure: Perdure, stack: ApiDouble
 ) -> None:
@@ -116,4 +132,5 @@ def test_a_person_is_erased_only_when_asked_once_more(
     stack.will(said({"name": "erased-1", "user_id": "1", "erased": {"messages": 4}}))
     ended = perdure("users", "erase", "ann", "--yes")
     assert ended.code == 0 and "erased-1" in ended.out and "4 rows of messages" in ended.out
+    assert "Temporal keeps the starts of messages in histories until its retention is over (ADR 13)." in ended.out
     assert (stack.asked[0].method, stack.asked[0].path) == ("DELETE", "/v1/users/ann/data")

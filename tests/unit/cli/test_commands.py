@@ -133,7 +133,8 @@ def test_topologies_come_as_manifest_and_as_drawing(perdure: Perdure, stack: Api
 def test_a_new_user_gets_a_token_that_is_shown_once(perdure: Perdure, stack: ApiDouble) -> None:
     user = {"name": "bob", "roles": ["reviewer"]}
     stack.will(said(user, 201), said({"name": "bob", "token": "perdure_bob_x"}, 201), said(user), said(user))
-    assert "perdure_bob_x" in perdure("users", "add", "bob", "--role", "reviewer").out
+    added = perdure("users", "add", "bob", "--role", "reviewer").out
+    assert "perdure_bob_x" in added and "PERDURE_TOKEN=… " in added
     assert [asked.path for asked in stack.asked] == ["/v1/users", "/v1/users/bob/tokens"]
     assert "idempotency-key" not in stack.asked[1].headers
     perdure("users", "role", "bob", "requester", "reviewer")

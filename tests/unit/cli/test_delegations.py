@@ -51,6 +51,14 @@ def test_an_end_that_is_none_is_a_usage_error(perdure: Perdure, stack: ApiDouble
     assert stack.asked == []
 
 
+def test_an_admin_sees_whose_places_are_lent(perdure: Perdure, stack: ApiDouble) -> None:
+    stack.will(said({"items": [{**GIVEN, "by": "rita"}]}), said({"items": []}))
+    listed = perdure("delegations", "list", "--all").out
+    assert "rita" in listed and "tom" in listed
+    assert perdure("delegations", "list", "--all").out == "Nobody decides in anybody's place.\n"
+    assert stack.asked[0].query == {"all": ["true"]}
+
+
 def test_what_was_given_is_listed_and_taken_back(perdure: Perdure, stack: ApiDouble) -> None:
     stack.will(said({"items": [GIVEN]}), said({"items": []}), Reply(204), Reply(204))
     listed = perdure("delegations", "list").out

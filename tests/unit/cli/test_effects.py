@@ -56,7 +56,9 @@ def test_before_the_deadline_nobody_is_told_to_say_that_it_did_not_happen(perdur
 def test_settling_shows_the_effect_first_and_then_states_it(perdure: Perdure, stack: ApiDouble) -> None:
     stack.will(said(EFFECT), SETTLED)
     ended = perdure("effects", "settle", "pdk_1", "happened", "--comment", "seen")
-    assert ended.code == 0 and '"order": "1"' in ended.out
+    assert ended.code == 0 and ended.out.count('"order": "1"') == 1
+    assert "decided_by" not in ended.out and "a-1, decided by rita\\u001b" in ended.out
+    assert "effects show pdk_1" in ended.out
     assert stack.asked[1].body == {"outcome": "happened", "comment": "seen"}
 
 

@@ -60,6 +60,20 @@ def test_a_wrong_command_line_is_a_usage_error(perdure: Perdure, words: tuple[st
     assert perdure(*words).code == 2
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("approvals", verb) for verb in ("approve", "edit", "reject", "respond", "batch", "withdraw")),
+        ("effects", "settle"),
+        ("prompts", "promote"),
+        ("prompts", "archive"),
+    ],
+)
+def test_every_command_that_asks_says_when_it_does_not(perdure: Perdure, words: tuple[str, ...]) -> None:
+    help_text = " ".join(perdure(*words, "--help").out.split())
+    assert "Do not ask; without a terminal, or with --json, it is not asked." in help_text
+
+
 def test_help_is_no_failure(perdure: Perdure) -> None:
     ended = perdure("--help")
     assert ended.code == 0

@@ -63,13 +63,55 @@ def test_each_verb_sends_what_it_must_and_tells_whose_it_is_now(
 def test_what_is_undecided_is_withdrawn_as_the_requester_and_what_is_decided_as_the_reviewer(
     perdure: Perdure, stack: ApiDouble, status: str, words: tuple[str, ...], token: str
 ) -> None:
-    replies = [said({**APPROVAL, "status": status})] if not words else []
-    stack.will(*replies, said({**APPROVAL, "status": "withdrawn"}))
+    stack.will(said({**APPROVAL, "status": status}), said({**APPROVAL, "status": "withdrawn"}))
     ended = perdure("approvals", "withdraw", "a-1", "--comment", "not needed", *words)
-    assert (ended.code, ended.out) == (0, "withdrawn: refund (a-1)\n")
+    assert ended.code == 0 and ended.out.endswith("\nwithdrawn: refund (a-1)\n") and '"order": "1042"' in ended.out
     asked = stack.asked[-1]
     assert (asked.path, asked.body) == ("/v1/approvals/a-1/withdraw", {"comment": "not needed"})
     assert asked.headers["authorization"] == f"Bearer {token}"
+
+
+@pytest.mark.parametrize(("answer", "words", "sent"), [(True, (), 2), (False, (), 1), (False, ("--yes",), 2)])
+def test_a_person_at_a_terminal_is_asked_before_it_is_withdrawn(
+    perdure: Perdure,
+    stack: ApiDouble,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: bool,
+    words: tuple[str, ...],
+    sent: int,
+) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("typer.confirm", lambda _question: answer)
+    stack.will(said(APPROVAL), said({**APPROVAL, "status": "withdrawn"}))
+    ended = perdure("approvals", "withdraw", "a-1", *words)
+    assert (ended.code, len(stack.asked)) == (0 if sent == 2 else 1, sent)
+
+
+_WITHDRAWN = {"status": "withdrawn", "withdrawal": {"by": "ann", "at": "2026-11-21T10:00:00+00:00"}}
+_BY_ANN = "too late: withdrawn by ann at 2026-11-21 10:00:00 UTC\n"
+
+
+@pytest.mark.parametrize(
+    ("now", "code", "told"),
+    [
+        (_WITHDRAWN, 5, _BY_ANN),
+        ({**_WITHDRAWN, "decided_by": "una", "decision": {"type": "approve", "by": "una"}}, 5, _BY_ANN),
+        ({"status": "expired"}, 6, "too late: it expired undecided at 2999-01-01 00:00:00 UTC\n"),
+        ({"status": "done"}, 5, "too late: it is done\n"),
+    ],
+)
+def test_what_is_over_is_not_withdrawn_and_says_what_it_is(
+    perdure: Perdure, stack: ApiDouble, now: dict[str, Any], code: int, told: str
+) -> None:
+    stack.will(said({**APPROVAL, **now}))
+    ended = perdure("approvals", "withdraw", "a-1")
+    assert (ended.code, ended.err, len(stack.asked)) == (code, told, 1)
+
+
+def test_what_was_withdrawn_meanwhile_is_not_said_to_be_decided_by_nobody(perdure: Perdure, stack: ApiDouble) -> None:
+    stack.will(said(APPROVAL), refused(409, "already_decided", {"status": "withdrawn", "decision": {}}))
+    ended = perdure("approvals", "withdraw", "a-1")
+    assert (ended.code, ended.err) == (5, "no (already_decided)\n")
 
 
 @pytest.mark.parametrize("words", [("claim",), ("release",), ("reassign", "tom"), ("escalate",)])
@@ -97,11 +139,13 @@ def test_a_withdrawal_that_comes_after_the_start_is_too_late(perdure: Perdure, s
     assert perdure("approvals", "withdraw", "a-1").code == 5
 
 
-def test_a_decision_on_what_somebody_else_claimed_says_who_and_until_when(perdure: Perdure, stack: ApiDouble) -> None:
+def test_a_decision_on_what_somebody_else_claimed_says_until_when_once(perdure: Perdure, stack: ApiDouble) -> None:
     details = {"claimed_by": "rita", "claimed_until": "2026-11-21T10:15:00Z"}
-    stack.will(said(APPROVAL), refused(409, "claimed", details))
+    message = "rita is looking at it until 2026-11-21 10:15:00 UTC"
+    stack.will(said(APPROVAL), said({"error": {"code": "claimed", "message": message, "details": details}}, 409))
     ended = perdure("approvals", "approve", "a-1")
-    assert ended.code == 1 and "rita has claimed it until 2026-11-21T10:15:00Z" in ended.err
+    assert ended.code == 1 and message in ended.err and ended.err.count("10:15:00") == 1
+    assert "lapses by itself" in ended.err
 
 
 def test_who_decides_too_much_is_told_when_to_come_back(perdure: Perdure, stack: ApiDouble) -> None:

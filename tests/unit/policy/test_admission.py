@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.admission import Admission, Caps, Load, OnBusy, admit
+from policy.admission import Admission, Caps, Load, OnBusy, admit, too_many
 
 CAPS = Caps(queue_depth=2, turns_a_user=5)
 
@@ -47,3 +47,17 @@ def test_no_turn_starts_beside_another_and_no_cap_is_passed(load: Load, cap: Cap
 def test_less_load_never_refuses_what_more_load_admits(load: Load, cap: Caps, on_busy: OnBusy) -> None:
     if admit(load, cap, on_busy) is Admission.QUEUE and load.queued:
         assert admit(Load(load.busy, load.queued - 1, load.open_of_user), cap, on_busy) is Admission.QUEUE
+
+
+@pytest.mark.parametrize(
+    ("waiting", "wait_seconds", "advice"),
+    [(5, 60, "have some decided on"), (4, 5, "wait for one"), (0, 5, "wait for one")],
+)
+def test_whoever_has_too_many_is_told_the_limit_its_variable_and_how_many_wait(
+    waiting: int, wait_seconds: int, advice: str
+) -> None:
+    told = too_many(Load(False, 0, 5, waiting), CAPS)
+    assert (told.code, told.http, told.details["retry_after_seconds"]) == ("too_many_turns", 429, wait_seconds)
+    assert "the limit is 5 a user (PERDURE_LIVE_TURNS_PER_USER)" in told.message
+    assert f"turns that wait for approval count too, and {waiting} of yours do" in told.message
+    assert advice in told.message

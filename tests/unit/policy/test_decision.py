@@ -113,7 +113,8 @@ OWN, ANNS = Vote("somebody", "reviewer-1", True), Vote("somebody", "ann", True)
         (replace(PENDING, reviewers=("Ann",)), STAND_IN, None),
         (replace(PENDING, reviewers=("Ann",), votes=(ANNS,)), STAND_IN, ("already_voted", 409)),
         (replace(PENDING, reviewers=("Ann",), assignee="reviewer-1"), REVIEWER, None),
-        (replace(PENDING, requested_by="ann"), Decider("bob", frozenset(), "Bob", (ANN,)), ("own_request", 403)),
+        (replace(PENDING, requested_by="ann"), Decider("bob", frozenset(), "Bob", (ANN,)), ("role_required", 403)),
+        (replace(PENDING, requested_by="ann", reviewers=("Ann",)), STAND_IN, ("own_request", 403)),
     ],
 )
 def test_votes_claims_seats_and_named_reviewers_are_judged(
@@ -127,6 +128,11 @@ def test_a_decision_is_taken_in_the_own_seat_and_where_that_is_taken_in_the_next
     assert seat_of(PENDING, STAND_IN).user_id == "reviewer-1"
     assert seat_of(replace(PENDING, votes=(OWN,)), STAND_IN).user_id == "ann"
     assert seat_of(replace(PENDING, reviewers=("Ann",)), STAND_IN).user_id == "ann"
+
+
+def test_of_a_decision_that_was_erased_it_is_told_that_there_was_one() -> None:
+    found = closed(replace(PENDING, status="approved", decided_before={"type": "approve"}))
+    assert found is not None and (found.code, found.message) == ("already_decided", "too late: it is approved")
 
 
 def test_what_was_withdrawn_after_it_was_approved_is_not_called_approved() -> None:

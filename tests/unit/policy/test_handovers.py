@@ -18,7 +18,8 @@ NAMED = replace(PENDING, reviewers=("Ann", "Bob"))
 REVIEWER = frozenset({"reviewer"})
 ANN, BOB, CARL = (Decider(name.lower(), REVIEWER, name) for name in ("Ann", "Bob", "Carl"))
 ADMIN = Decider("root", frozenset({"admin"}), "Root")
-STAND_IN = Decider("dora", frozenset(), "Dora", (Seat("ann", "Ann", REVIEWER),))
+STAND_IN = Decider("dora", REVIEWER, "Dora", (Seat("ann", "Ann", REVIEWER),))
+UNFIT = replace(STAND_IN, roles=frozenset())
 
 
 @pytest.mark.parametrize(
@@ -26,7 +27,9 @@ STAND_IN = Decider("dora", frozenset(), "Dora", (Seat("ann", "Ann", REVIEWER),))
     [
         (PENDING, ANN, None),
         (PENDING, ADMIN, None),
-        (PENDING, STAND_IN, "only_stands_in"),
+        (PENDING, STAND_IN, None),
+        (PENDING, UNFIT, "role_required"),
+        (NAMED, UNFIT, "role_required"),
         (NAMED, STAND_IN, "only_stands_in"),
         (NAMED, replace(BOB, in_place_of=(Seat("ann", "Ann", REVIEWER),)), None),
         (NAMED, replace(CARL, in_place_of=(Seat("ann", "Ann", REVIEWER),)), "only_stands_in"),

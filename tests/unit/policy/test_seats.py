@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.errors import CallerError
-from policy.seats import Panel, Seat, is_entitled, seats_for, why_not
+from policy.seats import Panel, Seat, is_entitled, lent, seats_for, why_not
 
 REVIEWER, ADMIN, NOTHING = frozenset({"reviewer"}), frozenset({"admin"}), frozenset[str]()
 ANN, BOB, CARL = Seat("ann", "Ann", REVIEWER), Seat("bob", "Bob", REVIEWER), Seat("carl", "Carl", NOTHING)
+ROOT = Seat("root", "Root", ADMIN)
 OPEN = Panel("asker", "reviewer")
 
 
@@ -30,14 +31,19 @@ def sits(panel: Panel, user_id: str, *seats: Seat) -> list[str] | str:
         (OPEN, "ann", [ANN, BOB], ["ann", "bob"]),
         (OPEN, "bob", [ANN, BOB], ["bob", "ann"]),
         (OPEN, "carl", [CARL], "role_required"),
-        (OPEN, "carl", [CARL, ANN], ["ann"]),
+        (OPEN, "carl", [CARL, ANN], "role_required"),
+        (OPEN, "root", [ROOT, ANN], "role_required"),
+        (OPEN, "carl", [ANN], "role_required"),
+        (Panel("asker", "admin"), "ann", [ANN, ROOT], "role_required"),
         (OPEN, "carl", [], "role_required"),
         (Panel("ann", "reviewer"), "ann", [ANN], "own_request"),
         (Panel("ann", "reviewer"), "ann", [ANN, BOB], "own_request"),
         (Panel("ann", "reviewer"), "bob", [BOB, ANN], ["bob"]),
-        (Panel("ann", "reviewer"), "carl", [CARL, ANN], "own_request"),
+        (Panel("ann", "reviewer", reviewers=("Ann",)), "bob", [BOB, ANN], "own_request"),
         (Panel("ann", "reviewer", True), "ann", [ANN], ["ann"]),
-        (Panel("carl", "reviewer"), "carl", [CARL, ANN], "own_request"),
+        (Panel("carl", "reviewer"), "carl", [CARL, ANN], "role_required"),
+        (Panel("bob", "reviewer"), "bob", [BOB, ANN], "own_request"),
+        (Panel("asker", "reviewer", assignee="bob", reviewers=("Carl",)), "ann", [ANN, BOB], ["bob"]),
         (Panel("asker", "admin"), "ann", [ANN], "role_required"),
         (Panel("asker", "reviewer", reviewers=("Bob",)), "ann", [ANN], "not_a_reviewer"),
         (Panel("asker", "reviewer", reviewers=("Bob",)), "ann", [ANN, BOB], ["bob"]),
@@ -65,6 +71,31 @@ def test_to_whom_a_request_can_be_given(panel: Panel, to: Seat, why: str | None)
     assert told is None if why is None else why in (told or "")
 
 
+@pytest.mark.parametrize(
+    ("owner", "to", "expected"),
+    [
+        (ANN, BOB, REVIEWER),
+        (Seat("eve", "Eve", REVIEWER | ADMIN), BOB, REVIEWER),
+        (ANN, CARL, "cannot_decide"),
+        (ANN, Seat("tom", "Tom", frozenset({"requester"})), "cannot_decide"),
+        (ANN, ROOT, "cannot_decide"),
+        (CARL, BOB, "nothing_to_delegate"),
+        (
+            Seat("tom", "Tom", frozenset({"requester"})),
+            Seat("tim", "Tim", frozenset({"requester"})),
+            "nothing_to_delegate",
+        ),
+    ],
+)
+def test_a_seat_is_lent_by_whoever_decides_to_whoever_may_decide_the_same(
+    owner: Seat, to: Seat, expected: frozenset[str] | str
+) -> None:
+    try:
+        assert lent(owner, to) == expected
+    except CallerError as refused:
+        assert (refused.code, refused.http) == (expected, 422)
+
+
 PEOPLE = [
     Seat(name, name.title(), roles) for name, roles in product(("ann", "bob", "carl"), (REVIEWER, ADMIN, NOTHING))
 ]
@@ -83,7 +114,8 @@ def test_nobody_ever_sits_for_the_requester_or_without_the_role(
 ) -> None:
     panel = Panel(asker, role, False, tuple(sorted(named)), assignee)
     found = sits(panel, user_id, *seats)
-    good = [seat for seat in seats if is_entitled(panel, seat) and asker not in (seat.user_id, user_id)]
+    has_role = any(seat.user_id == user_id and role in seat.roles for seat in seats)
+    good = [seat for seat in seats if has_role and is_entitled(panel, seat) and asker not in (seat.user_id, user_id)]
     if isinstance(found, str):
         assert not good
     else:
