@@ -5,6 +5,7 @@ Every module that asks for a database gets its own, copied from a migrated templ
 
 import asyncio
 import os
+import re
 import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -25,6 +26,12 @@ AUDIT_KEY = "the audit key of all tests and of the processes that they start"
 KEYRING = Keyring.of(AUDIT_KEY)
 os.environ["PERDURE_AUDIT_KEY"] = AUDIT_KEY
 pytest_plugins = ("tests.desk", "tests.served", "tests.workshop")
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Cases made of new ids have the same names in every process that collects them."""
+    return _UUID.sub("uuid", val) if isinstance(val, str) and _UUID.search(val) else None
 
 
 class _Parts:
