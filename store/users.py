@@ -12,8 +12,6 @@ from store.database import Connection, signer_of
 from store.erased_names import refuse_erased
 from store.ids import new_id
 
-ROLES = ("requester", "reviewer", "admin")
-
 
 @dataclass(frozen=True, slots=True)
 class User:

@@ -11,7 +11,6 @@ from store.database import Connection
 
 FAILED = "consecutive_failed_resolves"
 
-EntityId = Annotated[str, Field(pattern=r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 

@@ -20,7 +20,7 @@ LARGE_BYTES = 25_000
 MOST_LOG_LINES = 30
 ENTROPY_CHARACTERS = 40
 ENTROPY_BITS = 4.8
-"""A character, in a run of at least 40 without a blank."""
+"""A character, in a run of at least so many without a blank."""
 _LOG_LINE = re.compile(
     r"[ \t]{0,8}(?:"
     r"\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d"
@@ -35,7 +35,7 @@ _LOG_LINE = re.compile(
     r"|at [\w.$<>]{1,100}\("
     r")"
 )
-_RUN = re.compile(r"[^\s\"'`,;()<>]{40,}")
+_RUN = re.compile(rf"[^\s\"'`,;()<>]{{{ENTROPY_CHARACTERS},}}")
 
 
 @dataclass(frozen=True, slots=True)
