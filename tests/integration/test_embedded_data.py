@@ -76,6 +76,16 @@ async def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
         await asyncio.sleep(0.02)
 
 
+async def connected(temporal: str, *, before: float) -> Client:
+    """A client of a server that may still be coming up."""
+    while True:
+        try:
+            return await Client.connect(temporal)
+        except RuntimeError:
+            assert time.monotonic() < before, "the server did not come back in time"
+            await asyncio.sleep(0.05)
+
+
 def of(parts: DataParts) -> tuple[str, str, str]:
     assert parts.postgres is not None and parts.redis_url is not None and parts.temporal is not None
     return parts.postgres.admin, parts.redis_url, parts.temporal.address
@@ -122,7 +132,7 @@ async def test_all_data_survives_kill_9_of_every_process_at_once(tmp_path: Path)
         assert await redis.get("kept") == b"yes"
         await redis.aclose()
 
-        client = await Client.connect(temporal)
+        client = await connected(temporal, before=killed_at + 10)
         handle = client.get_workflow_handle_for(Waits.run, "w")
         async with Worker(client, task_queue="q", workflows=[Waits], workflow_runner=UnsandboxedWorkflowRunner()):
             await handle.signal(Waits.go)
