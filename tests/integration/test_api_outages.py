@@ -68,6 +68,7 @@ def assert_unavailable(answer: httpx.Response) -> None:
     assert int(answer.headers["retry-after"]) > 0
 
 
+@pytest.mark.timed
 async def test_without_postgres_everything_is_503_with_a_time_to_come_back(behind: Behind) -> None:
     async with behind.api.client() as client:
         conversation_id = await conversation(client)
@@ -87,6 +88,7 @@ async def test_without_postgres_everything_is_503_with_a_time_to_come_back(behin
         assert (await client.get("/readyz")).status_code == 200
 
 
+@pytest.mark.timed
 async def test_a_postgres_that_says_nothing_is_503_within_seconds(behind: Behind) -> None:
     async with behind.api.client() as client:
         await client.get("/v1/turns")
@@ -99,6 +101,7 @@ async def test_a_postgres_that_says_nothing_is_503_within_seconds(behind: Behind
         assert (await client.get("/v1/turns")).status_code == 200
 
 
+@pytest.mark.timed
 async def test_a_turn_accepted_without_temporal_is_durable_and_left_to_the_relay(behind: Behind) -> None:
     async with behind.api.client() as client:
         conversation_id = await conversation(client)
@@ -116,6 +119,7 @@ async def test_a_turn_accepted_without_temporal_is_durable_and_left_to_the_relay
         assert [row["kind"] for row in left] == ["start"]
 
 
+@pytest.mark.timed
 async def test_without_valkey_the_api_stays_ready_and_turns_are_accepted(behind: Behind) -> None:
     async with behind.api.client() as client:
         await behind.valkey.cut()

@@ -71,6 +71,7 @@ async def test_a_table_is_handed_in_as_its_author_wrote_it(workbench: Desk) -> N
     assert [(row["tenant_id"], row["name"]) for row in stored if row["name"] == "units"] == [(SHARED, "units")]
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     ("tool", "args", "told"),
     [

@@ -340,6 +340,7 @@ async def test_a_traceback_is_one_line_on_the_terminal_and_whole_in_the_log(
     assert log.count("Traceback (most recent call last):") == 3 and 'File "' in log
 
 
+@pytest.mark.timed
 async def test_a_second_ctrl_c_kills_what_is_still_draining(start: Start, replaced: dict[str, str]) -> None:
     stack: Stack = await start(DRAIN="25", **replaced)
     run = await stack.up()

@@ -114,6 +114,7 @@ async def test_everything_is_gone_after_an_hour_and_a_stream_is_trimmed(
     assert await valkey.client.xlen(stream) < LIVE_ENTRIES + 200
 
 
+@pytest.mark.timed
 async def test_a_lost_valkey_is_an_answer_and_is_logged_once(address: TurnAddress) -> None:
     nowhere = Valkey.connect("redis://127.0.0.1:1/0")
     live = LiveTokens(nowhere)

@@ -80,6 +80,7 @@ async def test_a_finished_turn_streams_its_tokens_between_start_and_complete(str
     assert all(event.data["turn_id"] == turn.address.turn_id and "at" in event.data for event in sent[:-1])
 
 
+@pytest.mark.timed
 async def test_tokens_reach_a_waiting_reader_one_by_one(streams: Streams, turn: Scribe) -> None:
     async with aclosing(of_turn(streams, turn)) as stream:
         await turn.claim("m1")
@@ -197,6 +198,7 @@ async def test_a_reader_that_has_seen_the_last_event_is_over(streams: Streams, t
     assert not await streams.is_over(address.tenant_id, address.turn_id, Cursor(last.seq - 1))
 
 
+@pytest.mark.timed
 async def test_without_valkey_events_still_come_within_two_seconds(db: Database, people: dict[str, Person]) -> None:
     nowhere = Valkey.connect("redis://127.0.0.1:1/0")
     wakes = Wakes(db, nowhere)
@@ -249,6 +251,7 @@ async def test_forty_readers_of_one_conversation_share_one_subscription(
     assert texts == {"Hello wörld 😀"} and REGISTRY.get_sample_value("perdure_streams") == 0
 
 
+@pytest.mark.timed
 async def test_a_subscription_that_was_cut_is_made_again(
     db: Database, parts: DataParts, people: dict[str, Person]
 ) -> None:

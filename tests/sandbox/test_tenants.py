@@ -113,6 +113,7 @@ async def test_a_key_press_that_interrupts_the_whole_terminal_leaves_workers_at_
     assert ran.fault is not None and ran.fault.kind is FaultKind.TIME
 
 
+@pytest.mark.timed
 async def test_a_cancelled_run_ends_its_worker_at_once_and_gives_its_place_back(sandbox: MontySandbox) -> None:
     for _ in range(4):
         running = asyncio.create_task(sandbox.run("a", LOOP, {}))
@@ -126,6 +127,7 @@ async def test_a_cancelled_run_ends_its_worker_at_once_and_gives_its_place_back(
     assert not [each for each in interpreters() if each.pid == _served[0][1]]
 
 
+@pytest.mark.timed
 async def test_a_tenant_that_piles_up_blocks_does_not_hold_up_another(sandbox: MontySandbox) -> None:
     pile = [asyncio.create_task(sandbox.run("greedy", LOOP, {})) for _ in range(12)]
     await asyncio.sleep(0.1)
@@ -167,6 +169,7 @@ async def test_what_one_run_used_is_measured(sandbox: MontySandbox) -> None:
     assert idle.cpu_seconds is not None and idle.cpu_seconds < 0.05
 
 
+@pytest.mark.timed
 async def test_a_caller_can_ask_for_less_than_the_sandbox_gives_and_not_for_more(sandbox: MontySandbox) -> None:
     started = time.monotonic()
     await sandbox.run("a", LOOP, {}, Limits(wall_seconds=60))

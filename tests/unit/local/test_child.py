@@ -103,6 +103,7 @@ async def test_a_child_may_finish_its_work_before_it_ends(tmp_path: Path) -> Non
     assert "drained" in out.getvalue()
 
 
+@pytest.mark.timed
 async def test_a_child_that_ignores_its_stop_signal_is_killed_with_what_it_started(tmp_path: Path) -> None:
     script = "trap '' TERM; sleep 60 & echo $! > grandchild; touch ready; while :; do sleep 0.05; done"
     stubborn = child(tmp_path, script, stop_steps=((signal.SIGTERM, 0.3),))
@@ -114,6 +115,7 @@ async def test_a_child_that_ignores_its_stop_signal_is_killed_with_what_it_start
     await until(lambda: alive(grandchild) is None)
 
 
+@pytest.mark.timed
 async def test_hurry_cuts_the_drain_short(tmp_path: Path) -> None:
     slow = child(
         tmp_path, "trap '' TERM; touch ready; while :; do sleep 0.05; done", stop_steps=((signal.SIGTERM, 30.0),)
@@ -153,6 +155,7 @@ async def test_a_child_that_keeps_failing_after_it_was_healthy_once_is_started_e
     await broken.stop()
 
 
+@pytest.mark.timed
 async def test_stopping_does_not_wait_for_the_pause_before_a_restart(tmp_path: Path) -> None:
     out = io.StringIO()
     broken = child(tmp_path, "test -e second && exit 1; touch second ready; exec sleep 60", out)

@@ -29,6 +29,7 @@ def test_a_left_over_process_is_ended_and_named(tmp_path: Path, sleeper: subproc
     assert not (tmp_path / "children.json").exists()
 
 
+@pytest.mark.timed
 def test_what_a_left_over_process_started_is_ended_too(tmp_path: Path) -> None:
     script = "sleep 60 & echo $!; wait"
     parent = subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.PIPE, text=True)

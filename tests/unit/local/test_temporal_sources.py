@@ -195,6 +195,7 @@ async def test_a_refused_download_says_why_and_the_next_source_is_asked(tmp_path
     assert "the download did not work: no such host" in out.getvalue()
 
 
+@pytest.mark.timed
 async def test_a_silent_download_is_given_up_and_a_slow_one_is_not(tmp_path: Path) -> None:
     out = io.StringIO()
     silent = downloaded({"PATH": "/usr/bin:/bin"}, ("/bin/sh", "-c", "sleep 60"), silent_seconds=0.6)

@@ -16,6 +16,7 @@ def of(**properties: JsonValue) -> dict[str, JsonValue]:
     return {"type": "object", "properties": properties}
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     ("schema", "args"),
     [
