@@ -70,6 +70,7 @@ async def _hundred(turns: Turns, first_order: int) -> tuple[str, float, float]:
     return f"approval to call, {SAMPLES}: {said}, others {others.share:.0%}", quantile(sent, 0.95), others.share
 
 
+@pytest.mark.timed
 @pytest.mark.timeout(300)
 async def test_an_approved_call_starts_within_150_ms_of_its_approval(
     stack: RunningStack, capsys: pytest.CaptureFixture[str]
@@ -103,6 +104,7 @@ async def _started(home: Path) -> tuple[float, float, float]:
     return healthy, answered, others.share
 
 
+@pytest.mark.timed
 @pytest.mark.timeout(240)
 async def test_a_fresh_folder_answers_its_first_turn_within_a_minute_and_a_used_one_is_up_sooner(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
