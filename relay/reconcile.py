@@ -73,29 +73,40 @@ class Reconciler:
         """One pass; how many turns it finished."""
         finished = 0
         self._passes += 1
+        waiting: frozenset[str] | None = None
+        listed = not self._lists
         for tenant_id in await tenants(self._relay.pool):
-            turns = await self._suspects(await self._prepare(tenant_id))
+            turns = await self._prepare(tenant_id)
+            if sum(turn.is_paused for turn in turns) > FEW:
+                if not listed:
+                    waiting, listed = await self._waiting(), True
+                turns = [turn for turn in turns if _is_suspect(turn, waiting)]
             for start in range(0, len(turns), AT_ONCE):
                 batch = turns[start : start + AT_ONCE]
                 finished += sum(await asyncio.gather(*(self._look_at(turn) for turn in batch)))
         return finished
 
-    async def _suspects(self, turns: list[OpenTurn]) -> list[OpenTurn]:
-        """Those to ask about in this pass.
+    @property
+    def _lists(self) -> bool:
+        """Whether Temporal's list of waiting runs is read in this pass, where a tenant has many paused turns."""
+        return self._passes % LISTED_EVERY == 0
+
+    async def _waiting(self) -> frozenset[str] | None:
+        """The workflows that wait, of all tenants; None where Temporal does not say, so that nobody is taken for lost.
 
         The list may be a moment old: a run that has ended since is found in a later pass.
         """
-        if sum(turn.is_paused for turn in turns) <= FEW:
-            return turns
-        if self._passes % LISTED_EVERY:
-            return [turn for turn in turns if not turn.is_paused]
         query = f"WorkflowType = '{TURN_WAIT}' AND ExecutionStatus = 'Running'"
-        waiting = {run.id async for run in self._client.list_workflows(query, page_size=LISTED_AT_ONCE)}
-        return [turn for turn in turns if not turn.is_paused or turn_workflow_id(turn.address.turn_id) not in waiting]
+        try:
+            found = frozenset([run.id async for run in self._client.list_workflows(query, page_size=LISTED_AT_ONCE)])
+        except RPCError as error:
+            self._trouble.is_on("waiting_runs_not_listed", error=error)
+            return None
+        self._trouble.is_over("waiting_runs_not_listed")
+        return found
 
     async def _prepare(self, tenant_id: str) -> list[OpenTurn]:
         """Make good what was lost in Postgres itself; the turns to compare."""
-        paused_too = self._passes % PAUSED_EVERY == 0
         await self._step("stops_not_rung", tenant_id, lambda tx: ring_stopped(tx, tenant_id))
         await self._in_parts("deadlines_not_escalated", tenant_id, escalate_all_overdue)
         await self._in_parts("requests_not_handed_on", tenant_id, fall_back)
@@ -107,9 +118,17 @@ class Reconciler:
         if self._passes % SWEPT_EVERY == 0:
             await self._step("expired_memory_not_forgotten", tenant_id, forget_expired)
         turns = await self._step(
-            "open_turns_not_listed", tenant_id, lambda tx: open_turns(tx, SETTLING_SECONDS, paused_too=paused_too)
+            "open_turns_not_listed", tenant_id, lambda tx: open_turns(tx, SETTLING_SECONDS, self._most_paused)
         )
         return turns or []
+
+    @property
+    def _most_paused(self) -> int | None:
+        """How many paused turns of a tenant this pass reads: none, so many that it is seen whether there are few, or
+        all, to be held against Temporal's list."""
+        if self._passes % PAUSED_EVERY:
+            return 0
+        return None if self._lists else FEW + 1
 
     async def _in_parts(self, failed: str, tenant_id: str, work: Callable[[Connection], Awaitable[int]]) -> None:
         """Do `work` until it finds less than it takes at once, each time in a transaction of its own."""
@@ -157,3 +176,10 @@ class Reconciler:
             return None
         name = found.status.name.lower()
         return Problem(code=f"run_{name}", message=f"The run of this turn was {name.replace('_', ' ')}.")
+
+
+def _is_suspect(turn: OpenTurn, waiting: frozenset[str] | None) -> bool:
+    """Whether to ask about this one where a tenant has many paused turns; None: it is not known which wait."""
+    if not turn.is_paused:
+        return True
+    return waiting is not None and turn_workflow_id(turn.address.turn_id) not in waiting

@@ -29,18 +29,23 @@ async def tenants(relay_pool: asyncpg.Pool) -> list[str]:
     return [row["tenant_id"] for row in rows]
 
 
-async def open_turns(tx: Connection, older_than_seconds: float, *, paused_too: bool = True) -> list[OpenTurn]:
-    """Open turns, but for queued ones, for those that have only just begun, and for those that are yet to start.
+_OPEN = """
+SELECT id, tenant_id, conversation_id, status, created_at FROM turns t WHERE ended_at IS NULL AND status <> 'queued'
+  AND created_at < now() - make_interval(secs => $1) AND status {} 'awaiting%'
+  AND NOT EXISTS (SELECT FROM outbox o WHERE o.turn_id = t.id AND o.kind = 'start')
+"""
+_OPEN_TURNS = f"""
+({_OPEN.format("NOT LIKE")}) UNION ALL ({_OPEN.format("LIKE")} ORDER BY created_at LIMIT $2) ORDER BY created_at
+"""
+
+
+async def open_turns(tx: Connection, older_than_seconds: float, most_paused: int | None = None) -> list[OpenTurn]:
+    """Open turns, but for queued ones, for those that have only just begun, and for those that are yet to start; of
+    the paused ones the `most_paused` oldest, None for all.
 
     A turn whose start is still in the outbox has no workflow and must not be taken for one that lost it.
     """
-    rows = await tx.fetch(
-        "SELECT id, tenant_id, conversation_id, status FROM turns t WHERE ended_at IS NULL AND status <> 'queued' "
-        "AND created_at < now() - make_interval(secs => $1) AND ($2 OR status NOT LIKE 'awaiting%') "
-        "AND NOT EXISTS (SELECT FROM outbox o WHERE o.turn_id = t.id AND o.kind = 'start') ORDER BY created_at",
-        older_than_seconds,
-        paused_too,
-    )
+    rows = await tx.fetch(_OPEN_TURNS, older_than_seconds, most_paused)
     return [
         OpenTurn(
             TurnAddress(

@@ -5,6 +5,8 @@ from collections import Counter
 import asyncpg
 import pytest
 from structlog.testing import capture_logs
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
 
 from policy.admission import OnBusy
 from relay import reconcile
@@ -76,13 +78,55 @@ async def test_a_tenant_that_cannot_be_read_does_not_stop_those_behind_it(
     await desk.write("DELETE FROM outbox WHERE turn_id = $1", lost.turn_id)
     await aged(desk, lost)
 
-    async def not_theirs(tx: Connection, seconds: float, *, paused_too: bool) -> list[OpenTurn]:
+    async def not_theirs(tx: Connection, seconds: float, most_paused: int | None) -> list[OpenTurn]:
         if await tx.fetchval("SELECT current_setting('perdure.tenant')") == "aaa":
             await tx.execute("SELECT 1 / 0")
-        return await open_turns(tx, seconds, paused_too=paused_too)
+        return await open_turns(tx, seconds, most_paused)
 
     monkeypatch.setattr(reconcile, "open_turns", not_theirs)
     with capture_logs() as said:
         await reconciler.once()
     assert await status(desk, lost) == ("failed", "run_vanished")
     assert ("open_turns_not_listed", "aaa") in {(line["event"], line.get("where")) for line in said}
+
+
+async def test_where_temporal_does_not_list_what_waits_nobody_is_taken_for_lost_and_the_others_are_looked_at(
+    desk: Desk, reconciler: Reconciler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused, _ = await desk.start(Line("paused"))
+    lost, _ = await desk.start(Line("lost"))
+    for address in (paused, lost):
+        await desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
+    await desk.write("UPDATE turns SET status = 'awaiting_approval' WHERE id = $1", paused.turn_id)
+    await aged(desk, paused, lost)
+    monkeypatch.setattr("relay.reconcile.FEW", 0)
+    with monkeypatch.context() as broken:
+        broken.setattr(Client, "list_workflows", _exhausted)
+        with capture_logs() as said:
+            await reconciler.once()
+    assert await status(desk, paused) == ("awaiting_approval", None)
+    assert await status(desk, lost) == ("failed", "run_vanished")
+    assert "waiting_runs_not_listed" in {line["event"] for line in said}
+
+
+def _exhausted(*_: object, **__: object) -> None:
+    raise RPCError("too many lists", RPCStatusCode.RESOURCE_EXHAUSTED, b"")
+
+
+@pytest.mark.parametrize(("most", "found"), [(0, 0), (2, 2), (None, 3)])
+async def test_of_the_paused_turns_the_oldest_are_read_so_many_as_are_asked_for(
+    desk: Desk, most: int | None, found: int
+) -> None:
+    await desk.write("UPDATE turns SET status = 'stopped', ended_at = now() WHERE ended_at IS NULL")
+    paused = [(await desk.start(Line(str(n))))[0] for n in range(3)]
+    going, _ = await desk.start(Line("going"))
+    for address in (*paused, going):
+        await desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
+        await aged(desk, address)
+    for address in paused:
+        await desk.write("UPDATE turns SET status = 'awaiting_approval' WHERE id = $1", address.turn_id)
+    async with desk.db.transaction("local") as tx:
+        turns = [turn.address.turn_id for turn in await open_turns(tx, 1.0, most)]
+    ours = [address.turn_id for address in paused]
+    assert going.turn_id in turns
+    assert [turn_id for turn_id in turns if turn_id in ours] == ours[:found]
