@@ -49,9 +49,7 @@ test: setup jail ## the whole test suite, with format, lint, types and import ru
 # Most tests wait more than they compute, so two files run at a time; each process has its own parts.
 .PHONY: run
 run:
-	@$(RUN)/pytest $(OPTIONS) || { code=$$?; test $$code -ne 1 || { \
-		echo "Once more, what failed, for information: what is PASSED below is unsteady; it has failed all the same"; \
-		$(RUN)/pytest --last-failed --last-failed-no-failures none -rpf; }; exit $$code; }
+	@$(RUN)/pytest --cache-clear $(OPTIONS) || { code=$$?; test $$code -ne 1 || $(RUN)/python -m tests.again; exit $$code; }
 
 .PHONY: jail
 jail: # the walls around code blocks: bubblewrap, where root can install it
