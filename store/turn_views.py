@@ -12,6 +12,13 @@ _NODES = (
     "AND e.data->>'node' IS NOT NULL ORDER BY e.seq) AS nodes"
 )
 
+# The deadline is the one in force: an escalation, or a decision on one of several, has moved it since the pause began.
+WAITS_FOR = """
+CASE WHEN t.waiting IS NOT NULL THEN t.waiting || jsonb_build_object('expires_at', (
+  SELECT to_char(min(a.expires_at) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"')
+  FROM approvals a WHERE a.turn_id = t.id AND a.status = 'pending')) END AS waits_for
+"""
+
 
 async def get(tx: Connection, turn_id: str, user_id: str | None) -> dict[str, object]:
     """The turn, if it is this user's (None: anybody's of the tenant).
@@ -19,7 +26,7 @@ async def get(tx: Connection, turn_id: str, user_id: str | None) -> dict[str, ob
     Raises: CallerError 404 `turn_not_found`.
     """
     row = await tx.fetchrow(
-        f"SELECT t.*, {_NODES} FROM turns t WHERE t.id = $1 AND ($2::uuid IS NULL OR t.user_id = $2)",
+        f"SELECT t.*, {WAITS_FOR}, {_NODES} FROM turns t WHERE t.id = $1 AND ($2::uuid IS NULL OR t.user_id = $2)",
         turn_id,
         user_id,
     )
@@ -41,7 +48,7 @@ async def listed(
     """Turns, newest first."""
     at, last_id = read_cursor(cursor)
     rows = await tx.fetch(
-        f"SELECT t.*, {_NODES} FROM turns t WHERE ($1::uuid IS NULL OR t.user_id = $1) "
+        f"SELECT t.*, {WAITS_FOR}, {_NODES} FROM turns t WHERE ($1::uuid IS NULL OR t.user_id = $1) "
         "AND ($2::text IS NULL OR t.status = $2) AND ($3::text IS NULL OR t.agent_id = $3) "
         "AND ($4::uuid IS NULL OR t.conversation_id = $4) "
         "AND ($5::timestamptz IS NULL OR (t.created_at, t.id) < ($5, $6::uuid)) "
@@ -77,7 +84,7 @@ def shown(row: asyncpg.Record) -> dict[str, object]:
             "tokens_used": tokens,
             "cost_usd": row["cost_microusd"] / 1e6,
         },
-        "waiting_for": row["waiting"],
+        "waiting_for": row["waits_for"],
         "nodes": list(row["nodes"]),
         "attempts": row["attempts"],
         "metadata": row["metadata"],

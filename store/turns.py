@@ -18,6 +18,7 @@ from store.finish import finish
 from store.ids import new_id
 from store.journal import NewEvent, NewMessage, write
 from store.outbox import HEAD_START, Note, Wake, put
+from store.turn_views import WAITS_FOR
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +127,11 @@ async def start(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: Caps)
 
 
 async def _busy(tx: Connection, turn_id: str) -> CallerError:
-    row = await tx.fetchrow("SELECT status, waiting FROM turns WHERE id = $1", turn_id)
+    row = await tx.fetchrow(f"SELECT status, {WAITS_FOR} FROM turns t WHERE id = $1", turn_id)
     details: dict[str, object] = {
         "turn_id": turn_id,
         "status": row["status"] if row else None,
-        "waiting_for": row["waiting"] if row else None,
+        "waiting_for": row["waits_for"] if row else None,
     }
     return CallerError(
         "conversation_busy",

@@ -1,14 +1,16 @@
 """Nothing is left with somebody who is not there: claims lapse, requests are handed on, go to others, go up."""
 
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 from contracts.errors import CallerError
 from contracts.people import RequestRef, VerdictState
+from contracts.turns import TurnAddress
 from policy.decision import Decision
 from relay.reconcile import Reconciler
-from store import claims, handovers
+from store import claims, handovers, turn_views
 from store.database import Database
 from store.overdue import escalate_all_overdue, fall_back
 from tests.desk import Desk, gathered
@@ -136,6 +138,14 @@ async def test_an_escalation_gives_it_to_another_role_once(council: Council) -> 
     assert await council.audited(request) == ["opened", "escalated", "voted"]
 
 
+async def told_deadline(council: Council, address: TurnAddress) -> datetime:
+    """Until when the turn waits, as its client sees it."""
+    async with council.desk.db.transaction("local") as tx:
+        waiting_for = (await turn_views.get(tx, address.turn_id, None))["waiting_for"]
+    assert isinstance(waiting_for, dict)
+    return datetime.fromisoformat(waiting_for["expires_at"])
+
+
 async def passed(council: Council, request: RequestRef) -> None:
     """The deadline passes."""
     await council.set(request, "expires_at = clock_timestamp() - interval '1 second'")
@@ -152,6 +162,7 @@ async def test_at_the_first_deadline_it_goes_up_and_at_the_second_it_is_denied(
     assert (row["status"], row["reviewer_role"], row["escalated_at"] is not None) == ("pending", "admin", True)
     bells = "SELECT count(*) FROM outbox WHERE turn_id = $1"
     assert await council.desk.value(bells, address.turn_id) == 0, "a paused turn is not woken for it"
+    assert await told_deadline(council, address) == row["expires_at"], "the new one"
     read = await council.verdict(address, request)
     assert (read.state, read.look_at) == (V.PENDING, row["expires_at"])
     await passed(council, request)
