@@ -113,7 +113,8 @@ def _show(report: dict[str, Any]) -> None:
         say("Nothing is wrong.")
         return
     say(f"{report['faults_found']} faults:")
-    table(("place", "what is wrong", "row"), [(f["seq"], f["kind"], f["audit_id"]) for f in report["faults"]], "")
+    faults = [(f["seq"], f["kind"], f["audit_id"], f.get("subject")) for f in report["faults"]]
+    table(("place", "what is wrong", "row", "approval"), faults, "")
 
 
 def _json(response: httpx.Response) -> Any:

@@ -9,55 +9,14 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from enum import StrEnum
 
+from policy.audit_faults import MOST_FAULTS, Fault, FaultKind
 from policy.audit_key import Keyring, framed, row_text
 
 GENESIS = "0" * 64
 """`prev` of a tenant's first row."""
-MOST_FAULTS = 100
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-
-
-class FaultKind(StrEnum):
-    """What is wrong with a row, a link or a head."""
-
-    LINK_MISSING = "link_missing"
-    """A number of the chain is not there."""
-    LINK_BROKEN = "link_broken"
-    """A link does not name the hash of the one before it."""
-    ROW_MISSING = "row_missing"
-    ROW_CHANGED = "row_changed"
-    """The row, or its link, does not give the link's hash."""
-    ROW_UNCHAINED = "row_unchained"
-    """A row that is in no link was never committed by the program."""
-    ROW_REPEATED = "row_repeated"
-    """Two rows share a salted digest: one is a copy."""
-    SIGNATURE_WRONG = "signature_wrong"
-    SIGNATURE_MISSING = "signature_missing"
-    KEY_UNKNOWN = "key_unknown"
-    """Signed by a key that this deployment does not have; keep old keys after the new one."""
-    BODY_MISSING = "body_missing"
-    """A body is gone, and no erasure accounts for it."""
-    BODY_CHANGED = "body_changed"
-    HEAD_MOVED = "head_moved"
-    """The row that holds the chain's head does not name its last link."""
-    HEAD_DIFFERS = "head_differs"
-    """The chain has another hash than the one that was exported."""
-    HEAD_FORGED = "head_forged"
-    """An exported head whose signature is wrong."""
-    TAIL_CUT = "tail_cut"
-    """An exported head lies behind the last link."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Something that was not written so; `seq` is its place in the chain, 0 where it has none."""
-
-    seq: int
-    kind: FaultKind
-    audit_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +127,7 @@ class ChainCheck:
     def note(self, faults: Iterable[Fault]) -> None:
         """Take up what was found elsewhere."""
         for fault in faults:
-            self._found(fault.seq, fault.kind, fault.audit_id)
+            self._add(fault)
 
     def report(self, head: Head) -> Report:
         """The end: `head` is what the database says the last link is."""
@@ -206,6 +165,9 @@ class ChainCheck:
             self._found(link.seq, FaultKind.BODY_CHANGED, link.audit_id)
 
     def _found(self, seq: int, kind: FaultKind, audit_id: int | None = None) -> None:
+        self._add(Fault(seq, kind, audit_id))
+
+    def _add(self, fault: Fault) -> None:
         self.faults_found += 1
         if len(self.faults) < self.most_faults:
-            self.faults.append(Fault(seq, kind, audit_id))
+            self.faults.append(fault)

@@ -7,7 +7,7 @@ from pydantic import Field, ValidationError
 
 from contracts.digests import canonical_json
 from contracts.frozen import Frozen
-from policy.audit_chain import Fault, FaultKind
+from policy.audit_faults import Fault, FaultKind
 from policy.audit_key import Keyring, head_text
 
 

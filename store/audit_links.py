@@ -7,11 +7,14 @@ from collections.abc import Iterable, Mapping
 
 import asyncpg
 
-from policy.audit_chain import GENESIS, MOST_FAULTS, ChainCheck, Entry, Fault, FaultKind, Head, Link, Report
+from policy.audit_chain import GENESIS, ChainCheck, Entry, Head, Link, Report
 from policy.audit_erasures import Erasures
+from policy.audit_faults import MOST_FAULTS, Fault, FaultKind
 from policy.audit_heads import ExportedHead, marks_of
 from policy.audit_key import Keyring
+from policy.audit_runs import undecided
 from store.audit_erasures import erasures_of
+from store.audit_runs import doubtful_runs
 from store.audit_seal import seals_of
 from store.database import Connection, Database
 
@@ -92,12 +95,13 @@ def _head(row: asyncpg.Record | None) -> Head:
 
 
 async def _strays(db: Database, tenant_id: str) -> list[Fault]:
-    """Rows that were put beside the chain, and rows that are copies of others; the first thousand of each."""
+    """Rows beside the chain, rows that are copies of others, calls that ran undecided; the first thousand of each."""
     async with db.transaction(tenant_id) as tx:
         unchained = await tx.fetch(_UNCHAINED, timeout=_SCAN_SECONDS)
         repeated = await tx.fetch(_REPEATED, timeout=_SCAN_SECONDS)
+        runs = await doubtful_runs(tx, _SCAN_SECONDS)
     found = [Fault(0, FaultKind.ROW_UNCHAINED, row["id"]) for row in unchained]
-    return found + [Fault(row["seq"] or 0, FaultKind.ROW_REPEATED, row["id"]) for row in repeated]
+    return found + [Fault(row["seq"] or 0, FaultKind.ROW_REPEATED, row["id"]) for row in repeated] + undecided(runs)
 
 
 def _link(row: asyncpg.Record, erasures: Erasures) -> Link:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from policy.audit_chain import FaultKind
+from policy.audit_faults import FaultKind
 from policy.audit_heads import ExportedHead
 from relay import heads as heads_module
 from relay.heads import HeadExport

@@ -4,7 +4,8 @@ from collections.abc import Awaitable, Callable
 
 import asyncpg
 
-from policy.audit_chain import Fault, FaultKind, Report
+from policy.audit_chain import Report
+from policy.audit_faults import Fault, FaultKind
 from policy.audit_heads import ExportedHead
 from policy.audit_key import Keyring
 from store.audit_links import verify

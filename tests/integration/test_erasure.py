@@ -12,7 +12,7 @@ import pytest
 
 from contracts.errors import CallerError
 from contracts.turns import FinishAsk, TurnAddress, TurnStatus
-from policy.audit_chain import FaultKind
+from policy.audit_faults import FaultKind
 from policy.decision import Decider, Decision
 from store import audit, erasure_steps, users
 from store.audit_links import verify

@@ -9,7 +9,8 @@ import pytest
 
 from contracts.errors import CallerError
 from contracts.turns import TurnAddress
-from policy.audit_chain import FaultKind, Report
+from policy.audit_chain import Report
+from policy.audit_faults import FaultKind
 from policy.audit_key import Keyring
 from prepare import prepare
 from settings import Settings

@@ -8,7 +8,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from policy.audit_chain import FaultKind
+from policy.audit_faults import FaultKind
 from store.audit_links import verify
 from store.audit_seal import seal
 from store.database import Database, set_up

@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from policy.audit_chain import GENESIS, ChainCheck, Entry, Fault, FaultKind, Head, Link, Report, link_hash
+from policy.audit_chain import GENESIS, ChainCheck, Entry, Head, Link, Report, link_hash
+from policy.audit_faults import Fault, FaultKind
 from policy.audit_key import Keyring, row_text
 
 RING = Keyring.of("k" * 32)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from policy.audit_chain import Fault, FaultKind
+from policy.audit_faults import Fault, FaultKind
 from policy.audit_heads import marks_of, read_head, signed_head
 from policy.audit_key import Keyring
 
