@@ -10,6 +10,7 @@ from contracts.turns import Limits, OnSpent
 from policy.admission import OnBusy
 from policy.claims import DEFAULT_SECONDS, MOST_SECONDS
 from policy.decision import Decision
+from policy.seats import USER_NAME
 from policy.text import is_blank
 from store.limits import Raise
 
@@ -199,7 +200,7 @@ Role = Literal["requester", "reviewer", "admin"]
 class NewUser(Body):
     """POST /v1/users."""
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9._-]{0,62}$")
+    name: str = Field(pattern=USER_NAME)
     display_name: str = Field(default="", max_length=100)
     roles: tuple[Role, ...] = ("requester",)
 

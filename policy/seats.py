@@ -13,6 +13,10 @@ from dataclasses import dataclass
 
 from contracts.errors import CallerError
 
+ROLES = frozenset({"requester", "reviewer", "admin"})
+"""All that a user can have."""
+USER_NAME = r"^[a-z][a-z0-9._-]{0,62}$"
+"""What a user can be called."""
 DECIDING_ROLES = frozenset({"reviewer", "admin"})
 """Who has one of them sees what others have asked for. To nobody else a seat can be lent."""
 

@@ -13,6 +13,7 @@ from perdure.apps.engine import Engine
 from perdure.apps.form import told, unfit_problem, unknown_fields, unstorable
 from perdure.apps.mcp_files import server_of
 from perdure.apps.problems import AppProblem, did_you_mean
+from perdure.apps.reviewing import unmet_policy
 from perdure.apps.yaml_file import Place, YamlFile, read_yaml
 
 
@@ -42,6 +43,7 @@ def read_agent(path: Path, content: Content, engine: Engine) -> tuple[AgentDefin
             value["script"] = None
     problems += _script_problems(value.get("script"), script_file, script_place, engine)
     problems += _unknown_names(value, file, content, engine)
+    problems += unmet_policy(value.get("approvals", {}), file)
     unfit = dict(unstorable(file.value))
     problems += [unfit_problem(file, each, why) for each, why in unfit.items()]
     if script_file is not file:

@@ -1,0 +1,70 @@
+"""An agent whose gated calls nobody could ever decide on is not loaded, and its author finds the line."""
+
+from pathlib import Path
+
+import pytest
+
+from perdure.apps import Engine, load_app
+
+AGENT = "id: helper\ntitle: Helper\ntopology: skill_pipeline\napprovals:\n"
+
+
+def told(folder: Path, approvals: str) -> list[str]:
+    """The problems of an app with one agent of these `approvals:`."""
+    agents = folder / "agents"
+    agents.mkdir()
+    (agents / "helper.yaml").write_text(AGENT + approvals)
+    app = load_app(folder, Engine(topologies=("skill_pipeline",)))
+    assert bool(app.problems) is not bool(app.agents)
+    return [str(problem).replace(f"{folder}/agents/", "") for problem in app.problems]
+
+
+@pytest.mark.parametrize(
+    ("approvals", "place", "why"),
+    [
+        ("  quorum: 1\n  reviewer_role: reviewr\n", "6", "unknown role 'reviewr'; did you mean 'reviewer'?"),
+        ("  escalation_role: boss\n", "5", "unknown role 'boss'; known: admin, requester, reviewer"),
+        ("  reviewers:\n    - ann\n    - Bob Smith\n", "7", "no user can be called 'Bob Smith'"),
+        ('  reviewers: ["ann\\n"]\n', "5", "no user can be called 'ann\\n'"),
+        ("  fallback_reviewer: Carl\n", "5", "no user can be called 'Carl'"),
+        (
+            "  expires_seconds: 3600\n  fallback_reviewer: carl\n",
+            "4",
+            "the fallback after 86400 s never comes: the request is over after 3600 s",
+        ),
+        (
+            "  expires_seconds: 60\n  fallback_reviewer: carl\n  fallback_after_seconds: 60\n",
+            "7",
+            "the fallback after 60 s never comes",
+        ),
+        (
+            "  expires_seconds: 60\n  on_timeout: escalate\n  fallback_reviewer: carl\n  fallback_after_seconds: 120\n",
+            "8",
+            "the request is over after 120 s",
+        ),
+        ("  reviewers: [ann]\n  quorum: 2\n", "4", "a quorum larger than the number of reviewers can never be met"),
+    ],
+)
+def test_a_policy_that_nobody_can_satisfy_is_refused_with_its_line(
+    tmp_path: Path, approvals: str, place: str, why: str
+) -> None:
+    (problem,) = told(tmp_path, approvals)
+    assert problem.startswith(f"helper.yaml:{place}: ") and why in problem
+
+
+@pytest.mark.parametrize(
+    "approvals",
+    [
+        "  reviewers: [ann, bob.smith]\n  quorum: 2\n  fallback_reviewer: carl\n",
+        "  reviewer_role: admin\n  escalation_role: reviewer\n",
+        "  expires_seconds: 60\n",
+        "  expires_seconds: 60\n  on_timeout: escalate\n  fallback_reviewer: c\n  fallback_after_seconds: 119\n",
+    ],
+)
+def test_a_policy_that_somebody_can_satisfy_is_loaded(tmp_path: Path, approvals: str) -> None:
+    assert told(tmp_path, approvals) == []
+
+
+def test_what_is_wrong_in_its_form_is_told_once(tmp_path: Path) -> None:
+    (problem,) = told(tmp_path, "  reviewer_role: boss\n  quorum: none\n")
+    assert problem.startswith("helper.yaml:6: approvals.quorum: ")
