@@ -13,8 +13,9 @@ from contracts.errors import Problem, UpstreamUnavailable
 from contracts.events import TOOL_ERROR, TOOL_EXECUTING
 from contracts.tools import CallState, ToolCall, ToolOutcome
 from perdure.tools import Tool
-from policy.covering import GIVEN, Covering, InForce, why_outdated, why_void
+from policy.covering import GIVEN, Covering, why_lapsed, why_void
 from policy.ledger import Attempt, Claim, claim_tool, reservation_deadline
+from policy.outdated import InForce
 from policy.refusals import REFUSED
 from store import content, tool_calls
 from store.database import Connection
@@ -66,7 +67,7 @@ async def claimed(deps: Deps, tx: Connection, call: ToolCall, attempt: Attempt, 
     tool = tool or deps.toolbox.find(call.agent_id, call.ask.tool, card)
     void = why_void(card, tool.card if tool else None, locked.tool_version, locked.approval)
     if void is None and locked.approval is not None:
-        void = why_outdated(locked.approval, await _in_force(deps, tx, call, locked.published_version))
+        void = why_lapsed(locked.approval, await _in_force(deps, tx, call, locked.published_version))
     verdict = claim_tool(locked.gate, locked.row, attempt, allowed=void is None, now=locked.now)
     if verdict not in (Claim.ACT, Claim.STALE, Claim.ENDED) and call.events:
         await write(tx, call.address, [], pending=call.events)

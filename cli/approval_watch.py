@@ -7,8 +7,9 @@ from typing import Protocol, Self
 
 from rich.console import Console
 
-from cli.approval_card import claimed, subject, votes_of
+from cli.approval_card import subject
 from cli.connection import command
+from cli.deciders import claimed, votes_of
 from cli.frozen_call import show_arguments
 from cli.screen import say, say_json
 from cli.watch_table import WatchTable

@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from cli import batch, decisions, handover
-from cli.approval_card import claimed, show_card, subject, votes_of
+from cli.approval_card import show_card, standing, subject
 from cli.approval_watch import screen_for, watch_approvals
 from cli.connection import Role, connect
+from cli.deciders import claimed, votes_of
 from cli.decisions import ApprovalId
 from cli.printable import cut
 from cli.screen import AsJson, AsName, ago, cell, left, moment, say, say_json, table
@@ -115,7 +116,7 @@ def _row(each: Approval, full: bool) -> tuple[object, ...]:
     whose = f"claimed by {claimed(each)}" if claimed(each) else each.assignee
     return (
         each.id,
-        each.status,
+        standing(each),
         subject(each),
         each.risk,
         each.agent,

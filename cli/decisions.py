@@ -10,14 +10,14 @@ from typing import Annotated, Any
 
 import typer
 
-from cli.approval_card import held, show_facts, subject, time_told
+from cli.approval_card import held, show_facts, subject
 from cli.argument_edit import ArgumentEdit, Unfit, parsed, same, settled
 from cli.asking import Yes, at_terminal, chosen, confirm
 from cli.connection import Role, command, connect
 from cli.editor import EditFailed, NoTemporaryFile
 from cli.failures import DECIDED, EXPIRED, OTHER, USAGE
 from cli.frozen_call import differences, show_arguments
-from cli.screen import AsJson, AsName, fail, moment, say, say_json, until
+from cli.screen import AsJson, AsName, fail, moment, say, say_json, time_told, until
 from perdure.client import ApiError, Approval, Client
 from perdure.client.review_calls import Decision
 from policy.text import is_blank

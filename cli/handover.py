@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
-from cli.approval_card import claimed, subject
+from cli.approval_card import subject
 from cli.asking import Yes, confirm
 from cli.connection import Role, connect
+from cli.deciders import claimed
 from cli.decisions import ApprovalId, show_open
 from cli.screen import AsJson, AsName, moment, say, say_json
 from perdure.client import Approval, Client

@@ -78,6 +78,14 @@ def moment(at: datetime | None) -> str:
     return "" if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
+def time_told(at: Any) -> str:
+    """A time that came as text, as a person reads it."""
+    try:
+        return moment(datetime.fromisoformat(str(at)))
+    except ValueError:
+        return one_line(str(at))
+
+
 def left(until: datetime | None) -> str:
     """How long until then: `6 d 23 h`, `59 min`, `over`."""
     if until is None:

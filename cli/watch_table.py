@@ -10,7 +10,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from cli.approval_card import claimed, subject, votes_of
+from cli.approval_card import subject
+from cli.deciders import claimed, votes_of
 from cli.screen import ago, cell, left
 from perdure.client import Approval
 

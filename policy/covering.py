@@ -7,6 +7,7 @@ from pydantic import JsonValue
 
 from contracts.agents import ToolCard
 from policy.fitting import schema_fault
+from policy.outdated import InForce, why_outdated
 
 GIVEN = frozenset({"approved", "edited"})
 """Statuses of an approval whose call has not been reserved; it may still be taken back."""
@@ -40,15 +41,6 @@ class Covering:
         return self.status in GIVEN and self.ready_at is not None and now < self.ready_at
 
 
-@dataclass(frozen=True, slots=True)
-class InForce:
-    """What the agent as it is published now says about one tool."""
-
-    policy_digest: str
-    tool_version: str
-    """Empty where the agent has not got the tool any more."""
-
-
 def why_void(
     card: ToolCard | None, here: ToolCard | None, planned_version: str, approval: Covering | None
 ) -> str | None:
@@ -72,15 +64,11 @@ def why_void(
     return f"the approved arguments do not fit any more: {fault}" if fault else None
 
 
-def why_outdated(approval: Covering | None, in_force: InForce | None) -> str | None:
+def why_lapsed(approval: Covering | None, in_force: InForce | None) -> str | None:
     """What has changed since an approval was given that is not used yet, or None where it still counts.
 
-    `in_force` is None where the agent is not published any more. What an attempt has reserved, the next one may finish.
+    What an attempt has reserved, the next one may finish.
     """
     if approval is None or approval.status not in GIVEN:
         return None
-    if in_force is None:
-        return "the agent is not published any more"
-    if approval.policy_digest and in_force.policy_digest != approval.policy_digest:
-        return "who decides on such calls has changed since"
-    return "the tool has changed since" if in_force.tool_version != approval.tool_version else None
+    return why_outdated(approval.policy_digest, approval.tool_version, in_force)

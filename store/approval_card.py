@@ -9,9 +9,10 @@ from store.checkpoints import call_told_of
 ALLOWED = ("approve", "edit", "reject", "respond")
 
 
-def card_of(row: asyncpg.Record, allowed: list[str]) -> dict[str, object]:
-    """The approval, with what may be decided. `args` and `digest` are those of the call that is decided on now."""
-    return _call(row) | _people(row) | {"allowed_decisions": allowed}
+def card_of(row: asyncpg.Record, allowed: list[str], outdated: str | None) -> dict[str, object]:
+    """The approval, with what may be decided. `args` and `digest` are those of the call that is decided on now;
+    `outdated` says what has changed since it was opened, so that its call would not run."""
+    return _call(row) | _people(row) | {"outdated": outdated, "allowed_decisions": allowed}
 
 
 def _call(row: asyncpg.Record) -> dict[str, object]:

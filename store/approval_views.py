@@ -1,5 +1,6 @@
 """Approvals as a reviewer sees them: the exact call, its owner, its deadline, who decides, its history."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import asyncpg
@@ -7,8 +8,10 @@ import asyncpg
 from contracts.errors import CallerError
 from contracts.people import RequestKind
 from policy.decision import Decider, not_open_to
+from policy.outdated import runs_by
 from store.approval_card import ALLOWED, card_of, votes_of
 from store.database import Connection
+from store.in_force import outdated
 from store.narrowing import Narrowing
 from store.paging import cursor_after, read_cursor
 from store.reviews import facts_of, seated
@@ -78,7 +81,8 @@ async def listed(
     rows = await tx.fetch(*_page(filters, limit, cursor))
     last = rows[limit - 1] if len(rows) > limit else None
     sitting = await seated(tx, viewer) if viewer is not None and rows else None
-    shown = [card_of(row, allowed(row, sitting)) for row in rows[:limit]]
+    changed = await _changed(tx, rows[:limit])
+    shown = [_shown(row, sitting, changed) for row in rows[:limit]]
     return shown, cursor_after(last["requested_at"], str(last["id"])) if last else None
 
 
@@ -117,13 +121,23 @@ async def get(
         raise CallerError("approval_not_found", "there is no such approval", status=404)
     is_open = row["status_now"] == "pending"
     sitting = await seated(tx, viewer) if viewer is not None and is_open else None
-    return card_of(row, allowed(row, sitting)) | {
+    return _shown(row, sitting, await _changed(tx, [row])) | {
         "snapshot": row["snapshot"],
         "history": row["history"] or [],
     }
 
 
-def allowed(row: asyncpg.Record, viewer: Decider | None) -> list[str]:
+async def _changed(tx: Connection, rows: Sequence[asyncpg.Record]) -> dict[str, str]:
+    return await outdated(tx, [row for row in rows if row["status_now"] != "expired"])
+
+
+def _shown(row: asyncpg.Record, viewer: Decider | None, changed: Mapping[str, str]) -> dict[str, object]:
+    why = changed.get(str(row["id"]))
+    barred = runs_by(row["kind"], row["tool"]) if why is not None else ()
+    return card_of(row, [each for each in _allowed(row, viewer) if each not in barred], why)
+
+
+def _allowed(row: asyncpg.Record, viewer: Decider | None) -> list[str]:
     """What may be decided; an answer has no arguments to edit, and a limit is raised by a route of its own."""
     if row["status_now"] != "pending":
         return []

@@ -10,12 +10,14 @@ from contracts.people import RequestKind
 from policy.arguments import check_arguments
 from policy.covering import GIVEN
 from policy.decision import Decider, Decision
+from policy.outdated import runs_by
 from policy.quorum import PENDING, status_after
 from policy.text import is_blank
 from store import audit
 from store.checkpoints import call_told_of, plan_again
 from store.database import Connection
 from store.ids import new_id
+from store.in_force import outdated
 from store.journal import NewEvent, write
 from store.outbox import Note
 from store.reviews import Review, take_up
@@ -52,7 +54,7 @@ async def decide(
     whose end the relay rings. With `per_minute` a person's decisions of the last minute are counted.
 
     Raises: CallerError 404, 403, 409 decided (with the decision), 410, 409 voted or claimed, 409 digest, 422, 409
-    `turn_stopped`, 429, in this order.
+    `turn_stopped`, 409 `approval_outdated`, 429, in this order.
     """
     review = await take_up(tx, approval_id, decider, alone=per_minute is not None)
     review.refuse(
@@ -66,6 +68,7 @@ async def decide(
     if row["kind"] == RequestKind.LIMIT and ask.decision is not Decision.REJECT:
         raise CallerError("raise_the_limit", "raise it with POST /v1/turns/{id}/limits, or reject it", status=422)
     review.refuse_stopped()
+    await _refuse_outdated(tx, review, ask.decision)
     edit = _edited(review, ask)
     revision = edit or _revised(row["revision"])
     status = status_after(ask.decision, row["quorum"], review.facts.votes, review.vote, revised=bool(revision))
@@ -96,6 +99,17 @@ async def decide(
         conversation_id=address.conversation_id,
     )
     return decided, counted.note
+
+
+async def _refuse_outdated(tx: Connection, review: Review, decision: Decision) -> None:
+    """Raises: CallerError 409 `approval_outdated` where the call would be denied as void once it begins."""
+    row = review.row
+    if decision not in runs_by(row["kind"], row["tool"]):
+        return
+    why = (await outdated(tx, [row])).get(review.approval_id)
+    if why is not None:
+        message = f"{why}, so its call would not run; reject it with that reason, and the agent can ask anew"
+        raise CallerError("approval_outdated", message, {"outdated": why}, status=409)
 
 
 def said(review: Review, ask: DecisionAsk, name: str) -> dict[str, JsonValue]:

@@ -87,6 +87,8 @@ class Approval(Answer):
     """Decided, it does not start before; until then it may be withdrawn."""
     reject_reasons: list[str] = []
     """Reasons that the policy offers."""
+    outdated: str | None = None
+    """What has changed since it was opened, so that its call would not run; who asks anew gets another approval."""
     allowed_decisions: list[str] = []
     """What the caller may decide."""
     decision: dict[str, Any] | None = None

@@ -68,3 +68,14 @@ def test_a_second_vote_from_beside_the_named_reviewers_says_why_it_does_not_coun
     shown = perdure("approvals", "show", "a-1").out
     assert "does not count: bob is none of the named reviewers, and ann counts already" in shown
     assert shown.count("does not count") == 1
+
+
+def test_an_outdated_request_says_so_in_the_list_and_by_itself(perdure: Perdure, stack: ApiDouble) -> None:
+    old = {**APPROVAL, "outdated": "the tool has changed since", "allowed_decisions": ["reject", "respond"]}
+    stack.will(said(old), said({"items": [old, APPROVAL]}), said({**old, "status": "approved"}))
+    shown = perdure("approvals", "show", "a-1").out
+    assert "the tool has changed since, so its call will not run; reject it, and the agent can ask anew" in shown
+    assert "approvals reject a-1" in shown and "approvals approve a-1" not in shown
+    listed = perdure("approvals", "list").out
+    assert listed.count("pending, outdated") == 1 and listed.count("pending") == 2
+    assert "so its call will not run; the agent must ask anew" in perdure("approvals", "show", "a-1").out

@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from contracts.agents import EffectClass, ToolCard
-from policy.covering import Covering, InForce, why_outdated, why_void
+from policy.covering import Covering, why_lapsed, why_void
+from policy.outdated import InForce
 
 FREE = ToolCard(
     name="look",
@@ -74,7 +75,7 @@ SAME = InForce("p1", "v1")
 def test_an_approval_that_is_not_used_yet_counts_as_long_as_what_it_rests_on_stands(
     approval: Covering | None, in_force: InForce | None, why: str | None
 ) -> None:
-    told = why_outdated(approval, in_force)
+    told = why_lapsed(approval, in_force)
     assert told is None if why is None else why in (told or "")
 
 
