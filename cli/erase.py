@@ -27,8 +27,12 @@ def erase(
     say(f"{name} is {done['name']} from now on.")
     for table, rows in done["erased"].items():
         say(f"{rows} rows of {table}")
-    say("What stays: what others said and asked for, and what their models made of this person's words;")
-    say("Temporal keeps the starts of messages in histories until its retention is over (ADR 13).")
+    histories = done["histories"]
+    say(f"{histories['runs']} runs in Temporal")
+    say("What stays: what others said and asked for, and what their models made of this person's words.")
+    if histories["turns_left"]:
+        kept = "Temporal keeps starts of messages in histories until its retention is over (ADR 13)"
+        say(f"{kept}: of {histories['turns_left']} turns.")
 
 
 def _json(response: httpx.Response) -> Any:

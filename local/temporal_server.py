@@ -40,6 +40,8 @@ DYNAMIC_CONFIG = {
     "history.rps": 20_000,
     # Activities on the workflow's own queue start with the workflow task's answer: 0.70 of the CPU of a turn.
     "system.enableActivityEagerExecution": True,
+    # Else a run that is deleted stays until the server has next written down how far its queues are, each half minute.
+    "history.transferProcessorEnsureCloseBeforeDelete": False,
 }
 _SHOWN = re.compile(r"level=(WARN|ERROR|FATAL)|^(panic:|Error:|error:)|\[FATAL\]")
 

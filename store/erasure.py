@@ -7,7 +7,7 @@ be cut off and asked for again: it goes on where it was.
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,23 +18,16 @@ from policy.audit_erasures import DONE, KEPT_KINDS
 from store import audit
 from store.audit_erasures import announce, announced
 from store.database import Connection, Database
+from store.erasable import may_be_erased
 from store.erased_names import retire
-from store.erasure_elsewhere import ELSEWHERE, NAMED, NAMING
+from store.erasure_elsewhere import ELSEWHERE, NAMED, NAMING, TOUCHED
 from store.erasure_steps import OWN, Step
 from store.live import LiveTokens
 
+Histories = Callable[[Sequence[str]], Awaitable[tuple[int, int]]]
+"""Takes away what is kept of turns beside Postgres: how many runs went, and of how many turns some are left."""
 _SCAN_SECONDS = 300.0
-_OPEN = """
-SELECT id::text FROM turns WHERE user_id = $1 AND ended_at IS NULL
-UNION SELECT t.id::text FROM turns t JOIN approvals a ON a.turn_id = t.id WHERE t.ended_at IS NULL
-  AND (a.decided_by = $1 OR EXISTS (SELECT FROM approval_votes v WHERE v.approval_id = a.id AND v.user_id = $1))
-LIMIT 20
-"""
 _TURNS = "SELECT id::text FROM turns WHERE user_id = $1 AND id <> ALL($2::uuid[])"
-_UNKNOWN = """
-SELECT k.key FROM turns t JOIN tool_calls k ON k.turn_id = t.id
-WHERE t.user_id = $1 AND k.state = 'outcome_unknown' LIMIT 20
-"""
 _NAMED = f"""
 SELECT a.id FROM audit_bodies b JOIN audit a ON a.id = b.audit_id
 WHERE b.data IS NOT NULL AND position('"' || $2 || '"' IN b.data::text) > 0 AND a.kind <> ALL($3)
@@ -44,6 +37,7 @@ WHERE b.data IS NOT NULL AND position('"' || $2 || '"' IN b.data::text) > 0 AND 
   AND (a.kind <> 'approval.escalated' OR b.data::jsonb->>'fallback' = $2)
   AND jsonb_path_exists(b.data::jsonb, '{NAMED}', jsonb_build_object('name', $2::text)) ORDER BY a.id
 """
+_CARRIED = f"SELECT id::text FROM turns WHERE (user_id = $1 OR id IN ({TOUCHED})) AND ended_at IS NOT NULL"
 _ALSO = "UPDATE audit_bodies SET data = NULL, salt = NULL, erased_by = $2 WHERE audit_id = ANY($1) AND data IS NOT NULL"
 
 
@@ -86,10 +80,16 @@ class Erasure:
 
 
 async def erase(
-    db: Database, tenant_id: str, name: str, actor: str, live: LiveTokens | None = None
+    db: Database,
+    tenant_id: str,
+    name: str,
+    actor: str,
+    live: LiveTokens | None = None,
+    histories: Histories | None = None,
 ) -> dict[str, object]:
     """Erase the person of this name; who it is from now on, and how many rows of each table went. Nobody else can have
-    the name afterwards. `live` is where live tokens are, which would go by themselves within an hour.
+    the name afterwards. `live` is where live tokens are, which would go by themselves within an hour; `histories` takes
+    away what was carried from activity to activity of turns, which goes by itself when their retention is over.
 
     Raises: CallerError 404 `user_not_found`, 409 `own_data`, `turns_open`, `effects_unsettled`; nothing is lost where
     it is raised or cut off half-way: ask again.
@@ -104,11 +104,22 @@ async def erase(
             if not rows:
                 break
             erased[step.table] += rows
+    runs, left = await _forgotten(db, tenant_id, erasure, histories)
+    kept: dict[str, JsonValue] = {"runs": runs, "turns_left": left}
     async with db.transaction(tenant_id) as tx:
-        await _end(tx, erasure, actor, erased)
+        await _end(tx, erasure, actor, erased, kept)
     if live is not None:
         await live.forget(tenant_id, await _conversations(db, tenant_id, erasure.user_id))
-    return {"name": erasure.pseudonym, "user_id": erasure.user_id, "erased": dict(sorted(erased.items()))}
+    told = {"erased": dict(sorted(erased.items())), "histories": kept}
+    return {"name": erasure.pseudonym, "user_id": erasure.user_id, **told}
+
+
+async def _forgotten(db: Database, tenant_id: str, erasure: Erasure, histories: Histories | None) -> tuple[int, int]:
+    """Take away the histories of the person's turns, and of those in which the person did something."""
+    async with db.transaction(tenant_id) as tx:
+        rows = await tx.fetch(_CARRIED, erasure.user_id, list(erasure.also), timeout=_SCAN_SECONDS)
+    turns = [row[0] for row in rows]
+    return (0, len(turns)) if histories is None else await histories(turns)
 
 
 async def _begin(tx: Connection, name: str, actor: str) -> Erasure:
@@ -120,7 +131,7 @@ async def _begin(tx: Connection, name: str, actor: str) -> Erasure:
         raise CallerError(
             "own_data", "another administrator must erase yours, so that somebody has seen it", status=409
         )
-    await _may_be_erased(tx, user_id)
+    await may_be_erased(tx, user_id)
     await tx.execute("UPDATE users SET disabled_at = coalesce(disabled_at, now()), roles = '{}' WHERE id = $1", user_id)
     await tx.execute("DELETE FROM api_tokens WHERE user_id = $1", user_id)
     begun = Erasure(user_id, name, 0, also=tuple(await announced(tx, user_id)))
@@ -144,40 +155,22 @@ async def _conversations(db: Database, tenant_id: str, user_id: str) -> list[str
         return [row[0] for row in await tx.fetch("SELECT id::text FROM conversations WHERE user_id = $1", user_id)]
 
 
-async def _may_be_erased(tx: Connection, user_id: str) -> None:
-    turns = [row[0] for row in await tx.fetch(_OPEN, user_id)]
-    if turns:
-        raise CallerError(
-            "turns_open",
-            "turns that the person began or decided in are open: wait, or stop each with "
-            f"`perdure turns stop ID --as admin`: {', '.join(turns)}",
-            {"turns": turns},
-            status=409,
-        )
-    effects = [row["key"] for row in await tx.fetch(_UNKNOWN, user_id)]
-    if effects:
-        raise CallerError(
-            "effects_unsettled",
-            "nobody could settle these any more; settle them first",
-            {"effects": effects},
-            status=409,
-        )
-
-
 async def _do(tx: Connection, step: Step, erasure: Erasure) -> int:
     """A chunk of a step; how many rows it took."""
     return int((await tx.execute(step.sql, *erasure.given(step))).rpartition(" ")[2])
 
 
-async def _end(tx: Connection, erasure: Erasure, actor: str, erased: Counter[str]) -> None:
+async def _end(
+    tx: Connection, erasure: Erasure, actor: str, erased: Counter[str], histories: dict[str, JsonValue]
+) -> None:
     # Under this lock nobody begins a turn for the person any more; whoever held it before is seen by the steps.
     await tx.execute("SELECT FROM users WHERE id = $1 FOR UPDATE", erasure.user_id)
-    await _may_be_erased(tx, erasure.user_id)
+    await may_be_erased(tx, erasure.user_id)
     erasure = await _announced(tx, erasure, actor, again=True)
     await _rest(tx, (*OWN, *ELSEWHERE), erasure, erased)
     await tx.execute("UPDATE users SET name = $2, display_name = '' WHERE id = $1", erasure.user_id, erasure.pseudonym)
     await retire(tx, erasure.name, actor)
-    counts: dict[str, JsonValue] = {"erasure": erasure.audit_id, "rows": {**erased}}
+    counts: dict[str, JsonValue] = {"erasure": erasure.audit_id, "rows": {**erased}, "histories": histories}
     await audit.record(tx, DONE, erasure.user_id, counts, actor=actor, turn_id=None)
 
 

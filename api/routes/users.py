@@ -1,6 +1,7 @@
 """Users of the tenant, for its administrators."""
 
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Path
@@ -9,6 +10,7 @@ from fastapi.responses import JSONResponse
 from api.auth import Open, Reader
 from api.bodies import NewUser, RolesBody, TokenBody
 from api.once import Key, once
+from relay.histories import forget_histories
 from store import erasure, users
 from store.database import Connection
 from store.outbox import Note
@@ -58,7 +60,8 @@ async def erase(services: Open, who: Reader, name: UserName) -> dict[str, object
     """Erase everything that a user said, for ever; the audit keeps what happened. Cut off, it goes on when asked
     again."""
     who.need("admin")
-    return await erasure.erase(services.db, who.tenant_id, name, who.user_id, services.live)
+    histories = partial(forget_histories, services.doorbell.client)
+    return await erasure.erase(services.db, who.tenant_id, name, who.user_id, services.live, histories)
 
 
 @router.post("/users/{name}/tokens", status_code=201)

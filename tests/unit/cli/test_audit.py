@@ -129,8 +129,10 @@ def test_a_person_is_erased_only_when_asked_once_more(
         patch.setattr("sys.stdin", io.StringIO("n\n"))
         assert perdure("users", "erase", "ann").code == 1
     assert stack.asked == []
-    stack.will(said({"name": "erased-1", "user_id": "1", "erased": {"messages": 4}}))
+    stack.will(
+        said({"name": "erased-1", "user_id": "1", "erased": {"messages": 4}, "histories": {"runs": 3, "turns_left": 2}})
+    )
     ended = perdure("users", "erase", "ann", "--yes")
     assert ended.code == 0 and "erased-1" in ended.out and "4 rows of messages" in ended.out
-    assert "Temporal keeps the starts of messages in histories until its retention is over (ADR 13)." in ended.out
+    assert "3 runs in Temporal" in ended.out and "until its retention is over (ADR 13): of 2 turns." in ended.out
     assert (stack.asked[0].method, stack.asked[0].path) == ("DELETE", "/v1/users/ann/data")
