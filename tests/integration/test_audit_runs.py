@@ -1,5 +1,7 @@
 """A call that ran because somebody wrote into its approval is told by the audit, whose rows nobody else can sign."""
 
+from typing import Any
+
 import pytest
 
 from contracts.people import RequestRef
@@ -45,7 +47,7 @@ async def doubted(desk: Desk) -> set[str | None]:
 async def test_calls_that_were_given_rejected_or_are_still_asked_for_are_no_fault(desk: Desk) -> None:
     for decision in (Decision.APPROVE, Decision.EDIT, Decision.REJECT):
         address, request = await asked(desk)
-        given = {"args": {"amount": 3}} if decision is Decision.EDIT else {}
+        given: dict[str, Any] = {"args": {"amount": 3}} if decision is Decision.EDIT else {}
         await desk.decide(request.request_id, decision, comment="because", **given)
         await desk.run_tool(address)
     await asked(desk)
