@@ -39,6 +39,8 @@ FEW = 50
 and those that it does not have are. Asked one by one, 3,000 took all of the server's time (measured)."""
 LISTED_EVERY = 60
 """That list is long: it is read in every 60th pass, so within five minutes."""
+LISTED_AT = 12
+"""The first of these passes: a minute after a start, when there is other work to catch up with."""
 MOST_HANDED_ON = 1_000
 """Requests of a tenant that one pass hands on, in transactions of MOST_AT_ONCE; the others wait for the next."""
 SWEPT_EVERY = 720
@@ -89,7 +91,7 @@ class Reconciler:
     @property
     def _lists(self) -> bool:
         """Whether Temporal's list of waiting runs is read in this pass, where a tenant has many paused turns."""
-        return self._passes % LISTED_EVERY == 0
+        return self._passes % LISTED_EVERY == LISTED_AT
 
     async def _waiting(self) -> frozenset[str] | None:
         """The workflows that wait, of all tenants; None where Temporal does not say, so that nobody is taken for lost.

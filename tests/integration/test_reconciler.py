@@ -140,6 +140,7 @@ async def test_of_many_paused_turns_only_those_without_a_waiting_run_are_asked_a
         return await describe(handle)
 
     monkeypatch.setattr("relay.reconcile.FEW", 4)
+    monkeypatch.setattr("relay.reconcile.LISTED_AT", 0)
     monkeypatch.setattr(WorkflowHandle, "describe", counted)
     await reconciler.once()
     assert await status(desk, paused[0]) == ("failed", "run_terminated")

@@ -100,6 +100,7 @@ async def test_where_temporal_does_not_list_what_waits_nobody_is_taken_for_lost_
     await desk.write("UPDATE turns SET status = 'awaiting_approval' WHERE id = $1", paused.turn_id)
     await aged(desk, paused, lost)
     monkeypatch.setattr("relay.reconcile.FEW", 0)
+    monkeypatch.setattr("relay.reconcile.LISTED_AT", 0)
     with monkeypatch.context() as broken:
         broken.setattr(Client, "list_workflows", _exhausted)
         with capture_logs() as said:

@@ -6,6 +6,7 @@ first one's pause left behind but for the ids: nothing tells it from one that ra
 
 import asyncio
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,8 @@ CALL = "t1.0"
 """The one call that waits."""
 AT_ONCE = 24
 ROWS_AT_ONCE = 250
+WAITING_SECONDS = 600.0
+"""By then every wait has had its first task."""
 _TABLES = ("conversations", "turns", "messages", "model_calls", "tool_calls", "approvals", "events")
 """In the order of their references."""
 _COLUMNS = """
@@ -73,8 +76,24 @@ async def paused_turns(db: Database, client: Client, turn_id: str, count: int) -
         async with gate:
             await _wait(client, turn)
 
+    async def come_to_wait(turn: TurnInput) -> None:
+        async with gate:
+            await _waits(client, turn)
+
     await asyncio.gather(*(begin(turn) for _, _, turn in made))
+    # Runs are begun faster than workers take up their first task: until then they wait for a worker and not for a
+    # person, and whatever is measured next would be measured behind all of them.
+    await asyncio.gather(*(come_to_wait(turn) for _, _, turn in made))
     return [paused for paused, _, _ in made]
+
+
+async def _waits(client: Client, turn: TurnInput) -> None:
+    """Back when the turn's wait has had its first task."""
+    handle = client.get_workflow_handle(turn_workflow_id(turn.address.turn_id))
+    began = time.monotonic()
+    while (await handle.describe()).raw_description.HasField("pending_workflow_task"):
+        assert time.monotonic() - began < WAITING_SECONDS, "no worker took the wait up"
+        await asyncio.sleep(0.1)
 
 
 async def _pattern(db: Database, client: Client, turn_id: str) -> _Pattern:
