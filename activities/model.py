@@ -122,26 +122,27 @@ class ModelActivities:
         provider = await self._deps.models.provider(agent, claimed.model)
         request = self._request(call, agent, messages, claimed)
         heard.sent = request.messages
-        speaker = Speaker(self._deps.live, call.address, call.call_id, claimed.epoch)
         began = time.monotonic()
-        try:
-            async with aclosing(provider.stream(request)) as chunks:
-                async for chunk in chunks:
-                    if isinstance(chunk, TextDelta):
-                        if heard.first_token_seconds is None:
-                            heard.first_token_seconds = time.monotonic() - began
-                        heard.text.append(chunk.text)
-                        if not await speaker.say(chunk.text):
-                            heard.stopped = True
-                            return
-                    elif isinstance(chunk, ThinkingDelta):
-                        heard.thinking_characters += len(chunk.text)
-                        heard.thinking_seconds = time.monotonic() - began
-                    elif isinstance(chunk, Complete):
-                        heard.complete = chunk
-        finally:
-            speaker.hush()
-        await speaker.flush()
+        async with (
+            Speaker(self._deps.live, call.address, call.call_id, claimed.epoch) as speaker,
+            aclosing(provider.stream(request)) as chunks,
+        ):
+            async for chunk in chunks:
+                may_go_on = True
+                if isinstance(chunk, TextDelta):
+                    if heard.first_token_seconds is None:
+                        heard.first_token_seconds = time.monotonic() - began
+                    heard.text.append(chunk.text)
+                    may_go_on = await speaker.say(chunk.text)
+                elif isinstance(chunk, ThinkingDelta):
+                    heard.thinking_characters += len(chunk.text)
+                    heard.thinking_seconds = time.monotonic() - began
+                    may_go_on = await speaker.think(chunk.text)
+                elif isinstance(chunk, Complete):
+                    heard.complete = chunk
+                if not may_go_on:
+                    heard.stopped = True
+                    return
 
     async def _not_begun(self, call: ModelCall, problem: Problem) -> ModelReply:
         """The answer of a call whose claim was rolled back; the events that came with it are written all the same."""

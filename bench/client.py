@@ -19,7 +19,7 @@ from policy.admission import Caps
 from relay.deliver import Doorbell
 from store import content
 from store.database import Database
-from store.live import WOKEN_BY_EVENTS, channel
+from store.live_keys import WOKEN_BY_EVENTS, channel
 from store.turns import NewTurn, start
 from store.valkey import Valkey
 

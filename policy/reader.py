@@ -45,6 +45,10 @@ class TokenEntry:
     text: str
     begins: bool = False
     """A new attempt begins: what was shown of the call is void."""
+    thinking: bool = False
+    """`text` is of the model's reasoning, which is no part of the answer."""
+    thought: int = 0
+    """How many characters of this attempt's reasoning came before."""
 
     @property
     def key(self) -> CallKey:
@@ -69,7 +73,9 @@ class Heard:
 
     attempt: int
     characters: int | None
-    """None: it has a hole, or nobody knows what the reader holds."""
+    """Of the answer. None: it has a hole, or nobody knows what the reader holds."""
+    thought: bool = False
+    """It was shown some of this attempt's reasoning."""
 
 
 @dataclass(frozen=True, slots=True)

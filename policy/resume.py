@@ -32,6 +32,8 @@ class Mark:
     """The attempt's text has been in this stream from its first character, without a gap."""
     begun: bool = True
     """False: its first entry lies beyond the cursor."""
+    thought: bool = False
+    """Some of the attempt's reasoning came before the cursor."""
 
 
 def resumed(cursor: Cursor, open_calls: Sequence[OpenCall], marks: Mapping[CallKey, Mark]) -> ReaderState:
@@ -50,4 +52,4 @@ def _heard(cursor: Cursor, call: OpenCall, mark: Mark | None) -> Heard:
         return Heard(call.attempt, 0 if mark.whole else None)
     if not mark.begun:
         return Heard(call.attempt, 0 if mark.whole and mark.attempt == call.attempt else None)
-    return Heard(mark.attempt, mark.characters if mark.whole else None)
+    return Heard(mark.attempt, mark.characters if mark.whole else None, mark.thought)

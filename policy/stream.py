@@ -4,7 +4,8 @@
 2. At `generation.complete` the reader holds exactly the settled text: where live tokens do not add up to it, the
    merge sends `reset` and the stored text. A `reset` also comes when a new attempt begins and when a call ends
    without a settled text. So no text is ever doubled.
-3. A cursor claims only live entries whose text was shown. While the text of an open call has a hole, live tokens
+3. Reasoning is shown as it comes and is never mended: it is no part of the answer. `reset` voids it too.
+4. A cursor claims only live entries whose text was shown. While the text of an open call has a hole, live tokens
    rest and the cursor's live half stands still; a reader that resumes there finds the same hole.
 
 Order never uses clocks: a claim commits its start before the first token is sent, and a settle commits after the
@@ -17,7 +18,7 @@ from datetime import UTC, datetime
 
 from pydantic import JsonValue
 
-from contracts.events import DONE, GENERATION_COMPLETE, GENERATION_START, RESET, TOKEN
+from contracts.events import DONE, GENERATION_COMPLETE, GENERATION_START, RESET, THINKING, TOKEN
 from policy.cursor import FIRST_ENTRY, LOST_EPOCH, Cursor, entry_order
 from policy.reader import CLOSED_KEPT, CallKey, Frame, Heard, LoggedEvent, ReaderState, TokenBatch, TokenEntry
 
@@ -105,33 +106,36 @@ class _Merge:
         if any(other.characters is None for key, other in self.calls.items() if key != entry.key):
             # No cursor could say "this call's text, but not that one's": it rests as well. What it said stands, so
             # the attempt stays too: a newer one's start must still void it.
-            self.calls[entry.key] = Heard(heard.attempt, None)
+            if not entry.thinking:
+                self.calls[entry.key] = Heard(heard.attempt, None)
             return
-        anew = entry.begins or entry.start == 0
+        anew = entry.begins or (entry.start == 0 and not (entry.thinking and entry.thought))
         if entry.attempt > heard.attempt or (heard.characters is None and anew):
             self._void_open(entry.key, heard)
             heard = Heard(entry.attempt, 0)
         self.calls[entry.key] = heard
         if heard.characters is None or not entry.text:
             return
-        if entry.start == heard.characters:
-            self._show(entry, heard.characters + len(entry.text))
-        elif entry.start > heard.characters:
+        if entry.start > heard.characters:
             self.calls[entry.key] = Heard(entry.attempt, None)
+        elif entry.start == heard.characters:
+            self._show(entry, heard.thought, heard.characters)
 
-    def _show(self, entry: TokenEntry, characters: int) -> None:
-        self.calls[entry.key] = Heard(entry.attempt, characters)
+    def _show(self, entry: TokenEntry, thought: bool, characters: int) -> None:
+        kind = THINKING if entry.thinking else TOKEN
+        characters += 0 if entry.thinking else len(entry.text)
+        self.calls[entry.key] = Heard(entry.attempt, characters, thought or entry.thinking)
         self.entry_id = entry.id
         self._claim_entries()
         text = entry.text
-        if self._last_frame_continues(entry):
+        if self._last_frame_continues(entry, kind):
             text = str(self.frames.pop().data["text"]) + text
         at = datetime.fromtimestamp(entry_order(entry.id)[0] / 1000, UTC)
-        self._send(TOKEN, entry.turn_id, at, {"call_id": entry.call_id, "attempt": entry.attempt, "text": text})
+        self._send(kind, entry.turn_id, at, {"call_id": entry.call_id, "attempt": entry.attempt, "text": text})
 
-    def _last_frame_continues(self, entry: TokenEntry) -> bool:
+    def _last_frame_continues(self, entry: TokenEntry, kind: str) -> bool:
         last = self.frames[-1] if self.frames else None
-        if last is None or last.kind != TOKEN or last.stored_message_id is not None or last.turn_id != entry.turn_id:
+        if last is None or last.kind != kind or last.stored_message_id is not None or last.turn_id != entry.turn_id:
             return False
         return last.data["call_id"] == entry.call_id and last.data["attempt"] == entry.attempt
 
@@ -197,7 +201,7 @@ class _Merge:
 
     def _void(self, key: CallKey, heard: Heard, at: datetime | None = None) -> None:
         """Tell the reader to forget what it holds of a call, if it holds anything."""
-        if heard.characters != 0:
+        if heard.characters != 0 or heard.thought:
             self._send(RESET, key[0], at, {"call_id": key[1]}, cursor=self._unsure())
 
     def _void_open(self, key: CallKey, heard: Heard) -> None:

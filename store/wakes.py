@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 from store.database import Database
 from store.event_log import last_seqs
-from store.live import WOKEN_BY_EVENTS, channel
+from store.live_keys import WOKEN_BY_EVENTS, channel
 from store.valkey import Valkey
 
 POLL_SECONDS = 1.0

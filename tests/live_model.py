@@ -18,6 +18,7 @@ class Fence:
     epoch: str = ""
     first: str = ""
     last: str = ""
+    thought: int = 0
 
 
 @dataclass
@@ -31,12 +32,14 @@ class LiveModel:
     made: int = 0
     epochs: int = 0
 
-    def append(self, key: CallKey, epoch: int, start: int, text: str) -> str:
+    def append(
+        self, key: CallKey, epoch: int, start: int, text: str, *, thinking: bool = False, thought: int = 0
+    ) -> str:
         """What APPEND does."""
         fence = self.fences.get(key) or Fence()
         if epoch < fence.attempt:
             return "stale"
-        if epoch == fence.attempt and start < fence.end:
+        if epoch == fence.attempt and (start < fence.end or thought < fence.thought):
             return "accepted"
         if not self.epoch or not self.entries:
             self.epochs += 1
@@ -50,18 +53,30 @@ class LiveModel:
             fence.end, fence.chained_from = 0, 0
         if start > fence.end or (not is_new and not same_epoch):
             fence.chained_from = start
-        fence.last = self._add(key, epoch, start, text, fence.chained_from)
+        fence.last = self._add(key, epoch, start, text, fence.chained_from, thinking=thinking, thought=thought)
         if is_new or not same_epoch:
             fence.first = first or fence.last
-        fence.attempt, fence.end, fence.epoch = epoch, start + len(text), self.epoch
+        fence.attempt, fence.end, fence.epoch = epoch, start + (0 if thinking else len(text)), self.epoch
+        fence.thought = thought + (len(text) if thinking else 0)
         self.fences[key] = fence
         return "accepted"
 
-    def _add(self, key: CallKey, epoch: int, start: int, text: str, chain: int, begins: bool = False) -> str:
+    def _add(
+        self,
+        key: CallKey,
+        epoch: int,
+        start: int,
+        text: str,
+        chain: int,
+        *,
+        begins: bool = False,
+        thinking: bool = False,
+        thought: int = 0,
+    ) -> str:
         self.made += 1
         entry_id = f"{1_000 + self.made // 3}-{self.made % 3}"
         self.chains[entry_id] = chain
-        self.entries.append(TokenEntry(entry_id, *key, epoch, start, text, begins))
+        self.entries.append(TokenEntry(entry_id, *key, epoch, start, text, begins, thinking, thought))
         return entry_id
 
     def flush(self) -> None:
@@ -93,10 +108,12 @@ class LiveModel:
             elif entry_order(fence.first) < entry_order(self.entries[0].id):
                 continue  # its beginning was trimmed
             elif entry_order(fence.last) <= at:
-                found[key] = Mark(fence.attempt, fence.end, fence.chained_from == 0)
+                found[key] = Mark(fence.attempt, fence.end, fence.chained_from == 0, thought=fence.thought > 0)
             else:
                 before = [e for e in self.entries if e.key == key and entry_order(e.id) <= at]
                 if before:
                     entry = before[-1]
-                    found[key] = Mark(entry.attempt, entry.start + len(entry.text), self.chains[entry.id] == 0)
+                    shown = entry.start + (0 if entry.thinking else len(entry.text))
+                    thought = entry.thinking or entry.thought > 0
+                    found[key] = Mark(entry.attempt, shown, self.chains[entry.id] == 0, thought=thought)
         return found

@@ -50,12 +50,11 @@ async def speak(
             for card in agent.cards
         ),
     )
-    speaker = Speaker(live, address, call_id, 1)
     words: list[str] = []
     first_token_seconds = 0.0
     complete: Complete | None = None
     began = time.monotonic()
-    async with aclosing(provider.stream(request)) as chunks:
+    async with Speaker(live, address, call_id, 1) as speaker, aclosing(provider.stream(request)) as chunks:
         async for chunk in chunks:
             if isinstance(chunk, TextDelta):
                 first_token_seconds = first_token_seconds or time.monotonic() - began
@@ -63,7 +62,6 @@ async def speak(
                 await speaker.say(chunk.text)
             elif isinstance(chunk, Complete):
                 complete = chunk
-    await speaker.flush()
     if complete is None:
         raise InvariantBroken("model_cut_off", "the scripted model ended without its last chunk")
     asked = ModelCall(

@@ -20,12 +20,16 @@ def piece(number: int, start: int, text: str, attempt: int = 1, begins: bool = F
     return TokenEntry(f"{number}-0", *KEY, attempt, start, text, begins)
 
 
+def thought(number: int, before: int, text: str, attempt: int = 1, start: int = 0) -> TokenEntry:
+    return TokenEntry(f"{number}-0", *KEY, attempt, start, text, thinking=True, thought=before)
+
+
 def complete(seq: int, characters: int, attempt: int = 1) -> LoggedEvent:
     return event(seq, "generation.complete", attempt=attempt, characters=characters, message_id="stored")
 
 
 def short(frames: list[Frame]) -> list[str]:
-    return [f"{f.kind}:{f.data['text']}" if f.kind == "token" else f.kind for f in frames]
+    return [f"{f.kind}:{f.data['text']}" if f.kind in ("token", "thinking") else f.kind for f in frames]
 
 
 def comes_back(last: Frame, live: LiveModel, *open_calls: OpenCall) -> ReaderState:
@@ -172,3 +176,47 @@ def test_a_call_whose_tokens_were_trimmed_before_they_were_read_is_not_taken_for
     frames = merge(back, [complete(3, 5)], live.tokens(back.epoch, back.entry_id)).frames
     assert short(list(frames)) == ["reset", "token:", "generation.complete"]
     assert frames[1].stored_message_id == "stored"
+
+
+def test_reasoning_is_shown_as_it_comes_and_is_no_part_of_the_text() -> None:
+    batch = TokenBatch("e", [thought(1, 0, "Well, "), thought(2, 6, "yes."), piece(3, 0, "Hi")])
+    merged = merge(FRESH, [START, complete(2, 2)], batch)
+    assert short(list(merged.frames)) == ["generation.start", "thinking:Well, yes.", "token:Hi", "generation.complete"]
+
+
+def test_a_new_attempt_resets_reasoning_that_no_text_has_followed() -> None:
+    merged = merge(FRESH, [START, event(2, "generation.start", attempt=2)], TokenBatch("e", [thought(1, 0, "Well")]))
+    assert short(list(merged.frames)) == ["generation.start", "thinking:Well", "reset", "generation.start"]
+
+
+def test_reasoning_that_is_lost_is_not_mended_and_no_reason_to_reset() -> None:
+    batch = TokenBatch("e", [thought(1, 0, "Well, "), thought(2, 20, "yes."), piece(3, 0, "Hi")])
+    merged = merge(FRESH, [START, complete(2, 2)], batch)
+    assert "reset" not in short(list(merged.frames))
+
+
+def test_a_reader_cut_off_in_the_middle_of_the_reasoning_goes_on_there() -> None:
+    live = LiveModel()
+    live.append(KEY, 1, 0, "Well, ", thinking=True)
+    begun = merge(FRESH, [START], live.tokens("", "0-0"))
+    live.append(KEY, 1, 0, "yes.", thinking=True, thought=6)
+    live.append(KEY, 1, 0, "Hi", thought=10)
+    back = comes_back(begun.frames[-1], live, OpenCall(KEY, 1))
+    frames = merge(back, [complete(2, 2)], live.tokens(back.epoch, back.entry_id)).frames
+    assert short(list(frames)) == ["thinking:yes.", "token:Hi", "generation.complete"]
+
+
+def test_a_reader_that_comes_back_has_its_reasoning_voided_by_a_new_attempt() -> None:
+    live = LiveModel()
+    live.append(KEY, 1, 0, "Well", thinking=True)
+    begun = merge(FRESH, [START], live.tokens("", "0-0"))
+    back = comes_back(begun.frames[-1], live, OpenCall(KEY, 1))
+    live.append(KEY, 2, 0, "Now", thinking=True)
+    assert short(list(merge(back, [], live.tokens(back.epoch, back.entry_id)).frames)) == ["reset", "thinking:Now"]
+
+
+def test_a_reader_of_which_nothing_is_known_hears_the_reasoning_from_its_beginning_only() -> None:
+    state = resumed(Cursor(1, LOST_EPOCH), [OpenCall(KEY, 1)], {})
+    assert not merge(state, [], TokenBatch("e", [thought(2, 6, "yes.")])).frames
+    whole = merge(state, [], TokenBatch("e", [thought(1, 0, "Well, "), thought(2, 6, "yes.")]))
+    assert short(list(whole.frames)) == ["reset", "thinking:Well, yes."]

@@ -24,6 +24,7 @@ class Client:
     last_id: str | None = None
     seq: int = 0
     texts: dict[CallKey, str] = field(default_factory=dict)
+    thoughts: dict[CallKey, str] = field(default_factory=dict)
     begun: dict[CallKey, int] = field(default_factory=dict)
     ended: set[CallKey] = field(default_factory=set)
     state: ReaderState | None = None
@@ -35,6 +36,7 @@ class Call:
 
     key: CallKey
     said: dict[int, str] = field(default_factory=dict)
+    thought: dict[int, str] = field(default_factory=dict)
     stored: str | None = None
     over: bool = False
 
@@ -83,9 +85,23 @@ class StreamMachine(RuleBasedStateMachine):
         if attempt < call.attempt:
             self.say(call, attempt, "z", arrives=True)
 
+    @precondition(lambda self: self.open_calls())
+    @rule(pick=st.integers(0, 1), count=st.integers(1, 3), lost=st.integers(0, 5))
+    def think(self, pick: int, count: int, lost: int) -> None:
+        call = self.open_calls()[pick % len(self.open_calls())]
+        before = call.thought.get(call.attempt, "")
+        # Each character of a call's reasoning is another one, so that one shown twice is seen.
+        text = "".join(chr(0x4E00 + len(before) + place) for place in range(count))
+        if lost:
+            self.live.append(
+                call.key, call.attempt, len(call.said[call.attempt]), text, thinking=True, thought=len(before)
+            )
+        call.thought[call.attempt] = before + text
+
     def say(self, call: Call, attempt: int, text: str, *, arrives: bool) -> None:
         if arrives:
-            self.live.append(call.key, attempt, len(call.said[attempt]), text)
+            thought = len(call.thought.get(attempt, ""))
+            self.live.append(call.key, attempt, len(call.said[attempt]), text, thought=thought)
         call.said[attempt] += text
 
     @precondition(lambda self: self.open_calls())
@@ -138,6 +154,17 @@ class StreamMachine(RuleBasedStateMachine):
         self.speak(pick=0, text="ab", lost=int(lost))
         self.settle(pick=0, with_text=True)
         self.read(who, cut=2, events=3, entries=3, lag=0, tokens_only=False, away=True)
+
+    @precondition(lambda self: self.open_calls())
+    @rule(who=st.integers(0, 1), cut=st.integers(1, 4), again=st.booleans())
+    def it_thinks_and_is_cut_off(self, who: int, cut: int, again: bool) -> None:
+        self.read_on(who)
+        self.think(pick=0, count=2, lost=1)
+        self.read_and_break_off(who, cut)
+        if again:
+            self.attempt_again(pick=0)
+        self.think(pick=0, count=2, lost=1)
+        self.read_on(who)
 
     # Readers
 
@@ -210,8 +237,14 @@ class StreamMachine(RuleBasedStateMachine):
             versions = [*self.calls[key].said.values(), self.calls[key].stored or ""]
             assert any(version.startswith(client.texts[key]) for version in versions), "doubled or torn text"
             return
+        if frame.kind == "thinking":
+            assert key in client.begun and key not in client.ended, "reasoning outside of its call"
+            attempt, text = int(str(frame.data["attempt"])), client.thoughts.get(key, "") + str(frame.data["text"])
+            client.thoughts[key] = text
+            assert set(text) <= set(self.calls[key].thought[attempt]) and sorted(set(text)) == list(text), "doubled"
+            return
         if frame.kind == "reset":
-            client.texts[key] = ""
+            client.texts[key] = client.thoughts[key] = ""
             return
         assert frame.data["seq"] == client.seq + 1, "a durable event was lost or repeated"
         client.seq += 1
