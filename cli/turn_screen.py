@@ -9,10 +9,21 @@ from cli.printable import one_line
 from perdure.client import Event
 
 _QUIET = frozenset(
-    {"node_start", "node_end", "tools.pending", "generation.start", "ttft", "token.usage", "memory.context.loaded"}
+    {
+        "node_start",
+        "node_end",
+        "tools.pending",
+        "generation.start",
+        "ttft",
+        "thinking.complete",
+        "token.usage",
+        "memory.context.loaded",
+    }
 )
 """Of interest only to who looks at the machinery."""
-_SILENT = frozenset({"token", "reset", "heartbeat", "ready", "completed", "workflow_complete", "generation.complete"})
+_SILENT = frozenset(
+    {"token", "thinking", "reset", "heartbeat", "ready", "completed", "workflow_complete", "generation.complete"}
+)
 
 
 class TurnScreen:
@@ -21,17 +32,18 @@ class TurnScreen:
     def __init__(self, live: LiveText, *, details: bool = False) -> None:
         self.live = live
         self._details = details
-        self._speaks: str = ""
+        self._speaks: tuple[str, str] = ("", "")
+        """The call whose text stands last on the screen, and whether that is its answer or its reasoning."""
 
     def show(self, event: Event) -> None:
         """One event."""
-        if event.kind == "token":
-            if event.call_id != self._speaks:
+        if event.kind == "token" or (event.kind == "thinking" and self._details):
+            if (event.call_id, event.kind) != self._speaks:
                 self.live.end()
-                self._speaks = event.call_id
+                self._speaks = event.call_id, event.kind
             self.live.write(str(event.data.get("text", "")))
         elif event.kind == "reset":
-            if event.call_id == self._speaks:
+            if event.call_id == self._speaks[0]:
                 self.live.take_back()
         elif event.kind in _LINES:
             self.live.line(_LINES[event.kind](event.data))

@@ -44,6 +44,19 @@ async def test_a_text_reaches_the_reader_as_it_comes_and_is_the_turns_answer(tal
     assert len(talk.double.requests) == row["attempts"] == 1
 
 
+async def test_reasoning_reaches_the_reader_live_and_is_no_part_of_the_answer(talk: Clerk) -> None:
+    thinking = "The user wants me to look into something."
+    address = await talk.begin(Step(thinking=thinking, text="Here it is.", token_seconds=0.06))
+    sent = await talk.seen_by_reader(address)
+    thoughts = [event for event in sent if event.kind == "thinking"]
+    assert len(thoughts) >= 3 and "".join(str(event.data["text"]) for event in thoughts) == thinking
+    assert all(event.id and event.data["call_id"] == "m1" for event in thoughts)
+    kinds = [event.kind for event in sent]
+    assert kinds.index("thinking") < kinds.index("token") < kinds.index("thinking.complete") < kinds.index("ttft")
+    row = await talk.served.until(address, TurnStatus.COMPLETED)
+    assert row["answer"] == text_of(sent) == "Here it is."
+
+
 async def test_the_provider_gets_the_users_words_the_tools_the_key_and_the_credential(talk: Clerk) -> None:
     address, _ = await talk.ended(Step(text="yes"))
     (seen,) = talk.double.requests

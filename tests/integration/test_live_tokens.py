@@ -4,11 +4,12 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
 
-from activities.speaking import FLUSH_SECONDS, Speaker
+from activities.speaking import Speaker
 from contracts.turns import TurnAddress
 from local import DataParts
 from policy.cursor import Cursor
@@ -56,17 +57,30 @@ async def test_a_piece_sent_twice_is_shown_once(live: LiveTokens, address: TurnA
     assert len((await all_tokens(live, address)).entries) == 1
 
 
-async def test_words_reach_the_reader_while_the_model_pauses(live: LiveTokens, address: TurnAddress) -> None:
-    speaker = Speaker(live, address, "m1", 1)
-    for piece in ("I ", "was ", "about ", "to "):
-        assert await speaker.say(piece)
-    await asyncio.sleep(3 * FLUSH_SECONDS)
-    assert "".join(entry.text for entry in (await all_tokens(live, address)).entries) == "I was about to "
-    assert await speaker.say("and ")  # the pause is over: sent at once
-    assert await speaker.say("now")
-    speaker.hush()  # broken off: what waits stays
-    await asyncio.sleep(3 * FLUSH_SECONDS)
-    assert "".join(entry.text for entry in (await all_tokens(live, address)).entries) == "I was about to and "
+async def test_reasoning_lies_between_pieces_of_the_text_and_counts_for_itself(
+    live: LiveTokens, address: TurnAddress
+) -> None:
+    async with Speaker(live, address, "m1", 1) as speaker:
+        for thought, said in (("Hm. ", "Hello "), ("Well. ", "there")):
+            assert await speaker.think(thought)
+            assert await speaker.say(said)
+    entries = (await all_tokens(live, address)).entries
+    assert [(entry.thinking, entry.thought, entry.start, entry.text) for entry in entries] == [
+        (True, 0, 0, "Hm. "),
+        (False, 4, 0, "Hello "),
+        (True, 4, 6, "Well. "),
+        (False, 10, 6, "there"),
+    ]
+
+
+async def test_many_places_are_read_in_one_round_trip_also_after_the_scripts_are_forgotten(
+    live: LiveTokens, valkey: Valkey, address: TurnAddress
+) -> None:
+    places = [address.model_copy(update={"conversation_id": new_id()}) for _ in range(150)]
+    await asyncio.gather(*(live.append(each, "m1", epoch=1, sequence=0, text=each.turn_id) for each in places))
+    await valkey.client.script_flush()
+    batches = await asyncio.gather(*(all_tokens(live, each) for each in places))
+    assert [[entry.text for entry in batch.entries] for batch in batches] == [["turn"]] * 150
 
 
 async def test_a_new_attempt_begins_anew_and_the_old_one_is_stale(live: LiveTokens, address: TurnAddress) -> None:
@@ -152,14 +166,16 @@ async def test_the_model_and_the_real_fence_agree(seed: int, live: LiveTokens, v
             fence = model.fences.get(key)
             if draw.random() < 0.7:
                 start = fence.end if fence is not None and fence.attempt == epoch else 0
-            text = draw.choice(("a", "bé", "😀cc"))
+            text, thinking, thought = draw.choice(("a", "bé", "😀cc")), draw.random() < 0.3, draw.randint(0, 5)
+            if fence is not None and fence.attempt == epoch and draw.random() < 0.8:
+                thought = fence.thought
             turn = address.model_copy(update={"turn_id": key[0]})
-            real = await live.append(turn, key[1], epoch=epoch, sequence=start, text=text)
-            assert real.value == model.append(key, epoch, start, text)
+            real = await live.append(
+                turn, key[1], epoch=epoch, sequence=start, text=text, thinking=thinking, thought=thought
+            )
+            assert real.value == model.append(key, epoch, start, text, thinking=thinking, thought=thought)
         batch = await all_tokens(live, address)
-        assert [(e.key, e.attempt, e.start, e.text, e.begins) for e in batch.entries] == [
-            (e.key, e.attempt, e.start, e.text, e.begins) for e in model.entries
-        ]
+        assert [replace(e, id="") for e in batch.entries] == [replace(e, id="") for e in model.entries]
         for at in (0, len(model.entries) // 2, len(model.entries) - 1):
             if model.entries:
                 real_cursor = Cursor(1, str(batch.epoch), batch.entries[at].id)

@@ -154,6 +154,40 @@ async def test_a_lost_piece_is_mended_by_the_stored_text(streams: Streams, turn:
     assert text_of(sent) == "Hello there again"
 
 
+async def test_reasoning_comes_live_and_a_reader_cut_off_in_it_goes_on_there(streams: Streams, turn: Scribe) -> None:
+    await turn.claim("m1")
+    address, first = turn.address, []
+    await turn.live.append(address, "m1", epoch=1, sequence=0, text="Well, ", thinking=True)
+    async with aclosing(of_turn(streams, turn)) as stream:
+        first = await read_until(stream, lambda sent: sent[-1].kind == "thinking")
+    await turn.live.append(address, "m1", epoch=1, sequence=0, text="yes.", thinking=True, thought=6)
+    await turn.live.append(address, "m1", epoch=1, sequence=0, text="Hello", thought=10)
+    await turn.settle("m1", "Hello")
+    await turn.finish()
+    sent = first + await whole(of_turn(streams, turn, first[-1].id))
+    assert [event.data["text"] for event in sent if event.kind == "thinking"] == ["Well, ", "yes."]
+    assert text_of(sent) == "Hello" and "reset" not in [event.kind for event in sent]
+
+
+async def test_a_reader_so_slow_that_the_live_stream_was_trimmed_gets_the_stored_text_at_once(
+    streams: Streams, turn: Scribe, valkey: Valkey
+) -> None:
+    words = [f"word{number} " for number in range(300)]
+    await turn.claim("m1")
+    await turn.speak("m1", words[0])
+    async with aclosing(of_turn(streams, turn)) as stream:
+        sent = await read_until(stream, lambda sent: sent[-1].kind == "token")
+        await turn.speak("m1", *words[1:])  # and this reader does not read
+        (tokens,) = [key async for key in valkey.client.scan_iter(f"*{turn.address.conversation_id}*:tokens")]
+        await valkey.client.xtrim(tokens, maxlen=50, approximate=False)
+        await turn.settle("m1", "".join(words))
+        await turn.finish()
+        sent += await whole(stream)
+    assert text_of(sent) == "".join(words)
+    kinds = [event.kind for event in sent]
+    assert kinds.count("reset") == 1 and kinds.count("token") == 2, "its beginning, and the snapshot"
+
+
 async def test_a_new_attempt_resets_and_a_zombie_is_refused(streams: Streams, turn: Scribe) -> None:
     await turn.claim("m1")
     await turn.speak("m1", "Hel")

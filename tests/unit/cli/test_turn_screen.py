@@ -77,6 +77,17 @@ def test_the_machinery_is_shown_only_to_who_asks_for_it() -> None:
     assert shown(event, details=True) == ["  · node_end node=tool_node"]
 
 
+def test_reasoning_is_shown_apart_from_the_answer_and_only_to_who_asks_for_it() -> None:
+    events: list[tuple[str, dict[str, Any]]] = [
+        ("thinking", {"call_id": "m1", "text": "Hm. "}),
+        ("thinking", {"call_id": "m1", "text": "Well."}),
+        ("token", {"call_id": "m1", "text": "Yes."}),
+        ("thinking.complete", {"call_id": "m1", "duration": 1.5, "characters": 9}),
+    ]
+    assert shown(*events) == ["Yes."]
+    assert shown(*events, details=True)[:2] == ["Hm. Well.", "Yes."]
+
+
 def test_an_event_of_a_later_version_is_not_hidden() -> None:
     assert shown(("skill.selected", {"skill": "spacing", "turn_id": "t"})) == ["  · skill.selected skill=spacing"]
 

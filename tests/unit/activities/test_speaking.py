@@ -1,0 +1,123 @@
+"""When live tokens are sent, against a live side that notes what arrives and when."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+
+from activities.speaking import FLUSH_SECONDS, FULL_CHARACTERS, Speaker
+from contracts.turns import TurnAddress
+from store.live import Appended, LiveTokens
+
+ADDRESS = TurnAddress(tenant_id="t", conversation_id="c", turn_id="turn")
+
+
+@dataclass
+class Wire:
+    """Answers appends after a while."""
+
+    seconds: float = 0.0
+    answer: Appended = Appended.ACCEPTED
+    pieces: list[dict[str, Any]] = field(default_factory=list)
+    under_way: int = 0
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def append(self, address: TurnAddress, call_id: str, **piece: Any) -> Appended:
+        """Note a piece."""
+        assert self.under_way == 0, "one at a time, or they could overtake each other"
+        self.under_way += 1
+        self.pieces.append(piece)
+        self.arrived.set()
+        await asyncio.sleep(self.seconds)
+        self.under_way -= 1
+        return self.answer
+
+    @property
+    def texts(self) -> list[str]:
+        return [piece["text"] for piece in self.pieces]
+
+
+def speaker(wire: Wire) -> Speaker:
+    return Speaker(cast(LiveTokens, wire), ADDRESS, "m1", 1)
+
+
+async def test_the_first_token_goes_at_once_and_what_follows_waits_for_its_batch() -> None:
+    wire = Wire()
+    async with speaker(wire) as speaks:
+        await speaks.say("one ")
+        assert wire.texts == ["one "]
+        wire.arrived.clear()
+        await speaks.say("two ")
+        await speaks.say("three")
+        assert wire.texts == ["one "]
+        await asyncio.wait_for(wire.arrived.wait(), 10)  # nothing follows, and it is sent all the same
+        assert wire.texts == ["one ", "two three"]
+    assert [piece["sequence"] for piece in wire.pieces] == [0, 4]
+
+
+async def test_a_batch_that_is_full_does_not_wait() -> None:
+    wire, loop = Wire(), asyncio.get_running_loop()
+    async with speaker(wire) as speaks:
+        await speaks.say("first")
+        began = loop.time()
+        for _ in range(3 * FULL_CHARACTERS):
+            await asyncio.sleep(0)  # as the network lets others run
+            await speaks.say("x")
+        if loop.time() - began < FLUSH_SECONDS:
+            assert len(wire.pieces) >= 3
+    assert "".join(wire.texts) == "first" + "x" * 3 * FULL_CHARACTERS
+    assert max(map(len, wire.texts)) <= FULL_CHARACTERS + 10
+
+
+async def test_a_slow_valkey_makes_batches_larger_and_does_not_hold_the_answer_up() -> None:
+    wire, loop = Wire(seconds=0.5), asyncio.get_running_loop()
+    began = loop.time()
+    async with speaker(wire) as speaks:
+        for number in range(1_000):
+            await speaks.say(f"{number} ")
+        assert loop.time() - began < 0.4
+    assert len(wire.pieces) == 2 and "".join(wire.texts) == "".join(f"{number} " for number in range(1_000))
+
+
+async def test_a_provider_that_never_pauses_is_held_so_that_its_text_can_leave() -> None:
+    wire = Wire(seconds=0.01)
+    async with speaker(wire) as speaks:
+        for _ in range(20):
+            await speaks.say("x" * 10_000)
+        assert len(wire.pieces) >= 2
+    assert sum(map(len, wire.texts)) == 200_000
+
+
+async def test_whoever_is_stopped_hears_it_with_the_next_piece() -> None:
+    wire = Wire(answer=Appended.STOPPED)
+    async with speaker(wire) as speaks:
+        await speaks.say("one")
+        await asyncio.sleep(0.01)
+        assert not await speaks.say("two")
+
+
+async def test_reasoning_and_text_keep_their_order_and_count_apart() -> None:
+    wire = Wire()
+    async with speaker(wire) as speaks:
+        await speaks.think("Hm. ")
+        await speaks.think("Well.")
+        await speaks.say("Hi ")
+        await speaks.say("there")
+    assert [(p["thinking"], p["thought"], p["sequence"], p["text"]) for p in wire.pieces] == [
+        (True, 0, 0, "Hm. "),
+        (True, 4, 0, "Well."),
+        (False, 9, 0, "Hi there"),
+    ]
+
+
+async def test_nothing_is_sent_after_the_end_and_what_waits_is_dropped_where_it_broke_off() -> None:
+    wire = Wire(seconds=0.05)
+    with pytest.raises(ConnectionError):
+        async with speaker(wire) as speaks:
+            await speaks.say("one ")
+            await speaks.say("two")
+            raise ConnectionError
+    assert wire.under_way == 0 and wire.texts == ["one "]
+    await asyncio.sleep(3 * FLUSH_SECONDS)
+    assert wire.texts == ["one "]
