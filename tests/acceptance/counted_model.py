@@ -15,6 +15,8 @@ from tests.doubles.provider_steps import Call, Step
 COUNTED = "counted"
 """The agent's id."""
 _KEY = "counted_model_key"
+KEY_ENVIRON = {f"PERDURE_SECRET_{_KEY.upper()}": "sk-of-the-test"}
+"""The credential, as the operator sets it."""
 
 
 def write_app(folder: Path, api_base: str) -> None:
@@ -39,8 +41,7 @@ def counted_stack(folder: Path) -> Iterator[tuple[RunningStack, ProviderDouble]]
     """A stack whose agent `counted` asks the double, in a data folder below `folder`."""
     with ProviderDouble() as double:
         write_app(folder / "app", double.api_base)
-        secret = {f"PERDURE_SECRET_{_KEY.upper()}": "sk-of-the-test"}
-        with running(folder / "home", "--app", str(folder / "app"), **secret) as stack:
+        with running(folder / "home", "--app", str(folder / "app"), **KEY_ENVIRON) as stack:
             yield stack, double
 
 

@@ -51,6 +51,8 @@ class Seen:
     ended_at: float | None = None
     outcome: str = "running"
     """`answered`, an error status, a fault, `client_gone`, or `no_step`."""
+    spoke_at: float | None = None
+    """When the first word of its text or thinking left."""
 
 
 class ConnectionAware(H11Protocol):
@@ -105,7 +107,9 @@ async def _stream(step: Step, seen: Seen, request: Request) -> AsyncIterator[byt
     model = seen.model
     outcome = "client_gone"
     try:
-        for piece in text_lines(step, model):
+        for number, piece in enumerate(text_lines(step, model)):
+            if number == 1:  # the one before names the role
+                seen.spoke_at = time.time()
             yield piece
             await asyncio.sleep(step.token_seconds)
         if step.fault is Fault.RESET:

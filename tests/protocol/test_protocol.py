@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.acceptance.approvals.scale import sized
+from tests.acceptance.scale import sized
 from tests.desk import Desk
 from tests.protocol.ground import Ground
 from tests.protocol.machine import POLICIES, Protocol

@@ -10,8 +10,8 @@ from temporalio.client import Client
 from relay.connect import DATA_CONVERTER
 from store.database import Database
 from tests.acceptance.approvals.paused_turns import Paused, paused_turns
-from tests.acceptance.approvals.scale import NO_RATE_LIMIT
 from tests.acceptance.running import RunningStack, running
+from tests.acceptance.scale import NO_RATE_LIMIT
 from tests.acceptance.turns import Turns
 
 

@@ -14,7 +14,7 @@ from store.ids import new_id
 from tests.acceptance.approvals.conftest import Busy
 from tests.acceptance.approvals.deciders import Answer, Person, decide, with_tokens
 from tests.acceptance.approvals.paused_turns import Paused
-from tests.acceptance.approvals.scale import PATIENCE_SECONDS, Clocked, sized
+from tests.acceptance.scale import PATIENCE_SECONDS, Clocked, sized
 
 DECISIONS = sized(2_000, 150)
 KILLS = sized(10, 3)

@@ -12,7 +12,7 @@ from contracts.ids import turn_workflow_id
 from tests.acceptance.approvals.conftest import Busy
 from tests.acceptance.approvals.deciders import Answer, Person, decide, with_tokens
 from tests.acceptance.approvals.paused_turns import Paused
-from tests.acceptance.approvals.scale import PATIENCE_SECONDS, Clocked, sized
+from tests.acceptance.scale import PATIENCE_SECONDS, Clocked, sized
 
 PAUSED = sized(10_000, 200)
 APPROVED = sized(500, 20)

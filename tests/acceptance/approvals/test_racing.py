@@ -9,7 +9,7 @@ import pytest
 
 from local import DataParts
 from tests.acceptance.approvals.deciders import Answer, Person, api_processes, decide, with_tokens
-from tests.acceptance.approvals.scale import NO_RATE_LIMIT, PATIENCE_SECONDS, Clocked, sized
+from tests.acceptance.scale import NO_RATE_LIMIT, PATIENCE_SECONDS, Clocked, sized
 from tests.conftest import Urls
 from tests.desk import Desk
 from tests.served import MANY

@@ -12,7 +12,7 @@ from contracts.ids import approval_id, effect_key
 from contracts.turns import Bell, TurnAddress, TurnStatus
 from contracts.workflows import RING
 from relay.gone import workflow_gone
-from tests.acceptance.approvals.scale import PATIENCE_SECONDS, Clocked, sized
+from tests.acceptance.scale import PATIENCE_SECONDS, Clocked, sized
 from tests.doubles.spoken import Line
 from tests.served import Served
 

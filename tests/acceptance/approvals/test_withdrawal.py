@@ -13,7 +13,7 @@ from contracts.tools import CallState, ToolCall
 from contracts.turns import TurnAddress
 from policy.decision import Decider
 from store.withdrawals import withdraw
-from tests.acceptance.approvals.scale import PATIENCE_SECONDS, Clocked, sized
+from tests.acceptance.scale import PATIENCE_SECONDS, Clocked, sized
 from tests.desk import Desk
 from tests.served import MANY
 

@@ -1,4 +1,4 @@
-"""How much of a figure is measured: all (`python -m tests.acceptance.approval_figures`), or a sample, as a test."""
+"""How much of a figure is measured: all (`python -m tests.acceptance.…_figures`), or a sample, as a test."""
 
 import os
 import time

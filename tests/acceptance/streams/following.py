@@ -1,0 +1,96 @@
+"""Somebody who follows a turn with the client that users have, and keeps book of what a stream promises."""
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from perdure.client import AsyncClient, Event
+
+
+@dataclass(slots=True)
+class Followed:
+    """What one reader got of one turn."""
+
+    turn_id: str
+    texts: dict[str, str] = field(default_factory=dict)
+    """By call, as a client puts it together: `reset` takes a text back."""
+    words: list[str] = field(default_factory=list)
+    """Every word that ever came in a token, also those that were taken back."""
+    seqs: list[int] = field(default_factory=list)
+    """The numbers of durable events, in the order in which they came."""
+    resets: int = 0
+    first_token_at: float | None = None
+    """By the wall clock."""
+    status: str = ""
+    settled: dict[str, int] = field(default_factory=dict)
+    """By call, how many characters its `generation.complete` names."""
+
+    def take(self, event: Event) -> None:
+        """One event."""
+        if event.kind == "token":
+            self.first_token_at = self.first_token_at or time.time()
+            text = str(event.data["text"])
+            self.texts[event.call_id] = self.texts.get(event.call_id, "") + text
+            self.words += text.split()
+        elif event.kind == "reset":
+            self.texts[event.call_id] = ""
+            self.resets += 1
+        elif event.kind == "workflow_complete":
+            self.status = str(event.data["status"])
+        elif event.kind != "thinking":
+            self.seqs.append(int(event.data["seq"]))
+            if event.kind == "generation.complete":
+                self.settled[event.call_id] = int(event.data["characters"])
+
+    @property
+    def text(self) -> str:
+        """The text of its last call."""
+        return next(reversed(self.texts.values()), "")
+
+    def faults(self, answer: str) -> Iterator[str]:
+        """What is not as promised; `answer` is the stored one."""
+        if self.text != answer:
+            yield f"{self.turn_id}: the reader has {len(self.text)} characters, the answer is {len(answer)} others"
+        if self.seqs != list(range(1, len(self.seqs) + 1)):
+            yield f"{self.turn_id}: durable events came as {self.seqs}"
+        for call_id, characters in self.settled.items():
+            if len(self.texts.get(call_id, "")) != characters:
+                yield f"{self.turn_id}: {call_id} has {characters} characters, the reader others"
+
+
+async def follow(client: AsyncClient, turn_id: str, followed: Followed | None = None) -> Followed:
+    """Read a turn's stream to its end, over as many connections as it takes."""
+    followed = followed or Followed(turn_id)
+    async for event in client.turns.events(turn_id):
+        followed.take(event)
+    return followed
+
+
+async def begin(client: AsyncClient, agent: str, text: str) -> str:
+    """A turn, in a conversation of its own, that says this text; its id."""
+    conversation = await client.conversations.create(agent)
+    return (await client.turns.start(conversation.id, f"/echo {text}")).turn_id
+
+
+async def begin_all(client: AsyncClient, agent: str, texts: Sequence[str], *, at_once: int = 8) -> list[str]:
+    """A turn for each text, a few requests at a time."""
+    gate = asyncio.Semaphore(at_once)
+
+    async def one(text: str) -> str:
+        async with gate:
+            return await begin(client, agent, text)
+
+    return list(await asyncio.gather(*(one(text) for text in texts)))
+
+
+async def answers(client: AsyncClient, ids: Sequence[str], *, at_once: int = 8) -> dict[str, tuple[str, str]]:
+    """Status and stored answer of these turns."""
+    gate = asyncio.Semaphore(at_once)
+
+    async def one(turn_id: str) -> tuple[str, str]:
+        async with gate:
+            turn = await client.turns.get(turn_id)
+            return turn.status, turn.answer or ""
+
+    return dict(zip(ids, await asyncio.gather(*(one(turn_id) for turn_id in ids)), strict=True))

@@ -1,0 +1,65 @@
+"""The API is killed again and again under live streams: nobody misses a token or an event, and none comes twice."""
+
+import asyncio
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from tests.acceptance.scale import PATIENCE_SECONDS, Clocked, sized
+from tests.acceptance.streams.conftest import SLOW, Speaking
+from tests.acceptance.streams.following import Followed, answers, begin_all, follow
+from tests.acceptance.streams.speakers import more_model_workers, words
+
+STREAMS = sized(300, 30)
+KILLS = sized(5, 2)
+WORDS = sized(150, 30)
+"""At the slow agent's pace, 100 s and 20 s: the kills come while every stream is live."""
+MORE_WORKERS = sized(2, 0)
+BETWEEN_SECONDS = sized(6, 2)
+LIVE_SECONDS = 90.0
+
+
+async def _all_live(followed: list[Followed]) -> None:
+    """Until every reader has heard something."""
+    deadline = time.monotonic() + LIVE_SECONDS
+    while missing := sum(not each.words for each in followed):
+        assert time.monotonic() < deadline, f"{missing} streams say nothing"
+        await asyncio.sleep(0.2)
+
+
+async def _killing(speakers: Speaking, followed: list[Followed]) -> list[int]:
+    """SIGKILL the API, so often; how many streams were live at each kill."""
+    live = []
+    for _ in range(KILLS):
+        live.append(sum(bool(each.words) and not each.settled for each in followed))
+        await asyncio.to_thread(speakers.stack.wait_restarted, speakers.stack.kill("api"))
+        await asyncio.sleep(BETWEEN_SECONDS)
+    return live
+
+
+@pytest.mark.timeout(PATIENCE_SECONDS)
+async def test_readers_of_an_api_that_is_killed_miss_nothing_and_get_nothing_twice(
+    speakers: Speaking, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = [words(WORDS, f"s{number}") for number in range(STREAMS)]
+    with ExitStack() as held, Clocked() as clocked:
+        await asyncio.to_thread(held.enter_context, more_model_workers(speakers.stack, MORE_WORKERS))
+        ids = await begin_all(speakers.client, SLOW, texts)
+        followed = [Followed(turn_id) for turn_id in ids]
+        async with asyncio.TaskGroup() as readers:
+            for each in followed:
+                readers.create_task(follow(speakers.client, each.turn_id, each))
+            await _all_live(followed)
+            live = await _killing(speakers, followed)
+        stored = await answers(speakers.client, ids)
+    missing = sum(len(text.split()) - len(set(each.words)) for each, text in zip(followed, texts, strict=True))
+    repeated = sum(len(each.words) - len(set(each.words)) for each in followed)
+    with capsys.disabled():
+        print(f"\nAPI killed {KILLS} times under {live} live streams of {STREAMS}: {missing} tokens missing,")
+        print(f"{repeated} repeated, {sum(each.resets for each in followed)} resets; {clocked}")
+    assert min(live) == STREAMS, "every stream was live at every kill"
+    assert [stored[turn_id] for turn_id in ids] == [("completed", text) for text in texts]
+    faults = [fault for each in followed for fault in each.faults(stored[each.turn_id][1])]
+    assert not faults, "\n".join(faults[:20])
+    assert (missing, repeated, sum(each.resets for each in followed)) == (0, 0, 0)

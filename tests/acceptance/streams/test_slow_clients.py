@@ -1,0 +1,84 @@
+"""Hundreds of idle streams and clients that take a byte a second: the API stays small, and others are as quick."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+import psutil
+import pytest
+
+from tests.acceptance.machine import Others
+from tests.acceptance.scale import FULL, PATIENCE_SECONDS, Clocked, sized
+from tests.acceptance.streams.clients import connected
+from tests.acceptance.streams.conftest import AT_ONCE, USUAL, Speaking
+from tests.acceptance.streams.following import Followed, begin, follow
+from tests.acceptance.streams.speakers import words
+from tests.acceptance.test_figures import LOADED, quantile
+
+IDLE = sized(500, 40)
+SLOW = sized(100, 10)
+TURNS = sized(100, 10)
+"""Of others, before and meanwhile."""
+AT_SAME_TIME = 2
+WARM_UP = sized(20, 5)
+LONG_WORDS = 20_000
+"""200 KB at once: half of the slow clients read this, the others a turn that goes on speaking."""
+GROWTH_BYTES = 100_000_000
+SLOWER = 1.5
+LEAST_SLOW_BYTES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """Seconds from asking for a turn to its first token."""
+
+    p50: float
+    p95: float
+
+
+async def _first_tokens(speakers: Speaking, count: int) -> First:
+    gate, seconds = asyncio.Semaphore(AT_SAME_TIME), list[float]()
+
+    async def one() -> None:
+        async with gate:
+            asked = time.time()
+            turn_id = await begin(speakers.client, USUAL, "a short answer")
+            followed = await follow(speakers.client, turn_id, Followed(turn_id))
+            assert followed.first_token_at is not None and followed.text == "a short answer"
+            seconds.append(followed.first_token_at - asked)
+
+    await asyncio.gather(*(one() for _ in range(count)))
+    return First(quantile(sorted(seconds), 0.5), quantile(sorted(seconds), 0.95))
+
+
+def _bytes_of_api(speakers: Speaking) -> int:
+    return int(psutil.Process(speakers.stack.read()["pids"]["api"]).memory_info().rss)
+
+
+@pytest.mark.timeout(PATIENCE_SECONDS)
+async def test_idle_and_slow_clients_cost_little_memory_and_nobody_elses_time(
+    speakers: Speaking, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = await begin(speakers.client, AT_ONCE, words(LONG_WORDS, "long"))
+    await follow(speakers.client, long)
+    await _first_tokens(speakers, WARM_UP)
+    idle = [(await speakers.client.conversations.create(USUAL)).id for _ in range(IDLE)]
+    before, bytes_before = await _first_tokens(speakers, TURNS), _bytes_of_api(speakers)
+    speaks = await begin(speakers.client, USUAL, words(LONG_WORDS, "on"))  # longer than all of this takes
+    paths = [f"/v1/conversations/{each}/stream" for each in idle]
+    slow = [f"/v1/turns/{long if number % 2 else speaks}/events" for number in range(SLOW)]
+    with Clocked() as clocked, Others() as others:
+        async with connected(speakers.stack, paths, slow) as slow_ones:
+            await asyncio.sleep(2 * LEAST_SLOW_BYTES)
+            meanwhile = await _first_tokens(speakers, TURNS)
+            growth = _bytes_of_api(speakers) - bytes_before
+            taken = [each.taken for each in slow_ones]
+    await speakers.client.turns.stop(speaks)
+    ratio = meanwhile.p95 / before.p95
+    with capsys.disabled():
+        print(f"\n{IDLE} idle and {SLOW} slow clients: the API grew by {growth / 1e6:.1f} MB; others' first token p50")
+        print(f"{before.p50 * 1e3:.0f} -> {meanwhile.p50 * 1e3:.0f} ms, p95 {before.p95 * 1e3:.0f} ->", end=" ")
+        print(f"{meanwhile.p95 * 1e3:.0f} ms, {ratio:.2f} times; {clocked}")
+    assert min(taken) >= LEAST_SLOW_BYTES, "each slow client was served all the while"
+    assert growth < GROWTH_BYTES
+    assert ratio <= SLOWER or (not FULL and others.share > LOADED), f"{ratio:.2f}"
