@@ -8,7 +8,7 @@ from pydantic import JsonValue
 from activities.clients.provider import Complete
 from activities.planning import Planned
 from contracts.digests import canonical_json
-from contracts.errors import Problem
+from contracts.errors import PerdureError, Problem
 from contracts.events import GENERATION_COMPLETE, THINKING_COMPLETE, TOKEN_USAGE, TTFT
 from contracts.messages import MessageRef, Role
 from contracts.model import ModelCall, ModelReply
@@ -16,7 +16,7 @@ from contracts.turns import Usage
 from policy.extract import extracted
 from policy.prompt import WireMessage
 from policy.refusals import STOPPED
-from policy.text import estimated_tokens, preview
+from policy.text import CHARACTERS_A_TOKEN, estimated_tokens, preview
 from store.ids import new_id
 from store.journal import NewEvent, NewMessage
 
@@ -31,6 +31,8 @@ class Heard:
     thinking_characters: int = 0
     thinking_seconds: float = 0.0
     """From the request to the last of it."""
+    broken_off_tokens: int = 0
+    """About what had come of an answer that an error ended, calls included."""
     stopped: bool = False
     sent: tuple[WireMessage, ...] = ()
     """What the provider was sent, once it was."""
@@ -46,10 +48,17 @@ class Heard:
         """What the provider counted; where it could not say, an estimate as soon as it had begun to answer."""
         if self.complete is not None:
             return self.complete.usage
-        if not self.text:
+        said = -(-self.thinking_characters // CHARACTERS_A_TOKEN) + estimated_tokens(self.whole)
+        said = max(said, self.broken_off_tokens)
+        if not said:
             return Usage()
         asked = estimated_tokens(canonical_json(list(self.sent)))
-        return Usage(input_tokens=asked, output_tokens=estimated_tokens(self.whole))
+        return Usage(input_tokens=asked, output_tokens=said)
+
+    def note_broken_off(self, error: PerdureError) -> None:
+        """An error ended the answer: what the provider has said by then is paid for as well."""
+        said = error.details.get("output_tokens")
+        self.broken_off_tokens = said if isinstance(said, int) else 0
 
 
 def reply_of(

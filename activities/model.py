@@ -81,6 +81,7 @@ class ModelActivities:
                 heard.stopped = True
             except PerdureError as error:
                 failed = error.as_problem()
+                heard.note_broken_off(error)
                 if error.code == CONTEXT_OVERFLOW and not claimed.compacted:
                     error = UpstreamUnavailable(CONTEXT_OVERFLOW, "too long for the model; tried again with half of it")
                 other = "" if claimed.on_fallback else agent.definition.fallback_model
@@ -201,13 +202,13 @@ class ModelActivities:
     def _request(
         self, call: ModelCall, agent: PublishedAgent, messages: list[WireMessage], claimed: ModelClaim
     ) -> ProviderRequest:
-        return _request(call, agent, claimed.model, messages, self._deps.models.params(agent))
+        return _request(call, agent, claimed, messages, self._deps.models.params(agent))
 
 
 def _request(
     call: ModelCall,
     agent: PublishedAgent,
-    model: str,
+    claimed: ModelClaim,
     messages: list[WireMessage],
     params: Mapping[str, JsonValue],
 ) -> ProviderRequest:
@@ -215,7 +216,7 @@ def _request(
     if LOAD_TOOLSET in call.ask.tools:
         offered.insert(0, load_card(agent.cards))
     return ProviderRequest(
-        model=model,
+        model=claimed.model,
         messages=tuple(messages),
         tools=tuple(
             {
@@ -227,5 +228,6 @@ def _request(
         params=params,
         reasoning=agent.definition.reasoning,
         timeout_seconds=120.0,
+        most_tokens=claimed.most_tokens,
         idempotency_key=f"{call.address.turn_id}.{call.call_id}",
     )

@@ -29,6 +29,8 @@ from store.model_calls import PlannedCall
 
 _UNSAFE = re.compile(r"[^a-zA-Z0-9_-]")
 """A provider refuses every later request that repeats a name with these."""
+_MOST_ID_CHARACTERS = 16_384
+"""Of a provider's own id, which is kept whole: some carry a signature of kilobytes (S2-25). People see our ids."""
 MOST_CALLS = 64
 """A model that asks for more in one round is cut here."""
 
@@ -126,7 +128,7 @@ def _made(
         tool=_UNSAFE.sub("_", draft.name)[:64] or "unnamed",
         tool_version=card.version if card else "",
         effect=_effect(card),
-        provider_call_id=draft.provider_id[:200],
+        provider_call_id=draft.provider_id[:_MOST_ID_CHARACTERS],
         args=args,
         digest=digest_of(args),
         outcome=outcome.model_dump(mode="json") if outcome else None,

@@ -1,7 +1,20 @@
-"""The budget of a turn, checked before every model call (S0-40). Equality trips."""
+"""The budget of a turn, checked before every model call (S0-40). Equality trips. A call that is under way may go past
+it by a usual answer and no further: an endless one is broken off."""
+
+from typing import Final
 
 from contracts.errors import Problem
 from contracts.turns import Limits, OnSpent
+
+USUAL_ANSWER_TOKENS: Final = 4_096
+"""What an answer that was begun within the budget may still say beyond it."""
+ANSWER_OVER_BUDGET: Final = "answer_over_budget"
+"""The code of an answer that was broken off there."""
+
+
+def most_of_answer(limits: Limits, *, tokens_used: int) -> int:
+    """The tokens after which an answer is broken off."""
+    return max(0, limits.max_tokens - tokens_used) + USUAL_ANSWER_TOKENS
 
 
 def spent(limits: Limits, *, tokens_used: int, cost_microusd: int) -> Problem | None:

@@ -8,7 +8,8 @@ from pydantic import JsonValue
 from contracts.agents import DayLimits
 from contracts.events import GENERATION_START
 from contracts.model import ModelCall, ModelReply
-from contracts.turns import TurnStatus, Usage
+from contracts.turns import Limits, TurnStatus, Usage
+from policy.budget import most_of_answer
 from policy.ledger import Attempt, Claim, Gate, Held, claim
 from store.database import Connection
 from store.journal import NewEvent, NewMessage, write
@@ -40,11 +41,14 @@ class ModelClaim:
     """A dead attempt still holds of a day's budgets what it reserved."""
     published_limits: DayLimits | None = None
     """The agent's own as it is now, where the turn pinned another version; empty where it has none."""
+    most_tokens: int | None = None
+    """Of the answer; policy/budget.py says why."""
 
 
 _CLAIM = """
 SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopped, t.through_seq, t.system_prompt,
-  t.memory_text, t.persona ->> 'text' AS persona, m.epoch, m.run_id, m.attempt, m.errors, m.reply, m.compacted,
+  t.memory_text, t.persona ->> 'text' AS persona, t.limits,
+  t.input_tokens + t.output_tokens AS tokens_used, m.epoch, m.run_id, m.attempt, m.errors, m.reply, m.compacted,
   m.fallback, m.held_tokens + m.held_cost_microusd > 0 AS holds, (SELECT jsonb_build_object('max_tokens', l.max_tokens,
   'max_cost_microusd', l.max_cost_microusd) FROM day_limits l WHERE l.tenant_id = t.tenant_id) AS day_limits,
   (SELECT CASE WHEN a.version <> t.agent_version THEN (  -- a version is long: it is read where it is another one only
@@ -106,6 +110,7 @@ async def claim_call(
         DayLimits(**row["day_limits"]) if row["day_limits"] else None,
         bool(row["holds"]),
         None if row["published_limits"] is None else DayLimits.model_validate(row["published_limits"], extra="ignore"),
+        most_of_answer(Limits.model_validate(row["limits"]), tokens_used=row["tokens_used"]),
     )
 
 

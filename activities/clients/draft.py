@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from activities.clients.provider import Chunk, Complete, DraftCall, FinishReason, TextDelta, ThinkingDelta
-from contracts.errors import UpstreamRejected, UpstreamUnavailable
+from contracts.errors import LimitReached, UpstreamRejected, UpstreamUnavailable
 from contracts.turns import Usage
+from policy.budget import ANSWER_OVER_BUDGET
 from policy.text import CHARACTERS_A_TOKEN, clean
 
 ANSWER_LIMIT_CHARACTERS = 2_000_000
@@ -47,6 +48,8 @@ class _OpenCall:
 class Draft:
     """What has come so far of one answer."""
 
+    most_tokens: int | None = None
+    """Of the whole answer; None where only the limit of any answer holds."""
     model: str = ""
     text_characters: int = 0
     reported_usage: object = None
@@ -59,7 +62,8 @@ class Draft:
     def take(self, chunk: Any) -> Iterator[TextDelta | ThinkingDelta]:
         """The deltas in one chunk of the OpenAI form.
 
-        Raises: UpstreamUnavailable where the chunk has a wrong shape; UpstreamRejected past the answer's limit.
+        Raises: UpstreamUnavailable where the chunk has a wrong shape; UpstreamRejected past the limit of any answer,
+        LimitReached past this one's.
         """
         self.model = self.model or str(getattr(chunk, "model", None) or "")
         self.reported_usage = getattr(chunk, "usage", None) or self.reported_usage
@@ -89,6 +93,9 @@ class Draft:
         self._characters += len(value)
         if self._characters > ANSWER_LIMIT_CHARACTERS:
             raise UpstreamRejected("answer_too_large", "The model's answer is larger than any answer may be.")
+        if self.most_tokens is not None and self.estimated_tokens() > self.most_tokens:
+            message = f"the answer went on beyond what the turn's limit of tokens leaves, about {self.most_tokens}"
+            raise LimitReached(ANSWER_OVER_BUDGET, f"{message}; it was broken off, raise limits.max_tokens")
         return clean(value)
 
     def _take_call(self, delta: Any) -> None:

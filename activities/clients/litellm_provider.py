@@ -73,7 +73,7 @@ class LiteLLMProvider:
 
     async def stream(self, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
         """One request to the provider; see the protocol for what it promises."""
-        draft = Draft()
+        draft = Draft(most_tokens=request.most_tokens)
         deadline = asyncio.get_running_loop().time() + request.timeout_seconds
         response: Any = None
         try:
@@ -98,6 +98,7 @@ class LiteLLMProvider:
                 yield Complete((), usage, "content_filter", draft.model or request.model)
                 return
             if isinstance(error, PerdureError) or _finish_reason(response) is None:
+                ours.details["output_tokens"] = draft.estimated_tokens()
                 raise ours from error
             # The answer is whole, only its usage or its farewell was unreadable: asking again would pay twice.
             LOG.warning("model_end_unreadable", model=request.model, code=ours.code)

@@ -3,6 +3,7 @@
 - A good stream ends in exactly one `Complete`, the last chunk. What has no `Complete` is not an answer, however much
   text came before.
 - What goes wrong is raised as one of our error families (contracts/errors.py), never as a vendor's exception.
+- An error that comes in the middle of an answer names in its details how many `output_tokens` had come, about.
 - One call of `stream` is at most one request: nobody below Temporal retries.
 - Text can be stored: no NUL, no lone surrogates.
 - Closing the generator (`contextlib.aclosing`) or cancelling the task ends the request at once.
@@ -40,6 +41,8 @@ class ProviderRequest:
     """Sent as `Idempotency-Key` to whoever honours it."""
     reasoning: Reasoning | None = None
     """How long it may think; policy/reasoning.py says what that comes to."""
+    most_tokens: int | None = None
+    """About so many may be said, thought and asked of tools together; an answer that goes on is broken off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,6 @@ class Provider(Protocol):
         Raises: UpstreamUnavailable (model_unavailable, model_timeout, model_rate_limited, model_overloaded,
         model_unreadable, model_cut_off, model_empty_answer), UpstreamRejected (context_overflow, model_auth,
         model_billing, model_bad_request, model_not_found, model_setup, output_limit, answer_too_large),
-        LimitReached (model_budget), InvariantBroken (bad_script, unexpected_error).
+        LimitReached (model_budget, answer_over_budget), InvariantBroken (bad_script, unexpected_error).
         """
         ...

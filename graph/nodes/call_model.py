@@ -13,13 +13,15 @@ from contracts.model import ModelAsk, ModelReply
 from graph.nodes.reading import error_of, limits_of, messages_of, number_of, plan_of, toolsets_of
 from graph.ports import Ports
 from graph.spec import State
-from policy.budget import spent
+from policy.budget import ANSWER_OVER_BUDGET, spent
 from policy.day_budget import DAY_CODES
 from policy.loading import offered_tools
 from policy.refusals import STOPPED
 from policy.toolsets import LOAD_TOOLSET, known_toolsets, offered_cards
 
-STOP_CODES = {STOPPED.code: "stopped", **dict.fromkeys(DAY_CODES, "limited")}
+BUDGET_CODES = frozenset({*DAY_CODES, ANSWER_OVER_BUDGET})
+"""Problems of a call that a budget ended."""
+STOP_CODES = {STOPPED.code: "stopped", **dict.fromkeys(BUDGET_CODES, "limited")}
 """Problems that end a run otherwise than as failed: code to status."""
 
 
@@ -67,7 +69,7 @@ class CallModel:
                 ttft_told=bool(state.get("ttft_emitted")),
             )
         )
-        if reply.problem is not None and reply.problem.code in DAY_CODES:
+        if reply.problem is not None and reply.problem.code in BUDGET_CODES:
             ports.events.emit(BUDGET, {"code": reply.problem.code, "message": reply.problem.message})
         return _patch(state, reply)
 

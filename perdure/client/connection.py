@@ -22,6 +22,8 @@ def http_options(base_url: str, token: str) -> dict[str, Any]:
         "headers": {"Authorization": f"Bearer {token}", "User-Agent": "perdure-client"},
         # A proxy in the environment is for the way out, never for this machine's own API.
         "trust_env": url.host not in _LOOPBACK,
+        # One who follows a thousand turns holds a thousand streams; httpx lets the hundred-and-first wait for ever.
+        "limits": httpx.Limits(max_connections=None, max_keepalive_connections=20),
         # Redirects are not followed, so plain http never becomes https; reading the certificates takes 0.2 s.
         "verify": url.scheme != "http",
     }

@@ -21,8 +21,8 @@ TURNS = sized(100, 10)
 """Of others, before and meanwhile."""
 AT_SAME_TIME = 2
 WARM_UP = sized(20, 5)
-LONG_WORDS = 20_000
-"""200 KB at once: half of the slow clients read this, the others a turn that goes on speaking."""
+LONG_WORDS = 14_000
+"""150 KB at once: half of the slow clients read this, the others a turn that goes on speaking."""
 GROWTH_BYTES = 100_000_000
 SLOWER = 1.5
 LEAST_SLOW_BYTES = 5

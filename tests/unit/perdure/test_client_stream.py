@@ -1,12 +1,13 @@
 """The event stream: cut anywhere, resumed where it was, over when the API says so."""
 
+import asyncio
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure import ApiError
+from perdure import ApiError, AsyncClient
 from perdure.client import Event
 from perdure.client.sse import Decoder
 from tests.unit.perdure.api_double import BROKEN, ApiDouble, Reply, event, said, streamed
@@ -84,3 +85,30 @@ def test_events_are_the_same_however_the_bytes_are_cut(
         got += decoder.feed(left[:cut])
         left = left[cut:]
     assert got == [Event(kind, {"text": text}, str(number)) for number, (kind, text) in enumerate(sent)]
+
+
+async def test_hundreds_of_streams_are_open_at_once() -> None:
+    most, everybody, here = 150, asyncio.Event(), 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal here
+        await reader.readuntil(b"\r\n\r\n")
+        here += 1
+        if here == most:
+            everybody.set()
+        await everybody.wait()
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + LAST.encode())
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with (
+        server,
+        AsyncClient(f"http://127.0.0.1:{port}", "t-1", patience_seconds=10) as client,
+        asyncio.timeout(30),
+    ):
+
+        async def follow() -> list[str]:
+            return [each.kind async for each in client.turns.events("t")]
+
+        assert await asyncio.gather(*(follow() for _ in range(most))) == [["workflow_complete"]] * most

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.turns import Limits
-from policy.budget import spent, tightened
+from policy.budget import USUAL_ANSWER_TOKENS, most_of_answer, spent, tightened
 
 LIMITS = Limits(max_tokens=100, max_cost_microusd=1_000)
 
@@ -35,6 +35,11 @@ def test_the_message_names_the_setting_to_raise() -> None:
 
 def test_a_budget_of_nothing_allows_no_call() -> None:
     assert spent(Limits(max_tokens=0), tokens_used=0, cost_microusd=0) is not None
+
+
+@pytest.mark.parametrize(("used", "left"), [(0, 100), (60, 40), (100, 0), (250, 0)])
+def test_an_answer_may_use_what_is_left_and_a_usual_answers_length_more(used: int, left: int) -> None:
+    assert most_of_answer(LIMITS, tokens_used=used) == left + USUAL_ANSWER_TOKENS
 
 
 amounts = st.integers(0, 10_000)

@@ -8,7 +8,7 @@ import pytest
 from activities.clients.draft import ANSWER_LIMIT_CHARACTERS, FINISH_REASONS, Draft
 from activities.clients.provider import Complete, DraftCall, TextDelta
 from activities.clients.usage import believable, microusd
-from contracts.errors import UpstreamRejected, UpstreamUnavailable
+from contracts.errors import LimitReached, UpstreamRejected, UpstreamUnavailable
 from contracts.turns import Usage
 
 
@@ -126,3 +126,19 @@ def test_only_numbers_that_can_be_true_are_believed(reported: Any, usage: Usage)
 )
 def test_cost_is_rounded_up_to_whole_microdollars(dollars: float, whole: int) -> None:
     assert microusd(dollars) == whole
+
+
+@pytest.mark.parametrize("name", ["content", "reasoning_content"])
+def test_an_answer_that_goes_on_beyond_its_bound_is_broken_off(name: str) -> None:
+    draft = Draft(most_tokens=100)
+    assert list(draft.take(piece(**{name: "x" * 400}))), "exactly at its bound"
+    with pytest.raises(LimitReached) as raised:
+        list(draft.take(piece(**{name: "x"})))
+    assert raised.value.code == "answer_over_budget" and draft.estimated_tokens() == 101
+
+
+def test_arguments_count_as_what_is_said() -> None:
+    draft = Draft(most_tokens=100)
+    with pytest.raises(LimitReached):
+        for _ in range(200):
+            list(draft.take(piece(tool_calls=[call(0, "a", "pay", "1234")])))
