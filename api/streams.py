@@ -67,6 +67,8 @@ class Streams:
         self, tenant_id: str, conversation_id: str, cursor: Cursor, turn_id: str | None = None
     ) -> AsyncGenerator[bytes]:
         """The stream behind `cursor`, encoded; with `turn_id` that turn's alone, to its end."""
+        loop = asyncio.get_running_loop()
+        beats_at = loop.time() + self._heartbeat_seconds
         reader = StreamReader(self._database, self._live, self._events, tenant_id, conversation_id, turn_id)
         with STREAMS.track_inprogress():
             async with self._wakes.listen(tenant_id, conversation_id) as bell:
@@ -88,10 +90,14 @@ class Streams:
                         frames = [*frames, done]
                     if frames:
                         yield b"".join(map(encoded, frames))
+                        beats_at = loop.time() + self._heartbeat_seconds
                     if done is not None:
                         yield ending(done)
                         return
-                    if reader.blocked:
-                        await asyncio.sleep(_BLOCKED_SECONDS)
-                    elif not reader.behind and not await bell.wait(self._heartbeat_seconds):
+                    if loop.time() >= beats_at:  # the bell may ring all the while, for other turns
                         yield KEEPALIVE_COMMENT
+                        beats_at = loop.time() + self._heartbeat_seconds
+                    elif reader.blocked:
+                        await asyncio.sleep(_BLOCKED_SECONDS)
+                    elif not reader.behind:
+                        await bell.wait(beats_at - loop.time())

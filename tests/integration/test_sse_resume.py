@@ -261,6 +261,27 @@ async def test_a_silent_stream_beats(db: Database, live: LiveTokens, valkey: Val
         assert parsed(await anext(stream))[0].kind == ""
 
 
+async def test_a_silent_turn_beats_while_another_turn_of_its_conversation_speaks(
+    db: Database, live: LiveTokens, streams: Streams, turn: Scribe, people: dict[str, Person]
+) -> None:
+    other = await Scribe.turn_in(db, live, people["requester"], turn.address.conversation_id)
+    await other.claim("m1")
+
+    async def speak() -> None:
+        while True:
+            await other.speak("m1", "on and ")
+            await asyncio.sleep(0.02)
+
+    speaking = asyncio.create_task(speak())
+    beating = Streams(db, live, streams._wakes, heartbeat_seconds=0.3)
+    async with aclosing(of_turn(beating, turn)) as stream:
+        assert parsed(await anext(stream))[0].kind == "ready"
+        assert await asyncio.wait_for(anext(stream), 10) == b": ping\n\n"
+    speaking.cancel()
+    with suppress(asyncio.CancelledError):
+        await speaking
+
+
 async def test_a_long_log_is_replayed_in_batches(streams: Streams, turn: Scribe) -> None:
     await turn.events(*[NewEvent("budget", {"used": number}) for number in range(450)])
     await turn.claim("m1")
