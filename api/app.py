@@ -9,6 +9,7 @@ from api import errors
 from api.intake import Intake
 from api.routes import (
     agents,
+    answers,
     approval_verbs,
     approvals,
     audit,
@@ -35,6 +36,7 @@ from settings import Settings
 ROUTERS = (
     conversations,
     turns,
+    answers,
     limits,
     execute,
     streams,

@@ -120,6 +120,13 @@ class ExecuteBody(Body):
     limits: LimitsBody | None = None
 
 
+class AnswerBody(Body):
+    """POST /v1/turns/{id}/answers/{request_id}."""
+
+    kind: Literal["clarification", "client_run"]
+    payload: dict[str, JsonValue]
+
+
 Comment = Annotated[str, Field(max_length=4_000), Seen]
 ReasonCode = Annotated[str, Field(max_length=100), Seen]
 UserName = Annotated[str, Field(min_length=1, max_length=63)]

@@ -31,6 +31,11 @@ def _approval(approval_id: Annotated[str, Path()]) -> str:
     return as_uuid(approval_id, "approval")
 
 
+def _question(request_id: Annotated[str, Path()]) -> str:
+    return as_uuid(request_id, "question")
+
+
 ConversationId = Annotated[str, Depends(_conversation)]
 TurnId = Annotated[str, Depends(_turn)]
 ApprovalId = Annotated[str, Depends(_approval)]
+QuestionId = Annotated[str, Depends(_question)]

@@ -1,6 +1,8 @@
 """`perdure turns`: what runs, what it waits for, and how to watch or stop it."""
 
-from typing import Annotated
+import json
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
@@ -71,6 +73,8 @@ def show(turn_id: TurnId, as_json: AsJson = False, as_name: AsName = None) -> No
             say(f"Decide: {command('approvals', 'approve', approval_id)}")
     if waits is not None and waits.kind == "limit":
         say(f"Raise it: {command('turns', 'raise', turn.turn_id)} --tokens N --usd X")
+    if waits is not None and waits.kind == "clarification":
+        say(f"Answer: {command('turns', 'answer', turn.turn_id)} TEXT")
     if turn.answer:
         say()
         say(printable(turn.answer))
@@ -102,6 +106,47 @@ def stop(turn_id: TurnId, as_json: AsJson = False, as_name: AsName = None) -> No
         say_json(answer)
     else:
         say(f"Asked to stop. {command('turns', 'show', turn_id)} tells how it ended.")
+
+
+@app.command("answer")
+def answer(
+    turn_id: TurnId,
+    text: Annotated[str | None, typer.Argument(help="What you say. Without it you are shown what is asked.")] = None,
+    payload: Annotated[Path | None, typer.Option(help="A JSON file with the whole answer, in place of a text.")] = None,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Answer what a turn of yours asks; the first answer counts."""
+    with connect(Role.REQUESTER, as_name) as client:
+        turn = client.turns.get(turn_id)
+        waits = turn.waiting_for
+        if waits is None or waits.kind not in ("clarification", "client_run") or not waits.ids:
+            raise fail(f"the turn is {turn.status} and asks nothing", USAGE)
+        question = client.turns.question(turn_id, waits.ids[0])
+        given = {"text": text} if text is not None else _payload(payload)
+        if given is not None:
+            question = client.turns.answer(turn_id, question.id, question.kind, given)
+    if as_json:
+        say_json(question)
+        return
+    if given is not None:
+        say("Answered. The turn goes on.")
+        return
+    for name, value in question.asked.items():
+        say(f"{name}: {printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))}")
+
+
+def _payload(path: Path | None) -> dict[str, Any] | None:
+    """What the file says; None where none is given."""
+    if path is None:
+        return None
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise fail(f"{path}: {error}", USAGE) from None
+    if not isinstance(found, dict):
+        raise fail(f"{path}: an answer is one JSON object", USAGE)
+    return found
 
 
 @app.command("raise")

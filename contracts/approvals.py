@@ -5,7 +5,7 @@ from pydantic import Field, JsonValue
 from contracts.errors import Problem
 from contracts.events import PendingEvent
 from contracts.frozen import Tolerant
-from contracts.people import GatedCall, RequestRef, Verdict
+from contracts.people import GatedCall, Question, RequestRef, Verdict
 from contracts.skills import is_empty
 from contracts.turns import Limits, TurnAddress
 
@@ -19,6 +19,8 @@ class OpenAsk(Tolerant):
     gated: tuple[GatedCall, ...] = ()
     unknown: tuple[GatedCall, ...] = ()
     """Calls whose effect a person must settle."""
+    questions: tuple[Question, ...] = Field(default=(), exclude_if=is_empty)
+    """What the turn's own user is asked."""
     snapshot: dict[str, JsonValue] = {}
     """Token usage, injected skills and entities at the pause, shown to the reviewer (S0-67)."""
     events: tuple[PendingEvent, ...] = ()

@@ -44,6 +44,11 @@ def limit_id(step: int) -> str:
     return f"l{step}"
 
 
+def question_id(step: int) -> str:
+    """The id of what the turn's own user is asked after `step`: `q2`."""
+    return f"q{step}"
+
+
 def reviewed_call(checkpoint: str) -> str | None:
     """The call whose outcome a checkpoint is about; None for one on the answer."""
     return f"t{checkpoint[1:]}" if "." in checkpoint else None

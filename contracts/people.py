@@ -3,7 +3,7 @@
 from datetime import datetime
 from enum import StrEnum
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from contracts.frozen import Tolerant
 from contracts.messages import MessageRef
@@ -29,6 +29,14 @@ class RequestKind(StrEnum):
     """Look at what a call came to, or at the answer so far, before the turn goes on (S0-65, S0-66)."""
     LIMIT = "limit"
     """Raise the turn's limit, which is spent."""
+    CLARIFICATION = "clarification"
+    """Answer a question of the turn's."""
+    CLIENT_RUN = "client_run"
+    """Do work where the data is, and hand in what came of it."""
+
+
+ANSWERED_BY_CLIENT = frozenset({RequestKind.CLARIFICATION, RequestKind.CLIENT_RUN})
+"""Requests that the turn's own user answers, and no reviewer decides."""
 
 
 class RequestRef(Tolerant):
@@ -61,8 +69,20 @@ class GatedCall(Tolerant):
     """Of a checkpoint that says so (S0-68): where it cannot be opened, the turn goes on with a warning."""
 
 
+class Question(Tolerant):
+    """What a turn asks of its own user: a question, or work on the user's machine."""
+
+    call_id: str
+    """Empty: it is named by the step after which it is asked."""
+    kind: RequestKind
+    asked: dict[str, JsonValue]
+    """What the client is shown."""
+    answer_schema: dict[str, JsonValue]
+    """JSON Schema of the answers that count."""
+
+
 class VerdictState(StrEnum):
-    """The states of an approval before it is executed (design section 5)."""
+    """The states of an approval before it is executed (design section 5), and of a question."""
 
     PENDING = "pending"
     APPROVED = "approved"
@@ -72,6 +92,8 @@ class VerdictState(StrEnum):
     EXPIRED = "expired"
     CANCELLED = "cancelled"
     WITHDRAWN = "withdrawn"
+    ANSWERED = "answered"
+    """Of a question: `answer` has what was said."""
     SETTLED = "settled"
     """An effect whose outcome a person stated."""
     UNAVAILABLE = "unavailable"
@@ -91,6 +113,8 @@ class Verdict(Tolerant):
     decided_by: str = ""
     round: MessageRef | None = Field(default=None, exclude_if=is_empty)
     """Of an edited checkpoint: the assistant message that makes its call again."""
+    answer: dict[str, JsonValue] = Field(default={}, exclude_if=is_empty)
+    """Of a question: the payload, as it fits the question's schema."""
     no_record: bool = Field(default=False, exclude_if=is_empty)
     """Unreadable because there is nothing to read: it was never opened, or is not yet."""
     look_at: datetime | None = Field(default=None, exclude_if=is_empty)

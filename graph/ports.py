@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from contracts.approvals import Verdicts
 from contracts.memory import TurnContext
 from contracts.model import ModelAsk, ModelReply
-from contracts.people import GatedCall, RequestRef
+from contracts.people import GatedCall, Question, RequestRef
 from contracts.tools import ToolAsk, ToolOutcome
 
 
@@ -65,6 +65,10 @@ class People(Protocol):
         for what is open changes nothing of it. With `goes_on` the turn does not wait once they are open: it looks at
         once, since there is something to run beside them.
         """
+        ...
+
+    def question(self, question: Question) -> RequestRef:
+        """Ask the turn's own user, in place of anything asked before in this run; it opens as what `ask` asks does."""
         ...
 
     async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:

@@ -1,13 +1,19 @@
-"""When a paused turn looks at its records by itself, without being rung."""
+"""What a paused turn waits for, and when it looks at its records by itself, without being rung."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from contracts.people import RequestRef
+from contracts.people import PauseKind, RequestKind, RequestRef
 
 MARGIN = timedelta(seconds=1)
 """Beyond a deadline, so that the database's clock has passed it too."""
 LONGEST = timedelta(minutes=10)
+_KINDS = {RequestKind.CLARIFICATION: PauseKind.CLARIFICATION, RequestKind.CLIENT_RUN: PauseKind.CLIENT_RUN}
+
+
+def pause_kind(requests: Sequence[RequestRef]) -> PauseKind:
+    """What a pause for these waits for, and so where its run enters the graph again; all of a pause are of one."""
+    return next((_KINDS[request.kind] for request in requests if request.kind in _KINDS), PauseKind.APPROVAL)
 
 
 def deadlines_of(requests: Sequence[RequestRef]) -> list[datetime]:

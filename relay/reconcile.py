@@ -23,7 +23,7 @@ from relay.trouble import Trouble
 from store.database import Connection, Database
 from store.finish import finish_broken
 from store.idempotency import forget_old
-from store.open_turns import OpenTurn, open_turns, ring_decided, ring_stopped, start_stranded, tenants
+from store.open_turns import OpenTurn, open_turns, ring_answered, ring_decided, ring_stopped, start_stranded, tenants
 from store.overdue import MOST_AT_ONCE, escalate_all_overdue, fall_back
 from store.working_memory import forget_expired
 
@@ -113,6 +113,7 @@ class Reconciler:
         await self._in_parts("deadlines_not_escalated", tenant_id, escalate_all_overdue)
         await self._in_parts("requests_not_handed_on", tenant_id, fall_back)
         stuck = await self._step("decisions_not_rung", tenant_id, lambda tx: ring_decided(tx, tenant_id))
+        await self._step("answers_not_rung", tenant_id, lambda tx: ring_answered(tx, tenant_id))
         for turn_id in stuck or ():
             self._trouble.is_on("decided_turn_still_waits", turn_id)
         await self._step("stranded_turns_not_started", tenant_id, lambda tx: start_stranded(tx, tenant_id))

@@ -12,12 +12,14 @@ from contracts.approvals import OpenAsk, Opened
 from contracts.digests import digest_of, frozen_call_digest
 from contracts.events import BUDGET, TOOL_AWAITING_APPROVAL
 from contracts.ids import approval_id
-from contracts.people import GatedCall, RequestKind, RequestRef
+from contracts.people import GatedCall, PauseKind, RequestKind, RequestRef
 from contracts.turns import TurnStatus
+from policy.pause import pause_kind
 from store import audit
 from store.checkpoints import Subject, call_told_of, covered, subject_of
 from store.database import Connection
 from store.journal import NewEvent, write
+from store.questions import open_questions
 
 _PROMPT_CHARACTERS = 2_000
 """How much of the user's message a reviewer sees beside the call."""
@@ -50,6 +52,10 @@ async def open_requests(
         requests.append(found or await _open(tx, ask, gated, agent, policy or agent.definition.approvals, turn))
         if found is None:
             events.append(_awaiting(requests[-1], gated))
+    if ask.questions:
+        in_force = policy or agent.definition.approvals
+        asked, told, answered = await open_questions(tx, ask, in_force.expires_seconds)
+        requests, events, decided = [*requests, *asked], [*events, *told], decided or answered
     requests += await _unknown_effects(tx, ask)
     await _wait(tx, ask.address.turn_id, requests)
     await write(tx, ask.address, events, pending=ask.events)
@@ -199,11 +205,13 @@ async def _unknown_effects(tx: Connection, ask: OpenAsk) -> list[RequestRef]:
 
 async def _wait(tx: Connection, turn_id: str, requests: list[RequestRef]) -> None:
     expiries = [request.expires_at for request in requests if request.expires_at]
+    by_reviewer = pause_kind(requests) is PauseKind.APPROVAL
+    status = TurnStatus.AWAITING_APPROVAL if by_reviewer else TurnStatus.AWAITING_ANSWER
     since: datetime = await tx.fetchval("SELECT now()")
     await tx.execute(
         "UPDATE turns SET status = $2, waiting = $3 WHERE id = $1",
         turn_id,
-        TurnStatus.AWAITING_APPROVAL.value,
+        status.value,
         {
             "kind": requests[0].kind.value if requests else RequestKind.APPROVAL.value,
             "ids": [request.request_id for request in requests],

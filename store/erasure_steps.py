@@ -70,6 +70,11 @@ OWN: tuple[Step, ...] = (
         "OR r.revision IS NOT NULL OR r.decision <> jsonb_build_object('type', r.decision->'type') "
         "OR r.withdrawal <> '{}'",
     ),
+    _of_turns(
+        "questions",
+        "asked = '{}', answer = CASE WHEN x.answer IS NOT NULL THEN '{}'::jsonb END",
+        "r.asked <> '{}' OR r.answer <> '{}'",
+    ),
     Step(
         "approval_votes",
         "UPDATE approval_votes SET record = '{}' WHERE id = ANY(ARRAY("

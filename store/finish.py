@@ -19,6 +19,8 @@ _END = """
 WITH cancelled AS (
   UPDATE approvals SET status = 'cancelled', version = version + 1
   WHERE turn_id = $1 AND (status IN ('pending', 'edited') OR status = 'approved' AND kind = 'approval') RETURNING id
+), unasked AS (
+  UPDATE questions SET status = 'cancelled', closed_at = now() WHERE turn_id = $1 AND status = 'pending'
 ), marked AS (
   UPDATE messages SET in_transcript = (id = ANY($4))
   WHERE conversation_id = $6 AND turn_id = $1 AND role <> 'user' AND in_transcript <> (id = ANY($4))

@@ -106,6 +106,26 @@ SELECT id FROM due WHERE rung_at > at AND at < now() - interval '10 minutes'
 """
 
 
+_RING_ANSWERED = """
+WITH due AS (
+  SELECT t.id FROM turns t WHERE t.status = 'awaiting_answer' AND t.ended_at IS NULL
+    AND EXISTS (SELECT FROM questions q WHERE q.turn_id = t.id)
+    AND NOT EXISTS (SELECT FROM questions q WHERE q.turn_id = t.id AND q.status = 'pending' AND q.expires_at > now())
+    AND (t.rung_at IS NULL OR t.rung_at < now() - interval '1 minute')
+    AND NOT EXISTS (SELECT FROM outbox o WHERE o.turn_id = t.id AND o.due_at <= now() + interval '10 seconds')
+  FOR UPDATE OF t SKIP LOCKED
+), rung AS (
+  UPDATE turns SET rung_at = now() WHERE id = ANY(ARRAY(SELECT id FROM due))
+)
+INSERT INTO outbox (tenant_id, kind, turn_id) SELECT $1, $2, id FROM due RETURNING turn_id
+"""
+
+
+async def ring_answered(tx: Connection, tenant_id: str) -> int:
+    """Put a bell in the outbox for every turn that still waits though its questions are answered or overdue."""
+    return len(await tx.fetch(_RING_ANSWERED, tenant_id, Wake.RING.value))
+
+
 async def ring_decided(tx: Connection, tenant_id: str) -> list[str]:
     """Put a bell in the outbox for every turn that still waits though what it waits for is decided or overdue, or
     though one of its calls may start.

@@ -7,7 +7,7 @@ import asyncpg
 from contracts.approvals import Verdicts, VerdictsAsk
 from contracts.digests import frozen_call_digest
 from contracts.events import TOOL_DENIED
-from contracts.people import RequestKind, RequestRef, Verdict, VerdictState
+from contracts.people import ANSWERED_BY_CLIENT, RequestKind, RequestRef, Verdict, VerdictState
 from contracts.turns import Limits
 from policy.text import preview
 from store import audit
@@ -15,6 +15,7 @@ from store.checkpoints import call_told_of, covered, edited_round
 from store.database import Connection
 from store.journal import NewEvent, write
 from store.overdue import escalate_overdue_of
+from store.questions import read_answers
 
 
 async def read_verdicts(tx: Connection, ask: VerdictsAsk) -> Verdicts:
@@ -31,10 +32,12 @@ async def read_verdicts(tx: Connection, ask: VerdictsAsk) -> Verdicts:
         rows = await tx.fetch(_ROWS, ask.address.turn_id)
     approvals = {str(row["id"]): row for row in rows}
     effects = await _effects(tx, ask)
+    asked = any(request.kind in ANSWERED_BY_CLIENT for request in ask.requests)
+    answers = await read_answers(tx, ask) if asked else {}
     verdicts = tuple(
         _effect_verdict(request, effects.get(request.request_id))
         if request.kind is RequestKind.EFFECT
-        else _verdict(request, approvals.get(request.request_id), ask)
+        else answers.get(request.request_id) or _verdict(request, approvals.get(request.request_id), ask)
         for request in ask.requests
     )
     denied = [

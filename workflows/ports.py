@@ -11,11 +11,11 @@ from contracts.activities import APPROVALS_READ, MEMORY_LOAD, MODEL_COMPLETE
 from contracts.approvals import OpenAsk, Verdicts, VerdictsAsk
 from contracts.errors import Problem
 from contracts.events import PendingEvent
-from contracts.ids import approval_id, forced_checkpoint_id, limit_id, model_call_id, step_of
+from contracts.ids import approval_id, forced_checkpoint_id, limit_id, model_call_id, question_id, step_of
 from contracts.memory import LoadAsk, TurnContext
 from contracts.messages import MessageRef
 from contracts.model import ModelAsk, ModelCall, ModelReply
-from contracts.people import GatedCall, RequestKind, RequestRef, Verdict, VerdictState
+from contracts.people import GatedCall, Question, RequestKind, RequestRef, Verdict, VerdictState
 from graph.ports import Ports
 from policy.gate import effect_request
 from policy.refusals import STOPPED
@@ -140,6 +140,16 @@ class PeoplePort:
             for call in gated
         ]
         return [*approvals, *(effect_request(turn_id, call.call_id, call.tool) for call in unknown)]
+
+    def question(self, question: Question) -> RequestRef:
+        """Keep what the pause opens; it is named by the step after which it is asked."""
+        turn = self.stretch.turn
+        named = question.model_copy(update={"call_id": question.call_id or question_id(self.stretch.step)})
+        self.stretch.asked = OpenAsk(
+            address=turn.address, agent_id=turn.agent_id, agent_version=turn.agent_version, questions=(named,)
+        )
+        request_id = approval_id(turn.address.turn_id, named.call_id)
+        return RequestRef(request_id=request_id, kind=named.kind, call_id=named.call_id, tool="")
 
     async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:
         """What the records say now. Bells that rang before it have done their work."""

@@ -18,8 +18,9 @@ from contracts.people import PauseKind, RequestRef
 from contracts.turns import FinishAsk, TurnInput, TurnStatus
 from contracts.workflows import RING, TURN_RUN, TURN_WAIT
 from graph.compiled import topology
-from graph.nodes.reading import error_of, messages_of
+from graph.nodes.reading import error_of, messages_of, requests_of
 from graph.spec import FRESH, Outcome, State
+from policy.pause import pause_kind
 from workflows.attributes import attributes
 from workflows.calls import is_outage
 from workflows.mailbox import Mailbox
@@ -68,6 +69,7 @@ class TurnRun:
         state = await compiled.run(_begin(turn), turn.entry, ports)
         outcome = compiled.topology.outcome(state)
         while outcome is Outcome.AWAITING and not self._mailbox.stop:
+            kind = pause_kind(requests_of(state, "pending_requests"))
             opened = await self._open(stretch, state)
             waits = opened is not None and not stretch.goes_on
             if waits:
@@ -75,9 +77,9 @@ class TurnRun:
             if opened is not None and (opened.problem is not None or self._mailbox.stop):
                 break
             if waits:
-                self._wait(stretch, state, stretch.waits_for(state))
+                self._wait(stretch, state, stretch.waits_for(state), kind)
             stretch.asked, stretch.goes_on = None, False
-            state = await compiled.run(state, PauseKind.APPROVAL.value, ports)
+            state = await compiled.run(state, kind.value, ports)
             outcome = compiled.topology.outcome(state)
         if outcome is Outcome.AWAITING:
             return await self._finish(stretch, state, TurnStatus.STOPPED, None)
@@ -94,7 +96,7 @@ class TurnRun:
             return Opened()  # paused again on what was open already
         ask = stretch.asked.model_copy(update={"events": stretch.take_events()})
         patience = OPEN_PATIENCE if _may_go_on(ask) else None
-        summary = f"open {len(ask.gated) + len(ask.unknown)} requests"
+        summary = f"open {len(ask.gated) + len(ask.unknown) + len(ask.questions)} requests"
         try:
             opened = await stretch.calls.make(APPROVALS_OPEN, ask, summary=summary, patience=patience, stoppable=False)
         except ActivityError as error:
@@ -132,15 +134,16 @@ class TurnRun:
             return False
         return any(not verdict.no_record for verdict in found.verdicts)
 
-    def _wait(self, stretch: Stretch, state: State, requests: tuple[RequestRef, ...]) -> None:
+    def _wait(self, stretch: Stretch, state: State, requests: tuple[RequestRef, ...], kind: PauseKind) -> None:
         """Continue as TurnWait, which holds nothing in a worker."""
         turn = stretch.turn
-        paused = {"entry": PauseKind.APPROVAL.value, "carried": stretch.carried(state, requests)}
+        paused = {"entry": kind.value, "carried": stretch.carried(state, requests)}
+        status = TurnStatus.AWAITING_APPROVAL if kind is PauseKind.APPROVAL else TurnStatus.AWAITING_ANSWER
         workflow.continue_as_new(
             args=[turn.model_copy(update=paused)],
             workflow=TURN_WAIT,
             task_queue=turn.routing.waits,
-            search_attributes=attributes(turn, "awaiting_approval"),
+            search_attributes=attributes(turn, status.value),
         )
 
     async def _finish(self, stretch: Stretch, state: State, status: TurnStatus, problem: Problem | None) -> str:
@@ -160,7 +163,7 @@ class TurnRun:
 
 def _may_go_on(ask: OpenAsk) -> bool:
     """Whether nothing of the pause needs a person so much that the turn must wait for one."""
-    return not ask.unknown and all(gated.go_on_when_unavailable for gated in ask.gated)
+    return not ask.unknown and not ask.questions and all(gated.go_on_when_unavailable for gated in ask.gated)
 
 
 def _begin(turn: TurnInput) -> State:

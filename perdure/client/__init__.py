@@ -18,7 +18,7 @@ from perdure.client.errors import ApiError
 from perdure.client.review_answers import Ageing, Approval, AuditEntry, Delegation, Fallback, ItemAnswer, Vote
 from perdure.client.sse import Event
 from perdure.client.sync import Client
-from perdure.client.turn_answers import Conversation, Message, Turn
+from perdure.client.turn_answers import Conversation, Message, Question, Turn
 
 __all__ = [
     "Ageing",
@@ -40,6 +40,7 @@ __all__ = [
     "Message",
     "Page",
     "PromptVersion",
+    "Question",
     "Rule",
     "Settled",
     "Token",

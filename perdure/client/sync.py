@@ -137,6 +137,8 @@ class Turns:
         self.get = client.method(turn_calls.get_turn)
         self.list = client.method(turn_calls.list_turns)
         self.stop = client.method(turn_calls.stop_turn)
+        self.question = client.method(turn_calls.get_question)
+        self.answer = client.method(turn_calls.answer_question)
         self.raise_limits = client.method(turn_calls.raise_limits)
 
     def events(self, turn_id: str, *, after: str | None = None) -> Iterator[Event]:

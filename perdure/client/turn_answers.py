@@ -82,3 +82,17 @@ class Turn(Answer):
     def is_paused(self) -> bool:
         """It waits for a person."""
         return self.status.startswith(_AWAITING)
+
+
+class Question(Answer):
+    """What a turn asks of its own user."""
+
+    id: str
+    turn_id: str
+    kind: str
+    asked: Mapping[str, Any] = {}
+    answer_schema: Mapping[str, Any] = {}
+    status: str
+    asked_at: datetime | None = None
+    expires_at: datetime | None = None
+    answered_at: datetime | None = None

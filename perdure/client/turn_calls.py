@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from perdure.client.answers import Answer, Page
 from perdure.client.calls import Call, get, one, path, post
-from perdure.client.turn_answers import Conversation, Message, Turn
+from perdure.client.turn_answers import Conversation, Message, Question, Turn
 
 OnBusy = Literal["reject", "queue", "steer", "replace"]
 _EXECUTE_SECONDS = 120.0
@@ -125,6 +125,19 @@ def list_turns(
 def stop_turn(turn_id: str, *, idempotency_key: str = "") -> Call[Answer]:
     """Ask it to stop; nothing new is begun from then on."""
     return post(path("turns", turn_id, "stop"), one(Answer), key=idempotency_key)
+
+
+def get_question(turn_id: str, request_id: str) -> Call[Question]:
+    """What a turn asks of its own user."""
+    return get(path("turns", turn_id, "answers", request_id), one(Question))
+
+
+def answer_question(
+    turn_id: str, request_id: str, kind: str, payload: Mapping[str, Any], *, idempotency_key: str = ""
+) -> Call[Question]:
+    """The answer; the first that fits counts. `kind` is `clarification` or `client_run`."""
+    body: dict[str, JsonValue] = {"kind": kind, "payload": dict(payload)}
+    return post(path("turns", turn_id, "answers", request_id), one(Question), body, key=idempotency_key)
 
 
 def raise_limits(

@@ -13,11 +13,11 @@ from activities.memory import MIRRORED, READ_METADATA
 from contracts.agents import TurnPlan
 from contracts.approvals import Verdicts
 from contracts.errors import Problem
-from contracts.ids import approval_id, effect_key, forced_checkpoint_id, limit_id, model_call_id, step_of
+from contracts.ids import approval_id, effect_key, forced_checkpoint_id, limit_id, model_call_id, question_id, step_of
 from contracts.memory import TurnContext
 from contracts.messages import CallRef, MessageRef, Role
 from contracts.model import ModelAsk, ModelReply
-from contracts.people import GatedCall, RequestKind, RequestRef, Verdict, VerdictState
+from contracts.people import GatedCall, Question, RequestKind, RequestRef, Verdict, VerdictState
 from contracts.tools import CallState, ToolAsk, ToolOutcome
 from graph.ports import Ports
 from policy.extract import extracted
@@ -34,6 +34,7 @@ class FakeRun:
     step: int = 0
     events: list[tuple[str, Args]] = field(default_factory=list)
     asked: tuple[tuple[GatedCall, ...], tuple[GatedCall, ...]] | None = None
+    questions: tuple[Question, ...] = ()
     snapshot: Args = field(default_factory=dict)
     goes_on: bool = False
     """What it asks for is not waited for."""
@@ -64,6 +65,9 @@ class FakeRun:
         for call in self.asked[0] if self.asked else ():
             record = Record(call.call_id, kind=call.kind, tool=call.tool, snapshot=self.snapshot)
             self.turn.book.setdefault(approval_id(TURN_ID, call.call_id), record)
+        for question in self.questions:
+            asked = Record(question.call_id, kind=question.kind, snapshot=question.asked)
+            self.turn.book.setdefault(approval_id(TURN_ID, question.call_id), asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +274,12 @@ class FakePeople:
         ]
         return [*approvals, *(effect_request(TURN_ID, call.call_id, call.tool) for call in unknown)]
 
+    def question(self, question: Question) -> RequestRef:
+        """Kept until the run ends; named by the step."""
+        call_id = question.call_id or question_id(self.run.step)
+        self.run.questions = (question.model_copy(update={"call_id": call_id}),)
+        return RequestRef(request_id=approval_id(TURN_ID, call_id), kind=question.kind, call_id=call_id, tool="")
+
     async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:
         """One for each request, from the records of this moment."""
         self.run.turn.rung = False
@@ -300,5 +310,6 @@ class FakePeople:
                 "comment": record.comment,
                 "decided_by": record.decided_by,
                 "round": record.round,
+                "answer": record.args or {} if record.state is VerdictState.ANSWERED else {},
             }
         )

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.people import RequestRef
-from policy.pause import LONGEST, MARGIN, deadlines_of, next_look
+from contracts.people import PauseKind, RequestKind, RequestRef
+from policy.pause import LONGEST, MARGIN, deadlines_of, next_look, pause_kind
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -44,3 +44,19 @@ def test_a_request_is_worth_a_look_when_its_record_last_said_so_else_at_its_expi
     assert deadlines_of([opened, effect]) == [soon]
     assert deadlines_of([escalated, effect]) == [late], "the old expiry rings for nothing any more"
     assert deadlines_of([effect]) == []
+
+
+@pytest.mark.parametrize(
+    ("kinds", "expected"),
+    [
+        ([], PauseKind.APPROVAL),
+        ([RequestKind.APPROVAL, RequestKind.EFFECT], PauseKind.APPROVAL),
+        ([RequestKind.CHECKPOINT], PauseKind.APPROVAL),
+        ([RequestKind.LIMIT], PauseKind.APPROVAL),
+        ([RequestKind.CLARIFICATION], PauseKind.CLARIFICATION),
+        ([RequestKind.CLIENT_RUN], PauseKind.CLIENT_RUN),
+    ],
+)
+def test_a_pause_is_of_the_kind_of_what_it_waits_for(kinds: list[RequestKind], expected: PauseKind) -> None:
+    waited = [RequestRef(request_id=kind.value, kind=kind, call_id="q1", tool="") for kind in kinds]
+    assert pause_kind(waited) is expected

@@ -1,0 +1,26 @@
+-- What a turn asks of its own user: a question, or work on the user's machine.
+CREATE TABLE perdure.questions (
+  id uuid PRIMARY KEY,
+  tenant_id text NOT NULL REFERENCES perdure.tenants,
+  conversation_id uuid NOT NULL REFERENCES perdure.conversations,
+  turn_id uuid NOT NULL REFERENCES perdure.turns,
+  call_id text NOT NULL,
+  kind text NOT NULL CHECK (kind IN ('clarification', 'client_run')),
+  asked jsonb NOT NULL,
+  answer_schema jsonb NOT NULL,
+  status text NOT NULL DEFAULT 'pending' CHECK (status IN ('pending', 'answered', 'expired', 'cancelled')),
+  answer jsonb,
+  answered_by uuid REFERENCES perdure.users,
+  asked_at timestamptz NOT NULL DEFAULT now(),
+  expires_at timestamptz NOT NULL,
+  closed_at timestamptz,
+  CHECK ((status = 'answered') = (answer IS NOT NULL)),
+  UNIQUE (tenant_id, turn_id, call_id)
+);
+CREATE INDEX questions_by_turn ON perdure.questions (turn_id);
+ALTER TABLE perdure.questions ENABLE ROW LEVEL SECURITY;
+ALTER TABLE perdure.questions FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON perdure.questions
+  USING (tenant_id = current_setting('perdure.tenant', true))
+  WITH CHECK (tenant_id = current_setting('perdure.tenant', true));
+GRANT SELECT, INSERT, UPDATE, DELETE ON perdure.questions TO perdure_app, perdure_relay;

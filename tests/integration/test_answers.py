@@ -1,0 +1,130 @@
+"""Questions to a turn's own user: opened once, answered once, read fresh, closed with the turn."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from activities.approvals import ApprovalActivities
+from contracts.approvals import OpenAsk, VerdictsAsk
+from contracts.errors import CallerError
+from contracts.people import Question, RequestKind, RequestRef, Verdict, VerdictState
+from contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from relay.reconcile import Reconciler
+from store import questions
+from store.finish import finish
+from store.turns import request_stop
+from tests.desk import Desk, gathered
+from tests.doubles.spoken import Line
+
+SCHEMA: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+ASKED = Question(call_id="q1", kind=RequestKind.CLARIFICATION, asked={"question": "Which one?"}, answer_schema=SCHEMA)
+
+
+async def opened(desk: Desk, address: TurnAddress | None = None) -> tuple[TurnAddress, RequestRef]:
+    """A turn that asks, and what it waits for."""
+    if address is None:
+        address, _ = await desk.start(Line("hi"))
+    ask = OpenAsk(address=address, agent_id="desk", agent_version=await desk.version(), questions=(ASKED,))
+    answer = await desk.activity(ApprovalActivities(desk.deps).open, ask)
+    (request,) = answer.requests
+    return address, request
+
+
+async def say(desk: Desk, address: TurnAddress, request: RequestRef, text: object = "the red one", **given: str) -> str:
+    """Answer as the turn's user; the refusal's code."""
+    person = desk.people[given.get("by", "requester")]
+    try:
+        async with desk.db.transaction(person.tenant_id) as tx:
+            kind = given.get("kind", "clarification")
+            payload: dict[str, Any] = {"text": text}
+            await questions.answer(tx, address.turn_id, request.request_id, person.user_id, kind, payload)
+    except CallerError as refused:
+        return refused.code
+    return ""
+
+
+async def read(desk: Desk, address: TurnAddress, request: RequestRef) -> Verdict:
+    """What the records say now."""
+    ask = VerdictsAsk(address=address, requests=(request,))
+    answer = await desk.activity(ApprovalActivities(desk.deps).read, ask)
+    (verdict,) = answer.verdicts
+    return verdict
+
+
+async def test_a_turn_that_asks_waits_for_an_answer_and_its_readers_are_told(desk: Desk) -> None:
+    address, request = await opened(desk)
+    row = (await desk.rows("SELECT status, waiting FROM turns WHERE id = $1", address.turn_id))[0]
+    assert row["status"] == "awaiting_answer"
+    assert (row["waiting"]["kind"], row["waiting"]["ids"]) == ("clarification", [request.request_id])
+    event = (await desk.rows("SELECT data FROM events WHERE turn_id = $1 AND kind LIKE 'clar%'", address.turn_id))[0]
+    assert event["data"]["question"] == "Which one?" and event["data"]["request_id"] == request.request_id
+    assert (await read(desk, address, request)).state is VerdictState.PENDING
+
+
+async def test_opening_again_changes_nothing_and_says_that_it_was_answered(desk: Desk) -> None:
+    address, request = await opened(desk)
+    assert await say(desk, address, request) == ""
+    ask = OpenAsk(address=address, agent_id="desk", agent_version=await desk.version(), questions=(ASKED,))
+    again = await desk.activity(ApprovalActivities(desk.deps).open, ask)
+    assert again.requests == (request,) and again.decided
+    assert (await desk.kinds(address.turn_id)).count("clarification.requested") == 1
+
+
+async def test_the_first_fitting_answer_wins_of_ten_at_once_and_rings_the_turn(desk: Desk) -> None:
+    address, request = await opened(desk)
+    assert await say(desk, address, request, 7) == "answer_invalid"
+    said = await gathered(*(say(desk, address, request, f"number {n}") for n in range(10)))
+    assert sorted(map(str, said)) == ["", *["already_answered"] * 9]
+    verdict = await read(desk, address, request)
+    assert verdict.state is VerdictState.ANSWERED and verdict.answer == {"text": f"number {said.index('')}"}
+    rung = await desk.value("SELECT count(*) FROM outbox WHERE turn_id = $1 AND kind = 'ring'", address.turn_id)
+    assert rung == 1
+
+
+@pytest.mark.parametrize("by", ["reviewer", "admin"])
+async def test_nobody_else_answers_for_the_user_however_mighty(desk: Desk, by: str) -> None:
+    address, request = await opened(desk)
+    assert await say(desk, address, request, by=by) == "question_not_found"
+    assert (await read(desk, address, request)).state is VerdictState.PENDING
+
+
+async def test_an_overdue_question_expires_and_takes_no_answer(desk: Desk) -> None:
+    address, request = await opened(desk)
+    await desk.write("UPDATE questions SET expires_at = now() WHERE turn_id = $1", address.turn_id)
+    assert await say(desk, address, request) == "question_expired"
+    assert (await read(desk, address, request)).state is VerdictState.EXPIRED
+
+
+async def test_a_stop_or_an_end_closes_the_question(desk: Desk) -> None:
+    address, request = await opened(desk)
+    async with desk.db.transaction("local") as tx:
+        await request_stop(tx, address.turn_id, desk.people["requester"].user_id)
+    assert await say(desk, address, request) == "turn_stopped"
+    async with desk.db.transaction("local") as tx:
+        await finish(tx, FinishAsk(address=address, status=TurnStatus.STOPPED))
+    assert await desk.value("SELECT status FROM questions WHERE turn_id = $1", address.turn_id) == "cancelled"
+
+
+async def test_an_answer_and_a_stop_at_once_never_lock_each_other_out(desk: Desk) -> None:
+    async def stop(address: TurnAddress) -> None:
+        async with desk.db.transaction("local") as tx:
+            await request_stop(tx, address.turn_id, desk.people["requester"].user_id)
+
+    for _ in range(5):
+        address, request = await opened(desk)
+        said, _ = await asyncio.gather(say(desk, address, request), stop(address))
+        assert said in ("", "turn_stopped")
+
+
+async def test_an_answer_whose_bell_was_lost_is_rung_again_once(desk: Desk, reconciler: Reconciler) -> None:
+    address, request = await opened(desk)
+    await desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
+    await reconciler.once()
+    rings = "SELECT count(*) FROM outbox WHERE turn_id = $1 AND kind = 'ring'"
+    assert await desk.value(rings, address.turn_id) == 0, "nobody has answered"
+    assert await say(desk, address, request) == ""
+    await desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
+    await reconciler.once()
+    await reconciler.once()
+    assert await desk.value(rings, address.turn_id) == 1
