@@ -59,6 +59,9 @@ async def claimed(deps: Deps, tx: Connection, call: ToolCall, attempt: Attempt, 
     agent = await deps.shelf.at(tx, call.agent_id, call.agent_version)
     card = agent.card(call.ask.tool)
     locked = await tool_calls.lock(tx, call, card)
+    if locked is None and call.ask.args is not None and card is not None and not card.needs_approval:
+        await tool_calls.plan(tx, call, card)
+        locked = await tool_calls.lock(tx, call, card)
     if locked is None:
         return _not_run(call, Problem(code="call_not_planned", message="no model asked for this call"))
     tool: Tool | BlockTool | McpTool | None = (

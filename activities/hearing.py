@@ -11,11 +11,12 @@ from contracts.digests import canonical_json
 from contracts.errors import PerdureError, Problem
 from contracts.events import GENERATION_COMPLETE, THINKING_COMPLETE, TOKEN_USAGE, TTFT
 from contracts.messages import MessageRef, Role
-from contracts.model import ModelCall, ModelReply
+from contracts.model import ModelCall, ModelReply, OutputAsk, OutputForm
 from contracts.turns import Usage
 from policy.extract import extracted
 from policy.prompt import WireMessage
 from policy.refusals import STOPPED
+from policy.structured import read_object
 from policy.text import CHARACTERS_A_TOKEN, estimated_tokens, preview
 from store.ids import new_id
 from store.journal import NewEvent, NewMessage
@@ -94,6 +95,21 @@ def reply_of(
         partial=partial,
     )
     return reply, [message, *(each.message for each in planned if each.message is not None)]
+
+
+def structured_reply(wanted: OutputAsk, heard: Heard, failed: Problem | None) -> ModelReply:
+    """The settled reply of a call that was to answer with an object: the object, or why there is none."""
+    problem = failed or (STOPPED if heard.stopped else None)
+    if problem is not None:
+        return ModelReply(usage=heard.usage, problem=problem, partial=True)
+    drafts = heard.complete.tool_calls if heard.complete else ()
+    if wanted.form is OutputForm.FUNCTION and not drafts:
+        return ModelReply(usage=heard.usage, fault=f"nothing called {wanted.name}")
+    said = drafts[0].raw_arguments if wanted.form is OutputForm.FUNCTION else heard.whole
+    read = read_object(said, wanted.fits)
+    if read.fault is not None:
+        return ModelReply(usage=heard.usage, fault=read.fault)
+    return ModelReply(usage=heard.usage, value=read.args)
 
 
 def events_of(

@@ -12,8 +12,8 @@ from activities.boundary import to_temporal
 from activities.clients.provider import Complete, ProviderRequest, TextDelta, ThinkingDelta
 from activities.deps import Deps
 from activities.edge import edge, stop_asked, this_attempt, uncancelled
-from activities.hearing import Heard, events_of, reply_of
-from activities.planning import plan_calls
+from activities.hearing import Heard, events_of, reply_of, structured_reply
+from activities.planning import Plans, plan_calls
 from activities.prompting import prompt_of
 from activities.remembering import keep_loaded
 from activities.speaking import Speaker
@@ -23,16 +23,17 @@ from contracts.activities import RetryClass
 from contracts.agents import PublishedAgent
 from contracts.errors import LimitReached, PerdureError, Problem, UpstreamRejected, UpstreamUnavailable
 from contracts.events import RATE_LIMIT, TRANSIENT_ERROR
-from contracts.model import ModelCall, ModelReply
+from contracts.model import ModelCall, ModelReply, OutputForm
 from contracts.turns import Usage
 from policy.day_budget import RESERVED_TRIES, Bound
 from policy.ledger import Attempt, Claim
 from policy.prompt import WireMessage
 from policy.refusals import REFUSED
 from policy.retries import FALLBACK_SECONDS, NUMBERS, PROVIDER_ERRORS, gives_up, next_delay
+from policy.stages import with_stage
 from policy.toolsets import LOAD_TOOLSET, load_card
 from store import budgets, working_memory
-from store.journal import NewEvent, write
+from store.journal import NewEvent, NewMessage, write
 from store.model_calls import ModelClaim, begin_call, claim_call, count_error, settle_call
 
 
@@ -134,7 +135,7 @@ class ModelActivities:
                     if heard.first_token_seconds is None:
                         heard.first_token_seconds = time.monotonic() - began
                     heard.text.append(chunk.text)
-                    may_go_on = await speaker.say(chunk.text)
+                    may_go_on = call.ask.output is not None or await speaker.say(chunk.text)
                 elif isinstance(chunk, ThinkingDelta):
                     heard.thinking_characters += len(chunk.text)
                     heard.thinking_seconds = time.monotonic() - began
@@ -180,9 +181,23 @@ class ModelActivities:
     async def _settle(
         self, call: ModelCall, agent: PublishedAgent, claimed: ModelClaim, heard: Heard, failed: Problem | None
     ) -> ModelReply:
+        if call.ask.output is not None:
+            plans, (reply, messages) = Plans(()), (structured_reply(call.ask.output, heard, failed), [])
+            return await self._keep(call, claimed, heard, plans, reply, messages)
         drafts = heard.complete.tool_calls if heard.complete and not heard.stopped and failed is None else ()
         plans = plan_calls(call, agent, drafts)
         reply, messages = reply_of(call, heard, failed, plans.calls)
+        return await self._keep(call, claimed, heard, plans, reply, messages)
+
+    async def _keep(
+        self,
+        call: ModelCall,
+        claimed: ModelClaim,
+        heard: Heard,
+        plans: Plans,
+        reply: ModelReply,
+        messages: list[NewMessage],
+    ) -> ModelReply:
         events = events_of(call, claimed.epoch, heard, reply, plans.calls)
         address = call.address
         async with self._deps.db.transaction(address.tenant_id, address.turn_id, then=budgets.TO_CHARGE) as tx:
@@ -202,7 +217,8 @@ class ModelActivities:
     def _request(
         self, call: ModelCall, agent: PublishedAgent, messages: list[WireMessage], claimed: ModelClaim
     ) -> ProviderRequest:
-        return _request(call, agent, claimed, messages, self._deps.models.params(agent))
+        params = with_stage(self._deps.models.params(agent), agent.definition.stages, call.ask.stage)
+        return _request(call, agent, claimed, messages, params)
 
 
 def _request(
@@ -212,22 +228,30 @@ def _request(
     messages: list[WireMessage],
     params: Mapping[str, JsonValue],
 ) -> ProviderRequest:
-    offered = [card for card in agent.cards if card.name in call.ask.tools]
-    if LOAD_TOOLSET in call.ask.tools:
-        offered.insert(0, load_card(agent.cards))
     return ProviderRequest(
         model=claimed.model,
         messages=tuple(messages),
-        tools=tuple(
-            {
-                "type": "function",
-                "function": {"name": card.name, "description": card.description, "parameters": card.parameters},
-            }
-            for card in offered
-        ),
+        tools=_tools(call, agent),
         params=params,
+        output=call.ask.output,
         reasoning=agent.definition.reasoning,
         timeout_seconds=120.0,
         most_tokens=claimed.most_tokens,
         idempotency_key=f"{call.address.turn_id}.{call.call_id}",
     )
+
+
+def _tools(call: ModelCall, agent: PublishedAgent) -> tuple[dict[str, JsonValue], ...]:
+    """The functions that the model may call: those offered, or the one by which it is to answer."""
+    wanted = call.ask.output
+    if wanted is not None:
+        told = "Give your answer by calling this once."
+        return (_function(wanted.name, told, wanted.fits),) if wanted.form is OutputForm.FUNCTION else ()
+    offered = [card for card in agent.cards if card.name in call.ask.tools]
+    if LOAD_TOOLSET in call.ask.tools:
+        offered.insert(0, load_card(agent.cards))
+    return tuple(_function(card.name, card.description, card.parameters) for card in offered)
+
+
+def _function(name: str, description: str, parameters: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}

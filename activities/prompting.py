@@ -27,6 +27,7 @@ from policy.assembly import (
 )
 from policy.loading import loaded_skills
 from policy.prompt import WireMessage, wire
+from policy.stages import instructions_of, window_of
 from store import entities, injections
 from store.database import Connection
 from store.model_calls import ModelClaim
@@ -52,9 +53,13 @@ async def prompt_of(tx: Connection, call: ModelCall, agent: PublishedAgent, clai
     refs = {ref.skill_id: ref for ref in call.ask.messages if ref.skill_id}
     loaded = loaded_skills(definition, refs)
     texts = await _injected(tx, call, [skill for skill in loaded if skill.id in refs], refs) if refs else {}
-    said = await said_messages(tx, call, claimed.through_seq, definition.window, texts, compacted=claimed.compacted)
+    said = await said_messages(
+        tx, call, claimed.through_seq, window_of(definition, call.ask.stage), texts, compacted=claimed.compacted
+    )
     # The caller's own prompt stands as it is, without what the agent's skills would add to it (S0-22).
     templates = [] if override else template_messages(definition, loaded, user)
+    instructions = instructions_of(definition, call.ask.stage)
+    templates += [instructions] if instructions else []
     persona = persona_of(definition)
     base = prefix(definition, persona, user, override)  # once a call: it is as long as the manifest of all skills
     messages = wire(base, claimed.memory_text or "", said, templates)

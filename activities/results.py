@@ -19,6 +19,8 @@ from store.journal import NewEvent, NewMessage
 
 MOST_STATE_CHARACTERS = 8 * 1024
 """State updates beyond this are dropped, loudly."""
+MOST_MADE_CHARACTERS = 32 * 1024
+"""A call of the graph's own answers with no more: all of it rides in the turn's history."""
 MOST_CHARACTERS = 64 * 1024
 """A tool message is cut here; the model is told so."""
 
@@ -55,6 +57,8 @@ def settled_answer(call: ToolCall, card: ToolCard, approval: Covering | None, re
     if len(canonical_json(patch)) > MOST_STATE_CHARACTERS:
         _log.warning("tool_state_dropped", tool=card.name, most=MOST_STATE_CHARACTERS)
         patch = {}
+    if call.ask.args is not None and len(canonical_json(output)) > MOST_MADE_CHARACTERS:
+        return error_answer(call, f"the answer has more than {MOST_MADE_CHARACTERS} characters")
     facts = plain_facts(output, call.ask.paths)
     return _answer(call, CallState.DONE, output, TOOL_RESULT, patch, facts)
 
@@ -87,6 +91,13 @@ def _answer(
     tokens = estimated_tokens(content)
     message = NewMessage(new_id(), Role.TOOL, content, call_id=call.ask.call_id, tokens=tokens)
     ref = MessageRef(id=message.id, role=Role.TOOL, text=preview(content), tokens=tokens, call_id=call.ask.call_id)
-    outcome = ToolOutcome(call_id=call.ask.call_id, state=state, message=ref, patch=patch or {}, facts=facts or {})
+    outcome = ToolOutcome(
+        call_id=call.ask.call_id,
+        state=state,
+        message=ref,
+        patch=patch or {},
+        facts=facts or {},
+        output=output if call.ask.args is not None else None,
+    )
     shown: dict[str, JsonValue] = {"tool": call.ask.tool, "result": preview(content), "message_id": message.id}
     return Answer(outcome, message, (NewEvent(event, shown, call.ask.call_id),))

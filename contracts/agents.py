@@ -78,6 +78,21 @@ class Reasoning(Frozen):
     effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
 
 
+class Stage(Frozen):
+    """A step of a topology as an agent furnishes it: what its model is told, or which tool does its work."""
+
+    prompt: str = ""
+    """Instructions for the stage's model calls, beside the persona."""
+    tool: str = ""
+    """A tool of the agent that the stage's node calls itself; it needs nobody's approval."""
+    window: WindowPolicy | None = None
+    """How much of the past the stage's model calls see; None: as the agent's."""
+    like: str = ""
+    """Another stage whose model parameters this one begins with (S4-54)."""
+    model_params: dict[str, JsonValue] = {}
+    """Laid over the agent's; null takes one away."""
+
+
 class AgentDefinition(Frozen):
     """An agent: topology, model, budget, tools and prompts. One YAML of an app; pinned by digest."""
 
@@ -108,6 +123,10 @@ class AgentDefinition(Frozen):
     """The skill that is loaded from the start, with its dependencies; None for a general agent (S0-21)."""
     skills: tuple[Skill, ...] = ()
     """Whole, dependencies included. In a file: ids of the app's skill folders, or skills written out."""
+    stages: dict[str, Stage] = Field(default={}, exclude_if=is_empty)
+    """For topologies whose steps are furnished by name."""
+    words: dict[str, str] = Field(default={}, exclude_if=is_empty)
+    """Small texts that a topology's nodes read, by the names that it documents."""
     limits: Limits = Limits()
     entity_fields: dict[str, str] = Field(default={}, exclude_if=is_empty)
     """Working-memory fields that name an entity, each with the attribute that it is found by (`id`, `name`, or one of
@@ -166,6 +185,9 @@ class TurnPlan(Tolerant):
     skills: tuple[PlanSkill, ...] = Field(default=(), exclude_if=is_empty)
     """The skills that bring more than their text."""
     entity_fields: dict[str, str] = Field(default={}, exclude_if=is_empty)
+    stage_tools: dict[str, str] = Field(default={}, exclude_if=is_empty)
+    """By stage: the tool that does its work."""
+    words: dict[str, str] = Field(default={}, exclude_if=is_empty)
     toolsets: dict[str, bool] = Field(default={}, exclude_if=is_empty)
     """What its conversation has loaded when the turn starts, by toolset: whether with the tools that write."""
     rules: tuple[Rule, ...] = Field(default=(), exclude_if=is_empty)

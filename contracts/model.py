@@ -1,5 +1,7 @@
 """A model call: what a node asks for, what crosses to the worker, what comes back."""
 
+from enum import StrEnum
+
 from pydantic import Field, JsonValue
 
 from contracts.errors import Problem
@@ -8,6 +10,22 @@ from contracts.frozen import Tolerant
 from contracts.messages import MessageRef
 from contracts.skills import is_empty
 from contracts.turns import TurnAddress, Usage
+
+
+class OutputForm(StrEnum):
+    """How a model is made to answer with an object."""
+
+    JSON_SCHEMA = "json_schema"
+    FUNCTION = "function_calling"
+
+
+class OutputAsk(Tolerant):
+    """The object that a call is to answer with, in place of words."""
+
+    name: str
+    fits: dict[str, JsonValue]
+    """Its JSON Schema."""
+    form: OutputForm = OutputForm.JSON_SCHEMA
 
 
 class ModelAsk(Tolerant):
@@ -23,6 +41,10 @@ class ModelAsk(Tolerant):
     """A regular expression whose first groups are returned in `extracted`, searched in the whole answer."""
     toolsets: dict[str, bool] | None = Field(default=None, exclude_if=lambda loaded: loaded is None)
     """Toolsets that are loaded, by name: whether with the tools that write; None where the graph loads none."""
+    stage: str = Field(default="", exclude_if=is_empty)
+    """The stage of the agent whose instructions, window and parameters hold for this call."""
+    output: OutputAsk | None = Field(default=None, exclude_if=is_empty)
+    """None: words and calls. With it nothing is said live, and no message is stored."""
     ttft_told: bool = Field(default=False, exclude_if=is_empty)
     """An answer of this run has begun before: its first token is the run's no more (S2-49)."""
 
@@ -43,6 +65,10 @@ class ModelReply(Tolerant):
 
     message: MessageRef | None = None
     extracted: tuple[str, ...] = ()
+    value: dict[str, JsonValue] | None = Field(default=None, exclude_if=is_empty)
+    """The object that was asked for, as it fits its schema."""
+    fault: str = Field(default="", exclude_if=is_empty)
+    """Why what was said is no such object."""
     usage: Usage = Usage()
     """Of this call, all its paid attempts."""
     problem: Problem | None = None

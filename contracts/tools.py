@@ -12,6 +12,14 @@ from contracts.skills import is_empty
 from contracts.turns import TurnAddress
 
 
+class PlannedAsk(Tolerant):
+    """A call that the graph itself makes, of a tool that needs nobody's leave; its port names it."""
+
+    tool: str
+    args: dict[str, JsonValue]
+    timeout_seconds: float = 30.0
+
+
 class ToolAsk(Tolerant):
     """One call of a round, as a node asks for it."""
 
@@ -22,6 +30,8 @@ class ToolAsk(Tolerant):
     """The state fields that the tool's card wants."""
     paths: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
     """Places in its result that rules ask about."""
+    args: dict[str, JsonValue] | None = Field(default=None, exclude_if=lambda args: args is None)
+    """Of a call that the graph itself makes: its claim plans it. None: a model asked for it."""
 
 
 class ToolCall(Tolerant):
@@ -61,5 +71,7 @@ class ToolOutcome(Tolerant):
     """State updates of a state-aware tool (S0-48)."""
     facts: dict[str, JsonValue] = Field(default={}, exclude_if=is_empty)
     """Plain values of the result at the places asked about; one that is not there is left out."""
+    output: JsonValue = Field(default=None, exclude_if=lambda output: output is None)
+    """Of a call that the graph made: what the tool answered, whole."""
     problem: Problem | None = None
     """Set where the engine could not run the call at all (stopped, no verdict)."""

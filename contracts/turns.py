@@ -177,6 +177,10 @@ class FinishAsk(Tolerant):
     problem: Problem | None = None
     transcript: tuple[str, ...] = ()
     """Ids of the turn's messages that stay in the conversation, in order; the others were stripped."""
+    answer: str = Field(default="", exclude_if=lambda answer: not answer)
+    """The last word where no model said it: it is written as the turn's last message."""
+    output: dict[str, JsonValue] = Field(default={}, exclude_if=lambda output: not output)
+    """What the turn hands out beside its answer."""
     events: tuple[PendingEvent, ...] = ()
 
 

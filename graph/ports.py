@@ -15,7 +15,7 @@ from contracts.approvals import Verdicts
 from contracts.memory import TurnContext
 from contracts.model import ModelAsk, ModelReply
 from contracts.people import GatedCall, Question, RequestRef
-from contracts.tools import ToolAsk, ToolOutcome
+from contracts.tools import PlannedAsk, ToolAsk, ToolOutcome
 
 
 class Model(Protocol):
@@ -35,6 +35,13 @@ class Tools(Protocol):
         Of a gated round those do not start whose requests are `waiting`. While others run, every bell has the records
         read, and a call that is decided by then starts at once; one whose outcome became unknown is asked about there
         too. Back when nothing runs: what waits still is `planned` without a problem.
+        """
+        ...
+
+    async def make(self, asks: Sequence[PlannedAsk]) -> Sequence[ToolOutcome]:
+        """Make calls of the graph's own side by side; outcomes in their order, each with the tool's whole `output`.
+
+        They are in the ledger as a model's are. A tool that needs an approval is not run: that is a `problem`.
         """
         ...
 

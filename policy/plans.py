@@ -39,6 +39,8 @@ def turn_plan(
         persona_source=ROOT_SKILL if persona.source == ROOT_SKILL else "",
         skills=tuple(planned for skill in agent.definition.skills if (planned := _planned(skill)) is not None),
         entity_fields=agent.definition.entity_fields,
+        stage_tools={name: stage.tool for name, stage in agent.definition.stages.items() if stage.tool},
+        words=agent.definition.words,
         toolsets={**(toolsets or {})},
         rules=that_can_fire(rules, cards),
     )

@@ -95,8 +95,9 @@ OWN: tuple[Step, ...] = (
     Step(
         "turns",
         "UPDATE turns SET metadata = '{}', system_prompt = NULL, memory_text = NULL, waiting = NULL, problem = NULL, "
-        "answer = NULL, persona = NULL WHERE id = ANY(ARRAY(SELECT id FROM turns WHERE user_id = $1 "
-        "AND (metadata <> '{}' OR num_nonnulls(system_prompt, memory_text, waiting, problem, answer, persona) > 0) "
+        "answer = NULL, output = NULL, persona = NULL WHERE id = ANY(ARRAY(SELECT id FROM turns WHERE user_id = $1 "
+        "AND (metadata <> '{}' "
+        "OR num_nonnulls(system_prompt, memory_text, waiting, problem, answer, output, persona) > 0) "
         f"LIMIT {CHUNK_ROWS}))",
     ),
     Step(

@@ -4,13 +4,16 @@ import asyncpg
 
 from contracts.errors import InvariantBroken, Problem
 from contracts.events import COMPLETED, DONE, MEMORY_WRITE_CREATED, STOPPED, WORKFLOW_ERROR
+from contracts.messages import Role
 from contracts.tools import CallState
 from contracts.turns import FinishAsk, Finished, StopAsk, TurnAddress, TurnStatus
 from policy.episodes import summary_of
+from policy.text import estimated_tokens
 from store import audit, budgets, episodes
 from store.admission import admit
 from store.audit_calls import record_settled
 from store.database import Connection
+from store.ids import new_id
 from store.journal import NewEvent, NewMessage, write
 from store.outbox import Note
 from store.transcript import broken_off
@@ -31,8 +34,9 @@ WITH cancelled AS (
   UPDATE conversations SET active_turn_id = NULL WHERE id = $6 AND $5
 )
 UPDATE turns SET status = $2, problem = $3, waiting = NULL, ended_at = clock_timestamp(),
-  answer = (SELECT content FROM messages m WHERE m.conversation_id = $6 AND m.turn_id = $1 AND m.role = 'assistant'
-            AND m.id = ANY($4) AND m.content <> '' ORDER BY m.seq DESC LIMIT 1)
+  output = nullif($7::jsonb, '{}'), answer = coalesce(nullif($8, ''), (
+    SELECT content FROM messages m WHERE m.conversation_id = $6 AND m.turn_id = $1 AND m.role = 'assistant'
+      AND m.id = ANY($4) AND m.content <> '' ORDER BY m.seq DESC LIMIT 1))
 WHERE id = $1
 RETURNING input_tokens + output_tokens AS tokens, cost_microusd, remembers, user_id, agent_id, answer,
   CASE WHEN remembers THEN (SELECT content FROM messages m WHERE m.id = turns.message_id) END AS asked,
@@ -60,10 +64,20 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
     if ask.status is not TurnStatus.COMPLETED:
         transcript, answers = await broken_off(tx, ask.address)
         await _lose_track(tx, turn_id)
+    if ask.answer:
+        answers.append(NewMessage(new_id(), Role.ASSISTANT, ask.answer, tokens=estimated_tokens(ask.answer)))
     problem = ask.problem.model_dump(mode="json") if ask.problem else None
     was_active = str(active) == turn_id  # a queued turn that is stopped leaves the active one alone
     ended = await tx.fetchrow(
-        _END, turn_id, ask.status.value, problem, transcript, was_active, ask.address.conversation_id
+        _END,
+        turn_id,
+        ask.status.value,
+        problem,
+        transcript,
+        was_active,
+        ask.address.conversation_id,
+        ask.output,
+        ask.answer,
     )
     if ended is None:
         raise InvariantBroken("turn_vanished", "a turn's row went away under its own lock")

@@ -10,7 +10,8 @@ import asyncpg
 from pydantic import JsonValue
 
 from contracts.agents import EffectClass, ToolCard
-from contracts.digests import frozen_call_digest
+from contracts.digests import digest_of, frozen_call_digest
+from contracts.ids import effect_key
 from contracts.tools import CallState, ToolCall
 from policy.covering import Covering
 from policy.ledger import Attempt, Gate, Held, Reservation
@@ -78,6 +79,22 @@ async def lock(tx: Connection, call: ToolCall, card: ToolCard | None) -> Locked 
         r["errors"],
         r["published_version"] or "",
     )
+
+
+_PLAN = """
+INSERT INTO tool_calls (tenant_id, turn_id, call_id, conversation_id, agent_id, key, tool, tool_version, effect, args,
+  digest)
+SELECT tenant_id, id, $2, conversation_id, $3, $4, $5, $6, $7, $8, $9 FROM turns WHERE id = $1
+ON CONFLICT (turn_id, call_id) DO NOTHING
+"""
+
+
+async def plan(tx: Connection, call: ToolCall, card: ToolCard) -> None:
+    """Put a call that the graph itself makes into the ledger. `tx` holds the turn's lock, or is about to take it."""
+    turn_id, call_id, args = call.address.turn_id, call.ask.call_id, call.ask.args or {}
+    key = effect_key(turn_id, call_id)
+    named = (call_id, call.agent_id, key, card.name, card.version, card.effect.value)
+    await tx.execute(_PLAN, turn_id, *named, args, digest_of(args))
 
 
 def _covering(r: asyncpg.Record, call: ToolCall) -> Covering:

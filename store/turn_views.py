@@ -76,6 +76,7 @@ def shown(row: asyncpg.Record) -> dict[str, object]:
         "topology": row["topology"],
         "status": row["status"],
         "answer": row["answer"],
+        "output": row["output"],
         "error": row["problem"],
         "usage": {
             "input_tokens": row["input_tokens"],

@@ -19,8 +19,9 @@ from contracts.activities import TOOLS_RUN
 from contracts.approvals import Verdicts
 from contracts.errors import Problem
 from contracts.events import PendingEvent
+from contracts.ids import tool_call_id
 from contracts.people import RequestRef
-from contracts.tools import CallState, ToolAsk, ToolCall, ToolOutcome
+from contracts.tools import CallState, PlannedAsk, ToolAsk, ToolCall, ToolOutcome
 from policy.gate import effect_request, startable
 from policy.refusals import STOPPED
 from workflows.stretch import Stretch
@@ -50,6 +51,22 @@ class ToolsPort:
             return [_not_run(ask, STOPPED) for ask in asks]
         under_way = UnderWay(self, asks, {request.call_id: request for request in waiting})
         return await under_way.outcomes()
+
+    async def make(self, asks: Sequence[PlannedAsk]) -> list[ToolOutcome]:
+        """Calls of the graph's own, under the ids of a step of their own."""
+        self.stretch.step += 1
+        step = self.stretch.step
+        return await self.run(
+            [
+                ToolAsk(
+                    call_id=tool_call_id(step, index),
+                    tool=ask.tool,
+                    timeout_seconds=ask.timeout_seconds,
+                    args=ask.args,
+                )
+                for index, ask in enumerate(asks)
+            ]
+        )
 
     async def one(self, ask: ToolAsk, events: tuple[PendingEvent, ...]) -> ToolOutcome:
         """One call."""

@@ -14,6 +14,7 @@ from contracts.activities import APPROVALS_OPEN, APPROVALS_READ, TURNS_FINISH
 from contracts.approvals import OpenAsk, Opened, VerdictsAsk
 from contracts.errors import Problem
 from contracts.ids import approval_id
+from contracts.messages import Role
 from contracts.people import PauseKind, RequestRef
 from contracts.turns import FinishAsk, TurnInput, TurnStatus
 from contracts.workflows import RING, TURN_RUN, TURN_WAIT
@@ -148,12 +149,16 @@ class TurnRun:
 
     async def _finish(self, stretch: Stretch, state: State, status: TurnStatus, problem: Problem | None) -> str:
         await self._mailbox.close()
-        transcript = tuple(message.id for message in messages_of(state) if message.id) if "messages" in state else ()
+        messages = messages_of(state) if "messages" in state else []
+        last, output = messages[-1] if messages else None, state.get("output")
+        said = last.text if last is not None and not last.id and last.role is Role.ASSISTANT else ""
         ask = FinishAsk(
             address=stretch.turn.address,
             status=status,
             problem=problem,
-            transcript=transcript,
+            transcript=tuple(message.id for message in messages if message.id),
+            answer=said if status is TurnStatus.COMPLETED else "",
+            output=output if isinstance(output, dict) else {},
             events=stretch.take_events(),
         )
         finished = await stretch.calls.make(TURNS_FINISH, ask, summary=f"finish: {status.value}", stoppable=False)

@@ -29,6 +29,7 @@ from activities.clients.provider import Chunk, Complete, ProviderRequest, TextDe
 from activities.clients.usage import believable, microusd, most_input_tokens, most_output_tokens, tokens_of_request
 from activities.vendors import CONTENT_REFUSED
 from contracts.errors import PerdureError, UpstreamRejected
+from contracts.model import OutputForm
 from contracts.turns import Usage
 from policy.day_budget import Bound
 from policy.reasoning import with_thinking
@@ -174,6 +175,17 @@ def _card(model: str) -> Mapping[str, Any]:
     return table.get(model) or table.get(f"{provider}/{bare}") or table.get(bare) or {}
 
 
+def _output(request: ProviderRequest) -> dict[str, Any]:
+    """What makes the model answer with an object, by a schema or by a function that it must call."""
+    wanted = request.output
+    if wanted is None:
+        return {}
+    if wanted.form is OutputForm.FUNCTION:
+        return {"tool_choice": {"type": "function", "function": {"name": wanted.name}}}
+    schema = {"name": wanted.name, "schema": copy.deepcopy(wanted.fits), "strict": True}
+    return {"response_format": {"type": "json_schema", "json_schema": schema}}
+
+
 def _params(request: ProviderRequest) -> dict[str, JsonValue]:
     """The agent's parameters, with what asks for thinking where the model can or was told to."""
     can_think = _card(request.model).get("supports_reasoning") is True
@@ -208,6 +220,7 @@ def _arguments(request: ProviderRequest) -> dict[str, Any]:
         "model": request.model,
         "messages": copy.deepcopy(list(request.messages)),  # LiteLLM edits what it is given
         **({"tools": copy.deepcopy(list(request.tools))} if request.tools else {}),
+        **_output(request),
         "stream": True,
         "stream_options": {"include_usage": True},
         "timeout": request.timeout_seconds + 5,  # never before our own deadline

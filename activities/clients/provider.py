@@ -16,6 +16,7 @@ from typing import Literal, Protocol
 from pydantic import JsonValue
 
 from contracts.agents import Reasoning
+from contracts.model import OutputAsk
 from contracts.turns import Usage
 from policy.day_budget import Bound
 
@@ -39,6 +40,8 @@ class ProviderRequest:
     """Of the whole call, first byte to last (S2-29)."""
     idempotency_key: str = ""
     """Sent as `Idempotency-Key` to whoever honours it."""
+    output: OutputAsk | None = None
+    """The object to answer with; the tools are then none but this."""
     reasoning: Reasoning | None = None
     """How long it may think; policy/reasoning.py says what that comes to."""
     most_tokens: int | None = None

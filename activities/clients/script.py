@@ -67,6 +67,9 @@ class Rule(_Strict):
     name: str = Field(min_length=1)
     when: str | None = None
     note: str | None = None
+    form: str = ""
+    """The name of the object that is asked for, which `say` then writes as JSON; empty for words. With a form a note of
+    the system is matched only where `note` says so."""
     after: Annotated[AfterTool | None, BeforeValidator(_after)] = None
     offers: Annotated[tuple[str, ...], BeforeValidator(_several)] = ()
     call: Annotated[tuple[ScriptedCall, ...], BeforeValidator(_several)] = ()
@@ -74,8 +77,8 @@ class Rule(_Strict):
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:
-        if self.when is None and self.note is None and self.after is None:
-            raise ValueError("needs `when`, `note` or `after`")
+        if self.when is None and self.note is None and self.after is None and not self.form:
+            raise ValueError("needs `when`, `note`, `form` or `after`")
         if not self.say and not self.call:
             raise ValueError("needs `say` or `call`")
         groups = list(self._groups())

@@ -20,6 +20,7 @@ from activities.clients.templates import Missing, field_at, fill_arguments, fill
 from activities.clients.usage import most_input_tokens, tokens_of_request
 from contracts.digests import canonical_json
 from contracts.errors import InvariantBroken, PerdureError, UpstreamUnavailable
+from contracts.model import OutputForm
 from contracts.turns import Usage
 from policy.day_budget import Bound
 from policy.text import estimated_tokens
@@ -93,11 +94,17 @@ class ScriptedProvider:
 
 def _answer(script: Script, request: ProviderRequest) -> tuple[list[str], tuple[DraftCall, ...]]:
     newest = newest_of(request.messages)
-    if newest.user_text.startswith(ECHO):
+    wanted = request.output
+    if newest.user_text.startswith(ECHO) and wanted is None:
         return split_words(newest.user_text[len(ECHO) :]), ()
     offered = {_name_of(tool) for tool in request.tools}
     for rule in script.rules:
+        if rule.form != (wanted.name if wanted else ""):
+            continue
         groups = matched(rule, newest, offered)
+        if groups is not None and wanted is not None and wanted.form is OutputForm.FUNCTION:
+            words, _ = _say_and_call(rule, groups, newest, "")
+            return [], (DraftCall(f"call_{len(request.messages)}", wanted.name, "".join(words)),)
         if groups is not None:
             return _say_and_call(rule, groups, newest, f"call_{len(request.messages)}")
     return split_words(script.fallback), ()
@@ -128,6 +135,9 @@ def matched(rule: Rule, newest: Newest, offered: set[str]) -> dict[str, str | No
         return None
     if rule.after is not None:
         if not (newest.results and _looks_like(newest.results[-1], rule.after)):
+            return None
+    elif rule.form:
+        if rule.note is not None and newest.note is None:
             return None
     elif newest.is_result or (rule.note is not None) != newest.is_note:
         return None

@@ -64,6 +64,8 @@ class Turn(Answer):
     agent: str = ""
     topology: str = ""
     answer: str | None = None
+    output: Mapping[str, Any] | None = None
+    """What the turn hands out beside its answer."""
     error: Failure | None = None
     usage: TurnUsage = TurnUsage()
     waiting_for: Waiting | None = None

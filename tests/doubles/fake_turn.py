@@ -156,12 +156,24 @@ class FakeTurn:
         self._close(row, state, {"status": status, "settled_by": "reviewer", "comment": comment})
 
     def _close(
-        self, row: Row, state: CallState, output: JsonValue, patch: Args | None = None, facts: Args | None = None
+        self,
+        row: Row,
+        state: CallState,
+        output: JsonValue,
+        patch: Args | None = None,
+        facts: Args | None = None,
+        *,
+        whole: bool = False,
     ) -> ToolOutcome:
         message = self.message(Role.TOOL, canonical_json(output), row.call_id)
         row.state = state
         row.outcome = ToolOutcome(
-            call_id=row.call_id, state=state, message=message, patch=patch or {}, facts=facts or {}
+            call_id=row.call_id,
+            state=state,
+            message=message,
+            patch=patch or {},
+            facts=facts or {},
+            output=output if whole else None,
         )
         return row.outcome
 
@@ -175,7 +187,8 @@ class FakeTurn:
         try:
             answer = self.tools[row.tool]({**args, "state": ask.state} if ask.state else args)
         except Refused as error:
-            return self._close(row, CallState.FAILED, {"status": "error", "message": str(error)})
+            told: Args = {"status": "error", "message": str(error)}
+            return self._close(row, CallState.FAILED, told, whole=ask.args is not None)
         except Ambiguous:
             row.state = CallState.OUTCOME_UNKNOWN
             return ToolOutcome(call_id=row.call_id, state=row.state)
@@ -184,7 +197,8 @@ class FakeTurn:
             output = {"note": "A reviewer changed the arguments of this call.", "arguments": edited, "result": output}
         wanted = self.cards[row.tool].wants_state
         updates = {name: patch[name] for name in wanted if name in patch}
-        return self._close(row, CallState.DONE, output, updates, plain_facts(output, ask.paths))
+        facts = plain_facts(output, ask.paths)
+        return self._close(row, CallState.DONE, output, updates, facts, whole=ask.args is not None)
 
     def deny(self, row: Row, approval: Record | None) -> ToolOutcome:
         """Settle a call that nobody allowed."""

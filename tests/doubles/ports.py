@@ -13,12 +13,21 @@ from activities.memory import MIRRORED, READ_METADATA
 from contracts.agents import TurnPlan
 from contracts.approvals import Verdicts
 from contracts.errors import Problem
-from contracts.ids import approval_id, effect_key, forced_checkpoint_id, limit_id, model_call_id, question_id, step_of
+from contracts.ids import (
+    approval_id,
+    effect_key,
+    forced_checkpoint_id,
+    limit_id,
+    model_call_id,
+    question_id,
+    step_of,
+    tool_call_id,
+)
 from contracts.memory import TurnContext
 from contracts.messages import CallRef, MessageRef, Role
 from contracts.model import ModelAsk, ModelReply
 from contracts.people import GatedCall, Question, RequestKind, RequestRef, Verdict, VerdictState
-from contracts.tools import CallState, ToolAsk, ToolOutcome
+from contracts.tools import CallState, PlannedAsk, ToolAsk, ToolOutcome
 from graph.ports import Ports
 from policy.extract import extracted
 from policy.gate import effect_request, startable
@@ -127,6 +136,18 @@ class FakeTools:
                         held[ask.call_id] = effect_request(TURN_ID, ask.call_id, ask.tool)
             ready = await self._freed([ask.call_id for ask in asks], held, ended)
         return [ended.get(ask.call_id) or _not_run(ask, None) for ask in asks]
+
+    async def make(self, asks: Sequence[PlannedAsk]) -> list[ToolOutcome]:
+        """The graph's own calls, in the ledger as a model's are."""
+        self.of.step += 1
+        made = []
+        for index, ask in enumerate(asks):
+            call_id = tool_call_id(self.of.step, index)
+            card = self.of.turn.cards.get(ask.tool)
+            if call_id not in self.of.turn.rows and card is not None and not card.needs_approval:
+                self.of.turn.plan_call(self.of.step, index, ask.tool, ask.args, (ask.tool,))
+            made.append(ToolAsk(call_id=call_id, tool=ask.tool, args=ask.args))
+        return await self.run(made)
 
     async def _freed(
         self, calls: Sequence[str], held: dict[str, RequestRef], ended: dict[str, ToolOutcome]

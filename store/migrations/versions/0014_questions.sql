@@ -17,6 +17,8 @@ CREATE TABLE perdure.questions (
   CHECK ((status = 'answered') = (answer IS NOT NULL)),
   UNIQUE (tenant_id, turn_id, call_id)
 );
+-- What a turn hands out beside its answer.
+ALTER TABLE perdure.turns ADD COLUMN output jsonb;
 CREATE INDEX questions_by_turn ON perdure.questions (turn_id);
 ALTER TABLE perdure.questions ENABLE ROW LEVEL SECURITY;
 ALTER TABLE perdure.questions FORCE ROW LEVEL SECURITY;
