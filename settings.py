@@ -91,6 +91,8 @@ class Settings(BaseSettings):
 
     body_bytes: int = Field(default=262_144, ge=1_024, le=16_777_216, alias="PERDURE_BODY_BYTES")
     """The largest request body, 256 KiB; more is answered 413."""
+    upload_bytes: int = Field(default=20_971_520, ge=1_024, le=104_857_600, alias="PERDURE_UPLOAD_BYTES")
+    """The largest file that may be uploaded, 20 MiB; more is answered 413."""
     live_turns_per_user: int = Field(default=50, ge=1, alias="PERDURE_LIVE_TURNS_PER_USER")
     """Turns of one user that have not ended; one more is answered 429."""
     decisions_per_minute: int = Field(default=60, ge=1, le=100_000, alias="PERDURE_DECISIONS_PER_MINUTE")

@@ -7,6 +7,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities.claiming import Held, claimed
+from activities.conversation_files import ConversationFiles, keep_files
 from activities.deps import Deps
 from activities.edge import edge, stop_asked, this_attempt, uncancelled
 from activities.remembering import remembered
@@ -148,6 +149,7 @@ class ToolActivities:
             http=self._deps.toolbox.http,
             state=call.ask.state,
             transaction=tx,
+            files=ConversationFiles(self._deps.db, call.address),
             secrets=self._deps.toolbox.secrets_for(held.card),
         )
 
@@ -162,6 +164,8 @@ async def _kept(tx: Connection, call: ToolCall, held: Held, result: ToolResult) 
     answer = settled_answer(call, held.card, held.locked.approval, result)
     if not await tool_calls.settle(tx, call, held.epoch, *answer.row, [*answer.events, *told]):
         raise _Lost
+    if result.files:
+        await keep_files(tx, call, held.locked.user_id, result.files)
     if result.audited is not None:
         body: dict[str, JsonValue] = {**result.audited.data, "call_id": call.ask.call_id}
         kind, turn_id = f"tool.{held.card.name}", call.address.turn_id

@@ -20,6 +20,7 @@ from api.routes import (
     documents,
     effects,
     execute,
+    files,
     health,
     limits,
     memory,
@@ -39,6 +40,7 @@ ROUTERS = (
     answers,
     limits,
     execute,
+    files,
     streams,
     approvals,
     approval_verbs,
@@ -76,7 +78,7 @@ def create_app(settings: Settings) -> FastAPI:
         redirect_slashes=False,
     )
     errors.install(app)
-    app.add_middleware(Intake, most_bytes=settings.body_bytes)
+    app.add_middleware(Intake, most_bytes=settings.body_bytes, most_file_bytes=settings.upload_bytes)
     for module in ROUTERS:
         app.include_router(module.router)
     return app

@@ -127,6 +127,14 @@ class AnswerBody(Body):
     payload: dict[str, JsonValue]
 
 
+class FileBody(Body):
+    """An upload as its Idempotency-Key is held against."""
+
+    name: str
+    media_type: str
+    sha256: str
+
+
 Comment = Annotated[str, Field(max_length=4_000), Seen]
 ReasonCode = Annotated[str, Field(max_length=100), Seen]
 UserName = Annotated[str, Field(min_length=1, max_length=63)]

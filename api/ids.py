@@ -35,7 +35,12 @@ def _question(request_id: Annotated[str, Path()]) -> str:
     return as_uuid(request_id, "question")
 
 
+def _file(file_id: Annotated[str, Path()]) -> str:
+    return as_uuid(file_id, "file")
+
+
 ConversationId = Annotated[str, Depends(_conversation)]
 TurnId = Annotated[str, Depends(_turn)]
 ApprovalId = Annotated[str, Depends(_approval)]
 QuestionId = Annotated[str, Depends(_question)]
+FileId = Annotated[str, Depends(_file)]

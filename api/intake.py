@@ -6,6 +6,7 @@ from how a body is read. A body is read here whole (256 KiB at most), checked, a
 
 import asyncio
 import json
+import re
 import time
 import uuid
 from collections.abc import MutableMapping
@@ -26,6 +27,8 @@ from policy.text import is_clean
 _BODY_SECONDS = 30.0
 _READ_ON_BYTES = 64 * 1024 * 1024
 _READ_ON_SECONDS = 5.0
+_FILES = re.compile(r"/v1/conversations/[^/]+/files")
+"""Where a body is a file and no JSON. One that is announced too large is refused before a byte of it is read."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PATCH", "PUT", "DELETE", "OPTIONS"})
 _log = structlog.get_logger(__name__)
 
@@ -33,9 +36,10 @@ _log = structlog.get_logger(__name__)
 class Intake:
     """The outermost layer of the application."""
 
-    def __init__(self, app: ASGIApp, most_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, most_bytes: int, most_file_bytes: int = 0) -> None:
         self._app = app
         self._most_bytes = most_bytes
+        self._most_file_bytes = most_file_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check, then hand on."""
@@ -70,6 +74,11 @@ class Intake:
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         if scope["method"] in ("GET", "HEAD", "OPTIONS"):
             return b""
+        is_file = _FILES.fullmatch(scope["path"]) is not None
+        most = self._most_file_bytes if is_file else self._most_bytes
+        announced = _header(scope, b"content-length")
+        if is_file and announced.isdecimal() and int(announced) > most:
+            raise Refused(413, "body_too_large", f"a file may have {most} bytes at most")
         chunks: list[bytes] = []
         size = 0
         more = True
@@ -80,13 +89,13 @@ class Intake:
             chunk = message.get("body", b"")
             size += len(chunk)
             more = message.get("more_body", False)
-            if size > self._most_bytes:
+            if size > most:
                 if more:
                     await _read_on(receive)
-                raise Refused(413, "body_too_large", f"a body may have {self._most_bytes} bytes at most")
+                raise Refused(413, "body_too_large", f"a body may have {most} bytes at most")
             chunks.append(chunk)
         body = b"".join(chunks)
-        if body:
+        if body and not is_file:
             check_media_type(_header(scope, b"content-type"))
             check_json(body)
         return body

@@ -21,6 +21,11 @@ def sha256_hex(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
+def bytes_sha256_hex(content: bytes) -> str:
+    """The SHA-256 of bytes, 64 hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
+
+
 def digest_of(value: object) -> str:
     """The digest of a JSON value, by its canonical form."""
     return sha256_hex(canonical_json(value))

@@ -56,7 +56,16 @@ def reviewed_call(checkpoint: str) -> str | None:
 
 def approval_id(turn_id: str, call_id: str) -> str:
     """The id of the approval of a call, a UUID: one call has one approval, whoever opens it and however often."""
-    digest = hashlib.sha256(f"approval/{turn_id}/{call_id}".encode()).digest()
+    return _uuid_of(f"approval/{turn_id}/{call_id}")
+
+
+def file_id(turn_id: str, call_id: str, name: str) -> str:
+    """The id of a file that a call made, a UUID: the same however often the call is tried."""
+    return _uuid_of(f"file/{turn_id}/{call_id}/{name}")
+
+
+def _uuid_of(name: str) -> str:
+    digest = hashlib.sha256(name.encode()).digest()
     value = int.from_bytes(digest[:16], "big")
     value = (value & ~(0xF << 76)) | (0x8 << 76)  # version 8: made by a scheme of our own
     value = (value & ~(0x3 << 62)) | (0x2 << 62)

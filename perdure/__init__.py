@@ -1,8 +1,8 @@
 """What users of Perdure import: the tool decorator and what a tool is given; the client of the API."""
 
 from perdure.client import ApiError, AsyncClient, Client
-from perdure.context import ToolContext, Transaction
-from perdure.outcomes import Audited, ToolRefused, ToolResult, ToolUnavailable
+from perdure.context import Files, GivenFile, ToolContext, Transaction
+from perdure.outcomes import Audited, MadeFile, ToolRefused, ToolResult, ToolUnavailable
 from perdure.parameters import ToolDefinitionError
 from perdure.tools import Tool, tool
 
@@ -11,6 +11,9 @@ __all__ = [
     "AsyncClient",
     "Audited",
     "Client",
+    "Files",
+    "GivenFile",
+    "MadeFile",
     "Tool",
     "ToolContext",
     "ToolDefinitionError",

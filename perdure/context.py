@@ -1,6 +1,6 @@
 """What a tool is given: whose call it is, the key to send, the clock it runs against, and its ways out."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -9,6 +9,7 @@ import httpx
 from pydantic import JsonValue
 
 from contracts.agents import EffectClass, ToolCard
+from contracts.ids import file_id
 from perdure.outcomes import ToolUnavailable
 from perdure.targets import answer_or_raise, raise_failure
 
@@ -28,6 +29,28 @@ class Transaction(Protocol):
 
     async def fetchrow(self, query: str, *args: Any) -> Any:
         """The first row of a query, or None."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class GivenFile:
+    """A file of the conversation."""
+
+    id: str
+    name: str
+    media_type: str
+    content: bytes = field(repr=False)
+
+
+class Files(Protocol):
+    """The files of the call's conversation."""
+
+    async def read(self, file_id: str) -> GivenFile | None:
+        """The file, or None where the conversation has none of this id."""
+        ...
+
+    async def newest(self, media_types: Sequence[str]) -> str | None:
+        """The id of the last upload of one of these types."""
         ...
 
 
@@ -54,9 +77,15 @@ class ToolContext:
     """The state fields that the card wants (S0-48), and no other."""
     transaction: Transaction | None = field(default=None, repr=False)
     """For `local` tools only."""
+    files: Files | None = field(default=None, repr=False)
+    """None where a tool is run by itself."""
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Values of the credentials that the card names; read them by `secret`. A worker takes the credential `x_y` from
     PERDURE_SECRET_X_Y."""
+
+    def file_id(self, name: str) -> str:
+        """The id of the file `name` that this call makes; the same at every attempt."""
+        return file_id(self.turn_id, self.call_id, name)
 
     def secret(self, name: str) -> str:
         """The value of the credential `name`.

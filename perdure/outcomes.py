@@ -44,6 +44,16 @@ class Audited:
 
 
 @dataclass(frozen=True, slots=True)
+class MadeFile:
+    """A file that a call made: kept with the call's record, under `ToolContext.file_id(name)`."""
+
+    name: str
+    """Its own among the files of the call."""
+    media_type: str
+    content: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class ToolResult:
     """What a tool call came to. A state-aware tool returns one itself (S0-48); any other a bare JSON value.
 
@@ -58,6 +68,7 @@ class ToolResult:
     """Updates of the conversation's working memory; None removes a field."""
     audited: Audited | None = None
     """None where the call's own record is enough."""
+    files: tuple[MadeFile, ...] = ()
 
 
 def result_of(returned: object) -> ToolResult:
@@ -70,6 +81,7 @@ def result_of(returned: object) -> ToolResult:
         _fields_of(returned.state),
         _fields_of(returned.working),
         None if noted is None else Audited(clean(str(noted.subject)), _fields_of(noted.data)),
+        tuple(returned.files),
     )
 
 

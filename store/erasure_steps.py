@@ -87,6 +87,10 @@ OWN: tuple[Step, ...] = (
         f"JOIN working_memory w ON w.conversation_id = c.id WHERE c.user_id = $1 LIMIT {CHUNK_ROWS}))",
     ),
     Step(
+        "files",
+        f"DELETE FROM files WHERE id = ANY(ARRAY(SELECT id FROM files WHERE user_id = $1 LIMIT {CHUNK_ROWS // 50}))",
+    ),
+    Step(
         "episodes",
         f"DELETE FROM episodes WHERE id = ANY(ARRAY(SELECT id FROM episodes WHERE user_id = $1 LIMIT {CHUNK_ROWS}))",
     ),

@@ -15,6 +15,7 @@ from perdure.client.asynchronous import AsyncClient
 from perdure.client.catalogue_answers import Agent, Budget, Budgets, PromptVersion, Rule, Token, Topology, User
 from perdure.client.effect_answers import Effect, Settled
 from perdure.client.errors import ApiError
+from perdure.client.file_calls import File
 from perdure.client.review_answers import Ageing, Approval, AuditEntry, Delegation, Fallback, ItemAnswer, Vote
 from perdure.client.sse import Event
 from perdure.client.sync import Client
@@ -36,6 +37,7 @@ __all__ = [
     "Effect",
     "Event",
     "Fallback",
+    "File",
     "ItemAnswer",
     "Message",
     "Page",

@@ -17,6 +17,7 @@ from perdure.client.asynchronous_groups import (
     Budgets,
     Delegations,
     Effects,
+    Files,
     Prompts,
     Rules,
     Topologies,
@@ -45,6 +46,7 @@ class AsyncClient:
         self.approvals = Approvals(self)
         self.delegations = Delegations(self)
         self.effects = Effects(self)
+        self.files = Files(self)
         self.agents = Agents(self)
         self.topologies = Topologies(self)
         self.users = Users(self)

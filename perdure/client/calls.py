@@ -32,6 +32,10 @@ class Call(Generic[T]):
     idempotency_key: str | None = None
     wait_seconds: float = 0.0
     """How long the server was asked to hold its answer back."""
+    content: bytes | None = field(default=None, repr=False)
+    """The bytes of a file, in place of a JSON body."""
+    media_type: str = ""
+    """Of `content`."""
 
     @property
     def may_repeat(self) -> bool:
@@ -45,7 +49,10 @@ class Call(Generic[T]):
             "timeout": httpx.Timeout(ANSWER_SECONDS + self.wait_seconds, connect=5.0),
             "headers": {"Idempotency-Key": self.idempotency_key} if self.idempotency_key else {},
         }
-        if self.body is not None:
+        if self.content is not None:
+            given["content"] = self.content
+            given["headers"] = {**given["headers"], "Content-Type": self.media_type}
+        elif self.body is not None:
             given["json"] = self.body
         return given
 

@@ -21,6 +21,7 @@ from perdure.client.sync_groups import (
     Budgets,
     Delegations,
     Effects,
+    Files,
     Prompts,
     Rules,
     Topologies,
@@ -44,6 +45,7 @@ class Client:
         self.approvals = Approvals(self)
         self.delegations = Delegations(self)
         self.effects = Effects(self)
+        self.files = Files(self)
         self.agents = Agents(self)
         self.topologies = Topologies(self)
         self.users = Users(self)

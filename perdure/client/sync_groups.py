@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from perdure.client import catalogue_calls, delegation_calls, effect_calls, prompt_calls, review_calls
+from perdure.client import catalogue_calls, delegation_calls, effect_calls, file_calls, prompt_calls, review_calls
 
 if TYPE_CHECKING:
     from perdure.client.sync import Client
@@ -32,6 +32,15 @@ class Delegations:
         self.list = client.method(delegation_calls.list_delegations)
         self.add = client.method(delegation_calls.add_delegation)
         self.remove = client.method(delegation_calls.remove_delegation)
+
+
+class Files:
+    """What a conversation was given, and what its turns made."""
+
+    def __init__(self, client: "Client") -> None:
+        self.upload = client.method(file_calls.upload_file)
+        self.list = client.method(file_calls.list_files)
+        self.read = client.method(file_calls.read_file)
 
 
 class Effects:

@@ -26,3 +26,28 @@ CREATE POLICY own_tenant ON perdure.questions
   USING (tenant_id = current_setting('perdure.tenant', true))
   WITH CHECK (tenant_id = current_setting('perdure.tenant', true));
 GRANT SELECT, INSERT, UPDATE, DELETE ON perdure.questions TO perdure_app, perdure_relay;
+
+-- What people uploaded and what turns made; small enough for one row, and tenant-scoped as everything is.
+CREATE TABLE perdure.files (
+  id uuid PRIMARY KEY,
+  tenant_id text NOT NULL REFERENCES perdure.tenants,
+  conversation_id uuid NOT NULL REFERENCES perdure.conversations,
+  user_id uuid NOT NULL REFERENCES perdure.users,
+  turn_id uuid REFERENCES perdure.turns,  -- NULL: uploaded
+  call_id text,
+  name text NOT NULL CHECK (name <> '' AND length(name) <= 120),
+  media_type text NOT NULL,
+  size_bytes bigint NOT NULL,
+  sha256 text NOT NULL,
+  content bytea NOT NULL,
+  created_at timestamptz NOT NULL DEFAULT now()
+);
+ALTER TABLE perdure.files ALTER COLUMN content SET STORAGE EXTERNAL;
+CREATE INDEX files_by_conversation ON perdure.files (conversation_id, created_at DESC, id DESC);
+CREATE INDEX files_by_user ON perdure.files (user_id);
+ALTER TABLE perdure.files ENABLE ROW LEVEL SECURITY;
+ALTER TABLE perdure.files FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON perdure.files
+  USING (tenant_id = current_setting('perdure.tenant', true))
+  WITH CHECK (tenant_id = current_setting('perdure.tenant', true));
+GRANT SELECT, INSERT, UPDATE, DELETE ON perdure.files TO perdure_app, perdure_relay;

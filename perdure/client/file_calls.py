@@ -1,0 +1,51 @@
+"""The calls that are about files of a conversation."""
+
+import uuid
+from datetime import datetime
+
+import httpx
+
+from perdure.client.answers import Answer, Page
+from perdure.client.calls import Call, get, one, path
+
+
+class File(Answer):
+    """A file of a conversation: uploaded, or made by a turn."""
+
+    id: str
+    conversation_id: str
+    turn_id: str | None = None
+    name: str
+    media_type: str
+    size_bytes: int
+    sha256: str = ""
+    created_at: datetime | None = None
+
+
+def upload_file(
+    conversation_id: str, name: str, content: bytes, media_type: str = "text/csv", *, idempotency_key: str = ""
+) -> Call[File]:
+    """A new file of the conversation."""
+    return Call(
+        "POST",
+        path("conversations", conversation_id, "files"),
+        one(File),
+        {"name": name},
+        idempotency_key=idempotency_key or str(uuid.uuid4()),
+        content=content,
+        media_type=media_type,
+    )
+
+
+def list_files(conversation_id: str, *, limit: int | None = None) -> Call[Page[File]]:
+    """What the conversation has, newest first."""
+    return get(path("conversations", conversation_id, "files"), one(Page[File]), {"limit": limit})
+
+
+def read_file(file_id: str) -> Call[bytes]:
+    """A file's bytes."""
+    return get(path("files", file_id), _bytes)
+
+
+def _bytes(response: httpx.Response) -> bytes:
+    return response.content

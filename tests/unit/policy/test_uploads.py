@@ -1,0 +1,82 @@
+"""Which files are taken, and under which names."""
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.errors import CallerError
+from policy.uploads import MOST_NAME_CHARACTERS, check_content, media_type_of, safe_name
+
+
+@pytest.mark.parametrize(
+    ("given_name", "kept"),
+    [
+        ("sales.csv", "sales.csv"),
+        (" my sales.csv ", "my sales.csv"),
+        (".hidden.csv", "hidden.csv"),
+        ("a\u202egnp.csv", "agnp.csv"),
+        ("a\x00b\n.csv", "ab.csv"),
+        ("con:aux?.csv", "con_aux_.csv"),
+        ("e\u0301te\u0301.csv", "\u00e9t\u00e9.csv"),
+        ("x" * 300 + ".csv", "x" * 116 + ".csv"),
+    ],
+)
+def test_a_name_keeps_what_is_harmless_in_it(given_name: str, kept: str) -> None:
+    assert safe_name(given_name) == kept
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "..\\boot.ini", "/abs.csv", "..", ".", "", " ", "\u200b", "..."])
+def test_a_path_or_nothing_is_no_name(name: str) -> None:
+    with pytest.raises(CallerError) as refused:
+        safe_name(name)
+    assert (refused.value.code, refused.value.http) == ("name_not_safe", 422)
+
+
+@given(st.text(max_size=300))
+def test_no_kept_name_is_a_path_or_hides_anything(name: str) -> None:
+    try:
+        kept = safe_name(name)
+    except CallerError:
+        return
+    assert 0 < len(kept) <= MOST_NAME_CHARACTERS and not kept.startswith(".")
+    assert not set(kept) & set('/\\<>:"|?*\x00')
+    assert all(unicodedata.category(each) not in ("Cc", "Cf", "Cs") for each in kept)
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b"", "file_empty"),
+        (b" \n", "file_empty"),
+        (b"a,b\n1,\x002\n", "file_has_nul"),
+        (b"a,b\n1,\xff\n", "file_not_utf8"),
+        (b'a,b\n1,"open\n', "table_broken"),
+        (b'a,b\n1,"x"y\n', "table_broken"),
+        (b"a,b\n1,2,3\n", "table_broken"),
+        (b"a,a\n1,2\n", "table_broken"),
+        (b"a,\n1,2\n", "table_broken"),
+        (b"a,b\n", "table_broken"),
+        (b"a,b\n" + b"x" * 200_000 + b",1\n", "table_broken"),
+    ],
+)
+def test_a_broken_table_is_refused_with_a_code(content: bytes, code: str) -> None:
+    with pytest.raises(CallerError) as refused:
+        check_content("text/csv", content)
+    assert (refused.value.code, refused.value.http) == (code, 422)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b'a,b\n1,"x, ""y""\nz"\n', b"\xef\xbb\xbfa,b\r\n1,2\r\n", b'../../etc/passwd,"<script>alert(1)</script>"\n1,2\n'],
+)
+def test_a_whole_table_is_taken_whatever_its_columns_are_called(content: bytes) -> None:
+    check_content("text/csv", content)
+
+
+@pytest.mark.parametrize("header", ["", "application/zip", "text/html", "multipart/form-data; boundary=x"])
+def test_another_type_is_refused(header: str) -> None:
+    with pytest.raises(CallerError) as refused:
+        media_type_of(header)
+    assert refused.value.http == 415
