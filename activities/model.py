@@ -25,12 +25,12 @@ from contracts.errors import LimitReached, PerdureError, Problem, UpstreamReject
 from contracts.events import RATE_LIMIT, TRANSIENT_ERROR
 from contracts.model import ModelCall, ModelReply, OutputForm
 from contracts.turns import Usage
+from policy.agent_stages import with_stage
 from policy.day_budget import RESERVED_TRIES, Bound
 from policy.ledger import Attempt, Claim
 from policy.prompt import WireMessage
 from policy.refusals import REFUSED
 from policy.retries import FALLBACK_SECONDS, NUMBERS, PROVIDER_ERRORS, gives_up, next_delay
-from policy.stages import with_stage
 from policy.toolsets import LOAD_TOOLSET, load_card
 from store import budgets, working_memory
 from store.journal import NewEvent, NewMessage, write
@@ -182,8 +182,8 @@ class ModelActivities:
         self, call: ModelCall, agent: PublishedAgent, claimed: ModelClaim, heard: Heard, failed: Problem | None
     ) -> ModelReply:
         if call.ask.output is not None:
-            plans, (reply, messages) = Plans(()), (structured_reply(call.ask.output, heard, failed), [])
-            return await self._keep(call, claimed, heard, plans, reply, messages)
+            reply = structured_reply(call.ask.output, heard, failed)
+            return await self._keep(call, claimed, heard, Plans(()), reply, [])
         drafts = heard.complete.tool_calls if heard.complete and not heard.stopped and failed is None else ()
         plans = plan_calls(call, agent, drafts)
         reply, messages = reply_of(call, heard, failed, plans.calls)

@@ -14,6 +14,7 @@ from contracts.agents import AgentDefinition, PublishedAgent
 from contracts.messages import MessageRef
 from contracts.model import ModelCall
 from contracts.skills import Skill
+from policy.agent_stages import instructions_of, window_of
 from policy.assembly import (
     PromptFacts,
     User,
@@ -27,7 +28,6 @@ from policy.assembly import (
 )
 from policy.loading import loaded_skills
 from policy.prompt import WireMessage, wire
-from policy.stages import instructions_of, window_of
 from store import entities, injections
 from store.database import Connection
 from store.model_calls import ModelClaim

@@ -78,7 +78,7 @@ class Reasoning(Frozen):
     effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
 
 
-class Stage(Frozen):
+class AgentStage(Frozen):
     """A step of a topology as an agent furnishes it: what its model is told, or which tool does its work."""
 
     prompt: str = ""
@@ -123,7 +123,7 @@ class AgentDefinition(Frozen):
     """The skill that is loaded from the start, with its dependencies; None for a general agent (S0-21)."""
     skills: tuple[Skill, ...] = ()
     """Whole, dependencies included. In a file: ids of the app's skill folders, or skills written out."""
-    stages: dict[str, Stage] = Field(default={}, exclude_if=is_empty)
+    stages: dict[str, AgentStage] = Field(default={}, exclude_if=is_empty)
     """For topologies whose steps are furnished by name."""
     words: dict[str, str] = Field(default={}, exclude_if=is_empty)
     """Small texts that a topology's nodes read, by the names that it documents."""

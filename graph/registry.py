@@ -4,12 +4,19 @@ from typing import Final
 
 from contracts.errors import CallerError
 from graph.spec import Topology
+from graph.topologies.clarify_solve.nodes import NODES as CLARIFY_NODES
+from graph.topologies.clarify_solve.nodes import VIZ_NODES
+from graph.topologies.clarify_solve.spec import clarify_solve
 from graph.topologies.skill_pipeline.nodes import NODES
 from graph.topologies.skill_pipeline.spec import skill_pipeline
 from graph.topologies.tool_loop.nodes import NODES as LOOP_NODES
 from graph.topologies.tool_loop.spec import tool_loop
 
-TOPOLOGIES: Final[tuple[Topology, ...]] = (skill_pipeline(NODES), tool_loop(LOOP_NODES))
+TOPOLOGIES: Final[tuple[Topology, ...]] = (
+    skill_pipeline(NODES),
+    tool_loop(LOOP_NODES),
+    clarify_solve(CLARIFY_NODES, VIZ_NODES),
+)
 
 _BY_NAME: Final = {one.name: one for one in TOPOLOGIES}
 

@@ -68,8 +68,8 @@ async def open_questions(
         if expires_at is not None:
             events.append(_told(question, request_id, expires_at))
         else:
-            found = await tx.fetchrow("SELECT expires_at, status FROM questions WHERE id = $1", request_id)
-            expires_at, decided = found["expires_at"], decided or found["status"] != "pending"
+            for found in await tx.fetch("SELECT expires_at, status FROM questions WHERE id = $1", request_id):
+                expires_at, decided = found["expires_at"], decided or found["status"] != "pending"
         requests.append(
             RequestRef(
                 request_id=request_id, kind=question.kind, call_id=question.call_id, tool="", expires_at=expires_at

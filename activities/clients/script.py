@@ -78,7 +78,7 @@ class Rule(_Strict):
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:
         if self.when is None and self.note is None and self.after is None and not self.form:
-            raise ValueError("needs `when`, `note`, `form` or `after`")
+            raise ValueError("needs `when`, `note` or `after`")
         if not self.say and not self.call:
             raise ValueError("needs `say` or `call`")
         groups = list(self._groups())

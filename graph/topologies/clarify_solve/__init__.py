@@ -1,0 +1,1 @@
+"""Clarify, plan, transform, solve, validate, draw: on the server, or with the data left where it is (S4)."""

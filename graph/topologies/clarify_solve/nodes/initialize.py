@@ -1,0 +1,66 @@
+"""initialize_processing_state: the plan of the turn, what was asked, and where the data is (S4-01, S4-04)."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from contracts.memory import TurnContext
+from contracts.messages import Patch
+from graph.nodes.ask_object import ENDING
+from graph.ports import Ports
+from graph.spec import State
+from graph.topologies.clarify_solve.shapes import TABLE
+from graph.topologies.clarify_solve.state import left
+from policy.arguments import check_arguments
+
+CLIENT_TABLE = "client_table"
+"""The turn's metadata that says: the data stays with the client; here is what it holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Initialize:
+    """Both forms begin here; whether the data stays with the client is all that differs (S4-01)."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """One load; a plan that cannot be loaded ends the run."""
+        context = await ports.memory.load()
+        if context.problem is not None:
+            status = ENDING.get(context.problem.code, "failed")
+            return _ended(context.problem.code, context.problem.message, status)
+        plan, message = context.plan, context.user_message
+        if plan is None or message is None:
+            return _ended("nothing_loaded", "the turn has no plan", "failed")
+        patch: Patch = {
+            "plan": plan.model_dump(mode="json"),
+            "agent_id": plan.agent_id,
+            "agent_type": plan.agent_id,
+            "user": {"name": context.user_name or "user", "role": context.user_role},
+            "max_tokens": plan.limits.max_tokens,
+            "max_cost_microusd": plan.limits.max_cost_microusd,
+            "messages": [message.model_dump(mode="json")],
+        }
+        given = context.metadata.get(CLIENT_TABLE)
+        if given is not None:
+            checked = check_arguments(given, TABLE)
+            if checked.fault is not None:
+                told = checked.fault.replace("the arguments", "the metadata `client_table`", 1)
+                return patch | _ended("client_table_invalid", told, "failed")
+            patch["input"] = {"message": message.text, "is_client": True}
+            patch |= left(start="request", table=checked.args)
+            return patch
+        patch["input"] = {"message": message.text, "is_client": False}
+        return patch | left(start=_start(context, plan.words))
+
+
+def _start(context: TurnContext, words: Mapping[str, str]) -> str:
+    said = context.user_message.text if context.user_message else ""
+    for label, word in (("shortcut", words.get("shortcut")), ("upload", words.get("upload"))):
+        if word and said.startswith(word):
+            return label
+    return "request"
+
+
+def _ended(code: str, message: str, status: str) -> Patch:
+    problem: dict[str, JsonValue] = {"code": code, "message": message}
+    return {"error": problem, "status": status, **left(start="upload")}

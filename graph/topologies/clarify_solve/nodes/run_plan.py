@@ -1,0 +1,70 @@
+"""trigger_choregraph_run_node: the plan is carried out, by a tool here or by the client where the data is (S4-08,
+S4-18). What the client hands in are counts and ranges; the rows stay with it (S4-49)."""
+
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from contracts.messages import Patch
+from contracts.people import Question, RequestKind, RequestRef, VerdictState
+from graph.nodes.ask_object import ENDING
+from graph.nodes.reading import error_of, requests_of
+from graph.ports import Ports
+from graph.spec import State
+from graph.topologies.clarify_solve.nodes.clarify import ended, waits
+from graph.topologies.clarify_solve.nodes.tools import done
+from graph.topologies.clarify_solve.shapes import HANDED_IN
+from graph.topologies.clarify_solve.state import PLANNING_ENTRIES, bucket, left, number, object_of, text_of
+
+NOT_HANDED_IN = "The client did not hand its work in in time."
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """Failures go back to the planning while its budget lasts."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """A pause in the client's form, a call of a tool in the other."""
+        if error_of(state) is not None:
+            return left(choregraph="spent")
+        waiting = requests_of(state, "pending_requests")
+        if waiting:
+            return await _looked(state, ports, waiting)
+        if bucket(state, "input").get("is_client"):
+            asked: dict[str, JsonValue] = {
+                "plan": text_of(state, "plan_xml"),
+                "table": object_of(state, "table").get("name"),
+            }
+            question = Question(call_id="", kind=RequestKind.CLIENT_RUN, asked=asked, answer_schema=HANDED_IN)
+            return waits(ports.people.question(question))
+        table = object_of(state, "table").get("table")
+        ran = await done(state, ports, "run", table=table, xml=text_of(state, "plan_xml"))
+        if ran.ends:
+            return ran.ends
+        return _failed(state, ran.fault) if ran.fault else _came_to(state, ran.output)
+
+
+async def _looked(state: State, ports: Ports, waiting: list[RequestRef]) -> Patch:
+    read = await ports.people.verdicts(waiting)
+    if read.problem is not None and read.problem.code in ENDING:
+        return ended(read.problem.model_dump(mode="json"), ENDING[read.problem.code])
+    verdict = read.verdicts[0] if read.problem is None and read.verdicts else None
+    if verdict is None or verdict.state in (VerdictState.PENDING, VerdictState.UNREADABLE):
+        return waits(waiting[0])
+    on: Patch = {"status": "running", "pending_requests": []}
+    if verdict.state is not VerdictState.ANSWERED:
+        return on | left(choregraph="spent", fault=NOT_HANDED_IN)
+    if verdict.answer.get("ok") is not True:
+        return on | _failed(state, str(verdict.answer.get("error") or "the client could not carry it out"))
+    return on | _came_to(state, verdict.answer)
+
+
+def _failed(state: State, fault: str) -> Patch:
+    left_to_try = number(state, "entries") < PLANNING_ENTRIES
+    return left(choregraph="retry" if left_to_try else "spent", fault=fault)
+
+
+def _came_to(state: State, run: dict[str, JsonValue]) -> Patch:
+    """What is left to show; a turn that asked for no picture shows none."""
+    wanted = text_of(state, "visualization").strip()
+    return left(choregraph="ran", run=run, fault=None, viz="asked" if wanted else "nothing")

@@ -1,0 +1,155 @@
+"""A plan carried out with Polars, step by step. A step that cannot be done says which one and why.
+
+Sizes are bounded before they are made: a join's rows are counted from its keys, a pivot's columns from its values.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import polars as pl
+
+from perdure.tables.formula import read_formula
+from perdure.tables.plan import Derive, Filter, Group, JoinWith, Limit, Pivot, Plan, Sort, Step, Summary, Window
+from perdure.tables.trouble import TableTrouble
+
+MOST_ROWS = 2_000_000
+MOST_PIVOTED = 100
+_SUMMARIES: Final[Mapping[str, Callable[[pl.Expr], pl.Expr]]] = {
+    "sum": lambda x: x.sum(),
+    "mean": lambda x: x.mean(),
+    "median": lambda x: x.median(),
+    "min": lambda x: x.min(),
+    "max": lambda x: x.max(),
+    "count": lambda x: x.count(),
+    "distinct": lambda x: x.n_unique(),
+}
+_OF_NUMBERS: Final = frozenset({"sum", "mean", "median"})
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What a plan came to."""
+
+    table: pl.DataFrame
+    summed_up: bool
+    """Every row stands for a group of rows."""
+
+
+def run_plan(plan: Plan, tables: Mapping[str, pl.DataFrame], main: str) -> Ran:
+    """Carry the plan out on the input `main`; joins may name the others.
+
+    Raises: TableTrouble, which names the step.
+    """
+    if main not in tables:
+        raise TableTrouble(f"there is no table {main[:80]!r}")
+    table = tables[main]
+    for number, step in enumerate(plan.steps, 1):
+        name = type(step).__name__.lower()
+        try:
+            table = _DONE[type(step)](table, step, tables)
+        except TableTrouble as trouble:
+            raise TableTrouble(f"step {number} ({name}): {trouble.message}") from None
+        except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
+            first = (str(error).splitlines() or [type(error).__name__])[0]
+            raise TableTrouble(f"step {number} ({name}): {first[:200]}") from None
+        if table.height > MOST_ROWS:
+            raise TableTrouble(f"step {number} ({name}): more than {MOST_ROWS} rows")
+    if not table.height:
+        raise TableTrouble("no row is left")
+    return Ran(table, plan.sums_up)
+
+
+def _known(table: pl.DataFrame, *names: str) -> None:
+    for name in names:
+        if name not in table.columns:
+            raise TableTrouble(f"there is no column {name[:80]!r}; the columns are {', '.join(table.columns)[:400]}")
+
+
+def _summed(table: pl.DataFrame, column: str, function: str) -> pl.Expr:
+    _known(table, column)
+    if function in _OF_NUMBERS and not table.schema[column].is_numeric():
+        raise TableTrouble(f"{function} needs numbers, and {column[:80]!r} holds {table.schema[column]}")
+    return _SUMMARIES[function](pl.col(column))
+
+
+def _filter(table: pl.DataFrame, step: Filter, _: Any) -> pl.DataFrame:
+    return table.filter(read_formula(step.where, table.columns))
+
+
+def _derive(table: pl.DataFrame, step: Derive, _: Any) -> pl.DataFrame:
+    return table.with_columns(read_formula(step.value, table.columns).alias(step.name))
+
+
+def _group(table: pl.DataFrame, step: Group, _: Any) -> pl.DataFrame:
+    _known(table, *step.by)
+    made = [_of(table, summary) for summary in step.summaries]
+    return table.group_by(step.by, maintain_order=True).agg(made) if step.by else table.select(made)
+
+
+def _of(table: pl.DataFrame, summary: Summary) -> pl.Expr:
+    return _summed(table, summary.column, summary.function).alias(summary.name)
+
+
+def _join(table: pl.DataFrame, step: JoinWith, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+    if step.table not in tables:
+        raise TableTrouble(f"there is no table {step.table[:80]!r}")
+    other = tables[step.table]
+    _known(table, *step.left)
+    _known(other, *step.right)
+    counted = (
+        table.group_by(step.left)
+        .len()
+        .join(other.group_by(step.right).len(), left_on=step.left, right_on=step.right, suffix="_other")
+    )
+    if (counted["len"].cast(pl.UInt64) * counted["len_other"].cast(pl.UInt64)).sum() > MOST_ROWS:
+        raise TableTrouble(f"it would make more than {MOST_ROWS} rows")
+    how: Any = step.how
+    return table.join(other, left_on=list(step.left), right_on=list(step.right), how=how, suffix=f"_{step.table}")
+
+
+def _pivot(table: pl.DataFrame, step: Pivot, _: Any) -> pl.DataFrame:
+    _known(table, step.index, step.columns)
+    summed = _summed(table, step.values, step.function).alias(step.values)
+    if table[step.columns].n_unique() > MOST_PIVOTED:
+        raise TableTrouble(f"it would make more than {MOST_PIVOTED} columns")
+    cells = table.group_by([step.index, step.columns], maintain_order=True).agg(summed)
+    return cells.pivot(on=step.columns, index=step.index, values=step.values)
+
+
+def _window(table: pl.DataFrame, step: Window, _: Any) -> pl.DataFrame:
+    _known(table, step.column, *step.by, *([step.order.column] if step.order else []))
+    if step.order is not None:
+        table = table.sort(step.order.column, descending=step.order.descending, maintain_order=True, nulls_last=True)
+    one = pl.col(step.column)
+    made = {
+        "running_sum": lambda: one.cum_sum(),
+        "moving_mean": lambda: one.rolling_mean(step.rows, min_samples=1),
+        "rank": lambda: one.rank("min", descending=True),
+        "previous": lambda: one.shift(1),
+        "share": lambda: one / one.sum(),
+    }[step.function]()
+    return table.with_columns((made.over(step.by) if step.by else made).alias(step.name))
+
+
+def _sort(table: pl.DataFrame, step: Sort, _: Any) -> pl.DataFrame:
+    names = [key.column for key in step.keys]
+    _known(table, *names)
+    descending = [key.descending for key in step.keys]
+    return table.sort(names, descending=descending, maintain_order=True, nulls_last=True)
+
+
+def _limit(table: pl.DataFrame, step: Limit, _: Any) -> pl.DataFrame:
+    return table.head(step.rows)
+
+
+_DONE: Final[Mapping[type[Step], Callable[..., pl.DataFrame]]] = {
+    Filter: _filter,
+    Derive: _derive,
+    Group: _group,
+    JoinWith: _join,
+    Pivot: _pivot,
+    Window: _window,
+    Sort: _sort,
+    Limit: _limit,
+}

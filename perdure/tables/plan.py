@@ -1,0 +1,170 @@
+"""A plan of work on tables as a value. The schema (plan.xsd) says what may be in it; here it gets its types."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from xml.etree.ElementTree import Element
+
+from perdure.tables.xml import XmlFault, checked_xml
+
+SCHEMA: Final = Path(__file__).parent / "plan.xsd"
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Keep the rows for which the formula holds."""
+
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Derive:
+    """A new column, or another value for one."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One column summed up."""
+
+    column: str
+    function: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One row for each combination of `by`; for all rows together where it is empty."""
+
+    by: tuple[str, ...]
+    summaries: tuple[Summary, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinWith:
+    """The columns of another input beside those here."""
+
+    table: str
+    left: tuple[str, ...]
+    right: tuple[str, ...]
+    how: str = "inner"
+
+
+@dataclass(frozen=True, slots=True)
+class Pivot:
+    """A column for each value of `columns`."""
+
+    index: str
+    columns: str
+    values: str
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A column that rows are ordered by."""
+
+    column: str
+    descending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A new column that looks at the rows around."""
+
+    function: str
+    column: str
+    name: str
+    by: tuple[str, ...] = ()
+    order: Key | None = None
+    rows: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """Another order."""
+
+    keys: tuple[Key, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The first rows only."""
+
+    rows: int
+
+
+Step = Filter | Derive | Group | JoinWith | Pivot | Window | Sort | Limit
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Steps in order."""
+
+    steps: tuple[Step, ...] = ()
+    hidden: frozenset[str] = frozenset()
+    """Inputs that the plan puts out of sight."""
+
+    @property
+    def sums_up(self) -> bool:
+        """Whether every row that is left stands for a group of rows."""
+        return any(isinstance(step, Group | Pivot) for step in self.steps)
+
+
+def read_plan(text: str) -> Plan | tuple[XmlFault, ...]:
+    """The plan in a text, or what is wrong with it, each with its place."""
+    root = checked_xml(text, SCHEMA)
+    if isinstance(root, tuple):
+        return root
+    hidden = frozenset(one.get("name", "") for one in root.iter("input") if one.get("visible") in ("false", "0"))
+    return Plan(tuple(_READERS[child.tag](child) for child in root if child.tag in _READERS), hidden)
+
+
+def _summary(one: Element) -> Summary:
+    return Summary(one.get("column", ""), one.get("function", ""), one.get("as", ""))
+
+
+def _columns(one: Element, tag: str) -> tuple[str, ...]:
+    return tuple(each.get("column", "") for each in one.findall(tag))
+
+
+def _key(one: Element) -> Key:
+    return Key(one.get("column", ""), one.get("direction") == "descending")
+
+
+def _join(one: Element) -> JoinWith:
+    pairs = one.findall("on")
+    return JoinWith(
+        one.get("table", ""),
+        tuple(each.get("left", "") for each in pairs),
+        tuple(each.get("right", "") for each in pairs),
+        one.get("how", "inner"),
+    )
+
+
+def _window(one: Element) -> Window:
+    order = one.find("order")
+    return Window(
+        one.get("function", ""),
+        one.get("column", ""),
+        one.get("as", ""),
+        _columns(one, "by"),
+        _key(order) if order is not None else None,
+        int(one.get("rows", "3")),
+    )
+
+
+_READERS: Final[Mapping[str, Callable[[Element], Step]]] = {
+    "filter": lambda one: Filter(one.get("where", "")),
+    "derive": lambda one: Derive(one.get("as", ""), one.get("value", "")),
+    "group": lambda one: Group(_columns(one, "by"), tuple(map(_summary, one.findall("aggregate")))),
+    "aggregate": lambda one: Group((), (_summary(one),)),
+    "join": _join,
+    "pivot": lambda one: Pivot(*(one.get(name, "") for name in ("index", "columns", "values", "function"))),
+    "window": _window,
+    "sort": lambda one: Sort(tuple(map(_key, one.findall("key")))),
+    "limit": lambda one: Limit(int(one.get("rows", "1"))),
+}
