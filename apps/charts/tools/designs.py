@@ -30,7 +30,7 @@ async def check_specification(xml: Xml, columns: Columns) -> JsonValue:
         told: list[JsonValue] = [{"path": one.path, "reason": one.reason} for one in root]
         return {"ok": False, "faults": told}
     faults = _design.specification_faults(_design.specification_of(root), columns)
-    return {"ok": not faults, "faults": [*faults]}
+    return {"ok": not faults, "faults": [{**fault} for fault in faults]}
 
 
 @tool(effect="read", timeout_seconds=90)

@@ -1,0 +1,193 @@
+"""The chart builder over HTTP: a table comes in, a picture goes out; open requests are asked back, twice at most."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.conftest import Api
+
+SALES = "region,sales,day\nNorth,30,2024-01-01\nSouth,10,2024-01-02\nNorth,5,2024-01-03\n"
+AGENT = "chart_builder"
+HOSTILE = '../../etc/passwd,"<script>alert(1)</script>"\nA,30\nB,10\n'
+
+
+async def conversation(client: httpx.AsyncClient, *tables: str) -> str:
+    """A conversation that has these tables."""
+    made = await client.post("/v1/conversations", json={"agent": AGENT})
+    path = f"/v1/conversations/{made.json()['id']}"
+    for number, table in enumerate(tables):
+        sent = await client.post(
+            f"{path}/files", params={"name": f"t{number}.csv"}, content=table, headers={"Content-Type": "text/csv"}
+        )
+        assert sent.status_code == 201, sent.text
+    return path
+
+
+async def say(client: httpx.AsyncClient, path: str, message: str, **given: Any) -> dict[str, Any]:
+    """The turn, ended or paused."""
+    body = {"message": message, **given}
+    answer = await client.post(f"{path}/turns", params={"wait": 100}, json=body, timeout=120)
+    assert answer.status_code == 200, answer.text
+    turn: dict[str, Any] = answer.json()
+    return turn
+
+
+async def reply(client: httpx.AsyncClient, turn: dict[str, Any], **payload: Any) -> dict[str, Any]:
+    """The turn, ended or paused again after this answer."""
+    waits = turn["waiting_for"]
+    path = f"/v1/turns/{turn['turn_id']}"
+    sent = await client.post(f"{path}/answers/{waits['ids'][0]}", json={"kind": waits["kind"], "payload": payload})
+    assert sent.status_code == 200, sent.text
+    return await rests(client, path, waits["ids"])
+
+
+async def rests(client: httpx.AsyncClient, path: str, before: Sequence[str] = ()) -> dict[str, Any]:
+    """The turn once it rests on something new."""
+    async with client.stream("GET", f"{path}/events", timeout=120) as stream:
+        async for line in stream.aiter_lines():
+            if line.startswith(("event: done", "event: clarification", "event: client_run")):
+                turn = (await client.get(path)).json()
+                if turn["ended_at"] or (turn["waiting_for"] and turn["waiting_for"]["ids"] != before):
+                    return dict(turn)
+    return dict((await client.get(path)).json())
+
+
+async def test_plot_a_column_by_a_column_gives_a_picture_of_it(api: Api) -> None:
+    async with api.client() as client:
+        path = await conversation(client, SALES)
+        turn = await say(client, path, "Plot sales by region")
+        assert turn["status"] == "completed", turn["error"]
+        pictures = turn["output"]["pictures"]
+        png, svg = [(await client.get(pictures[kind])) for kind in ("png", "svg")]
+        assert (png.headers["content-type"], svg.headers["content-type"]) == ("image/png", "image/svg+xml")
+        assert png.content[:8] == b"\x89PNG\r\n\x1a\n" and "sandbox" in svg.headers["content-security-policy"]
+        assert all(word in svg.text for word in ("North", "South", "region", "sales")), "the picture says what it shows"
+        drawn = (await client.get(pictures["specification"])).json()
+        assert drawn["data"]["values"] == [{"region": "North", "sales": 35}, {"region": "South", "sales": 10}]
+        assert drawn["mark"]["type"] == "bar" and drawn["encoding"]["y"]["field"] == "sales"
+        assert "The picture was drawn." in turn["answer"] and turn["output"]["text"].startswith("<p>")
+        made = (await client.get(f"{path}/files")).json()["items"]
+        assert sorted(file["name"] for file in made if file["turn_id"]) == [
+            "chart.png", "chart.svg", "chart.vl.json", "rows.json",
+        ]  # fmt: skip
+
+
+async def test_an_open_request_is_asked_back_and_the_reply_leads_to_a_picture(api: Api) -> None:
+    async with api.client() as client:
+        path = await conversation(client, SALES)
+        turn = await say(client, path, "Plot something")
+        assert (turn["status"], turn["waiting_for"]["kind"]) == ("awaiting_answer", "clarification")
+        asked = await client.get(f"/v1/turns/{turn['turn_id']}/answers/{turn['waiting_for']['ids'][0]}")
+        assert asked.json()["asked"]["question"] == "Which column, by which other?"
+        turn = await reply(client, turn, text="sales by region")
+        assert turn["status"] == "completed" and turn["output"]["pictures"], turn
+        assert turn["nodes"].count("planning_transformation_node") == 2
+
+
+async def test_a_third_question_never_comes(api: Api) -> None:
+    async with api.client() as client:
+        turn = await say(client, await conversation(client, SALES), "Plot something")
+        turn = await reply(client, turn, text="hm")
+        assert turn["status"] == "awaiting_answer"
+        turn = await reply(client, turn, text="well")
+        assert turn["status"] == "completed", "it goes on with what it has"
+        assert not turn["output"].get("pictures")
+
+
+async def test_a_request_without_a_table_a_palette_an_upload_and_a_bypass_ask_for_no_work(api: Api) -> None:
+    async with api.client() as client:
+        path = await conversation(client)
+        assert "uploaded first" in (await say(client, path, "Plot sales by region"))["answer"]
+        palette = await say(client, path, "Which colours are there?")
+        assert palette["output"]["suggestions"][0]["kind"] == "custom_palette" and palette["output"]["selection_prompt"]
+        arrived = await say(client, path, "#uploaded# t.csv")
+        assert arrived["nodes"] == ["initialize_processing_state", "feedback_node", "format_feedback"]
+        assert (await say(client, path, "/echo one two"))["answer"] == "one two"
+        bypassed = await say(client, path, "Plot sales by region #bypass_feedback")
+        assert bypassed["status"] == "completed" and bypassed["attempts"] < palette["attempts"] + 1
+
+
+async def test_a_shortcut_goes_straight_to_the_solver(api: Api) -> None:
+    async with api.client() as client:
+        path = await conversation(client, SALES)
+        turn = await say(client, path, '#chart# <chart concept="pie"><show column=')
+        assert turn["nodes"][1:] == ["expand_shortcut_node", "feedback_node", "format_feedback"], "it is broken off"
+        turn = await say(client, path, '#chart# <chart concept="pie"><show column="region"/></chart>')
+        assert "asp_solving_node" in turn["nodes"] and turn["output"]["pictures"], turn
+
+
+async def test_what_is_excluded_is_not_drawn(api: Api) -> None:
+    async with api.client() as client:
+        turn = await say(client, await conversation(client, SALES), "Plot sales by region without bars")
+        assert {"exclusion_processing", "viz_processing_branch"} <= set(turn["nodes"])
+        drawn = (await client.get(turn["output"]["pictures"]["specification"])).json()
+        assert drawn["mark"]["type"] != "bar"
+
+
+async def test_a_table_that_cannot_be_summed_is_told_and_nothing_is_drawn(api: Api) -> None:
+    async with api.client() as client:
+        turn = await say(client, await conversation(client, SALES), "Plot region by sales")
+        assert turn["status"] == "completed" and not turn["output"].get("pictures")
+        assert "sum needs numbers" in turn["answer"]
+        assert turn["nodes"].count("planning_transformation_node") == 3
+
+
+async def test_names_that_are_paths_or_markup_are_inert(api: Api) -> None:
+    async with api.client() as client:
+        path = await conversation(client, HOSTILE.replace("<script>alert(1)</script>", "<b>x</b>"))
+        shown = '<show column="../../etc/passwd"/><show column="&lt;b&gt;x&lt;/b&gt;"/>'
+        xml = f'<chart title="&lt;script&gt;">{shown}</chart>'
+        turn = await say(client, path, f"#chart# {xml}")
+        assert turn["output"].get("pictures"), turn["answer"]
+        svg = (await client.get(turn["output"]["pictures"]["svg"])).text
+        assert "<script>" not in svg and "<b>x" not in svg and "&lt;b&gt;x" in svg
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "content", "status", "code"),
+    [
+        ("a.csv", "text/csv", b'a,b\n1,"open\n', 422, "table_broken"),
+        ("a.csv", "text/csv", b"a,b\n\x00,1\n", 422, "file_has_nul"),
+        ("../a.csv", "text/csv", b"a,b\n1,2\n", 422, "name_not_safe"),
+        ("a.csv", "application/zip", b"PK", 415, "unsupported_media_type"),
+        ("a.csv", "text/csv", b"", 422, "file_empty"),
+    ],
+)
+async def test_a_bad_upload_is_a_typed_refusal(
+    api: Api, name: str, kind: str, content: bytes, status: int, code: str
+) -> None:
+    async with api.client() as client:
+        path = await conversation(client)
+        sent = await client.post(
+            f"{path}/files", params={"name": name}, content=content, headers={"Content-Type": kind}
+        )
+        assert (sent.status_code, sent.json()["error"]["code"]) == (status, code)
+        assert (await client.get(f"{path}/files")).json()["items"] == []
+
+
+async def test_an_upload_of_200_megabytes_is_refused_before_it_is_read(api: Api) -> None:
+    async def endless() -> Any:
+        for _ in range(200):
+            yield b"x" * 1_048_576
+
+    async with api.client() as client:
+        path = await conversation(client)
+        headers = {"Content-Type": "text/csv", "Content-Length": str(200 * 1_048_576)}
+        try:
+            sent = await client.post(f"{path}/files", params={"name": "a.csv"}, content=endless(), headers=headers)
+        except httpx.TransportError:
+            pass  # it was cut off while it still sent
+        else:
+            assert (sent.status_code, sent.json()["error"]["code"]) == (413, "body_too_large")
+        assert (await client.get(f"{path}/files")).json()["items"] == []
+
+
+async def test_files_are_their_owners_and_their_conversations(api: Api) -> None:
+    async with api.client() as client, api.client("admin") as other:
+        path = await conversation(client, SALES)
+        (file,) = (await client.get(f"{path}/files")).json()["items"]
+        assert (await client.get(file["content"])).content == SALES.encode()
+        assert (await other.get(f"{path}/files")).status_code == 404
+        assert (await client.get("/v1/files/nothing")).status_code == 404
