@@ -102,6 +102,10 @@ class FakeTurn:
     """Skills that earlier turns have injected."""
     metadata: Args = field(default_factory=dict)
     working: Args = field(default_factory=dict)
+    stage_tools: Mapping[str, str] = field(default_factory=dict)
+    words: Mapping[str, str] = field(default_factory=dict)
+    said: str = "please"
+    """The user's message."""
     toolsets: dict[str, bool] = field(default_factory=dict)
     """What its conversation has loaded."""
     user_name: str = "Ann"

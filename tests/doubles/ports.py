@@ -32,6 +32,7 @@ from graph.ports import Ports
 from policy.extract import extracted
 from policy.gate import effect_request, startable
 from policy.refusals import STOPPED
+from policy.structured import read_object
 from tests.doubles.fake_turn import NOW, TURN_ID, Args, FakeTurn, Record, Says
 
 
@@ -105,6 +106,10 @@ class FakeModel:
         turn = self.run.turn
         if says.problem is not None:
             return ModelReply(problem=says.problem, usage=says.usage)
+        if ask.output is not None:
+            read = read_object(says.text, ask.output.fits)
+            value = read.args if read.fault is None else None
+            return ModelReply(value=value, fault=read.fault or "", usage=says.usage)
         calls = tuple(
             turn.plan_call(self.run.step, index, tool, args, ask.tools) for index, (tool, args) in enumerate(says.calls)
         )
@@ -218,8 +223,10 @@ class FakeMemory:
                 rules=turn.rules,
                 entity_fields=dict(turn.entity_fields),
                 toolsets=dict(turn.toolsets),
+                stage_tools=dict(turn.stage_tools),
+                words=dict(turn.words),
             ),
-            user_message=MessageRef(id="user-message", role=Role.USER, text="please"),
+            user_message=MessageRef(id="user-message", role=Role.USER, text=turn.said),
             user_name=turn.user_name,
             user_role="clerk",
             metadata={name: turn.metadata[name] for name in READ_METADATA if name in turn.metadata},
