@@ -6,7 +6,7 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
 STAMP := $(VENV)/.synced
-STARTED := api.app, cli.app, prepare, serving, worker, workflows.turn_run, workflows.turn_wait
+STARTED := api.app, cli.app, prepare, reviewer.pages, serving, worker, workflows.turn_run, workflows.turn_wait
 export PATH := $(CURDIR)/$(RUN):$(PATH)
 
 .DEFAULT_GOAL := help

@@ -1,4 +1,4 @@
-"""`python -m api`: one API process, drained on SIGTERM."""
+"""`python -m api`: one process for the API and the pages, drained on SIGTERM."""
 
 import os
 import sys
@@ -8,6 +8,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from api.app import create_app
+from reviewer.front import Front
+from reviewer.pages import create_pages
 from settings import Settings
 from store.start_gate import wait_for_gate
 
@@ -18,13 +20,13 @@ DRAIN_SECONDS = 10
 class Server(uvicorn.Server):
     """Uvicorn, which would wait for open event streams for as long as the drain lasts."""
 
-    def __init__(self, app: FastAPI, config: uvicorn.Config) -> None:
+    def __init__(self, api: FastAPI, config: uvicorn.Config) -> None:
         super().__init__(config)
-        self._app = app
+        self._api = api
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Send stream readers away, then drain; they come back to the next process with their last id."""
-        services = getattr(self._app.state, "services", None)
+        services = getattr(self._api.state, "services", None)
         if services is not None:
             services.wakes.close()
         super().handle_exit(sig, frame)
@@ -33,10 +35,10 @@ class Server(uvicorn.Server):
 def main() -> None:
     """Serve until told to stop; leave without the interpreter's own shutdown (temporalio/sdk-python#300)."""
     settings = Settings()
-    app = create_app(settings)
+    api = create_app(settings)
     wait_for_gate(settings.start_gate)  # before the server takes SIGTERM for its own
     config = uvicorn.Config(
-        app,
+        Front(api, create_pages(api)),
         host=settings.host,
         port=settings.port,
         log_level=settings.log_level.value,
@@ -44,7 +46,7 @@ def main() -> None:
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=DRAIN_SECONDS,
     )
-    Server(app, config).run()
+    Server(api, config).run()
     sys.stdout.flush()
     os._exit(0)
 

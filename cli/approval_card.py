@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from cli.connection import command
 from cli.deciders import deciders, expiry, vote_told
 from cli.frozen_call import digests, show_arguments
-from cli.printable import one_line
 from cli.screen import fields, moment, say, time_told, until
 from perdure.client import Approval
+from policy.printable import one_line
 
 
 def show_card(approval: Approval, *, full: bool) -> None:

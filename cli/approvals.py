@@ -12,9 +12,9 @@ from cli.approval_watch import screen_for, watch_approvals
 from cli.connection import Role, connect
 from cli.deciders import claimed, votes_of
 from cli.decisions import ApprovalId
-from cli.printable import cut
 from cli.screen import AsJson, AsName, ago, cell, left, moment, say, say_json, table
 from perdure.client import Ageing, Approval, Fallback
+from policy.printable import cut
 
 app = typer.Typer(help="What waits for a reviewer.", no_args_is_help=True, rich_markup_mode=None)
 Mine = Annotated[bool, typer.Option("--mine", help="Only what you may decide.")]

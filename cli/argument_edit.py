@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from cli.editor import EditFailed, edited_text
-from cli.printable import one_line, pretty_json
 from cli.schema_outline import outline
 from contracts.digests import canonical_json
 from policy.arguments import check_arguments
+from policy.printable import one_line, pretty_json
 
 _COMMENT = "//"
 

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from cli.failures import OTHER
-from cli.printable import one_line
 from cli.screen import fail, say
+from policy.printable import one_line
 
 Yes = Annotated[
     bool,

@@ -14,10 +14,10 @@ from cli.connection import Role, connect
 from cli.decisions import too_late
 from cli.failures import OTHER, USAGE, exit_code_of
 from cli.frozen_call import show_arguments
-from cli.printable import one_line
 from cli.screen import AsJson, AsName, fail, say, say_json
 from perdure.client import ApiError, Approval, Client, ItemAnswer
 from perdure.client.review_calls import MOST_IN_A_BATCH, Item
+from policy.printable import one_line
 
 
 class Together(StrEnum):

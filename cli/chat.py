@@ -8,10 +8,10 @@ import typer
 from cli.connection import Role, command, connect
 from cli.failures import OTHER, USAGE
 from cli.live_text import LiveText
-from cli.printable import pretty_json
 from cli.screen import AsJson, AsName, fail, say, say_json
 from cli.turn_screen import TurnScreen
 from perdure.client import ApiError, Client, Event, Turn
+from policy.printable import pretty_json
 
 
 def chat(

@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from cli.connection import command
-from cli.printable import pretty_json
 from cli.screen import fields, left, moment, say
 from perdure.client import Effect
+from policy.printable import pretty_json
 
 _TOLD = frozenset(Effect.model_fields)
 """What has a line of its own; whatever else the API knows follows as JSON."""

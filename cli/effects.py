@@ -9,8 +9,8 @@ from cli.asking import Yes, confirm
 from cli.connection import Role, command, connect
 from cli.effect_card import show_effect, still_sendable
 from cli.failures import DECIDED
-from cli.printable import pretty_json
 from cli.screen import AsJson, AsName, fail, left, say, say_json, table
+from policy.printable import pretty_json
 
 app = typer.Typer(help="What a crash left unknown.", no_args_is_help=True, rich_markup_mode=None)
 EffectKey = Annotated[str, typer.Argument(metavar="EFFECT", help="The effect's key.")]

@@ -3,9 +3,9 @@
 import json
 import sys
 
-from cli.printable import printable
 from perdure.client import ApiError
 from perdure.client.errors import UNREACHABLE
+from policy.printable import printable
 
 DONE, OTHER, USAGE, NOT_FOUND, DECIDED, EXPIRED = 0, 1, 2, 4, 5, 6
 _DECIDED_CODES = frozenset(

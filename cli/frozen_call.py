@@ -4,9 +4,9 @@ import difflib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cli.printable import cut, pretty_json, printable
 from cli.screen import say
 from perdure.client import Approval
+from policy.printable import cut, pretty_json, printable
 
 _DIGEST_SHOWN = 16
 _MOST_CHARACTERS = 8_000

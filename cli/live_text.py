@@ -9,7 +9,7 @@ from typing import TextIO
 
 from rich.cells import cell_len
 
-from cli.printable import printable
+from policy.printable import printable
 
 VOID = "[the text above is void: it is written again below]"
 

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from cli.failures import OTHER, USAGE
-from cli.printable import printable
 from cli.screen import AsJson, fail, say, say_json
 from contracts.mcp import McpServerListing
 from perdure.apps import App, has_mistakes
 from perdure.apps.mcp_locks import Difference, difference, lock_path, read_lock, write_lock
+from policy.printable import printable
 
 app = typer.Typer(help="The MCP servers of an app folder.", no_args_is_help=True, rich_markup_mode=None)
 AppFolder = Annotated[Path, typer.Argument(metavar="APP_FOLDER", show_default=False, help="An app folder.")]

@@ -8,9 +8,9 @@ from pydantic import JsonValue
 
 from cli.connection import Role, connect
 from cli.failures import USAGE
-from cli.printable import pretty_json
 from cli.screen import AsJson, AsName, fail, say, say_json
 from perdure.client.memory_calls import clear_memory, read_memory, write_memory
+from policy.printable import pretty_json
 
 app = typer.Typer(help="The scratchpad of a conversation.", no_args_is_help=True, rich_markup_mode=None)
 Conversation = Annotated[str, typer.Argument(metavar="CONVERSATION", help="The conversation's id.")]

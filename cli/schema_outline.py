@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cli.printable import one_line
+from policy.printable import one_line
 
 _MOST_CHARACTERS = 160
 _DEEPEST = 6

@@ -1,9 +1,9 @@
-"""How commands write: plain lines, tables, JSON. Everything that came from outside goes through printable.py."""
+"""How commands write: plain lines, tables, JSON. Everything that came from outside goes through policy/printable.py."""
 
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -11,8 +11,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cli.printable import one_line, printable
 from perdure.client import Answer
+from policy import moments
+from policy.printable import one_line, printable
 
 AsJson = Annotated[bool, typer.Option("--json", help="Write JSON.")]
 AsName = Annotated[
@@ -75,7 +76,7 @@ def fields(pairs: Iterable[tuple[str, object]], *, most: int | None = _FIELD_CHA
 
 def moment(at: datetime | None) -> str:
     """A time as a person reads it, UTC."""
-    return "" if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return "" if at is None else moments.told(at)
 
 
 def time_told(at: Any) -> str:
@@ -88,10 +89,7 @@ def time_told(at: Any) -> str:
 
 def left(until: datetime | None) -> str:
     """How long until then: `6 d 23 h`, `59 min`, `over`."""
-    if until is None:
-        return ""
-    rest = until - datetime.now(UTC)
-    return _OVER if rest <= timedelta(0) else _span(rest)
+    return "" if until is None else moments.left(until, datetime.now(UTC)) or _OVER
 
 
 def until(at: datetime | None) -> str:
@@ -104,7 +102,7 @@ def until(at: datetime | None) -> str:
 
 def ago(at: datetime | None) -> str:
     """How long since then; a clock that is ahead of this one counts as now."""
-    return "" if at is None else _span(max(datetime.now(UTC) - at, timedelta(0)))
+    return "" if at is None else moments.ago(at, datetime.now(UTC))
 
 
 def cell(value: object, most: int | None = _CELL_CHARACTERS) -> str:
@@ -118,13 +116,3 @@ def cell(value: object, most: int | None = _CELL_CHARACTERS) -> str:
     if isinstance(value, list | tuple):
         value = ", ".join(map(str, value))
     return one_line(str(value), most)
-
-
-def _span(rest: timedelta) -> str:
-    minutes = int(rest.total_seconds() // 60)
-    if minutes < 1:
-        return f"{int(rest.total_seconds())} s"
-    if minutes < 60:
-        return f"{minutes} min"
-    hours = minutes // 60
-    return f"{hours} h {minutes % 60} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"

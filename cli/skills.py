@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from cli.failures import OTHER, USAGE
-from cli.printable import printable
 from cli.screen import AsJson, fail, say, say_json
 from perdure.apps import App, AppProblem, has_mistakes
+from policy.printable import printable
 
 app = typer.Typer(help="The skills of an app folder.", no_args_is_help=True, rich_markup_mode=None)
 

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from cli.connection import Role, connect
-from cli.printable import printable
 from cli.screen import AsJson, AsName, say_json, table
+from policy.printable import printable
 
 app = typer.Typer(help="The graphs that agents run on.", no_args_is_help=True, rich_markup_mode=None)
 

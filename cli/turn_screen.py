@@ -5,8 +5,8 @@ from typing import Any
 
 from cli.connection import command
 from cli.live_text import LiveText
-from cli.printable import one_line
 from perdure.client import Event
+from policy.printable import one_line
 
 _QUIET = frozenset(
     {

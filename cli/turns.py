@@ -9,8 +9,8 @@ import typer
 from cli.chat import follow
 from cli.connection import Role, command, connect
 from cli.failures import OTHER, USAGE
-from cli.printable import printable
 from cli.screen import AsJson, AsName, fail, fields, left, moment, say, say_json, table
+from policy.printable import printable
 
 app = typer.Typer(help="What runs, what it waits for.", no_args_is_help=True, rich_markup_mode=None)
 TurnId = Annotated[str, typer.Argument(metavar="TURN", help="The turn's id.")]

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from functools import wraps
 from types import TracebackType
 from typing import ParamSpec, Self, TypeVar
@@ -37,8 +37,17 @@ T = TypeVar("T")
 class AsyncClient:
     """Perdure's API. Every method raises ApiError; changes may be repeated without harm and are, while it is away."""
 
-    def __init__(self, base_url: str, token: str, *, patience_seconds: float = PATIENCE_SECONDS) -> None:
-        self._http = httpx.AsyncClient(**http_options(base_url, token))
+    def __init__(
+        self,
+        base_url: str,
+        token: str = "",
+        *,
+        patience_seconds: float = PATIENCE_SECONDS,
+        headers: Mapping[str, str] | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        """`headers` go with every request, `transport` is another way to the API than a socket: see the pages."""
+        self._http = httpx.AsyncClient(**http_options(base_url, token, headers), transport=transport)
         self._base_url = base_url
         self._patience_seconds = patience_seconds
         self.conversations = Conversations(self)

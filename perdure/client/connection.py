@@ -1,5 +1,6 @@
 """What both clients share of a connection: its settings, what counts as an answer, how a wait is paced."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
@@ -14,12 +15,13 @@ _SHORTEST_POLL_SECONDS, _LONGEST_POLL_SECONDS = 0.1, 1.0
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
-def http_options(base_url: str, token: str) -> dict[str, Any]:
-    """The settings of an httpx client for this API."""
+def http_options(base_url: str, token: str, headers: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The settings of an httpx client for this API; without a token, `headers` say who asks."""
     url = httpx.URL(base_url)
+    bearer = {"Authorization": f"Bearer {token}"} if token else {}
     return {
         "base_url": base_url,
-        "headers": {"Authorization": f"Bearer {token}", "User-Agent": "perdure-client"},
+        "headers": {**bearer, "User-Agent": "perdure-client", **(headers or {})},
         # A proxy in the environment is for the way out, never for this machine's own API.
         "trust_env": url.host not in _LOOPBACK,
         # One who follows a thousand turns holds a thousand streams; httpx lets the hundred-and-first wait for ever.

@@ -16,6 +16,7 @@ ENGINE = (
     "perdure",
     "policy",
     "relay",
+    "reviewer",
     "store",
     "workflows",
 )

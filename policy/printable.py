@@ -1,4 +1,4 @@
-"""Text from models, users and tools, made harmless for a terminal and honest for a reader.
+"""Text from models, users and tools, made harmless for a terminal or a page, and honest for a reader.
 
 Control characters (ANSI sequences begin with one), text that runs backwards and characters that show nothing are
 written as escapes. What a reviewer reads is then exactly what will run.
@@ -7,6 +7,8 @@ written as escapes. What a reviewer reads is then exactly what will run.
 import json
 import re
 import unicodedata
+from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
 _HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -26,10 +28,24 @@ def printable(text: str) -> str:
     return "".join(_escape(character) if _is_hidden(character) else character for character in text)
 
 
+def pieces(text: str) -> Iterator[tuple[str, bool]]:
+    """`text` in runs, each printable, with whether it stands for characters that nobody would see."""
+    if _PLAIN.fullmatch(text):
+        yield text, False
+        return
+    for hidden, run in groupby(text, _is_hidden):
+        yield "".join(_escape(character) if hidden else character for character in run), hidden
+
+
 def one_line(text: str, most: int | None = 200) -> str:
     """`text` for a cell or a status line: no line ends, not too long."""
-    flat = _GAP.sub(" ", text).strip(" ")
-    return printable(flat if most is None or len(flat) <= most else flat[: most - 1] + "…")
+    return printable(flat(text, most))
+
+
+def flat(text: str, most: int | None = None) -> str:
+    """The same as it was written, what cannot be seen included."""
+    whole = _GAP.sub(" ", text).strip(" ")
+    return whole if most is None or len(whole) <= most else whole[: most - 1] + "…"
 
 
 def cut(text: str, most: int) -> str:

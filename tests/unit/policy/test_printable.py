@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.printable import cut, one_line, pretty_json, printable
+from policy.printable import cut, one_line, pretty_json, printable
 
 HOSTILE = {
     "an ANSI colour": ("\x1b[31mred\x1b[0m", "\\u001b[31mred\\u001b[0m"),

@@ -1,0 +1,1 @@
+"""Web pages for people: a client of the API, drawn on the server."""

@@ -1,0 +1,93 @@
+"""The application that draws the pages: its routes, what surrounds every answer, and what stands for a failure."""
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from perdure.client import ApiError
+from reviewer.assets import MOUNTED_AT, Assets
+from reviewer.problems import PageProblem, told
+from reviewer.routes import inbox
+from reviewer.view import page
+from reviewer.visit import Visit, client_for
+
+ROUTERS = (inbox,)
+_HEADERS = {
+    # No script, style, picture or address but our own, and in nobody's frame.
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+_log = structlog.get_logger(__name__)
+
+
+def create_pages(api: ASGIApp) -> FastAPI:
+    """The pages in front of this API."""
+    app = FastAPI(title="Perdure's pages", openapi_url=None, docs_url=None, redoc_url=None)
+    app.state.api = api
+    app.add_middleware(Surrounded)
+    app.mount(MOUNTED_AT, Assets(), name="assets")
+    for module in ROUTERS:
+        app.include_router(module.router)
+    _install(app)
+    return app
+
+
+class Surrounded:
+    """Puts the headers on every answer that keep a page to itself; a page is not kept by anybody on its way."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand on, and add to the answer's head."""
+
+        async def added(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        await self._app(scope, receive, added)
+
+
+def _install(app: FastAPI) -> None:
+    @app.exception_handler(ApiError)
+    @app.exception_handler(PageProblem)
+    async def failed(request: Request, error: PageProblem | ApiError) -> Response:
+        return await _shown(request, error)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        return await _shown(request, PageProblem(422, "The address of this page does not fit."))
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> Response:
+        words = {404: "No page has this address.", 405: "This address takes no such request."}
+        return await _shown(request, PageProblem(error.status_code, words.get(error.status_code, "")))
+
+    @app.exception_handler(Exception)
+    async def unforeseen(request: Request, error: Exception) -> Response:
+        # Starlette raises it again after this answer, so that the server logs its traceback.
+        _log.error("page_failed", error=type(error).__name__, path=request.url.path)
+        return await _shown(request, PageProblem(500, "This should not happen. The log of the server says more."))
+
+
+async def _shown(request: Request, error: PageProblem | ApiError) -> Response:
+    """The problem as a page, or as a line where a script asked for a part of one."""
+    async with client_for(request) as api:
+        problem = told(error)
+        visit = Visit(request, api)
+        template = "problem_line.html" if visit.is_live else "problem.html"
+        response = page(visit, template, status=problem.status, problem=problem)
+    if problem.retry_after_seconds is not None:
+        response.headers["Retry-After"] = str(round(problem.retry_after_seconds))
+    return response

@@ -1,0 +1,1 @@
+"""One module a page, or a family of them."""

@@ -1,0 +1,63 @@
+"""The pages in front of an API that a test writes, called without a socket."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+
+from reviewer.front import Front
+from reviewer.pages import create_pages
+
+Said = tuple[int, Mapping[str, Any]]
+
+
+@dataclass(slots=True)
+class SpokenApi:
+    """Answers by path; everything that was asked of it is kept."""
+
+    answers: dict[str, Said] = field(default_factory=dict)
+    asked: list[Request] = field(default_factory=list)
+
+    def app(self) -> FastAPI:
+        """It as an application."""
+        app = FastAPI()
+
+        @app.api_route("/{path:path}", methods=["GET", "POST"])
+        async def answer(request: Request) -> JSONResponse:
+            self.asked.append(request)
+            status, body = self.answers.get(request.url.path, (404, problem("not_found", "there is no such thing")))
+            return JSONResponse(body, status)
+
+        return app
+
+
+def problem(code: str, message: str) -> dict[str, Any]:
+    """An error in the API's one form."""
+    return {"error": {"code": code, "message": message, "details": {}, "request_id": "r-1"}}
+
+
+@pytest.fixture
+def api() -> SpokenApi:
+    """An API that knows nothing yet."""
+    return SpokenApi()
+
+
+Browse = Callable[..., Awaitable[httpx.Response]]
+
+
+@pytest.fixture
+def browse(api: SpokenApi) -> Browse:
+    """Ask for a path as a browser would."""
+    app = api.app()
+    front = Front(app, create_pages(app))
+
+    async def ask(path: str, method: str = "GET", **given: Any) -> httpx.Response:
+        transport = httpx.ASGITransport(front, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://perdure.example") as client:
+            return await client.request(method, path, **given)
+
+    return ask

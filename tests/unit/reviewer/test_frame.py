@@ -1,0 +1,124 @@
+"""What surrounds every page: who answers, with which headers, with whose credentials, and what stands for a failure."""
+
+import re
+
+import pytest
+
+from reviewer.assets import FOLDER, asset
+from reviewer.front import is_of_api
+from reviewer.navigation import entries
+from reviewer.pages import create_pages
+from tests.unit.reviewer.conftest import Browse, SpokenApi, problem
+
+EMPTY = (200, {"items": [], "next": None})
+
+
+@pytest.mark.parametrize(
+    ("path", "is_its"),
+    [
+        ("/v1/approvals", True),
+        ("/v1", True),
+        ("/healthz", True),
+        ("/docs/oauth2-redirect", True),
+        ("/openapi.json", True),
+        ("/", False),
+        ("/review", False),
+        ("/v12", False),
+        ("/documents", False),
+        ("/assets/pages.css", False),
+    ],
+)
+def test_a_path_is_the_apis_or_a_pages(path: str, is_its: bool) -> None:
+    assert is_of_api(path) is is_its
+
+
+async def test_a_page_asks_the_api_with_what_the_browser_brought_and_nothing_else(
+    api: SpokenApi, browse: Browse
+) -> None:
+    api.answers["/v1/approvals"] = EMPTY
+    brought = {"Cookie": "session=s", "Authorization": "Bearer t", "X-Forwarded-For": "9.9.9.9", "X-Mine": "1"}
+    answer = await browse("/review", headers=brought)
+    assert answer.status_code == 200
+    asked = api.asked[0].headers
+    assert (asked["cookie"], asked["authorization"], asked["host"]) == ("session=s", "Bearer t", "perdure.example")
+    assert "x-mine" not in asked
+    assert "x-forwarded-for" not in asked
+
+
+async def test_every_answer_forbids_what_is_not_our_own(api: SpokenApi, browse: Browse) -> None:
+    api.answers["/v1/approvals"] = EMPTY
+    for path in ("/review", "/nowhere", asset("pages.css")):
+        headers = (await browse(path)).headers
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy and "unsafe" not in policy and "frame-ancestors 'none'" in policy
+        assert headers["x-content-type-options"] == "nosniff"
+    assert (await browse("/review")).headers["cache-control"] == "no-store"
+
+
+async def test_files_are_kept_by_browsers_only_under_the_digest_of_their_bytes(browse: Browse) -> None:
+    assert "immutable" in (await browse(asset("pages.js"))).headers["cache-control"]
+    assert (await browse("/assets/pages.js")).headers["cache-control"] == "no-store"
+    assert (await browse("/assets/../pages.py")).status_code == 404
+
+
+async def test_a_page_names_no_other_host_and_no_script_of_its_own(api: SpokenApi, browse: Browse) -> None:
+    api.answers["/v1/approvals"] = EMPTY
+    text = (await browse("/review")).text
+    assert not re.findall(r"""(?:src|href|action)=["']?(?:https?:)?//""", text)
+    assert not re.findall(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=", text)
+
+
+def test_what_is_served_beside_a_page_is_small() -> None:
+    assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 120_000
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "says"),
+    [
+        (403, "role_required", "not yours"),
+        (404, "approval_not_found", "nothing here"),
+        (429, "too_many", "Too much"),
+        (503, "unavailable", "away"),
+        (500, "internal", "went wrong"),
+    ],
+)
+async def test_a_refusal_of_the_api_is_a_page_in_words_with_its_status(
+    api: SpokenApi, browse: Browse, status: int, code: str, says: str
+) -> None:
+    api.answers["/v1/approvals"] = (status, problem(code, "because <b>of</b> it"))
+    answer = await browse("/review")
+    assert answer.status_code == status
+    assert says in answer.text and "because &lt;b&gt;of&lt;/b&gt; it" in answer.text and code in answer.text
+
+
+async def test_a_script_that_asks_for_a_part_is_told_in_a_line(api: SpokenApi, browse: Browse) -> None:
+    api.answers["/v1/approvals"] = (503, problem("unavailable", "a part is away"))
+    answer = await browse("/review", headers={"HX-Request": "true"})
+    assert answer.status_code == 503
+    assert "<html" not in answer.text and "a part is away" in answer.text
+
+
+async def test_an_answer_that_is_none_of_the_apis_says_nothing_of_our_inside(api: SpokenApi, browse: Browse) -> None:
+    api.answers["/v1/approvals"] = (200, {"surprise": 1})
+    answer = await browse("/review")
+    assert answer.status_code >= 500 or "surprise" not in answer.text
+    assert "Traceback" not in answer.text and ".py" not in answer.text
+
+
+async def test_an_unknown_address_and_a_wrong_method_are_pages_too(browse: Browse) -> None:
+    assert (await browse("/nowhere")).status_code == 404
+    assert (await browse("/review", "DELETE")).status_code == 405
+
+
+async def test_the_home_page_leads_to_the_inbox(browse: Browse) -> None:
+    answer = await browse("/")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/review")
+
+
+def test_where_one_is_is_one_entry_the_longest_that_fits() -> None:
+    assert [entry.path for entry in entries("/review/123") if entry.is_here] == ["/review"]
+    assert not [entry for entry in entries("/reviewed") if entry.is_here]
+
+
+def test_no_page_is_described_to_programs() -> None:
+    assert create_pages(SpokenApi().app()).openapi_url is None
