@@ -8,9 +8,9 @@ from reviewer.assets import FOLDER, asset
 from reviewer.front import is_of_api
 from reviewer.navigation import entries
 from reviewer.pages import create_pages
-from tests.unit.reviewer.conftest import Browse, SpokenApi, problem
+from tests.unit.reviewer.conftest import Browse, Said, SpokenApi, problem
 
-EMPTY = (200, {"items": [], "next": None})
+EMPTY: Said = (200, {"items": [], "next": None})
 
 
 @pytest.mark.parametrize(
