@@ -24,6 +24,8 @@ _SUMMARIES: Final[Mapping[str, Callable[[pl.Expr], pl.Expr]]] = {
     "count": lambda x: x.count(),
     "distinct": lambda x: x.n_unique(),
 }
+_CELL: Final = "\x00cell"
+"""While a pivot is made; no column can be called so."""
 _OF_NUMBERS: Final = frozenset({"sum", "mean", "median"})
 
 
@@ -110,11 +112,11 @@ def _join(table: pl.DataFrame, step: JoinWith, tables: Mapping[str, pl.DataFrame
 
 def _pivot(table: pl.DataFrame, step: Pivot, _: Any) -> pl.DataFrame:
     _known(table, step.index, step.columns)
-    summed = _summed(table, step.values, step.function).alias(step.values)
+    summed = _summed(table, step.values, step.function).alias(_CELL)
     if table[step.columns].n_unique() > MOST_PIVOTED:
         raise TableTrouble(f"it would make more than {MOST_PIVOTED} columns")
     cells = table.group_by([step.index, step.columns], maintain_order=True).agg(summed)
-    return cells.pivot(on=step.columns, index=step.index, values=step.values)
+    return cells.pivot(on=step.columns, index=step.index, values=_CELL)
 
 
 def _window(table: pl.DataFrame, step: Window, _: Any) -> pl.DataFrame:

@@ -1,27 +1,34 @@
-"""A design as a Vega-Lite specification. Names and titles are data in it, never markup or expressions."""
+"""A design as a Vega-Lite specification. Names and titles are data in it, never markup, paths or expressions."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 _TYPES = {"quantitative": "quantitative", "temporal": "temporal", "nominal": "nominal", "boolean": "nominal"}
 _MARKS: dict[str, dict[str, Any]] = {"line": {"type": "line", "point": True}, "arc": {"type": "arc", "tooltip": True}}
+_PLAIN = re.compile(r"[^\W\d][\w ]{0,79}")
 MOST_TITLE = 80
 
 
 def vega_lite(design: Mapping[str, Any], rows: Sequence[Mapping[str, Any]] | None, palette: Sequence[str] = ()) -> Any:
-    """The specification; without `rows` whoever draws it brings the data under the name `table`."""
+    """The specification; without `rows` whoever draws it brings them under the name `table`.
+
+    A column whose name could be read as a path is a field of another name, which `usermeta.fields` tells.
+    """
     mark = str(design["mark"])
+    fields = _fields(design["encodings"])
     encoding = {}
     for channel, one in design["encodings"].items():
         name = "theta" if mark == "arc" and channel == "size" else channel
-        encoding[name] = _channel(name, one)
+        encoding[name] = _channel(name, one, fields)
     made: dict[str, Any] = {
         "$schema": SCHEMA,
-        "data": {"name": "table"} if rows is None else {"values": [*rows]},
+        "data": {"name": "table"} if rows is None else {"values": [_row(row, fields) for row in rows]},
         "mark": _MARKS.get(mark, {"type": mark, "tooltip": True}),
         "encoding": encoding,
         "background": "white",
+        "usermeta": {"fields": {field: column for column, field in fields.items() if field != column}},
     }
     if design.get("title"):
         made["title"] = {"text": str(design["title"])[:MOST_TITLE]}
@@ -32,11 +39,21 @@ def vega_lite(design: Mapping[str, Any], rows: Sequence[Mapping[str, Any]] | Non
     return made
 
 
-def _channel(name: str, one: Mapping[str, Any]) -> dict[str, Any]:
+def _fields(encodings: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    columns = dict.fromkeys(str(one["column"]) for one in encodings.values() if one["column"])
+    return {column: column if _PLAIN.fullmatch(column) else f"field_{number}" for number, column in enumerate(columns)}
+
+
+def _row(row: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
+    """The cells that are shown, and no others."""
+    return {field: row.get(column) for column, field in fields.items()}
+
+
+def _channel(name: str, one: Mapping[str, Any], fields: Mapping[str, str]) -> dict[str, Any]:
     if not one["column"]:
         return {"aggregate": "count", "type": "quantitative", "title": "rows"}
     made: dict[str, Any] = {
-        "field": _field(str(one["column"])),
+        "field": fields[str(one["column"])],
         "type": _TYPES[str(one["kind"])],
         "title": str(one["column"])[:MOST_TITLE],
     }
@@ -47,11 +64,3 @@ def _channel(name: str, one: Mapping[str, Any]) -> dict[str, Any]:
     if made["type"] == "nominal" and name in ("x", "y"):
         made["sort"] = None
     return made
-
-
-def _field(name: str) -> str:
-    """A column's name as a field: dots and brackets in it are no path."""
-    escaped = name.replace("\\", "\\\\")
-    for each in ".[]":
-        escaped = escaped.replace(each, f"\\{each}")
-    return escaped

@@ -58,6 +58,7 @@ def _handed_out(state: State, solved: dict[str, JsonValue]) -> Patch:
     output: dict[str, JsonValue] = {
         "specification": solved.get("specification"),
         "design": solved.get("design"),
+        "plan": text_of(state, "plan_xml"),
         "explanation": shown,
         "warnings": run.get("warnings") or [],
     }

@@ -1,0 +1,132 @@
+"""The chart builder where the data stays with its owner: what is on the wire, what is drawn, what a crash costs."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from perdure import ApiError, Client
+from perdure.tables.at_home import HomeTable, Made, ask, finish
+from tests.doubles.link import Link
+from tests.integration.conftest import Api
+
+AGENT = "chart_builder"
+SECRETS = [f"secret-{number}-{number * 7919 % 997:03d}" for number in range(40)]
+AMOUNTS = [73_519 + number * 13_577 for number in range(40)]
+
+
+class Recorder(Link):
+    """A link that keeps all that passes, in both directions."""
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(host, port)
+        self.passed = bytearray()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65_536):
+            self.passed += data
+            writer.write(data)
+            await writer.drain()
+
+
+@pytest.fixture
+async def wire(api: Api) -> AsyncIterator[Recorder]:
+    """The way to the API, watched."""
+    where = urlsplit(api.url)
+    recorder = Recorder(str(where.hostname), where.port or 0)
+    await recorder.open()
+    yield recorder
+    await recorder.cut()
+
+
+def table(tmp_path: Path) -> HomeTable:
+    """A table whose every cell would be known again."""
+    lines = [f"{SECRETS[n]},{'east' if n % 2 else 'west'}-ward,{AMOUNTS[n]}" for n in range(40)]
+    path = tmp_path / "ledger.csv"
+    path.write_text("customer,side,amount\n" + "\n".join(lines) + "\n")
+    return HomeTable.read(path)
+
+
+def client(api: Api, url: str) -> Client:
+    """The client as the requester's program makes it."""
+    return Client(url, api.people["requester"].token)
+
+
+async def test_no_row_is_on_the_wire_and_the_picture_is_drawn_here(api: Api, wire: Recorder, tmp_path: Path) -> None:
+    kept = table(tmp_path)
+
+    def work() -> Made:
+        with client(api, f"http://127.0.0.1:{wire.port}") as perdure:
+            return ask(perdure, AGENT, "Plot amount by side", kept, timeout_seconds=100)
+
+    made = await asyncio.to_thread(work)
+    assert made.turn.status == "completed", made.turn.error
+    on_the_wire = wire.passed.decode(errors="replace")
+    assert "Plot amount by side" in on_the_wire and '"distinct"' in on_the_wire, "the wire was watched"
+    cells = [*SECRETS, "east-ward", "west-ward", *map(str, AMOUNTS)]
+    leaked = [cell for cell in cells if re.search(rf"(?<![\d-]){cell}(?!\d)", on_the_wire)]
+    assert not leaked, f"{sum(map(len, leaked))} bytes of raw rows"
+    assert str(tmp_path) not in on_the_wire
+    specification: Any = made.specification
+    sums = {row["side"]: row["amount"] for row in specification["data"]["values"]}
+    assert sums == {"west-ward": sum(AMOUNTS[0::2]), "east-ward": sum(AMOUNTS[1::2])}
+    assert (await asyncio.to_thread(made.png))[:8] == b"\x89PNG\r\n\x1a\n"
+    async with api.client() as rest:
+        held = await rest.get(f"/v1/conversations/{made.turn.conversation_id}/files")
+        assert held.json()["items"] == [], "nothing is kept of it on the server"
+
+
+async def test_a_program_that_died_goes_on_with_its_turn_and_hands_in_once(api: Api, tmp_path: Path) -> None:
+    kept = table(tmp_path)
+
+    def begin() -> str:
+        with client(api, api.url) as perdure:
+            conversation = perdure.conversations.create(AGENT)
+            metadata = {"client_table": kept.described()}
+            turn = perdure.turns.start(conversation.id, "Plot amount by side", metadata=metadata)
+            waiting = perdure.turns.wait(turn.turn_id, timeout_seconds=60)
+            assert waiting.waiting_for is not None and waiting.waiting_for.kind == "client_run"
+            question = perdure.turns.question(turn.turn_id, waiting.waiting_for.ids[0])
+            perdure.turns.answer(turn.turn_id, question.id, "client_run", kept.carry_out(question.asked["plan"]))
+            with pytest.raises(ApiError) as again:
+                perdure.turns.answer(turn.turn_id, question.id, "client_run", {"ok": True})
+            assert (again.value.status, again.value.code) == (409, "already_answered")
+            return turn.turn_id
+
+    turn_id = await asyncio.to_thread(begin)
+    other = table(tmp_path)
+
+    def go_on() -> Made:
+        with client(api, api.url) as perdure:
+            return finish(perdure, turn_id, other, timeout_seconds=100)
+
+    specification: Any = (await asyncio.to_thread(go_on)).specification
+    assert len(specification["data"]["values"]) == 2, "the plan is carried out again, here"
+
+
+async def test_nobody_else_hands_in_and_rows_have_no_place_in_what_is_handed_in(api: Api, tmp_path: Path) -> None:
+    kept = table(tmp_path)
+    async with api.client() as mine, api.client("admin") as other:
+        made = await mine.post("/v1/conversations", json={"agent": AGENT})
+        body = {"message": "Plot amount by side", "metadata": {"client_table": kept.described()}}
+        path = f"/v1/conversations/{made.json()['id']}/turns"
+        turn = (await mine.post(path, params={"wait": 60}, json=body, timeout=90)).json()
+        assert turn["status"] == "awaiting_answer", turn
+        answers = f"/v1/turns/{turn['turn_id']}/answers/{turn['waiting_for']['ids'][0]}"
+        run = kept.carry_out("")
+        stolen = await other.post(answers, json={"kind": "client_run", "payload": run})
+        assert (stolen.status_code, stolen.json()["error"]["code"]) == (404, "question_not_found")
+        for payload in ({**run, "data": [[1, 2]]}, {**run, "rows": [{"a": 1}]}, {"ok": "yes"}):
+            refused = await mine.post(answers, json={"kind": "client_run", "payload": payload})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (422, "answer_invalid")
+        assert (await mine.post(f"/v1/turns/{turn['turn_id']}/stop")).status_code == 202
+        late = await mine.post(answers, json={"kind": "client_run", "payload": run})
+        assert (late.status_code, late.json()["error"]["code"]) == (409, "turn_stopped")
+        async with mine.stream("GET", f"/v1/turns/{turn['turn_id']}/events", timeout=60) as stream:
+            kinds = [line[7:] async for line in stream.aiter_lines() if line.startswith("event: ")]
+        assert kinds[-2:] == ["done", "workflow_complete"] and "client_run.requested" in kinds
+        assert (await mine.get(f"/v1/turns/{turn['turn_id']}")).json()["status"] == "stopped"

@@ -1,0 +1,156 @@
+"""The design of charts: facts without names, what the rules decide, limits that end the solver, inert pictures."""
+
+import asyncio
+import time
+from typing import Any
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from apps.charts.tools import _design, _drawing, _solver, _vega
+from perdure.tables import checked_xml
+from tests.desk import until
+
+COLUMNS: list[dict[str, Any]] = [
+    {"name": "region", "kind": "nominal", "distinct": 4},
+    {"name": "sales", "kind": "quantitative", "distinct": 40, "least": 1.0, "most": 50.0},
+    {"name": "day", "kind": "temporal", "distinct": 30},
+    {"name": "cost", "kind": "quantitative", "distinct": 40, "least": -5.0, "most": 50.0},
+    {"name": "city", "kind": "nominal", "distinct": 200},
+]
+
+
+def wanted(*shows: str, concept: str = "", intent: str = "", title: str = "t") -> dict[str, Any]:
+    """A specification; `sales@y` puts a column on a channel."""
+    split = [show.partition("@") for show in shows]
+    return {
+        "title": title,
+        "concept": concept,
+        "intent": intent,
+        "shows": [{"column": column, "on": channel} for column, _, channel in split],
+    }
+
+
+async def designed(specification: dict[str, Any], **given: Any) -> dict[str, Any]:
+    """What the rules make of it."""
+    solved = await _solver.solve(_design.program_of(specification, COLUMNS, **given), 30.0)
+    assert solved.outcome == "solved", solved
+    return _design.design_of(solved.atoms, specification, COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("specification", "mark", "places"),
+    [
+        (wanted("region", "sales"), "bar", {"x": "region", "y": "sales"}),
+        (wanted("day", "sales"), "line", {"x": "day", "y": "sales"}),
+        (wanted("sales", "cost"), "point", None),
+        (wanted("sales"), "bar", {"x": "sales", "y": ""}),
+        (wanted("region"), "bar", {"x": "region", "y": ""}),
+        (wanted("region", "sales", concept="a pie chart"), "arc", {"color": "region", "size": "sales"}),
+        (wanted("region", "day", "sales", concept="heatmap"), "rect", None),
+        (wanted("day", "sales", "region"), "line", {"x": "day", "y": "sales", "color": "region"}),
+        (wanted("region@y", "sales@x"), "bar", {"x": "sales", "y": "region"}),
+    ],
+)
+async def test_what_a_specification_leaves_open_is_decided(
+    specification: dict[str, Any], mark: str, places: dict[str, str] | None
+) -> None:
+    design = await designed(specification)
+    assert design["mark"] == mark
+    shown = {channel: one["column"] for channel, one in design["encodings"].items()}
+    assert places is None or shown == places
+    assert {show["column"] for show in specification["shows"]} <= set(shown.values())
+
+
+async def test_exclusions_scores_and_their_scope_are_obeyed() -> None:
+    no_bar = [{"selector": "mark", "value": "bar", "scope": "*"}]
+    assert (await designed(wanted("region", "sales"), exclusions=no_bar))["mark"] != "bar"
+    likely = [{"mark": "arc", "score": 0.9}, {"mark": "line", "score": 0.4}]
+    assert (await designed(wanted("region", "sales"), marks=likely))["mark"] == "arc"
+    no_y_here = [{"selector": "channel", "value": "y", "scope": "bar"}]
+    assert (await designed(wanted("region", "sales"), exclusions=no_y_here))["mark"] != "bar"
+
+
+async def test_wishes_that_exclude_each_other_are_an_outcome() -> None:
+    none = [{"selector": "mark", "value": mark, "scope": "*"} for mark in _design.MARKS]
+    solved = await _solver.solve(_design.program_of(wanted("region", "sales"), COLUMNS, exclusions=none), 30.0)
+    assert solved == _solver.Solved("unsatisfiable")
+
+
+@given(st.text(max_size=60), st.text(max_size=30), st.text(max_size=30))
+def test_no_word_of_a_person_or_a_table_is_a_rule(name: str, word: str, value: str) -> None:
+    columns = [{**COLUMNS[0], "name": name}]
+    exclusions = [
+        {"selector": value, "value": word, "scope": name},
+        {"selector": "mark", "value": "bar", "scope": name},
+    ]
+    marks = [{"mark": word, "score": 0.9}]
+    specification = wanted("x", concept=f'{word}"). evil("{name}')
+    specification["shows"] = [{"column": name, "on": ""}]
+    facts = _design.program_of(specification, columns, marks, exclusions).removeprefix(_design.RULES.read_text())
+    for line in facts.strip().splitlines():
+        assert line.startswith(("column(c0,", "shown(c0)", "concept(", "likely(", "excluded(")), line
+        assert line.count("(") == line.count(")") == 1 and line.endswith(").")
+
+
+async def test_a_bomb_is_ended_at_its_limit_and_nothing_of_it_is_left() -> None:
+    before = set(psutil.Process().children(recursive=True))
+    holes = "p(1..13). h(1..12). 1{at(P,H):h(H)}1 :- p(P). :- at(P,H), at(Q,H), P<Q."
+    grounds = "p(1..3000). q(A,B,C,D) :- p(A), p(B), p(C), p(D)."
+    for bomb in (holes, grounds):
+        began = time.monotonic()
+        solved = await _solver.solve(bomb, 2.0)
+        assert solved.outcome in ("timed_out", "failed") and solved.atoms == ()
+        assert time.monotonic() - began < 2.0 + 1.0
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
+async def test_a_caller_that_is_cancelled_leaves_no_solver_behind() -> None:
+    before = set(psutil.Process().children(recursive=True))
+    task = asyncio.create_task(_solver.solve("p(1..3000). q(A,B,C,D) :- p(A), p(B), p(C), p(D).", 60.0))
+    await until(lambda: bool(set(psutil.Process().children(recursive=True)) - before))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
+async def test_names_and_titles_are_text_in_the_picture_and_no_address_is_asked() -> None:
+    evil = 'x.y[0] <script>alert("1")</script>'
+    design = {
+        "title": "<img src=http://127.0.0.1:1/x>",
+        "mark": "bar",
+        "encodings": {
+            "x": {"column": evil, "kind": "nominal", "scale": "band", "binned": False},
+            "y": {"column": "", "kind": "quantitative", "scale": "", "binned": False},
+        },
+    }
+    rows = [{evil: "a & <b>"}, {evil: "c"}]
+    drawn = await _drawing.draw(_vega.vega_lite(design, rows, ("#112233",)))
+    assert drawn.png[:8] == b"\x89PNG\r\n\x1a\n"
+    assert "<script>" not in drawn.svg and "<img" not in drawn.svg and "a &amp; &lt;b&gt;" in drawn.svg
+    assert "#112233" in drawn.svg
+
+
+async def test_a_specification_that_cannot_be_drawn_is_told() -> None:
+    with pytest.raises(_drawing.DrawingFailed):
+        await _drawing.draw({"mark": "no such mark"})
+    with pytest.raises(_drawing.DrawingFailed, match="longer than"):
+        await _drawing.draw({"mark": "bar"}, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("xml", "reason"),
+    [
+        ('<chart><show column="nope"/></chart>', "there is no column 'nope'"),
+        ('<chart><show column="sales" on="x"/><show column="region" on="x"/></chart>', "channel x is given twice"),
+        ('<chart><show column="sales"/><show column="sales"/></chart>', "is given twice"),
+    ],
+)
+def test_what_no_schema_can_say_is_checked_too(xml: str, reason: str) -> None:
+    root = checked_xml(xml, _design.SCHEMA)
+    assert not isinstance(root, tuple)
+    faults = _design.specification_faults(_design.specification_of(root), COLUMNS)
+    assert reason in faults[0]["reason"] and faults[0]["path"].startswith("/chart/show[")

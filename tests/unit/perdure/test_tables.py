@@ -1,0 +1,183 @@
+"""Plans on tables: read from XML without traps, carried out step by step, refused in a sentence."""
+
+import datetime
+import random
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perdure.tables import Plan, TableTrouble, profile_of, read_csv, read_plan, run_plan
+from perdure.tables.formula import read_formula
+from perdure.tables.plan import Filter, Group, JoinWith, Pivot, Summary
+
+TABLE = read_csv(b"side,n,day\nN,3,2024-01-01\nS,4,2024-01-02\nN,5,2024-01-03\n")
+
+
+def planned(steps: str) -> Plan:
+    """A plan of these steps."""
+    plan = read_plan(f"<plan>{steps}</plan>")
+    assert isinstance(plan, Plan), plan
+    return plan
+
+
+def ran(steps: str, table: pl.DataFrame = TABLE, **others: pl.DataFrame) -> list[dict[str, Any]]:
+    """The rows that these steps leave."""
+    return run_plan(planned(steps), {"main": table, **others}, "main").table.to_dicts()
+
+
+def trouble(steps: str, **others: pl.DataFrame) -> str:
+    """Why these steps cannot be done."""
+    with pytest.raises(TableTrouble) as refused:
+        ran(steps, **others)
+    return refused.value.message
+
+
+SUM = '<group><by column="side"/><aggregate column="n" function="sum" as="t"/></group>'
+
+
+@pytest.mark.parametrize(
+    ("steps", "left"),
+    [
+        ('<filter where="n &gt; 3 and side in [&quot;N&quot;]"/>', [{"side": "N", "n": 5}]),
+        (SUM, [{"side": "N", "t": 8}, {"side": "S", "t": 4}]),
+        (f'{SUM}<sort><key column="t"/></sort><limit rows="1"/>', [{"side": "S", "t": 4}]),
+        ('<aggregate column="n" function="mean" as="m"/>', [{"m": 4.0}]),
+        ('<derive as="m" value="if_else(n &gt; 3, n * 2, 0) + month(day)"/>', [{"m": 1}, {"m": 9}, {"m": 11}]),
+        (
+            f'{SUM}<window function="share" column="t" as="s"/>',
+            [{"side": "N", "s": 8 / 12}, {"side": "S", "s": 4 / 12}],
+        ),
+        (
+            '<window function="running_sum" column="n" as="r"><by column="side"/><order column="day"/></window>',
+            [{"n": 3, "r": 3}, {"n": 4, "r": 4}, {"n": 5, "r": 8}],
+        ),
+        ('<window function="rank" column="n" as="r"/>', [{"r": 3}, {"r": 2}, {"r": 1}]),
+        ('<window function="previous" column="n" as="p"/>', [{"p": None}, {"p": 3}, {"p": 4}]),
+        ('<window function="moving_mean" column="n" as="p" rows="2"/>', [{"p": 3.0}, {"p": 3.5}, {"p": 4.5}]),
+        ('<pivot index="n" columns="side" values="n" function="count"/>', [{"n": 3, "N": 1, "S": None}]),
+    ],
+)
+def test_a_step_does_what_it_says(steps: str, left: list[dict[str, Any]]) -> None:
+    rows = ran(steps)
+    for row, wanted in zip(rows, left, strict=False):
+        assert {name: row[name] for name in wanted} == wanted
+    assert len(rows) >= len(left)
+
+
+def test_a_join_brings_the_columns_of_another_table() -> None:
+    names = read_csv(b"key,name\nN,North\nS,South\n")
+    rows = ran('<join table="names" how="left"><on left="side" right="key"/></join>', names=names)
+    assert [row["name"] for row in rows] == ["North", "South", "North"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [
+        ('<filter where="m &gt; 1"/>', "step 1 (filter): there is no column 'm'"),
+        (
+            '<limit rows="2"/><filter where="__import__(&quot;os&quot;)"/>',
+            "step 2 (filter): a formula cannot hold Call",
+        ),
+        ('<derive as="a" value="n.__class__"/>', "cannot hold Attribute"),
+        ('<derive as="a" value="n ** 99"/>', "cannot hold BinOp"),
+        ('<derive as="a" value="[x for x in y]"/>', "cannot hold ListComp"),
+        ('<derive as="a" value="(((((n"/>', "cannot be read"),
+        (f'<derive as="a" value="{"-" * 30}n"/>', "nested 20 deep"),
+        ('<derive as="a" value="n + side"/>', "step 1 (derive)"),
+        ('<derive as="a" value="year(n)"/>', "step 1 (derive)"),
+        ('<aggregate column="side" function="sum" as="a"/>', "sum needs numbers"),
+        ('<filter where="n &gt; 100"/>', "no row is left"),
+        ('<join table="away"><on left="side" right="side"/></join>', "there is no table 'away'"),
+    ],
+)
+def test_what_cannot_be_done_is_said_with_its_step(steps: str, told: str) -> None:
+    assert told in trouble(steps)
+
+
+def test_a_join_that_would_explode_and_a_pivot_that_would_are_refused_before_they_do() -> None:
+    wide = pl.DataFrame({"k": [1] * 3_000, "v": range(3_000)})
+    with pytest.raises(TableTrouble, match="more than 2000000 rows"):
+        run_plan(Plan((JoinWith("main", ("k",), ("k",)),)), {"main": wide}, "main")
+    with pytest.raises(TableTrouble, match="more than 100 columns"):
+        run_plan(Plan((Pivot("k", "v", "v", "sum"),)), {"main": wide}, "main")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "is not XML"),
+        ("select * from t", "is not XML"),
+        ("<plan", "cannot be read"),
+        ("<plan><bogus/></plan>", "bogus"),
+        ("<plan><limit/></plan>", "missing required attribute"),
+        ('<plan><limit rows="0"/></plan>', "/plan/limit"),
+        ("<chart/>", "not an element of the schema"),
+        ('<!DOCTYPE p [<!ENTITY a "b">]><plan>&a;</plan>', "cannot be read"),
+        ('<!DOCTYPE p SYSTEM "file:///etc/passwd"><plan/>', "cannot be read"),
+        ('<!DOCTYPE p [<!ENTITY x SYSTEM "file:///etc/passwd">]><plan>&x;</plan>', "cannot be read"),
+        ("<plan>" + "<limit rows='1'/>" * 3_000 + "</plan>", "characters"),
+        ("<plan>" + "<a>" * 5_000 + "</a>" * 5_000 + "</plan>", "characters"),
+        ("<a>" * 2_000 + "</a>" * 2_000, ""),
+    ],
+)
+def test_xml_that_does_not_fit_is_told_with_its_place_and_no_entity_is_read(text: str, told: str) -> None:
+    faults = read_plan(text)
+    assert isinstance(faults, tuple) and faults
+    assert told in " ".join(f"{fault.path} {fault.reason}" for fault in faults)
+    assert "root:" not in str(faults)
+
+
+def test_a_billion_laughs_are_refused_at_once() -> None:
+    laughs = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 10))
+    faults = read_plan(f'<!DOCTYPE p [<!ENTITY l0 "ha">{laughs}]><plan>&l9;</plan>')
+    assert isinstance(faults, tuple) and "cannot be read" in faults[0].reason
+
+
+@pytest.mark.parametrize("content", [b"a\x00b\n1\n", b"a,b\n", b"a,b\n1,2,3\n4\n5,6,7,8\n"])
+def test_a_table_that_cannot_be_read_is_trouble(content: bytes) -> None:
+    with pytest.raises(TableTrouble):
+        read_csv(content)
+
+
+def test_a_profile_tells_kinds_counts_and_rounded_ranges_and_no_cell_of_a_text() -> None:
+    table = read_csv(b"name,n,day,ok\nsecret,123456,2024-01-01,true\nhidden,,2024-01-02,false\n")
+    columns = [column.as_json() for column in profile_of(table)]
+    assert [column["kind"] for column in columns] == ["nominal", "quantitative", "temporal", "boolean"]
+    assert columns[1]["least"] == 123_500.0 and columns[1]["nulls"] == 1
+    assert "secret" not in str(columns) and "hidden" not in str(columns) and "2024" not in str(columns)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text("n()+-*/<>=\"'[]., orandside_ifel0123", max_size=40))
+def test_no_text_is_run_as_python_and_every_refusal_is_a_sentence(text: str) -> None:
+    try:
+        expression = read_formula(text, TABLE.columns)
+    except TableTrouble as refused:
+        assert refused.message
+    else:
+        assert isinstance(expression, pl.Expr)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 60))
+def test_groups_sum_to_the_whole_and_a_filter_and_its_opposite_share_the_rows(seed: int, size: int) -> None:
+    chance = random.Random(seed)
+    table = pl.DataFrame(
+        {"k": [chance.choice("abc") for _ in range(size)], "v": [chance.randint(-9, 9) for _ in range(size)]}
+    )
+    grouped = run_plan(Plan((Group(("k",), (Summary("v", "sum", "v"),)),)), {"main": table}, "main")
+    assert grouped.table["v"].sum() == table["v"].sum() and grouped.summed_up
+    kept = 0
+    for where in ("v > 0", "not (v > 0)"):
+        try:
+            kept += run_plan(Plan((Filter(where),)), {"main": table}, "main").table.height
+        except TableTrouble as refused:
+            assert refused.message == "no row is left"
+    assert kept == size
+
+
+def test_dates_are_dates() -> None:
+    assert TABLE["day"].to_list()[0] == datetime.date(2024, 1, 1)
