@@ -9,9 +9,9 @@ import sys
 
 from local.config import own_environ
 from local.console import Console
+from local.data_start import temporal_sources
 from local.errors import StackError
 from local.external import external_temporal
-from local.parts import temporal_sources
 from local.temporal_binary import find_temporal
 
 

@@ -5,23 +5,18 @@ Postgres, Valkey and Temporal start at the same time and know nothing of each ot
 
 import asyncio
 import os
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from local import postgres, postgres_cluster, temporal_server, valkey
+from local import postgres_cluster, temporal_server
 from local.credentials import Credentials, load_credentials
-from local.external import external_postgres, external_temporal, must_answer
+from local.data_start import DataStart, nothing
+from local.external import external_postgres
 from local.home import Home
 from local.ports import PortBook
 from local.postgres import PostgresAddress
-from local.postgres_user import choose_launch
 from local.supervisor import Supervisor, together
-from local.temporal_binary import Source, find_temporal
-from local.temporal_build import built
-from local.temporal_download import downloaded
 from local.temporal_server import TemporalAddress
-from local.wheels import postgres_install, valkey_server
 
 ALL_PARTS = frozenset({"postgres", "valkey", "temporal"})
 
@@ -69,11 +64,6 @@ def without_addresses(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name not in _OURS and not name.startswith("TEMPORAL_")}
 
 
-def temporal_sources(environ: Mapping[str, str]) -> dict[str, Source]:
-    """What is asked, in this order, when no Temporal server program is there yet."""
-    return {"download": downloaded(environ), "build": built(environ)}
-
-
 def checked(
     home: Home, environ: Mapping[str, str], *, parts: frozenset[str] = ALL_PARTS, overridable: bool
 ) -> Credentials:
@@ -108,60 +98,23 @@ async def start_data(
 
     Raises: StackError.
     """
-    console = supervisor.console
-    began = time.monotonic()
+    start = DataStart(supervisor, home, book, environ, credentials, overridable)
     temporal_known: asyncio.Future[tuple[TemporalAddress, bool] | None] = asyncio.get_running_loop().create_future()
     started = DataParts()
 
     async def start_temporal() -> None:
         found = temporal_found or asyncio.Event()
-        if "temporal" not in parts:
+        if "temporal" in parts:
+            await start.temporal(temporal_known, found)
+        else:
             temporal_known.set_result(None)
             found.set()
-            return
-        outside = await asyncio.to_thread(external_temporal, environ) if overridable else None
-        if outside is not None:
-            temporal_known.set_result((outside, False))
-            found.set()
-            await must_answer("TEMPORAL_ADDRESS", outside.address)
-            console.part("temporal", "yours", detail=outside.address)
-            return
-        synchronous = temporal_server.synchronous_setting(environ)
-        ports = temporal_server.take_ports(book)
-        temporal_known.set_result((temporal_server.address(ports), True))
-        program = await find_temporal(environ, console, temporal_sources(environ))
-        found.set()
-        await supervisor.launch(temporal_server.child_spec(home, program.path, ports, synchronous), began)
-
-    async def start_postgres() -> PostgresAddress | None:
-        if "postgres" not in parts:
-            return None
-        outside = external_postgres(environ) if overridable else None
-        if outside is not None:
-            await must_answer("DATABASE_URL", outside.app)
-            console.part("postgres", "yours", detail="DATABASE_URL")
-            return outside
-        launch = await asyncio.to_thread(choose_launch, postgres_install(), home.root)
-        await postgres_cluster.make_ready(home, launch, credentials)
-        port = book.take("postgres")
-        await supervisor.launch(postgres.child_spec(home, launch, port), began)
-        return postgres.address(port, credentials)
-
-    async def start_valkey() -> str | None:
-        if "valkey" not in parts:
-            return None
-        outside = environ.get("REDIS_URL") if overridable else None
-        if outside:
-            await must_answer("REDIS_URL", outside)
-            console.part("valkey", "yours", detail="REDIS_URL")
-            return outside
-        port = book.take("valkey")
-        await supervisor.launch(valkey.child_spec(home, valkey_server(), port, credentials.valkey), began)
-        return valkey.url(port, credentials.valkey)
 
     async def start_stores() -> None:
         nonlocal started
-        database, redis_url = await together(start_postgres(), start_valkey())
+        database, redis_url = await together(
+            start.postgres() if "postgres" in parts else nothing(), start.valkey() if "valkey" in parts else nothing()
+        )
         temporal = await temporal_known
         started = DataParts(
             postgres=database,
