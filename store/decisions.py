@@ -68,8 +68,8 @@ async def decide(
     if row["kind"] == RequestKind.LIMIT and ask.decision is not Decision.REJECT:
         raise CallerError("raise_the_limit", "raise it with POST /v1/turns/{id}/limits, or reject it", status=422)
     review.refuse_stopped()
-    await _refuse_outdated(tx, review, ask.decision)
     edit = _edited(review, ask)
+    await _refuse_outdated(tx, review, ask.decision)
     revision = edit or _revised(row["revision"])
     status = status_after(ask.decision, row["quorum"], review.facts.votes, review.vote, revised=bool(revision))
     record = said(review, ask, name) | (edit if status == PENDING else _freed(ask, revision))

@@ -41,7 +41,7 @@ async def test_the_verification_says_how_far_it_went_and_what_is_wrong(api: Api,
         ahead = signed_head(KEYRING, "local", head.seq + 5, "0" * 64, "t")
         answer = await client.post("/v1/audit/verify", json={"heads": [ahead.model_dump()]})
         assert answer.status_code == 200
-        assert answer.json()["faults"] == [{"seq": head.seq + 5, "kind": "tail_cut", "audit_id": None}]
+        assert answer.json()["faults"] == [{"seq": head.seq + 5, "kind": "tail_cut", "audit_id": None, "subject": None}]
         async with forging(urls.owner) as forger:
             await forger.execute("UPDATE audit SET kind = 'x' WHERE kind = 'thing.done'")
         report = (await client.get("/v1/audit/verify")).json()

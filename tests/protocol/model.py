@@ -195,6 +195,8 @@ class Model:
             raise Refused("422")
         if ask.decision in ("reject", "respond") and not ask.comment:
             raise Refused("422")
+        if ask.decision in ("approve", "edit") and call.policy != self._in_force(call):
+            raise Refused("409 approval_outdated")
         seat = next(owner for owner in seats if owner not in {vote.seat for vote in call.votes})
         if ask.decision == "edit":
             call.votes, call.text, call.edited = [], call.text + 1, True
@@ -210,6 +212,10 @@ class Model:
             return "pending"
         call.ready = self.now + call.policy.hold_seconds if call.policy.hold_seconds else None
         return self._decided(call, "edited" if call.edited else "approved")
+
+    def _in_force(self, call: Call) -> Policy:
+        """Its agent's policy as it is published now."""
+        return self.policies[call.policy.name][self.published[call.policy.name]]
 
     def _decided(self, call: Call, status: str) -> str:
         call.trail["approval.decided"] += 1
@@ -385,8 +391,7 @@ class Model:
             return "turn_ended"
         if call.attempt > ask.attempt:
             return "stale_attempt"
-        in_force = self.policies[call.policy.name][self.published[call.policy.name]]
-        covers = call.intact and (call.policy == in_force or call.status == "reserved")
+        covers = call.intact and (call.policy == self._in_force(call) or call.status == "reserved")
         if call.status in (*GIVEN, "reserved") and covers:
             if call.status in GIVEN and call.ready is not None and call.ready > self.now:
                 return "on_hold"
