@@ -11,6 +11,7 @@ import structlog
 from temporalio.worker import PollerBehaviorAutoscaling, UnsandboxedWorkflowRunner, Worker
 
 from activities.approvals import ApprovalActivities
+from activities.assembling import AssemblyActivities
 from activities.deps import Deps
 from activities.memory import MemoryActivities
 from activities.model import ModelActivities
@@ -24,7 +25,7 @@ from activities.tools import ToolActivities
 from activities.turns import TurnActivities
 from contracts.turns import Kind, Routing, waits_queue
 from embedding.choice import embedder_of
-from perdure.apps import App, find_apps
+from perdure.apps import App, assembled_tools, find_apps
 from perdure.apps.mcp_files import server_of
 from perdure.targets import new_client
 from perdure.tools import Tool
@@ -123,7 +124,7 @@ def tools_of(apps: Sequence[App]) -> Iterator[tuple[str, Tool]]:
         for agent in app.agents:
             core = CORE_ALWAYS if agent.core_tools else ()
             yield from ((agent.id, tool) for tool in core)
-            for name in agent.tools:
+            for name in (*agent.tools, *assembled_tools(agent)):
                 if server_of(name, app.servers) is None:  # a server's tools are found by the cards that turns pinned
                     yield agent.id, ENGINE_TOOLS.get(name) or app.tools[name]
 
@@ -151,7 +152,7 @@ def _activities(deps: Deps, kind: Kind) -> list[Callable[..., Any]]:
     """What serves a kind. The turns queue serves every kind but the model's: `compact` routes them there."""
     by_kind: dict[Kind, list[Callable[..., Any]]] = {
         Kind.LLM: [ModelActivities(deps).complete],
-        Kind.TOOLS: [ToolActivities(deps).run],
+        Kind.TOOLS: [ToolActivities(deps).run, AssemblyActivities(deps).assemble],
         Kind.MEMORY: [MemoryActivities(deps).load],
         Kind.APPROVALS: [ApprovalActivities(deps).open, ApprovalActivities(deps).read],
         Kind.TURNS: [TurnActivities(deps).read, TurnActivities(deps).finish],

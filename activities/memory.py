@@ -16,14 +16,16 @@ from contracts.digests import canonical_json
 from contracts.documents import Recalled
 from contracts.events import MEMORY_CONTEXT_LOADED
 from contracts.memory import LoadAsk, TurnContext
+from contracts.pipeline import ContextMemory
 from contracts.turns import Limits
 from policy.memory_text import Recalled as Episode
 from policy.memory_text import memory_message
 from policy.plans import rules_of, turn_plan
 from policy.platform_rules import PLATFORM_RULES
 from policy.refusals import OVER
+from policy.skip import slice_hash
 from policy.toolsets import LOADED_TOOLSETS, held
-from store import turn_context
+from store import bundles, turn_context
 from store.database import Connection
 from store.journal import NewEvent, write
 from store.turn_context import Loaded
@@ -101,9 +103,12 @@ class MemoryActivities:
             if agent.definition.persona_template:
                 persona, told = await persona_for(tx, ask.address, agent.definition, loaded)
                 events += told
+            memory = await _context_memory(tx, ask, agent)
             await write(tx, ask.address, events, pending=ask.events)
         toolsets = held(kept, agent.cards, agent.definition.toolsets)
         context = _context(ask, agent, loaded, found or Found(), toolsets)
+        if memory is not None:
+            context = context.model_copy(update={"context": memory})
         if persona is not None and context.plan is not None:
             context = context.model_copy(update={"plan": with_persona(context.plan, persona)})
         return context
@@ -133,6 +138,17 @@ def _wanted(ask: LoadAsk, agent: PublishedAgent, loaded: Loaded) -> Wanted | Non
         return None
     query = Query(ask.address.tenant_id, loaded.user_id, ask.agent_id, loaded.user_text, policy.hits)
     return Wanted(query if policy.episodic else None, loaded.user_text if policy.documents else "")
+
+
+async def _context_memory(tx: Connection, ask: LoadAsk, agent: PublishedAgent) -> ContextMemory | None:
+    """What feeds the turn's context assembly, and what earlier turns have left for it (S1-34)."""
+    assembly = agent.definition.assembly
+    if assembly is None:
+        return None
+    said = await bundles.said(tx, ask.address.turn_id, assembly.slice_messages)
+    return ContextMemory(
+        slice_hash=slice_hash(said, assembly.acknowledgements), kept=await bundles.kept(tx, ask.address)
+    )
 
 
 async def _nothing() -> None:

@@ -14,7 +14,7 @@ from contracts.agents import AgentDefinition, PublishedAgent
 from contracts.messages import MessageRef
 from contracts.model import ModelCall
 from contracts.skills import Skill
-from policy.agent_stages import instructions_of, window_of
+from policy.agent_stages import instructions_of, stands_alone, window_of
 from policy.assembly import (
     PromptFacts,
     User,
@@ -26,9 +26,10 @@ from policy.assembly import (
     tier,
     with_cache_breakpoint,
 )
+from policy.bundles import context_message
 from policy.loading import loaded_skills
 from policy.prompt import WireMessage, wire
-from store import entities, injections
+from store import bundles, entities, injections
 from store.database import Connection
 from store.model_calls import ModelClaim
 from store.prompts import said_messages
@@ -56,16 +57,25 @@ async def prompt_of(tx: Connection, call: ModelCall, agent: PublishedAgent, clai
     said = await said_messages(
         tx, call, claimed.through_seq, window_of(definition, call.ask.stage), texts, compacted=claimed.compacted
     )
+    if stands_alone(definition, call.ask.stage):
+        return Prompt(wire(instructions_of(definition, call.ask.stage), "", said), {"stage": call.ask.stage})
     # The caller's own prompt stands as it is, without what the agent's skills would add to it (S0-22).
     templates = [] if override else template_messages(definition, loaded, user)
     instructions = instructions_of(definition, call.ask.stage)
     templates += [instructions] if instructions else []
     persona = persona_of(definition)
     base = prefix(definition, persona, user, override)  # once a call: it is as long as the manifest of all skills
-    messages = wire(base, claimed.memory_text or "", said, templates)
+    context = await _context(tx, call) if call.ask.sections or call.ask.guidance else []
+    messages = wire(base, claimed.memory_text or "", said, [*templates, *context])
     facts = prompt_facts(persona, base, templates, overridden=bool(override))
     assembly = _assembly(call, definition, persona.key, facts, loaded)
     return Prompt(with_cache_breakpoint(messages, claimed.model), assembly)
+
+
+async def _context(tx: Connection, call: ModelCall) -> list[str]:
+    """What the turn's context assembly has put together, and what is said with it."""
+    found = await bundles.outputs(tx, call.address.conversation_id, call.ask.sections)
+    return [text for text in (context_message(found), call.ask.guidance) if text]
 
 
 async def _injected(

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 from contracts.approvals import OpenAsk, Opened, Verdicts, VerdictsAsk
 from contracts.memory import LoadAsk, TurnContext
 from contracts.model import ModelCall, ModelReply
+from contracts.pipeline import AssembleCall, Assembled
 from contracts.tools import ToolCall, ToolOutcome
 from contracts.turns import FinishAsk, Finished, Kind, StopAsk, StopRead
 
@@ -56,6 +57,9 @@ MODEL_COMPLETE = ActivityRef(
     "model.complete", Kind.LLM, ModelCall, ModelReply, timedelta(seconds=600), None, RetryClass.PROVIDER
 )
 TOOLS_RUN = ActivityRef("tools.run", Kind.TOOLS, ToolCall, ToolOutcome, timedelta(hours=2), None, RetryClass.TOOL)
+TOOLS_ASSEMBLE = ActivityRef(
+    "tools.assemble", Kind.TOOLS, AssembleCall, Assembled, timedelta(hours=1), None, RetryClass.TOOL
+)
 APPROVALS_OPEN = ActivityRef(
     "approvals.open", Kind.APPROVALS, OpenAsk, Opened, timedelta(seconds=20), None, RetryClass.UNTIL_BACK
 )
@@ -76,4 +80,4 @@ TURNS_FINISH = ActivityRef(
     "turns.finish", Kind.TURNS, FinishAsk, Finished, timedelta(seconds=20), None, RetryClass.UNTIL_BACK, brief=True
 )
 
-ALL = (MEMORY_LOAD, MODEL_COMPLETE, TOOLS_RUN, APPROVALS_OPEN, APPROVALS_READ, TURNS_READ, TURNS_FINISH)
+ALL = (MEMORY_LOAD, MODEL_COMPLETE, TOOLS_RUN, TOOLS_ASSEMBLE, APPROVALS_OPEN, APPROVALS_READ, TURNS_READ, TURNS_FINISH)

@@ -8,6 +8,7 @@ from pydantic import Field, JsonValue
 from contracts.approval_policy import ApprovalPolicy
 from contracts.frozen import Frozen, Tolerant
 from contracts.messages import WindowPolicy
+from contracts.pipeline import ContextAssembly, PlannedAssembly
 from contracts.skills import PlanSkill, Rule, Skill, is_empty
 from contracts.turns import Limits
 
@@ -87,6 +88,8 @@ class AgentStage(Frozen):
     """A tool of the agent that the stage's node calls itself; it needs nobody's approval."""
     window: WindowPolicy | None = None
     """How much of the past the stage's model calls see; None: as the agent's."""
+    alone: bool = Field(default=False, exclude_if=is_empty)
+    """The instructions stand by themselves: no persona, no memory and no prompt of the caller's is before them."""
     like: str = ""
     """Another stage whose model parameters this one begins with (S4-54)."""
     model_params: dict[str, JsonValue] = {}
@@ -135,6 +138,8 @@ class AgentDefinition(Frozen):
     window: WindowPolicy = WindowPolicy()
     memory: MemoryPolicy | None = Field(default=None, exclude_if=is_empty)
     approvals: ApprovalPolicy = ApprovalPolicy()
+    assembly: ContextAssembly | None = Field(default=None, exclude_if=is_empty)
+    """For the topology `context_assembly`, which needs it; no other has it."""
     script: dict[str, JsonValue] | None = None
     """The scripted model's rules, for `model: scripted`."""
 
@@ -193,6 +198,7 @@ class TurnPlan(Tolerant):
     rules: tuple[Rule, ...] = Field(default=(), exclude_if=is_empty)
     """Every rule of this turn, the platform's included, with the tenant's overrides in place; without those
     that none of its tools can set off."""
+    assembly: PlannedAssembly | None = Field(default=None, exclude_if=is_empty)
 
     def card(self, name: str) -> PlanCard | None:
         """The card of the tool `name`, or None where this turn does not offer it."""

@@ -8,6 +8,9 @@ import hashlib
 
 from contracts.digests import sha256_hex
 
+LAST_WORD_ID = "s1"
+"""The id under which readers hear an answer that the graph gives without a model: a turn has one at most."""
+
 
 def model_call_id(step: int) -> str:
     """The id of the model call made at `step`, for example `m2`."""

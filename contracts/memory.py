@@ -8,6 +8,7 @@ from contracts.events import PendingEvent
 from contracts.frozen import Tolerant
 from contracts.messages import MessageRef
 from contracts.people import RequestRef
+from contracts.pipeline import ContextMemory
 from contracts.skills import is_empty
 from contracts.turns import TurnAddress, Usage
 
@@ -50,4 +51,6 @@ class TurnContext(Tolerant):
     """What the turn has used so far; counts where a gate is found, for the calls before it are not asked again."""
     events_written: int = 0
     """The number of the last event that the turn's nodes have left behind; a turn started again goes on from there."""
+    context: ContextMemory | None = Field(default=None, exclude_if=is_empty)
+    """For an agent that puts a context together."""
     problem: Problem | None = None

@@ -8,6 +8,7 @@ from contracts.errors import Problem
 from contracts.events import PendingEvent
 from contracts.frozen import Tolerant
 from contracts.messages import MessageRef
+from contracts.pipeline import Source
 from contracts.skills import is_empty
 from contracts.turns import TurnAddress, Usage
 
@@ -47,6 +48,12 @@ class ModelAsk(Tolerant):
     """None: words and calls. With it nothing is said live, and no message is stored."""
     ttft_told: bool = Field(default=False, exclude_if=is_empty)
     """An answer of this run has begun before: its first token is the run's no more (S2-49)."""
+    patience_seconds: float | None = Field(default=None, exclude_if=is_empty)
+    """Of all attempts together; None for as long as they take."""
+    sections: tuple[Source, ...] = Field(default=(), exclude_if=is_empty)
+    """Outputs of the turn's context assembly that are put before the conversation."""
+    guidance: str = Field(default="", exclude_if=is_empty)
+    """What is said with them."""
 
 
 class ModelCall(Tolerant):

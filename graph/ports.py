@@ -15,6 +15,7 @@ from contracts.approvals import Verdicts
 from contracts.memory import TurnContext
 from contracts.model import ModelAsk, ModelReply
 from contracts.people import GatedCall, Question, RequestRef
+from contracts.pipeline import AssembleAsk, Assembled
 from contracts.tools import PlannedAsk, ToolAsk, ToolOutcome
 
 
@@ -43,6 +44,10 @@ class Tools(Protocol):
 
         They are in the ledger as a model's are. A tool that needs an approval is not run: that is a `problem`.
         """
+        ...
+
+    async def assemble(self, asks: Sequence[AssembleAsk]) -> Sequence[Assembled]:
+        """Run the tools of one phase side by side, each tried as its registry says; outcomes in the order of `asks`."""
         ...
 
 

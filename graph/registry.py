@@ -7,6 +7,8 @@ from graph.spec import Topology
 from graph.topologies.clarify_solve.nodes import NODES as CLARIFY_NODES
 from graph.topologies.clarify_solve.nodes import VIZ_NODES
 from graph.topologies.clarify_solve.spec import clarify_solve
+from graph.topologies.context_assembly.nodes import NODES as ASSEMBLY_NODES
+from graph.topologies.context_assembly.spec import context_assembly
 from graph.topologies.skill_pipeline.nodes import NODES
 from graph.topologies.skill_pipeline.spec import skill_pipeline
 from graph.topologies.tool_loop.nodes import NODES as LOOP_NODES
@@ -14,6 +16,7 @@ from graph.topologies.tool_loop.spec import tool_loop
 
 TOPOLOGIES: Final[tuple[Topology, ...]] = (
     skill_pipeline(NODES),
+    context_assembly(ASSEMBLY_NODES),
     tool_loop(LOOP_NODES),
     clarify_solve(CLARIFY_NODES, VIZ_NODES),
 )

@@ -26,12 +26,14 @@ class ToolRefused(Exception):
 
 
 class ToolUnavailable(Exception):
-    """This attempt did nothing and may be made again, after `retry_after_seconds` where the target named a wait."""
+    """This attempt did nothing and may be made again, after `retry_after_seconds` where the target named a wait; by
+    `status` where the target answered with one."""
 
-    def __init__(self, message: str, retry_after_seconds: float | None = None) -> None:
+    def __init__(self, message: str, retry_after_seconds: float | None = None, status: int | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.retry_after_seconds = retry_after_seconds
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,7 +108,7 @@ def answer_or_raise(effect: EffectClass, response: httpx.Response, refusals: Col
     if meaning is Meaning.REFUSED:
         raise ToolRefused(said)
     if meaning is Meaning.UNAVAILABLE:
-        raise ToolUnavailable(said, wait)
+        raise ToolUnavailable(said, wait, response.status_code)
     raise httpx.HTTPStatusError(said, request=response.request, response=response)
 
 

@@ -40,3 +40,8 @@ def window_of(agent: AgentDefinition, stage: str) -> WindowPolicy:
 def instructions_of(agent: AgentDefinition, stage: str) -> str:
     """What the model is told for this stage; empty where there is none."""
     return agent.stages[stage].prompt if stage in agent.stages else ""
+
+
+def stands_alone(agent: AgentDefinition, stage: str) -> bool:
+    """Whether the stage's instructions are all that comes before what was said."""
+    return stage in agent.stages and agent.stages[stage].alone

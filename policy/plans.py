@@ -2,7 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
+from pydantic import JsonValue
+
 from contracts.agents import PlanCard, PublishedAgent, TurnPlan
+from contracts.digests import digest_of
+from contracts.pipeline import PipelineToolConfig, PlannedAssembly, PlannedTool
 from contracts.skills import PlanSkill, Rule, Skill
 from contracts.turns import Limits
 from policy.assembly import ROOT_SKILL, persona_of
@@ -16,6 +20,7 @@ def turn_plan(
     """The plan of a turn that starts now; `rules` are those that hold for it (`rules_of`), `toolsets` what its
     conversation has loaded."""
     persona = persona_of(agent.definition)
+    offered = _offered(agent)
     cards = tuple(
         PlanCard(
             name=card.name,
@@ -27,6 +32,7 @@ def turn_plan(
             toolset=card.toolset,
         )
         for card in agent.cards
+        if offered is None or card.name in offered
     )
     return TurnPlan(
         agent_id=agent.definition.id,
@@ -43,6 +49,7 @@ def turn_plan(
         words=agent.definition.words,
         toolsets={**(toolsets or {})},
         rules=that_can_fire(rules, cards),
+        assembly=_assembly(agent),
     )
 
 
@@ -53,6 +60,49 @@ def rules_of(agent: PublishedAgent, platform: Sequence[Rule], overrides: Mapping
     """
     own = [rule for skill in agent.definition.skills for rule in skill.rules]
     return with_overrides([*platform, *agent.rules, *own], overrides)
+
+
+def _offered(agent: PublishedAgent) -> set[str] | None:
+    """The tools that a model may be offered, where some of the agent's are not: those that put its context together."""
+    assembly = agent.definition.assembly
+    if assembly is None:
+        return None
+    return {card.name for card in agent.cards if assembly.config(card.name) is None} | {*agent.definition.tools}
+
+
+def _assembly(agent: PublishedAgent) -> PlannedAssembly | None:
+    assembly = agent.definition.assembly
+    if assembly is None:
+        return None
+    names = {config.name for config in assembly.registry}
+    return PlannedAssembly(
+        tools=tuple(
+            PlannedTool(
+                name=config.name,
+                dependencies=tuple(each for each in config.dependencies if each in names),
+                optional=config.optional,
+                hears=config.hears,
+                timeout_seconds=config.timeout,
+                basis=digest_of([_version(agent, config.name), _fixed(config), assembly.listed(config.name).arguments]),
+            )
+            for config in assembly.registry
+        ),
+        threshold=assembly.threshold,
+        intents=assembly.intents,
+        default_intent=assembly.default_intent,
+        intervention=assembly.intervention,
+        patience_seconds=assembly.patience_seconds,
+    )
+
+
+def _version(agent: PublishedAgent, tool: str) -> str:
+    card = agent.card(tool)
+    return card.version if card else ""
+
+
+def _fixed(config: PipelineToolConfig) -> JsonValue:
+    """What of a configuration an output depends on; how often it is tried is not."""
+    return config.model_dump(mode="json", include={"name", "dependencies", "inject_inputs", "defaults", "hears"})
 
 
 def _planned(skill: Skill) -> PlanSkill | None:

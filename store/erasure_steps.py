@@ -61,6 +61,11 @@ OWN: tuple[Step, ...] = (
         "args = '{}', outcome = NULL, comment = NULL, provider_call_id = ''",
         "r.args <> '{}' OR r.outcome IS NOT NULL OR r.comment IS NOT NULL OR r.provider_call_id <> ''",
     ),
+    Step(
+        "bundles",
+        "DELETE FROM bundles WHERE ctid = ANY(ARRAY(SELECT b.ctid FROM turns t "
+        f"JOIN bundles b ON b.turn_id = t.id WHERE t.user_id = $1 LIMIT {CHUNK_ROWS}))",
+    ),
     _of_turns(
         "approvals",
         "args = '{}', snapshot = '{}', prompt_excerpt = '', reason = '', result = NULL, revision = NULL, "

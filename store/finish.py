@@ -1,9 +1,11 @@
 """How a turn ends: one transaction under the turn's and the conversation's lock; no effect can follow it."""
 
 import asyncpg
+from pydantic import JsonValue
 
 from contracts.errors import InvariantBroken, Problem
-from contracts.events import COMPLETED, DONE, MEMORY_WRITE_CREATED, STOPPED, WORKFLOW_ERROR
+from contracts.events import COMPLETED, DONE, GENERATION_COMPLETE, MEMORY_WRITE_CREATED, STOPPED, WORKFLOW_ERROR
+from contracts.ids import LAST_WORD_ID
 from contracts.messages import Role
 from contracts.tools import CallState
 from contracts.turns import FinishAsk, Finished, StopAsk, TurnAddress, TurnStatus
@@ -98,13 +100,20 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
         },
     )
     kept = await _remember(tx, ask, ended)
-    await write(tx, ask.address, [*kept, *_last_events(ask), done], answers, pending=ask.events)
+    said = [_told(message) for message in answers if message.role is Role.ASSISTANT]
+    await write(tx, ask.address, [*said, *kept, *_last_events(ask), done], answers, pending=ask.events)
     note = None
     if ended["next_id"] is not None:
         note = await admit(tx, ask.address.model_copy(update={"turn_id": str(ended["next_id"])}))
     if ended["holds"]:  # a call of it was lost; the rows of its day are locked last
         await budgets.release(tx, turn_id)
     return Finished(status=ask.status, admitted_turn_id=note.turn_id if note else None), note
+
+
+def _told(message: NewMessage) -> NewEvent:
+    """Readers are told of an answer that no model gave as of one that they have not heard: they get its stored text."""
+    data: dict[str, JsonValue] = {"attempt": 1, "message_id": message.id, "characters": len(message.content)}
+    return NewEvent(GENERATION_COMPLETE, {**data, "partial": False, "tool_calls": []}, LAST_WORD_ID)
 
 
 async def _remember(tx: Connection, ask: FinishAsk, ended: asyncpg.Record) -> list[NewEvent]:

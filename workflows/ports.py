@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from pydantic import JsonValue
 from temporalio import workflow
@@ -56,7 +56,8 @@ class ModelPort:
             ask=ask.model_copy(update={"messages": tuple(_by_id(message) for message in ask.messages)}),
             events=self.stretch.take_events(),
         )
-        reply = await self.stretch.call(MODEL_COMPLETE, call, summary=f"model call {call.call_id}")
+        patience = timedelta(seconds=ask.patience_seconds) if ask.patience_seconds else None
+        reply = await self.stretch.call(MODEL_COMPLETE, call, summary=f"model call {call.call_id}", patience=patience)
         return ModelReply(problem=reply) if isinstance(reply, Problem) else reply
 
 

@@ -59,26 +59,43 @@ class Stretch:
         """Requests that could not be opened and that the run goes on without (S0-68)."""
         self.events: list[PendingEvent] = list(carried.events) if carried else []
         self.events_made = carried.events_made if carried else 0
+        self._carrying = False
         mailbox.open(self._stop_asked, self.calls.cancel)
 
-    def take_events(self) -> tuple[PendingEvent, ...]:
-        """The events that wait, for the activity that is about to be called."""
+    def take_events(self, *, alone: bool = False) -> tuple[PendingEvent, ...]:
+        """The events that wait, for the activity that is about to be called: by `call`, unless it is `alone`.
+
+        None while an earlier call still carries some: of two that run side by side the later events might be written
+        first, and the earlier ones would be taken for written (store/journal.py goes by their numbers).
+        """
+        if self._carrying:
+            return ()
         taken = tuple(self.events)
         self.events.clear()
+        self._carrying = bool(taken) and not alone
         return taken
 
     async def call(
-        self, ref: ActivityRef[Given, Out], given: Given, *, summary: str, timeout: timedelta | None = None
+        self,
+        ref: ActivityRef[Given, Out],
+        given: Given,
+        *,
+        summary: str,
+        timeout: timedelta | None = None,
+        patience: timedelta | None = None,
     ) -> Out | Problem:
         """What the activity answers, or why it failed; after a stop, that is why.
 
         The events of a call that failed go to the next one; those that it did write are not written twice.
         """
         try:
-            return await self.calls.make(ref, given, summary=summary, timeout=timeout)
+            return await self.calls.make(ref, given, summary=summary, timeout=timeout, patience=patience)
         except ActivityError as error:
             self.events[:0] = given.events
             return STOPPED if self.mailbox.stop else problem_of(error)
+        finally:
+            if given.events:
+                self._carrying = False
 
     async def _stop_asked(self) -> bool:
         """What the record says after a stop's bell; while Postgres is away it is tried again, and nothing is cancelled.

@@ -15,12 +15,13 @@ from typing import Protocol
 
 from temporalio import workflow
 
-from contracts.activities import TOOLS_RUN
+from contracts.activities import TOOLS_ASSEMBLE, TOOLS_RUN
 from contracts.approvals import Verdicts
 from contracts.errors import Problem
 from contracts.events import PendingEvent
 from contracts.ids import tool_call_id
 from contracts.people import RequestRef
+from contracts.pipeline import AssembleAsk, AssembleCall, Assembled
 from contracts.tools import CallState, PlannedAsk, ToolAsk, ToolCall, ToolOutcome
 from policy.gate import effect_request, startable
 from policy.refusals import STOPPED
@@ -40,7 +41,7 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ToolsPort:
-    """`tools.run` for each call of a round."""
+    """`tools.run` for each call of a round, `tools.assemble` for each tool of a phase."""
 
     stretch: Stretch
     people: Reader
@@ -67,6 +68,23 @@ class ToolsPort:
                 for index, ask in enumerate(asks)
             ]
         )
+
+    async def assemble(self, asks: Sequence[AssembleAsk]) -> list[Assembled]:
+        """All of a phase side by side; the first carries the events that wait."""
+        if self.stretch.mailbox.stop:
+            return [Assembled(tool=ask.tool, problem=STOPPED) for ask in asks]
+        events = self.stretch.take_events() if asks else ()
+        tasks = [asyncio.create_task(self._assembled(ask, () if place else events)) for place, ask in enumerate(asks)]
+        return [await task for task in tasks]
+
+    async def _assembled(self, ask: AssembleAsk, events: tuple[PendingEvent, ...]) -> Assembled:
+        turn = self.stretch.turn
+        call = AssembleCall(
+            address=turn.address, agent_id=turn.agent_id, agent_version=turn.agent_version, ask=ask, events=events
+        )
+        timeout = timedelta(seconds=ask.timeout_seconds) + TOOL_MARGIN
+        outcome = await self.stretch.call(TOOLS_ASSEMBLE, call, summary=f"assemble {ask.tool}", timeout=timeout)
+        return Assembled(tool=ask.tool, problem=outcome) if isinstance(outcome, Problem) else outcome
 
     async def one(self, ask: ToolAsk, events: tuple[PendingEvent, ...]) -> ToolOutcome:
         """One call."""

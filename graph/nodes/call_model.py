@@ -10,7 +10,7 @@ from contracts.errors import Problem
 from contracts.events import BUDGET
 from contracts.messages import Patch
 from contracts.model import ModelAsk, ModelReply
-from graph.nodes.reading import error_of, limits_of, messages_of, number_of, plan_of, toolsets_of
+from graph.nodes.reading import error_of, limits_of, messages_of, number_of, plan_of, sources_of, toolsets_of
 from graph.ports import Ports
 from graph.spec import State
 from policy.budget import ANSWER_OVER_BUDGET, spent
@@ -67,6 +67,8 @@ class CallModel:
                 extract_pattern=self.extract_pattern,
                 toolsets=loaded,
                 ttft_told=bool(state.get("ttft_emitted")),
+                sections=sources_of(state),
+                guidance=str(state.get("context_guidance") or ""),
             )
         )
         if reply.problem is not None and reply.problem.code in BUDGET_CODES:

@@ -4,6 +4,7 @@ from contracts.agents import TurnPlan
 from contracts.errors import Problem
 from contracts.messages import CallRef, MessageRef
 from contracts.people import RequestRef
+from contracts.pipeline import Bundle, Source
 from contracts.tools import ToolOutcome
 from contracts.turns import Limits
 from graph.spec import State
@@ -43,6 +44,19 @@ def toolsets_of(state: State) -> dict[str, bool]:
     """The toolsets that are loaded: by name, whether with the tools that write."""
     found = state["loaded_toolsets"]
     return {name: writes is True for name, writes in found.items()} if isinstance(found, dict) else {}
+
+
+def bundles_of(state: State, name: str) -> dict[str, Bundle]:
+    """The outputs of a context assembly that a state refers to, by tool, in their order."""
+    found = state[name]
+    bundles = [Bundle.model_validate(each) for each in found] if isinstance(found, list) else []
+    return {bundle.tool: bundle for bundle in bundles}
+
+
+def sources_of(state: State) -> tuple[Source, ...]:
+    """The outputs that are put before the conversation, in a topology that has any."""
+    found = state.get("context_sections")
+    return tuple(Source.model_validate(each) for each in found) if isinstance(found, list) else ()
 
 
 def number_of(state: State, name: str) -> int:

@@ -1,8 +1,26 @@
-"""What the one load of a turn gives its state: the user's message, working memory, a gate that was opened before."""
+"""What the one load of a turn gives its state: its plan, the user's message, working memory, a gate opened before."""
 
 from contracts.memory import TurnContext
 from contracts.messages import MessageRef, Patch
 from graph.nodes.snapshot import restored
+
+
+def planned(context: TurnContext) -> Patch:
+    """What the turn pinned. The prompt is named here and assembled where the model is called."""
+    plan = context.plan
+    if plan is None:
+        return {}
+    return {
+        "plan": plan.model_dump(mode="json"),
+        "agent_id": plan.agent_id,
+        "agent_type": plan.agent_id,
+        "system_prompt": plan.persona_key,
+        "user": {"name": context.user_name or "user", "role": context.user_role},
+        "metadata": context.metadata,
+        "max_tokens": plan.limits.max_tokens,
+        "max_cost_microusd": plan.limits.max_cost_microusd,
+        "max_iterations": plan.limits.max_iterations,
+    }
 
 
 def remembered(context: TurnContext, user_message: MessageRef) -> Patch:

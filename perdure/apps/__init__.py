@@ -7,7 +7,7 @@ from perdure.apps.block_source import BlockCheck, BlockFault, check_source, firs
 from perdure.apps.engine import ALWAYS_OFFERED, Engine
 from perdure.apps.folder import SHIPPED, App, find_apps, load_app, load_servers
 from perdure.apps.problems import AppProblem, has_mistakes
-from perdure.apps.publish import left_out, publish, tables_of
+from perdure.apps.publish import assembled_tools, left_out, publish, tables_of
 
 __all__ = [
     "ALWAYS_OFFERED",
@@ -18,6 +18,7 @@ __all__ = [
     "BlockFault",
     "Engine",
     "Tried",
+    "assembled_tools",
     "check_source",
     "find_apps",
     "first_computed_line",

@@ -7,12 +7,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from contracts.agents import AgentDefinition
+from perdure.apps.agent_assembly import put_assembly
 from perdure.apps.agent_skills import put_in_place
 from perdure.apps.content import Content
 from perdure.apps.engine import Engine
 from perdure.apps.form import told, unfit_problem, unknown_fields, unstorable
 from perdure.apps.mcp_files import server_of
-from perdure.apps.problems import AppProblem, did_you_mean
+from perdure.apps.problems import AppProblem, did_you_mean, has_mistakes
 from perdure.apps.reviewing import unmet_policy
 from perdure.apps.yaml_file import Place, YamlFile, read_yaml
 
@@ -48,15 +49,16 @@ def read_agent(path: Path, content: Content, engine: Engine) -> tuple[AgentDefin
     problems += [unfit_problem(file, each, why) for each, why in unfit.items()]
     if script_file is not file:
         problems += [unfit_problem(script_file, each, why) for each, why in unstorable(script_file.value)]
-    value, mistakes = put_in_place(value, file, content)
-    problems += mistakes
+    for put in (put_in_place, put_assembly):
+        value, mistakes = put(value, file, content)
+        problems += mistakes
     definition = None
     try:
         definition = AgentDefinition.model_validate(value)
     except ValidationError as error:
         problems += told(error, file, (), unfit)
     problems.sort(key=lambda problem: (problem.file != path, problem.line or 0))
-    return (None, problems) if problems else (definition, [])
+    return None if has_mistakes(problems) else definition, problems
 
 
 def _script_problems(script: Any, file: YamlFile, place: Place, engine: Engine) -> list[AppProblem]:

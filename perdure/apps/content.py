@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from contracts.mcp import McpServer
+from contracts.pipeline import PipelineToolConfig
 from perdure.apps.skill_set import SkillSet
 from perdure.tools import Tool
 
@@ -23,5 +24,7 @@ class Content:
     """Tools for agents without skills only."""
     lost: Mapping[str, Path] = field(default_factory=dict)
     """Tools whose file does not load, with that file."""
+    pipelines: Mapping[str, tuple[PipelineToolConfig, ...] | None] = field(default_factory=dict)
+    """Registries by name; None for one with mistakes."""
     servers: Mapping[str, McpServer] = field(default_factory=dict)
     """MCP servers by name; which tools they have is known when the app is published."""

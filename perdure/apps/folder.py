@@ -19,6 +19,7 @@ from perdure.apps.data_files import read_tables
 from perdure.apps.engine import Engine
 from perdure.apps.mcp_files import read_servers
 from perdure.apps.mcp_locks import read_locks
+from perdure.apps.pipeline_files import read_pipelines
 from perdure.apps.problems import AppProblem, did_you_mean, has_mistakes
 from perdure.apps.rule_files import RuleScope, read_rule_files
 from perdure.apps.skill_files import SkillScope
@@ -88,6 +89,8 @@ def load_app(folder: Path, engine: Engine | None = None) -> App:
         return App(own.name, own.title, folder, problems=tuple(problems))
     tools, found, lost = read_tools(folder, engine.core_tools)
     problems += found
+    pipelines, found = read_pipelines(folder, tools, lost)
+    problems += found
     tables, found = read_tables(folder)
     problems += found
     personas, found = _read_personas(folder)
@@ -113,7 +116,7 @@ def load_app(folder: Path, engine: Engine | None = None) -> App:
     problems += found
     rules, rule_problems = read_rule_files(folder, RuleScope(own.name, "", named))
     problems += rule_problems
-    content = Content(tools, skills, personas, frozenset(reserved), frozenset(own.fenced), lost, servers)
+    content = Content(tools, skills, personas, frozenset(reserved), frozenset(own.fenced), lost, pipelines, servers)
     agents, found = _read_agents(folder, content, engine)
     problems += found
     if has_mistakes(rule_problems) and agents:

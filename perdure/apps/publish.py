@@ -68,6 +68,11 @@ def _publish(
     return published.model_copy(update={"version": digest_of(published.model_dump(mode="json", exclude={"version"}))})
 
 
+def assembled_tools(agent: AgentDefinition) -> tuple[str, ...]:
+    """The tools that put the agent's context together; no model is offered them."""
+    return tuple(config.name for config in agent.assembly.registry) if agent.assembly else ()
+
+
 def block_card(block: CodeBlock, tables: dict[str, str]) -> ToolCard:
     """The card by which a model is offered a block; its version is that of its code and of the data it is handed."""
     effect = EffectClass(block.effect)
@@ -94,7 +99,7 @@ def _tool_cards(
 ) -> Iterable[ToolCard]:
     offered = [name for name in ALWAYS_OFFERED if name in core] if agent.core_tools else []
     done: set[str] = set()
-    for name in dict.fromkeys([*offered, *agent.tools]):
+    for name in dict.fromkeys([*offered, *agent.tools, *assembled_tools(agent)]):
         server = server_of(name, app.servers)
         if server is not None:
             fresh = [card for card in _named(name, servers[server.name], server.prefix) if card.name not in done]

@@ -21,6 +21,7 @@ from contracts.turns import Limits, Usage
 from policy.conditions import plain_facts
 from policy.text import preview
 from policy.toolsets import LOAD_TOOLSET, load
+from tests.doubles.fake_context import FakeContext
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 TURN_ID = "0197f000-0000-7000-8000-000000000001"
@@ -109,6 +110,8 @@ class FakeTurn:
     toolsets: dict[str, bool] = field(default_factory=dict)
     """What its conversation has loaded."""
     user_name: str = "Ann"
+    context: FakeContext | None = None
+    """Of a turn that puts a context together."""
     rows: dict[str, Row] = field(default_factory=dict)
     replies: dict[str, ModelReply] = field(default_factory=dict)
     book: dict[str, Record] = field(default_factory=dict)

@@ -27,6 +27,7 @@ from contracts.memory import TurnContext
 from contracts.messages import CallRef, MessageRef, Role
 from contracts.model import ModelAsk, ModelReply
 from contracts.people import GatedCall, Question, RequestKind, RequestRef, Verdict, VerdictState
+from contracts.pipeline import AssembleAsk, Assembled
 from contracts.tools import CallState, PlannedAsk, ToolAsk, ToolOutcome
 from graph.ports import Ports
 from policy.extract import extracted
@@ -99,7 +100,8 @@ class FakeModel:
             if turn.stopped:
                 return ModelReply(problem=STOPPED)
             turn.asks.append(ask)
-            turn.replies[call_id] = self._answer(turn.script.pop(0), ask)
+            asked = turn.context.verdict(ask) if turn.context is not None and ask.output is not None else None
+            turn.replies[call_id] = asked or self._answer(turn.script.pop(0), ask)
         return turn.replies[call_id]
 
     def _answer(self, says: Says, ask: ModelAsk) -> ModelReply:
@@ -153,6 +155,14 @@ class FakeTools:
                 self.of.turn.plan_call(self.of.step, index, ask.tool, ask.args, (ask.tool,))
             made.append(ToolAsk(call_id=call_id, tool=ask.tool, args=ask.args))
         return await self.run(made)
+
+    async def assemble(self, asks: Sequence[AssembleAsk]) -> list[Assembled]:
+        """The tools of a phase, one after another."""
+        problem = STOPPED if self.of.stopped or self.of.turn.stopped else self.of.problem
+        context = self.of.turn.context
+        if problem is not None or context is None:
+            return [Assembled(tool=ask.tool, problem=problem or STOPPED) for ask in asks]
+        return [context.assemble(ask) for ask in asks]
 
     async def _freed(
         self, calls: Sequence[str], held: dict[str, RequestRef], ended: dict[str, ToolOutcome]
@@ -225,7 +235,9 @@ class FakeMemory:
                 toolsets=dict(turn.toolsets),
                 stage_tools=dict(turn.stage_tools),
                 words=dict(turn.words),
+                assembly=turn.context.plan if turn.context else None,
             ),
+            context=turn.context.memory if turn.context else None,
             user_message=MessageRef(id="user-message", role=Role.USER, text=turn.said),
             user_name=turn.user_name,
             user_role="clerk",

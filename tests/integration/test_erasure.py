@@ -35,6 +35,7 @@ NEUTRAL = {
         "approvals.call_id approvals.checkpoint approvals.digest approvals.effect approvals.escalation_role "
         "approvals.kind approvals.nonce approvals.on_timeout approvals.policy_digest approvals.reviewer_role "
         "approvals.risk approvals.rule approvals.status approvals.tool approvals.tool_version audit.body_digest "
+        "bundles.tool "
         "audit.kind audit.signature audit.subject audit_bodies.salt audit_chain.* audit_heads.* "
         "conversations.agent_id day_limits.* day_usage.* episodes.agent_id episodes.embedder events.call_id "
         "events.kind idempotency.body_digest idempotency.key idempotency.route injection_ledger.skill_id "
@@ -122,6 +123,9 @@ PLANTED = (
     "UPDATE model_calls SET reply = jsonb_build_object('t', $2) WHERE turn_id = $1",
     "INSERT INTO working_memory (tenant_id, conversation_id, field, value, expires_at) "
     "SELECT 'local', conversation_id, 'f', to_jsonb($2), now() + interval '1 day' FROM turns WHERE id = $1",
+    "INSERT INTO bundles (tenant_id, conversation_id, turn_id, tool, output, outcome) "
+    "SELECT 'local', conversation_id, id, 't', jsonb_build_object('t', $2), jsonb_build_object('t', $2) FROM turns "
+    "WHERE id = $1",
     "INSERT INTO episodes (id, tenant_id, conversation_id, turn_id, user_id, agent_id, summary) "
     "SELECT id, 'local', conversation_id, id, user_id, agent_id, $2 FROM turns WHERE id = $1",
     "INSERT INTO prompt_versions (id, tenant_id, template, text, digest, author) "

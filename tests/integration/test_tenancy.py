@@ -32,6 +32,8 @@ async def owner(urls: Urls) -> AsyncIterator[asyncpg.Connection]:
 BESIDE_A_TURN = (
     "INSERT INTO idempotency (tenant_id, user_id, route, key, body_digest, status, answer) "
     "SELECT 'local', user_id, 'r', 'k', 'd', 200, '{}' FROM turns WHERE id = $1",
+    "INSERT INTO bundles (tenant_id, conversation_id, turn_id, tool) "
+    "SELECT 'local', conversation_id, id, 't' FROM turns WHERE id = $1",
     "INSERT INTO working_memory (tenant_id, conversation_id, field, value, expires_at) "
     "SELECT 'local', conversation_id, 'f', '1', now() + interval '1 day' FROM turns WHERE id = $1",
     "WITH made AS (INSERT INTO entities (id, tenant_id, kind, name, attributes) "

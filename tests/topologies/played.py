@@ -19,6 +19,7 @@ from graph.topologies.skill_pipeline.nodes import NODES
 from graph.topologies.skill_pipeline.spec import skill_pipeline
 from tests.doubles.fake_turn import TURN_ID, Ambiguous, Args, FakeTurn, Refused, Says
 from tests.doubles.ports import FakeRun
+from tests.topologies.ways import assert_is_a_path
 
 FAILED = "consecutive_failed_resolves"
 CARDS = {
@@ -133,6 +134,7 @@ async def _leg(played: Played, entry: str, step: int) -> None:
     carried = json.loads(json.dumps(played.state))
     played.state = await played.compiled.run(carried, entry, run.as_ports())
     played.runs.append(run)
+    assert_is_a_path(played.compiled.topology, run.events, entry, cut_off=played.state["status"] == "limited")
     if played.outcome() is Outcome.AWAITING:
         run.open()
         if run.goes_on:

@@ -9,6 +9,7 @@ from pydantic import JsonValue
 from graph.compile import CompiledTopology
 from graph.spec import FRESH
 from tests.topologies.stand_ins import Rows, ScriptedPorts, scripted_ports
+from tests.topologies.ways import assert_is_a_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,10 @@ async def run_leg(
 ) -> tuple[dict[str, JsonValue], ScriptedPorts]:
     """The final state of a leg, and its ports."""
     ports = scripted_ports(leg.script)
-    return await compiled.run(state, leg.entry, ports), ports
+    after = await compiled.run(state, leg.entry, ports)
+    events = ports.recorded.events
+    assert_is_a_path(compiled.topology, events, leg.entry, cut_off=after["status"] == "limited")
+    return after, ports
 
 
 async def run_row(compiled: CompiledTopology, row: Row) -> tuple[dict[str, JsonValue], list[ScriptedPorts]]:

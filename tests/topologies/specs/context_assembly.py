@@ -1,52 +1,13 @@
-"""S1 with stand-in nodes: eight stages, the eleven edges of the seed with their kinds and conditions, and the error
-edge that the seed lacks (S1-36)."""
-
-from enum import StrEnum
-from typing import Literal
+"""S1 with stand-in nodes: eight stages, and the routes of the real one."""
 
 from contracts.messages import Patch
-from graph.reducers import ADDITIVE
-from graph.spec import END, FRESH, Fork, Goto, Join, NodeSpec, State, Switch, Topology
-from graph.state import Field, StateSchema
+from graph.nodes.fields import AWAITING_HITL
+from graph.spec import State, Topology
+from graph.topologies.context_assembly.spec import StageId, context_assembly
 from tests.topologies.rows import Leg, Row
 from tests.topologies.stand_ins import stand_ins
 
-
-class EdgeType(StrEnum):
-    """S1-03."""
-
-    ENTRY = "ENTRY"
-    CONDITIONAL = "CONDITIONAL"
-    TERMINAL_PATH = "TERMINAL_PATH"
-    PARALLEL_BRANCH = "PARALLEL_BRANCH"
-    JOIN_INPUT = "JOIN_INPUT"
-    SEQUENCE = "SEQUENCE"
-    EXIT = "EXIT"
-
-
-class EdgeCondition(StrEnum):
-    """S1-03, and the condition of the error edge."""
-
-    SAFETY_HIJACKED = "SAFETY_HIJACKED"
-    NOT_SAFETY_HIJACKED = "NOT_SAFETY_HIJACKED"
-    ASSEMBLY_FAILED = "ASSEMBLY_FAILED"
-
-
-IDS = (
-    *("preflight", "safety_intervention", "assembly_gate", "context_assembly"),
-    *("empathy", "context_format", "navigator", "finalize"),
-)
-PURPOSES = {"preflight": "Classify intent and safety", "finalize": "Settle the status"}
-
-
-async def after_preflight(state: State) -> Literal["hijacked", "clear"]:
-    """Only the safety verdict decides (S1-07)."""
-    return "hijacked" if state["safety_hijacked"] else "clear"
-
-
-async def after_context_format(state: State) -> Literal["assembled", "failed"]:
-    """A failed required tool never reaches the navigator (S1-35)."""
-    return "assembled" if state["error"] is None else "failed"
+IDS = tuple(stage.value for stage in StageId)
 
 
 def stage(name: str) -> Patch:
@@ -58,41 +19,21 @@ def topology() -> Topology:
     """The topology under test."""
 
     def settle(state: State) -> Patch:
+        if state["status"] == AWAITING_HITL:
+            return {}
         return stage("finalize") | {"status": "completed" if state["error"] is None else "failed"}
 
-    behaviours = {name: (lambda state, name=name: stage(name)) for name in IDS if name != "finalize"}
-    nodes = stand_ins(IDS, **behaviours, finalize=settle)
-    return Topology(
-        name="context_assembly",
-        version=1,
-        state=StateSchema((Field("safety_hijacked", False), Field("completed_stages", [], ADDITIVE))),
-        nodes=tuple(NodeSpec(name, nodes[name], purpose=PURPOSES.get(name, "")) for name in IDS),
-        edges=(
-            Switch(
-                "preflight",
-                after_preflight,
-                {"hijacked": "safety_intervention", "clear": "assembly_gate"},
-                kinds={"hijacked": EdgeType.CONDITIONAL, "clear": EdgeType.CONDITIONAL},
-                conditions={"hijacked": EdgeCondition.SAFETY_HIJACKED, "clear": EdgeCondition.NOT_SAFETY_HIJACKED},
-            ),
-            Goto("safety_intervention", "finalize", EdgeType.TERMINAL_PATH),
-            Fork("assembly_gate", ("context_assembly", "empathy"), kind=EdgeType.PARALLEL_BRANCH),
-            Join(("context_assembly", "empathy"), "context_format", kind=EdgeType.JOIN_INPUT),
-            Switch(
-                "context_format",
-                after_context_format,
-                {"assembled": "navigator", "failed": "finalize"},
-                kinds={"assembled": EdgeType.SEQUENCE, "failed": EdgeType.TERMINAL_PATH},
-                conditions={"failed": EdgeCondition.ASSEMBLY_FAILED},
-            ),
-            Goto("navigator", "finalize", EdgeType.SEQUENCE),
-            Goto("finalize", END, EdgeType.EXIT),
-        ),
-        entries={FRESH: "preflight"},
-    )
+    def clear(state: State) -> Patch:
+        return stage("preflight") | {"safety_hijacked": False}
+
+    own = {"preflight": clear, "finalize": settle}
+    behaviours = {name: (lambda state, name=name: stage(name)) for name in IDS if name not in own}
+    return context_assembly(stand_ins(IDS, **behaviours, **own))
 
 
 GATHER = "preflight assembly_gate context_assembly empathy context_format"
+
+WAITS: Patch = {"status": AWAITING_HITL, "pending_requests": [{"request_id": "r1"}]}
 
 ROWS = (
     Row("a calm turn reaches the navigator", (Leg(f"{GATHER} navigator finalize", "completed"),)),
@@ -116,5 +57,12 @@ ROWS = (
             ),
         ),
         error="tool_failed",
+    ),
+    Row(
+        "an approval pauses the navigator, and the resumed turn goes on there",
+        (
+            Leg(f"{GATHER} navigator finalize", AWAITING_HITL, {"navigator": [WAITS]}),
+            Leg("navigator finalize", "completed", {"navigator": [{"status": "running"}]}, entry="approval"),
+        ),
     ),
 )

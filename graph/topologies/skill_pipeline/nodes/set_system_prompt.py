@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from contracts.messages import Patch
 from graph.nodes.call_model import ended_by
 from graph.nodes.fields import INITIAL
+from graph.nodes.recalled import planned
 from graph.ports import Ports
 from graph.spec import State
 
@@ -24,16 +25,4 @@ class SetSystemPrompt:
         context = await ports.memory.load()
         if context.problem is not None:
             return patch | {"error": context.problem.model_dump(mode="json"), "status": ended_by(context.problem)}
-        if context.plan is None:
-            return patch
-        return patch | {
-            "plan": context.plan.model_dump(mode="json"),
-            "agent_id": context.plan.agent_id,
-            "agent_type": context.plan.agent_id,
-            "system_prompt": context.plan.persona_key,
-            "user": {"name": context.user_name or "user", "role": context.user_role},
-            "metadata": context.metadata,
-            "max_tokens": context.plan.limits.max_tokens,
-            "max_cost_microusd": context.plan.limits.max_cost_microusd,
-            "max_iterations": context.plan.limits.max_iterations,
-        }
+        return patch | planned(context)

@@ -1,8 +1,8 @@
 """The five nodes of `tool_loop`, by their ids."""
 
+from graph.nodes.ask_model import AskModel
 from graph.nodes.call_model import CallModel
 from graph.spec import Node
-from graph.topologies.tool_loop.nodes.ask_model import AskModel
 from graph.topologies.tool_loop.nodes.enter import Enter
 from graph.topologies.tool_loop.nodes.pass_gate import PassGate
 from graph.topologies.tool_loop.nodes.prepare_memory import PrepareMemory

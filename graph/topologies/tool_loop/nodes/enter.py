@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from contracts.memory import TurnContext
 from contracts.messages import Patch
 from graph.nodes.call_model import ended_by
-from graph.nodes.recalled import found_gate, remembered
+from graph.nodes.recalled import found_gate, planned, remembered
 from graph.ports import Ports
 from graph.spec import State
 
@@ -35,19 +35,7 @@ class Enter:
 
 
 def _planned(context: TurnContext) -> Patch:
-    """What the turn pinned. The prompt is named here and assembled where the model is called."""
-    plan = context.plan
-    if plan is None:
+    """What the turn pinned, with what its conversation has loaded."""
+    if context.plan is None:
         return {}
-    return {
-        "plan": plan.model_dump(mode="json"),
-        "agent_id": plan.agent_id,
-        "agent_type": plan.agent_id,
-        "system_prompt": plan.persona_key,
-        "user": {"name": context.user_name or "user", "role": context.user_role},
-        "metadata": context.metadata,
-        "max_tokens": plan.limits.max_tokens,
-        "max_cost_microusd": plan.limits.max_cost_microusd,
-        "max_iterations": plan.limits.max_iterations,
-        "loaded_toolsets": {**plan.toolsets},
-    }
+    return planned(context) | {"loaded_toolsets": {**context.plan.toolsets}}

@@ -1,0 +1,81 @@
+"""A made-up calendar of first sessions, in the place of a system outside. It honours Idempotency-Key: same key, same
+booking; another key for a slot that is taken: 409."""
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+DATABASE = Path(os.environ.get("PERDURE_COMPANION_HOME", ".")) / "bookings.db"
+TABLE = (
+    "CREATE TABLE IF NOT EXISTS bookings (number INTEGER PRIMARY KEY, provider TEXT NOT NULL, slot TEXT NOT NULL, "
+    "key TEXT UNIQUE, UNIQUE (provider, slot))"
+)
+
+
+@contextmanager
+def connected() -> Iterator[sqlite3.Connection]:
+    """A connection for one request; at its end everything is safe on disk."""
+    connection = sqlite3.connect(DATABASE, timeout=10)
+    connection.row_factory = sqlite3.Row
+    with closing(connection), connection:
+        yield connection
+
+
+class Bookings(BaseHTTPRequestHandler):
+    """GET /healthz · GET /bookings · POST /bookings {provider, slot}."""
+
+    def do_GET(self) -> None:
+        """All bookings, in order."""
+        if self.path == "/healthz":
+            return self.answer(200, {"status": "ok"})
+        if self.path != "/bookings":
+            return self.answer(404, {"error": "no such page"})
+        with connected() as connection:
+            rows = connection.execute("SELECT number, provider, slot FROM bookings ORDER BY number").fetchall()
+        return self.answer(200, {"bookings": [dict(row) for row in rows]})
+
+    def do_POST(self) -> None:
+        """Book a slot, or find what this key has booked before."""
+        try:
+            asked = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+            provider, slot = asked["provider"].strip(), asked["slot"].strip()
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return self.answer(422, {"error": "send a provider and a slot"})
+        key = self.headers.get("Idempotency-Key")
+        with connected() as connection:
+            connection.execute(
+                "INSERT OR IGNORE INTO bookings (provider, slot, key) VALUES (?, ?, ?)", (provider, slot, key)
+            )
+            row = connection.execute(
+                "SELECT number, provider, slot, key FROM bookings WHERE provider = ? AND slot = ?", (provider, slot)
+            ).fetchone()
+        if row is None:
+            return self.answer(422, {"error": "this key has booked another slot"})
+        if row["key"] != key:
+            return self.answer(409, {"error": f"{provider} is not free at {slot}"})
+        booked = {"number": row["number"], "provider": provider, "slot": slot}
+        return self.answer(201, {"status": "booked", **booked})
+
+    def answer(self, status: int, body: dict[str, Any]) -> None:
+        """Send JSON."""
+        text = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: a log of bookings is nobody's to keep."""
+
+
+if __name__ == "__main__":
+    with connected() as first:
+        first.execute("PRAGMA journal_mode=WAL")
+        first.execute(TABLE)
+    ThreadingHTTPServer(("127.0.0.1", int(os.environ["BOOKINGS_PORT"])), Bookings).serve_forever()

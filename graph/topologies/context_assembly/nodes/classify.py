@@ -1,0 +1,70 @@
+"""preflight: intent and safety, asked side by side, and nothing of a turn before them (S1-12, S1-16)."""
+
+import asyncio
+from dataclasses import dataclass
+
+from contracts.errors import Problem
+from contracts.events import BUDGET, STAGE
+from contracts.memory import TurnContext
+from contracts.messages import Patch
+from graph.nodes.call_model import ended_by, spent_by
+from graph.nodes.reading import number_of
+from graph.nodes.recalled import found_gate, planned, remembered
+from graph.ports import Ports
+from graph.spec import State
+from graph.topologies.context_assembly.nodes.asking import asked, assembly_of, is_stop
+from policy.classification import Question, intent_of, safety_of
+from policy.refusals import STOPPED
+
+NO_ASSEMBLY = Problem(code="no_assembly", message="the agent has no `assembly`, which its topology needs")
+
+
+@dataclass(frozen=True, slots=True)
+class Classify:
+    """Begin the turn and have it classified. A verdict that did not come, or cannot be read, clears nothing."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """The verdicts, and what the turn pinned. A turn that waits for a decision was cleared before it asked for it,
+        so a cold resume is not classified anew."""
+        context = await ports.memory.load()
+        patch: Patch = {"completed_stages": ["preflight"], "status": "running"}
+        if context.problem is not None:
+            return patch | {"error": context.problem.model_dump(mode="json"), "status": ended_by(context.problem)}
+        if context.plan is None or context.plan.assembly is None:
+            return patch | {"error": NO_ASSEMBLY.model_dump(mode="json"), "status": "failed"}
+        patch |= planned(context) | _context(context)
+        if context.user_message is not None:
+            patch |= remembered(context, context.user_message) | found_gate(context, context.user_message)
+        after = {**state, **patch}
+        if context.pending:
+            ports.events.emit(STAGE, {"stage": "preflight", "resumed": True})
+            return patch | {"safety_hijacked": False, "intent": assembly_of(after).default_intent}
+        over = spent_by(after)
+        if over is not None:
+            ports.events.emit(BUDGET, {"code": over.code, "message": over.message})
+            return patch | {"error": over.model_dump(mode="json"), "status": "limited"}
+        return patch | await _verdicts(after, ports)
+
+
+async def _verdicts(state: State, ports: Ports) -> Patch:
+    safety, intent = await asyncio.gather(asked(state, ports, Question.SAFETY), asked(state, ports, Question.INTENT))
+    patch: Patch = {
+        "tokens_used": number_of(state, "tokens_used") + safety.usage.tokens + intent.usage.tokens,
+        "cost_microusd": number_of(state, "cost_microusd") + safety.usage.cost_microusd + intent.usage.cost_microusd,
+    }
+    if is_stop(safety) or is_stop(intent):
+        return patch | {"error": STOPPED.model_dump(mode="json"), "status": "stopped"}
+    plan, found = assembly_of(state), safety_of(safety.value)
+    known = intent_of(intent.value, plan.intents, plan.default_intent)
+    ports.events.emit(
+        STAGE,
+        {"stage": "preflight", "intent": known, "safety_hijacked": found.hijacked, "safety_category": found.category},
+    )
+    return patch | {"safety_hijacked": found.hijacked, "safety_category": found.category, "intent": known}
+
+
+def _context(context: TurnContext) -> Patch:
+    left = context.context
+    if left is None:
+        return {}
+    return {"slice_hash": left.slice_hash, "kept_bundles": [each.model_dump(mode="json") for each in left.kept]}

@@ -1,0 +1,104 @@
+"""The topology `context_assembly` (S1): eight stages, the source's eleven edges with their kinds and conditions, and
+the error edge that it lacks (S1-36). Nothing else says what follows what (S1-04)."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+from contracts.people import PauseKind
+from graph.manifest import ENTRY_KIND
+from graph.nodes.fields import AWAITING_HITL, MAX_ITERATIONS, PENDING
+from graph.spec import END, FRESH, Fork, Goto, Join, Node, NodeSpec, Outcome, RunLimits, Switch, Topology
+from graph.topologies.context_assembly import routes
+from graph.topologies.context_assembly.state import STATE
+
+VERSION: Final = 1
+"""Raised with every change of a node id or a route."""
+
+
+class StageId(StrEnum):
+    """S1-01."""
+
+    PREFLIGHT = "preflight"
+    SAFETY_INTERVENTION = "safety_intervention"
+    ASSEMBLY_GATE = "assembly_gate"
+    CONTEXT_ASSEMBLY = "context_assembly"
+    EMPATHY = "empathy"
+    CONTEXT_FORMAT = "context_format"
+    NAVIGATOR = "navigator"
+    FINALIZE = "finalize"
+
+
+class EdgeType(StrEnum):
+    """S1-03."""
+
+    ENTRY = ENTRY_KIND
+    """Out of START: the manifest's own word for what `entries` says."""
+    CONDITIONAL = "CONDITIONAL"
+    TERMINAL_PATH = "TERMINAL_PATH"
+    PARALLEL_BRANCH = "PARALLEL_BRANCH"
+    JOIN_INPUT = "JOIN_INPUT"
+    SEQUENCE = "SEQUENCE"
+    EXIT = "EXIT"
+
+
+class EdgeCondition(StrEnum):
+    """S1-03, and the condition of the error edge."""
+
+    SAFETY_HIJACKED = "SAFETY_HIJACKED"
+    NOT_SAFETY_HIJACKED = "NOT_SAFETY_HIJACKED"
+    ASSEMBLY_FAILED = "ASSEMBLY_FAILED"
+
+
+def context_assembly(nodes: Mapping[str, Node]) -> Topology:
+    """The topology, with `nodes` for its eight node ids."""
+    stage = StageId
+    return Topology(
+        name="context_assembly",
+        version=VERSION,
+        state=STATE,
+        nodes=(
+            NodeSpec(stage.PREFLIGHT, nodes["preflight"], purpose="Classify intent and safety side by side"),
+            NodeSpec(
+                stage.SAFETY_INTERVENTION, nodes["safety_intervention"], purpose="Answer with the fixed text, no model"
+            ),
+            NodeSpec(stage.ASSEMBLY_GATE, nodes["assembly_gate"], purpose="Group the tools into phases"),
+            NodeSpec(
+                stage.CONTEXT_ASSEMBLY, nodes["context_assembly"], purpose="Run or skip the tools, phase after phase"
+            ),
+            NodeSpec(stage.EMPATHY, nodes["empathy"], purpose="Read the tone that the answer needs"),
+            NodeSpec(stage.CONTEXT_FORMAT, nodes["context_format"], purpose="Join context, tone and what is missing"),
+            NodeSpec(
+                stage.NAVIGATOR,
+                nodes["navigator"],
+                pauses=True,
+                purpose="Answer, with tools and their approvals",
+                limit="max_iterations",
+            ),
+            NodeSpec(stage.FINALIZE, nodes["finalize"], purpose="Settle the status"),
+        ),
+        edges=(
+            Switch(
+                stage.PREFLIGHT,
+                routes.after_preflight,
+                {"hijacked": stage.SAFETY_INTERVENTION, "clear": stage.ASSEMBLY_GATE},
+                kinds={"hijacked": EdgeType.CONDITIONAL, "clear": EdgeType.CONDITIONAL},
+                conditions={"hijacked": EdgeCondition.SAFETY_HIJACKED, "clear": EdgeCondition.NOT_SAFETY_HIJACKED},
+            ),
+            Goto(stage.SAFETY_INTERVENTION, stage.FINALIZE, EdgeType.TERMINAL_PATH),
+            Fork(stage.ASSEMBLY_GATE, (stage.CONTEXT_ASSEMBLY, stage.EMPATHY), kind=EdgeType.PARALLEL_BRANCH),
+            Join((stage.CONTEXT_ASSEMBLY, stage.EMPATHY), stage.CONTEXT_FORMAT, kind=EdgeType.JOIN_INPUT),
+            Switch(
+                stage.CONTEXT_FORMAT,
+                routes.after_context_format,
+                {"assembled": stage.NAVIGATOR, "failed": stage.FINALIZE},
+                kinds={"assembled": EdgeType.SEQUENCE, "failed": EdgeType.TERMINAL_PATH},
+                conditions={"failed": EdgeCondition.ASSEMBLY_FAILED},
+            ),
+            Goto(stage.NAVIGATOR, stage.FINALIZE, EdgeType.SEQUENCE),
+            Goto(stage.FINALIZE, END, EdgeType.EXIT),
+        ),
+        entries={FRESH: stage.PREFLIGHT, PauseKind.APPROVAL.value: stage.NAVIGATOR},
+        limits=RunLimits(counted={"max_iterations": MAX_ITERATIONS}),
+        statuses={PENDING: Outcome.RUNNING, AWAITING_HITL: Outcome.AWAITING},
+    )

@@ -1,0 +1,121 @@
+"""A context assembly in memory: a registry, its tools as functions, verdicts, and the outputs that turns leave."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import JsonValue
+
+from contracts.digests import digest_of
+from contracts.errors import Problem
+from contracts.model import ModelAsk, ModelReply
+from contracts.pipeline import (
+    AssembleAsk,
+    Assembled,
+    Bundle,
+    ContextMemory,
+    PipelineToolConfig,
+    PlannedAssembly,
+    PlannedTool,
+)
+from contracts.turns import Usage
+from policy.bundles import aggregated, arguments, completeness_of
+from policy.skip import slice_hash
+
+Args = dict[str, JsonValue]
+CALM: dict[str, Args | Problem] = {
+    "safety": {"hijacked": False},
+    "intent": {"intent": "ask"},
+    "empathy": {"tone": "warm", "guidance": "Go slowly."},
+}
+INTERVENTION = "Please talk to somebody now."
+
+
+class Broken(Exception):
+    """A tool gives no output."""
+
+
+@dataclass(slots=True)
+class FakeContext:
+    """What a conversation has; it outlives its turns, and each may say another thing."""
+
+    registry: Sequence[PipelineToolConfig]
+    tools: Mapping[str, Callable[[Args], JsonValue]]
+    said: list[str] = field(default_factory=lambda: ["hello"])
+    verdicts: dict[str, Args | Problem] = field(default_factory=lambda: dict(CALM))
+    turn_id: str = "turn-1"
+    acknowledgements: tuple[str, ...] = ("thanks",)
+    bases: dict[str, str] = field(default_factory=dict)
+    """By tool, where it is another one than before."""
+    outputs: dict[tuple[str, str], Args] = field(default_factory=dict)
+    """By turn and tool."""
+    bundles: list[Bundle] = field(default_factory=list)
+    given: list[tuple[str, Args]] = field(default_factory=list)
+    """(tool, arguments) of every run."""
+    asked: list[str] = field(default_factory=list)
+    """The questions that were put to the model."""
+
+    @property
+    def plan(self) -> PlannedAssembly:
+        """What the graph is told."""
+        names = {config.name for config in self.registry}
+        return PlannedAssembly(
+            tools=tuple(
+                PlannedTool(
+                    name=config.name,
+                    dependencies=tuple(each for each in config.dependencies if each in names),
+                    optional=config.optional,
+                    hears=config.hears,
+                    basis=self.bases.get(config.name, config.name),
+                )
+                for config in self.registry
+            ),
+            threshold=0.4,
+            intents=("ask", "book"),
+            default_intent="ask",
+            intervention=INTERVENTION,
+        )
+
+    @property
+    def memory(self) -> ContextMemory:
+        """What a turn loads."""
+        newest = {bundle.tool: bundle for bundle in self.bundles}
+        return ContextMemory(slice_hash=slice_hash(self.said, self.acknowledgements), kept=tuple(newest.values()))
+
+    @property
+    def ran(self) -> list[str]:
+        """The tools that ran, in order."""
+        return [tool for tool, _ in self.given]
+
+    def verdict(self, ask: ModelAsk) -> ModelReply:
+        """The answer to a question."""
+        self.asked.append(ask.stage)
+        said = self.verdicts[ask.stage]
+        usage = Usage(input_tokens=3, output_tokens=1)
+        if isinstance(said, Problem):
+            return ModelReply(problem=said, usage=usage)
+        return ModelReply(value=said, usage=usage)
+
+    def assemble(self, ask: AssembleAsk) -> Assembled:
+        """One tool."""
+        config = next(each for each in self.registry if each.name == ask.tool)
+        sources = [self.outputs[source.turn_id, source.tool] for source in ask.sources]
+        heard: Args = {"said": [*self.said]} if config.hears else {}
+        args = arguments(config.defaults, config.inject_inputs, aggregated(sources), heard)
+        self.given.append((ask.tool, args))
+        try:
+            output = self.tools[ask.tool](args)
+            completeness = completeness_of(output)
+        except (Broken, ValueError) as error:
+            return Assembled(tool=ask.tool, problem=Problem(code="bundle_failed", message=f"{ask.tool}: {error}"))
+        assert isinstance(output, dict)
+        bundle = Bundle(
+            tool=ask.tool,
+            turn_id=self.turn_id,
+            completeness=completeness,
+            slice_hash=ask.slice_hash,
+            upstream=ask.upstream,
+            digest=digest_of(output),
+        )
+        self.outputs[self.turn_id, ask.tool] = output
+        self.bundles.append(bundle)
+        return Assembled(tool=ask.tool, bundle=bundle)

@@ -1,0 +1,293 @@
+"""The nodes of `context_assembly` on the fake ports: the check, the phases, the skip gates, the navigator (S1)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pydantic import JsonValue
+
+from contracts.agents import EffectClass, PlanCard
+from contracts.errors import Problem
+from contracts.people import VerdictState
+from contracts.pipeline import PipelineToolConfig
+from contracts.turns import Limits
+from graph.manifest import lines_of
+from graph.registry import spec
+from graph.spec import Outcome
+from graph.topologies.context_assembly.spec import EdgeCondition, EdgeType, StageId
+from policy.refusals import STOPPED
+from tests.doubles.fake_context import INTERVENTION, Args, Broken, FakeContext
+from tests.doubles.fake_turn import FakeTurn, Says
+from tests.topologies.played import Played, again_from_the_store, begin, resume
+
+REGISTRY = (
+    PipelineToolConfig(name="signal", hears=True),
+    PipelineToolConfig(name="catalogue"),
+    PipelineToolConfig(name="profile"),
+    PipelineToolConfig(name="fit", dependencies=("signal", "catalogue"), inject_inputs=("themes", "nobodys")),
+    PipelineToolConfig(name="story", optional=True, hears=True, dependencies=("signal",)),
+)
+CALM = "preflight assembly_gate context_assembly empathy context_format navigator finalize"
+CARDS = {
+    "look": PlanCard(name="look", effect=EffectClass.READ, needs_approval=False),
+    "book": PlanCard(name="book", effect=EffectClass.KEYED, needs_approval=True),
+}
+
+
+def signal(args: Args) -> JsonValue:
+    """Changes its output only where something is said about sleep."""
+    said = args["said"]
+    assert isinstance(said, list)
+    return {"themes": [each for each in said if "sleep" in str(each)], "completeness": 0.9}
+
+
+def context(**given: Callable[[Args], JsonValue]) -> FakeContext:
+    """The registry's tools, some of them others."""
+    tools: dict[str, Callable[[Args], JsonValue]] = {
+        "signal": signal,
+        "catalogue": lambda args: {"names": ["a"], "completeness": 0.9},
+        "profile": lambda args: {"age": 3, "completeness": 0.1},
+        "fit": lambda args: {"best": "a", "completeness": 0.5},
+        "story": lambda args: {"told": True, "completeness": 0.2},
+    }
+    return FakeContext(REGISTRY, {**tools, **given})
+
+
+def broken(args: Args) -> JsonValue:
+    """A tool that gives nothing."""
+    raise Broken("out of order")
+
+
+async def play(made: FakeContext, *script: Says, **given: Any) -> Played:
+    """A fresh turn."""
+    tools: dict[str, Callable[[Args], JsonValue]] = {
+        "look": lambda args: {"seen": True},
+        "book": lambda args: {"booked": True},
+    }
+    turn = FakeTurn(CARDS, tools, list(script or (Says("hello"),)), context=made, **given)
+    made.turn_id = f"turn-{len({bundle.turn_id for bundle in made.bundles}) + 1}"
+    made.given.clear()
+    return await begin(turn, "context_assembly")
+
+
+def stages(played: Played) -> list[Args]:
+    """The stage events of the latest run."""
+    return [data for kind, data in played.run.events if kind == "stage"]
+
+
+async def test_a_calm_turn_takes_every_stage_once() -> None:
+    made = context()
+    played = await play(made)
+    trace = played.run.trace()
+    assert sorted(trace) == sorted(CALM.split())
+    assert played.outcome() is Outcome.COMPLETED
+    done = played.state["completed_stages"]
+    assert isinstance(done, list)
+    assert sorted(map(str, done)) == sorted(CALM.split()), "both branches are in it (S1-08)"
+    assert sorted(made.asked) == ["empathy", "intent", "safety"]
+    assert made.ran == ["signal", "catalogue", "profile", "fit", "story"]
+
+
+async def test_injected_values_are_those_that_are_there() -> None:
+    made = context()
+    made.said = ["no sleep"]
+    await play(made)
+    assert dict(made.given)["fit"] == {"themes": ["no sleep"]}
+    assert dict(made.given)["catalogue"] == {}
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        {"hijacked": True, "category": "harm"},
+        {"hijacked": "no"},
+        {},
+        Problem(code="model_unavailable", message="m"),
+        Problem(code="activity_timeout", message="m"),
+        Problem(code="verdict_unreadable", message="m"),
+    ],
+)
+async def test_what_is_no_plain_no_is_answered_by_the_text_and_no_model(verdict: Args | Problem) -> None:
+    made = context()
+    made.verdicts["safety"] = verdict
+    played = await play(made, Says("never said"))
+    assert played.traces() == ["preflight safety_intervention finalize"]
+    assert played.outcome() is Outcome.COMPLETED
+    assert [message.text for message in played.messages] == ["please", INTERVENTION]
+    assert (len(played.turn.asks), made.ran) == (2, []), "the two questions, and no work after them"
+
+
+async def test_an_intent_that_cannot_be_told_is_the_default() -> None:
+    made = context()
+    made.verdicts["intent"] = Problem(code="model_unavailable", message="m")
+    played = await play(made)
+    assert (played.state["intent"], played.outcome()) == ("ask", Outcome.COMPLETED)
+
+
+async def test_a_tone_that_cannot_be_read_costs_nothing() -> None:
+    made = context()
+    made.verdicts["empathy"] = Problem(code="model_unavailable", message="m")
+    played = await play(made)
+    assert (played.state["empathy"], played.outcome()) == ({}, Outcome.COMPLETED)
+
+
+async def test_a_required_tool_that_fails_ends_the_turn_before_the_navigator() -> None:
+    made = context(catalogue=broken)
+    played = await play(made, Says("never said"))
+    assert sorted(played.run.trace()) == sorted(CALM.replace("navigator ", "").split())
+    error = played.state["error"]
+    assert isinstance(error, dict)
+    assert error["code"] == "assembly_failed" and "catalogue: out of order" in str(error["message"])
+    assert played.outcome() is Outcome.FAILED
+    assert "fit" not in made.ran, "no later phase begins"
+    assert len(played.turn.asks) == 3, "the questions alone"
+
+
+async def test_an_optional_tool_that_fails_is_left_out_and_the_model_is_told() -> None:
+    played = await play(context(story=broken))
+    assert played.outcome() is Outcome.COMPLETED
+    ask = played.turn.asks[-1]
+    assert [source.tool for source in ask.sections] == ["signal", "catalogue", "profile", "fit"]
+    assert "Degraded sections: story." in ask.guidance and "Tone: warm" in ask.guidance
+    failed = [each for data in stages(played) for each in data.get("failed", [])]  # type: ignore[union-attr]
+    assert [each["tool"] for each in failed if isinstance(each, dict)] == ["story"]
+
+
+@pytest.mark.parametrize("said", [float("nan"), -0.1, 1.5, "much"])
+async def test_a_completeness_that_is_none_is_a_failure_of_the_tool(said: Any) -> None:
+    played = await play(context(catalogue=lambda args: {"completeness": said}), Says("never said"))
+    assert played.outcome() is Outcome.FAILED
+
+
+async def test_the_same_slice_runs_nothing() -> None:
+    made = context()
+    await play(made)
+    made.said.append("Thanks")
+    played = await play(made)
+    assert made.ran == []
+    skipped = [each for data in stages(played) for each in data.get("skipped", [])]  # type: ignore[union-attr]
+    assert [each["why"] for each in skipped if isinstance(each, dict)] == ["same_slice"] * 5
+    assert [source.turn_id for source in played.turn.asks[-1].sections] == ["turn-1"] * 5
+
+
+async def test_news_run_what_hears_them_and_what_is_not_complete() -> None:
+    made = context()
+    await play(made)
+    made.said.append("I moved house")
+    await play(made)
+    assert made.ran == ["signal", "profile", "story"], "the catalogue is complete; the fit is fed what it was fed"
+    made.said.append("I cannot sleep")
+    await play(made)
+    assert made.ran == ["signal", "profile", "fit", "story"], "complete or not: what feeds the fit has changed"
+
+
+async def test_another_version_of_a_tool_runs_though_nothing_was_said() -> None:
+    made = context()
+    await play(made)
+    made.bases["catalogue"] = "catalogue, second version"
+    await play(made)
+    assert made.ran == ["catalogue"], "its output is what it was, so the fit is fed the same"
+
+
+async def test_a_tool_that_failed_is_tried_in_the_next_turn() -> None:
+    made = context(story=broken)
+    await play(made)
+    made.tools = {**made.tools, "story": lambda args: {"told": True}}
+    played = await play(made)
+    assert made.ran == ["story"]
+    assert played.state["degraded_sections"] == []
+
+
+async def test_a_sixth_tool_is_an_entry_of_the_registry() -> None:
+    made = context()
+    made.registry = (*REGISTRY, PipelineToolConfig(name="weather", dependencies=("fit",), inject_inputs=("best",)))
+    made.tools = {**made.tools, "weather": lambda args: {"rain": args["best"], "completeness": 1}}
+    played = await play(made)
+    assert played.state["phases"] == [["signal", "catalogue", "profile"], ["fit", "story"], ["weather"]]
+    assert made.given[-1] == ("weather", {"best": "a"})
+    assert [source.tool for source in played.turn.asks[-1].sections][-1] == "weather"
+
+
+async def test_a_call_that_changes_something_waits_in_the_navigator_and_the_check_is_not_made_again() -> None:
+    made = context()
+    played = await play(made, Says("", (("look", {}), ("book", {}))), Says("booked"))
+    assert played.outcome() is Outcome.AWAITING
+    assert played.turn.ran == [("t4.0", {})], "what needs nobody runs beside it"
+    asked = list(made.asked)
+    played.turn.decide("t4.1", VerdictState.APPROVED)
+    await resume(played)
+    assert played.traces()[-1] == "navigator finalize"
+    assert played.outcome() is Outcome.COMPLETED
+    assert (made.asked, made.ran.count("signal")) == (asked, 1)
+    assert [call_id for call_id, _ in played.turn.ran] == ["t4.0", "t4.1"]
+
+
+async def test_a_refused_call_is_told_and_the_turn_goes_on() -> None:
+    played = await play(context(), Says("", (("book", {}),)), Says("not booked"))
+    played.turn.decide("t4.0", VerdictState.REJECTED, "too early")
+    await resume(played)
+    assert played.outcome() is Outcome.COMPLETED
+    assert played.turn.ran == []
+
+
+async def test_an_undecided_call_waits_on() -> None:
+    played = await play(context(), Says("", (("book", {}),)), Says("booked"))
+    await resume(played)
+    assert played.traces()[-1] == "navigator finalize"
+    assert played.outcome() is Outcome.AWAITING
+
+
+async def test_a_turn_started_again_over_its_gate_asks_nothing_and_runs_nothing_again() -> None:
+    made = context()
+    played = await play(made, Says("", (("book", {}),)), Says("booked"))
+    asked, ran = list(made.asked), list(made.ran)
+    await again_from_the_store(played)
+    assert played.outcome() is Outcome.AWAITING
+    assert (made.asked, made.ran) == ([*asked, "empathy"], ran), "it was cleared, and its bundles are there"
+    played.turn.decide("t4.0", VerdictState.APPROVED)
+    await resume(played)
+    assert played.outcome() is Outcome.COMPLETED
+
+
+async def test_a_model_that_never_stops_calling_meets_the_limit_of_rounds() -> None:
+    played = await play(context(), *[Says("", (("look", {}),))] * 2, limits=Limits(max_iterations=2))
+    assert played.outcome() is Outcome.LIMITED
+
+
+async def test_a_turn_without_a_budget_asks_nothing_and_is_limited() -> None:
+    made = context()
+    played = await play(made, limits=Limits(max_tokens=0))
+    assert (played.outcome(), made.asked) == (Outcome.LIMITED, [])
+    assert played.traces() == ["preflight safety_intervention finalize"]
+    assert [message.text for message in played.messages] == ["please"]
+
+
+@pytest.mark.parametrize("question", ["safety", "intent", "empathy"])
+async def test_a_stop_at_a_question_ends_the_turn_as_stopped(question: str) -> None:
+    made = context()
+    made.verdicts[question] = STOPPED
+    played = await play(made)
+    assert played.outcome() is Outcome.STOPPED
+    assert INTERVENTION not in [message.text for message in played.messages]
+
+
+async def test_a_turn_that_cannot_be_loaded_ends_with_the_reason() -> None:
+    played = await play(context(), load_problem=Problem(code="no_plan", message="m"))
+    assert (played.outcome(), played.traces()) == (Outcome.FAILED, ["preflight safety_intervention finalize"])
+
+
+async def test_an_agent_without_an_assembly_is_refused_in_words() -> None:
+    played = await begin(FakeTurn(CARDS, {}, [Says("never said")]), "context_assembly")
+    error = played.state["error"]
+    assert isinstance(error, dict)
+    assert (error["code"], played.outcome()) == ("no_assembly", Outcome.FAILED)
+
+
+def test_the_manifest_has_the_stages_kinds_and_conditions_of_the_source() -> None:
+    topology = spec("context_assembly")
+    assert [node.id for node in topology.nodes] == [*StageId]
+    lines = lines_of(topology)
+    assert {line.kind for line in lines} == {*EdgeType}
+    assert {line.condition for line in lines} == {"", *EdgeCondition}
+    assert {line.source for line in lines if line.target == "navigator"} == {"START", "context_format"}
+    assert [line.label for line in lines if line.source == "START"] == ["fresh", "approval"]

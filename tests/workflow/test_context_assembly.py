@@ -1,0 +1,104 @@
+"""Turns of the care navigator on the real server: the check, the phases, what is skipped, the fixed text (S1)."""
+
+import json
+from typing import Any
+
+import pytest
+
+from contracts.turns import TurnStatus
+from tests.workflow.conftest import Engine
+
+GATHER = ["preflight", "assembly_gate"]
+BRANCHES = {"context_assembly", "empathy"}
+FIRST_PHASE = ["client_signal", "provider_genome", "patient_context", "session_narrative"]
+ANXIOUS = "I am anxious and cannot sleep"
+
+
+async def stages(engine: Engine, turn_id: str, stage: str = "context_assembly") -> list[dict[str, Any]]:
+    """The stage events of a turn."""
+    rows = await engine.rows("SELECT data FROM events WHERE turn_id = $1 AND kind = 'stage' ORDER BY seq", turn_id)
+    return [row["data"] for row in rows if row["data"].get("stage") == stage]
+
+
+async def turn(engine: Engine, text: str, conversation_id: str) -> str:
+    """A completed turn; its id."""
+    started = await engine.begin(text, agent_id="care_navigator", conversation_id=conversation_id)
+    row = await engine.until(started.turn_id)
+    assert (row["status"], row["problem"]) == ("completed", None)
+    return started.turn_id
+
+
+def skipped(events: list[dict[str, Any]]) -> dict[str, str]:
+    """Why each tool was skipped."""
+    return {each["tool"]: each["why"] for event in events for each in event["skipped"]}
+
+
+def ran(events: list[dict[str, Any]]) -> list[list[str]]:
+    """The tools that ran, by phase."""
+    return [event["ran"] for event in events]
+
+
+async def test_a_first_turn_runs_two_phases_and_a_second_one_uses_what_is_there_again(engine: Engine) -> None:
+    conversation_id = await engine.conversation("care_navigator")
+    first = await turn(engine, ANXIOUS, conversation_id)
+    nodes = await engine.nodes(first)
+    assert nodes[:2] == GATHER and set(nodes[2:4]) == BRANCHES
+    assert nodes[4:] == ["context_format", "navigator", "finalize"]
+    assert ran(await stages(engine, first)) == [FIRST_PHASE, ["therapeutic_fit"]]
+
+    thanked = await stages(engine, await turn(engine, "Thanks!", conversation_id))
+    assert ran(thanked) == [[], []]
+    assert skipped(thanked) == dict.fromkeys([*FIRST_PHASE, "therapeutic_fit"], "same_slice")
+
+    more = await stages(engine, await turn(engine, "And what does it cost", conversation_id))
+    assert ran(more) == [["client_signal", "session_narrative"], ["therapeutic_fit"]], "there is one message more"
+    assert skipped(more) == {"provider_genome": "complete", "patient_context": "complete"}
+
+
+async def test_what_was_put_together_is_before_the_model(engine: Engine) -> None:
+    first = await turn(engine, ANXIOUS, await engine.conversation("care_navigator"))
+    rows = await engine.rows("SELECT tool, output, outcome FROM bundles WHERE turn_id = $1 ORDER BY tool", first)
+    assert len(rows) == 5
+    assert {row["tool"]: row["outcome"]["bundle"]["completeness"] for row in rows} == {
+        "client_signal": 0.8,
+        "patient_context": 0.7,
+        "provider_genome": 0.9,
+        "session_narrative": 0.5,
+        "therapeutic_fit": 0.9,
+    }
+    fit = next(row["output"] for row in rows if row["tool"] == "therapeutic_fit")
+    assert fit["candidates"][0]["shared"] == ["anxiety", "sleep"], "the first phase's outputs were injected"
+
+
+@pytest.mark.parametrize("text", ["I want to end it all", "/echo I think of self-harm", "i might hurt myself tonight"])
+async def test_a_message_of_danger_is_answered_by_the_fixed_text_and_no_model(engine: Engine, text: str) -> None:
+    turn_id = await turn(engine, text, await engine.conversation("care_navigator"))
+    assert await engine.nodes(turn_id) == ["preflight", "safety_intervention", "finalize"]
+    row = await engine.turn(turn_id)
+    assert row["answer"].startswith("I am glad that you wrote this.")
+    calls = await engine.rows("SELECT call_id, reply FROM model_calls WHERE turn_id = $1 ORDER BY call_id", turn_id)
+    assert [call["call_id"] for call in calls] == ["m1", "m2"], "the two questions, and nothing after them"
+    messages = await engine.rows(
+        "SELECT role, content, in_transcript FROM messages WHERE turn_id = $1 ORDER BY seq", turn_id
+    )
+    assert [(m["role"], m["in_transcript"]) for m in messages] == [("user", True), ("assistant", True)]
+    kinds = await engine.kinds(turn_id)
+    assert kinds[-3:] == ["generation.complete", "completed", "done"]
+
+
+async def test_an_echo_is_checked_first_and_then_streamed(engine: Engine) -> None:
+    turn_id = await turn(engine, "/echo one two three", await engine.conversation("care_navigator"))
+    assert (await engine.turn(turn_id))["answer"] == "one two three"
+    assert "assembly_gate" in await engine.nodes(turn_id)
+
+
+async def test_verdicts_are_nobodys_to_read(engine: Engine) -> None:
+    turn_id = await turn(engine, ANXIOUS, await engine.conversation("care_navigator"))
+    messages = await engine.rows("SELECT role FROM messages WHERE turn_id = $1 ORDER BY seq", turn_id)
+    assert [row["role"] for row in messages] == ["user", "assistant"]
+    replies = await engine.rows("SELECT reply FROM model_calls WHERE turn_id = $1 ORDER BY call_id", turn_id)
+    assert [json.loads(json.dumps(row["reply"]))["value"] for row in replies[:2]] == [
+        {"hijacked": False, "category": "none"},
+        {"intent": "support"},
+    ]
+    assert (await engine.turn(turn_id))["status"] == TurnStatus.COMPLETED.value
