@@ -13,12 +13,12 @@ from tests.acceptance.streams.speakers import more_model_workers, words
 
 STREAMS = sized(300, 30)
 KILLS = sized(5, 2)
-WORDS = sized(150, 30)
-"""At the slow agent's pace, 100 s and 20 s: the kills come while every stream is live."""
+WORDS = sized(165, 30)
+"""At the slow agent's pace, 110 s and 20 s: a model call has 120 s."""
 MORE_WORKERS = sized(2, 0)
-BETWEEN_SECONDS = sized(6, 2)
+BETWEEN_SECONDS = sized(4, 2)
 LIVE_SECONDS = 90.0
-LEAST_LIVE = sized(STREAMS, 1)
+LEAST_LIVE = sized(STREAMS * 9 // 10, 1)
 """Streams that are live at each kill: on a busy machine the sample's may have ended before the last."""
 
 
@@ -47,7 +47,7 @@ async def test_readers_of_an_api_that_is_killed_miss_nothing_and_get_nothing_twi
     texts = [words(WORDS, f"s{number}") for number in range(STREAMS)]
     with ExitStack() as held, Clocked() as clocked:
         await asyncio.to_thread(held.enter_context, more_model_workers(speakers.stack, MORE_WORKERS))
-        ids = await begin_all(speakers.client, SLOW, texts)
+        ids = await begin_all(speakers.client, SLOW, texts, at_once=16)
         followed = [Followed(turn_id) for turn_id in ids]
         async with asyncio.TaskGroup() as readers:
             for each in followed:

@@ -15,6 +15,7 @@ MEANWHILE = sized(10, 3)
 """Turns that begin while it is away."""
 AWAY_SECONDS = sized(60, 6)
 WORDS = sized(150, 30)
+"""At the slow agent's pace, 100 s and 20 s: a model call has 120 s."""
 SHORT = 20
 LIVE_SECONDS = 90.0
 
