@@ -13,7 +13,7 @@ import yaml
 from tests.acceptance.running import ROOT, RunningStack, running
 
 MANY_TURNS = {"PERDURE_LIVE_TURNS_PER_USER": "1000000"}
-READY_SECONDS = 60.0
+READY_SECONDS = 150.0
 
 
 def write_speakers(folder: Path, paces: Mapping[str, float]) -> None:
