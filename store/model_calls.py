@@ -83,8 +83,8 @@ async def claim_call(
     await tx.execute(
         "WITH counted AS (UPDATE turns SET attempts = attempts + 1, status = $7, waiting = NULL, "
         "started_at = coalesce(started_at, now()) WHERE id = $1 RETURNING tenant_id) "
-        "INSERT INTO model_calls (tenant_id, turn_id, call_id, epoch, run_id, attempt, model) "
-        "SELECT tenant_id, $1, $2, $3, $4, $5, $6 FROM counted ON CONFLICT (turn_id, call_id) "
+        "INSERT INTO model_calls (tenant_id, turn_id, call_id, epoch, run_id, attempt, model, stage) "
+        "SELECT tenant_id, $1, $2, $3, $4, $5, $6, $8 FROM counted ON CONFLICT (turn_id, call_id) "
         "DO UPDATE SET epoch = excluded.epoch, run_id = excluded.run_id, attempt = excluded.attempt, "
         "model = excluded.model, started_at = now()",
         call.address.turn_id,
@@ -94,6 +94,7 @@ async def claim_call(
         attempt.number,
         model,
         TurnStatus.RUNNING.value,
+        call.ask.stage,
     )
     return ModelClaim(
         verdict,

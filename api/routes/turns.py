@@ -20,6 +20,7 @@ from contracts.turns import TurnStatus
 from store import content, conversations, turn_views, turns
 from store.database import Connection
 from store.outbox import Note
+from store.turn_metrics import metrics_of
 
 router = APIRouter(prefix="/v1", tags=["turns"])
 MOST = 200
@@ -113,6 +114,13 @@ async def get(services: Open, who: Reader, turn_id: TurnId) -> dict[str, object]
     """One turn."""
     async with services.db.transaction(who.tenant_id) as tx:
         return await turn_views.get(tx, turn_id, who.scope)
+
+
+@router.get("/turns/{turn_id}/metrics")
+async def metrics(services: Open, who: Reader, turn_id: TurnId) -> dict[str, object]:
+    """What the turn's model calls took and used, one by one."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        return await metrics_of(tx, turn_id, who.scope)
 
 
 @router.post("/turns/{turn_id}/stop", status_code=202)

@@ -67,6 +67,12 @@ async def test_plot_a_column_by_a_column_gives_a_picture_of_it(api: Api) -> None
         drawn = (await client.get(pictures["specification"])).json()
         assert drawn["data"]["values"] == [{"region": "North", "sales": 35}, {"region": "South", "sales": 10}]
         assert drawn["mark"]["type"] == "bar" and drawn["encoding"]["y"]["field"] == "sales"
+        metrics = (await client.get(f"/v1/turns/{turn['turn_id']}/metrics")).json()
+        labels = ["classify", "plan", "specify", "marks", "feedback"]
+        assert [call["label"] for call in metrics["calls"]] == labels and metrics["source"] == "server"
+        assert metrics["totals"]["input_tokens"] == turn["usage"]["input_tokens"] > 0
+        assert all(call["seconds"] > 0 and call["number"] == 1 for call in metrics["calls"])
+        assert metrics["retries"] == {"classify": 1, "planning": 1, "specify": 1}
         assert "The picture was drawn." in turn["answer"] and turn["output"]["text"].startswith("<p>")
         made = (await client.get(f"{path}/files")).json()["items"]
         assert sorted(file["name"] for file in made if file["turn_id"]) == [

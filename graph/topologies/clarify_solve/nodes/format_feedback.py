@@ -11,7 +11,7 @@ from graph.ports import Ports
 from graph.reducers import replace
 from graph.spec import State
 from graph.topologies.clarify_solve.nodes.build import palette_of
-from graph.topologies.clarify_solve.state import list_of, object_of, text_of
+from graph.topologies.clarify_solve.state import bucket, list_of, object_of, text_of
 
 DEFAULT_PALETTE = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2")
 
@@ -32,6 +32,7 @@ class FormatFeedback:
             output["pictures"] = {name: f"/v1/files/{file}" for name, file in drawn.items()}
         warnings = object_of(state, "run").get("warnings")
         output["warnings"] = warnings if isinstance(warnings, list) else []
+        output["retries"] = bucket(state, "turn_metrics")
         return {"status": "completed", "output": {name: replace(value) for name, value in output.items()}}
 
 

@@ -61,6 +61,7 @@ def _handed_out(state: State, solved: dict[str, JsonValue]) -> Patch:
         "plan": text_of(state, "plan_xml"),
         "explanation": shown,
         "warnings": run.get("warnings") or [],
+        "retries": bucket(state, "turn_metrics"),
     }
     return {
         "status": "completed",

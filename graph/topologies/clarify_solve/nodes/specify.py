@@ -10,7 +10,7 @@ from graph.spec import State
 from graph.topologies.clarify_solve.nodes.prompts import asked, described
 from graph.topologies.clarify_solve.nodes.tools import done, told_faults
 from graph.topologies.clarify_solve.shapes import MARKS, SPECIFY
-from graph.topologies.clarify_solve.state import XML_GENERATIONS, left, number, object_of, text_of
+from graph.topologies.clarify_solve.state import XML_GENERATIONS, counted, left, number, object_of, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class GenerateXml:
         got = await ask_object(state, ports, SPECIFY, said)
         xml = str((got.value or {}).get("xml", "")).strip()
         generations = number(state, "generations") + 1
-        return {**got.cost, **left(specification=xml or None, generations=generations)}
+        return {**got.cost, **counted(state, "specify"), **left(specification=xml or None, generations=generations)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,144 @@
+"""The chart builder on a real model's wire: LiteLLM, a provider double, whole turns. What does not fit is told and made
+again; a model that gives no object is asked in the other form."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from temporalio.client import Client
+
+from activities.models import Models
+from activities.toolbox.shelf import Toolbox
+from contracts.digests import digest_of
+from contracts.turns import TurnAddress, TurnStatus
+from perdure.apps import SHIPPED, load_app, publish
+from store import files
+from store.ids import new_id
+from tests.desk import Desk, publish_desk
+from tests.doubles.provider import ProviderDouble
+from tests.doubles.provider_steps import Call, Step
+from tests.doubles.spoken import Line
+from tests.served import ALL_KINDS, Served, serve
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning"),
+    pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211"),
+]
+AGENT = "charts_by_model"
+CSV = b"region,sales\nNorth,30\nSouth,10\n"
+GROUP = '<group><by column="region"/><aggregate column="sales" function="sum" as="sales"/></group>'
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Turns of the chart builder, and the provider that it talks to."""
+
+    served: Served
+    double: ProviderDouble
+
+    async def ended(self, *steps: Step) -> tuple[TurnAddress, Any]:
+        """A turn about a table, to its end."""
+        self.double.script(*steps)
+        desk = self.served.desk
+        conversation_id = await desk.conversation(AGENT)
+        async with desk.db.transaction("local") as tx:
+            file = files.NewFile(new_id(), "sales.csv", "text/csv", CSV)
+            await files.keep(tx, conversation_id, desk.people["requester"].user_id, [file])
+        address = await self.served.begin(Line("a chart"), agent_id=AGENT, conversation_id=conversation_id)
+        return address, await self.served.until(address, TurnStatus.COMPLETED, TurnStatus.FAILED, seconds=90)
+
+    def requests(self, address: TurnAddress) -> list[Any]:
+        """What the turn has put on the wire."""
+        return [seen for seen in self.double.requests if seen.idempotency_key.startswith(address.turn_id)]
+
+    async def labels(self, address: TurnAddress) -> list[str]:
+        """The stages of the turn's model calls, in order."""
+        rows = await self.served.desk.rows(
+            "SELECT stage FROM model_calls WHERE turn_id = $1 ORDER BY length(call_id), call_id", address.turn_id
+        )
+        return [row["stage"] for row in rows]
+
+
+@pytest.fixture(scope="module")
+async def bench(desk: Desk, temporal: Client) -> AsyncIterator[Bench]:
+    async with AsyncExitStack() as stack:
+        double = stack.enter_context(ProviderDouble())
+        app = load_app(SHIPPED / "charts")
+        (shipped,) = publish(app, [])
+        params = {"api_base": double.api_base, "api_key_secret": "model_key"}
+        changed = {"id": AGENT, "model": "openai/gpt-4o-mini", "model_params": params, "script": None}
+        definition = shipped.definition.model_copy(update=changed)
+        version = digest_of(definition.model_dump(mode="json"))
+        agent = shipped.model_copy(update={"definition": definition, "version": version})
+        await publish_desk(desk.owner_url, [("charts", agent)])
+        models = Models({"model_key": "sk-of-the-test"}.get)
+        toolbox = Toolbox([(AGENT, tool) for tool in app.tools.values()], lambda name: None, desk.deps.toolbox.http)
+        at = replace(desk, deps=replace(desk.deps, models=models, toolbox=toolbox))
+        provider: Any = await models.provider(agent)
+        stack.push_async_callback(provider.aclose)
+        workers = await serve(stack, at, ALL_KINDS)
+        yield Bench(Served(at, temporal, workers), double)
+
+
+def said(**value: object) -> Step:
+    """An object as text."""
+    return Step(text=json.dumps(value))
+
+
+def plan(xml: str) -> Step:
+    """A plan."""
+    return said(
+        early_exit=False, question="", options=[], transformation="sum" if xml else "", xml=xml, visualization="sales by region",
+        suggestions=[],
+    )  # fmt: skip
+
+
+CLASSIFIED = said(kind="visualization", excludes=False)
+SPECIFIED = said(xml='<chart><show column="region"/><show column="sales"/></chart>')
+REST = (said(marks=[]), Step(text="Sales by region are drawn."))
+
+
+async def test_a_plan_that_does_not_fit_twice_and_then_does_ends_in_a_picture(bench: Bench) -> None:
+    address, row = await bench.ended(
+        CLASSIFIED, plan("<plan><bogus/></plan>"), plan("<plan><group/></plan>"), plan(f"<plan>{GROUP}</plan>"),
+        SPECIFIED, *REST,
+    )  # fmt: skip
+    assert row["status"] == "completed" and row["output"]["pictures"], row["problem"]
+    assert row["answer"] == "Sales by region are drawn."
+    stages = ["classify", "plan", "plan", "plan", "specify", "marks", "feedback"]
+    assert await bench.labels(address) == stages
+    requests = bench.requests(address)
+    assert len(requests) == row["attempts"] == 7
+    assert "bogus" in json.dumps(requests[2].body["messages"]), "the fault is told, with its place"
+    first: Any = requests[0].body
+    assert first["response_format"]["json_schema"]["name"] == "classify" and first["temperature"] == 0
+    assert first["response_format"]["json_schema"]["strict"] is True and "tools" not in first
+    assert "sales.csv" in json.dumps(first["messages"]) and "North" not in json.dumps(first["messages"])
+
+
+async def test_a_specification_that_does_not_fit_twice_and_then_does_ends_in_a_picture(bench: Bench) -> None:
+    address, row = await bench.ended(
+        CLASSIFIED, plan(""), said(xml="<chart><show/></chart>"), said(xml='<chart><show column="nope"/></chart>'),
+        SPECIFIED, *REST,
+    )  # fmt: skip
+    assert row["status"] == "completed" and row["output"]["pictures"]
+    assert "there is no column" in json.dumps(bench.requests(address)[4].body["messages"])
+
+
+async def test_words_in_place_of_an_object_are_asked_again_by_a_function_that_must_be_called(bench: Bench) -> None:
+    called = Step(calls=(Call(name="classify", arguments={"kind": "question", "excludes": False}),))
+    address, row = await bench.ended(Step(text="It is a chart, I think."), called, Step(text="Ask me for a chart."))
+    assert (row["status"], row["answer"]) == ("completed", "Ask me for a chart.")
+    second: Any = bench.requests(address)[1].body
+    assert second["tool_choice"] == {"type": "function", "function": {"name": "classify"}}
+    assert "response_format" not in second
+    assert await bench.labels(address) == ["classify", "classify", "feedback"]
+
+
+async def test_a_key_that_is_refused_ends_the_ladder_at_once(bench: Bench) -> None:
+    address, row = await bench.ended(Step(status=401, code="invalid_api_key", times=None))
+    assert len(bench.requests(address)) == 2, "once for the object, once for the words"
+    assert row["status"] == "completed" and row["answer"]
