@@ -91,9 +91,14 @@ def said(**value: object) -> Step:
 def plan(xml: str) -> Step:
     """A plan."""
     return said(
-        early_exit=False, question="", options=[], transformation="sum" if xml else "", xml=xml, visualization="sales by region",
+        early_exit=False,
+        question="",
+        options=[],
+        transformation="sum" if xml else "",
+        xml=xml,
+        visualization="sales by region",
         suggestions=[],
-    )  # fmt: skip
+    )
 
 
 CLASSIFIED = said(kind="visualization", excludes=False)
