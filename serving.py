@@ -13,7 +13,9 @@ from temporalio.worker import PollerBehaviorAutoscaling, UnsandboxedWorkflowRunn
 from activities.approvals import ApprovalActivities
 from activities.assembling import AssemblyActivities
 from activities.deps import Deps
+from activities.facts import FactsActivities
 from activities.memory import MemoryActivities
+from activities.metrics import ActivityMetrics, metrics_addresses, serve_metrics
 from activities.model import ModelActivities
 from activities.models import Models
 from activities.sandbox import Sandbox, StandbySandbox
@@ -25,6 +27,7 @@ from activities.tools import ToolActivities
 from activities.turns import TurnActivities
 from contracts.turns import Kind, Routing, waits_queue
 from embedding.choice import embedder_of
+from graph.registry import TOPOLOGIES
 from perdure.apps import App, assembled_tools, find_apps
 from perdure.apps.mcp_files import server_of
 from perdure.targets import new_client
@@ -36,6 +39,9 @@ from store import content
 from store.database import Database
 from store.live import LiveTokens
 from store.valkey import Valkey
+from tracing.alarm_bell import AlarmBell
+from tracing.choice import tracer_of, ways_of
+from tracing.turn_traces import TurnTraces
 
 DRAIN = timedelta(seconds=30)
 STICKY = timedelta(seconds=2)
@@ -107,13 +113,34 @@ async def _deps(
     valkey = Valkey.connect(needed(settings.redis_url, "REDIS_URL"))
     stack.push_async_callback(valkey.close)
     http = await stack.enter_async_context(new_client())
-    doorbell = Doorbell(await connect(), db)
+    ours, sdk = metrics_addresses(settings.metrics_port, settings.metrics_host, kinds[0].value)
+    serve_metrics(ours)
+    doorbell = Doorbell(await connect(sdk), db)
     servers = McpServers(apps, secret, settings.home)
     stack.push_async_callback(servers.close)
     toolbox = Toolbox(tools_of(apps), secret, http, servers)
     base, key = settings.embeddings_base, secret("embeddings")
     embedder = embedder_of(settings.embeddings, base, key, remote=loads_memory(kinds))
-    return Deps(db, LiveTokens(valkey), toolbox, Models(secret), doorbell, embedder=embedder, sandbox=sandbox)
+    return Deps(
+        db,
+        LiveTokens(valkey),
+        toolbox,
+        Models(secret),
+        doorbell,
+        embedder=embedder,
+        sandbox=sandbox,
+        keeps_facts=settings.facts,
+        traces=_traces(settings, db, stack) if Kind.TURNS in kinds else None,
+    )
+
+
+def _traces(settings: Settings, db: Database, stack: AsyncExitStack) -> TurnTraces:
+    """The traces of the turns that end in this worker; open where the operator named a tracer."""
+    tracer = tracer_of(settings.tracer, settings.trace_endpoint, secret("tracer"))
+    traces = TurnTraces(db, tracer, {one.name: ways_of(one) for one in TOPOLOGIES}, AlarmBell())
+    stack.push_async_callback(traces.close)
+    traces.open()
+    return traces
 
 
 def tools_of(apps: Sequence[App]) -> Iterator[tuple[str, Tool]]:
@@ -153,7 +180,7 @@ def _activities(deps: Deps, kind: Kind) -> list[Callable[..., Any]]:
     by_kind: dict[Kind, list[Callable[..., Any]]] = {
         Kind.LLM: [ModelActivities(deps).complete],
         Kind.TOOLS: [ToolActivities(deps).run, AssemblyActivities(deps).assemble],
-        Kind.MEMORY: [MemoryActivities(deps).load],
+        Kind.MEMORY: [MemoryActivities(deps).load, FactsActivities(deps).facts],
         Kind.APPROVALS: [ApprovalActivities(deps).open, ApprovalActivities(deps).read],
         Kind.TURNS: [TurnActivities(deps).read, TurnActivities(deps).finish],
     }
@@ -176,4 +203,5 @@ def worker_settings() -> dict[str, Any]:
         "max_heartbeat_throttle_interval": HEARTBEAT_THROTTLE,
         "default_heartbeat_throttle_interval": HEARTBEAT_THROTTLE,
         "graceful_shutdown_timeout": DRAIN,
+        "interceptors": [ActivityMetrics()],
     }

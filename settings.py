@@ -103,6 +103,16 @@ class Settings(BaseSettings):
     """`auto`, `minilm`, `none`, or an embedding model for LiteLLM; its key is the credential `embeddings`."""
     embeddings_base: str = Field(default="", alias="PERDURE_EMBEDDINGS_BASE")
     """The address of that model's provider, where it is not the provider's own."""
+    tracer: str = Field(default="noop", alias="TRACER_BACKEND")
+    """`noop`, `otel` or `langsmith`: where traces of turns go. Another name is none."""
+    trace_endpoint: str = Field(default="", alias="PERDURE_TRACE_ENDPOINT")
+    """The whole address that traces are sent to; empty: the backend's own."""
+    metrics_port: int = Field(default=0, ge=0, le=65_000, alias="PERDURE_METRICS_PORT")
+    """The first of the ports on which workers serve metrics, two each (docs/tracing.md); 0: none does."""
+    metrics_host: str = Field(default="127.0.0.1", alias="PERDURE_METRICS_HOST")
+    """The address that they serve them on."""
+    facts: bool = Field(default=True, alias="PERDURE_FACTS")
+    """Whether graphs that may keep facts can; without it they are told that memory is unavailable."""
     queue_depth: int = Field(default=20, ge=0, alias="PERDURE_QUEUE_DEPTH")
     """Turns that may wait in one conversation (`on_busy: queue`); one more is answered 429."""
 

@@ -63,7 +63,11 @@ async def _relay() -> int:
         url = needed(settings.database_relay_url, "DATABASE_RELAY_URL")
         relay = await Database.connect(url, most=4, application="perdure-relay", keyring=keyring)
         stack.push_async_callback(relay.close)
-        client = await connect()
+        from activities.metrics import metrics_addresses, serve_metrics
+
+        ours, sdk = metrics_addresses(settings.metrics_port, settings.metrics_host, "relay")
+        serve_metrics(ours)
+        client = await connect(sdk)
         await register(client)
         doorbell = Doorbell(client, relay)
         stop = _stop_asked()

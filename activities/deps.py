@@ -11,6 +11,7 @@ from store.app_tables import TableShelf
 from store.content import AgentShelf
 from store.database import Database
 from store.live import LiveTokens
+from tracing.turn_traces import TurnTraces
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,5 +26,9 @@ class Deps:
     shelf: AgentShelf = field(default_factory=AgentShelf)
     sandbox: Sandbox = field(default_factory=lambda: ClosedSandbox("this process was given no sandbox"))
     tables: TableShelf = field(default_factory=TableShelf)
+    traces: TurnTraces | None = None
+    """None where turns are not traced."""
     embedder: Embedder | None = None
     """None where episodes are searched by words."""
+    keeps_facts: bool = True
+    """False where the operator keeps none: graphs are then told that memory is unavailable."""

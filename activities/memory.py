@@ -30,7 +30,7 @@ from store.database import Connection
 from store.journal import NewEvent, write
 from store.turn_context import Loaded
 
-READ_METADATA = ("hitl_checkpoint_type", "client_table")
+READ_METADATA = ("hitl_checkpoint_type", "client_table", "input_type", "trace_id")
 """Request metadata that nodes decide with; the rest stays in Postgres, out of histories."""
 MIRRORED = ("recent_entity_context",)
 """Working-memory fields that live in state too (S0-16)."""

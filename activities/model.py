@@ -30,11 +30,14 @@ from policy.day_budget import RESERVED_TRIES, Bound
 from policy.ledger import Attempt, Claim
 from policy.prompt import WireMessage
 from policy.refusals import REFUSED
-from policy.retries import FALLBACK_SECONDS, NUMBERS, PROVIDER_ERRORS, gives_up, next_delay
+from policy.retries import FALLBACK_SECONDS, NUMBERS, PROVIDER_ERRORS, errors_allowed, gives_up, next_delay
 from policy.toolsets import LOAD_TOOLSET, load_card
 from store import budgets, working_memory
 from store.journal import NewEvent, NewMessage, write
 from store.model_calls import ModelClaim, begin_call, claim_call, count_error, settle_call
+
+MODEL_SECONDS = 120.0
+"""A provider's time for one answer, where the graph does not name another."""
 
 
 class ModelActivities:
@@ -83,14 +86,15 @@ class ModelActivities:
             except PerdureError as error:
                 failed = error.as_problem()
                 heard.note_broken_off(error)
-                if error.code == CONTEXT_OVERFLOW and not claimed.compacted:
+                if error.code == CONTEXT_OVERFLOW and not (claimed.compacted or call.strict):
                     error = UpstreamUnavailable(CONTEXT_OVERFLOW, "too long for the model; tried again with half of it")
-                other = "" if claimed.on_fallback else agent.definition.fallback_model
+                other = "" if claimed.on_fallback or call.strict else agent.definition.fallback_model
                 if other and gives_up(error.code, retryable=error.retryable, errors=claimed.errors + 1):
                     error = UpstreamUnavailable(error.code, failed.message, retry_after_seconds=FALLBACK_SECONDS)
                     await self._say_retry(call, error, claimed, heard.usage, fallback_model=other)
                     raise to_temporal(error) from None
-                if error.retryable and claimed.errors + 1 < PROVIDER_ERRORS and not claimed.on_fallback:
+                more = claimed.errors + 1 < errors_allowed(strict=call.strict)
+                if error.retryable and more and not claimed.on_fallback:
                     await self._say_retry(call, error, claimed, heard.usage)
                     raise to_temporal(error) from None  # Temporal would store the vendor's text
             # A paid answer is recorded even if a stop arrives meanwhile.
@@ -235,7 +239,7 @@ def _request(
         params=params,
         output=call.ask.output,
         reasoning=agent.definition.reasoning,
-        timeout_seconds=120.0,
+        timeout_seconds=call.ask.timeout_seconds or MODEL_SECONDS,
         most_tokens=claimed.most_tokens,
         idempotency_key=f"{call.address.turn_id}.{call.call_id}",
     )

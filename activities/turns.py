@@ -36,4 +36,6 @@ class TurnActivities:
             await self._deps.live.wake(ask.address.conversation_id)
             if note is not None:
                 await self._deps.doorbell.deliver_soon(note)
+        if self._deps.traces is not None:
+            self._deps.traces.ended(ask.address)
         return finished

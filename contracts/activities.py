@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Generic, TypeVar
 
 from contracts.approvals import OpenAsk, Opened, Verdicts, VerdictsAsk
+from contracts.facts import FactsAnswer, FactsCall
 from contracts.memory import LoadAsk, TurnContext
 from contracts.model import ModelCall, ModelReply
 from contracts.pipeline import AssembleCall, Assembled
@@ -53,6 +54,16 @@ HEARTBEAT_TIMEOUT = timedelta(seconds=5)
 MEMORY_LOAD = ActivityRef(
     "memory.load", Kind.MEMORY, LoadAsk, TurnContext, timedelta(seconds=20), None, RetryClass.UNTIL_BACK, brief=True
 )
+MEMORY_FACTS = ActivityRef(
+    "memory.facts",
+    Kind.MEMORY,
+    FactsCall,
+    FactsAnswer,
+    timedelta(seconds=10),
+    timedelta(seconds=20),
+    RetryClass.UNTIL_BACK,
+    brief=True,
+)
 MODEL_COMPLETE = ActivityRef(
     "model.complete", Kind.LLM, ModelCall, ModelReply, timedelta(seconds=600), None, RetryClass.PROVIDER
 )
@@ -80,4 +91,7 @@ TURNS_FINISH = ActivityRef(
     "turns.finish", Kind.TURNS, FinishAsk, Finished, timedelta(seconds=20), None, RetryClass.UNTIL_BACK, brief=True
 )
 
-ALL = (MEMORY_LOAD, MODEL_COMPLETE, TOOLS_RUN, TOOLS_ASSEMBLE, APPROVALS_OPEN, APPROVALS_READ, TURNS_READ, TURNS_FINISH)
+ALL = (
+    *(MEMORY_LOAD, MEMORY_FACTS, MODEL_COMPLETE, TOOLS_RUN, TOOLS_ASSEMBLE),
+    *(APPROVALS_OPEN, APPROVALS_READ, TURNS_READ, TURNS_FINISH),
+)

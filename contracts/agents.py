@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import Field, JsonValue
 
 from contracts.approval_policy import ApprovalPolicy
+from contracts.facts import FactScope
 from contracts.frozen import Frozen, Tolerant
 from contracts.messages import WindowPolicy
 from contracts.pipeline import ContextAssembly, PlannedAssembly
@@ -69,6 +70,8 @@ class MemoryPolicy(Frozen):
     """Of episodes."""
     documents: bool = Field(default=False, exclude_if=is_empty)
     """Put the documents that come near to what the user says before each turn."""
+    facts: tuple[FactScope, ...] = Field(default=(), exclude_if=is_empty)
+    """Whose facts its graph may read and keep while it runs; for topologies that do so."""
 
 
 class Reasoning(Frozen):
@@ -195,6 +198,8 @@ class TurnPlan(Tolerant):
     words: dict[str, str] = Field(default={}, exclude_if=is_empty)
     toolsets: dict[str, bool] = Field(default={}, exclude_if=is_empty)
     """What its conversation has loaded when the turn starts, by toolset: whether with the tools that write."""
+    facts: tuple[FactScope, ...] = Field(default=(), exclude_if=is_empty)
+    """Whose facts the turn may read and keep."""
     rules: tuple[Rule, ...] = Field(default=(), exclude_if=is_empty)
     """Every rule of this turn, the platform's included, with the tenant's overrides in place; without those
     that none of its tools can set off."""

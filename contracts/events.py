@@ -44,6 +44,7 @@ HITL_RULE_FIRE = "hitl.rule_fire"
 HITL_WARNING = "hitl.warning"
 BUDGET = "budget"
 STAGE = "stage"
+ALARM = "invariant.alarm"
 
 
 class PendingEvent(Tolerant):

@@ -46,6 +46,8 @@ class ModelAsk(Tolerant):
     """The stage of the agent whose instructions, window and parameters hold for this call."""
     output: OutputAsk | None = Field(default=None, exclude_if=is_empty)
     """None: words and calls. With it nothing is said live, and no message is stored."""
+    timeout_seconds: float | None = Field(default=None, gt=0, exclude_if=lambda seconds: seconds is None)
+    """All that the provider has for its answer; None is the engine's own."""
     ttft_told: bool = Field(default=False, exclude_if=is_empty)
     """An answer of this run has begun before: its first token is the run's no more (S2-49)."""
     patience_seconds: float | None = Field(default=None, exclude_if=is_empty)
@@ -65,6 +67,8 @@ class ModelCall(Tolerant):
     agent_version: str
     ask: ModelAsk
     events: tuple[PendingEvent, ...] = ()
+    strict: bool = Field(default=False, exclude_if=is_empty)
+    """One request for each attempt that lives: a provider's error is the answer, and no other model is asked."""
 
 
 class ModelReply(Tolerant):

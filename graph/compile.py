@@ -29,6 +29,7 @@ from graph.ports import Ports
 from graph.spec import END, FRESH, START, Edge, Fork, Goto, Join, NodeSpec, Outcome, State, Sub, Switch, Topology
 from graph.step import Body, Run, Step, StepsExhausted
 from graph.validate import check
+from graph.watch import watched
 
 RUN: Final = "perdure_run"
 """Where the run rides in LangGraph's config."""
@@ -153,7 +154,7 @@ def _steps(topology: Topology) -> dict[str, Step]:
     branches = branches_of(topology)
     return {
         node.id: Step(
-            node.id,
+            node,
             _body(node, topology),
             topology,
             frozenset(branch.head for branch in branches if node.id in branch.nodes),
@@ -167,7 +168,7 @@ def _body(node: NodeSpec, topology: Topology) -> Body:
     if not isinstance(inner, Sub):
 
         async def work(state: State, run: Run) -> Patch:
-            return await inner(state, run.ports)
+            return await inner(state, watched(run.ports, node, run.alarm))
 
         return work
     nested = _compiled(inner.topology)

@@ -42,6 +42,7 @@ def manifest_of(topology: Topology) -> dict[str, JsonValue]:
         "nodes": [_node(node) for node in topology.nodes],
         "edges": [_line(line) for line in lines_of(topology)],
         "limits": {topology.limits.steps_setting: topology.limits.steps, **topology.limits.counted},
+        "strict": topology.strict,
         "statuses": {status: meaning.value for status, meaning in topology.statuses.items()},
         "state": {one.name: one.reducer.name for one in topology.state.fields},
     }
@@ -79,6 +80,10 @@ def _lines(edge: Edge) -> Iterator[Line]:
 
 def _node(node: NodeSpec) -> dict[str, JsonValue]:
     shown: dict[str, JsonValue] = {"id": node.id, "purpose": node.purpose, "pauses": node.pauses, "limit": node.limit}
+    if node.writes is not None:
+        shown["writes"] = [*node.writes]
+    if node.reaches is not None:
+        shown["reaches"] = [*node.reaches]
     return shown | {"sub": manifest_of(node.run.topology)} if isinstance(node.run, Sub) else shown
 
 

@@ -12,6 +12,7 @@ from typing import Protocol
 from pydantic import JsonValue
 
 from contracts.approvals import Verdicts
+from contracts.facts import FactsAnswer, FactsAsk
 from contracts.memory import TurnContext
 from contracts.model import ModelAsk, ModelReply
 from contracts.people import GatedCall, Question, RequestRef
@@ -52,10 +53,14 @@ class Tools(Protocol):
 
 
 class Memory(Protocol):
-    """What a fresh turn starts from."""
+    """What a fresh turn starts from, and what it may remember while it runs."""
 
     async def load(self) -> TurnContext:
         """Plan, user message, working memory and requests opened before, in one hop."""
+        ...
+
+    async def facts(self, ask: FactsAsk) -> FactsAnswer:
+        """Read or keep facts. Whatever happens outside is the answer's status; nothing is asked for twice."""
         ...
 
 

@@ -9,6 +9,8 @@ from graph.topologies.clarify_solve.nodes import VIZ_NODES
 from graph.topologies.clarify_solve.spec import clarify_solve
 from graph.topologies.context_assembly.nodes import NODES as ASSEMBLY_NODES
 from graph.topologies.context_assembly.spec import context_assembly
+from graph.topologies.decision_hub.nodes import NODES as HUB_NODES
+from graph.topologies.decision_hub.spec import decision_hub
 from graph.topologies.skill_pipeline.nodes import NODES
 from graph.topologies.skill_pipeline.spec import skill_pipeline
 from graph.topologies.tool_loop.nodes import NODES as LOOP_NODES
@@ -19,6 +21,7 @@ TOPOLOGIES: Final[tuple[Topology, ...]] = (
     context_assembly(ASSEMBLY_NODES),
     tool_loop(LOOP_NODES),
     clarify_solve(CLARIFY_NODES, VIZ_NODES),
+    decision_hub(HUB_NODES),
 )
 
 _BY_NAME: Final = {one.name: one for one in TOPOLOGIES}

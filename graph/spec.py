@@ -72,6 +72,12 @@ class NodeSpec:
     """One line."""
     limit: str = ""
     """The declared limit by which this node ends the cycles through it."""
+    spanned: bool = True
+    """Whether a trace has a span for it; one that only decides needs none (S3-34)."""
+    writes: tuple[str, ...] | None = None
+    """The fields that are this node's to write; None for any. Another is an alarm, and stands."""
+    reaches: tuple[str, ...] | None = None
+    """Which of `model` and `memory` it may use; None for both. The other is an alarm, and answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +168,9 @@ class Topology:
     entries: Mapping[str, str]
     """`fresh` and, for each kind of pause that the topology uses, the node at which a resumed run enters."""
     limits: RunLimits = RunLimits()
+    strict: bool = False
+    """The strict profile: what a provider says is said once, an error too, and no other model is asked. The death of a
+    worker is no answer, so its work is done again (S3-13)."""
     statuses: Mapping[str, Outcome] = field(default_factory=dict)
     """The topology's own statuses beside those of `Outcome`, and what they mean to the engine."""
 

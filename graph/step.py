@@ -10,11 +10,14 @@ from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
+from contracts.alarms import MOST_ALARMS, Alarm
+from contracts.digests import canonical_json
 from contracts.errors import InvariantBroken, Problem
-from contracts.events import NODE_END, NODE_START
+from contracts.events import ALARM, NODE_END, NODE_START
 from contracts.messages import PREVIEW_CHARACTERS, Patch, Role
 from graph.ports import Ports
-from graph.spec import State, Topology
+from graph.spec import NodeSpec, State, Topology
+from graph.watch import unlawful
 
 
 class StepsExhausted(Exception):
@@ -46,6 +49,17 @@ class Run:
     failed_branches: set[str] = field(default_factory=set)
     wrote: dict[str, frozenset[str]] = field(default_factory=dict)
     """Field that only one branch of the current fork may write -> the branch that did."""
+    alarmed: set[str] = field(default_factory=set)
+    """What was told already, of each kind and place once."""
+
+    def alarm(self, alarm: Alarm) -> None:
+        """Tell of a broken invariant; it changes nothing else. However many there are, MOST_ALARMS of a run are told:
+        they ride to the log with the next call."""
+        told = alarm.model_dump(mode="json")
+        key = canonical_json(told)
+        if key not in self.alarmed and len(self.alarmed) < MOST_ALARMS:
+            self.alarmed.add(key)
+            self.ports.events.emit(ALARM, told)
 
     def leave_fork(self, topology: Topology) -> None:
         """Forget the fork that has ended; raise the first of its failures in the topology's order."""
@@ -63,11 +77,16 @@ Body = Callable[[State, Run], Awaitable[Patch]]
 class Step:
     """A node inside its topology."""
 
-    id: str
+    spec: NodeSpec
     body: Body
     topology: Topology
     branches: frozenset[str]
     """The heads of the branches that the node belongs to; empty outside of forks."""
+
+    @property
+    def id(self) -> str:
+        """The node's id."""
+        return self.spec.id
 
     async def take(self, state: State, run: Run, number: int) -> Patch:
         """Run the node as the `number`-th step of the run, between its two events.
@@ -102,6 +121,8 @@ class Step:
         run.ports.events.emit(NODE_START, {"node": name})
         patch = await self.body({**state, **here}, run)
         self.topology.state.check(patch, f"Node `{name}`")
+        for alarm in unlawful(self.topology, self.spec, patch):
+            run.alarm(alarm)
         patch = {**patch, **here}
         after = self.topology.state.apply(state, patch)
         run.ports.events.emit(NODE_END, {"node": name, "data": _seen(state, after)})

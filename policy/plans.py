@@ -48,6 +48,7 @@ def turn_plan(
         stage_tools={name: stage.tool for name, stage in agent.definition.stages.items() if stage.tool},
         words=agent.definition.words,
         toolsets={**(toolsets or {})},
+        facts=agent.definition.memory.facts if agent.definition.memory else (),
         rules=that_can_fire(rules, cards),
         assembly=_assembly(agent),
     )

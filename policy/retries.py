@@ -58,6 +58,11 @@ NUMBERS: Mapping[RetryClass, RetryNumbers] = MappingProxyType(
 )
 
 
+def errors_allowed(*, strict: bool) -> int:
+    """The provider error after which a model call is given up: the first, in the strict profile (S3-13)."""
+    return 1 if strict else PROVIDER_ERRORS
+
+
 def gives_up(code: str, *, retryable: bool, errors: int) -> bool:
     """Whether a model cannot answer a call, so that the agent's other one is asked (S0-76): it has failed as often as
     it is asked at all, or it is not there. A refused content or request is an answer that another model would give too.

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+import structlog
 from temporalio.client import Client
 from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.converter import CompositePayloadConverter, DataConverter
@@ -9,6 +10,7 @@ from temporalio.envconfig import ClientConfig
 from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 from temporalio.service import GrpcCompression
 
+_log = structlog.get_logger(__name__)
 _PYDANTIC: Final = PydanticPayloadConverter()
 
 
@@ -23,14 +25,19 @@ class SharedPayloadConverter(CompositePayloadConverter):
 DATA_CONVERTER: Final = DataConverter(payload_converter_class=SharedPayloadConverter)
 
 
-def runtime(metrics_address: str = "") -> Runtime | None:
-    """A runtime that serves the SDK's own metrics, where an address is given."""
-    if not metrics_address:
+def runtime(metrics: tuple[str, int] | None) -> Runtime | None:
+    """A runtime that serves the SDK's own metrics, where an address is given and free."""
+    if metrics is None:
         return None
-    return Runtime(telemetry=TelemetryConfig(metrics=PrometheusConfig(bind_address=metrics_address)))
+    host, port = metrics
+    try:
+        return Runtime(telemetry=TelemetryConfig(metrics=PrometheusConfig(bind_address=f"{host}:{port}")))
+    except (RuntimeError, ValueError) as error:  # the core says so of a port that is taken
+        _log.warning("metrics_not_served", port=port, error=type(error).__name__)
+        return None
 
 
-async def connect(metrics_address: str = "") -> Client:
+async def connect(metrics: tuple[str, int] | None = None) -> Client:
     """A client by TEMPORAL_ADDRESS, namespace, TLS and API key, or by the profile file of `temporalio.envconfig`.
 
     Raises: RuntimeError where the server does not answer.
@@ -40,6 +47,6 @@ async def connect(metrics_address: str = "") -> Client:
     return await Client.connect(
         **config,
         data_converter=DATA_CONVERTER,
-        runtime=runtime(metrics_address),
+        runtime=runtime(metrics),
         grpc_compression=GrpcCompression.NONE,
     )

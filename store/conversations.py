@@ -4,7 +4,7 @@ import asyncpg
 from pydantic import JsonValue
 
 from contracts.errors import CallerError
-from store import episodes
+from store import episodes, facts
 from store.database import Connection
 from store.ids import new_id
 from store.paging import cursor_after, read_cursor
@@ -96,6 +96,7 @@ async def delete(tx: Connection, conversation_id: str, user_id: str) -> None:
             "conversation_busy", "a turn is open; stop it first", {"turn_id": str(row["active_turn_id"])}, status=409
         )
     await tx.execute("UPDATE conversations SET deleted_at = now() WHERE id = $1", conversation_id)
+    await facts.forget(tx, conversation_id)
     await episodes.forget(tx, conversation_id)  # what is deleted must not come up in another conversation
 
 

@@ -99,6 +99,12 @@ OWN: tuple[Step, ...] = (
         "episodes",
         f"DELETE FROM episodes WHERE id = ANY(ARRAY(SELECT id FROM episodes WHERE user_id = $1 LIMIT {CHUNK_ROWS}))",
     ),
+    Step(
+        "conversation_facts",
+        "DELETE FROM conversation_facts WHERE ctid = ANY(ARRAY(SELECT f.ctid FROM conversations c "
+        f"JOIN conversation_facts f ON f.conversation_id = c.id WHERE c.user_id = $1 LIMIT {CHUNK_ROWS}))",
+    ),
+    Step("user_facts", f"SELECT FROM forget_facts_of($1, {CHUNK_ROWS})"),
     # With its versions; what the person proposed, and the own words beside what is shared (migration 0012).
     Step("memory_documents", f"SELECT FROM forget_documents_of($1, {CHUNK_ROWS})"),
     Step(

@@ -6,11 +6,13 @@ from datetime import datetime, timedelta
 
 from pydantic import JsonValue
 from temporalio import workflow
+from temporalio.exceptions import ActivityError
 
-from contracts.activities import APPROVALS_READ, MEMORY_LOAD, MODEL_COMPLETE
+from contracts.activities import APPROVALS_READ, MEMORY_FACTS, MEMORY_LOAD, MODEL_COMPLETE
 from contracts.approvals import OpenAsk, Verdicts, VerdictsAsk
 from contracts.errors import Problem
 from contracts.events import PendingEvent
+from contracts.facts import FactsAnswer, FactsAsk, FactsCall
 from contracts.ids import approval_id, forced_checkpoint_id, limit_id, model_call_id, question_id, step_of
 from contracts.memory import LoadAsk, TurnContext
 from contracts.messages import MessageRef
@@ -55,6 +57,7 @@ class ModelPort:
             agent_version=turn.agent_version,
             ask=ask.model_copy(update={"messages": tuple(_by_id(message) for message in ask.messages)}),
             events=self.stretch.take_events(),
+            strict=self.stretch.strict,
         )
         patience = timedelta(seconds=ask.patience_seconds) if ask.patience_seconds else None
         reply = await self.stretch.call(MODEL_COMPLETE, call, summary=f"model call {call.call_id}", patience=patience)
@@ -68,7 +71,7 @@ def _by_id(message: MessageRef) -> MessageRef:
 
 @dataclass(slots=True)
 class MemoryPort:
-    """`memory.load`, once a run."""
+    """`memory.load`, once a run, and `memory.facts`."""
 
     stretch: Stretch
     loaded: TurnContext | None = None
@@ -97,6 +100,19 @@ class MemoryPort:
         elif found.pending:
             self.stretch.step = max(self.stretch.step, step_of(found.pending[0].call_id))
         return found
+
+    async def facts(self, ask: FactsAsk) -> FactsAnswer:
+        """One operation; one that no attempt could make in its time is as one that failed. The events that wait stay
+        for the next activity: what advises is not what they depend on."""
+        turn = self.stretch.turn
+        if self.stretch.mailbox.stop:
+            return FactsAnswer(status=ask.failed())
+        call = FactsCall(address=turn.address, agent_id=turn.agent_id, agent_version=turn.agent_version, ask=ask)
+        summary = f"{'keep' if ask.write else 'read'} facts of the {ask.scope.value}"
+        try:
+            return await self.stretch.calls.make(MEMORY_FACTS, call, summary=summary)
+        except ActivityError:
+            return FactsAnswer(status=ask.failed())
 
 
 def named(asked: GatedCall, step: int) -> GatedCall:

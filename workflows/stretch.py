@@ -41,9 +41,11 @@ Out = TypeVar("Out")
 class Stretch:
     """The shared part of one run's ports, and what the run leaves behind for the next."""
 
-    def __init__(self, turn: TurnInput, mailbox: Mailbox) -> None:
+    def __init__(self, turn: TurnInput, mailbox: Mailbox, *, strict: bool = False) -> None:
         carried = turn.carried
         self.turn = turn
+        self.strict = strict
+        """The turn's topology asks no provider twice."""
         self.mailbox = mailbox
         self.calls = Calls(turn.routing)
         self.step = carried.step if carried else 0

@@ -56,7 +56,8 @@ class TurnRun:
     @workflow.run
     async def run(self, turn: TurnInput) -> str:
         """The turn's final status; a pause continues as TurnWait instead."""
-        return await self._mailbox.uncancelled(self._run(Stretch(turn, self._mailbox)))
+        spec = topology(turn.topology).topology
+        return await self._mailbox.uncancelled(self._run(Stretch(turn, self._mailbox, strict=spec.strict)))
 
     async def _run(self, stretch: Stretch) -> str:
         turn = stretch.turn

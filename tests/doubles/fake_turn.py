@@ -11,6 +11,7 @@ from contracts.agents import EffectClass, PlanCard
 from contracts.approvals import Verdicts
 from contracts.digests import canonical_json, digest_of
 from contracts.errors import Problem
+from contracts.facts import Fact, FactsAsk, FactScope
 from contracts.ids import approval_id, reviewed_call, tool_call_id
 from contracts.messages import CallRef, MessageRef, Role
 from contracts.model import ModelAsk, ModelReply
@@ -112,6 +113,11 @@ class FakeTurn:
     user_name: str = "Ann"
     context: FakeContext | None = None
     """Of a turn that puts a context together."""
+    facts: tuple[FactScope, ...] = ()
+    """Whose facts its agent may use."""
+    known_facts: dict[FactScope, list[Fact]] = field(default_factory=dict)
+    facts_are_dead: bool = False
+    fact_asks: list[FactsAsk] = field(default_factory=list)
     rows: dict[str, Row] = field(default_factory=dict)
     replies: dict[str, ModelReply] = field(default_factory=dict)
     book: dict[str, Record] = field(default_factory=dict)

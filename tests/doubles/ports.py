@@ -13,6 +13,7 @@ from activities.memory import MIRRORED, READ_METADATA
 from contracts.agents import TurnPlan
 from contracts.approvals import Verdicts
 from contracts.errors import Problem
+from contracts.facts import MOST_FACTS, FactsAnswer, FactsAsk, FactScope, FactStatus
 from contracts.ids import (
     approval_id,
     effect_key,
@@ -214,6 +215,21 @@ class FakeMemory:
                 self.run.step = max(self.run.step, step_of(request.call_id))
         return self.run.loaded
 
+    async def facts(self, ask: FactsAsk) -> FactsAnswer:
+        """From the turn's own book; `broken` and `off` answer as the activity does."""
+        turn = self.run.turn
+        turn.fact_asks.append(ask)
+        if not ask.authorized:
+            return FactsAnswer(status=FactStatus.UNAUTHORIZED)
+        if self.run.stopped or self.run.problem is not None or turn.facts_are_dead:
+            return FactsAnswer(status=ask.failed())
+        known = turn.known_facts.setdefault(ask.scope, [])
+        if ask.write:
+            known += [fact for fact in ask.facts if fact not in known]
+            return FactsAnswer(status=FactStatus.SUCCESS)
+        empty = FactStatus.SUCCESS if ask.scope is FactScope.USER else FactStatus.NOT_FOUND
+        return FactsAnswer(status=FactStatus.SUCCESS if known else empty, facts=tuple(known[:MOST_FACTS]))
+
     def _load(self) -> TurnContext:
         turn = self.run.turn
         problem = self.run.problem or turn.load_problem or (STOPPED if turn.stopped else None)
@@ -236,6 +252,7 @@ class FakeMemory:
                 stage_tools=dict(turn.stage_tools),
                 words=dict(turn.words),
                 assembly=turn.context.plan if turn.context else None,
+                facts=turn.facts,
             ),
             context=turn.context.memory if turn.context else None,
             user_message=MessageRef(id="user-message", role=Role.USER, text=turn.said),

@@ -37,6 +37,7 @@ NEUTRAL = {
         "approvals.risk approvals.rule approvals.status approvals.tool approvals.tool_version audit.body_digest "
         "bundles.tool "
         "audit.kind audit.signature audit.subject audit_bodies.salt audit_chain.* audit_heads.* "
+        "conversation_facts.type user_facts.embedder user_facts.type "
         "conversations.agent_id day_limits.* day_usage.* episodes.agent_id episodes.embedder events.call_id "
         "events.kind idempotency.body_digest idempotency.key idempotency.route injection_ledger.skill_id "
         "messages.call_id messages.role model_calls.call_id model_calls.budget_of model_calls.model "
@@ -128,6 +129,10 @@ PLANTED = (
     "WHERE id = $1",
     "INSERT INTO episodes (id, tenant_id, conversation_id, turn_id, user_id, agent_id, summary) "
     "SELECT id, 'local', conversation_id, id, user_id, agent_id, $2 FROM turns WHERE id = $1",
+    "INSERT INTO conversation_facts (tenant_id, conversation_id, type, content, confidence, turn_id) "
+    "SELECT 'local', conversation_id, 'likes', $2, 0.5, id FROM turns WHERE id = $1",
+    "INSERT INTO user_facts (tenant_id, user_id, type, content, confidence, turn_id) "
+    "SELECT 'local', user_id, 'likes', $2, 0.5, id FROM turns WHERE id = $1",
     "INSERT INTO prompt_versions (id, tenant_id, template, text, digest, author) "
     "SELECT id, 'local', 'voice', $2, 'd', user_id FROM turns WHERE id = $1",
     "INSERT INTO idempotency (tenant_id, user_id, route, key, body_digest, status, answer) "

@@ -12,8 +12,10 @@ from pydantic import JsonValue
 from contracts.ids import approval_id, effect_key
 from contracts.turns import Bell, Limits, TurnAddress, TurnStatus
 from policy.decision import Decision
-from tests.desk import until
+from tests.desk import publish_desk, until
 from tests.doubles.broken_inside import Breaks, Brief, broken_inside
+from tests.doubles.desk import desk_agents
+from tests.doubles.hub import KEEPER, keeper
 from tests.doubles.spoken import Line
 from tests.replay import stopping
 from tests.replay.stopping import CONFIRM
@@ -28,6 +30,7 @@ SELECT = Line("SKILL_SELECT:parcels")
 DONE = Line("well")
 
 LOAD, MODEL, TOOL, FINISH = "memory.load", "model.complete", "tools.run", "turns.finish"
+FACTS = "memory.facts"
 OPEN, READ = "approvals.open", "approvals.read"
 WAIT: tuple[str, ...] = ()
 """The run of a TurnWait calls nothing."""
@@ -178,6 +181,12 @@ def outside(brief: Brief) -> Callable[[Served], Awaitable[TurnAddress]]:
     return play
 
 
+async def at_the_hub(served: Served) -> TurnAddress:
+    """A turn of the strict topology, which reads facts before its one model call and keeps none of them."""
+    await publish_desk(served.desk.owner_url, [*desk_agents()[0], ("desk", keeper())])
+    return (await served.ended(DONE, agent_id=KEEPER))[0]
+
+
 COMPLETED = TurnStatus.COMPLETED
 ROUND = (TOOL, TOOL, MODEL)
 SHAPES: dict[str, Shape] = {
@@ -187,6 +196,7 @@ SHAPES: dict[str, Shape] = {
     "tool_loop": Shape(
         said(Line("look", LOOKS), Line("again", LOOKS), DONE), COMPLETED, ((LOAD, MODEL, *ROUND, *ROUND, FINISH),)
     ),
+    "hub": Shape(at_the_hub, COMPLETED, ((LOAD, FACTS, FACTS, MODEL, FINISH),)),
     "gate_approved": Shape(decided(Decision.APPROVE), COMPLETED, (TO_GATE, WAIT, FREED)),
     "gate_edited": Shape(decided(Decision.EDIT, args={"amount": 1}), COMPLETED, (TO_GATE, WAIT, FREED)),
     "gate_rejected": Shape(decided(Decision.REJECT, comment="no"), COMPLETED, (TO_GATE, WAIT, ACKNOWLEDGED)),

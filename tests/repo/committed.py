@@ -18,6 +18,7 @@ ENGINE = (
     "relay",
     "reviewer",
     "store",
+    "tracing",
     "workflows",
 )
 """The packages that know no domain; apps/, bench/ and tests/ do."""

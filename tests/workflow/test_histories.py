@@ -164,12 +164,12 @@ async def measured(desk: Desk, parts: DataParts, temporal: Client) -> AsyncItera
     assert parts.temporal is not None
     with socket() as free:
         free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+        port = free.getsockname()[1]
     client = await Client.connect(
         parts.temporal.address,
         namespace=parts.temporal.namespace,
         data_converter=temporal.data_converter,
-        runtime=runtime(address),
+        runtime=runtime(("127.0.0.1", port)),
     )
     own = new_id()[-8:]
     routing = Routing(**{kind.value: f"{Routing().queue(kind)}-{own}" for kind in Kind})
@@ -177,7 +177,7 @@ async def measured(desk: Desk, parts: DataParts, temporal: Client) -> AsyncItera
     at = Desk(deps, desk.world, desk.model, desk.people, routing, desk.owner_url)
     async with AsyncExitStack() as stack:
         workers = await serve(stack, at, ALL_KINDS)
-        yield Measured(Served(at, client, workers), f"http://{address}/metrics")
+        yield Measured(Served(at, client, workers), f"http://127.0.0.1:{port}/metrics")
 
 
 async def test_paused_turns_hold_nothing_in_a_workers_cache(measured: Measured) -> None:

@@ -1,0 +1,43 @@
+"""state_init_node: who asks, under which ids, and which memory the turn may use (S3-14, S3-15)."""
+
+import re
+from dataclasses import dataclass
+
+from contracts.facts import FactScope
+from contracts.messages import Patch
+from graph.nodes.reading import error_of
+from graph.ports import Ports
+from graph.spec import State
+
+TRACE_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+
+
+@dataclass(frozen=True, slots=True)
+class InitState:
+    """Fix the ids once: no later node writes them."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """A trace id that came with the request is kept; without one it is the turn's own id."""
+        ids: Patch = {"trace_id": state["execution_id"], "created_at": ports.clock.now().isoformat()}
+        context = await ports.memory.load()
+        if error_of(state) is not None or context.plan is None or context.user_message is None:
+            return ids
+        given = context.metadata.get("trace_id")
+        if isinstance(given, str) and TRACE_ID.fullmatch(given):
+            ids["trace_id"] = given
+        plan = context.plan
+        in_conversation = FactScope.CONVERSATION in plan.facts
+        return ids | {
+            "messages": [context.user_message.model_dump(mode="json")],
+            "plan": plan.model_dump(mode="json"),
+            "agent_id": plan.agent_id,
+            "agent_type": plan.agent_id,
+            "system_prompt": plan.persona_key,
+            "user": {"name": context.user_name or "user", "role": context.user_role},
+            "metadata": context.metadata,
+            "max_tokens": plan.limits.max_tokens,
+            "max_cost_microusd": plan.limits.max_cost_microusd,
+            "memory_read_authorized": in_conversation,
+            "memory_write_authorized": in_conversation,
+            "long_term_memory_requested": FactScope.USER in plan.facts,
+        }

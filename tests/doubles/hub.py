@@ -1,0 +1,43 @@
+"""An agent of the desk whose topology is `decision_hub`, and which may keep facts; and a memory that is broken."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+
+from contracts.agents import MemoryPolicy, PublishedAgent
+from contracts.digests import digest_of
+from contracts.facts import FactScope
+from tests.desk import Desk
+from tests.doubles.desk import desk_agents
+
+KEEPER = "keeper"
+
+
+def keeper(agent_id: str = KEEPER, **changed: Any) -> PublishedAgent:
+    """The agent, with these fields of its definition changed."""
+    agent = next(agent for _, agent in desk_agents()[0] if agent.definition.id == "desk")
+    own: dict[str, Any] = {
+        "id": agent_id,
+        "topology": "decision_hub",
+        "tools": (),
+        "skills": (),
+        "memory": MemoryPolicy(facts=(FactScope.CONVERSATION, FactScope.USER)),
+        **changed,
+    }
+    definition = agent.definition.model_copy(update=own)
+    version = digest_of(definition.model_dump(mode="json"))
+    return agent.model_copy(update={"definition": definition, "cards": (), "version": version})
+
+
+@asynccontextmanager
+async def without(desk: Desk, table: str) -> AsyncIterator[None]:
+    """Memory is broken: one of its tables is not there."""
+    owner = await asyncpg.connect(desk.owner_url, server_settings={"search_path": "perdure"})
+    try:
+        await owner.execute(f"ALTER TABLE {table} RENAME TO {table}_gone")
+        yield
+        await owner.execute(f"ALTER TABLE {table}_gone RENAME TO {table}")
+    finally:
+        await owner.close()

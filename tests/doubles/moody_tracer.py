@@ -1,0 +1,47 @@
+"""A tracer that does as it is told: passes on, raises, hangs, answers nothing."""
+
+import threading
+from datetime import datetime
+
+from policy.spans import Span
+from tracing.tracer import Attributes, NoTracer, Tracer
+
+HANGS_SECONDS = 30.0
+
+
+class MoodyTracer:
+    """`mood` is `on`, `off`, `raising`, `hanging` or `none`."""
+
+    def __init__(self) -> None:
+        self.mood = "on"
+        self.behind: Tracer = NoTracer()
+        self.spans: list[Span] = []
+        self.go_on = threading.Event()
+        self.entered = threading.Event()
+
+    def is_enabled(self) -> bool:
+        return True
+
+    def start_span(self, span: Span) -> object:
+        self.entered.set()
+        if self.mood == "raising":
+            raise RuntimeError("the tracer is broken")
+        if self.mood == "hanging":
+            self.go_on.wait(HANGS_SECONDS)
+        if self.mood == "on":
+            self.spans.append(span)
+            return self.behind.start_span(span)
+        return None
+
+    def record_event(self, begun: object, name: str, at: datetime, attributes: Attributes) -> None:
+        if self.mood == "raising":
+            raise RuntimeError("the tracer is broken")
+        self.behind.record_event(begun, name, at, attributes)
+
+    def end_span(self, begun: object, at: datetime, error: str) -> None:
+        if self.mood == "raising":
+            raise RuntimeError("the tracer is broken")
+        self.behind.end_span(begun, at, error)
+
+    def flush(self) -> None:
+        self.behind.flush()

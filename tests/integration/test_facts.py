@@ -1,0 +1,166 @@
+"""Facts in Postgres: of a conversation the newest stands, of a person each is added, and no trouble is an exception."""
+
+from dataclasses import replace
+
+import asyncpg
+import pytest
+
+from activities.facts import FactsActivities
+from contracts.agents import MemoryPolicy
+from contracts.facts import MOST_FACTS, Fact, FactsAnswer, FactsAsk, FactsCall, FactScope, FactStatus
+from contracts.turns import TurnAddress
+from store.erasure import erase
+from store.turns import request_stop
+from tests.desk import Desk, publish_desk
+from tests.doubles.desk import desk_agents
+from tests.doubles.embedder import Hashing
+from tests.doubles.hub import KEEPER, keeper, without
+
+C, U, S = FactScope.CONVERSATION, FactScope.USER, FactStatus
+
+
+@pytest.fixture(scope="module")
+async def keepers(desk: Desk) -> Desk:
+    ours = [keeper(), keeper("forgetful", memory=None), keeper("brief", memory=MemoryPolicy(facts=(C,)))]
+    await publish_desk(desk.owner_url, [*desk_agents()[0], *(("desk", each) for each in ours)])
+    return desk
+
+
+async def used(
+    desk: Desk,
+    address: TurnAddress,
+    scope: FactScope,
+    *facts: Fact,
+    agent_id: str = KEEPER,
+    attempt: int = 1,
+    **ask: object,
+) -> FactsAnswer:
+    """One operation as the activity makes it."""
+    given = FactsAsk.model_validate({"scope": scope, "authorized": True, "write": bool(facts), "facts": facts, **ask})
+    call = FactsCall(address=address, agent_id=agent_id, agent_version=await desk.version(agent_id), ask=given)
+    return await desk.activity(FactsActivities(desk.deps).facts, call, attempt=attempt)
+
+
+async def turn(desk: Desk, by: str = "requester", **given: object) -> TurnAddress:
+    return (await desk.start(agent_id=KEEPER, by=by, **given))[0]  # type: ignore[arg-type]
+
+
+def said(*contents: str, kind: str = "likes", confidence: float = 0.5) -> list[Fact]:
+    return [Fact(type=kind, content=each, confidence=confidence) for each in contents]
+
+
+async def test_a_conversation_keeps_the_newest_of_a_type_and_no_other_sees_it(keepers: Desk) -> None:
+    first, other = await turn(keepers), await turn(keepers)
+    assert (await used(keepers, first, C)).status is S.NOT_FOUND
+    for content in ("tea", "coffee"):
+        assert (await used(keepers, first, C, *said(content))).status is S.SUCCESS
+    assert (await used(keepers, first, C)).facts == (Fact(type="likes", content="coffee", confidence=0.5),)
+    assert (await used(keepers, first, C, types=("name",))).status is S.NOT_FOUND
+    assert (await used(keepers, other, C)).status is S.NOT_FOUND
+
+
+async def test_a_persons_facts_are_only_added_and_kept_once_however_often_they_are_written(keepers: Desk) -> None:
+    first = await turn(keepers, by="admin")
+    assert (await used(keepers, first, U)) == FactsAnswer(status=S.SUCCESS), "nothing known is a success (S3-30)"
+    for attempt in (1, 2, 3):
+        assert (await used(keepers, first, U, *said("tea", "coffee"), attempt=attempt)).status is S.SUCCESS
+    later = await turn(keepers, by="admin")
+    await used(keepers, later, U, *said("water"))
+    assert [fact.content for fact in (await used(keepers, later, U)).facts] == ["tea", "coffee", "water"]
+    assert {fact.confidence for fact in (await used(keepers, later, U)).facts} == {0.5}
+    stranger = await turn(keepers, by="reviewer")
+    assert (await used(keepers, stranger, U)).facts == ()
+
+
+@pytest.mark.parametrize("statement", ["UPDATE user_facts SET content = 'x'", "DELETE FROM user_facts"])
+async def test_the_program_cannot_change_or_remove_what_is_only_added(keepers: Desk, statement: str) -> None:
+    await used(keepers, await turn(keepers), U, *said("tea"))
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await keepers.write(statement)
+    owner = await asyncpg.connect(keepers.owner_url, server_settings={"search_path": "perdure"})
+    try:
+        await owner.execute("SELECT set_config('perdure.tenant', 'local', false)")
+        with pytest.raises(asyncpg.IntegrityConstraintViolationError, match="never changed"):
+            await owner.execute("UPDATE user_facts SET content = 'x'")
+    finally:
+        await owner.close()
+
+
+async def test_of_many_facts_the_nearest_are_given_oldest_first(keepers: Desk) -> None:
+    desk = replace(keepers, deps=replace(keepers.deps, embedder=None))
+    address = await turn(desk, by="reviewer")
+    for start in range(0, 20, MOST_FACTS):
+        await used(desk, address, U, *said(*(f"number {n}" for n in range(start, start + MOST_FACTS)), kind="number"))
+    await used(desk, address, U, *said("green tea"))
+    await used(desk, address, U, *said(*(f"late {n}" for n in range(MOST_FACTS)), kind="late"))
+    found = (await used(desk, address, U, about="which tea?")).facts
+    assert len(found) == MOST_FACTS and found[0].content == "green tea", "the nearest is there, and it is the oldest"
+    assert [fact.content for fact in (await used(desk, address, U, types=("late",))).facts] == [
+        f"late {n}" for n in range(MOST_FACTS)
+    ]
+
+
+async def test_with_an_embedder_what_is_near_in_meaning_is_found(keepers: Desk) -> None:
+    desk = replace(keepers, deps=replace(keepers.deps, embedder=Hashing()))
+    address = await turn(desk)
+    await used(desk, address, U, *said("a garden"), *said(*(f"{n}" for n in range(MOST_FACTS - 1)), kind="number"))
+    rows = await desk.rows("SELECT embedder FROM user_facts WHERE content = 'a garden'")
+    assert [row["embedder"] for row in rows] == [Hashing().name]
+    await used(desk, address, U, *said(*(f"x{n}" for n in range(MOST_FACTS)), kind="number"))
+    found = (await used(desk, address, U, about="a garden")).facts
+    assert "a garden" in {fact.content for fact in found}
+
+
+@pytest.mark.parametrize(("agent_id", "scope"), [("forgetful", C), ("forgetful", U), ("brief", U)])
+async def test_without_the_agents_leave_or_the_graphs_nothing_is_read_or_kept(
+    keepers: Desk, agent_id: str, scope: FactScope
+) -> None:
+    address = await turn(keepers)
+    assert (await used(keepers, address, scope, agent_id=agent_id)).status is S.UNAUTHORIZED
+    assert (await used(keepers, address, scope, *said("tea"), agent_id=agent_id)).status is S.UNAUTHORIZED
+    assert (await used(keepers, address, C, *said("tea"), authorized=False)).status is S.UNAUTHORIZED
+    assert await keepers.value("SELECT count(*) FROM conversation_facts WHERE turn_id = $1", address.turn_id) == 0
+
+
+@pytest.mark.parametrize(("scope", "table"), [(C, "conversation_facts"), (U, "user_facts")])
+async def test_a_broken_memory_is_a_status(keepers: Desk, scope: FactScope, table: str) -> None:
+    address = await turn(keepers)
+    async with without(keepers, table):
+        assert (await used(keepers, address, scope)).status is S.UNAVAILABLE
+        assert (await used(keepers, address, scope, *said("tea"))).status is S.FAILED
+    assert (await used(keepers, address, scope, *said("tea"))).status is S.SUCCESS
+
+
+async def test_a_memory_that_the_operator_took_away_is_a_status(keepers: Desk) -> None:
+    off = replace(keepers, deps=replace(keepers.deps, keeps_facts=False))
+    address = await turn(keepers)
+    assert (await used(off, address, U)).status is S.UNAVAILABLE
+    assert (await used(off, address, C, *said("tea"))).status is S.FAILED
+
+
+async def test_what_cannot_be_stored_is_a_status(keepers: Desk) -> None:
+    address = await turn(keepers)
+    assert (await used(keepers, address, C, *said("a\x00b"))).status is S.FAILED
+    assert (await used(keepers, address, U, *said("a\x00b"))).status is S.FAILED
+
+
+async def test_nothing_is_kept_for_a_turn_that_is_to_stop(keepers: Desk) -> None:
+    address = await turn(keepers)
+    async with keepers.db.transaction(address.tenant_id) as tx:
+        await request_stop(tx, address.turn_id, keepers.people["requester"].user_id)
+    assert (await used(keepers, address, C, *said("tea"))).status is S.FAILED
+    assert (await used(keepers, address, U)).status is S.UNAVAILABLE
+
+
+async def test_facts_go_with_the_person_and_with_the_conversation(keepers: Desk) -> None:
+    person = keepers.people["reviewer"]
+    await keepers.write("UPDATE turns SET status = 'completed', ended_at = now() WHERE ended_at IS NULL")
+    address = await turn(keepers, by="reviewer")
+    await used(keepers, address, C, *said("tea"))
+    await used(keepers, address, U, *said("tea"))
+    await keepers.write("UPDATE turns SET status = 'completed', ended_at = now() WHERE ended_at IS NULL")
+    name = await keepers.value("SELECT name FROM users WHERE id = $1", person.user_id)
+    told = await erase(keepers.db, person.tenant_id, name, keepers.people["admin"].user_id)
+    assert isinstance(told["erased"], dict) and told["erased"]["user_facts"] >= 1
+    assert await keepers.value("SELECT count(*) FROM user_facts WHERE user_id = $1", person.user_id) == 0
+    assert await keepers.value("SELECT count(*) FROM conversation_facts WHERE turn_id = $1", address.turn_id) == 0

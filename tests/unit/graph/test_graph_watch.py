@@ -1,0 +1,119 @@
+"""Alarms of a run: a node that does what it did not declare is told of, and everything goes on as it would have."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import pytest
+from pydantic import JsonValue
+
+from contracts.alarms import MOST_ALARMS
+from contracts.facts import FactsAsk, FactScope
+from contracts.messages import Patch
+from contracts.model import ModelAsk
+from graph.compile import CompiledTopology, compile_topology
+from graph.ports import Ports
+from graph.spec import END, FRESH, Goto, Node, NodeSpec, RunLimits, State, Switch, Topology
+from graph.state import Field, StateSchema
+from tests.doubles.fake_turn import FakeTurn, Says
+from tests.doubles.ports import FakeRun
+
+ROUNDS = 1_000
+
+
+async def again(state: State) -> Literal["more", "enough"]:
+    rounds = state["rounds"]
+    return "enough" if isinstance(rounds, int) and rounds >= ROUNDS else "more"
+
+
+@dataclass(frozen=True, slots=True)
+class Rogue:
+    """Writes what is not its own, and uses what it has not declared, at every visit."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        rounds = state["rounds"]
+        assert isinstance(rounds, int)
+        if rounds == 0:
+            await ports.model.complete(ModelAsk(messages=(), tools=()))
+            await ports.memory.facts(FactsAsk(scope=FactScope.USER, authorized=True))
+            await ports.memory.facts(FactsAsk(scope=FactScope.USER, authorized=True, write=True))
+        patch: Patch = {"rounds": rounds + 1, "others": rounds, "status": "completed"}
+        return patch | {f"field_{rounds % 60}": rounds}
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """The same work; it is given a declaration that allows everything."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        return await Rogue()(state, ports)
+
+
+def made(node: Node, *, declares: bool) -> CompiledTopology:
+    """One node that goes round a thousand times."""
+    fields = (Field("rounds", 0), Field("others", 0), *(Field(f"field_{index}") for index in range(60)))
+    rogue = NodeSpec("rogue", node, limit="max_steps")
+    if declares:
+        rogue = replace(rogue, writes=("rounds", "status"), reaches=())
+    owner = NodeSpec("owner", Quiet(), writes=("others",) if declares else None)
+    return compile_topology(
+        Topology(
+            name="watched",
+            version=1,
+            state=StateSchema(fields),
+            nodes=(rogue, owner),
+            edges=(Switch("rogue", again, {"more": "rogue", "enough": "owner"}), Goto("owner", END)),
+            entries={FRESH: "rogue"},
+            limits=RunLimits(steps=ROUNDS + 2),
+        )
+    )
+
+
+async def run(compiled: CompiledTopology) -> tuple[dict[str, JsonValue], FakeRun]:
+    run = FakeRun(FakeTurn({}, {}, [Says("fine")]))
+    state = await compiled.run(compiled.topology.state.initial(), FRESH, run.as_ports())
+    return state, run
+
+
+@pytest.mark.timeout(300)
+async def test_a_thousand_alarms_change_nothing_of_a_run_but_its_log() -> None:
+    state, watched = await run(made(Rogue(), declares=True))
+    plain_state, plain = await run(made(Rogue(), declares=False))
+    assert state == plain_state
+    assert state["rounds"] == ROUNDS + 1
+    assert watched.trace() == plain.trace()
+    told = [data for kind, data in watched.events if kind == "invariant.alarm"]
+    assert [event for event in watched.events if event[0] != "invariant.alarm"] == plain.events
+    assert len(told) == MOST_ALARMS, "each once, and a bounded number of them"
+    assert {str(each["type"]) for each in told} == {
+        "model_access_unauthorized",
+        "memory_read_unauthorized",
+        "memory_write_unauthorized",
+        "state_mutation_outside_allowed_node",
+        "forbidden_state_field_mutated",
+    }
+    assert {str(each["severity"]) for each in told} == {"error"}
+
+
+async def test_an_operation_without_leave_is_a_warning_even_where_memory_is_declared() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Careless:
+        async def __call__(self, state: State, ports: Ports) -> Patch:
+            answer = await ports.memory.facts(FactsAsk(scope=FactScope.USER, authorized=False))
+            return {"status": "completed", "seen": answer.status.value}
+
+    compiled = compile_topology(
+        Topology(
+            name="careless",
+            version=1,
+            state=StateSchema((Field("seen"),)),
+            nodes=(NodeSpec("only", Careless(), writes=("status", "seen"), reaches=("memory",)),),
+            edges=(Goto("only", END),),
+            entries={FRESH: "only"},
+        )
+    )
+    state, seen = await run(compiled)
+    assert state["seen"] == "unauthorized"
+    told = [data for kind, data in seen.events if kind == "invariant.alarm"]
+    assert [(each["type"], each["severity"], each["node"]) for each in told] == [
+        ("memory_read_unauthorized", "warn", "only")
+    ]

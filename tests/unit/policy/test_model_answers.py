@@ -1,0 +1,43 @@
+"""What a model call came to: three statuses, four types."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.errors import Problem
+from policy.model_answers import AnswerStatus, ErrorType, classified, fallback_text
+
+S, E = AnswerStatus, ErrorType
+CASES = [
+    (None, "words", S.SUCCESS, None),
+    (None, "", S.RECOVERABLE_ERROR, E.INVALID_OUTPUT),
+    (None, " \n\t", S.RECOVERABLE_ERROR, E.INVALID_OUTPUT),
+    ("model_timeout", "", S.RECOVERABLE_ERROR, E.TIMEOUT),
+    ("model_timeout", "half an answer", S.RECOVERABLE_ERROR, E.TIMEOUT),
+    ("activity_timeout", "", S.RECOVERABLE_ERROR, E.TIMEOUT),
+    ("model_unreadable", "", S.RECOVERABLE_ERROR, E.INVALID_OUTPUT),
+    ("model_unavailable", "", S.FATAL_ERROR, E.BACKEND_UNAVAILABLE),
+    ("model_rate_limited", "", S.FATAL_ERROR, E.BACKEND_UNAVAILABLE),
+    ("nobody knows this one", "", S.FATAL_ERROR, E.BACKEND_UNAVAILABLE),
+    ("stopped", "", S.FATAL_ERROR, E.UNKNOWN),
+    ("token_budget_spent", "", S.FATAL_ERROR, E.UNKNOWN),
+    ("answer_over_budget", "half", S.FATAL_ERROR, E.UNKNOWN),
+]
+
+
+@pytest.mark.parametrize(("code", "text", "status", "error_type"), CASES)
+def test_the_table_of_answers(code: str | None, text: str, status: AnswerStatus, error_type: ErrorType | None) -> None:
+    problem = Problem(code=code, message="no") if code else None
+    assert classified(problem, text) == (status, error_type)
+
+
+@given(st.none() | st.builds(Problem, code=st.text(), message=st.text()), st.text())
+def test_an_error_has_a_type_and_a_success_has_words(problem: Problem | None, text: str) -> None:
+    status, error_type = classified(problem, text)
+    assert (status is S.SUCCESS) == (error_type is None)
+    assert status is not S.SUCCESS or text.strip()
+
+
+@pytest.mark.parametrize("error_type", ErrorType)
+def test_a_fallback_is_marked_with_its_type(error_type: ErrorType) -> None:
+    assert fallback_text(error_type).startswith(f"[{error_type.value}] ")

@@ -1,0 +1,195 @@
+"""Traces of real turns: what a collector is sent, and that no turn is any different for it."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from contracts.turns import TurnAddress
+from graph.registry import TOPOLOGIES
+from tests.desk import Desk, publish_desk, until
+from tests.doubles.collector import Collector, attributes_of, collecting
+from tests.doubles.desk import desk_agents
+from tests.doubles.hub import KEEPER, keeper
+from tests.doubles.moody_tracer import MoodyTracer
+from tests.doubles.spoken import Line
+from tests.served import Served
+from tracing.alarm_bell import AlarmBell
+from tracing.choice import tracer_of, ways_of
+from tracing.turn_traces import TurnTraces
+
+CANARY = "xylophone"
+"""In every text of these turns; in no trace."""
+TURNS: dict[str, tuple[tuple[Line, ...], str]] = {
+    "a tool": ((Line(f"I look {CANARY}", [("look", {"what": CANARY})]), Line(f"seen {CANARY}")), "desk"),
+    "a skill": ((Line("SKILL_SELECT:plan"), Line(f"planned {CANARY}")), "desk"),
+    "a failure": ((Line(f"never {CANARY}", fails=9),), KEEPER),
+    "a hub": ((Line(f"I am {CANARY}"),), KEEPER),
+    "a loop": ((Line("", [("look", {"what": CANARY})]), Line(f"well {CANARY}")), "looper"),
+}
+
+
+@dataclass(slots=True)
+class Traced:
+    """A collector, the tracer in front of it, and the traces of this module's workers."""
+
+    collector: Collector
+    tracer: MoodyTracer
+    traces: TurnTraces
+    bell: AlarmBell
+
+
+@pytest.fixture(scope="module")
+def collector() -> Iterator[Collector]:
+    with collecting() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+async def traced(desk: Desk, collector: Collector) -> Traced:
+    """As the workers of the overridden `desk` have them."""
+    traces = desk.deps.traces
+    assert traces is not None
+    tracer = traces._tracer
+    assert isinstance(tracer, MoodyTracer)
+    return Traced(collector, tracer, traces, traces._bell)
+
+
+@pytest.fixture(scope="module")
+async def desk(desk: Desk, collector: Collector) -> AsyncIterator[Desk]:
+    tracer = MoodyTracer()
+    tracer.behind = tracer_of("otel", f"{collector.url}/v1/traces", None)
+    assert tracer.behind.is_enabled()
+    ways = {one.name: ways_of(one) for one in TOPOLOGIES}
+    traces = TurnTraces(desk.db, tracer, ways, AlarmBell(), most=4)
+    traces.open()
+    await publish_desk(desk.owner_url, [*desk_agents()[0], ("desk", keeper())])
+    yield replace(desk, deps=replace(desk.deps, traces=traces))
+    began = time.monotonic()
+    tracer.go_on.set()
+    await traces.close()
+    assert time.monotonic() - began < 5, "the end of a process waits for no tracer"
+
+
+@pytest.fixture(autouse=True)
+def in_good_mood(traced: Traced) -> Iterator[None]:
+    yield
+    traced.tracer.mood, traced.collector.hanging, traced.collector.status = "on", False, 200
+    traced.tracer.go_on.set()
+    traced.collector.go_on.set()
+
+
+async def spans_for(traced: Traced, address: TurnAddress) -> list[Any]:
+    """The spans of a turn, once the collector has them."""
+
+    def found() -> list[Any]:
+        return [
+            span for span in traced.collector.spans() if attributes_of(span).get("perdure.trace_id") == address.turn_id
+        ]
+
+    await until(lambda: bool(found()), seconds=20)
+    return found()
+
+
+async def course(served: Served, turn: str) -> tuple[Any, ...]:
+    """What a turn comes to: status, answer, and every event but for ids and times."""
+    lines, agent_id = TURNS[turn]
+    address, row = await served.ended(*lines, agent_id=agent_id)
+    rows = await served.desk.rows(
+        "SELECT kind, call_id, data->>'node' AS node, data->'data'->>'status' AS status FROM events "
+        "WHERE turn_id = $1 ORDER BY seq",
+        address.turn_id,
+    )
+    calls = await served.desk.rows(
+        "SELECT call_id, epoch, errors FROM model_calls WHERE turn_id = $1 ORDER BY call_id", address.turn_id
+    )
+    return (
+        row["status"],
+        row["answer"],
+        (row["problem"] or {}).get("code"),
+        tuple(tuple(each) for each in rows),
+        tuple(tuple(each) for each in calls),
+    )
+
+
+async def test_a_collector_gets_the_spans_of_a_turn_and_no_word_of_it(served: Served, traced: Traced) -> None:
+    address, _ = await served.ended(*TURNS["a tool"][0])
+    spans = {span.name: span for span in await spans_for(traced, address)}
+    told = {name: attributes_of(span) for name, span in spans.items()}
+    chat = next(name for name in spans if name.startswith("chat "))
+    assert {"invoke_agent desk", "execute_tool look", "node tool_node", "prompt.assemble"} <= set(spans)
+    assert spans["execute_tool look"].parent_span_id == spans["node tool_node"].span_id
+    assert spans["node tool_node"].parent_span_id == spans["invoke_agent desk"].span_id
+    assert spans["agent.resolve_definition"].parent_span_id == spans["tools.assemble"].parent_span_id
+    assert len({span.trace_id for span in spans.values()}) == 1
+    assert told["invoke_agent desk"]["gen_ai.operation.name"] == "invoke_agent"
+    assert told["invoke_agent desk"]["perdure.status"] == "completed"
+    assert told[chat]["gen_ai.operation.name"] == "chat" and told[chat]["gen_ai.usage.output_tokens"] > 0
+    assert told["execute_tool look"]["gen_ai.tool.name"] == "look"
+    assert told["tools.assemble"]["total_tools_visible"] > 0 and told["prompt.assemble"]["token_estimate"] > 0
+    for attributes in told.values():
+        assert attributes["gen_ai.conversation.id"] == address.conversation_id
+        assert attributes["user.id"] == served.desk.people["requester"].user_id
+    events = [event.name for event in spans[chat].events]
+    assert events == ["model_call_attempted", "model_call_completed"]
+    assert not [body for _, body in traced.collector.bodies if CANARY.encode() in body]
+    assert not traced.bell.recent
+
+
+async def test_the_deciding_node_has_no_span_and_a_failure_has_its_type(served: Served, traced: Traced) -> None:
+    address, row = await served.ended(*TURNS["a failure"][0], agent_id=KEEPER)
+    assert row["status"] == "failed"
+    spans = {span.name: span for span in await spans_for(traced, address)}
+    assert "node decision_logic_node" not in spans and "node model_call_node" in spans
+    chat = next(span for name, span in spans.items() if name.startswith("chat "))
+    assert attributes_of(chat)["error.type"] == "model_unavailable"
+    assert spans[f"invoke_agent {KEEPER}"].status.message == "backend_unavailable"
+
+
+@pytest.mark.parametrize("turn", TURNS)
+async def test_a_turn_is_the_same_whatever_the_tracer_does(served: Served, traced: Traced, turn: str) -> None:
+    courses = {}
+    for mood in ("on", "off", "raising", "none"):
+        traced.tracer.mood = mood
+        courses[mood] = json.dumps(await course(served, turn))
+        await traced.traces.settled()
+    assert len(set(courses.values())) == 1
+
+
+async def test_no_turn_waits_for_a_tracer_that_hangs_for_thirty_seconds(served: Served, traced: Traced) -> None:
+    quiet = await course(served, "a tool")
+    traced.tracer.mood = "hanging"
+    traced.tracer.go_on.clear()
+    traced.tracer.entered.clear()
+    began = time.monotonic()
+    assert await course(served, "a tool") == quiet
+    await asyncio.to_thread(traced.tracer.entered.wait, 20)
+    for _ in range(12):  # more than wait for a tracer: what comes after is dropped, and the turns go on
+        assert await course(served, "a tool") == quiet
+    assert time.monotonic() - began < 29, "thirteen turns ended while one span was held"
+    assert not traced.tracer.go_on.is_set()
+
+
+async def test_no_turn_waits_for_a_collector_that_hangs(served: Served, traced: Traced) -> None:
+    quiet = await course(served, "a hub")
+    traced.collector.hanging = True
+    traced.collector.go_on.clear()
+    traced.collector.hung.clear()
+    assert await course(served, "a hub") == quiet
+    assert await asyncio.to_thread(traced.collector.hung.wait, 20), "the collector holds the first of them"
+    for _ in range(3):
+        assert await course(served, "a hub") == quiet
+    assert not traced.collector.go_on.is_set()
+
+
+async def test_a_collector_that_refuses_loses_traces_and_nothing_else(served: Served, traced: Traced) -> None:
+    traced.collector.status = 400
+    quiet = await course(served, "a hub")
+    traced.collector.status = 200
+    address, _ = await served.ended(Line("again"), agent_id=KEEPER)
+    assert await spans_for(traced, address)
+    assert await course(served, "a hub") == quiet
