@@ -1,5 +1,7 @@
 """Agents that say what they are told to, each at a pace of its own, and a stack that has them."""
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -39,9 +41,20 @@ def speaking(folder: Path, paces: Mapping[str, float], **environ: str) -> Iterat
 
 
 @contextmanager
+def no_model_worker(stack: RunningStack) -> Iterator[None]:
+    """Calls of models wait until the block ends, so that those of many turns begin at the same time."""
+    os.kill(stack.process.pid, signal.SIGSTOP)  # it would start the worker again at once
+    try:
+        stack.kill("worker-llm")
+        yield
+    finally:
+        os.kill(stack.process.pid, signal.SIGCONT)
+
+
+@contextmanager
 def more_model_workers(stack: RunningStack, count: int) -> Iterator[None]:
     """So many workers of the model's queue beside the stack's own, which has a hundred calls at once at most."""
-    environ = psutil.Process(stack.read()["pids"]["worker-llm"]).environ()
+    environ = psutil.Process(stack.read()["pids"]["worker-turns"]).environ()
     started: list[subprocess.Popen[bytes]] = []
     ready = [stack.home / f"more-{number}.ready" for number in range(count)]
     try:

@@ -9,7 +9,7 @@ import pytest
 from tests.acceptance.scale import PATIENCE_SECONDS, Clocked, sized
 from tests.acceptance.streams.conftest import SLOW, Speaking
 from tests.acceptance.streams.following import Followed, answers, begin_all, follow
-from tests.acceptance.streams.speakers import more_model_workers, words
+from tests.acceptance.streams.speakers import more_model_workers, no_model_worker, words
 
 STREAMS = sized(300, 30)
 KILLS = sized(5, 2)
@@ -46,12 +46,13 @@ async def test_readers_of_an_api_that_is_killed_miss_nothing_and_get_nothing_twi
 ) -> None:
     texts = [words(WORDS, f"s{number}") for number in range(STREAMS)]
     with ExitStack() as held, Clocked() as clocked:
-        await asyncio.to_thread(held.enter_context, more_model_workers(speakers.stack, MORE_WORKERS))
-        ids = await begin_all(speakers.client, SLOW, texts, at_once=16)
+        with no_model_worker(speakers.stack):
+            ids = await begin_all(speakers.client, SLOW, texts)
         followed = [Followed(turn_id) for turn_id in ids]
         async with asyncio.TaskGroup() as readers:
             for each in followed:
                 readers.create_task(follow(speakers.client, each.turn_id, each))
+            await asyncio.to_thread(held.enter_context, more_model_workers(speakers.stack, MORE_WORKERS))
             await _all_live(followed)
             live = await _killing(speakers, followed)
         stored = await answers(speakers.client, ids)
