@@ -219,13 +219,19 @@ class FakeMemory:
         """From the turn's own book; `broken` and `off` answer as the activity does."""
         turn = self.run.turn
         turn.fact_asks.append(ask)
-        if not ask.authorized:
+        if not ask.authorized or ask.scope not in turn.facts:
             return FactsAnswer(status=FactStatus.UNAUTHORIZED)
-        if self.run.stopped or self.run.problem is not None or turn.facts_are_dead:
+        if self.run.stopped or turn.stopped or self.run.problem is not None or turn.facts_are_dead:
             return FactsAnswer(status=ask.failed())
         known = turn.known_facts.setdefault(ask.scope, [])
         if ask.write:
-            known += [fact for fact in ask.facts if fact not in known]
+            if ask.scope is FactScope.CONVERSATION:
+                newer = {fact.type for fact in ask.facts}
+                known[:] = sorted([f for f in known if f.type not in newer] + [*ask.facts], key=lambda f: f.type)
+            else:
+                known += [
+                    fact for fact in ask.facts if (fact.type, fact.content) not in {(f.type, f.content) for f in known}
+                ]
             return FactsAnswer(status=FactStatus.SUCCESS)
         empty = FactStatus.SUCCESS if ask.scope is FactScope.USER else FactStatus.NOT_FOUND
         return FactsAnswer(status=FactStatus.SUCCESS if known else empty, facts=tuple(known[:MOST_FACTS]))

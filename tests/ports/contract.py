@@ -9,6 +9,7 @@ from typing import Protocol
 from pydantic import JsonValue
 
 from contracts.approvals import Verdicts
+from contracts.facts import FactsAnswer, FactsAsk
 from contracts.memory import TurnContext
 from contracts.model import ModelAsk, ModelReply
 from contracts.people import GatedCall, RequestRef, VerdictState
@@ -33,6 +34,10 @@ class Run(Protocol):
 
     async def load(self) -> TurnContext:
         """The memory port."""
+        ...
+
+    async def facts(self, ask: FactsAsk) -> FactsAnswer:
+        """The memory port, while a run goes on."""
         ...
 
     async def ask(self, gated: Sequence[GatedCall], unknown: Sequence[GatedCall] = ()) -> Sequence[RequestRef]:

@@ -8,6 +8,7 @@ from pydantic import JsonValue
 from contracts.agents import PlanCard
 from contracts.approvals import Verdicts
 from contracts.errors import Problem
+from contracts.facts import FactsAnswer, FactsAsk, FactScope
 from contracts.ids import approval_id
 from contracts.memory import TurnContext
 from contracts.model import ModelAsk, ModelReply
@@ -16,6 +17,7 @@ from contracts.tools import ToolAsk, ToolOutcome
 from contracts.turns import Usage
 from tests.doubles.desk import desk_agents
 from tests.doubles.fake_turn import TURN_ID, Ambiguous, Behaviour, FakeTurn, Refused, Says
+from tests.doubles.hub import KEEPER
 from tests.doubles.ports import FakeRun
 from tests.doubles.spoken import Line
 from tests.ports.contract import Args
@@ -76,6 +78,10 @@ class DoubleRun:
     async def load(self) -> TurnContext:
         """The memory port."""
         return await self.fake.as_ports().memory.load()
+
+    async def facts(self, ask: FactsAsk) -> FactsAnswer:
+        """The memory port, while a run goes on."""
+        return await self.fake.as_ports().memory.facts(ask)
 
     async def ask(self, gated: Sequence[GatedCall], unknown: Sequence[GatedCall] = ()) -> Sequence[RequestRef]:
         """The people port, first half."""
@@ -145,7 +151,8 @@ class DoubleTurn:
         return sum(1 for ran, _ in self.fake.ran if ran == call_id)
 
 
-async def double_turn(*lines: Line, metadata: Args | None = None) -> DoubleTurn:
+async def double_turn(*lines: Line, metadata: Args | None = None, agent_id: str = "desk") -> DoubleTurn:
     """A turn in memory whose model says these lines."""
     says = [Says(line.text, line.calls, Usage(input_tokens=9, output_tokens=1, cost_microusd=10)) for line in lines]
-    return DoubleTurn(FakeTurn(_cards(), TOOLS, says, skill_ids=("plan",), metadata=metadata or {}))
+    facts = tuple(FactScope) if agent_id == KEEPER else ()
+    return DoubleTurn(FakeTurn(_cards(), TOOLS, says, skill_ids=("plan",), metadata=metadata or {}, facts=facts))

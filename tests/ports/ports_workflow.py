@@ -5,6 +5,7 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from contracts.activities import APPROVALS_OPEN
     from contracts.approvals import Verdicts
+    from contracts.facts import FactsAnswer, FactsAsk
     from contracts.frozen import Frozen
     from contracts.memory import TurnContext
     from contracts.model import ModelAsk, ModelReply
@@ -76,6 +77,11 @@ class PortsRun:
     async def load(self) -> TurnContext:
         """The memory port."""
         return await self._ports.memory.load()
+
+    @workflow.update
+    async def facts(self, ask: FactsAsk) -> FactsAnswer:
+        """The memory port, while a run goes on."""
+        return await self._ports.memory.facts(ask)
 
     @workflow.update
     async def ask(self, asked: Asked) -> list[RequestRef]:

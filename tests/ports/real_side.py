@@ -11,9 +11,11 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from activities.approvals import ApprovalActivities
+from activities.facts import FactsActivities
 from activities.memory import MemoryActivities
 from activities.turns import TurnActivities
 from contracts.approvals import Verdicts
+from contracts.facts import FactsAnswer, FactsAsk
 from contracts.ids import approval_id, effect_key
 from contracts.memory import TurnContext
 from contracts.messages import MessageRef, Role
@@ -61,6 +63,10 @@ class RealRun:
     async def load(self) -> TurnContext:
         """The memory port."""
         return await self.handle.execute_update(PortsRun.load)
+
+    async def facts(self, ask: FactsAsk) -> FactsAnswer:
+        """The memory port, while a run goes on."""
+        return await self.handle.execute_update(PortsRun.facts, ask)
 
     async def ask(self, gated: Sequence[GatedCall], unknown: Sequence[GatedCall] = ()) -> Sequence[RequestRef]:
         """The people port, first half."""
@@ -184,9 +190,9 @@ class RealSide:
     inputs: dict[str, TurnInput] = field(default_factory=dict)
     """By turn: what its first run began with, for runs of a turn that has ended meanwhile."""
 
-    async def turn(self, *lines: Line, metadata: Args | None = None) -> RealTurn:
+    async def turn(self, *lines: Line, metadata: Args | None = None, agent_id: str = "desk") -> RealTurn:
         """A turn whose wake-up is not delivered: no workflow but those of this side touches it."""
-        address, _ = await self.desk.start(*lines, caps=MANY)
+        address, _ = await self.desk.start(*lines, agent_id=agent_id, caps=MANY)
         if metadata:
             await self.desk.write("UPDATE turns SET metadata = $2 WHERE id = $1", address.turn_id, metadata)
         return RealTurn(self, address)
@@ -203,6 +209,7 @@ async def real_side(desk: Desk, client: Client) -> AsyncIterator[RealSide]:
         # Brief calls run inside the workflow task where the turns queue serves their kind (ADR 7).
         activities=[
             MemoryActivities(desk.deps).load,
+            FactsActivities(desk.deps).facts,
             ApprovalActivities(desk.deps).read,
             TurnActivities(desk.deps).read,
         ],
