@@ -12,8 +12,8 @@ from contracts.approvals import Verdicts
 from contracts.facts import FactsAnswer, FactsAsk
 from contracts.memory import TurnContext
 from contracts.model import ModelAsk, ModelReply
-from contracts.people import GatedCall, RequestRef, VerdictState
-from contracts.tools import ToolAsk, ToolOutcome
+from contracts.people import GatedCall, Question, RequestRef, VerdictState
+from contracts.tools import PlannedAsk, ToolAsk, ToolOutcome
 from tests.doubles.spoken import Line
 
 Args = dict[str, JsonValue]
@@ -30,6 +30,14 @@ class Run(Protocol):
 
     async def run_tools(self, asks: Sequence[ToolAsk], waiting: Sequence[RequestRef] = ()) -> Sequence[ToolOutcome]:
         """The tools port."""
+        ...
+
+    async def make_calls(self, asks: Sequence[PlannedAsk]) -> Sequence[ToolOutcome]:
+        """The tools port: calls of the graph's own."""
+        ...
+
+    async def question(self, question: Question) -> RequestRef:
+        """The people port, in place of `ask`."""
         ...
 
     async def load(self) -> TurnContext:
@@ -72,6 +80,10 @@ class Turn(Protocol):
         self, call_id: str, state: VerdictState, comment: str = "", args: Mapping[str, JsonValue] | None = None
     ) -> None:
         """Bring the approval of a call into that state, by the name of `reviewer` where a person decides."""
+        ...
+
+    async def answer(self, call_id: str, answer: Args) -> None:
+        """The turn's own user answers."""
         ...
 
     async def forge(self, call_id: str) -> None:

@@ -12,8 +12,8 @@ from contracts.facts import FactsAnswer, FactsAsk, FactScope
 from contracts.ids import approval_id
 from contracts.memory import TurnContext
 from contracts.model import ModelAsk, ModelReply
-from contracts.people import GatedCall, RequestRef, VerdictState
-from contracts.tools import ToolAsk, ToolOutcome
+from contracts.people import GatedCall, Question, RequestRef, VerdictState
+from contracts.tools import PlannedAsk, ToolAsk, ToolOutcome
 from contracts.turns import Usage
 from tests.doubles.desk import desk_agents
 from tests.doubles.fake_turn import TURN_ID, Ambiguous, Behaviour, FakeTurn, Refused, Says
@@ -75,6 +75,14 @@ class DoubleRun:
         """The tools port."""
         return await self.fake.as_ports().tools.run(asks, waiting)
 
+    async def make_calls(self, asks: Sequence[PlannedAsk]) -> Sequence[ToolOutcome]:
+        """The tools port: calls of the graph's own."""
+        return await self.fake.as_ports().tools.make(asks)
+
+    async def question(self, question: Question) -> RequestRef:
+        """The people port, in place of `ask`."""
+        return self.fake.as_ports().people.question(question)
+
     async def load(self) -> TurnContext:
         """The memory port."""
         return await self.fake.as_ports().memory.load()
@@ -119,6 +127,10 @@ class DoubleTurn:
     ) -> None:
         """In the book."""
         self.fake.decide(call_id, state, comment, dict(args) if args is not None else None)
+
+    async def answer(self, call_id: str, answer: Args) -> None:
+        """In the book."""
+        self.fake.decide(call_id, VerdictState.ANSWERED, args=answer)
 
     async def forge(self, call_id: str) -> None:
         """The book has no digests: it says what reading one would."""

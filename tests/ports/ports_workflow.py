@@ -9,8 +9,8 @@ with workflow.unsafe.imports_passed_through():
     from contracts.frozen import Frozen
     from contracts.memory import TurnContext
     from contracts.model import ModelAsk, ModelReply
-    from contracts.people import GatedCall, RequestRef
-    from contracts.tools import ToolAsk, ToolOutcome
+    from contracts.people import GatedCall, Question, RequestRef
+    from contracts.tools import PlannedAsk, ToolAsk, ToolOutcome
     from contracts.turns import Bell, TurnInput
     from contracts.workflows import RING
     from workflows.mailbox import Mailbox
@@ -72,6 +72,16 @@ class PortsRun:
     async def run_tools(self, given: Round) -> list[ToolOutcome]:
         """The tools port."""
         return [*await self._ports.tools.run(given.asks, given.waiting)]
+
+    @workflow.update
+    async def make_calls(self, asks: list[PlannedAsk]) -> list[ToolOutcome]:
+        """The tools port: calls of the graph's own."""
+        return [*await self._ports.tools.make(asks)]
+
+    @workflow.update
+    async def question(self, question: Question) -> RequestRef:
+        """The people port, in place of `ask`."""
+        return self._ports.people.question(question)
 
     @workflow.update
     async def load(self) -> TurnContext:

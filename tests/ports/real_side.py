@@ -20,11 +20,11 @@ from contracts.ids import approval_id, effect_key
 from contracts.memory import TurnContext
 from contracts.messages import MessageRef, Role
 from contracts.model import ModelAsk, ModelReply
-from contracts.people import GatedCall, RequestRef, VerdictState
-from contracts.tools import ToolAsk, ToolOutcome
+from contracts.people import GatedCall, Question, RequestRef, VerdictState
+from contracts.tools import PlannedAsk, ToolAsk, ToolOutcome
 from contracts.turns import Bell, Carried, FinishAsk, TurnAddress, TurnInput, TurnStatus
 from policy.decision import Decider, Decision
-from store import working_memory
+from store import questions, working_memory
 from store.effects import settle_by_person
 from store.finish import finish
 from store.ids import new_id
@@ -59,6 +59,14 @@ class RealRun:
     async def run_tools(self, asks: Sequence[ToolAsk], waiting: Sequence[RequestRef] = ()) -> Sequence[ToolOutcome]:
         """The tools port."""
         return await self.handle.execute_update(PortsRun.run_tools, Round(asks=tuple(asks), waiting=tuple(waiting)))
+
+    async def make_calls(self, asks: Sequence[PlannedAsk]) -> Sequence[ToolOutcome]:
+        """The tools port: calls of the graph's own."""
+        return await self.handle.execute_update(PortsRun.make_calls, list(asks))
+
+    async def question(self, question: Question) -> RequestRef:
+        """The people port, in place of `ask`."""
+        return await self.handle.execute_update(PortsRun.question, question)
 
     async def load(self) -> TurnContext:
         """The memory port."""
@@ -141,6 +149,14 @@ class RealTurn:
                 await finish(tx, FinishAsk(address=self.address, status=TurnStatus.STOPPED))
         else:
             await self._write(call_id, "status = $3", state.value)
+
+    async def answer(self, call_id: str, answer: Args) -> None:
+        """By the program's own way."""
+        person = self.side.desk.people["requester"]
+        request_id = approval_id(self.address.turn_id, call_id)
+        async with self.side.desk.db.transaction(self.address.tenant_id) as tx:
+            kind = await tx.fetchval("SELECT kind FROM questions WHERE id = $1", request_id)
+            await questions.answer(tx, self.address.turn_id, request_id, person.user_id, kind, answer)
 
     async def forge(self, call_id: str) -> None:
         """The digest does not fit the record any more."""
