@@ -1,0 +1,200 @@
+"""`tools.assemble` on real rows: retries by class, what counts as an output, and what is never done twice."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import httpx
+import pytest
+from temporalio.exceptions import ApplicationError
+
+from activities.assembling import AssemblyActivities
+from activities.toolbox.shelf import Toolbox
+from contracts.pipeline import AssembleAsk, AssembleCall, Assembled, ContextAssembly, PipelineToolConfig, Source
+from contracts.turns import TurnAddress
+from perdure import ToolContext, tool
+from perdure.outcomes import ToolRefused, ToolUnavailable
+from perdure.tools import Tool
+from store import bundles
+from tests.desk import Desk, publish_desk
+from tests.doubles.desk import desk_agents
+from tests.doubles.spoken import Line
+
+
+@dataclass(slots=True)
+class Says:
+    """What the tool does next, call after call; the last of it for ever."""
+
+    script: list[Any] = field(default_factory=lambda: [{"completeness": 1.0}])
+    given: list[dict[str, Any]] = field(default_factory=list)
+
+
+SAYS = Says()
+
+
+@tool(effect="read")
+async def probe(said: list[str] | None = None, size: int = 0, word: str = "") -> Any:
+    """Say what the test says."""
+    SAYS.given.append({"said": said, "size": size, "word": word})
+    now = SAYS.script.pop(0) if len(SAYS.script) > 1 else SAYS.script[0]
+    if isinstance(now, BaseException):
+        raise now
+    return now
+
+
+@tool(effect="read")
+async def other(context: ToolContext) -> Any:
+    """Another one, without arguments."""
+    return {"word": "from the other", "completeness": 0.5}
+
+
+REGISTRY = (
+    PipelineToolConfig(
+        name="probe", inject_inputs=("word",), defaults={"size": 2}, max_retries=2, retry_backoff=0.5, hears=True
+    ),
+    PipelineToolConfig(name="other"),
+)
+
+
+@dataclass(slots=True)
+class Bench:
+    """An agent with an assembly, at the desk."""
+
+    desk: Desk
+    activities: AssemblyActivities
+    version: str
+
+    async def turn(self) -> TurnAddress:
+        """A turn that has begun."""
+        address, _ = await self.desk.start(Line("hello"))
+        return address
+
+    async def run(self, address: TurnAddress, name: str = "probe", *sources: Source) -> Assembled:
+        """One attempt."""
+        ask = AssembleAsk(tool=name, timeout_seconds=1, slice_hash="s", upstream="u", sources=sources)
+        call = AssembleCall(address=address, agent_id="desk", agent_version=self.version, ask=ask)
+        return await self.desk.activity(self.activities.assemble, call)
+
+
+@pytest.fixture
+async def bench(desk: Desk) -> AsyncIterator[Bench]:
+    """The desk's agent with the two tools in a registry."""
+    SAYS.script, SAYS.given = [{"completeness": 1.0}], []
+    agents, tools = desk_agents()
+    app, agent = next(each for each in agents if each[1].definition.id == "desk")
+    own: list[Tool] = [probe, other]
+    assembly = ContextAssembly(
+        pipeline="p", registry=REGISTRY, intents=("a",), default_intent="a", intervention="Talk to somebody."
+    )
+    published = agent.model_copy(
+        update={
+            "definition": agent.definition.model_copy(update={"assembly": assembly}),
+            "cards": (*agent.cards, *(each.card for each in own)),
+            "version": "with an assembly",
+        }
+    )
+    await publish_desk(desk.owner_url, [(app, published)])
+    async with httpx.AsyncClient() as http:
+        toolbox = Toolbox([*tools, *(("desk", each) for each in own)], lambda name: None, http)
+        yield Bench(desk, AssemblyActivities(replace(desk.deps, toolbox=toolbox)), published.version)
+    await publish_desk(desk.owner_url)
+
+
+async def test_arguments_come_from_defaults_the_other_output_and_the_conversation(bench: Bench) -> None:
+    address = await bench.turn()
+    made = await bench.run(address, "other")
+    assert made.bundle is not None and made.bundle.completeness == 0.5
+    done = await bench.run(address, "probe", Source(tool="other", turn_id=address.turn_id))
+    assert done.problem is None
+    (given,) = SAYS.given
+    assert (given["size"], given["word"]) == (2, "from the other")
+    assert len(given["said"]) == 1, "the user's own message"
+
+
+async def test_a_settled_tool_answers_again_without_running(bench: Bench) -> None:
+    address = await bench.turn()
+    first = await bench.run(address)
+    assert await bench.run(address) == first
+    assert len(SAYS.given) == 1
+
+
+def status(code: int) -> httpx.HTTPStatusError:
+    """An answer of the target's."""
+    request = httpx.Request("GET", "http://target")
+    return httpx.HTTPStatusError("s", request=request, response=httpx.Response(code, request=request))
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [TimeoutError(), httpx.ConnectError("c"), httpx.ReadTimeout("r"), status(503), ToolUnavailable("away")],
+    ids=["time-out", "connect", "read", "503", "unavailable"],
+)
+async def test_what_a_later_attempt_may_mend_is_tried_with_growing_waits_and_then_given_up(
+    bench: Bench, fault: Exception
+) -> None:
+    SAYS.script = [fault]
+    address, waits = await bench.turn(), []
+    for _ in range(2):
+        with pytest.raises(ApplicationError) as failed:
+            await bench.run(address)
+        assert failed.value.next_retry_delay is not None and not failed.value.non_retryable
+        waits.append(failed.value.next_retry_delay.total_seconds())
+    assert waits == [0.5, 1.0]
+    given_up = await bench.run(address)
+    assert given_up.problem is not None and (given_up.problem.code, given_up.attempts) == ("bundle_failed", 3)
+    assert len(SAYS.given) == 3, "attempts are one more than retries"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        status(404),
+        status(429),
+        ToolUnavailable("slow down", status=429),
+        ToolRefused("no such thing"),
+        RuntimeError("secret of the target"),
+        {"completeness": float("nan")},
+        {"completeness": -0.1},
+        {"completeness": 1.1},
+        "no object",
+        {"text": "x" * 40_000},
+    ],
+    ids=["404", "429", "429 told", "refused", "unclassified", "nan", "negative", "above", "text", "long"],
+)
+async def test_what_no_attempt_mends_fails_at_once(bench: Bench, said: Any) -> None:
+    SAYS.script = [said]
+    address = await bench.turn()
+    failed = await bench.run(address)
+    assert failed.problem is not None and failed.problem.code == "bundle_failed"
+    assert "secret" not in failed.problem.message
+    assert len(SAYS.given) == 1
+    async with bench.desk.db.transaction("local") as tx:
+        assert await bundles.kept(tx, address) == ()
+
+
+async def test_a_tool_that_recovers_counts_its_attempts(bench: Bench) -> None:
+    SAYS.script = [TimeoutError(), {"completeness": 0.3}]
+    address = await bench.turn()
+    with pytest.raises(ApplicationError):
+        await bench.run(address)
+    done = await bench.run(address)
+    assert (done.attempts, done.problem) == (2, None)
+
+
+async def test_a_stopped_turn_runs_no_tool(bench: Bench) -> None:
+    address = await bench.turn()
+    await bench.desk.write("UPDATE turns SET stop_requested_at = now() WHERE id = $1", address.turn_id)
+    stopped = await bench.run(address)
+    assert stopped.problem is not None and stopped.problem.code == "stopped"
+    assert SAYS.given == []
+
+
+async def test_what_one_worker_made_another_turn_of_the_conversation_finds(bench: Bench) -> None:
+    address = await bench.turn()
+    done = await bench.run(address)
+    async with bench.desk.db.transaction("local") as tx:
+        assert await bundles.kept(tx, address) == (done.bundle,)
+        found = await bundles.outputs(tx, address.conversation_id, [Source(tool="probe", turn_id=address.turn_id)])
+        assert found == {"probe": {"completeness": 1.0}}
+        elsewhere = "00000000-0000-7000-8000-000000000000"
+        assert await bundles.outputs(tx, elsewhere, [Source(tool="probe", turn_id=address.turn_id)]) == {}

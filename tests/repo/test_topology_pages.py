@@ -1,0 +1,44 @@
+"""The pages of topologies in docs/ show what runs: picture and edges are those of the spec, so an edit shows in all."""
+
+from dataclasses import replace
+
+import pytest
+
+from graph.manifest import lines_of, manifest_of
+from graph.mermaid import mermaid_of
+from graph.registry import names, spec
+from graph.spec import Topology
+from tests.repo.committed import files, text_of
+from tests.topologies.test_pictures import with_triage
+
+PAGES = {name: f"docs/{name}.md" for name in names() if f"docs/{name}.md" in files()}
+
+
+def edge_table(topology: Topology) -> str:
+    """The edges of a topology as its page tells them."""
+    rows = ["| from | to | kind | condition |", "|---|---|---|---|"]
+    for line in lines_of(topology):
+        told = [line.kind or line.form, line.condition or line.label]
+        rows.append(f"| {line.source} | {line.target} | {' | '.join(told)} |")
+    return "\n".join(rows)
+
+
+def faults(page: str, topology: Topology) -> list[str]:
+    """What a page shows otherwise than the spec has it."""
+    drawn = f"```mermaid\n{mermaid_of(manifest_of(topology)).rstrip()}\n```"
+    found = [] if "```mermaid" not in page or drawn in page else [f"draw it anew:\n{drawn}"]
+    table = edge_table(topology)
+    return found if "| from | to |" not in page or table in page else [*found, f"list the edges anew:\n{table}"]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_shows_the_topology_that_runs(name: str) -> None:
+    assert not faults(text_of(PAGES[name]), spec(name)), PAGES[name]
+
+
+def test_a_page_of_an_edited_topology_is_found() -> None:
+    topology = spec("context_assembly")
+    page = text_of("docs/context_assembly.md")
+    assert len(faults(page, with_triage(topology))) == 2
+    renamed = replace(topology, entries={**topology.entries, "approval": "finalize"})
+    assert faults(page, renamed)
