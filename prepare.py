@@ -26,7 +26,7 @@ from contracts.errors import CallerError
 from contracts.skills import DataTable
 from perdure.apps import left_out, publish, tables_of
 from policy.audit_key import Keyring
-from settings import AUDIT_KEY_FILE, Settings, needed, secret
+from settings import ACCESS_KEY_FILE, AUDIT_KEY_FILE, Settings, needed, secret
 from store import accounts, content
 from store.audit_seal import seal
 from store.database import set_up
@@ -46,6 +46,8 @@ async def prepare(settings: Settings, admin: str = "", tenant: str = LOCAL_TENAN
     owner_url = needed(settings.database_owner_url, "DATABASE_OWNER_URL")
     if settings.local and settings.audit_key is None:
         _made(settings.home / AUDIT_KEY_FILE)
+    if settings.local and settings.jwt_secret is None:
+        _made(settings.home / ACCESS_KEY_FILE)
     keyring = settings.keyring()
     if settings.database_admin_url is not None:
         await provision(
@@ -71,6 +73,7 @@ async def prepare(settings: Settings, admin: str = "", tenant: str = LOCAL_TENAN
                 await owner.execute("SELECT set_config('perdure.tenant', $1, true)", tenant)
                 await accounts.grant(owner, tenant, admin, ADMIN_ROLES)
             return tokens
+        await accounts.ensure_tenant(owner, settings.tenant)  # somebody may register in it
         if not settings.local:
             return {}
         tokens = _kept_tokens(settings.home / "tokens.json")
@@ -135,7 +138,7 @@ async def _sealed(owner: asyncpg.Connection, keyring: Keyring) -> None:
 
 
 def _made(path: Path) -> None:
-    """The local stack's audit key, made once."""
+    """A key of the local stack, made once."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -6,20 +6,23 @@ default. Temporal's own client environment (`TEMPORAL_ADDRESS`, namespace, TLS, 
 """
 
 import os
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from contracts.errors import CallerError
 from contracts.turns import Routing
+from policy.access_keys import AccessKeys
 from policy.audit_key import Keyring
 
 if TYPE_CHECKING:
     from activities.sandbox import SandboxConfig
 
+Keys = TypeVar("Keys")
 _FOLDER = Path(__file__).parent
 _BASE = _FOLDER if (_FOLDER / "pyproject.toml").is_file() else Path.cwd()
 """Where `.env` and relative paths lie: in a checkout its own folder, else the current one; as in local/config.py."""
@@ -27,6 +30,8 @@ _BASE = _FOLDER if (_FOLDER / "pyproject.toml").is_file() else Path.cwd()
 
 AUDIT_KEY_FILE = "audit.key"
 """In the data folder, where PERDURE_AUDIT_KEY is not set."""
+ACCESS_KEY_FILE = "access.key"
+"""In the data folder, where JWT_SECRET is not set."""
 
 
 class RoutingName(StrEnum):
@@ -43,6 +48,14 @@ class LogLevel(StrEnum):
     INFO = "info"
     WARNING = "warning"
     ERROR = "error"
+
+
+class Algorithm(StrEnum):
+    """How access tokens are signed."""
+
+    HS256 = "HS256"
+    HS384 = "HS384"
+    HS512 = "HS512"
 
 
 class Settings(BaseSettings):
@@ -89,10 +102,42 @@ class Settings(BaseSettings):
     audit_heads: Path | None = Field(default=None, alias="PERDURE_AUDIT_HEADS")
     """The file outside Postgres to which the relay exports the audit chains' heads; in the data folder by default."""
 
+    jwt_secret: SecretStr | None = Field(default=None, alias="JWT_SECRET")
+    """What access tokens are signed with; before it, by a comma, no other: older ones come after it and still verify.
+    Without it the one in `access.key` of the data folder, which a local stack makes."""
+    jwt_algorithm: Algorithm = Field(default=Algorithm.HS256, alias="JWT_ALGORITHM")
+    """`HS256`, `HS384` or `HS512`."""
+    access_minutes: int = Field(default=15, ge=1, le=60, alias="JWT_ACCESS_TOKEN_EXPIRE_MINUTES")
+    """How long an access token lasts."""
+    refresh_days: int = Field(default=7, ge=1, le=90, alias="JWT_REFRESH_TOKEN_EXPIRE_DAYS")
+    """How long a refresh token lasts, and a browser's session."""
+    tenant: str = Field(default="local", pattern=r"^[a-z0-9][a-z0-9-]{0,62}$", alias="PERDURE_TENANT")
+    """The tenant of whoever names none when signing in or registering."""
+    open_registration: bool = Field(default=False, alias="PERDURE_OPEN_REGISTRATION")
+    """Whether anybody may register, as a requester; else the first person and whoever is invited."""
+    public_url: str = Field(default="", pattern=r"^(https?://[^/?#\s]+)?$", alias="PERDURE_PUBLIC_URL")
+    """The address that people use, without a path: for links, and `https` for cookies that go over TLS alone."""
+
+    oidc_issuer: str = Field(default="", alias="PERDURE_OIDC_ISSUER")
+    """The provider at which people may sign in, too; its client secret is the credential `oidc`."""
+    oidc_client_id: str = Field(default="", alias="PERDURE_OIDC_CLIENT_ID")
+    """Who this deployment is at the provider."""
+    oidc_newcomers: str = Field(default="requester", alias="PERDURE_OIDC_NEWCOMERS")
+    """The roles of somebody who comes from the provider for the first time, by commas; `none`: nobody new gets in."""
+
+    webhook_hosts: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="PERDURE_WEBHOOK_HOSTS")
+    """Where notices of approvals may be sent: `host`, `host:port` or `*.domain`, by commas. Without one: nowhere."""
+    webhook_private: bool = Field(default=False, alias="PERDURE_WEBHOOK_PRIVATE")
+    """Whether those hosts may lie in a private network."""
+
     body_bytes: int = Field(default=262_144, ge=1_024, le=16_777_216, alias="PERDURE_BODY_BYTES")
     """The largest request body, 256 KiB; more is answered 413."""
     upload_bytes: int = Field(default=20_971_520, ge=1_024, le=104_857_600, alias="PERDURE_UPLOAD_BYTES")
     """The largest file that may be uploaded, 20 MiB; more is answered 413."""
+    rate_limiting: bool = Field(default=True, alias="RATE_LIMITING_ENABLED")
+    """Whether requests are counted. Whoever has a local token is not counted at all."""
+    rate_per_minute: int = Field(default=100, ge=1, le=1_000_000, alias="RATE_LIMIT_PER_MINUTE")
+    """Requests a minute of one person, and of one address that has not signed in; one more is answered 429."""
     live_turns_per_user: int = Field(default=50, ge=1, alias="PERDURE_LIVE_TURNS_PER_USER")
     """Turns of one user that have not ended; one more is answered 429."""
     decisions_per_minute: int = Field(default=60, ge=1, le=100_000, alias="PERDURE_DECISIONS_PER_MINUTE")
@@ -132,6 +177,11 @@ class Settings(BaseSettings):
             return tuple(_BASE / part for part in value.split(os.pathsep) if part)
         return value
 
+    @field_validator("webhook_hosts", mode="before")
+    @classmethod
+    def _by_commas(cls, value: Any) -> Any:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
     @field_validator("home")
     @classmethod
     def _beside_env(cls, value: Path) -> Path:
@@ -142,13 +192,37 @@ class Settings(BaseSettings):
 
         Raises: SystemExit with what to do, where there is none.
         """
-        kept = self.home / AUDIT_KEY_FILE
+        return self._keys(Keyring.of, self.audit_key, "PERDURE_AUDIT_KEY", AUDIT_KEY_FILE)
+
+    def access_keys(self) -> AccessKeys:
+        """The keys of access tokens.
+
+        Raises: SystemExit with what to do, where there is none.
+        """
+        return self._keys(AccessKeys.of, self.jwt_secret, "JWT_SECRET", ACCESS_KEY_FILE)
+
+    def _keys(self, read: Callable[[str], Keys], given: SecretStr | None, name: str, file: str) -> Keys:
+        kept = self.home / file
         try:
-            return Keyring.of(self.audit_key.get_secret_value() if self.audit_key else kept.read_text())
+            return read(given.get_secret_value() if given else kept.read_text())
         except FileNotFoundError:
-            raise SystemExit(f"PERDURE_AUDIT_KEY is not set, and {kept} is not there; see .env.example") from None
+            raise SystemExit(f"{name} is not set, and {kept} is not there; see .env.example") from None
         except CallerError as error:
-            raise SystemExit(f"PERDURE_AUDIT_KEY: {error.message}") from None
+            raise SystemExit(f"{name}: {error.message}") from None
+
+    def newcomers(self) -> tuple[str, ...]:
+        """The roles of whoever comes from the provider for the first time.
+
+        Raises: SystemExit where one is no role.
+        """
+        roles = tuple(role.strip() for role in self.oidc_newcomers.split(",") if role.strip() not in ("", "none"))
+        if not set(roles) <= {"requester", "reviewer", "admin"}:
+            raise SystemExit("PERDURE_OIDC_NEWCOMERS has requester, reviewer or admin, by commas, or none")
+        return roles
+
+    def address_of_people(self) -> str:
+        """The address that links begin with."""
+        return self.public_url or f"http://{self.host}:{self.port}"
 
     def heads_file(self) -> Path:
         """Where chain heads are kept."""

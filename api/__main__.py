@@ -8,6 +8,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from api.app import create_app
+from api.rates import Inside
 from reviewer.front import Front
 from reviewer.pages import create_pages
 from settings import Settings
@@ -38,7 +39,7 @@ def main() -> None:
     api = create_app(settings)
     wait_for_gate(settings.start_gate)  # before the server takes SIGTERM for its own
     config = uvicorn.Config(
-        Front(api, create_pages(api)),
+        Front(api, create_pages(Inside(api))),
         host=settings.host,
         port=settings.port,
         log_level=settings.log_level.value,

@@ -13,6 +13,7 @@ from api.routes import (
     approval_verbs,
     approvals,
     audit,
+    auth,
     budgets,
     bulk_decisions,
     conversations,
@@ -24,12 +25,16 @@ from api.routes import (
     health,
     limits,
     memory,
+    oidc,
     promotions,
     prompt_templates,
     rules,
+    sign_in,
     streams,
+    team,
     turns,
     users,
+    webhooks,
 )
 from api.services import opened
 from settings import Settings
@@ -55,7 +60,12 @@ ROUTERS = (
     documents,
     promotions,
     rules,
+    auth,
+    oidc,
+    sign_in,
+    team,
     users,
+    webhooks,
     health,
 )
 

@@ -1,21 +1,42 @@
-"""Who asks: a bearer token's owner. Nothing below `/v1` is open without one.
+"""Who asks: the owner of a token in the header, or of the session in a browser's cookie. Nothing below `/v1` is open
+without one, except for signing in.
 
 The intake asks for the owner before it reads the body: to whoever has no token, every request is only that.
 """
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.types import Scope
 
+from api import cookies
+from api.access_tokens import Audience, TokenRefused
 from api.services import Services
 from contracts.digests import sha256_hex
 from contracts.errors import CallerError
+from policy.webhooks import CHAT
 
 GUARDED = "/v1/"
-"""Paths below this need a token."""
-_bearer = HTTPBearer(auto_error=False, description="A token from `perdure users token`, or a local one of run.json.")
+"""Paths below this need a token or a session."""
+OPEN_PATHS = frozenset(
+    {
+        "/v1/auth/register",
+        "/v1/auth/login",
+        "/v1/auth/refresh",
+        "/v1/auth/oidc/start",
+        "/v1/auth/oidc/callback",
+    }
+)
+"""Except for these, by which one gets it."""
+SIGN_IN = "/sign-in"
+"""Where the form is shown and sent to, and where a person lands who has signed out. Like the open paths it asks for no
+session."""
+_SIGNED = "eyJ"
+"""What a signed token begins with: its header is a JSON object."""
+_bearer = HTTPBearer(auto_error=False, description="From `/v1/auth/login`, `perdure users token`, or run.json.")
 
 
 def services_of(request: Request) -> Services:
@@ -37,6 +58,10 @@ class Principal:
     roles: frozenset[str]
     has_local_token: bool = False
     """Made by the stack for its own machine, and not by an administrator for a person."""
+    is_in_chat: bool = False
+    """A chat's receiver asks as this person: it may read one approval and decide on it, where its risk is low."""
+    session_id: str | None = None
+    """Of whoever signed in; a token of an administrator's making is no session."""
 
     @property
     def sees_tenant(self) -> bool:
@@ -54,19 +79,74 @@ class Principal:
             raise CallerError("role_required", f"this needs the role {role}", {"role": role}, status=403)
 
 
-async def owner_of(services: Services, authorization: str) -> Principal:
-    """The owner of the token in this header.
+async def owner_of(services: Services, authorization: str, cookie: str, *, secure: bool) -> Principal:
+    """Whose token is in this Authorization header; without one, whose session is in this Cookie header.
 
     Raises: CallerError 401; what the database raises where it is away.
     """
+    if not authorization:
+        found = await visitor_of(services, cookie, secure=secure)
+        if found is None:
+            raise CallerError("token_missing", "send `Authorization: Bearer <token>`, or sign in", status=401)
+        return found
     scheme, _, token = authorization.partition(" ")
-    if scheme.lower() != "bearer" or not token.strip():
+    token = token.strip()
+    if scheme.lower() != "bearer" or not token:
         raise CallerError("token_missing", "send `Authorization: Bearer <token>`", status=401)
-    row = await services.db.principal_row(sha256_hex(token.strip()))
+    if token.startswith(_SIGNED):
+        return await _of_session(services, token, Audience.HEADER)
+    return await of_token(services, token)
+
+
+async def of_token(services: Services, token: str) -> Principal:
+    """The owner of a token that an administrator or the stack made.
+
+    Raises: CallerError 401 `token_invalid`.
+    """
+    row = await services.db.principal_row(sha256_hex(token))
     if row is None:
         raise CallerError("token_invalid", "this token is not known here", status=401)
     local = services.local and row["label"] == "local"
-    return Principal(row["tenant_id"], str(row["user_id"]), row["name"], frozenset(row["roles"]), local)
+    return Principal(
+        row["tenant_id"],
+        str(row["user_id"]),
+        row["name"],
+        frozenset(row["roles"]),
+        has_local_token=local,
+        is_in_chat=row["label"] == CHAT,
+    )
+
+
+async def visitor_of(services: Services, cookie: str, *, secure: bool) -> Principal | None:
+    """Whose session is in this Cookie header; None where there is none.
+
+    Raises: CallerError 401 where there is one that is over.
+    """
+    token = cookies.read(cookie, cookies.SESSION, secure=secure)
+    return await _of_session(services, token, Audience.COOKIE) if token else None
+
+
+def session_in(services: Services, cookie: str, *, secure: bool) -> str | None:
+    """The session in this Cookie header, by its signature alone: whether it is still open only the database knows."""
+    token = cookies.read(cookie, cookies.SESSION, secure=secure)
+    try:
+        return services.tokens.session_of(token, Audience.COOKIE, datetime.now(UTC)) if token else None
+    except TokenRefused:
+        return None
+
+
+async def _of_session(services: Services, token: str, audience: Audience) -> Principal:
+    try:
+        session_id = services.tokens.session_of(token, audience, datetime.now(UTC))
+    except TokenRefused as refused:
+        raise CallerError("token_invalid", "this token is not good here, or no longer", status=401) from refused
+    row = await services.db.session_row(session_id)
+    if row is None:
+        raise CallerError("session_over", "this session is over; sign in again", status=401)
+    roles, local = frozenset(row["roles"]), services.local and row["local"]
+    return Principal(
+        row["tenant_id"], str(row["user_id"]), row["name"], roles, has_local_token=local, session_id=session_id
+    )
 
 
 async def principal(request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]) -> Principal:
@@ -75,4 +155,19 @@ async def principal(request: Request, _: Annotated[HTTPAuthorizationCredentials 
     return found
 
 
+async def visitor(request: Request, services: Open) -> Principal | None:
+    """Who looks at a page; None for somebody who is not signed in, or not any more."""
+    try:
+        return await visitor_of(services, request.headers.get("cookie", ""), secure=is_secure(services, request.scope))
+    except CallerError:
+        return None
+
+
+def is_secure(services: Services, scope: Scope) -> bool:
+    """Whether the person's browser speaks TLS, here or to a proxy before it."""
+    return services.signing_in.public_url.startswith("https://") or scope.get("scheme") == "https"
+
+
 Reader = Annotated[Principal, Depends(principal)]
+Visitor = Annotated[Principal | None, Depends(visitor)]
+"""Of a page outside `/v1`, which shows the way in to whoever is None."""

@@ -1,4 +1,5 @@
-"""What every request passes first: an id, its token, a size limit, JSON without a trap, text that can be stored.
+"""What every request passes first: an id, its token, a size limit, JSON without a trap, text that can be stored, and
+of a browser the proof that a page of ours sent it.
 
 Pure ASGI, so that a stream is not buffered. The token comes before the body, so that whoever has none learns nothing
 from how a body is read. A body is read here whole (256 KiB at most), checked, and handed on.
@@ -17,11 +18,13 @@ from urllib.parse import unquote_to_bytes
 import structlog
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.auth import GUARDED, owner_of
+from api import cookies, csrf
+from api.auth import GUARDED, is_secure
+from api.entrance import enter
 from api.errors import AWAY, OUTAGES, RETRY_AFTER_SECONDS, error_body
 from api.json_body import Refused, check_json, check_media_type
 from api.metrics import REQUESTS
-from contracts.errors import CallerError
+from contracts.errors import CallerError, LimitReached
 from policy.text import is_clean
 
 _BODY_SECONDS = 30.0
@@ -58,10 +61,10 @@ class Intake:
 
         try:
             _check_head(scope)
-            if scope["path"].startswith(GUARDED):
-                await _know_the_owner(scope, receive)
+            await _let_in(scope, receive)
             async with asyncio.timeout(_BODY_SECONDS):
                 body = await self._body(scope, receive)
+            _check_sender(scope, body)
         except TimeoutError:
             slow = Refused(408, "body_too_slow", f"the body did not come within {_BODY_SECONDS:.0f} s")
             await _refuse(named, slow, request_id)
@@ -95,24 +98,49 @@ class Intake:
                 raise Refused(413, "body_too_large", f"a body may have {most} bytes at most")
             chunks.append(chunk)
         body = b"".join(chunks)
-        if body and not is_file:
+        if body and not is_file and not _is_form(scope):
             check_media_type(_header(scope, b"content-type"))
             check_json(body)
         return body
 
 
-async def _know_the_owner(scope: Scope, receive: Receive) -> None:
-    """Put the token's owner where the routes look; refuse before a byte of the body is looked at."""
+async def _let_in(scope: Scope, receive: Receive) -> None:
     try:
-        scope["state"]["principal"] = await owner_of(scope["app"].state.services, _header(scope, b"authorization"))
-    except CallerError as error:
+        await enter(scope)
+    except (CallerError, LimitReached) as error:
         if _header(scope, b"content-length") or _header(scope, b"transfer-encoding"):
             await _read_on(receive)
-        raise Refused(error.http, error.code, error.message, (b"www-authenticate", b"Bearer")) from error
+        raise _turned_away(scope, error) from error
     except OUTAGES as error:
         _log.warning("part_unavailable", error=type(error).__name__, path=scope["path"])
         again = (b"retry-after", str(RETRY_AFTER_SECONDS).encode())
         raise Refused(503, "unavailable", AWAY, again) from error
+
+
+def _turned_away(scope: Scope, error: CallerError | LimitReached) -> Refused:
+    if isinstance(error, LimitReached):
+        again = (b"retry-after", str(error.details["retry_after_seconds"]).encode())
+        return Refused(error.http_status, error.code, error.message, again)
+    if error.http != 401:
+        return Refused(error.http, error.code, error.message)
+    headers = [(b"www-authenticate", b"Bearer")]
+    secure = is_secure(scope["app"].state.services, scope)
+    given = cookies.read(_header(scope, b"cookie"), cookies.SESSION, secure=secure)
+    if given and not _header(scope, b"authorization"):
+        headers.append(cookies.clearing(cookies.SESSION, secure=secure))
+    return Refused(error.http, error.code, error.message, *headers)
+
+
+def _is_form(scope: Scope) -> bool:
+    """Pages send forms; below `/v1` everything is JSON."""
+    return not scope["path"].startswith(GUARDED) and _header(scope, b"content-type").startswith(csrf.FORM)
+
+
+def _check_sender(scope: Scope, body: bytes) -> None:
+    try:
+        csrf.check(scope["app"].state.services, scope, dict(scope["headers"]), body)
+    except CallerError as error:
+        raise Refused(error.http, error.code, error.message) from error
 
 
 def _header(scope: Scope, name: bytes) -> str:
@@ -172,8 +200,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 async def _refuse(send: Send, refused: Refused, request_id: str) -> None:
     body = json.dumps(error_body(refused.code, refused.message, {}, request_id)).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if refused.header is not None:
-        headers.append(refused.header)
+    headers += refused.headers
     if refused.status in (408, 413):
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": refused.status, "headers": headers})

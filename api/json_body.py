@@ -12,8 +12,8 @@ _SHOWN_CHARACTERS = 60
 class Refused(Exception):
     """A request that goes no further, and the answer to it."""
 
-    def __init__(self, status: int, code: str, message: str, header: tuple[bytes, bytes] | None = None) -> None:
-        self.status, self.code, self.message, self.header = status, code, message, header
+    def __init__(self, status: int, code: str, message: str, *headers: tuple[bytes, bytes]) -> None:
+        self.status, self.code, self.message, self.headers = status, code, message, headers
 
 
 def check_media_type(given: str) -> None:

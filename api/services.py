@@ -4,8 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
+from api.access_tokens import AccessTokens
+from api.oidc import OidcConfig, Provider
+from api.passwords import Passwords
+from api.rates import Rates
 from api.streams import Streams
 from contracts.turns import Routing
 from embedding.choice import embedder_of
@@ -14,7 +19,7 @@ from policy.admission import Caps
 from policy.audit_key import Keyring
 from relay.connect import connect
 from relay.deliver import Doorbell
-from settings import Settings, needed
+from settings import Settings, needed, secret
 from store.database import Database
 from store.live import LiveTokens
 from store.valkey import Valkey
@@ -22,6 +27,19 @@ from store.wakes import Wakes
 
 DATABASE_SECONDS = 5.0
 """A caller of the API is told within a few of these that Postgres is away."""
+
+
+@dataclass(frozen=True, slots=True)
+class SigningIn:
+    """What the operator says about signing in."""
+
+    tenant: str
+    """Of whoever names none."""
+    open_registration: bool
+    access_lasts: timedelta
+    session_lasts: timedelta
+    public_url: str
+    """Empty where the operator names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +57,34 @@ class Services:
     temporal_ui: str
     temporal_namespace: str
     keyring: Keyring
+    tokens: AccessTokens
+    passwords: Passwords
+    rates: Rates
+    signing_in: SigningIn
     audit_heads: Path
     """The exported heads of the audit's chains."""
     decisions_per_minute: int = 60
     local: bool = False
     """Whether this is the embedded stack of one machine, whose own tokens have no limit of decisions."""
+    webhook_hosts: tuple[str, ...] = ()
+    """To which webhooks may lead."""
+    oidc: Provider | None = None
+    """None where people sign in here alone."""
     embedder: Embedder | None = None
     """None where episodes are searched by words."""
+
+
+def provider_of(settings: Settings) -> Provider | None:
+    """The provider that the operator names.
+
+    Raises: SystemExit where only half of it is named.
+    """
+    if not settings.oidc_issuer:
+        return None
+    if not settings.oidc_client_id:
+        raise SystemExit("PERDURE_OIDC_ISSUER is set, and PERDURE_OIDC_CLIENT_ID is not")
+    client_secret = secret("oidc") or ""
+    return Provider(OidcConfig(settings.oidc_issuer, settings.oidc_client_id, client_secret, settings.newcomers()))
 
 
 @asynccontextmanager
@@ -54,7 +93,7 @@ async def opened(settings: Settings) -> AsyncIterator[Services]:
 
     Raises: SystemExit where a variable is missing; the clients' own errors where a part does not answer.
     """
-    keyring = settings.keyring()
+    keyring, tokens = settings.keyring(), AccessTokens(settings.access_keys(), settings.jwt_algorithm.value)
     db = await Database.connect(
         needed(settings.database_url, "DATABASE_URL"),
         most=settings.pool_size,
@@ -66,6 +105,7 @@ async def opened(settings: Settings) -> AsyncIterator[Services]:
     live = LiveTokens(valkey)
     wakes = Wakes(db, valkey)
     client = await connect()
+    passwords = Passwords()
     ringing = asyncio.create_task(wakes.run())
     try:
         yield Services(
@@ -80,14 +120,27 @@ async def opened(settings: Settings) -> AsyncIterator[Services]:
             temporal_ui=settings.temporal_ui,
             temporal_namespace=client.namespace,
             keyring=keyring,
+            tokens=tokens,
+            passwords=passwords,
+            rates=Rates(valkey, settings.rate_per_minute, enabled=settings.rate_limiting),
+            signing_in=SigningIn(
+                settings.tenant,
+                settings.open_registration,
+                access_lasts=timedelta(minutes=settings.access_minutes),
+                session_lasts=timedelta(days=settings.refresh_days),
+                public_url=settings.public_url,
+            ),
             audit_heads=settings.heads_file(),
             decisions_per_minute=settings.decisions_per_minute,
             local=settings.local,
+            webhook_hosts=settings.webhook_hosts,
+            oidc=provider_of(settings),
             embedder=embedder_of(settings.embeddings, remote=False),
         )
     finally:
         ringing.cancel()
         with suppress(asyncio.CancelledError):
             await ringing
+        passwords.close()
         await valkey.close()
         await db.close()

@@ -36,6 +36,10 @@ class AuditKey:
         """The signature of `text` without the key's id."""
         return hmac.new(self.secret, text.encode(), hashlib.sha256).hexdigest()
 
+    def webhook_secret(self, tenant_id: str, webhook_id: str) -> str:
+        """What the receiver of this webhook verifies with, which is kept nowhere else."""
+        return self.mac(framed("webhook secret", tenant_id, webhook_id))
+
 
 @dataclass(frozen=True, slots=True)
 class Keyring:
@@ -63,6 +67,10 @@ class Keyring:
     def signatures(self, text: str) -> list[str]:
         """The signature of `text` by every key, the newest first: to look something up that one of them signed."""
         return [f"{key.id}:{key.mac(text)}" for key in self.keys]
+
+    def named(self, key_id: str) -> AuditKey | None:
+        """The key of this id."""
+        return next((key for key in self.keys if key.id == key_id), None)
 
     def knows(self, signature: str) -> bool:
         """Whether this was signed by a key that is here."""

@@ -176,3 +176,9 @@ class Database:
         async with self.pool.acquire(timeout=self._wait_seconds) as connection:
             row: asyncpg.Record | None = await connection.fetchrow("SELECT * FROM principal_of($1)", token_sha256)
         return row
+
+    async def session_row(self, session_id: str) -> asyncpg.Record | None:
+        """Whose session this is, with the roles of this moment, or None where it is over."""
+        async with self.pool.acquire(timeout=self._wait_seconds) as connection:
+            row: asyncpg.Record | None = await connection.fetchrow("SELECT * FROM principal_of_session($1)", session_id)
+        return row

@@ -13,6 +13,7 @@ from policy.decision import Decider, Decision
 from policy.outdated import runs_by
 from policy.quorum import PENDING, status_after
 from policy.text import is_blank
+from policy.webhooks import CHAT, chat_may_decide
 from store import audit
 from store.checkpoints import call_told_of, plan_again
 from store.database import Connection
@@ -57,6 +58,8 @@ async def decide(
     `turn_stopped`, 409 `approval_outdated`, 429, in this order.
     """
     review = await take_up(tx, approval_id, decider, alone=per_minute is not None)
+    if ask.channel == CHAT and not chat_may_decide(review.row["risk"]):
+        raise CallerError("not_from_chat", "decide on this on its page: its risk is not low", status=403)
     review.refuse(
         ask.decision,
         ask.digest,

@@ -127,6 +127,10 @@ OWN: tuple[Step, ...] = (
         f"SELECT ctid FROM idempotency WHERE user_id = $1 LIMIT {CHUNK_ROWS}))",
     ),
     Step("api_tokens", "DELETE FROM api_tokens WHERE user_id = $1"),
+    Step("passwords", "DELETE FROM passwords WHERE user_id = $1"),
+    Step("sessions", "DELETE FROM sessions WHERE user_id = $1"),  # with their refresh tokens
+    Step("invitations", "DELETE FROM invitations WHERE user_id = $1"),
+    Step("identities", "DELETE FROM identities WHERE user_id = $1"),
     Step("prompt_versions", "DELETE FROM prompt_versions WHERE author = $1 AND stage = 'draft'"),
     Step("delegations", "UPDATE delegations SET ended_at = now() WHERE $1 IN (user_id, to_user) AND ended_at IS NULL"),
 )

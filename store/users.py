@@ -29,8 +29,22 @@ async def listed(tx: Connection) -> list[User]:
     return [_user(row) for row in rows]
 
 
-async def add(tx: Connection, name: str, display_name: str, roles: tuple[str, ...], actor: str) -> User:
-    """A new user.
+async def get(tx: Connection, user_id: str) -> User:
+    """The user of this id.
+
+    Raises: CallerError 404 `user_not_found`.
+    """
+    return _found(await tx.fetchrow("SELECT * FROM users WHERE id = $1", user_id))
+
+
+async def set_display_name(tx: Connection, user_id: str, display_name: str, actor: str) -> None:
+    """What this user is called."""
+    await tx.execute("UPDATE users SET display_name = $2 WHERE id = $1", user_id, display_name)
+    await audit.record(tx, "user.display_name_set", user_id, {"display_name": display_name}, actor=actor, turn_id=None)
+
+
+async def add(tx: Connection, name: str, display_name: str, roles: tuple[str, ...], actor: str | None) -> User:
+    """A new user; without `actor`, by registering.
 
     Raises: CallerError 409 `user_exists`, `name_erased`.
     """
@@ -47,17 +61,21 @@ async def add(tx: Connection, name: str, display_name: str, roles: tuple[str, ..
     except asyncpg.UniqueViolationError:
         raise CallerError("user_exists", "there is a user of this name", {"name": name}, status=409) from None
     await refuse_erased(tx, *signer_of(tx), name)
-    await audit.record(tx, "user.added", user.id, {"name": name, "roles": [*roles]}, actor=actor, turn_id=None)
+    await audit.record(
+        tx, "user.added", user.id, {"name": name, "roles": [*roles]}, actor=actor or user.id, turn_id=None
+    )
     return user
 
 
 async def set_roles(tx: Connection, name: str, roles: tuple[str, ...], actor: str) -> User:
     """Give a user exactly these roles.
 
-    Raises: CallerError 404 `user_not_found`.
+    Raises: CallerError 404 `user_not_found`; 409 `own_account` for an administrator who would stop being one (S2-61).
     """
     row = await tx.fetchrow("UPDATE users SET roles = $2 WHERE name = $1 RETURNING *", name, list(roles))
     user = _found(row)
+    if user.id == actor and "admin" not in roles:
+        raise own_account()
     await audit.record(tx, "user.roles_set", user.id, {"name": name, "roles": [*roles]}, actor=actor, turn_id=None)
     return user
 
@@ -78,6 +96,11 @@ async def mint_token(tx: Connection, name: str, label: str, actor: str) -> str:
     )
     await audit.record(tx, "user.token_minted", user.id, {"name": name, "label": label}, actor=actor, turn_id=None)
     return token
+
+
+def own_account() -> CallerError:
+    """Nobody leaves a tenant without its last administrator by a slip."""
+    return CallerError("own_account", "another administrator must do that to you", status=409)
 
 
 def _found(row: asyncpg.Record | None) -> User:

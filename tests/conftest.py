@@ -25,6 +25,7 @@ from store.database import Database
 AUDIT_KEY = "the audit key of all tests and of the processes that they start"
 KEYRING = Keyring.of(AUDIT_KEY)
 os.environ["PERDURE_AUDIT_KEY"] = AUDIT_KEY
+os.environ["JWT_SECRET"] = "the access key of all tests and of the processes that they start"
 pytest_plugins = ("tests.desk", "tests.served", "tests.workshop")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 

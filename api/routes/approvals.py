@@ -14,6 +14,7 @@ from api.pages import Limit
 from api.services import Services
 from contracts.ids import turn_workflow_id
 from policy.decision import Decider
+from policy.webhooks import CHAT
 from store import approval_views, decisions
 from store.ageing import ageing as ageing_now
 from store.approval_views import Filters
@@ -79,7 +80,7 @@ async def decide(
     turn: dict[str, Any] = {}
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        ask = decisions.DecisionAsk(**body.model_dump())
+        ask = decisions.DecisionAsk(**body.model_dump(), channel=CHAT if who.is_in_chat else "api")
         most = decisions_per_minute(services, who)
         decided, note = await decisions.decide(tx, approval_id, person(who), who.name, ask, most)
         turn["conversation_id"] = decided.conversation_id

@@ -19,12 +19,6 @@ router = APIRouter(prefix="/v1", tags=["users"])
 UserName = Annotated[str, Path(max_length=100)]
 
 
-@router.get("/auth/me")
-async def me(who: Reader) -> dict[str, object]:
-    """Who this token belongs to."""
-    return {"name": who.name, "tenant": who.tenant_id, "user_id": who.user_id, "roles": sorted(who.roles)}
-
-
 @router.get("/users")
 async def listed(services: Open, who: Reader) -> dict[str, object]:
     """Every user."""

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 import httpx
 import pytest
 import uvicorn
+from fastapi import FastAPI
 from temporalio.client import Client
 
 from activities.deps import Deps
@@ -38,6 +39,7 @@ class Api:
     url: str
     services: Services
     people: dict[str, Person]
+    app: FastAPI
 
     def client(self, name: str | None = "requester") -> httpx.AsyncClient:
         """A client with that local user's token, or with none."""
@@ -47,16 +49,17 @@ class Api:
 
 @asynccontextmanager
 async def serving(
-    people: dict[str, Person], *, database_url: str, redis_url: str, temporal: str, namespace: str
+    people: dict[str, Person], *, database_url: str, redis_url: str, temporal: str, namespace: str, **settings: str
 ) -> AsyncIterator[Api]:
-    """The API on a port of its own; its turns are routed to queues of its own."""
+    """The API on a port of its own; its turns are routed to queues of its own. Requests are not counted where
+    `settings` do not say so."""
     outside = TemporaryDirectory()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TEMPORAL_ADDRESS", temporal)
         patch.setenv("TEMPORAL_NAMESPACE", namespace)
         patch.setenv("TEMPORAL_CONFIG_FILE", os.devnull)
         given = {"DATABASE_URL": database_url, "REDIS_URL": redis_url, "PERDURE_AUDIT_HEADS": f"{outside.name}/heads"}
-        app = create_app(Settings(_env_file=None, **given))  # type: ignore[arg-type]
+        app = create_app(Settings(_env_file=None, **{"RATE_LIMITING_ENABLED": "0", **given, **settings}))  # type: ignore[arg-type]
         # With the protocol named, as uvicorn does it: asyncio then sets TCP_NODELAY; without, every answer takes 40 ms.
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.bind(("127.0.0.1", 0))
@@ -70,7 +73,7 @@ async def serving(
     services: Services = replace(app.state.services, routing=routing)
     app.state.services = services
     try:
-        yield Api(f"http://127.0.0.1:{listener.getsockname()[1]}", services, people)
+        yield Api(f"http://127.0.0.1:{listener.getsockname()[1]}", services, people, app)
     finally:
         services.wakes.close()
         server.should_exit = True

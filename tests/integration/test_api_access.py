@@ -4,6 +4,7 @@ import asyncpg
 import httpx
 import pytest
 
+from api.auth import OPEN_PATHS
 from contracts.digests import sha256_hex
 from store import accounts
 from tests.conftest import KEYRING, Urls
@@ -12,7 +13,7 @@ from tests.integration.test_api_approvals import Paused, paused
 from tests.integration.test_api_turns import code, conversation
 
 OPEN = {"/healthz", "/readyz", "/metrics"}
-"""The only routes without a token, beside the documentation."""
+"""The only routes without a token, beside the documentation and those by which one gets it."""
 SOME_ID = "01a1fdeb-b782-7ebe-9496-5deb828d9713"
 
 
@@ -34,6 +35,8 @@ async def test_no_route_but_health_is_open_without_a_token(api: Api) -> None:
             answer = await client.request(method, filled(path), json={})
             if path in OPEN:
                 assert answer.status_code == 200, path
+            elif path in OPEN_PATHS:
+                assert answer.status_code == 422, "an empty body opens nothing"
             else:
                 assert (answer.status_code, code(answer)) == (401, "token_missing"), (method, path)
                 assert answer.headers["www-authenticate"] == "Bearer"

@@ -64,6 +64,18 @@ BESIDE_A_TURN = (
     "'c', 'd', 'low', t.user_id, false FROM document d JOIN turns t ON t.id = d.id) "
     "INSERT INTO conversation_memory_usage (tenant_id, conversation_id, turn_id, kind, version_id) "
     "SELECT 'local', t.conversation_id, t.id, 'read', t.id FROM turns t JOIN document d ON d.id = t.id",
+    "INSERT INTO passwords (user_id, tenant_id, hash) SELECT user_id, 'local', 'h' FROM turns WHERE id = $1",
+    "WITH session AS (INSERT INTO sessions (id, tenant_id, user_id, expires_at) "
+    "SELECT id, 'local', user_id, now() FROM turns WHERE id = $1 RETURNING id) "
+    "INSERT INTO refresh_tokens (token_sha256, tenant_id, session_id, expires_at) "
+    "SELECT 'h', 'local', id, now() FROM session",
+    "INSERT INTO invitations (token_sha256, tenant_id, user_id, expires_at) "
+    "SELECT 'h', 'local', user_id, now() FROM turns WHERE id = $1",
+    "WITH webhook AS (INSERT INTO webhooks (id, tenant_id, url, with_args, key_id, made_by) "
+    "SELECT id, 'local', 'u', false, 'k', user_id FROM turns WHERE id = $1 RETURNING id) "
+    "INSERT INTO notices (tenant_id, webhook_id, approval_id, event) SELECT 'local', id, id, 'e' FROM webhook",
+    "INSERT INTO identities (tenant_id, issuer, subject, user_id) "
+    "SELECT 'local', 'i', 's', user_id FROM turns WHERE id = $1",
 )
 """A row of ours in each table that the turns of this file leave empty."""
 PUBLISHED = (

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +26,32 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
+class Knower:
+    """An application whose database knows one token, or is away."""
+
+    def __init__(self, away: bool = False) -> None:
+        self.away, self.local = away, True
+        self.state = self.services = self.db = self
+        self.signing_in = SimpleNamespace(public_url="")
+        self.rates = self
+
+    async def count_request(self, scope: Scope, *caller: str) -> None:
+        """Nobody is ever too many."""
+
+    async def principal_row(self, digest: str) -> dict[str, object] | None:
+        if self.away:
+            raise ConnectionRefusedError
+        known = digest == sha256_hex("known")
+        owner: dict[str, object] = {
+            "tenant_id": "t",
+            "user_id": "u",
+            "name": "ann",
+            "roles": ["requester"],
+            "label": "",
+        }
+        return owner if known else None
+
+
 async def through(
     *chunks: bytes,
     app: Callable[[Scope, Receive, Send], Awaitable[None]] = echo,
@@ -35,7 +62,7 @@ async def through(
     """What comes out when a request with these chunks goes in."""
     scope = {
         "type": "http", "method": "POST", "path": "/x", "raw_path": b"/x", "query_string": b"", "headers": JSON,
-        "app": app_object, **given,
+        "app": app_object or Knower(), **given,
     }  # fmt: skip
     waiting = [{"type": "http.request", "body": c, "more_body": n < len(chunks)} for n, c in enumerate(chunks, 1)]
     sent: Messages = []
@@ -110,35 +137,22 @@ async def test_path_query_and_headers_are_checked_too(given_scope: dict[str, Any
 async def test_a_body_that_does_not_say_that_it_is_json_is_told_which_header_to_send(
     given_type: list[tuple[bytes, bytes]], expected: int
 ) -> None:
-    sent = await through(b"{}", headers=given_type)
+    known = [*given_type, (b"authorization", b"Bearer known")]
+    sent = await through(b"{}", headers=known, path="/v1/x")
     assert sent[0]["status"] == expected
     if expected == 415:
         assert b"Content-Type: application/json" in sent[1]["body"]
 
 
+async def test_a_page_outside_v1_may_be_sent_a_form() -> None:
+    form = [(b"content-type", b"application/x-www-form-urlencoded")]
+    assert outcome(await through(b"", headers=form)) == (200, "")
+    assert outcome(await through(b"a=%00", headers=form)) == (422, "text_not_storable")
+    assert outcome(await through(b"a=\xff", headers=form)) == (422, "form_unreadable")
+
+
 async def test_no_body_needs_no_media_type() -> None:
     assert outcome(await through(b"", headers=[])) == (200, "")
-
-
-class Knower:
-    """An application whose database knows one token, or is away."""
-
-    def __init__(self, away: bool = False) -> None:
-        self.away, self.local = away, True
-        self.state = self.services = self.db = self
-
-    async def principal_row(self, digest: str) -> dict[str, object] | None:
-        if self.away:
-            raise ConnectionRefusedError
-        known = digest == sha256_hex("known")
-        owner: dict[str, object] = {
-            "tenant_id": "t",
-            "user_id": "u",
-            "name": "ann",
-            "roles": ["requester"],
-            "label": "",
-        }
-        return owner if known else None
 
 
 @pytest.mark.parametrize(

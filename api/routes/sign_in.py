@@ -1,0 +1,48 @@
+"""The forms by which a person signs in and out in a browser, with or without its scripts."""
+
+from typing import Annotated
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Form, Request
+from fastapi.responses import RedirectResponse
+
+from api import sign_in
+from api.auth import SIGN_IN, Open, Visitor
+from contracts.errors import PerdureError
+from policy.same_site import local_path
+from store import sessions
+
+router = APIRouter(tags=["auth"], include_in_schema=False)
+HOME = "/review"
+_SEE_OTHER = 303
+Short = Annotated[str, Form(max_length=500)]
+
+
+@router.post(SIGN_IN)
+async def enter(
+    services: Open, request: Request, name: Short = "", password: Short = "", token: Short = "", next: Short = ""
+) -> RedirectResponse:
+    """Sign in by name and password, or by a token, and go on to `next`; back to the form where it failed."""
+    to = local_path(next, HOME)
+    try:
+        if token:
+            signed_in = await sign_in.by_token(services, token)
+        else:
+            signed_in = await sign_in.by_password(services, None, name, password)
+    except PerdureError as error:
+        back = urlencode({"failed": error.code, "next": to, "name": name})
+        return RedirectResponse(f"{SIGN_IN}?{back}", _SEE_OTHER)
+    answer = RedirectResponse(to, _SEE_OTHER)
+    sign_in.remember(services, request.scope, answer, signed_in)
+    return answer
+
+
+@router.post("/sign-out")
+async def leave(services: Open, request: Request, who: Visitor) -> RedirectResponse:
+    """Sign out."""
+    if who is not None and who.session_id is not None:
+        async with services.db.transaction(who.tenant_id) as tx:
+            await sessions.end(tx, who.session_id, who.user_id, "signed out")
+    answer = RedirectResponse(SIGN_IN, _SEE_OTHER)
+    sign_in.forget(services, request.scope, answer)
+    return answer

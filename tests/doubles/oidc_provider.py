@@ -1,0 +1,105 @@
+"""A provider of OpenID Connect on a port of its own, which keeps to the rules and checks that others do: PKCE, the
+client's secret, the redirect address, codes that are used once. It lets in whoever it is told to, without a page."""
+
+import asyncio
+import base64
+import hashlib
+import secrets
+import socket
+import time
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlencode
+
+import uvicorn
+from joserfc import jwt
+from joserfc.jwk import RSAKey
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+CLIENT_ID, CLIENT_SECRET = "perdure-here", "a secret of the client"
+
+
+@dataclass(slots=True)
+class OidcProvider:
+    """One, with one client."""
+
+    issuer: str = ""
+    person: dict[str, Any] = field(default_factory=dict)
+    """The claims of whoever sits at the browser; empty: nobody is let in."""
+    bent: dict[str, Any] = field(default_factory=dict)
+    """Claims that it gets wrong on purpose."""
+    key: RSAKey = field(default_factory=lambda: RSAKey.generate_key(2048, {"kid": "1"}))
+    signs_with: RSAKey | None = None
+    """Another key than it shows."""
+    codes: dict[str, dict[str, str]] = field(default_factory=dict)
+    redirect_uris: set[str] = field(default_factory=set)
+    _server: uvicorn.Server | None = None
+    _running: asyncio.Task[None] | None = None
+
+    async def start(self) -> "OidcProvider":
+        """Serve."""
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listener.bind(("127.0.0.1", 0))
+        self.issuer = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        app = Starlette(
+            routes=[
+                Route("/.well-known/openid-configuration", self._discovery),
+                Route("/authorize", self._authorize),
+                Route("/token", self._token, methods=["POST"]),
+                Route("/keys", self._keys),
+            ]
+        )
+        self._server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off"))
+        self._running = asyncio.create_task(self._server.serve(sockets=[listener]))
+        while not self._server.started:  # noqa: ASYNC110 - uvicorn says it by this alone
+            await asyncio.sleep(0.02)
+        return self
+
+    async def stop(self) -> None:
+        """End."""
+        assert self._server is not None and self._running is not None
+        self._server.should_exit = True
+        await self._running
+
+    async def _discovery(self, _: Request) -> Response:
+        paths = {"authorization_endpoint": "authorize", "token_endpoint": "token", "jwks_uri": "keys"}
+        return JSONResponse({"issuer": self.issuer, **{key: f"{self.issuer}/{path}" for key, path in paths.items()}})
+
+    async def _authorize(self, request: Request) -> Response:
+        asked = dict(request.query_params)
+        if asked.get("client_id") != CLIENT_ID or asked.get("redirect_uri") not in self.redirect_uris:
+            return Response("who are you?", 400)
+        if asked.get("response_type") != "code" or asked.get("code_challenge_method") != "S256":
+            return Response("not like this", 400)
+        if not self.person:
+            said = urlencode({"error": "access_denied", "state": asked["state"]})
+            return RedirectResponse(f"{asked['redirect_uri']}?{said}")
+        code = secrets.token_urlsafe(16)
+        self.codes[code] = asked
+        return RedirectResponse(f"{asked['redirect_uri']}?{urlencode({'code': code, 'state': asked['state']})}")
+
+    async def _token(self, request: Request) -> Response:
+        form = await request.form()
+        given = base64.b64decode(request.headers.get("authorization", "").partition(" ")[2]).decode()
+        asked = self.codes.pop(str(form.get("code")), None)
+        challenge = hashlib.sha256(str(form.get("code_verifier")).encode()).digest()
+        if given != f"{CLIENT_ID}:{CLIENT_SECRET}":
+            return JSONResponse({"error": "invalid_client"}, 401)
+        if (
+            asked is None
+            or form.get("redirect_uri") != asked["redirect_uri"]
+            or base64.urlsafe_b64encode(challenge).rstrip(b"=").decode() != asked["code_challenge"]
+        ):
+            return JSONResponse({"error": "invalid_grant"}, 400)
+        now = int(time.time())
+        standard = {"iss": self.issuer, "aud": CLIENT_ID, "iat": now, "exp": now + 300, "nonce": asked["nonce"]}
+        claims = {each: value for each, value in {**standard, **self.person, **self.bent}.items() if value is not None}
+        key = self.signs_with or self.key
+        header = {"alg": "RS256", "kid": self.key.kid}
+        return JSONResponse({"access_token": "x", "token_type": "Bearer", "id_token": jwt.encode(header, claims, key)})
+
+    async def _keys(self, _: Request) -> Response:
+        return JSONResponse({"keys": [self.key.as_dict(private=False)]})

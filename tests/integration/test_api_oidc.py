@@ -1,0 +1,173 @@
+"""Signing in at a provider elsewhere, over real HTTP: who gets in, as whom, and what is turned away."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+from joserfc.jwk import RSAKey
+
+from api.oidc import OidcConfig, Provider
+from tests.doubles.oidc_provider import CLIENT_ID, CLIENT_SECRET, OidcProvider
+from tests.integration.conftest import Api
+from tests.integration.test_api_turns import code
+
+START, CALLBACK = "/v1/auth/oidc/start", "/v1/auth/oidc/callback"
+PASSWORD = "correct horse battery"
+
+
+@pytest.fixture(scope="module")
+async def running() -> AsyncIterator[OidcProvider]:
+    provider = await OidcProvider().start()
+    yield provider
+    await provider.stop()
+
+
+@pytest.fixture
+def provider(running: OidcProvider, api: Api) -> OidcProvider:
+    """The provider as it should be, and the API that trusts it."""
+    running.person = {"sub": "s-1", "preferred_username": "Olga.N", "name": "Olga N"}
+    running.bent, running.signs_with = {}, None
+    running.redirect_uris = {f"{api.url}{CALLBACK}"}
+    trust(api, running)
+    return running
+
+
+def trust(api: Api, provider: OidcProvider, **changed: Any) -> None:
+    """Set the API up with this provider."""
+    config = replace(OidcConfig(provider.issuer, CLIENT_ID, CLIENT_SECRET, ("requester",)), **changed)
+    api.app.state.services = replace(api.services, oidc=Provider(config))
+
+
+async def come(client: httpx.AsyncClient, **asked: str) -> httpx.Response:
+    """Sign in as a browser does, to the answer of the callback."""
+    begun = await client.get(START, params=asked)
+    assert begun.status_code == 303, begun.text
+    async with httpx.AsyncClient() as elsewhere:  # the provider's own cookies are not ours
+        back = await elsewhere.get(begun.headers["location"])
+    assert back.status_code == 307, back.text
+    return await client.get(back.headers["location"])
+
+
+def failed(answer: httpx.Response) -> str:
+    where = httpx.URL(answer.headers["location"])
+    assert (answer.status_code, where.path) == (303, "/sign-in"), answer.text
+    return where.params["failed"]
+
+
+async def test_somebody_new_gets_an_account_and_finds_it_again(api: Api, provider: OidcProvider) -> None:
+    ids = []
+    for _ in range(2):
+        async with api.client(None) as client:
+            answer = await come(client, next="/review?mine=1")
+            assert (answer.status_code, answer.headers["location"]) == (303, "/review?mine=1")
+            me = (await client.get("/v1/auth/me")).json()
+            assert (me["name"], me["display_name"], me["roles"]) == ("olga.n", "Olga N", ["requester"])
+            ids.append(me["user_id"])
+            assert set(client.cookies) == {"perdure_session"}, "what the sign-in carried along is gone"
+    assert len(set(ids)) == 1
+
+
+async def test_an_account_that_is_there_is_not_taken_over_but_linked_by_its_owner(
+    api: Api, provider: OidcProvider
+) -> None:
+    provider.person = {"sub": "s-2", "preferred_username": "reviewer"}
+    async with api.client(None) as client:
+        assert failed(await come(client)) == "user_exists"
+        assert "perdure_session" not in client.cookies
+        token = {"token": api.people["reviewer"].token}
+        assert (await client.post("/v1/auth/login", json=token)).status_code == 200
+        assert (await come(client, link="1")).headers["location"] == "/review"
+    async with api.client(None) as client:
+        await come(client)
+        assert (await client.get("/v1/auth/me")).json()["user_id"] == api.people["reviewer"].user_id, "one person"
+        other = {"token": api.people["requester"].token}
+        await client.post("/v1/auth/login", json=other)
+        assert failed(await come(client, link="1")) == "identity_taken"
+
+
+async def test_where_nobody_new_gets_in_only_who_is_known_does(api: Api, provider: OidcProvider) -> None:
+    trust(api, provider, newcomers=())
+    provider.person = {"sub": "s-3", "preferred_username": "new"}
+    async with api.client(None) as client:
+        assert failed(await come(client)) == "newcomers_refused"
+
+
+async def test_whose_account_is_closed_stays_out(api: Api, provider: OidcProvider) -> None:
+    provider.person = {"sub": "s-4", "preferred_username": "shut"}
+    async with api.client(None) as client, api.client("admin") as admin:
+        await come(client)
+        await admin.delete("/v1/team/shut")
+        assert failed(await come(client)) == "account_closed"
+
+
+@pytest.mark.parametrize(
+    "bent",
+    [
+        {"iss": "https://other.test"},
+        {"aud": "somebody-else"},
+        {"aud": [CLIENT_ID, "somebody-else"]},
+        {"aud": [CLIENT_ID, "somebody-else"], "azp": "somebody-else"},
+        {"nonce": "another"},
+        {"nonce": None},
+        {"exp": 1},
+        {"exp": None},
+        {"iat": None},
+        {"sub": None},
+    ],
+)
+async def test_what_the_provider_says_must_be_for_this_sign_in(
+    bent: dict[str, Any], api: Api, provider: OidcProvider
+) -> None:
+    provider.bent = bent
+    async with api.client(None) as client:
+        assert failed(await come(client)) == "oidc_refused"
+        assert "perdure_session" not in client.cookies
+
+
+async def test_what_another_key_signed_is_refused_and_a_changed_key_is_found(api: Api, provider: OidcProvider) -> None:
+    async with api.client(None) as client:
+        provider.signs_with = RSAKey.generate_key(2048, {"kid": provider.key.kid or ""})
+        assert failed(await come(client)) == "oidc_refused"
+        provider.signs_with = None
+        assert (await come(client)).headers["location"] == "/review"
+        provider.key = RSAKey.generate_key(2048, {"kid": "2"})
+        assert (await come(client)).headers["location"] == "/review"
+
+
+async def test_only_the_browser_that_began_can_end_it(api: Api, provider: OidcProvider) -> None:
+    async with api.client(None) as client, api.client(None) as victim:
+        begun = await client.get(START)
+        async with httpx.AsyncClient() as elsewhere:
+            back = (await elsewhere.get(begun.headers["location"])).headers["location"]
+        assert failed(await victim.get(back)) == "oidc_refused", "a link with somebody's code"
+        await victim.get(START)
+        assert failed(await victim.get(back)) == "oidc_refused", "another state"
+        assert (await client.get(back)).headers["location"] == "/review"
+        assert failed(await client.get(back)) == "oidc_refused", "nor twice"
+        forged = {"Cookie": "perdure_oidc=e30.AAAA"}
+        assert failed(await victim.get(f"{CALLBACK}?code=x&state=", headers=forged)) == "oidc_refused"
+
+
+async def test_a_provider_that_says_no_or_nothing_lets_nobody_in(api: Api, provider: OidcProvider) -> None:
+    provider.person = {}
+    async with api.client(None) as client:
+        assert failed(await come(client)) == "oidc_refused"
+        trust(api, provider, issuer="http://127.0.0.1:9")
+        assert failed(await client.get(START)) == "oidc_unavailable"
+        trust(api, provider, issuer=f"{provider.issuer}/")
+        assert failed(await client.get(START)) == "oidc_unavailable", "it is not that issuer"
+        trust(api, provider, issuer="http://provider.test")
+        assert failed(await client.get(START)) == "address_refused", "not without TLS"
+        trust(api, provider, client_secret="wrong")
+        provider.person = {"sub": "s-1"}
+        assert failed(await come(client)) == "oidc_refused"
+
+
+async def test_where_no_provider_is_set_up_there_is_no_way_in(api: Api) -> None:
+    api.app.state.services = api.services
+    async with api.client(None) as client:
+        for path in (START, CALLBACK):
+            answer = await client.get(path)
+            assert (answer.status_code, code(answer)) == (404, "oidc_not_set_up")

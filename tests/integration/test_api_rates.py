@@ -1,0 +1,140 @@
+"""How much one caller may ask for in a minute, with Valkey and without."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from api.rates import ALONE_PER_MINUTE, CALLS_OF_A_PAGE, Inside
+from local import DataParts
+from store.ids import new_id
+from tests.conftest import Person, Urls
+from tests.doubles.link import Link
+from tests.integration.conftest import Api, serving
+from tests.integration.test_api_outages import link_to, through
+from tests.integration.test_api_turns import code
+
+PER_MINUTE = 40
+pytestmark = pytest.mark.timed  # a Valkey that takes a second to answer is taken to be away
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Two API processes, as far as callers can tell, over one Valkey behind a link."""
+
+    one: Api
+    other: Api
+    valkey: Link
+
+    async def token(self) -> str:
+        """Of a new person, who has asked for nothing yet."""
+        name = f"p{new_id()[-8:]}"
+        services = self.one.services
+        self.one.app.state.services = replace(services, local=True)  # for the administrator's own token
+        try:
+            async with self.one.client("admin") as admin:
+                await admin.post("/v1/users", json={"name": name})
+                minted = await admin.post(f"/v1/users/{name}/tokens", json={})
+        finally:
+            self.one.app.state.services = services
+        return str(minted.json()["token"])
+
+
+@pytest.fixture(scope="module")
+async def counted(parts: DataParts, urls: Urls, people: dict[str, Person]) -> AsyncIterator[Counted]:
+    assert parts.redis_url is not None and parts.temporal is not None
+    valkey = await link_to(urlsplit(parts.redis_url).netloc.rpartition("@")[2])
+    given = {
+        "database_url": urls.app,
+        "redis_url": through(parts.redis_url, valkey),
+        "temporal": parts.temporal.address,
+        "namespace": parts.temporal.namespace,
+        "RATE_LIMITING_ENABLED": "1",
+        "RATE_LIMIT_PER_MINUTE": str(PER_MINUTE),
+    }
+    async with serving(people, **given) as one, serving(people, **given) as other:
+        yield Counted(one, other, valkey)
+    await valkey.cut()
+
+
+async def statuses(client: httpx.AsyncClient, times: int, path: str = "/v1/auth/me") -> Counter[int]:
+    """What so many requests are answered."""
+    answers = await asyncio.gather(*(client.get(path) for _ in range(times)))
+    for answer in answers:
+        if answer.status_code == 429:
+            assert code(answer) == "rate_limited" and int(answer.headers["retry-after"]) > 0
+    return Counter(answer.status_code for answer in answers)
+
+
+async def test_a_person_is_counted_by_all_processes_together_and_apart_from_others(counted: Counted) -> None:
+    head = {"Authorization": f"Bearer {await counted.token()}"}
+    async with (
+        httpx.AsyncClient(base_url=counted.one.url, headers=head, timeout=30) as one,
+        httpx.AsyncClient(base_url=counted.other.url, headers=head, timeout=30) as other,
+    ):
+        found = sum(await asyncio.gather(statuses(one, PER_MINUTE), statuses(other, PER_MINUTE)), Counter())
+        assert found == {200: PER_MINUTE, 429: PER_MINUTE}
+        one.headers["Authorization"] = f"Bearer {await counted.token()}"
+        assert await statuses(one, 3) == {200: 3}
+
+
+async def test_whoever_has_no_token_is_counted_by_address_but_probes_are_not(
+    counted: Counted,
+) -> None:
+    async with counted.one.client(None) as client:
+        found = await statuses(client, 2 * PER_MINUTE)
+        assert found[429] >= PER_MINUTE and found[401] <= PER_MINUTE
+        late = await client.post("/v1/auth/login", json={"name": "admin", "password": "guessed"})
+        assert (late.status_code, code(late)) == (429, "rate_limited"), "nor guess passwords"
+        assert (await client.get("/openapi.json")).status_code == 429
+        assert await statuses(client, 5, "/healthz") == {200: 5}
+        head = {"Authorization": f"Bearer {await counted.token()}"}
+        assert (await client.get("/v1/auth/me", headers=head)).status_code == 200, "a token is a name of its own"
+
+
+async def test_what_the_pages_of_this_process_ask_counts_apart(counted: Counted) -> None:
+    head = {"Authorization": f"Bearer {await counted.token()}"}
+    async with counted.one.client(None) as client:
+        client.headers.update(head)
+        await statuses(client, PER_MINUTE)
+        assert await statuses(client, 1) == {429: 1}
+    inside = httpx.ASGITransport(Inside(counted.one.app))
+    async with httpx.AsyncClient(base_url="http://inside", transport=inside, headers=head) as page:
+        found = await statuses(page, PER_MINUTE * CALLS_OF_A_PAGE + 10)
+    assert found == {200: PER_MINUTE * CALLS_OF_A_PAGE, 429: 10}
+
+
+async def test_an_account_is_counted_wherever_the_guesses_come_from(counted: Counted) -> None:
+    rates, name = counted.one.services.rates, new_id()
+    for _ in range(PER_MINUTE):
+        await rates.count("account", "local", name)
+    guess = {"name": name[:30], "password": "guessed"}
+    async with counted.other.client(None) as client:
+        assert (await client.post("/v1/auth/login", json=guess)).status_code in (401, 429)
+    with pytest.raises(Exception, match="rate_limited"):
+        await counted.other.services.rates.count("account", "local", name)
+
+
+async def test_local_tokens_of_the_stack_have_no_limit(counted: Counted) -> None:
+    services = counted.one.services
+    counted.one.app.state.services = replace(services, local=True)
+    try:
+        async with counted.one.client() as client:
+            assert await statuses(client, 3 * PER_MINUTE) == {200: 3 * PER_MINUTE}
+    finally:
+        counted.one.app.state.services = services
+
+
+async def test_without_valkey_every_process_counts_for_itself_up_to_a_low_number(counted: Counted) -> None:
+    head = {"Authorization": f"Bearer {await counted.token()}"}
+    await counted.valkey.cut()
+    try:
+        async with httpx.AsyncClient(base_url=counted.one.url, headers=head, timeout=30) as client:
+            found = await statuses(client, PER_MINUTE)
+            assert found == {200: ALONE_PER_MINUTE, 429: PER_MINUTE - ALONE_PER_MINUTE}
+    finally:
+        await counted.valkey.mend()

@@ -1,0 +1,325 @@
+"""People sign in, stay signed in, and are out at once when they should be."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+import httpx
+import pytest
+
+from api.access_tokens import Audience
+from contracts.digests import sha256_hex
+from store import accounts
+from tests.conftest import Urls
+from tests.integration.bad_tokens import bad_tokens, opened
+from tests.integration.conftest import Api
+from tests.integration.test_api_turns import code
+
+PASSWORD = "correct horse battery"
+FORM = {"content-type": "application/x-www-form-urlencoded"}
+OURS = {"X-Perdure-Request": "1"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+async def fresh(api: Api, urls: Urls) -> None:
+    """A tenant without anybody."""
+    owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
+    try:
+        await accounts.ensure_tenant(owner, "fresh")
+    finally:
+        await owner.close()
+
+
+@pytest.fixture
+async def ann(api: Api) -> AsyncIterator[str]:
+    """The name of a reviewer with a password."""
+    name = f"ann-{sha256_hex(str(datetime.now(UTC)))[:8]}"
+    async with api.client("admin") as admin, api.client(None) as client:
+        invited = await admin.post("/v1/team/invitations", json={"name": name, "roles": ["requester", "reviewer"]})
+        given = {"name": name, "password": PASSWORD, "invitation": invited.json()["invitation"]}
+        assert (await client.post("/v1/auth/register", json=given)).status_code == 201
+    yield name
+
+
+async def signed_in(client: httpx.AsyncClient, name: str) -> httpx.Response:
+    """By name and password."""
+    return await client.post("/v1/auth/login", json={"name": name, "password": PASSWORD})
+
+
+def bearer(answer: httpx.Response) -> dict[str, str]:
+    return {"Authorization": f"Bearer {answer.json()['access_token']}"}
+
+
+async def test_the_first_person_of_a_tenant_is_its_administrator_and_the_next_must_be_invited(api: Api) -> None:
+    async with api.client(None) as client:
+        asked = [
+            client.post("/v1/auth/register", json={"name": f"first-{i}", "password": PASSWORD, "tenant": "fresh"})
+            for i in range(5)
+        ]
+        answers = await asyncio.gather(*asked)
+        assert sorted(answer.status_code for answer in answers) == [201, 403, 403, 403, 403], "one is the first"
+        (first,) = [answer for answer in answers if answer.status_code == 201]
+        assert first.json()["user"]["roles"] == ["requester", "reviewer", "admin"]
+        assert {code(answer) for answer in answers if answer is not first} == {"invitation_needed"}
+        client.cookies.clear()
+        invited = await client.post(
+            "/v1/team/invitations", json={"name": "second", "roles": ["requester"]}, headers=bearer(first)
+        )
+        token = invited.json()["invitation"]
+        given = {"name": "second", "password": PASSWORD, "tenant": "fresh", "invitation": token}
+        wrong = await client.post("/v1/auth/register", json={**given, "name": "third"})
+        assert (wrong.status_code, code(wrong)) == (403, "invitation_invalid"), "it is for its person alone"
+        second = await client.post("/v1/auth/register", json={**given, "role": "admin", "roles": ["admin"]})
+        assert (second.status_code, second.json()["user"]["roles"]) == (201, ["requester"]), "S2-60"
+        again = await client.post("/v1/auth/register", json=given)
+        assert (again.status_code, code(again)) == (403, "invitation_invalid"), "it is used once"
+        client.cookies.clear()
+        named = await client.patch("/v1/auth/me", json={"display_name": "S", "role": "admin"}, headers=bearer(second))
+        assert (named.json()["display_name"], named.json()["roles"]) == ("S", ["requester"])
+
+
+async def test_where_there_are_people_nobody_registers_unasked(api: Api) -> None:
+    async with api.client(None) as client:
+        for body in ({"name": "mallory"}, {"name": "mallory", "invitation": "guessed"}, {"name": "admin"}):
+            answer = await client.post("/v1/auth/register", json={**body, "password": PASSWORD})
+            assert answer.status_code == 403
+        for body in ({"name": "x", "password": "short"}, {"name": "Not A Name", "password": PASSWORD}, {"name": "x"}):
+            assert (await client.post("/v1/auth/register", json=body)).status_code == 422
+
+
+async def test_a_wrong_password_an_unknown_name_and_another_tenant_are_answered_alike(api: Api, ann: str) -> None:
+    async with api.client(None) as client:
+        tries: list[dict[str, str]] = [
+            {"name": ann, "password": "wrong password"},
+            {"name": "nobody", "password": PASSWORD},
+            {"name": ann, "password": PASSWORD, "tenant": "fresh"},
+            {"name": ann, "password": PASSWORD, "tenant": "not-there"},
+            {"name": "admin", "password": PASSWORD},
+        ]
+        answers = [await client.post("/v1/auth/login", json=body) for body in tries]
+        assert {(answer.status_code, code(answer)) for answer in answers} == {(401, "sign_in_failed")}
+        assert len({answer.json()["error"]["message"] for answer in answers}) == 1
+        assert not any("set-cookie" in answer.headers for answer in answers)
+        for body in ({}, {"name": ann}, {"token": "t", "name": ann, "password": "p" * 10}):
+            assert (await client.post("/v1/auth/login", json=body)).status_code == 422
+
+
+async def test_an_access_token_works_in_the_header_until_its_session_ends(api: Api, ann: str) -> None:
+    async with api.client(None) as client:
+        answer = await signed_in(client, ann)
+        assert (answer.status_code, answer.json()["token_type"], answer.json()["expires_in"]) == (200, "Bearer", 900)
+        assert answer.headers["cache-control"] == "no-store"
+        client.cookies.clear()
+        head = bearer(answer)
+        me = await client.get("/v1/auth/me", headers=head)
+        assert (me.json()["name"], me.json()["roles"]) == (ann, ["requester", "reviewer"])
+        assert (await client.post("/v1/auth/logout", headers=head)).status_code == 200
+        over = await client.get("/v1/auth/me", headers=head)
+        assert (over.status_code, code(over)) == (401, "session_over")
+        refreshed = await client.post("/v1/auth/refresh", json={"refresh_token": answer.json()["refresh_token"]})
+        assert (refreshed.status_code, code(refreshed)) == (401, "refresh_token_invalid")
+
+
+async def test_sixty_and_more_bad_tokens_are_all_refused(api: Api, ann: str) -> None:
+    async with api.client(None) as client:
+        good = (await signed_in(client, ann)).json()["access_token"]
+        cookie = client.cookies["perdure_session"]
+        client.cookies.clear()
+        bad = dict(bad_tokens(good, api.services.tokens.keys.newest))
+        assert len(bad) >= 60
+        bad["a browser's, in the header"] = cookie
+        taken = []
+        for what, token in bad.items():
+            answer = await client.get("/v1/auth/me", headers={"Authorization": f"Bearer {token}"})
+            if (answer.status_code, code(answer)) not in ((401, "token_invalid"), (401, "session_over")):
+                taken.append((what, answer.status_code))
+        assert not taken
+        head = {"Cookie": f"perdure_session={good}"}
+        assert (await client.get("/v1/auth/me", headers=head)).status_code == 401, "nor the other way round"
+        assert (await client.get("/v1/auth/me", headers={"Authorization": f"Bearer {good}"})).status_code == 200
+
+
+async def test_a_token_that_was_signed_before_the_key_was_followed_by_another_is_good(api: Api, ann: str) -> None:
+    async with api.client(None) as client:
+        good = (await signed_in(client, ann)).json()["access_token"]
+    tokens = api.services.tokens
+    newer = type(tokens)(tokens.keys.of("a newer key of more than thirty-two characters," + "x" * 32))
+    both = type(tokens)(type(tokens.keys)((*newer.keys.keys, *tokens.keys.keys)))
+    now = datetime.now(UTC)
+    assert both.session_of(good, Audience.HEADER, now) == opened(good)[1]["sid"]
+    assert both.session_of(good, Audience.HEADER, now + timedelta(seconds=900 + 25))
+    for reader, at in ((newer, now), (both, now + timedelta(seconds=900 + 35))):
+        with pytest.raises(Exception, match=r"."):
+            reader.session_of(good, Audience.HEADER, at)
+
+
+async def test_fifty_refreshes_at_once_of_one_token_have_one_successor(api: Api, ann: str) -> None:
+    async with api.client(None) as client:
+        token = (await signed_in(client, ann)).json()["refresh_token"]
+        asked = [client.post("/v1/auth/refresh", json={"refresh_token": token}) for _ in range(50)]
+        answers = await asyncio.gather(*asked)
+        assert {answer.status_code for answer in answers} == {200}
+        (successor,) = {answer.json()["refresh_token"] for answer in answers}
+        assert successor != token
+        client.cookies.clear()
+        assert (await client.get("/v1/auth/me", headers=bearer(answers[7]))).status_code == 200
+        following = await client.post("/v1/auth/refresh", json={"refresh_token": successor})
+        assert following.status_code == 200 and following.json()["refresh_token"] not in (token, successor)
+    async with api.services.db.transaction("local") as tx:
+        kept = str([dict(row) for row in await tx.fetch("SELECT * FROM refresh_tokens")])
+    assert token not in kept and successor not in kept, "only hashes are stored"
+
+
+async def test_a_refresh_token_that_is_used_again_after_the_grace_ends_the_session(api: Api, ann: str) -> None:
+    async with api.client(None) as client:
+        first = await signed_in(client, ann)
+        client.cookies.clear()
+        token = first.json()["refresh_token"]
+        second = await client.post("/v1/auth/refresh", json={"refresh_token": token})
+        async with api.services.db.transaction("local") as tx:
+            await tx.execute(
+                "UPDATE refresh_tokens SET used_at = used_at - interval '11 seconds' WHERE token_sha256 = $1",
+                sha256_hex(token),
+            )
+        stolen = await client.post("/v1/auth/refresh", json={"refresh_token": token})
+        assert (stolen.status_code, code(stolen)) == (401, "refresh_token_reused")
+        for answer in (first, second):
+            assert (await client.get("/v1/auth/me", headers=bearer(answer))).status_code == 401
+        heir = await client.post("/v1/auth/refresh", json={"refresh_token": second.json()["refresh_token"]})
+        assert (heir.status_code, code(heir)) == (401, "refresh_token_invalid")
+        session = opened(first.json()["access_token"])[1]["sid"]
+    async with api.services.db.transaction("local") as tx:
+        kinds = await tx.fetch("SELECT kind FROM audit WHERE subject = $1 ORDER BY id", session)
+    assert [row["kind"] for row in kinds] == ["session.begun", "session.ended"]
+
+
+@pytest.mark.parametrize("token", ["", "x", "prt.local.short", "prt.LOCAL." + "a" * 43, "prt.other." + "a" * 43])
+async def test_what_is_no_refresh_token_is_401(token: str, api: Api) -> None:
+    async with api.client(None) as client:
+        answer = await client.post("/v1/auth/refresh", json={"refresh_token": token})
+    assert (answer.status_code, code(answer)) == (401, "refresh_token_invalid")
+
+
+async def test_a_browser_carries_its_session_in_a_cookie(api: Api, ann: str) -> None:
+    async with api.client(None) as client:
+        answer = await client.post(
+            "/sign-in", data={"name": ann, "password": PASSWORD, "next": "/review?mine=1"}, headers={"Origin": api.url}
+        )
+        assert (answer.status_code, answer.headers["location"]) == (303, "/review?mine=1")
+        assert "httponly" in answer.headers["set-cookie"].lower()
+        assert (await client.get("/v1/auth/me")).json()["name"] == ann
+        left = await client.post("/sign-out", headers={"Origin": api.url, **OURS})
+        assert (left.status_code, left.headers["location"]) == (303, "/sign-in")
+        assert not client.cookies
+        gone = await client.get("/v1/auth/me")
+        assert (gone.status_code, code(gone)) == (401, "token_missing")
+
+
+async def test_a_session_that_is_over_takes_its_cookie_along(api: Api, ann: str) -> None:
+    async with api.client(None) as client:
+        head = bearer(await signed_in(client, ann))
+        await client.post("/v1/auth/logout", headers=head)
+        client.cookies.set("perdure_session", client.cookies.get("perdure_session") or "kept")
+        over = await client.get("/v1/auth/me", headers={"Cookie": "perdure_session=eyJ.a.b"})
+        assert over.status_code == 401
+        assert "max-age=0" in over.headers["set-cookie"].lower(), "S2-58"
+
+
+@pytest.mark.parametrize(
+    ("given", "failed"),
+    [
+        ({"name": "nobody", "password": "wrong"}, "sign_in_failed"),
+        ({"token": "x"}, "token_invalid"),
+        ({}, "sign_in_failed"),
+    ],
+)
+async def test_a_form_that_fails_comes_back_with_the_reason_and_without_the_password(
+    given: dict[str, str], failed: str, api: Api
+) -> None:
+    async with api.client(None) as client:
+        answer = await client.post("/sign-in", data={**given, "next": "//evil.test"})
+    where = httpx.URL(answer.headers["location"])
+    assert (answer.status_code, where.path) == (303, "/sign-in")
+    assert dict(where.params) == {"failed": failed, "next": "/review", "name": given.get("name", "")}
+
+
+async def test_another_sites_page_can_change_nothing(api: Api, ann: str) -> None:
+    async with api.client(None) as client:
+        await signed_in(client, ann)
+        form_token = (await client.get("/v1/auth/me")).json()["form_token"]
+        foreign = {"Origin": "https://evil.test"}
+        tries: list[tuple[dict[str, str], str]] = [
+            ({}, "csrf_missing"),
+            ({"Origin": api.url}, "csrf_missing"),
+            ({**foreign, **OURS}, "foreign_origin"),
+            ({"Sec-Fetch-Site": "cross-site", **OURS}, "foreign_origin"),
+        ]
+        for head, expected in tries:
+            answer = await client.patch("/v1/auth/me", json={"display_name": "Eve"}, headers=head)
+            assert (answer.status_code, code(answer)) == (403, expected)
+        forms: list[tuple[dict[str, str], dict[str, str], str]] = [
+            ({}, {}, "csrf_missing"),
+            ({"csrf": "guessed"}, {"Origin": api.url}, "csrf_missing"),
+            ({"csrf": form_token}, foreign, "foreign_origin"),
+        ]
+        for data, head, expected in forms:
+            answer = await client.post("/sign-out", data=data, headers={**FORM, **head})
+            assert (answer.status_code, code(answer)) == (403, expected)
+        planted = await client.post("/sign-in", data={"name": ann, "password": PASSWORD}, headers=foreign)
+        assert (planted.status_code, code(planted)) == (403, "foreign_origin"), "nor sign somebody in"
+        assert (await client.get("/v1/auth/me")).json()["name"] == ann, "still signed in"
+        changed = await client.patch("/v1/auth/me", json={"display_name": "Ann"}, headers={**OURS, "Origin": api.url})
+        assert changed.json()["display_name"] == "Ann"
+        out = await client.post("/sign-out", data={"csrf": form_token}, headers={"Origin": api.url})
+        assert out.status_code == 303 and not client.cookies
+
+
+async def test_forms_are_for_pages_and_json_for_the_api(api: Api) -> None:
+    async with api.client("admin") as admin:
+        answer = await admin.post("/v1/users", data={"name": "eve"})
+        assert (answer.status_code, code(answer)) == (415, "unsupported_media_type")
+    async with api.client(None) as client:
+        for content in (b"name=%00&password=x", b"name=\xff", b"&".join(b"a=1" for _ in range(3_000))):
+            assert (await client.post("/sign-in", content=content, headers=FORM)).status_code == 422
+
+
+async def test_a_changed_password_ends_the_other_sessions_and_the_old_one_opens_nothing(api: Api, ann: str) -> None:
+    async with api.client(None) as client:
+        here, there = bearer(await signed_in(client, ann)), bearer(await signed_in(client, ann))
+        client.cookies.clear()
+        wrong = await client.post("/v1/auth/password", json={"password": "a new one", "current": "x"}, headers=here)
+        assert (wrong.status_code, code(wrong)) == (403, "password_wrong")
+        given = {"password": "a new password", "current": PASSWORD}
+        assert (await client.post("/v1/auth/password", json=given, headers=here)).json()["sessions_ended"] >= 1
+        statuses = [(await client.get("/v1/auth/me", headers=head)).status_code for head in (here, there)]
+        assert statuses == [200, 401]
+        assert (await signed_in(client, ann)).status_code == 401
+        new = await client.post("/v1/auth/login", json={"name": ann, "password": "a new password"})
+        assert new.status_code == 200
+
+
+async def test_the_owner_of_a_token_signs_in_by_it_and_may_take_a_password(api: Api) -> None:
+    async with api.client("admin") as admin, api.client(None) as client:
+        await admin.post("/v1/users", json={"name": "tom", "roles": ["reviewer"]})
+        token = (await admin.post("/v1/users/tom/tokens", json={})).json()["token"]
+        answer = await client.post("/v1/auth/login", json={"token": token})
+        assert answer.json()["user"]["name"] == "tom"
+        client.cookies.clear()
+        set_by = {"Authorization": f"Bearer {token}"}
+        assert (await client.post("/v1/auth/password", json={"password": PASSWORD}, headers=set_by)).status_code == 200
+        assert (await signed_in(client, "tom")).status_code == 200
+        client.cookies.clear()
+        refused = await client.post("/v1/auth/logout", headers=set_by)
+        assert (refused.status_code, code(refused)) == (409, "no_session")
+
+
+async def test_roles_are_those_of_this_moment_and_who_is_removed_is_out_at_once(api: Api, ann: str) -> None:
+    async with api.client(None) as client, api.client("admin") as admin:
+        head = bearer(await signed_in(client, ann))
+        client.cookies.clear()
+        await admin.patch(f"/v1/team/{ann}", json={"roles": ["requester"]})
+        assert (await client.get("/v1/auth/me", headers=head)).json()["roles"] == ["requester"]
+        assert (await admin.delete(f"/v1/team/{ann}")).status_code == 200
+        assert (await client.get("/v1/auth/me", headers=head)).status_code == 401
+        assert (await signed_in(client, ann)).status_code == 401

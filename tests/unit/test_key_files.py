@@ -1,0 +1,71 @@
+"""Where the keys of the audit and of access tokens come from: the environment, or a file made once."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from prepare import _made
+from settings import ACCESS_KEY_FILE, AUDIT_KEY_FILE, Settings
+
+KEY = "given by the environment of this test"
+BOTH = pytest.mark.parametrize(
+    ("variable", "file", "read"),
+    [
+        ("PERDURE_AUDIT_KEY", AUDIT_KEY_FILE, Settings.keyring),
+        ("JWT_SECRET", ACCESS_KEY_FILE, Settings.access_keys),
+    ],
+)
+Read = Callable[[Settings], Any]
+
+
+def settings(home: Path, **given: str) -> Settings:
+    """Settings with this data folder."""
+    return Settings(_env_file=None, PERDURE_HOME=str(home), **given)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def without_the_keys_of_all_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PERDURE_AUDIT_KEY")
+    monkeypatch.delenv("JWT_SECRET")
+
+
+@BOTH
+def test_a_key_of_a_local_stack_is_made_once_and_for_its_owner_alone(
+    tmp_path: Path, variable: str, file: str, read: Read
+) -> None:
+    path = tmp_path / "home" / file
+    _made(path)
+    first = read(settings(path.parent))
+    _made(path)
+    assert read(settings(path.parent)) == first
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [each.name for each in path.parent.iterdir()] == [file]
+    _made(tmp_path / "other" / file)
+    assert read(settings(tmp_path / "other")) != first
+
+
+@BOTH
+def test_the_environment_comes_before_the_file(tmp_path: Path, variable: str, file: str, read: Read) -> None:
+    _made(tmp_path / file)
+    given = settings(tmp_path, **{variable: KEY})
+    assert read(given).keys[0].secret == KEY.encode()
+    assert KEY not in repr(given)
+
+
+@BOTH
+def test_a_process_without_a_key_ends_and_says_what_to_set(
+    tmp_path: Path, variable: str, file: str, read: Read
+) -> None:
+    with pytest.raises(SystemExit, match=f"{variable} is not set"):
+        read(settings(tmp_path))
+    with pytest.raises(SystemExit, match="32 characters at least"):
+        read(settings(tmp_path, **{variable: "weak"}))
+
+
+def test_heads_are_kept_in_the_data_folder_or_where_one_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings(tmp_path).heads_file() == tmp_path / "audit-heads.jsonl"
+    monkeypatch.setenv("PERDURE_AUDIT_HEADS", os.fspath(tmp_path / "elsewhere.jsonl"))
+    assert settings(tmp_path).heads_file() == tmp_path / "elsewhere.jsonl"
