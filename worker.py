@@ -17,6 +17,8 @@ from relay.connect import connect
 from relay.deliver import Doorbell
 from relay.heads import HeadExport
 from relay.loop import run_relay
+from relay.notices import run_notices
+from relay.post import Egress, Post
 from relay.reconcile import Reconciler
 from relay.remember import run_embedding
 from relay.search_attributes import register
@@ -74,6 +76,9 @@ async def _relay() -> int:
         _ready(settings)
         heads = HeadExport(relay, settings.heads_file(), keyring)
         work = [run_relay(relay, doorbell, stop), Reconciler(relay, client, doorbell).run(stop), heads.run(stop)]
+        if settings.webhook_hosts:
+            post = Post(Egress(settings.webhook_hosts, settings.webhook_private))
+            work.append(run_notices(relay, post, settings.address_of_people(), stop))
         embedder = embedder_of(settings.embeddings, settings.embeddings_base, secret("embeddings"))
         if embedder is not None:
             work.append(run_embedding(relay, embedder, stop))

@@ -1,0 +1,256 @@
+"""Notices of approvals on their way out: written with what they tell of, signed, tried again, kept to named hosts."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+import pytest
+
+from activities.approvals import ApprovalActivities
+from contracts.approvals import VerdictsAsk
+from contracts.people import RequestRef
+from contracts.turns import TurnAddress
+from perdure.webhooks import NotANotice, read
+from policy.decision import Decision
+from policy.webhooks import MOST_ATTEMPTS
+from relay import post as posts
+from relay.notices import deliver_notices
+from relay.post import Egress, Post
+from store import audit, webhooks
+from store.database import Database
+from tests.desk import Desk
+from tests.doubles.receiver import Receiver
+
+PEOPLE = "https://perdure.test"
+
+
+@dataclass(slots=True)
+class Noticed:
+    """A desk whose approvals a receiver is told of."""
+
+    desk: Desk
+    relay: Database
+    receiver: Receiver
+    post: Post
+    webhook_id: str = ""
+    made: list[str] = field(default_factory=list)
+
+    async def add(self, url: str, *, with_args: bool = False) -> str:
+        """One more webhook; its secret."""
+        admin = self.desk.people["admin"]
+        async with self.desk.db.transaction("local") as tx:
+            made, secret = await webhooks.add(tx, url, admin.user_id, admin.name, with_args=with_args)
+        self.made.append(made.id)
+        self.webhook_id = made.id
+        return secret
+
+    async def end_all(self) -> None:
+        """Tell nobody any more."""
+        async with self.desk.db.transaction("local") as tx:
+            for webhook_id in self.made:
+                await webhooks.end(tx, webhook_id, self.desk.people["admin"].user_id)
+        self.made.clear()
+
+    async def asked(self) -> tuple[TurnAddress, RequestRef]:
+        """A turn that waits for an approval."""
+        address = await self.desk.plan(("pay", {"amount": 7}))
+        (request,) = await self.desk.open(address, "t1.0")
+        return address, request
+
+    async def deliver(self) -> int:
+        """What the relay does when it looks."""
+        return await deliver_notices(self.relay, self.post, PEOPLE)
+
+    async def time_passes(self) -> None:
+        """Every wait is over."""
+        await self.desk.write("UPDATE notices SET due_at = now() WHERE $1", True)
+
+    async def waiting(self) -> list[dict[str, object]]:
+        """The notices that have not gone."""
+        rows = await self.desk.rows(
+            "SELECT event, attempts, problem, gave_up_at IS NOT NULL AS gave_up, "
+            "extract(epoch FROM due_at - now())::float AS seconds FROM notices WHERE $1 ORDER BY at",
+            True,
+        )
+        return [dict(row) for row in rows]
+
+
+@pytest.fixture
+async def noticed(desk: Desk, relay: Database) -> AsyncIterator[Noticed]:
+    receiver = await Receiver().start()
+    port = urlsplit(receiver.url).port
+    made = Noticed(desk, relay, receiver, Post(Egress((f"127.0.0.1:{port}", "localhost", "*.example.org"))))
+    receiver.secret = await made.add(receiver.url)
+    yield made
+    await made.end_all()
+    await made.post.close()
+    await receiver.stop()
+
+
+async def test_a_receiver_is_told_of_the_request_and_of_what_became_of_it(noticed: Noticed) -> None:
+    _, request = await noticed.asked()
+    assert await noticed.deliver() == 1
+    await noticed.desk.decide(request.request_id, Decision.REJECT, comment="no")
+    assert await noticed.deliver() == 1
+    first, second = noticed.receiver.notices
+    assert (first["event"], first["approval"]["status"]) == ("approval.opened", "pending")
+    assert (second["event"], second["approval"]["status"]) == ("approval.decided", "rejected")
+    assert (second["approval"]["decision"], second["approval"]["decided_by"]) == ("reject", "reviewer")
+    assert second["approval"]["version"] > first["approval"]["version"], "by which a receiver tells what is newer"
+    assert first["url"] == f"{PEOPLE}/review/{request.request_id}"
+    told = noticed.receiver.requests[0][1].decode()
+    assert "amount" not in told and "digest" not in told, "what is to be decided is looked at on its page"
+    assert await noticed.deliver() == 0 and await noticed.waiting() == []
+
+
+async def test_each_attempt_is_signed_for_its_own_time_and_no_copy_is_good_later(noticed: Noticed) -> None:
+    noticed.receiver.answers = [500]
+    await noticed.asked()
+    await noticed.deliver()
+    await noticed.time_passes()
+    await noticed.deliver()
+    (first, body), (second, again) = noticed.receiver.requests
+    assert first["x-perdure-delivery"] == second["x-perdure-delivery"], "one delivery, however often"
+    when = int(second["x-perdure-timestamp"])
+    secret = noticed.receiver.secret
+    assert read(secret, second, again, now_seconds=when)["event"] == "approval.opened"
+    for headers, text, now in (
+        (second, again, when + 301),
+        (second, again + b" ", when),
+        ({**second, "x-perdure-delivery": "another"}, again, when),
+        ({**second, "x-perdure-timestamp": str(when + 1)}, again, when + 1),
+    ):
+        with pytest.raises(NotANotice):
+            read(secret, headers, text, now_seconds=now)
+    with pytest.raises(NotANotice):
+        read("another secret", second, again, now_seconds=when)
+    assert body and not noticed.receiver.refused
+
+
+async def test_what_does_not_get_through_is_tried_again_later_and_later_and_then_given_up(noticed: Noticed) -> None:
+    noticed.receiver.answers = [500, 302, 404]
+    await noticed.asked()
+    waits = []
+    for problem in ("it answered 500", "it answered 302", "it answered 404"):
+        assert await noticed.deliver() == 1
+        (waiting,) = await noticed.waiting()
+        assert waiting["problem"] == problem
+        waits.append(float(str(waiting["seconds"])))
+        assert await noticed.deliver() == 0, "not before its time"
+        await noticed.time_passes()
+    assert 3 < waits[0] <= 5 < waits[1] <= 10 < waits[2] <= 20
+    assert len(noticed.receiver.requests) == 3, "a redirect is not followed"
+    await noticed.desk.write("UPDATE notices SET attempts = $1", MOST_ATTEMPTS - 1)
+    noticed.receiver.answers = [500]
+    await noticed.deliver()
+    (waiting,) = await noticed.waiting()
+    assert waiting["gave_up"] is True
+    await noticed.time_passes()
+    assert await noticed.deliver() == 0
+    async with noticed.desk.db.transaction("local") as tx:
+        (shown,) = await webhooks.listed(tx)
+    assert (shown.waiting, shown.given_up, shown.problem) == (0, 1, "it answered 500")
+
+
+async def test_a_receiver_that_says_nothing_holds_up_no_other(
+    noticed: Noticed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(posts, "TIMEOUT_SECONDS", 0.5)
+    other = await Receiver().start()
+    try:
+        other.secret = await noticed.add(other.url.replace("127.0.0.1", "localhost"))
+        noticed.receiver.stalls = True
+        await noticed.asked()
+        assert await noticed.deliver() == 2
+        assert [notice["event"] for notice in other.notices] == ["approval.opened"]
+        (waiting,) = await noticed.waiting()
+        assert "no answer within" in str(waiting["problem"])
+    finally:
+        await other.stop()
+
+
+async def test_a_relay_that_was_killed_while_sending_leaves_its_notices_to_the_next(noticed: Noticed) -> None:
+    await noticed.asked()
+    claimed = await noticed.relay.pool.fetch("UPDATE notices SET due_at = now() + interval '60 seconds' RETURNING id")
+    assert len(claimed) == 1 and await noticed.deliver() == 0
+    await noticed.time_passes()
+    assert await noticed.deliver() == 1 and len(noticed.receiver.notices) == 1
+
+
+async def test_a_notice_is_written_with_what_it_tells_of_or_not_at_all(noticed: Noticed) -> None:
+    _, request = await noticed.asked()
+    await noticed.deliver()
+    with pytest.raises(RuntimeError, match="cut off"):
+        async with noticed.desk.db.transaction("local") as tx:
+            await audit.record(tx, "approval.decided", request.request_id, {}, actor=None, turn_id=None)
+            assert await tx.fetchval("SELECT count(*) FROM notices") == 1
+            raise RuntimeError("cut off")
+    assert await noticed.waiting() == []
+
+
+async def test_an_expiry_is_told_and_an_ended_webhook_is_told_nothing(noticed: Noticed) -> None:
+    address, request = await noticed.asked()
+    await noticed.deliver()
+    await noticed.desk.write("UPDATE approvals SET expires_at = now() WHERE id = $1", request.request_id)
+    ask = VerdictsAsk(address=address, requests=(request,))
+    await noticed.desk.activity(ApprovalActivities(noticed.desk.deps).read, ask)
+    await noticed.deliver()
+    last = noticed.receiver.notices[-1]
+    assert (last["event"], last["approval"]["status"]) == ("approval.expired", "expired")
+    await noticed.end_all()
+    await noticed.asked()
+    assert await noticed.waiting() == []
+
+
+@pytest.mark.parametrize(
+    ("url", "problem"),
+    [
+        ("http://127.0.0.1:9/hook", "the operator does not allow"),
+        ("https://other.test/hook", "the operator does not allow"),
+        ("http://hooks.example.org/hook", "must begin with https"),
+        ("https://169.254.169.254/latest", "the operator does not allow"),
+        ("https://nowhere.example.org/", "could not be reached"),
+    ],
+)
+async def test_what_leads_elsewhere_is_not_gone_to(url: str, problem: str, noticed: Noticed) -> None:
+    await noticed.end_all()
+    await noticed.add(url)  # allowed once, and no longer
+    await noticed.asked()
+    await noticed.deliver()
+    (waiting,) = await noticed.waiting()
+    assert problem in str(waiting["problem"]), waiting
+    assert not noticed.receiver.requests
+
+
+async def test_a_name_that_stands_for_this_machine_or_the_clouds_metadata_is_not_gone_to(
+    noticed: Noticed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    await noticed.end_all()
+    await noticed.add("https://hooks.example.org/hook")
+    await noticed.asked()
+    for address in ("127.0.0.1", "169.254.169.254", "10.0.0.7", "::1", "fd00::7"):
+
+        async def stands_for(*_: object, address: str = address, **__: object) -> list[tuple[object, ...]]:
+            return [(2, 1, 6, "", ("93.184.216.34", 443)), (2, 1, 6, "", (address, 443))]
+
+        monkeypatch.setattr(loop, "getaddrinfo", stands_for)
+        await noticed.deliver()
+        (waiting,) = await noticed.waiting()
+        assert "an address that is not gone to" in str(waiting["problem"]), address
+        await noticed.time_passes()
+    assert not noticed.receiver.requests
+
+
+async def test_what_has_a_low_risk_carries_its_arguments_where_the_administrator_wants_it(noticed: Noticed) -> None:
+    await noticed.end_all()
+    noticed.receiver.secret = await noticed.add(noticed.receiver.url, with_args=True)
+    _, request = await noticed.asked()
+    await noticed.deliver()
+    await noticed.desk.write("UPDATE approvals SET risk = 'low' WHERE id = $1", request.request_id)
+    await noticed.desk.decide(request.request_id)
+    await noticed.deliver()
+    high, low = (notice["approval"] for notice in noticed.receiver.notices)
+    assert "args" not in high
+    assert low["args"] == {"amount": 7} and len(low["digest"]) == 64
