@@ -5,8 +5,8 @@ from typing import Any
 
 from alembic import op
 
-revision = "0020"
-down_revision = "0019"
+revision = "0017"
+down_revision = "0016"
 
 
 def upgrade() -> None:
