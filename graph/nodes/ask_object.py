@@ -14,7 +14,7 @@ from graph.nodes.reading import limits_of, number_of
 from graph.ports import Ports
 from graph.spec import State
 from policy.budget import spent
-from policy.structured import TRIES, is_hopeless
+from policy.tries import TRIES, is_hopeless
 
 ENDING = {**STOP_CODES, "token_budget_spent": "limited", "cost_budget_spent": "limited"}
 """Problems that end the run, by the status that it ends with; whatever else fails is gone on without."""

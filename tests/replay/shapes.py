@@ -3,6 +3,7 @@
 A shape names its runs' calls, so that a recording which took another course is refused when it is made.
 """
 
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +13,12 @@ from pydantic import JsonValue
 from contracts.ids import approval_id, effect_key
 from contracts.turns import Bell, Limits, TurnAddress, TurnStatus
 from policy.decision import Decision
+from store import questions
 from tests.desk import publish_desk, until
 from tests.doubles.broken_inside import Breaks, Brief, broken_inside
 from tests.doubles.desk import desk_agents
 from tests.doubles.hub import KEEPER, keeper
+from tests.doubles.planner import CLIENT_TABLE, PLANNER, planner
 from tests.doubles.spoken import Line
 from tests.replay import stopping
 from tests.replay.stopping import CONFIRM
@@ -181,6 +184,28 @@ def outside(brief: Brief) -> Callable[[Served], Awaitable[TurnAddress]]:
     return play
 
 
+async def handed_in(served: Served) -> TurnAddress:
+    """The data stays with the client, which hands in what came of the plan; no tool is there to check what follows."""
+    desk = served.desk
+    await publish_desk(desk.owner_url, [*desk_agents()[0], ("desk", planner())])
+    plan = {"early_exit": False, "question": "", "options": [], "transformation": "", "xml": "", "suggestions": []}
+    objects = [{"kind": "visualization", "excludes": False}, {**plan, "visualization": "a"}, *[{"xml": "<a/>"}] * 4]
+    lines = [*(Line(json.dumps(each)) for each in objects), DONE]
+    address, started = await desk.start(*lines, agent_id=PLANNER)
+    await desk.write("UPDATE turns SET metadata = $2 WHERE id = $1", address.turn_id, {"client_table": CLIENT_TABLE})
+    assert started.note is not None and await desk.deps.doorbell.deliver_soon(started.note)
+    await served.until(address, TurnStatus.AWAITING_ANSWER)
+    await served.waits(address)
+    request_id = approval_id(address.turn_id, "q2")
+    payload: dict[str, Any] = {"ok": True, "rows": 2, "columns": CLIENT_TABLE["columns"]}
+    async with desk.db.transaction("local") as tx:
+        user_id = desk.people["requester"].user_id
+        _, note = await questions.answer(tx, address.turn_id, request_id, user_id, "client_run", payload)
+    assert await desk.deps.doorbell.deliver_soon(note)
+    await served.until(address, TurnStatus.COMPLETED)
+    return address
+
+
 async def at_the_hub(served: Served) -> TurnAddress:
     """A turn of the strict topology, which reads facts before its one model call and keeps none of them."""
     await publish_desk(served.desk.owner_url, [*desk_agents()[0], ("desk", keeper())])
@@ -197,6 +222,7 @@ SHAPES: dict[str, Shape] = {
         said(Line("look", LOOKS), Line("again", LOOKS), DONE), COMPLETED, ((LOAD, MODEL, *ROUND, *ROUND, FINISH),)
     ),
     "hub": Shape(at_the_hub, COMPLETED, ((LOAD, FACTS, FACTS, MODEL, FINISH),)),
+    "client_run": Shape(handed_in, COMPLETED, ((LOAD, MODEL, MODEL, OPEN), WAIT, (READ, *[MODEL] * 5, FINISH))),
     "gate_approved": Shape(decided(Decision.APPROVE), COMPLETED, (TO_GATE, WAIT, FREED)),
     "gate_edited": Shape(decided(Decision.EDIT, args={"amount": 1}), COMPLETED, (TO_GATE, WAIT, FREED)),
     "gate_rejected": Shape(decided(Decision.REJECT, comment="no"), COMPLETED, (TO_GATE, WAIT, ACKNOWLEDGED)),

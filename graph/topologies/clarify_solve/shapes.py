@@ -89,10 +89,6 @@ _COLUMNS: Final[Schema] = {
         "additionalProperties": False,
     },
 }
-TABLE: Final = _object(
-    name={"type": "string", "minLength": 1, "maxLength": 120}, rows={"type": "integer", "minimum": 1}, columns=_COLUMNS
-)
-"""A table as a client that keeps it describes it."""
 REPLY: Final = _object(text={"type": "string", "minLength": 1, "maxLength": 2_000})
 """What an answer to a clarification is."""
 HANDED_IN: Final[Schema] = {

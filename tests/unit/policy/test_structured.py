@@ -8,7 +8,8 @@ from contracts.agents import AgentStage
 from contracts.errors import Problem
 from contracts.model import OutputForm
 from policy.agent_stages import with_stage
-from policy.structured import TRIES, is_hopeless, read_object
+from policy.structured import read_object
+from policy.tries import TRIES, is_hopeless
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

@@ -3,16 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pydantic import JsonValue
+from pydantic import JsonValue, ValidationError
 
 from contracts.memory import TurnContext
 from contracts.messages import Patch
+from contracts.tables import ClientTable
 from graph.nodes.ask_object import ENDING
 from graph.ports import Ports
 from graph.spec import State
-from graph.topologies.clarify_solve.shapes import TABLE
 from graph.topologies.clarify_solve.state import left
-from policy.arguments import check_arguments
 
 CLIENT_TABLE = "client_table"
 """The turn's metadata that says: the data stays with the client; here is what it holds."""
@@ -42,13 +41,14 @@ class Initialize:
         }
         given = context.metadata.get(CLIENT_TABLE)
         if given is not None:
-            checked = check_arguments(given, TABLE)
-            if checked.fault is not None:
-                told = checked.fault.replace("the arguments", "the metadata `client_table`", 1)
-                return patch | _ended("client_table_invalid", told, "failed")
+            try:
+                table = ClientTable.model_validate(given)
+            except ValidationError as error:
+                first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+                told = f"the metadata client_table: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+                return patch | _ended("client_table_invalid", told[:300], "failed")
             patch["input"] = {"message": message.text, "is_client": True}
-            patch |= left(start="request", table=checked.args)
-            return patch
+            return patch | left(start="request", table=table.model_dump(mode="json", exclude_none=True))
         patch["input"] = {"message": message.text, "is_client": False}
         return patch | left(start=_start(context, plan.words))
 

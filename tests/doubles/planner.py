@@ -1,0 +1,23 @@
+"""An agent of the desk whose topology is `clarify_solve`, and which has no tools: its client has the table."""
+
+from typing import Any
+
+from contracts.agents import PublishedAgent
+from contracts.digests import digest_of
+from tests.doubles.desk import desk_agents
+
+PLANNER = "planner"
+CLIENT_TABLE: dict[str, Any] = {
+    "name": "t",
+    "rows": 2,
+    "columns": [{"name": "a", "kind": "nominal", "distinct": 2, "nulls": 0}],
+}
+
+
+def planner() -> PublishedAgent:
+    """The agent."""
+    agent = next(agent for _, agent in desk_agents()[0] if agent.definition.id == "desk")
+    own = {"id": PLANNER, "topology": "clarify_solve", "tools": (), "skills": (), "memory": None}
+    definition = agent.definition.model_copy(update=own)
+    version = digest_of(definition.model_dump(mode="json"))
+    return agent.model_copy(update={"definition": definition, "cards": (), "version": version})
