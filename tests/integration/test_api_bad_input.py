@@ -100,6 +100,15 @@ async def test_a_blank_message_is_told_so_in_words(api: Api, place: Place) -> No
             ]
 
 
+@pytest.mark.parametrize("kind", ["image_url", "input_audio"])
+async def test_an_image_or_a_sound_is_refused_as_what_it_is(api: Api, place: Place, kind: str) -> None:
+    async with api.client() as client:
+        path = f"/v1/conversations/{place.conversation}/turns"
+        answer = await client.post(path, json={"message": [{"type": kind, kind: {"data": "AAAA"}}]})
+        assert answer.status_code == 422
+        assert answer.json()["error"]["details"]["fields"][0]["field"] == "body.message"
+
+
 async def raw(api: Api, head: bytes, *chunks: bytes) -> bytes:
     """What the server says to bytes that no client library would send."""
     host, port = api.url.removeprefix("http://").split(":")

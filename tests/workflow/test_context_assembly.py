@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from contracts.turns import TurnStatus
+from policy.decision import Decision
 from tests.workflow.conftest import Engine
 
 GATHER = ["preflight", "assembly_gate"]
@@ -102,3 +103,19 @@ async def test_verdicts_are_nobodys_to_read(engine: Engine) -> None:
         {"intent": "support"},
     ]
     assert (await engine.turn(turn_id))["status"] == TurnStatus.COMPLETED.value
+
+
+async def test_a_booking_waits_and_the_resumed_turn_is_not_checked_again(engine: Engine) -> None:
+    started = await engine.begin("Book p1 at Monday 10:00", agent_id="care_navigator")
+    row = await engine.until(started.turn_id)
+    assert row["status"] == TurnStatus.AWAITING_APPROVAL.value
+    (approval,) = await engine.rows("SELECT id, tool FROM approvals WHERE turn_id = $1", started.turn_id)
+    assert approval["tool"] == "book_session"
+    refusal = {"comment": "not this week", "reason_code": "not_now"}
+    await engine.decide(str(approval["id"]), Decision.REJECT, **refusal)
+    row = await engine.until(started.turn_id, TurnStatus.COMPLETED)
+    assert row["answer"] == "It was not booked. Shall I look for another time?"
+    nodes = await engine.nodes(started.turn_id)
+    assert (nodes.count("preflight"), nodes[-2:]) == (1, ["navigator", "finalize"])
+    calls = await engine.rows("SELECT call_id FROM model_calls WHERE turn_id = $1", started.turn_id)
+    assert len(calls) == 5, "three questions, the call and the answer"

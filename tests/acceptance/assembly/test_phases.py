@@ -6,10 +6,13 @@ import httpx
 import pytest
 
 from tests.acceptance.assembly.conftest import Talk, node_milliseconds
+from tests.acceptance.scale import FULL, sized
 
-ROUNDS = 7
+ROUNDS = sized(15, 5)
 IDEAL_MILLISECONDS = 200
 """The longest tool of each phase."""
+MOST = 1.35 if FULL else 2.4
+"""Of the ideal. The suite shares its machine: there it only tells two phases from five calls in a row."""
 
 
 @pytest.mark.timed
@@ -30,5 +33,5 @@ def test_five_tools_take_little_more_than_two_and_skipped_ones_next_to_nothing(c
         assert [data["ran"] for data in stages] == [[], []]
     told = f"first p50 {median(first):.0f} ms (min {min(first):.0f}), second p50 {median(second):.1f} ms"
     print(f"\nassembly of five tools of 100 ms in two phases: {told}")
-    assert median(first) < 1.35 * IDEAL_MILLISECONDS, told
+    assert median(first) < MOST * IDEAL_MILLISECONDS, told
     assert median(second) < 0.25 * median(first), told
