@@ -59,7 +59,9 @@ def settled_answer(call: ToolCall, card: ToolCard, approval: Covering | None, re
         patch = {}
     if call.ask.args is not None and len(canonical_json(output)) > MOST_MADE_CHARACTERS:
         return error_answer(call, f"the answer has more than {MOST_MADE_CHARACTERS} characters")
-    facts = plain_facts(output, call.ask.paths)
+    facts = plain_facts(
+        result.output, call.ask.paths
+    )  # rules ask about the tool's own answer, the note is no part of it
     return _answer(call, CallState.DONE, output, TOOL_RESULT, patch, facts)
 
 
