@@ -55,6 +55,8 @@ async def create(
 async def find(tx: Connection, text: str, most: int = 10) -> list[Entity]:
     """Entities whose name is `text`, or where none is, whose name contains it; best first."""
     key = name_key(text)
+    if not key:  # it is contained in every name
+        return []
     exact = await tx.fetch(
         "SELECT e.* FROM entity_names n JOIN entities e ON e.id = n.entity_id WHERE n.name_key = $1 ORDER BY e.id "
         "LIMIT $2",

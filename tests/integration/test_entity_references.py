@@ -51,6 +51,14 @@ async def test_a_reference_is_exact_and_one_to_nothing_is_left_out(desk: Desk) -
     assert list(await named(desk, "note=a=b")) == ["note=a=b"]
 
 
+async def test_a_name_of_blanks_is_nobodys_though_every_name_contains_it(desk: Desk) -> None:
+    mark = new_id()
+    only = await made(desk, f"Blank {mark}")
+    async with desk.db.transaction("local") as tx:
+        assert [each.id for each in await entities.find(tx, f" BLANK  {mark[:30]}")] == [only]
+        assert await entities.find(tx, " \t ") == [] == await entities.find(tx, "")
+
+
 async def test_of_several_with_one_name_or_value_the_newest_counts(desk: Desk) -> None:
     mark = new_id()
     ids = [await made(desk, f"Twin {mark}", mark=mark) for _ in range(3)]
