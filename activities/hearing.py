@@ -1,6 +1,6 @@
 """What a model call has heard so far, and what is written of it: the reply, its messages, its events."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pydantic import JsonValue
@@ -37,6 +37,8 @@ class Heard:
     stopped: bool = False
     sent: tuple[WireMessage, ...] = ()
     """What the provider was sent, once it was."""
+    price: Callable[[Usage], int] | None = None
+    """What so much costs, in micro-dollars, by the provider that was asked."""
     assembly: dict[str, JsonValue] = field(default_factory=dict)
     """How it was put together (activities/prompting.py)."""
 
@@ -54,7 +56,8 @@ class Heard:
         if not said:
             return Usage()
         asked = estimated_tokens(canonical_json(list(self.sent)))
-        return Usage(input_tokens=asked, output_tokens=said)
+        usage = Usage(input_tokens=asked, output_tokens=said)
+        return usage.model_copy(update={"cost_microusd": self.price(usage)}) if self.price is not None else usage
 
     def note_broken_off(self, error: PerdureError) -> None:
         """An error ended the answer: what the provider has said by then is paid for as well."""

@@ -4,6 +4,8 @@ import asyncio
 import time
 from collections.abc import Mapping
 from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
 
 from pydantic import JsonValue
 from temporalio import activity
@@ -26,6 +28,7 @@ from contracts.events import RATE_LIMIT, TRANSIENT_ERROR
 from contracts.model import ModelCall, ModelReply, OutputForm
 from contracts.turns import Usage
 from policy.agent_stages import with_stage
+from policy.budget import PRICED_TOKENS, affordable
 from policy.day_budget import RESERVED_TRIES, Bound
 from policy.ledger import Attempt, Claim
 from policy.prompt import WireMessage
@@ -126,8 +129,11 @@ class ModelActivities:
     ) -> None:
         """Stream the provider's answer; live tokens go out as they come, fenced by the epoch."""
         provider = await self._deps.models.provider(agent, claimed.model)
-        request = self._request(call, agent, messages, claimed)
-        heard.sent = request.messages
+        price = partial(provider.cost_microusd, claimed.model)
+        many = price(Usage(output_tokens=PRICED_TOKENS))
+        most_tokens = affordable(claimed.most_tokens, claimed.left_microusd, many)
+        request = replace(self._request(call, agent, messages, claimed), most_tokens=most_tokens)
+        heard.sent, heard.price = request.messages, price
         began = time.monotonic()
         async with (
             Speaker(self._deps.live, call.address, call.call_id, claimed.epoch) as speaker,
@@ -216,7 +222,7 @@ class ModelActivities:
         await self._deps.live.wake(call.address.conversation_id)
         if not settled.mine:
             return ModelReply(problem=REFUSED[Claim.STALE])
-        return reply
+        return reply.model_copy(update={"turn_used": settled.turn_used})
 
     def _request(
         self, call: ModelCall, agent: PublishedAgent, messages: list[WireMessage], claimed: ModelClaim

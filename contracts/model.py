@@ -81,7 +81,9 @@ class ModelReply(Tolerant):
     fault: str = Field(default="", exclude_if=is_empty)
     """Why what was said is no such object."""
     usage: Usage = Usage()
-    """Of this call, all its paid attempts."""
+    """Of the attempt that settled."""
+    turn_used: Usage | None = Field(default=None, exclude_if=lambda used: used is None)
+    """Of the whole turn by then, attempts that broke off too; None where the call was not settled."""
     problem: Problem | None = None
     partial: bool = False
     """True where a stop ended the call and the text so far was kept."""

@@ -1,5 +1,5 @@
 """The budget of a turn, checked before every model call (S0-40). Equality trips. A call that is under way may go past
-it by a usual answer and no further: an endless one is broken off."""
+it by what it asks and a usual answer, and no further: an endless one is broken off."""
 
 from typing import Final
 
@@ -15,6 +15,18 @@ ANSWER_OVER_BUDGET: Final = "answer_over_budget"
 def most_of_answer(limits: Limits, *, tokens_used: int) -> int:
     """The tokens after which an answer is broken off."""
     return max(0, limits.max_tokens - tokens_used) + USUAL_ANSWER_TOKENS
+
+
+PRICED_TOKENS: Final = 1_000_000
+"""So many are priced at once: a single one may cost less than a micro-dollar."""
+
+
+def affordable(most_tokens: int | None, left_microusd: int | None, price_microusd: int) -> int | None:
+    """The tokens after which an answer is broken off, where the turn has so much money left and PRICED_TOKENS of an
+    answer cost so much; without a price tokens alone bound it."""
+    if most_tokens is None or left_microusd is None or price_microusd <= 0:
+        return most_tokens
+    return min(most_tokens, max(0, left_microusd) * PRICED_TOKENS // price_microusd + USUAL_ANSWER_TOKENS)
 
 
 def spent(limits: Limits, *, tokens_used: int, cost_microusd: int) -> Problem | None:

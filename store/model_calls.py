@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import asyncpg
 from pydantic import JsonValue
 
 from contracts.agents import DayLimits
@@ -43,14 +44,17 @@ class ModelClaim:
     """The agent's own as it is now, where the turn pinned another version; empty where it has none."""
     most_tokens: int | None = None
     """Of the answer; policy/budget.py says why."""
+    left_microusd: int | None = None
+    """Of the turn's money."""
 
 
 _CLAIM = """
 SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopped, t.through_seq, t.system_prompt,
   t.memory_text, t.persona ->> 'text' AS persona, t.limits,
-  t.input_tokens + t.output_tokens AS tokens_used, m.epoch, m.run_id, m.attempt, m.errors, m.reply, m.compacted,
-  m.fallback, m.held_tokens + m.held_cost_microusd > 0 AS holds, (SELECT jsonb_build_object('max_tokens', l.max_tokens,
-  'max_cost_microusd', l.max_cost_microusd) FROM day_limits l WHERE l.tenant_id = t.tenant_id) AS day_limits,
+  t.input_tokens, t.output_tokens, t.cached_tokens, t.cost_microusd, m.epoch, m.run_id, m.attempt, m.errors, m.reply,
+  m.compacted, m.fallback, m.held_tokens + m.held_cost_microusd > 0 AS holds,
+  (SELECT jsonb_build_object('max_tokens', l.max_tokens, 'max_cost_microusd', l.max_cost_microusd)
+  FROM day_limits l WHERE l.tenant_id = t.tenant_id) AS day_limits,
   (SELECT CASE WHEN a.version <> t.agent_version THEN (  -- a version is long: it is read where it is another one only
     SELECT coalesce(nullif(v.body #> '{definition,day_limits}', 'null'), '{}') FROM agent_versions v
     WHERE (v.tenant_id, v.agent_id, v.version) = (a.tenant_id, a.agent_id, a.version)) END
@@ -73,10 +77,11 @@ async def claim_call(
     if verdict in (Claim.REPLAY, Claim.STOPPED) and call.events:
         await write(tx, call.address, [], pending=call.events)
     if verdict is Claim.REPLAY:
-        return ModelClaim(verdict, reply=ModelReply.model_validate(row["reply"]))
+        return ModelClaim(verdict, reply=ModelReply.model_validate(row["reply"] | {"turn_used": _used(row)}))
     if verdict is not Claim.ACT:
         return ModelClaim(verdict)
     epoch = held.epoch + 1 if held else 1
+    limits, used = Limits.model_validate(row["limits"]), _used(row)
     on_fallback = bool(row["fallback"] and fallback_model)
     if on_fallback:
         model = fallback_model
@@ -111,7 +116,8 @@ async def claim_call(
         DayLimits(**row["day_limits"]) if row["day_limits"] else None,
         bool(row["holds"]),
         None if row["published_limits"] is None else DayLimits.model_validate(row["published_limits"], extra="ignore"),
-        most_of_answer(Limits.model_validate(row["limits"]), tokens_used=row["tokens_used"]),
+        most_of_answer(limits, tokens_used=used.tokens),
+        limits.max_cost_microusd - used.cost_microusd,
     )
 
 
@@ -180,7 +186,8 @@ WITH locked AS (
 ), used AS (
   UPDATE turns SET input_tokens = input_tokens + $5, output_tokens = output_tokens + $6,
     cached_tokens = cached_tokens + $7, cost_microusd = cost_microusd + $8
-  FROM mine WHERE turns.id = $1 RETURNING turns.conversation_id, turns.agent_id
+  FROM mine WHERE turns.id = $1
+  RETURNING conversation_id, agent_id, input_tokens, output_tokens, cached_tokens, cost_microusd
 ), planned AS (
   INSERT INTO tool_calls (tenant_id, turn_id, call_id, conversation_id, agent_id, key, tool, tool_version, effect,
     provider_call_id, args, digest, state, outcome, settled_at)
@@ -193,7 +200,8 @@ WITH locked AS (
   ON CONFLICT (turn_id, call_id) DO NOTHING
 )
 SELECT locked.ended_at IS NOT NULL AS ended, mine.reserved OR EXISTS (
-  SELECT FROM day_usage d WHERE d.day = mine.day AND d.agent_id IN (used.agent_id, '')) AS counted
+  SELECT FROM day_usage d WHERE d.day = mine.day AND d.agent_id IN (used.agent_id, '')) AS counted,
+  used.input_tokens, used.output_tokens, used.cached_tokens, used.cost_microusd
 FROM mine, used, locked
 """
 
@@ -206,6 +214,8 @@ class Settled:
     """False where a later attempt owns the call: nothing was recorded."""
     counted: bool = False
     """Its day has budgets that the usage counts in, be it only since the call was claimed."""
+    turn_used: Usage | None = None
+    """Of the whole turn, this call's in it."""
 
 
 async def settle_call(
@@ -251,4 +261,9 @@ async def settle_call(
         return Settled(mine=False)
     if not row["ended"]:
         await write(tx, call.address, events, messages)
-    return Settled(mine=True, counted=row["counted"])
+    return Settled(mine=True, counted=row["counted"], turn_used=_used(row))
+
+
+def _used(row: asyncpg.Record) -> Usage:
+    """What a row says that its turn has used."""
+    return Usage(**{name: row[name] for name in Usage.model_fields})

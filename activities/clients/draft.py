@@ -94,8 +94,9 @@ class Draft:
         if self._characters > ANSWER_LIMIT_CHARACTERS:
             raise UpstreamRejected("answer_too_large", "The model's answer is larger than any answer may be.")
         if self.most_tokens is not None and self.estimated_tokens() > self.most_tokens:
-            message = f"the answer went on beyond what the turn's limit of tokens leaves, about {self.most_tokens}"
-            raise LimitReached(ANSWER_OVER_BUDGET, f"{message}; it was broken off, raise limits.max_tokens")
+            message = f"the answer went on beyond what the turn's limits leave, about {self.most_tokens} tokens"
+            advice = "it was broken off, raise limits.max_tokens or limits.max_cost_usd"
+            raise LimitReached(ANSWER_OVER_BUDGET, f"{message}; {advice}")
         return clean(value)
 
     def _take_call(self, delta: Any) -> None:

@@ -120,9 +120,10 @@ class LiteLLMProvider:
         """Tokens as reported where that can be believed, and their cost by LiteLLM's table."""
         asked = tokens_of_request(request.messages, request.tools)
         usage = believable(draft.reported_usage, asked, draft.estimated_tokens())
-        return usage.model_copy(update={"cost_microusd": self._cost(request.model, usage)})
+        return usage.model_copy(update={"cost_microusd": self.cost_microusd(request.model, usage)})
 
-    def _cost(self, model: str, usage: Usage) -> int:
+    def cost_microusd(self, model: str, usage: Usage) -> int:
+        """By LiteLLM's table; a model without a price is told of once."""
         try:
             parts = litellm.cost_per_token(
                 model=model,

@@ -94,6 +94,10 @@ class Provider(Protocol):
         """The most that `request` can use: what its call holds of a day's budgets while it runs. Asks nobody."""
         ...
 
+    def cost_microusd(self, model: str, usage: Usage) -> int:
+        """What so much of `model` costs, of an answer that broke off too; 0 where nobody knows its price."""
+        ...
+
     def stream(self, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
         """The chunks of one answer.
 

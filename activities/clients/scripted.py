@@ -67,6 +67,12 @@ class ScriptedProvider:
         price = self._script.price_per_million
         return Bound(usage.tokens + spare, usage.cost_microusd + (math.ceil(spare * price.input) if price else 0))
 
+    def cost_microusd(self, model: str, usage: Usage) -> int:
+        """By the script's own price."""
+        price = self._script.price_per_million
+        # Dollars a million tokens are micro-dollars a token.
+        return math.ceil(usage.input_tokens * price.input + usage.output_tokens * price.output) if price else 0
+
     async def stream(self, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
         """The words of the answer at the script's pace, then its calls."""
         loop = asyncio.get_running_loop()
@@ -86,10 +92,8 @@ class ScriptedProvider:
     def _usage(self, request: ProviderRequest, words: int, calls: Sequence[DraftCall]) -> Usage:
         asked = tokens_of_request(request.messages, request.tools)
         answered = words + sum(estimated_tokens(call.name + call.raw_arguments) for call in calls)
-        price = self._script.price_per_million
-        # Dollars a million tokens are micro-dollars a token.
-        cost = math.ceil(asked * price.input + answered * price.output) if price else 0
-        return Usage(input_tokens=asked, output_tokens=answered, cost_microusd=cost)
+        usage = Usage(input_tokens=asked, output_tokens=answered)
+        return usage.model_copy(update={"cost_microusd": self.cost_microusd(request.model, usage)})
 
 
 def _answer(script: Script, request: ProviderRequest) -> tuple[list[str], tuple[DraftCall, ...]]:

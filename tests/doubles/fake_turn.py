@@ -47,6 +47,8 @@ class Says:
     calls: Sequence[tuple[str, Mapping[str, JsonValue]]] = ()
     usage: Usage = USAGE
     problem: Problem | None = None
+    turn_used: Usage | None = None
+    """Where attempts have broken off before it: what the turn has used with them."""
 
 
 @dataclass(slots=True)

@@ -118,7 +118,8 @@ class FakeModel:
         )
         message = turn.message(Role.ASSISTANT, says.text, calls=calls)
         turn.rounds += [message] if calls else []
-        return ModelReply(message=message, extracted=extracted(ask.extract_pattern, says.text), usage=says.usage)
+        marks = extracted(ask.extract_pattern, says.text)
+        return ModelReply(message=message, extracted=marks, usage=says.usage, turn_used=says.turn_used)
 
 
 @dataclass(frozen=True, slots=True)

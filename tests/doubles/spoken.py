@@ -58,6 +58,10 @@ class SpokenModel:
         """More than any line uses."""
         return Bound(HOLDS_TOKENS, HOLDS_MICROUSD if self.priced else None)
 
+    def cost_microusd(self, model: str, usage: Usage) -> int:
+        """A micro-dollar a token."""
+        return usage.tokens if self.priced else 0
+
     async def stream(self, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
         """The line of this call."""
         key = request.idempotency_key

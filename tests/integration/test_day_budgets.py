@@ -189,11 +189,15 @@ async def test_a_provider_that_fails_and_is_asked_again_holds_nothing_in_between
     call = await begun(desk, agent_id, Line("yes", fails=1))
     with pytest.raises(ApplicationError):
         await ask(desk, call)
-    used, _, held, held_cost = await row(desk, agent_id)
+    used, cost, held, held_cost = await row(desk, agent_id)
     turn = await desk.value("SELECT input_tokens + output_tokens FROM turns WHERE id = $1", call.address.turn_id)
     assert (held, held_cost, used) == (0, 0, turn) and used > 0, "what broke off was begun, and is counted"
-    assert (await ask(desk, call, 2)).problem is None
-    assert (await row(desk, agent_id))[:1] == (used + 10,)
+    assert cost == used, "a micro-dollar a token, of what broke off too"
+    for _ in ("settled", "asked for again"):
+        reply = await ask(desk, call, 2)
+        assert reply.problem is None and reply.turn_used is not None
+        assert (reply.usage.tokens, reply.turn_used.tokens, reply.turn_used.cost_microusd) == (10, used + 10, cost + 10)
+    assert (await row(desk, agent_id))[:2] == (used + 10, cost + 10)
 
 
 async def test_a_stop_gives_back_what_the_call_held(desk: Desk) -> None:

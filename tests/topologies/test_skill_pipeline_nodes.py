@@ -222,6 +222,14 @@ async def test_tokens_and_cost_add_up_over_calls() -> None:
     assert (played.state["tokens_used"], played.state["cost_microusd"]) == (31, 11)
 
 
+async def test_attempts_that_broke_off_count_against_the_limits_of_the_turn() -> None:
+    used = Usage(input_tokens=90, output_tokens=10, cost_microusd=70)
+    says = (Says(calls=(LOOK,), usage=Usage(input_tokens=10, cost_microusd=7), turn_used=used), Says("never asked for"))
+    played = await begin(turn(*says, limits=Limits(max_tokens=100)))
+    assert (played.state["tokens_used"], played.state["cost_microusd"]) == (100, 70)
+    assert played.state["status"] == "limited" and played.state["error"]["code"] == "token_budget_spent"
+
+
 async def test_a_state_aware_tool_updates_known_fields_only() -> None:
     made = turn(Says("", (("resolve", {}),)), Says("done"), working={"recent_entity_context": ["e0"]})
     played = await begin(made)

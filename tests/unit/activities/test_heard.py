@@ -83,3 +83,11 @@ def test_arguments_that_cannot_be_read_load_nothing() -> None:
     (made,) = plans.calls
     assert (plans.loaded, made.ref.settled, made.ref.args) == (None, True, {})
     assert made.message is not None and "could not be repaired" in made.message.content
+
+
+def test_an_answer_that_broke_off_costs_what_had_come_of_it() -> None:
+    heard = Heard(text=["12345678"], sent=({"role": "user", "content": "Tell me."},))
+    heard.price = lambda used: used.input_tokens + 10 * used.output_tokens
+    assert heard.usage.output_tokens == 2 and heard.usage.input_tokens > 0
+    assert heard.usage.cost_microusd == heard.usage.input_tokens + 20
+    assert Heard(price=heard.price).usage == Usage(), "of which nothing had come was not begun"

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.turns import Limits
-from policy.budget import USUAL_ANSWER_TOKENS, most_of_answer, spent, tightened
+from policy.budget import USUAL_ANSWER_TOKENS, affordable, most_of_answer, spent, tightened
 
 LIMITS = Limits(max_tokens=100, max_cost_microusd=1_000)
 
@@ -40,6 +40,23 @@ def test_a_budget_of_nothing_allows_no_call() -> None:
 @pytest.mark.parametrize(("used", "left"), [(0, 100), (60, 40), (100, 0), (250, 0)])
 def test_an_answer_may_use_what_is_left_and_a_usual_answers_length_more(used: int, left: int) -> None:
     assert most_of_answer(LIMITS, tokens_used=used) == left + USUAL_ANSWER_TOKENS
+
+
+@pytest.mark.parametrize(
+    ("most", "left_microusd", "dollars_a_million", "bound"),
+    [
+        (150_000, 10_000, 10, 1_000 + USUAL_ANSWER_TOKENS),
+        (150_000, -5, 10, USUAL_ANSWER_TOKENS),
+        (5_000, 10_000_000, 10, 5_000),
+        (150_000, 10_000, 0, 150_000),
+        (150_000, None, 10, 150_000),
+        (None, 10_000, 10, None),
+    ],
+)
+def test_an_answer_may_use_no_more_money_than_is_left_and_a_usual_answers_more(
+    most: int | None, left_microusd: int | None, dollars_a_million: int, bound: int | None
+) -> None:
+    assert affordable(most, left_microusd, dollars_a_million * 1_000_000) == bound
 
 
 amounts = st.integers(0, 10_000)
