@@ -39,8 +39,13 @@ def _file(file_id: Annotated[str, Path()]) -> str:
     return as_uuid(file_id, "file")
 
 
+def _entity(entity_id: Annotated[str, Path()]) -> str:
+    return as_uuid(entity_id, "entity")
+
+
 ConversationId = Annotated[str, Depends(_conversation)]
 TurnId = Annotated[str, Depends(_turn)]
 ApprovalId = Annotated[str, Depends(_approval)]
 QuestionId = Annotated[str, Depends(_question)]
 FileId = Annotated[str, Depends(_file)]
+EntityId = Annotated[str, Depends(_entity)]

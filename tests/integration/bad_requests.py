@@ -166,6 +166,7 @@ def paths() -> list[Bad]:
     forms = (
         "/v1/conversations/{}", "/v1/conversations/{}/messages", "/v1/conversations/{}/stream", "/v1/turns/{}",
         "/v1/turns/{}/events", "/v1/approvals/{}", "/v1/agents/{}/tools", "/v1/topologies/{}", "/v1/topologies/{}.mmd",
+        "/v1/entities/{}",
     )  # fmt: skip
     found = [Bad("GET", form.format(quote(each, safe="%")), status=(404, 400)) for form in forms for each in ids]
     found += [Bad("POST", f"/v1/turns/{quote(each, safe='%')}/stop", status=(404, 400)) for each in ids]

@@ -6,7 +6,7 @@ import pytest
 
 from api.auth import OPEN_PATHS
 from contracts.digests import sha256_hex
-from store import accounts
+from store import accounts, entities
 from tests.conftest import KEYRING, Urls
 from tests.integration.conftest import Api
 from tests.integration.test_api_approvals import Paused, paused
@@ -122,6 +122,10 @@ async def test_another_tenants_objects_are_not_there(api: Api, stranger: str) ->
             assert answer.status_code == 404, (method, path, answer.text)
         for path in ("/v1/turns", "/v1/conversations", "/v1/approvals", "/v1/effects"):
             assert (await client.get(path)).json()["items"] == [], path
+        async with api.services.db.transaction("local") as tx:
+            entity = await entities.create(tx, "thing", asked.turn_id, {}, None, None)
+        assert (await client.get("/v1/entities", params={"name": asked.turn_id})).json()["items"] == []
+        assert (await client.get(f"/v1/entities/{entity.id}")).status_code == 404
         users = (await client.get("/v1/users")).json()["items"]
         assert [user["name"] for user in users] == ["stranger"]
         assert (await client.post("/v1/users/requester/tokens", json={})).status_code == 404
