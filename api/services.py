@@ -22,6 +22,7 @@ from relay.deliver import Doorbell
 from settings import Settings, needed, secret
 from store.database import Database
 from store.live import LiveTokens
+from store.review_changes import ReviewChanges
 from store.valkey import Valkey
 from store.wakes import Wakes
 
@@ -50,6 +51,7 @@ class Services:
     live: LiveTokens
     valkey: Valkey
     wakes: Wakes
+    changes: ReviewChanges
     streams: Streams
     doorbell: Doorbell
     routing: Routing
@@ -106,13 +108,15 @@ async def opened(settings: Settings) -> AsyncIterator[Services]:
     wakes = Wakes(db, valkey)
     client = await connect()
     passwords = Passwords()
-    ringing = asyncio.create_task(wakes.run())
+    changes = ReviewChanges(db)
+    ringing = asyncio.gather(wakes.run(), changes.run())
     try:
         yield Services(
             db=db,
             live=live,
             valkey=valkey,
             wakes=wakes,
+            changes=changes,
             streams=Streams(db, live, wakes),
             doorbell=Doorbell(client, db),
             routing=settings.route(),

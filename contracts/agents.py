@@ -50,6 +50,8 @@ class ToolCard(Frozen):
     """Names of credentials that only the tools worker resolves."""
     toolset: str = Field(default="", exclude_if=is_empty)
     """The toolset that a server's tool belongs to (S2-33); empty for every other tool."""
+    describe: str = Field(default="", exclude_if=is_empty)
+    """A template for one sentence about a call, filled from its arguments, for reviewers: policy/describing.py."""
     version: str
     """Digest of the card and the author's own version: an approval is for one version."""
 

@@ -22,6 +22,7 @@ from contracts.digests import digest_of
 from perdure.context import ToolContext, Transaction, UndeclaredSecret
 from perdure.outcomes import Audited, ToolRefused, ToolResult, ToolUnavailable, result_of
 from perdure.parameters import Parameters, ToolDefinitionError
+from policy.describing import BadTemplate, names_in
 from policy.gate import tool_needs_approval
 
 __all__ = [
@@ -85,12 +86,14 @@ def tool(
     key_ttl_seconds: float | None = None,
     secrets: Sequence[str] = (),
     wants_state: Sequence[str] = (),
+    describe: str = "",
     version: str = "1",
 ) -> Callable[[Callable[..., Awaitable[object]]], Tool]:
     """Make a tool of an async function; its docstring is what the model is told.
 
     effect: read, local, keyed or opaque; there is no default, because a wrong guess doubles an effect.
     approval: None asks a person for everything but `read`; True or False is the author's own word.
+    describe: one sentence about a call for its reviewer, such as "Pay {amount} to {name}": filled from the arguments.
     key_ttl_seconds: `keyed` only, and required there: how long the target remembers a key.
     version: change it when the function's behaviour changes; open approvals of the old version then no longer count.
 
@@ -121,6 +124,7 @@ def tool(
             if isinstance(given, str):
                 raise ToolDefinitionError(f'tool {name}: write {label}=("{given}",), with the comma')
         parameters = Parameters.of(function)
+        _check_template(name, describe, parameters)
         traits: dict[str, Any] = {
             "name": name,
             "description": description,
@@ -133,6 +137,7 @@ def tool(
             "key_ttl_seconds": key_ttl_seconds,
             "wants_state": tuple(wants_state),
             "secrets": tuple(secrets),
+            "describe": describe,
         }
         try:
             unversioned = ToolCard(**traits, version="")
@@ -143,6 +148,15 @@ def tool(
         return Tool(unversioned.model_copy(update={"version": digest}), function, parameters)
 
     return make
+
+
+def _check_template(name: str, describe: str, parameters: Parameters) -> None:
+    try:
+        unknown = sorted(names_in(describe) - set(parameters.names.values()))
+    except BadTemplate as error:
+        raise ToolDefinitionError(f"tool {name}: describe cannot be filled: {error}") from None
+    if unknown:
+        raise ToolDefinitionError(f"tool {name}: describe names {unknown[0]}, which is no argument")
 
 
 def _effect_class(name: str, effect: str | None) -> EffectClass:

@@ -2,11 +2,21 @@
 
 import asyncpg
 
+from policy.describing import described
 from policy.quorum import counted
 from policy.votes import Vote
 from store.checkpoints import call_told_of
 
 ALLOWED = ("approve", "edit", "reject", "respond")
+
+
+_BODIES = ("args", "schema", "revision", "result", "decision", "preview")
+"""What makes a card long."""
+
+
+def brief_of(card: dict[str, object]) -> dict[str, object]:
+    """A card for a list of many: without the arguments and all else that may be long."""
+    return {name: value for name, value in card.items() if name not in _BODIES}
 
 
 def card_of(row: asyncpg.Record, allowed: list[str], outdated: str | None) -> dict[str, object]:
@@ -27,6 +37,7 @@ def _call(row: asyncpg.Record) -> dict[str, object]:
         "effect": row["effect"],
         "risk": row["risk"],
         "description": row["description"],
+        "says": described(row["describe"], (revision or row)["args"]),
         "args": (revision or row)["args"],
         "schema": row["schema"],
         "digest": (revision or row)["digest"],
@@ -35,6 +46,7 @@ def _call(row: asyncpg.Record) -> dict[str, object]:
         "checkpoint": row["checkpoint"],
         "reason": row["reason"],
         "result": row["result"],
+        "preview": row["preview"],
         "prompt_excerpt": row["prompt_excerpt"],
         "turn_id": str(row["turn_id"]),
         "conversation_id": str(row["conversation_id"]),

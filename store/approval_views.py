@@ -9,7 +9,7 @@ from contracts.errors import CallerError
 from contracts.people import RequestKind
 from policy.decision import Decider, not_open_to
 from policy.outdated import runs_by
-from store.approval_card import ALLOWED, card_of, votes_of
+from store.approval_card import ALLOWED, brief_of, card_of, votes_of
 from store.database import Connection
 from store.in_force import outdated
 from store.narrowing import Narrowing
@@ -46,7 +46,7 @@ SELECT {_COLUMNS}, (SELECT jsonb_agg(jsonb_build_object('what', h.kind, 'at', h.
   FROM audit_trail h LEFT JOIN users u ON u.id = h.actor WHERE h.subject = a.id::text) AS history
 {_FROM} WHERE a.id = $1 AND ($2::uuid IS NULL OR a.requested_by = $2)
 """
-_MINE = """((a.requested_by <> {0} OR a.allow_self_approval)
+MINE = """((a.requested_by <> {0} OR a.allow_self_approval)
   AND a.reviewer_role = ANY(ARRAY(SELECT unnest(m.roles) FROM users m WHERE m.id = {0} AND m.disabled_at IS NULL))
   AND EXISTS (SELECT FROM users u WHERE u.disabled_at IS NULL AND a.reviewer_role = ANY(u.roles)
     AND (u.id <> a.requested_by OR a.allow_self_approval)
@@ -64,6 +64,7 @@ class Filters:
     status: str | None = None
     agent: str | None = None
     tool: str | None = None
+    risk: str | None = None
     turn_id: str | None = None
     role: str | None = None
     assignee: str | None = None
@@ -75,14 +76,22 @@ class Filters:
 
 
 async def listed(
-    tx: Connection, filters: Filters, limit: int, cursor: str | None, viewer: Decider | None = None
+    tx: Connection,
+    filters: Filters,
+    limit: int,
+    cursor: str | None,
+    viewer: Decider | None = None,
+    *,
+    brief: bool = False,
 ) -> tuple[list[dict[str, object]], str | None]:
-    """Approvals, newest first, with what `viewer` may decide of each."""
+    """Approvals, newest first, with what `viewer` may decide of each; `brief` leaves out whatever may be long."""
     rows = await tx.fetch(*_page(filters, limit, cursor))
     last = rows[limit - 1] if len(rows) > limit else None
     sitting = await seated(tx, viewer) if viewer is not None and rows else None
     changed = await _changed(tx, rows[:limit])
     shown = [_shown(row, sitting, changed) for row in rows[:limit]]
+    if brief:
+        shown = [brief_of(card) for card in shown]
     return shown, cursor_after(last["requested_at"], str(last["id"])) if last else None
 
 
@@ -97,11 +106,12 @@ def _page(filters: Filters, limit: int, cursor: str | None) -> tuple[str, *tuple
         only.being("a.status", filters.status, _OVER)
     only.by("a.agent_id = {0}", filters.agent)
     only.by("a.tool = {0}", filters.tool)
+    only.by("a.risk = {0}", filters.risk)
     only.by("a.turn_id = {0}", filters.turn_id)
     only.by("a.reviewer_role = {0}", filters.role)
     only.by("s.name = {0}", filters.assignee)
     only.by("a.requested_by = {0}", filters.requested_by)
-    only.by(_MINE, filters.decidable_by)
+    only.by(MINE, filters.decidable_by)
     only.by("a.expires_at < now() + make_interval(secs => {0})", filters.expiring_within_seconds)
     only.by("(a.requested_at, a.id) < ({0}, {1}::uuid)", *read_cursor(cursor))
     most = only.parameter(limit + 1)

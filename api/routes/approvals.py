@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 from fastapi.responses import JSONResponse
 
 from api.auth import Open, Principal, Reader
@@ -11,18 +11,24 @@ from api.ids import ApprovalId, as_uuid
 from api.metrics import DECISIONS
 from api.once import Key, once
 from api.pages import Limit
+from api.review_stream import review_frames
+from api.routes.streams import UNBUFFERED, EventStream
 from api.services import Services
 from contracts.ids import turn_workflow_id
 from policy.decision import Decider
 from policy.webhooks import CHAT
 from store import approval_views, decisions
 from store.ageing import ageing as ageing_now
+from store.approval_counts import counts as counted
+from store.approval_precedents import last_approved
 from store.approval_views import Filters
 from store.database import Connection
 from store.outbox import Note
+from store.own_decisions import own_decisions
 
 router = APIRouter(prefix="/v1/approvals", tags=["approvals"])
 MOST = 200
+DAY_SECONDS = 86_400
 
 
 @router.get("")
@@ -34,9 +40,11 @@ async def listed(
     tool: Annotated[str | None, Query(max_length=64)] = None,
     turn: str | None = None,
     role: Annotated[str | None, Query(max_length=40)] = None,
+    risk: Annotated[str | None, Query(max_length=40)] = None,
     assignee: Annotated[str | None, Query(max_length=63, description="a user's name")] = None,
     mine: bool = False,
     expiring: Annotated[int | None, Query(ge=1, le=10_000_000, description="within this many seconds")] = None,
+    brief: Annotated[bool, Query(description="without the arguments and all else that may be long")] = False,
     limit: Limit = 50,
     cursor: str | None = None,
 ) -> dict[str, object]:
@@ -45,6 +53,7 @@ async def listed(
         status=status,
         agent=agent,
         tool=tool,
+        risk=risk,
         turn_id=as_uuid(turn, "turn") if turn else None,
         role=role,
         assignee=assignee,
@@ -53,7 +62,8 @@ async def listed(
         expiring_within_seconds=expiring,
     )
     async with services.db.transaction(who.tenant_id) as tx:
-        items, following = await approval_views.listed(tx, filters, min(limit, MOST), cursor, person(who))
+        most = min(limit, MOST)
+        items, following = await approval_views.listed(tx, filters, most, cursor, person(who), brief=brief)
     return {"items": [item | {"links": links(services, item)} for item in items], "next": following}
 
 
@@ -64,12 +74,37 @@ async def ageing(services: Open, who: Reader) -> dict[str, object]:
         return {"items": await ageing_now(tx, who.scope), "next": None}
 
 
+@router.get("/counts")
+async def counts(
+    services: Open, who: Reader, expiring: Annotated[int, Query(ge=1, le=10_000_000)] = DAY_SECONDS
+) -> dict[str, object]:
+    """How many wait, how many of them you may decide, how many expire within `expiring` seconds, and of which kinds."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        return await counted(tx, who.scope, who.user_id, expiring)
+
+
+@router.get("/decided")
+async def decided(services: Open, who: Reader, limit: Limit = 50, cursor: str | None = None) -> dict[str, object]:
+    """Your own decisions, newest first, each with what became of it."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        items, following = await own_decisions(tx, who.user_id, min(limit, MOST), cursor)
+    return {"items": items, "next": following}
+
+
+@router.get("/stream", response_class=EventStream)
+async def stream(services: Open, who: Reader) -> Response:
+    """Says `approvals` at once, and again whenever something in the queue may have changed: then it is worth a look."""
+    return EventStream(review_frames(services.changes, services.wakes, who.tenant_id), headers=UNBUFFERED)
+
+
 @router.get("/{approval_id}")
 async def get(services: Open, who: Reader, approval_id: ApprovalId) -> dict[str, object]:
-    """One approval: the exact call, its deadline, its history, what may be decided."""
+    """One approval: the exact call, its deadline, its history, what may be decided. Reviewers also get the call of the
+    same tool that was approved last before it."""
     async with services.db.transaction(who.tenant_id) as tx:
         approval = await approval_views.get(tx, approval_id, who.scope, person(who))
-    return approval | {"links": links(services, approval)}
+        before = await last_approved(tx, approval_id) if who.sees_tenant else None
+    return approval | {"last_approved": before, "links": links(services, approval)}
 
 
 @router.post("/{approval_id}/decision")

@@ -21,7 +21,7 @@ class EventStream(StreamingResponse):
     media_type = "text/event-stream"
 
 
-_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+UNBUFFERED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """Nothing on the way may keep events back."""
 _OVER: dict[int | str, dict[str, Any]] = {
     204: {"description": "the reader has seen the turn's last event: there is nothing more"}
@@ -64,4 +64,4 @@ def _cursor(last_event_id: str | None, after: str | None) -> Cursor:
 
 
 def _response(frames: AsyncGenerator[bytes]) -> Response:
-    return EventStream(frames, headers=_HEADERS)
+    return EventStream(frames, headers=UNBUFFERED)

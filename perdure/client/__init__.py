@@ -16,7 +16,17 @@ from perdure.client.catalogue_answers import Agent, Budget, Budgets, PromptVersi
 from perdure.client.effect_answers import Effect, Settled
 from perdure.client.errors import ApiError
 from perdure.client.file_calls import File
-from perdure.client.review_answers import Ageing, Approval, AuditEntry, Delegation, Fallback, ItemAnswer, Vote
+from perdure.client.review_answers import (
+    Ageing,
+    Approval,
+    AuditEntry,
+    Counts,
+    Delegation,
+    Fallback,
+    ItemAnswer,
+    OwnDecision,
+    Vote,
+)
 from perdure.client.sse import Event
 from perdure.client.sync import Client
 from perdure.client.turn_answers import Conversation, Message, Question, Turn
@@ -33,6 +43,7 @@ __all__ = [
     "Budgets",
     "Client",
     "Conversation",
+    "Counts",
     "Delegation",
     "Effect",
     "Event",
@@ -40,6 +51,7 @@ __all__ = [
     "File",
     "ItemAnswer",
     "Message",
+    "OwnDecision",
     "Page",
     "PromptVersion",
     "Question",

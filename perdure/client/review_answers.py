@@ -56,6 +56,12 @@ class Approval(Answer):
     effect: str = ""
     risk: str = ""
     description: str = ""
+    says: str = ""
+    """The tool's own sentence about this call, made from its arguments."""
+    preview: dict[str, Any] | None = None
+    """What the tool saw at its target when it was asked for: `at`, and what it found or why it found nothing."""
+    last_approved: dict[str, Any] | None = None
+    """Only where one approval is asked for: the call of this tool that was approved last before it."""
     rule: str = ""
     checkpoint: str = ""
     reason: str = ""
@@ -104,6 +110,44 @@ class Approval(Answer):
     def approving(self) -> int:
         """How many votes count towards the quorum now."""
         return sum(vote.counts and vote.decision in ("approve", "edit") for vote in self.votes)
+
+
+class Counts(Answer):
+    """What waits, in numbers."""
+
+    waiting: int
+    mine: int
+    """Those that the caller may decide."""
+    expiring: int
+    by: dict[str, dict[str, int]] = {}
+    """How many wait by `agent`, `tool`, `risk` and `role`."""
+
+
+class OwnDecision(Answer):
+    """A decision of the caller's, and what became of it."""
+
+    id: str
+    """The approval's."""
+    decision: str
+    at: datetime
+    comment: str = ""
+    voided_at: datetime | None = None
+    """Since an edit by somebody else it is for a call that nobody asks for any more."""
+    tool: str = ""
+    says: str = ""
+    kind: str = "approval"
+    checkpoint: str = ""
+    agent: str = ""
+    risk: str = ""
+    requested_by: str = ""
+    status: str
+    """The approval's, now."""
+    ready_at: datetime | None = None
+    call_state: str | None = None
+    call_result: str = ""
+    """The beginning of what the call answered."""
+    turn_id: str
+    turn_status: str
 
 
 class ItemAnswer(Answer):

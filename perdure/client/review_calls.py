@@ -7,7 +7,7 @@ from pydantic import JsonValue
 
 from perdure.client.answers import Page
 from perdure.client.calls import Call, get, one, path, post
-from perdure.client.review_answers import Ageing, Approval, AuditEntry, ItemAnswer
+from perdure.client.review_answers import Ageing, Approval, AuditEntry, Counts, ItemAnswer, OwnDecision
 
 Decision = Literal["approve", "edit", "reject", "respond"]
 MOST_IN_A_BATCH = 100
@@ -31,15 +31,28 @@ def list_approvals(
     turn: str | None = None,
     assignee: str | None = None,
     role: str | None = None,
+    risk: str | None = None,
     mine: bool | None = None,
     expiring_seconds: int | None = None,
+    brief: bool | None = None,
     limit: int | None = None,
     cursor: str | None = None,
 ) -> Call[Page[Approval]]:
-    """Approvals, newest first; `mine` are those that the caller may decide, `assignee` a user's name."""
+    """Approvals, newest first; `mine` are those that the caller may decide, `assignee` a user's name; `brief` leaves
+    out the arguments and all else that may be long."""
     narrowed = {"status": status, "agent": agent, "tool": tool, "turn": turn, "assignee": assignee, "role": role}
-    query = {**narrowed, "mine": mine, "expiring": expiring_seconds, "limit": limit, "cursor": cursor}
-    return get(path("approvals"), one(Page[Approval]), query)
+    more = {"risk": risk, "mine": mine, "expiring": expiring_seconds, "brief": brief}
+    return get(path("approvals"), one(Page[Approval]), {**narrowed, **more, "limit": limit, "cursor": cursor})
+
+
+def count_approvals(*, expiring_seconds: int | None = None) -> Call[Counts]:
+    """How many wait, how many the caller may decide, how many expire soon, and of which kinds they are."""
+    return get(path("approvals", "counts"), one(Counts), {"expiring": expiring_seconds})
+
+
+def list_decided(*, limit: int | None = None, cursor: str | None = None) -> Call[Page[OwnDecision]]:
+    """The caller's own decisions, newest first, each with what became of it."""
+    return get(path("approvals", "decided"), one(Page[OwnDecision]), {"limit": limit, "cursor": cursor})
 
 
 def get_approval(approval_id: str) -> Call[Approval]:

@@ -14,6 +14,8 @@ class Approvals:
     def __init__(self, client: "Client") -> None:
         self.list = client.method(review_calls.list_approvals)
         self.get = client.method(review_calls.get_approval)
+        self.counts = client.method(review_calls.count_approvals)
+        self.decided = client.method(review_calls.list_decided)
         self.decide = client.method(review_calls.decide)
         self.decide_many = client.method(review_calls.decide_many)
         self.withdraw = client.method(review_calls.withdraw)

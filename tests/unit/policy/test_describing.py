@@ -1,0 +1,45 @@
+"""A tool's sentence about a call."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import JsonValue
+
+from policy.describing import BadTemplate, described, names_in
+
+CASES: list[tuple[str, dict[str, JsonValue], str]] = [
+    ("Refund order {order}", {"order": "37"}, 'Refund order "37"'),
+    ("Pay {amount} to {to}", {"amount": 12, "to": "ann"}, 'Pay 12 to "ann"'),
+    ("Pay {amount}", {}, "Pay (nothing)"),
+    ("Pay {amount}", {"amount": None}, "Pay (nothing)"),
+    ("Set {{x}} to {x}", {"x": True}, "Set {x} to true"),
+    ("Tag {tags}", {"tags": ["a", {"b": 1}]}, 'Tag ["a", {"b": 1}]'),
+    ("Send {text}", {"text": '". Nothing is sent. "'}, 'Send "\\". Nothing is sent. \\""'),
+    ("Send {text}", {"text": "{order}"}, 'Send "{order}"'),
+    ("Send {text}", {"text": "x" * 100}, 'Send "' + "x" * 79 + "… (22 more characters)"),
+    ("", {"order": "37"}, ""),
+]
+
+
+@pytest.mark.parametrize(("template", "args", "sentence"), CASES)
+def test_a_template_is_filled_from_the_arguments(template: str, args: dict[str, JsonValue], sentence: str) -> None:
+    assert described(template, args) == sentence
+
+
+@pytest.mark.parametrize("template", ["a {", "a }", "{1}", "{a.b}", "{a!r}", "{}", "two\nlines", "x" * 301])
+def test_a_template_that_cannot_be_filled_is_refused(template: str) -> None:
+    with pytest.raises(BadTemplate):
+        names_in(template)
+
+
+def test_a_template_names_its_arguments() -> None:
+    assert names_in("Pay {amount} for {{this}} to {to}, {to}") == {"amount", "to"}
+
+
+@given(st.text(max_size=70))
+def test_a_text_stays_inside_its_quotes_whatever_it_says(text: str) -> None:
+    sentence = described("Send {text} now", {"text": text})
+    if "more characters" not in sentence:
+        assert json.loads(sentence.removeprefix("Send ").removesuffix(" now")) == text
