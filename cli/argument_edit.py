@@ -6,22 +6,17 @@ lines that begin with `//`; a string of JSON cannot hold a line end, so such a l
 as the editor gets the JSON alone, and one attempt.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from cli.editor import EditFailed, edited_text
-from cli.schema_outline import outline
-from contracts.digests import canonical_json
+from policy.argument_text import Unfit, parsed, same
 from policy.arguments import check_arguments
 from policy.printable import one_line, pretty_json
+from policy.schema_outline import outline
 
 _COMMENT = "//"
-
-
-class Unfit(Exception):
-    """What was written is no set of arguments for this tool; the message says why."""
 
 
 @dataclass(slots=True)
@@ -92,41 +87,6 @@ def settled(edit: ArgumentEdit, send: Callable[[dict[str, Any]], str | None], te
             tell(f"not sent: {fault}")
 
 
-def parsed(text: str) -> dict[str, Any]:
-    """A JSON object, read strictly.
-
-    Raises: Unfit.
-    """
-    try:
-        value = json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
-    except json.JSONDecodeError as error:
-        line = (text.split("\n") or [""])[error.lineno - 1].strip()
-        raise Unfit(f"that is not JSON: {error.msg} at column {error.colno} of the line {line!r}") from error
-    except (ValueError, RecursionError) as error:
-        raise Unfit(f"that is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise Unfit("the arguments must be a JSON object")
-    return value
-
-
 def without_comments(text: str) -> str:
     """The lines that are not comments."""
     return "\n".join(line for line in text.split("\n") if not line.lstrip().startswith(_COMMENT)).strip("\n") + "\n"
-
-
-def same(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Whether both are the same JSON; 1 and `true` are not."""
-    return canonical_json(before) == canonical_json(after)
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    read = dict(pairs)
-    if len(read) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice!r} is given twice")
-    return read
-
-
-def _no_constant(name: str) -> object:
-    raise ValueError(f"{name} is not a number")

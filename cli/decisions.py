@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from cli.approval_card import held, show_facts, subject
-from cli.argument_edit import ArgumentEdit, Unfit, parsed, same, settled
+from cli.argument_edit import ArgumentEdit, settled
 from cli.asking import Yes, at_terminal, chosen, confirm
 from cli.connection import Role, command, connect
 from cli.editor import EditFailed, NoTemporaryFile
@@ -20,6 +20,7 @@ from cli.frozen_call import differences, show_arguments
 from cli.screen import AsJson, AsName, fail, moment, say, say_json, time_told, until
 from perdure.client import ApiError, Approval, Client
 from perdure.client.review_calls import Decision
+from policy.argument_text import Unfit, parsed, same
 from policy.text import is_blank
 
 ApprovalId = Annotated[str, typer.Argument(metavar="APPROVAL", help="The approval's id.")]

@@ -4,6 +4,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 API_PATHS = ("/v1", "/healthz", "/readyz", "/metrics", "/docs", "/redoc", "/openapi.json")
 """The API's paths, with all that is below them; every other path is a page's."""
+SESSION_FORMS = ("/sign-in", "/sign-out")
+"""What is posted here begins or ends a session, which is the API's."""
 
 
 class Front:
@@ -14,10 +16,12 @@ class Front:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """To the pages, or to the API."""
-        paged = scope["type"] == "http" and not is_of_api(scope["path"])
+        paged = scope["type"] == "http" and not is_of_api(scope["method"], scope["path"])
         await (self._pages if paged else self._api)(scope, receive, send)
 
 
-def is_of_api(path: str) -> bool:
-    """Whether a path is the API's."""
+def is_of_api(method: str, path: str) -> bool:
+    """Whether a request is for the API."""
+    if path in SESSION_FORMS:
+        return method == "POST"
     return any(path == each or path.startswith(each + "/") for each in API_PATHS)

@@ -1,21 +1,25 @@
 """The application that draws the pages: its routes, what surrounds every answer, and what stands for a failure."""
 
+import re
+from urllib.parse import urlencode
+
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import Response
+from fastapi.responses import RedirectResponse, Response
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perdure.client import ApiError
 from reviewer.assets import MOUNTED_AT, Assets
-from reviewer.problems import PageProblem, told
-from reviewer.routes import inbox
+from reviewer.forms import Form
+from reviewer.problems import PageProblem, StaleForm, told
+from reviewer.routes import approval, bulk, decide, inbox, mine, sign_in, verbs
 from reviewer.view import page
 from reviewer.visit import Visit, client_for
 
-ROUTERS = (inbox,)
+ROUTERS = (sign_in, inbox, bulk, mine, decide, verbs, approval)
 _HEADERS = {
     # No script, style, picture or address but our own, and in nobody's frame.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -24,6 +28,8 @@ _HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
+_DRAFTED = re.compile(r"(/review/[0-9a-f-]{36})/\w+")
+"""Pages that are drawn again with what was typed into them."""
 _log = structlog.get_logger(__name__)
 
 
@@ -61,9 +67,16 @@ class Surrounded:
 
 def _install(app: FastAPI) -> None:
     @app.exception_handler(ApiError)
+    async def refused(request: Request, error: ApiError) -> Response:
+        return await (_signed_out(request) if error.status == 401 else _shown(request, error))
+
     @app.exception_handler(PageProblem)
-    async def failed(request: Request, error: PageProblem | ApiError) -> Response:
+    async def failed(request: Request, error: PageProblem) -> Response:
         return await _shown(request, error)
+
+    @app.exception_handler(StaleForm)
+    async def stale(request: Request, error: StaleForm) -> Response:
+        return await _kept(request, status=error.status, signed_in=True)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
@@ -91,3 +104,27 @@ async def _shown(request: Request, error: PageProblem | ApiError) -> Response:
     if problem.retry_after_seconds is not None:
         response.headers["Retry-After"] = str(round(problem.retry_after_seconds))
     return response
+
+
+async def _signed_out(request: Request) -> Response:
+    """Nobody is signed in: a person is sent there and comes back, what a form held is kept, a script is told so."""
+    if "hx-request" in request.headers:
+        return Response(status_code=401)
+    if request.method == "GET":
+        return RedirectResponse("/sign-in?" + urlencode({"next": request.url.path}), 303)
+    return await _kept(request, status=401, signed_in=False)
+
+
+async def _kept(request: Request, *, status: int, signed_in: bool) -> Response:
+    """What was typed, handed back to be sent once more by a person who is signed in."""
+    form: Form | None = getattr(request.state, "form", None)
+    drafted = _DRAFTED.fullmatch(request.url.path)
+    async with client_for(request) as api:
+        return page(
+            Visit(request, api),
+            "kept.html",
+            status=status,
+            signed_in=signed_in,
+            draft=f"{drafted[1]}/draft" if drafted else None,
+            pairs=[pair for pair in form.pairs if pair[0] != "csrf"] if form else [],
+        )

@@ -31,6 +31,11 @@ class PageProblem(Exception):
     code: str = "page_refused"
 
 
+@dataclass(eq=False)
+class StaleForm(PageProblem):
+    """A form of an earlier session: nothing was sent, and what was typed is not lost."""
+
+
 @dataclass(frozen=True, slots=True)
 class Told:
     """A problem as a page shows it."""

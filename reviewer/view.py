@@ -1,5 +1,7 @@
 """Templates to pages: everything is escaped, what nobody would see is written out, times are told twice."""
 
+import json
+import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -7,35 +9,18 @@ from typing import Any
 
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
+from perdure.client import Approval
 from policy.moments import ago, left
-from policy.printable import flat, pieces
 from reviewer.assets import asset
+from reviewer.json_view import drawn
 from reviewer.navigation import entries
+from reviewer.seen import brief, plain, seen
 from reviewer.visit import Visit
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_UNSEEN = Markup('<span class="unseen" title="a character that cannot be seen, written out">{}</span>')
-_ISOLATED = Markup("<bdi>{}</bdi>")
 _TIME = Markup('<time datetime="{}" title="{}" data-told="{}">{}</time>')
-
-
-def seen(value: object) -> Markup:
-    """Text from outside as a person may read it: no markup of its own, no hidden character, no turned direction.
-
-    Text that runs from right to left stays among itself, and turns nothing beside it.
-    """
-    text = str(value)
-    if text.isascii() and text.isprintable():
-        return escape(text)
-    drawn = Markup("").join(_UNSEEN.format(piece) if hidden else piece for piece, hidden in pieces(text))
-    return _ISOLATED.format(drawn)
-
-
-def brief(value: object, most: int = 120) -> Markup:
-    """The same on one line, cut."""
-    return seen(flat(str(value), most))
 
 
 def moment(at: datetime | None) -> Markup:
@@ -65,12 +50,40 @@ def _time(at: datetime, shown: str, kept_true: str = "") -> Markup:
     return _TIME.format(at.astimezone(UTC).isoformat(timespec="seconds"), told(at), kept_true, shown)
 
 
+def time_of(text: object) -> Markup:
+    """A time that came as text."""
+    try:
+        return moment(datetime.fromisoformat(str(text)))
+    except ValueError:
+        return seen(text)
+
+
+def as_json(value: object) -> str:
+    """A value to be edited: whatever is not plain is written out."""
+    return json.dumps(value, indent=2)
+
+
+def fresh_key() -> str:
+    """An Idempotency-Key for one form: sent twice, it is one decision."""
+    return str(uuid.uuid4())
+
+
+def subject(approval: Approval) -> str:
+    """What is decided on, in a word or two."""
+    if approval.kind == "limit":
+        return "the turn's limit"
+    return f"{approval.tool or 'the answer'} at {approval.checkpoint}" if approval.checkpoint else approval.tool
+
+
 _FILTERS: Mapping[str, Callable[..., object]] = {
     "seen": seen,
     "brief": brief,
+    "plain": plain,
+    "drawn": drawn,
     "moment": moment,
     "since": since,
     "until": until,
+    "time_of": time_of,
 }
 
 
@@ -84,7 +97,7 @@ def _environment() -> Environment:
         auto_reload=False,
     )
     made.filters.update(_FILTERS)
-    made.globals.update(asset=asset)
+    made.globals.update(asset=asset, as_json=as_json, fresh_key=fresh_key, subject=subject)
     return made
 
 
@@ -93,5 +106,11 @@ _ENVIRONMENT = _environment()
 
 def page(visit: Visit, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
     """A page, or a part of one."""
-    known = {"here": visit.here, "navigation": entries(visit.request.url.path)}
-    return HTMLResponse(_ENVIRONMENT.get_template(template).render(**known, **values), status)
+    path = visit.request.url.path
+    known = {
+        "here": visit.here,
+        "me": visit.me,
+        "form_token": visit.me.form_token or "" if visit.me else "",
+        "navigation": entries(path),
+    }
+    return HTMLResponse(_ENVIRONMENT.get_template(template).render(**{**known, **values}), status)

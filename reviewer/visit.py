@@ -1,9 +1,11 @@
 """A visit: one request of one browser, and the API as the person at it may use it.
 
-The pages hold no credential and no data. What the browser brings (session cookie, bearer, form token, origin) goes on
-to the API unread; the API says who it is and what that person may do.
+The pages hold no credential and no data. What the browser brings (session cookie, bearer, origin) goes on to the API
+unread; the API says who it is and what that person may do. What changes something comes from a form of ours: another
+site's page can make a browser post, but it cannot read the session's form token (and is refused by its origin already).
 """
 
+import hmac
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Annotated
@@ -11,10 +13,15 @@ from typing import Annotated
 import httpx
 from fastapi import Depends, Request
 
-from perdure.client import AsyncClient
+from perdure.client import AsyncClient, Me
+from policy.same_site import is_foreign
+from reviewer.forms import Form, read_form
+from reviewer.problems import PageProblem, StaleForm
 
-_CARRIED = ("cookie", "authorization", "origin", "referer", "sec-fetch-site", "host", "user-agent")
+_CARRIED = ("cookie", "authorization", "origin", "sec-fetch-site", "host", "user-agent")
 """Headers of the browser's request by which the API knows who asks, and from where."""
+_OUR_OWN = "x-perdure-request"
+"""By this header the API knows that a page of ours made the request, which is so once the form's token was right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +30,8 @@ class Visit:
 
     request: Request
     api: AsyncClient
+    me: Me | None = None
+    """Who is at the browser; None where a script asks for a part of a page, or nobody is signed in."""
 
     @property
     def is_live(self) -> bool:
@@ -36,13 +45,55 @@ class Visit:
         return self.request.url.path + (f"?{query}" if query else "")
 
 
-async def opened(request: Request) -> AsyncIterator[Visit]:
-    """A visit, for as long as the request lasts."""
+@dataclass(frozen=True, slots=True)
+class Post:
+    """A form that a person sent from a page of ours."""
+
+    visit: Visit
+    form: Form
+
+
+async def arrived(request: Request) -> AsyncIterator[Visit]:
+    """A visit of anybody, for as long as the request lasts."""
     async with client_for(request) as api:
         yield Visit(request, api)
 
 
-def client_for(request: Request) -> AsyncClient:
+async def entered(request: Request) -> AsyncIterator[Visit]:
+    """A visit of somebody who is signed in.
+
+    Raises: ApiError 401.
+    """
+    async with client_for(request) as api:
+        live = Visit(request, api).is_live
+        yield Visit(request, api, None if live else await api.auth.me())
+
+
+async def typed(request: Request) -> AsyncIterator[Post]:
+    """A form that changes nothing by itself; no other site may fill it in.
+
+    Raises: PageProblem, ApiError 401.
+    """
+    form = request.state.form = await read_form(request)
+    host, origin, site = (request.headers.get(name, "") for name in ("host", "origin", "sec-fetch-site"))
+    if is_foreign(host, origin, site):
+        raise PageProblem(403, "A page of another site sent this.", "foreign_origin")
+    async with client_for(request, {_OUR_OWN: "page"}) as api:
+        yield Post(Visit(request, api, await api.auth.me()), form)
+
+
+async def posted(post: Annotated[Post, Depends(typed)]) -> Post:
+    """A form that may change something.
+
+    Raises: StaleForm where it is of another session than this one; PageProblem, ApiError 401.
+    """
+    token = post.visit.me.form_token if post.visit.me else None
+    if token is not None and not hmac.compare_digest(token.encode(), post.form.get("csrf").encode()):
+        raise StaleForm(403, "This form was made before you signed in again.", "form_stale")
+    return post
+
+
+def client_for(request: Request, more: dict[str, str] | None = None) -> AsyncClient:
     """The API's client with this browser's credentials, in this process and without a socket."""
     caller = request.client
     transport = httpx.ASGITransport(
@@ -52,7 +103,10 @@ def client_for(request: Request) -> AsyncClient:
     )
     carried = {name: value for name in _CARRIED if (value := request.headers.get(name)) is not None}
     base_url = f"{request.url.scheme}://127.0.0.1"
-    return AsyncClient(base_url, patience_seconds=0.0, transport=transport, headers=carried)
+    return AsyncClient(base_url, patience_seconds=0.0, transport=transport, headers={**carried, **(more or {})})
 
 
-Visitor = Annotated[Visit, Depends(opened)]
+Stranger = Annotated[Visit, Depends(arrived)]
+Visitor = Annotated[Visit, Depends(entered)]
+Typed = Annotated[Post, Depends(typed)]
+Posted = Annotated[Post, Depends(posted)]

@@ -12,6 +12,7 @@ with Client("http://127.0.0.1:8080", token) as perdure:
 
 from perdure.client.answers import Answer, Page
 from perdure.client.asynchronous import AsyncClient
+from perdure.client.auth_calls import Me
 from perdure.client.catalogue_answers import Agent, Budget, Budgets, PromptVersion, Rule, Token, Topology, User
 from perdure.client.effect_answers import Effect, Settled
 from perdure.client.errors import ApiError
@@ -50,6 +51,7 @@ __all__ = [
     "Fallback",
     "File",
     "ItemAnswer",
+    "Me",
     "Message",
     "OwnDecision",
     "Page",

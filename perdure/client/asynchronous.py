@@ -14,6 +14,7 @@ from perdure.client import turn_calls
 from perdure.client.asynchronous_groups import (
     Agents,
     Approvals,
+    Auth,
     Budgets,
     Delegations,
     Effects,
@@ -52,6 +53,7 @@ class AsyncClient:
         self._patience_seconds = patience_seconds
         self.conversations = Conversations(self)
         self.turns = Turns(self)
+        self.auth = Auth(self)
         self.approvals = Approvals(self)
         self.delegations = Delegations(self)
         self.effects = Effects(self)

@@ -18,6 +18,7 @@ from perdure.client.sse import Decoder, Event
 from perdure.client.sync_groups import (
     Agents,
     Approvals,
+    Auth,
     Budgets,
     Delegations,
     Effects,
@@ -42,6 +43,7 @@ class Client:
         self._patience_seconds = patience_seconds
         self.conversations = Conversations(self)
         self.turns = Turns(self)
+        self.auth = Auth(self)
         self.approvals = Approvals(self)
         self.delegations = Delegations(self)
         self.effects = Effects(self)

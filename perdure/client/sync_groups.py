@@ -2,10 +2,25 @@
 
 from typing import TYPE_CHECKING
 
-from perdure.client import catalogue_calls, delegation_calls, effect_calls, file_calls, prompt_calls, review_calls
+from perdure.client import (
+    auth_calls,
+    catalogue_calls,
+    delegation_calls,
+    effect_calls,
+    file_calls,
+    prompt_calls,
+    review_calls,
+)
 
 if TYPE_CHECKING:
     from perdure.client.sync import Client
+
+
+class Auth:
+    """Who the caller is."""
+
+    def __init__(self, client: "Client") -> None:
+        self.me = client.method(auth_calls.who_am_i)
 
 
 class Approvals:

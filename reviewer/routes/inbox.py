@@ -1,15 +1,51 @@
-"""The inbox: what waits for a decision."""
+"""The inbox: what waits for a decision, narrowed by what a person asks for."""
 
+from dataclasses import dataclass
 from typing import Annotated
+from urllib.parse import urlencode
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from reviewer.view import page
 from reviewer.visit import Visitor
 
 router = APIRouter()
-_SHOWN = 50
+SHOWN = 25
+DAY_SECONDS = 86_400
+_Name = Annotated[str, Query(max_length=64)]
+_KINDS = ("risk", "agent", "tool", "role")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How the list is narrowed."""
+
+    mine: bool
+    risk: str
+    agent: str
+    tool: str
+    role: str
+    expiring: bool
+
+    def path(self, *, mine: bool, cursor: str | None = None) -> str:
+        """The inbox narrowed so, and whose."""
+        named = {kind: getattr(self, kind) for kind in _KINDS}
+        query = {**({} if mine else {"all": "1"}), **named, **({"expiring": "1"} if self.expiring else {})}
+        text = urlencode({name: value for name, value in {**query, "cursor": cursor or ""}.items() if value})
+        return "/review" + (f"?{text}" if text else "")
+
+    @property
+    def narrowed(self) -> bool:
+        """By more than whose."""
+        return self.expiring or any(getattr(self, kind) for kind in _KINDS)
+
+
+def asked_for(
+    all: bool = False, risk: _Name = "", agent: _Name = "", tool: _Name = "", role: _Name = "", expiring: bool = False
+) -> Asked:
+    """What the address asks for."""
+    return Asked(not all, risk, agent, tool, role, expiring)
 
 
 @router.get("/")
@@ -19,7 +55,32 @@ async def home() -> RedirectResponse:
 
 
 @router.get("/review")
-async def inbox(visit: Visitor, cursor: Annotated[str | None, Query(max_length=400)] = None) -> HTMLResponse:
-    """What waits, newest first."""
-    found = await visit.api.approvals.list(status="pending", limit=_SHOWN, cursor=cursor)
-    return page(visit, "inbox.html", found=found)
+async def inbox(
+    visit: Visitor,
+    asked: Annotated[Asked, Depends(asked_for)],
+    cursor: Annotated[str | None, Query(max_length=400)] = None,
+) -> HTMLResponse:
+    """What waits, newest first; for a script the part of it that changes."""
+    found = await visit.api.approvals.list(
+        status="pending",
+        brief=True,
+        mine=asked.mine or None,
+        expiring_seconds=DAY_SECONDS if asked.expiring else None,
+        limit=SHOWN,
+        cursor=cursor,
+        **{kind: getattr(asked, kind) or None for kind in _KINDS},
+    )
+    counts = await visit.api.approvals.counts(expiring_seconds=DAY_SECONDS)
+    me = visit.me or await visit.api.auth.me()
+    return page(
+        visit,
+        "queue.html" if visit.is_live else "inbox.html",
+        found=found,
+        counts=counts,
+        asked=asked,
+        narrowed=asked.narrowed,
+        options={kind: sorted({*counts.by.get(kind, {}), *filter(None, [getattr(asked, kind)])}) for kind in _KINDS},
+        further=asked.path(mine=asked.mine, cursor=found.next),
+        tabs={"mine": asked.path(mine=True), "all": asked.path(mine=False)},
+        form_token=me.form_token or "",
+    )

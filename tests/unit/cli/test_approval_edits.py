@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from cli.argument_edit import Unfit, parsed, same, without_comments
+from cli.argument_edit import without_comments
+from policy.argument_text import Unfit, parsed, same
 from tests.unit.cli.approval import APPROVAL
 from tests.unit.cli.conftest import Perdure
 from tests.unit.perdure.api_double import ApiDouble, said

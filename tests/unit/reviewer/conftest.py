@@ -15,11 +15,18 @@ from reviewer.pages import create_pages
 Said = tuple[int, Mapping[str, Any]]
 
 
+KNOWN: Mapping[str, Said] = {
+    "/v1/auth/me": (200, {"name": "rita", "roles": ["reviewer"], "form_token": "f-1"}),
+    "/v1/approvals/counts": (200, {"waiting": 0, "mine": 0, "expiring": 0, "by": {}}),
+}
+"""What every page asks for."""
+
+
 @dataclass(slots=True)
 class SpokenApi:
     """Answers by path; everything that was asked of it is kept."""
 
-    answers: dict[str, Said] = field(default_factory=dict)
+    answers: dict[str, Said] = field(default_factory=lambda: {**KNOWN})
     asked: list[Request] = field(default_factory=list)
 
     def app(self) -> FastAPI:
@@ -42,7 +49,7 @@ def problem(code: str, message: str) -> dict[str, Any]:
 
 @pytest.fixture
 def api() -> SpokenApi:
-    """An API that knows nothing yet."""
+    """An API that knows who asks, and nothing else yet."""
     return SpokenApi()
 
 

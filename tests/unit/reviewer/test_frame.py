@@ -26,10 +26,15 @@ EMPTY: Said = (200, {"items": [], "next": None})
         ("/v12", False),
         ("/documents", False),
         ("/assets/pages.css", False),
+        ("/sign-in", False),
     ],
 )
 def test_a_path_is_the_apis_or_a_pages(path: str, is_its: bool) -> None:
-    assert is_of_api(path) is is_its
+    assert is_of_api("GET", path) is is_its
+
+
+def test_what_begins_or_ends_a_session_is_the_apis() -> None:
+    assert is_of_api("POST", "/sign-in") and is_of_api("POST", "/sign-out")
 
 
 async def test_a_page_asks_the_api_with_what_the_browser_brought_and_nothing_else(

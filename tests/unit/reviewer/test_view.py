@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reviewer.view import brief, moment, seen, since, until
+from reviewer.seen import brief, seen
+from reviewer.view import moment, since, until
 
 CASES = [
     ("plain", "plain"),

@@ -17,7 +17,7 @@ def outline(schema: Mapping[str, Any]) -> Iterator[str]:
     required = schema.get("required")
     for name, field in (fields if isinstance(fields, Mapping) else {}).items():
         must = ", required" if isinstance(required, list) and name in required else ""
-        read = _followed(field, schema)
+        read = followed(field, schema)
         meaning = read.get("description") or (field.get("description") if isinstance(field, Mapping) else "")
         told = f"{name}: {kind(field, schema)}{must}" + (f". {meaning}" if meaning else "")
         yield one_line(told, _MOST_CHARACTERS)
@@ -25,7 +25,7 @@ def outline(schema: Mapping[str, Any]) -> Iterator[str]:
 
 def kind(field: object, root: Mapping[str, Any], depth: int = 0) -> str:
     """What a field may hold, in words."""
-    read = _followed(field, root)
+    read = followed(field, root)
     if not read or depth > _DEEPEST:
         return "anything"
     if "const" in read:
@@ -45,7 +45,7 @@ def kind(field: object, root: Mapping[str, Any], depth: int = 0) -> str:
     return name + _bounds(read)
 
 
-def _followed(field: object, root: Mapping[str, Any]) -> Mapping[str, Any]:
+def followed(field: object, root: Mapping[str, Any]) -> Mapping[str, Any]:
     """A field after its reference into the same schema, if it is one."""
     if not isinstance(field, Mapping):
         return {}

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cli.schema_outline import kind, outline
+from policy.schema_outline import kind, outline
 
 
 @pytest.mark.parametrize(

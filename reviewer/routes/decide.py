@@ -1,0 +1,107 @@
+"""Decisions: a form of the page becomes one call of the API; what the API refuses comes back with what was typed."""
+
+import json
+from dataclasses import replace
+
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+
+from perdure.client import ApiError, Approval
+from policy.argument_text import Unfit, parsed, same
+from policy.arguments import check_arguments
+from reviewer.approval_page import PRESENT, Sent, show
+from reviewer.argument_fields import read_fields
+from reviewer.differences import differences
+from reviewer.forms import Form
+from reviewer.problems import PageProblem
+from reviewer.view import page
+from reviewer.visit import Post, Posted
+
+router = APIRouter()
+_UNCHANGED = "Nothing is changed, so nothing was sent. To let the call run as it is, approve it."
+_AGAIN = "It is not certain whether this was taken. Send it again: it counts once."
+
+
+@router.post("/review/{approval_id}/decision")
+async def decision(post: Posted, approval_id: str) -> Response:
+    """Approve, reject or respond; or send an edit that was looked at."""
+    form, taken = post.form, post.form.get("decision")
+    if taken not in PRESENT:
+        raise PageProblem(422, "This is no decision.")
+    args = None
+    if taken == "edit":
+        try:
+            args = parsed(form.whole("args") or "")
+        except Unfit as unfit:
+            return await _refused(post, approval_id, 422, str(unfit))
+    try:
+        await post.visit.api.approvals.decide(
+            approval_id,
+            taken,  # type: ignore[arg-type]
+            form.get("digest"),
+            args=args,
+            comment=form.whole("comment"),
+            reason_code=form.get("reason_code"),
+            idempotency_key=form.get("key"),
+        )
+    except ApiError as error:
+        if error.status in (401, 404):
+            raise
+        why = _AGAIN if error.status in (0, 503) else error.message
+        return await _refused(post, approval_id, error.status or 503, why)
+    return RedirectResponse(f"/review/{approval_id}", 303)
+
+
+@router.post("/review/{approval_id}/edit")
+async def edit(post: Posted, approval_id: str) -> HTMLResponse:
+    """What was typed as a whole call beside the one that was asked for, before it is sent."""
+    approval = await post.visit.api.approvals.get(approval_id)
+    form = post.form
+    if "edit" not in approval.allowed_decisions or form.get("digest") != approval.digest:
+        why = "The call is not the one that you edited, or nobody can edit it any more. Look at it again."
+        return await show(post.visit, approval, Sent(form, why), status=409)
+    args, faults, why = _edited(approval, form)
+    if faults or why:
+        return await show(post.visit, approval, Sent(form, why or "Not sent: see the fields.", faults), status=422)
+    return page(
+        post.visit,
+        "edit.html",
+        approval=approval,
+        args=args,
+        written=json.dumps(args, ensure_ascii=True),
+        lines=differences(approval.args, args),
+        pairs=[pair for pair in form.pairs if pair[0] not in ("csrf", "comment", "key", "digest")],
+        comment=form.whole("comment") or "",
+    )
+
+
+def _edited(approval: Approval, form: Form) -> tuple[dict[str, object], dict[str, str], str]:
+    """The arguments that the form says, the faults of its fields, and what is wrong with the whole."""
+    try:
+        if form.get("as") == "json":
+            args, faults = parsed(form.whole("json") or ""), {}
+        else:
+            read = read_fields(approval.args, approval.args_schema, form)
+            args, faults = read.args, dict(read.faults)
+    except Unfit as unfit:
+        return {}, {}, f"Not sent: {unfit}."
+    if faults:
+        return args, faults, ""
+    checked = check_arguments(args, approval.args_schema)
+    if checked.fault is not None:
+        return args, {}, f"Not sent: {checked.fault}."
+    return args, {}, _UNCHANGED if same(approval.args, args) else ""
+
+
+async def _refused(post: Post, approval_id: str, status: int, why: str) -> HTMLResponse:
+    """The page as it now is, with what was typed and why it was not taken."""
+    try:
+        approval = await post.visit.api.approvals.get(approval_id)
+    except ApiError as error:
+        if error.status in (0, 503):
+            pairs = [pair for pair in post.form.pairs if pair[0] != "csrf"]
+            action = f"/review/{approval_id}/decision"
+            return page(post.visit, "again.html", status=503, why=why, pairs=pairs, action=action)
+        raise
+    sent = Sent(post.form, f"Not sent: {why}" if why is not _AGAIN else why)
+    return await show(replace(post.visit), approval, sent, status=status)
