@@ -1,0 +1,160 @@
+"""The pages in a real browser: the API and the pages as they are served, a module's own database, one Chromium for all.
+
+`site.visit("reviewer")` opens a window that has signed in by the form, as a person does.
+"""
+
+import asyncio
+import os
+import re
+import shutil
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import uvicorn
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Browser, BrowserContext, Page, Request, async_playwright, expect
+
+from api.app import create_app
+from local import DataParts
+from reviewer.front import Front
+from reviewer.pages import create_pages
+from settings import Settings
+from tests.conftest import Person, Urls
+from tests.desk import Desk
+
+expect.set_options(timeout=15_000)
+NARROW = {"width": 390, "height": 844}
+WIDE = {"width": 1280, "height": 900}
+
+
+@dataclass(slots=True)
+class Window:
+    """One browser window of one person, and all that it asked for."""
+
+    context: BrowserContext
+    page: Page
+    asked: list[Request] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    """What the browser complained of: errors of scripts, and what the policy of the page forbade."""
+
+    async def checked(self) -> None:
+        """Nothing on the page keeps anybody out (axe-core), nothing is broken, and nothing came from elsewhere."""
+        found = await Axe().run(self.page)
+        assert found.violations_count == 0, found.generate_report()
+        assert not self.faults, self.faults
+        hosts = {re.sub(r"^https?://([^/]+).*", r"\1", request.url) for request in self.asked}
+        assert len(hosts) == 1, hosts
+
+
+@dataclass(slots=True)
+class Site:
+    """The pages at work."""
+
+    url: str
+    browser: Browser
+    desk: Desk
+    app: Any
+    stack: AsyncExitStack
+    people: dict[str, Person]
+
+    async def window(self, **given: Any) -> Window:
+        """A window of nobody yet."""
+        options = {"viewport": WIDE, "base_url": self.url, **given}
+        context = await self.stack.enter_async_context(await self.browser.new_context(**options))
+        window = Window(context, await context.new_page())
+        window.page.on("request", lambda request: window.asked.append(request))
+        window.page.on("pageerror", lambda error: window.faults.append(str(error)))
+        window.page.on("console", lambda said: window.faults.append(said.text) if _is_fault(said) else None)
+        return window
+
+    async def visit(self, name: str, path: str = "/review", **given: Any) -> Window:
+        """A window in which this person has signed in, at a page."""
+        window = await self.window(**given)
+        await sign_in(window.page, self.people[name].token, path)
+        return window
+
+    async def asks(self, tool: str = "post", *, agent_id: str = "desk", **args: Any) -> str:
+        """A call that waits for a person; the approval's id."""
+        address = await self.desk.plan((tool, args), agent_id=agent_id)
+        (request,) = await self.desk.open(address, "t1.0", agent_id=agent_id)
+        return request.request_id
+
+
+def _is_fault(said: Any) -> bool:
+    # Answers that are errors are part of the tests, and the browser says so each time.
+    return said.type == "error" and "Failed to load resource" not in said.text
+
+
+async def sign_in(page: Page, token: str, path: str = "/review") -> None:
+    """Sign in by the form, with a token."""
+    await page.goto(f"/sign-in?next={path}")
+    await page.get_by_text("With a token").click()
+    await page.get_by_label("Token", exact=True).fill(token)
+    await page.get_by_role("button", name="Sign in with the token").click()
+    await page.wait_for_url(f"**{path}")
+
+
+@pytest.fixture(scope="session")
+async def browser() -> AsyncIterator[Browser]:
+    """One Chromium without a window."""
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    assert program is not None, "the tests of the pages need Chromium: apt-get install chromium fonts-dejavu-core"
+    async with async_playwright() as playwright:
+        running = await playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield running
+        await running.close()
+
+
+@asynccontextmanager
+async def pages_at(settings: Settings, port: int = 0) -> AsyncIterator[tuple[str, Any]]:
+    """API and pages on a port; their address and the API's application."""
+    api = create_app(settings)
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    config = uvicorn.Config(Front(api, create_pages(api)), log_level="critical", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    running = asyncio.create_task(server.serve(sockets=[listener]))
+    while not server.started:
+        assert not running.done(), "the pages did not start"
+        await asyncio.sleep(0.02)
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", api
+    finally:
+        api.state.services.wakes.close()
+        server.should_exit = True
+        await running
+
+
+@pytest.fixture(scope="module")
+async def page_settings(
+    parts: DataParts, urls: Urls, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Settings]:
+    """Settings of the module's own API."""
+    assert parts.redis_url is not None and parts.temporal is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TEMPORAL_ADDRESS", parts.temporal.address)
+        patch.setenv("TEMPORAL_NAMESPACE", parts.temporal.namespace)
+        patch.setenv("TEMPORAL_CONFIG_FILE", os.devnull)
+        given = {
+            "DATABASE_URL": urls.app,
+            "REDIS_URL": parts.redis_url,
+            "PERDURE_LOCAL": "1",
+            "PERDURE_HOME": str(tmp_path_factory.mktemp("pages")),
+        }
+        yield Settings(_env_file=None, **given)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+async def site(
+    page_settings: Settings, browser: Browser, desk: Desk, people: dict[str, Person]
+) -> AsyncIterator[Site]:
+    """The module's pages."""
+    async with AsyncExitStack() as stack:
+        url, app = await stack.enter_async_context(pages_at(page_settings))
+        windows = await stack.enter_async_context(AsyncExitStack())
+        yield Site(url, browser, desk, app, windows, people)
