@@ -17,6 +17,8 @@ _NAME = Markup('<span class="name">"{}"</span>: ')
 _PLAIN = Markup('<span class="plain-value">{}</span>')
 _LINE_END = Markup('<span class="line-end" title="a line end">↵</span>\n')
 
+_ESCAPED = str.maketrans({"\\": "\\\\", '"': '\\"', "\t": "\\t"})
+
 
 def drawn(value: Any) -> Markup:
     """`value`, indented."""
@@ -44,6 +46,6 @@ def _block(opening: str, closing: str, items: list[tuple[Markup, Any]], margin: 
 
 
 def _text(text: str) -> Markup:
-    """A text as JSON has it, but for its line ends."""
-    lines = (seen(json.dumps(line, ensure_ascii=False)[1:-1]) for line in text.split("\n"))
+    """A text as JSON has it, but for its line ends; what nobody would see is written as an escape, and marked."""
+    lines = (seen(line.translate(_ESCAPED)) for line in text.split("\n"))
     return _LINE_END.join(lines)

@@ -48,6 +48,14 @@
   document.addEventListener("htmx:error", () => {
     notice("The server does not answer. This page tries again; what you see may be old.");
   });
+  // The stream of changes: it comes back by itself, and then says at once that there is something to look at.
+  document.addEventListener("htmx:sse:error", () => {
+    notice("The server does not answer. This page tries again; what you see may be old.");
+  });
+  document.addEventListener("htmx:sse:close", () => {
+    notice("This page is not kept up to date any more. Load it again.");
+  });
+  document.addEventListener("htmx:sse:after:connection", () => notice(""));
   document.addEventListener("htmx:after:swap", () => {
     notice("");
     tellAll();

@@ -150,9 +150,7 @@ async def page_settings(
 
 
 @pytest.fixture(scope="module")
-async def site(
-    page_settings: Settings, browser: Browser, desk: Desk, people: dict[str, Person]
-) -> AsyncIterator[Site]:
+async def site(page_settings: Settings, browser: Browser, desk: Desk, people: dict[str, Person]) -> AsyncIterator[Site]:
     """The module's pages."""
     async with AsyncExitStack() as stack:
         url, app = await stack.enter_async_context(pages_at(page_settings))

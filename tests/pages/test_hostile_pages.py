@@ -1,0 +1,197 @@
+"""What people and models do to a page: hostile text, long arguments, somebody else's decision, a session that ends, a
+server that goes away."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import httpx
+import pytest
+from playwright.async_api import Browser, expect
+
+from settings import Settings
+from tests.conftest import Person
+from tests.desk import Desk
+from tests.pages.conftest import Site, pages_at, sign_in
+from tests.pages.test_reviewing import status_of
+
+CORPUS = [
+    "<script>window.hit = 1</script>",
+    "<img src=x onerror='window.hit = 1'>",
+    "</pre></textarea><svg onload=window.hit=1>",
+    '" onfocus="window.hit=1" autofocus="',
+    "javascript:window.hit=1",
+    "{{ 7 * 7 }} {% raw %} ${7*7}",
+    "[click](javascript:window.hit=1) **bold** `code`",
+    "\x1b[2J\x1b[31mred\x1b]0;title\x07",
+    "invoice\u202egnp.exe",
+    "pay\u200b\u2060\ufeff\u00ad me",
+    "\u05d0\u05d1\u05d2 100 \u05d3 200",
+    "a\u2066b\u2069c\u061c",
+    "\U000e0041\U000e0042hidden tags",
+    "<a href='//elsewhere.example'>x</a><base href='//elsewhere.example'>",
+    "data-hx-get='/x' <div hx-get=/sign-out hx-trigger=load>",
+]
+UNSEEN = "\x1b\x07\u202e\u200b\u2060\ufeff\u00ad\u2066\u2069\u061c\U000e0041"
+
+
+@pytest.mark.parametrize("text", CORPUS)
+async def test_hostile_text_is_inert_and_nothing_of_it_is_hidden(site: Site, text: str) -> None:
+    approval = await site.asks("post", text=text)
+    window = await site.visit("reviewer", f"/review/{approval}")
+    page = window.page
+    shown = await page.locator("pre.json").first.inner_text()
+    assert not set(shown) & set(UNSEEN)
+    marks = await page.locator("pre.json").first.locator(".unseen").all_inner_texts()
+    unseen = [each for each in text if each in UNSEEN]
+    for each in unseen:
+        units = each.encode("utf-16-be").hex()
+        written = "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+        assert any(written in mark for mark in marks), (written, marks)
+    await page.get_by_text("Edit the arguments").click()
+    await page.locator("#edit").click()
+    await expect(page.get_by_role("alert").filter(has_text="Nothing is changed")).to_be_visible()
+    await page.goto("/review?all=1")
+    assert await page.evaluate("window.hit") is None
+    assert await page.locator("[onfocus], [onerror], [onload], main svg, main img, main script, base").count() == 0
+    await site.desk.decide(approval)
+    assert not window.faults, window.faults
+    assert {httpx.URL(request.url).host for request in window.asked} == {"127.0.0.1"}
+
+
+async def test_long_arguments_must_be_opened_before_there_is_a_button(site: Site) -> None:
+    approval = await site.asks("post", text="long " * 20_000 + "THE END")
+    window = await site.visit("reviewer", f"/review/{approval}", java_script_enabled=False)
+    await expect(window.page.get_by_role("button", name="Approve")).to_have_count(0)
+    await expect(window.page.locator("pre.json")).not_to_contain_text("THE END")
+    await window.page.get_by_role("link", name="Open all of it").click()
+    await expect(window.page.locator("pre.json")).to_contain_text("THE END")
+    await window.page.get_by_role("button", name="Approve").click()
+    assert await status_of(site, approval) == "approved"
+
+
+async def test_long_arguments_are_not_decided_on_among_others(site: Site) -> None:
+    approval = await site.asks("post", text="long " * 5_000)
+    window = await site.visit("reviewer")
+    await window.page.locator(f"#pick-{approval}").check()
+    await window.page.get_by_role("button", name="Reject the picked…").click()
+    await expect(window.page.get_by_text("too long to be decided on among others")).to_be_visible()
+    await expect(window.page.get_by_role("button", name="Reject")).to_have_count(0)
+    await site.desk.decide(approval)
+
+
+async def test_ten_megabytes_are_refused_in_words(site: Site) -> None:
+    approval = await site.asks("post", text="short")
+    window = await site.visit("reviewer", f"/review/{approval}")
+    cookies = {cookie["name"]: cookie["value"] for cookie in await window.context.cookies()}
+    async with httpx.AsyncClient(base_url=site.url, cookies=cookies, timeout=30) as client:
+        answer = await client.post(f"/review/{approval}/decision", data={"args": "x" * 10_000_000})
+    assert answer.status_code == 413 and "too much" in answer.text
+    await site.desk.decide(approval)
+
+
+async def test_a_page_left_open_is_told_at_once_when_somebody_else_decides(site: Site) -> None:
+    approval = await site.asks("post", text="race")
+    window = await site.visit("reviewer", f"/review/{approval}")
+    page = window.page
+    await page.get_by_text("Respond without running it").click()
+    await page.get_by_label("What the agent gets", exact=False).fill("half a sent")
+    await page.wait_for_timeout(300)
+    await site.desk.decide(approval, by="admin")
+    await expect(page.locator("#state")).to_contain_text("Approved by admin")
+    for button in await page.locator("[data-decides] button").all():
+        await expect(button).to_be_disabled()
+    await expect(page.get_by_label("What the agent gets", exact=False)).to_have_value("half a sent")
+    await window.checked()
+
+
+async def test_without_scripts_a_decision_that_comes_too_late_is_told_with_the_first_one(site: Site) -> None:
+    approval = await site.asks("post", text="late")
+    window = await site.visit("reviewer", f"/review/{approval}", java_script_enabled=False)
+    await site.desk.decide(approval, by="admin")
+    await window.page.get_by_role("button", name="Approve").click()
+    await expect(window.page.locator("#why")).to_contain_text("too late: approved by admin")
+    await expect(window.page.locator("#state")).to_contain_text("Approved by admin")
+
+
+async def test_in_two_tabs_the_same_decision_counts_once_and_the_other_tab_says_so(site: Site) -> None:
+    approval = await site.asks("post", text="two tabs")
+    window = await site.visit("reviewer", f"/review/{approval}")
+    second = await window.context.new_page()
+    await second.goto(f"/review/{approval}")
+    await window.page.get_by_role("button", name="Approve").click()
+    await expect(window.page.locator("#state")).to_contain_text("Approved by reviewer")
+    await expect(second.locator("#state")).to_contain_text("Approved by reviewer")
+    await expect(second.locator("#approve")).to_be_disabled()
+    votes = await site.desk.value("SELECT count(*) FROM approval_votes WHERE approval_id = $1", approval)
+    assert votes == 1
+
+
+async def test_a_session_that_ends_in_the_middle_of_an_edit_loses_nothing(site: Site) -> None:
+    approval = await site.asks("post", text="before")
+    window = await site.visit("reviewer", f"/review/{approval}")
+    page = window.page
+    await page.get_by_text("Edit the arguments").click()
+    await page.get_by_label("text", exact=True).fill("what I typed <b>\u202e")
+    await window.context.clear_cookies()
+    await page.locator("#edit").click()
+    await expect(page.locator("h1")).to_contain_text("Your session has ended")
+    await window.checked()
+    second = await window.context.new_page()
+    await sign_in(second, site.people["reviewer"].token)
+    await page.get_by_role("button", name="Go on with what I typed").click()
+    await expect(page.get_by_label("text", exact=True)).to_have_value("what I typed <b>\u202e")
+    await page.locator("#edit").click()
+    await page.get_by_role("button", name="Approve it as edited").click()
+    await expect(page.locator("#state")).to_contain_text("Edited and approved")
+    sent = await site.desk.value("SELECT decision->'args' FROM approvals WHERE id = $1", approval)
+    assert sent == {"text": "what I typed <b>\u202e"}
+
+
+async def test_a_form_of_an_earlier_session_is_kept_and_not_sent(site: Site) -> None:
+    approval = await site.asks("post", text="earlier")
+    window = await site.visit("reviewer", f"/review/{approval}")
+    await window.context.clear_cookies()
+    second = await window.context.new_page()
+    await sign_in(second, site.people["reviewer"].token)
+    await window.page.get_by_role("button", name="Approve").click()
+    await expect(window.page.locator("h1")).to_contain_text("You have signed in again")
+    assert await status_of(site, approval) == "pending"
+    await window.page.get_by_role("button", name="Go on with what I typed").click()
+    await window.page.get_by_role("button", name="Approve").click()
+    await expect(window.page.locator("#state")).to_contain_text("Approved by reviewer")
+
+
+@pytest.mark.parametrize("verb", ["decision", "draft", "edit", "claim"])
+async def test_a_form_that_another_site_sends_does_nothing(site: Site, verb: str) -> None:
+    approval = await site.asks("post", text="forged")
+    window = await site.visit("reviewer", f"/review/{approval}")
+    cookies = {cookie["name"]: cookie["value"] for cookie in await window.context.cookies()}
+    sent = {"decision": "approve", "digest": "x"}
+    async with httpx.AsyncClient(base_url=site.url, cookies=cookies) as client:
+        path = f"/review/{approval}/{verb}"
+        foreign = await client.post(path, data=sent, headers={"Origin": "https://elsewhere.example"})
+        bare = await client.post(path, data=sent)
+    assert foreign.status_code == 403
+    assert verb == "draft" or bare.status_code == 403
+    assert await status_of(site, approval) == "pending"
+
+
+async def test_the_pages_outlive_a_restart_of_the_api(
+    page_settings: Settings, browser: Browser, desk: Desk, people: dict[str, Person]
+) -> None:
+    async with AsyncExitStack() as windows:
+        async with pages_at(page_settings) as (url, app):
+            site = Site(url, browser, desk, app, windows, people)
+            approval = await site.asks("post", text="restart")
+            window = await site.visit("reviewer")
+            await expect(window.page.locator(f"#row-{approval}")).to_be_visible()
+        await expect(window.page.locator("#notice")).to_contain_text("tries again")
+        later = await site.asks("post", text="after the restart")
+        async with pages_at(page_settings, httpx.URL(url).port or 0):
+            await expect(window.page.locator(f"#row-{later}")).to_be_visible(timeout=30_000)
+            await expect(window.page.locator("#notice")).to_be_empty()
+            await window.page.locator(f"#row-{later} a").click()
+            await window.page.get_by_role("button", name="Approve").click()
+            await expect(window.page.locator("#state")).to_contain_text("Approved by reviewer")
+            await window.context.close()
+            await asyncio.sleep(0)

@@ -1,0 +1,241 @@
+"""A reviewer at work in a browser: by mouse, by keys alone, and without JavaScript."""
+
+import re
+
+from playwright.async_api import Page, expect
+
+from policy.decision import Decision
+from tests.pages.conftest import NARROW, Site, Window
+
+
+async def status_of(site: Site, approval: str) -> str:
+    """What became of an approval."""
+    return str(await site.desk.value("SELECT status FROM approvals WHERE id = $1", approval))
+
+
+async def decision_of(site: Site, approval: str) -> dict[str, object]:
+    """What was decided on it."""
+    return dict(await site.desk.value("SELECT decision FROM approvals WHERE id = $1", approval) or {})
+
+
+async def press(page: Page, *keys: str) -> None:
+    """These keys, one after the other."""
+    for key in keys:
+        await page.keyboard.press(key)
+
+
+async def test_a_call_is_approved_by_mouse(site: Site) -> None:
+    approval = await site.asks("post", text="by mouse")
+    window = await site.visit("reviewer")
+    row = window.page.locator(f"#row-{approval}")
+    await expect(row).to_contain_text("post")
+    await row.get_by_role("link").click()
+    await expect(window.page.locator("pre.json").first).to_contain_text('"by mouse"')
+    await window.page.get_by_role("button", name="Approve").click()
+    await expect(window.page.locator("#state")).to_contain_text("Approved by reviewer")
+    assert await status_of(site, approval) == "approved"
+    await window.checked()
+
+
+async def test_a_call_is_approved_from_the_inbox_with_three_keys(site: Site) -> None:
+    approval = await site.asks("post", text="by keys")
+    window = await site.visit("reviewer")
+    await expect(window.page.locator(f"#row-{approval}")).to_be_visible()
+    await press(window.page, "j")
+    await expect(window.page.locator(f"#row-{approval} a.call")).to_be_focused()
+    await press(window.page, "a")
+    await expect(window.page.locator("#approve")).to_be_focused()
+    await press(window.page, "Enter")
+    await expect(window.page.locator("#state")).to_contain_text("Approved by reviewer")
+    assert await status_of(site, approval) == "approved"
+
+
+async def test_a_call_is_rejected_by_keys_alone_with_a_reason(site: Site) -> None:
+    approval = await site.asks("post", text="reject me")
+    window = await site.visit("reviewer", f"/review/{approval}")
+    await press(window.page, "r")
+    await expect(window.page.locator("#reject")).to_be_focused()
+    await press(window.page, "Shift+Tab")
+    await window.page.keyboard.type("not like this")
+    await press(window.page, "Tab", "Enter")
+    await expect(window.page.locator("#state")).to_contain_text("not like this")
+    assert (await decision_of(site, approval))["comment"] == "not like this"
+
+
+async def test_a_rejection_without_a_reason_is_not_sent_and_the_page_says_why(site: Site) -> None:
+    approval = await site.asks("post", text="why")
+    window = await site.visit("reviewer", f"/review/{approval}")
+    await press(window.page, "r", "Enter")
+    await expect(window.page.get_by_role("alert").filter(has_text="Not sent")).to_contain_text("comment")
+    assert await status_of(site, approval) == "pending"
+    await window.checked()
+
+
+async def test_an_edit_is_made_in_fields_compared_and_sent(site: Site) -> None:
+    approval = await site.asks("pay", amount=4200)
+    window = await site.visit("reviewer", f"/review/{approval}")
+    await press(window.page, "e")
+    await window.page.get_by_label("amount", exact=True).fill("4,2")
+    await window.page.locator("#edit").click()
+    await expect(window.page.locator(".fault")).to_contain_text("not JSON")
+    await expect(window.page.get_by_label("amount", exact=True)).to_have_value("4,2")
+    await window.checked()
+    await window.page.get_by_label("amount", exact=True).fill("42")
+    await window.page.locator("#edit").click()
+    await expect(window.page.locator("del")).to_contain_text("4200")
+    await expect(window.page.locator("ins")).to_contain_text("42")
+    await window.checked()
+    await window.page.get_by_role("button", name="Approve it as edited").click()
+    await expect(window.page.locator("#state")).to_contain_text("Edited and approved by reviewer")
+    assert (await decision_of(site, approval))["args"] == {"amount": 42}
+
+
+async def test_an_edit_that_does_not_fit_the_schema_is_not_sent(site: Site) -> None:
+    approval = await site.asks("pay", amount=1)
+    window = await site.visit("reviewer", f"/review/{approval}")
+    await press(window.page, "e")
+    await window.page.get_by_label("amount", exact=True).fill("-5")
+    await window.page.locator("#edit").click()
+    await expect(window.page.get_by_role("alert").filter(has_text="Not sent")).to_contain_text("amount")
+    assert await status_of(site, approval) == "pending"
+
+
+async def test_everything_works_without_javascript(site: Site) -> None:
+    window = await site.visit("reviewer", java_script_enabled=False)
+    page = window.page
+    approved, rejected, edited, answered = [await site.asks("post", text=f"plain {number}") for number in range(4)]
+    await page.goto("/review")
+    await page.locator(f"#row-{approved} a").click()
+    await page.get_by_role("button", name="Approve").click()
+    await expect(page.locator("#state")).to_contain_text("Approved by reviewer")
+    await page.goto(f"/review/{rejected}")
+    await page.get_by_text("Reject", exact=False).first.click()
+    await page.get_by_label("What the agent is told").fill("no")
+    await page.get_by_role("button", name="Reject").click()
+    await page.goto(f"/review/{edited}")
+    await page.get_by_text("Edit the arguments").click()
+    await page.get_by_label("text", exact=True).fill("plainer")
+    await page.locator("#edit").click()
+    await page.get_by_role("button", name="Approve it as edited").click()
+    await page.goto(f"/review/{answered}")
+    await page.get_by_text("Respond without running it").click()
+    await page.get_by_label("What the agent gets", exact=False).fill("it is done already")
+    await page.get_by_role("button", name="Respond").click()
+    found = [await status_of(site, each) for each in (approved, rejected, edited, answered)]
+    assert found == ["approved", "rejected", "edited", "responded"]
+    await page.goto("/review/mine")
+    for words in ("approved", "rejected", "edited and approved", "responded to"):
+        await expect(page.locator("tbody")).to_contain_text(words)
+    await page.get_by_role("button", name="Sign out").click()
+    await page.wait_for_url("**/sign-in")
+
+
+async def test_claim_release_reassign_and_escalate_come_back_to_the_page(site: Site) -> None:
+    approval = await site.asks("post", text="hand me on")
+    window = await site.visit("reviewer", f"/review/{approval}")
+    page = window.page
+    await page.get_by_role("button", name="Claim it").click()
+    await expect(page.locator("dt", has_text="Claimed by")).to_be_visible()
+    await page.get_by_role("button", name="Release it").click()
+    await expect(page.locator("dt", has_text="Claimed by")).to_have_count(0)
+    await page.get_by_label("Give it to").fill("nobody")
+    await page.get_by_role("button", name="Reassign").click()
+    await expect(page.get_by_role("alert").filter(has_text="Not done")).to_be_visible()
+    await expect(page.get_by_label("Give it to")).to_have_value("nobody")
+    await page.get_by_label("Give it to").fill("admin")
+    await page.get_by_role("button", name="Reassign").click()
+    await expect(page.locator("dt", has_text="On the list of")).to_be_visible()
+    await page.get_by_role("button", name="Escalate it").click()
+    await expect(page.locator("dl.facts")).to_contain_text("whoever has the role admin")
+    await window.checked()
+
+
+async def test_many_are_decided_at_once_with_a_result_for_each(site: Site) -> None:
+    ours = [await site.asks("post", text=f"many {number}") for number in range(3)]
+    window = await site.visit("reviewer")
+    for approval in ours:
+        await window.page.locator(f"#pick-{approval}").check()
+    await window.page.get_by_role("button", name="Reject the picked…").click()
+    await expect(window.page.locator("pre.json")).to_have_count(3)
+    await site.desk.decide(ours[0])
+    await window.page.get_by_role("button", name="Reject 3").click()
+    await expect(window.page.get_by_role("alert").filter(has_text="reason")).to_be_visible()
+    await window.checked()
+    await window.page.get_by_label("What the agents are told").fill("none of these")
+    await window.page.get_by_role("button", name=re.compile("Reject 2")).click()
+    await expect(window.page.locator("h1")).to_contain_text("2 of 2 rejected")
+    assert [await status_of(site, each) for each in ours] == ["approved", "rejected", "rejected"]
+    await window.checked()
+
+
+async def test_calls_of_more_than_low_risk_are_not_approved_together_and_each_says_so(site: Site) -> None:
+    ours = [await site.asks("post", text=f"risky {number}") for number in range(2)]
+    window = await site.visit("reviewer")
+    for approval in ours:
+        await window.page.locator(f"#pick-{approval}").check()
+    await window.page.get_by_role("button", name="Approve the picked…").click()
+    await window.page.get_by_role("button", name="Approve 2").click()
+    await expect(window.page.locator("h1")).to_contain_text("0 of 2 approved")
+    await expect(window.page.locator("tbody td[data-label='Why not']").first).to_contain_text("low risk")
+    assert await status_of(site, ours[0]) == "pending"
+
+
+async def test_the_list_is_narrowed_and_its_counts_are_live(site: Site) -> None:
+    window = await site.visit("reviewer", "/review?tool=pay")
+    counts = window.page.locator(".counts")
+    before = int(re.findall(r"\d+", await counts.inner_text())[0])
+    approval = await site.asks("pay", amount=77)
+    await expect(counts).to_contain_text(f"{before + 1} for you to decide")
+    await expect(window.page.locator(f"#row-{approval}")).to_be_visible()
+    await expect(window.page.locator("tbody a.call").filter(has_text="post")).to_have_count(0)
+    await site.desk.decide(approval)
+    await expect(window.page.locator(f"#row-{approval}")).to_have_count(0)
+    await window.checked()
+
+
+async def test_my_decisions_tell_what_became_of_each(site: Site) -> None:
+    address = await site.desk.plan(("post", {"text": "become"}))
+    (request,) = await site.desk.open(address, "t1.0")
+    window = await site.visit("reviewer", f"/review/{request.request_id}")
+    await window.page.get_by_role("button", name="Approve").click()
+    await expect(window.page.locator("#state")).to_contain_text("Approved")
+    await site.desk.run_tool(address)
+    await window.page.goto("/review/mine")
+    row = window.page.locator("tbody tr").first
+    await expect(row).to_contain_text("done")
+    await expect(row).to_contain_text('"done"')
+    await window.checked()
+
+
+async def test_the_call_is_shown_against_the_one_that_was_approved_last(site: Site) -> None:
+    await site.desk.decide(await site.asks("book", what="a room"), Decision.APPROVE)
+    approval = await site.asks("book", what="a hall")
+    window = await site.visit("reviewer", f"/review/{approval}")
+    section = window.page.get_by_role("region", name="Against the last approved call of book")
+    await expect(section.locator("del")).to_contain_text("a room")
+    await expect(section.locator("ins")).to_contain_text("a hall")
+
+
+async def test_who_asked_for_it_sees_it_and_has_no_buttons(site: Site) -> None:
+    approval = await site.asks("post", text="my own")
+    window = await site.visit("requester", f"/review/{approval}")
+    await expect(window.page.locator(".said.warn")).to_contain_text("You asked for it yourself")
+    await expect(window.page.get_by_role("button", name="Approve")).to_have_count(0)
+    await window.page.get_by_role("button", name="Withdraw").click()
+    await expect(window.page.locator("#state")).to_contain_text("Withdrawn by requester")
+    await window.checked()
+
+
+async def test_the_decision_page_works_on_a_phone(site: Site) -> None:
+    approval = await site.asks("post", text="on a phone " * 20)
+    window: Window = await site.visit("reviewer", f"/review/{approval}", viewport=NARROW, has_touch=True)
+    wide = await window.page.evaluate("document.documentElement.scrollWidth")
+    assert wide <= NARROW["width"]
+    button = window.page.get_by_role("button", name="Approve")
+    box = await button.bounding_box()
+    assert box is not None and box["height"] >= 44
+    await button.tap()
+    await expect(window.page.locator("#state")).to_contain_text("Approved by reviewer")
+    await window.page.goto("/review")
+    assert await window.page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
+    await window.checked()
