@@ -19,7 +19,7 @@ from reviewer.routes import approval, bulk, decide, inbox, mine, sign_in, verbs
 from reviewer.view import page
 from reviewer.visit import Visit, client_for
 
-ROUTERS = (sign_in, inbox, bulk, mine, decide, verbs, approval)
+ROUTERS = (sign_in, inbox, bulk, mine, decide, approval, verbs)
 _HEADERS = {
     # No script, style, picture or address but our own, and in nobody's frame.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from store.approval_views import MINE, OPEN
+from store.approval_views import OPEN, OPEN_TO, VOTED
 from store.database import Connection
 from store.narrowing import Narrowing
 
@@ -12,18 +12,27 @@ _MOST_NAMES = 100
 """Of each kind, the commonest first."""
 
 
+# Who may decide depends on a few columns, which very many requests have in common: it is asked once for each group.
+_GROUPED = """
+WITH waiting AS (
+  SELECT a.agent_id, a.tool, a.risk, a.reviewer_role, a.requested_by, a.allow_self_approval, a.reviewers, a.assignee,
+    {voted} AS voted, count(*) AS waiting,
+    count(*) FILTER (WHERE a.expires_at < now() + make_interval(secs => {soon})) AS expiring
+  FROM approvals a {only} GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9
+)
+SELECT a.agent_id AS agent, a.tool, a.risk, a.reviewer_role AS role, sum(a.waiting)::int AS waiting,
+  sum(a.expiring)::int AS expiring, coalesce(sum(a.waiting) FILTER (WHERE NOT a.voted AND {open_to}), 0)::int AS mine
+FROM waiting a GROUP BY 1, 2, 3, 4
+"""
+
+
 async def counts(tx: Connection, requester_id: str | None, decider_id: str, expiring_seconds: int) -> dict[str, object]:
     """All that wait (with `requester_id`: that user's own), those that `decider_id` may decide, those that end soon."""
     only = Narrowing(OPEN)
     only.by("a.requested_by = {0}", requester_id)
-    mine, soon = MINE.format(only.parameter(decider_id)), only.parameter(float(expiring_seconds))
-    rows = await tx.fetch(
-        "SELECT a.agent_id AS agent, a.tool, a.risk, a.reviewer_role AS role, count(*) AS waiting, "
-        f"count(*) FILTER (WHERE {mine}) AS mine, "
-        f"count(*) FILTER (WHERE a.expires_at < now() + make_interval(secs => {soon})) AS expiring "
-        f"FROM approvals a {only} GROUP BY 1, 2, 3, 4",
-        *only.given,
-    )
+    decider, soon = only.parameter(decider_id), only.parameter(float(expiring_seconds))
+    grouped = _GROUPED.format(voted=VOTED.format(decider), soon=soon, only=only, open_to=OPEN_TO.format(decider))
+    rows = await tx.fetch(grouped, *only.given)
     sums: Counter[str] = Counter()
     by: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
     for row in rows:

@@ -46,14 +46,18 @@ SELECT {_COLUMNS}, (SELECT jsonb_agg(jsonb_build_object('what', h.kind, 'at', h.
   FROM audit_trail h LEFT JOIN users u ON u.id = h.actor WHERE h.subject = a.id::text) AS history
 {_FROM} WHERE a.id = $1 AND ($2::uuid IS NULL OR a.requested_by = $2)
 """
-MINE = """((a.requested_by <> {0} OR a.allow_self_approval)
+OPEN_TO = """((a.requested_by <> {0} OR a.allow_self_approval)
   AND a.reviewer_role = ANY(ARRAY(SELECT unnest(m.roles) FROM users m WHERE m.id = {0} AND m.disabled_at IS NULL))
   AND EXISTS (SELECT FROM users u WHERE u.disabled_at IS NULL AND a.reviewer_role = ANY(u.roles)
     AND (u.id <> a.requested_by OR a.allow_self_approval)
     AND (a.reviewers = '{{}}' OR u.name = ANY(a.reviewers) OR u.id = a.assignee)
     AND u.id = ANY(ARRAY(SELECT {0}::uuid UNION ALL SELECT g.user_id FROM delegations g
-      WHERE g.to_user = {0} AND g.ended_at IS NULL AND g.until > now())))
-  AND NOT EXISTS (SELECT FROM approval_votes v WHERE v.approval_id = a.id AND v.user_id = {0} AND v.voided_at IS NULL))
+      WHERE g.to_user = {0} AND g.ended_at IS NULL AND g.until > now()))))
+"""
+"""In a seat that this person has or stands in for."""
+# Where one vote decides, whatever still waits has none: only the others are asked for their votes.
+VOTED = """(a.quorum > 1 AND EXISTS (
+  SELECT FROM approval_votes v WHERE v.approval_id = a.id AND v.user_id = {0} AND v.voided_at IS NULL))
 """
 
 
@@ -111,7 +115,7 @@ def _page(filters: Filters, limit: int, cursor: str | None) -> tuple[str, *tuple
     only.by("a.reviewer_role = {0}", filters.role)
     only.by("s.name = {0}", filters.assignee)
     only.by("a.requested_by = {0}", filters.requested_by)
-    only.by(MINE, filters.decidable_by)
+    only.by(f"{OPEN_TO} AND NOT {VOTED}", filters.decidable_by)
     only.by("a.expires_at < now() + make_interval(secs => {0})", filters.expiring_within_seconds)
     only.by("(a.requested_at, a.id) < ({0}, {1}::uuid)", *read_cursor(cursor))
     most = only.parameter(limit + 1)

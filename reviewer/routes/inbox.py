@@ -1,5 +1,6 @@
 """The inbox: what waits for a decision, narrowed by what a person asks for."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import urlencode
@@ -61,17 +62,20 @@ async def inbox(
     cursor: Annotated[str | None, Query(max_length=400)] = None,
 ) -> HTMLResponse:
     """What waits, newest first; for a script the part of it that changes."""
-    found = await visit.api.approvals.list(
-        status="pending",
-        brief=True,
-        mine=asked.mine or None,
-        expiring_seconds=DAY_SECONDS if asked.expiring else None,
-        limit=SHOWN,
-        cursor=cursor,
-        **{kind: getattr(asked, kind) or None for kind in _KINDS},
+    api = visit.api
+    found, counts = await asyncio.gather(
+        api.approvals.list(
+            status="pending",
+            brief=True,
+            mine=asked.mine or None,
+            expiring_seconds=DAY_SECONDS if asked.expiring else None,
+            limit=SHOWN,
+            cursor=cursor,
+            **{kind: getattr(asked, kind) or None for kind in _KINDS},
+        ),
+        api.approvals.counts(expiring_seconds=DAY_SECONDS),
     )
-    counts = await visit.api.approvals.counts(expiring_seconds=DAY_SECONDS)
-    me = visit.me or await visit.api.auth.me()
+    me = visit.me or await api.auth.me()
     return page(
         visit,
         "queue.html" if visit.is_live else "inbox.html",

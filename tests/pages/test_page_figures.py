@@ -1,0 +1,70 @@
+"""What the pages cost: bytes, the first paint, the inbox over ten thousand that wait. Needs the machine for itself."""
+
+import time
+
+import asyncpg
+import httpx
+import pytest
+
+from tests.integration.test_approvals_at_scale import _FILL
+from tests.pages.conftest import Site, Window
+
+pytestmark = pytest.mark.alone
+WAITING = 10_000
+MOST_BYTES = 200_000
+MOST_PAINT_MS = 1_000
+MOST_SERVER_SECONDS = 0.150
+
+
+async def weight_of(window: Window) -> int:
+    """The bytes of everything that the page in this window is made of, as they came."""
+    found = await window.page.evaluate(
+        "performance.getEntries().filter(each => 'transferSize' in each)"
+        ".map(each => Math.max(each.transferSize, each.encodedBodySize)).reduce((sum, bytes) => sum + bytes, 0)"
+    )
+    return int(found)
+
+
+async def first_paint_ms(window: Window) -> float:
+    """When the page in this window first showed something, since it was asked for."""
+    await window.page.wait_for_function("performance.getEntriesByName('first-contentful-paint').length")
+    return float(await window.page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime"))
+
+
+@pytest.fixture(scope="module")
+async def crowded(site: Site) -> Site:
+    """The site with ten thousand requests that wait."""
+    async with site.desk.db.transaction("local") as tx:
+        await tx.execute("SET LOCAL statement_timeout = 0")
+        await tx.execute(_FILL, WAITING, timeout=120)
+    owner = await asyncpg.connect(site.desk.owner_url, server_settings={"search_path": "perdure"})
+    await owner.execute("ANALYZE approvals")
+    await owner.close()
+    return site
+
+
+async def test_the_first_page_of_ten_thousand_takes_less_than_150_ms_at_the_server(crowded: Site) -> None:
+    head = {"Authorization": f"Bearer {crowded.people['reviewer'].token}"}
+    taken = []
+    async with httpx.AsyncClient(base_url=crowded.url, headers=head, timeout=30) as client:
+        for path in ("/review", "/review", "/review", "/review", "/review", "/review?all=1", "/review?risk=high"):
+            began = time.perf_counter()
+            answer = await client.get(path)
+            taken.append(time.perf_counter() - began)
+            assert answer.status_code == 200
+            assert answer.text.count("data-row") == 25
+    print(f"inbox of {WAITING:,}: " + ", ".join(f"{seconds * 1000:.0f}" for seconds in taken) + " ms")
+    assert sorted(taken[1:])[len(taken[1:]) // 2] < MOST_SERVER_SECONDS, taken
+
+
+async def test_every_page_is_light_and_painted_within_a_second(crowded: Site) -> None:
+    approval = await crowded.desk.value("SELECT id::text FROM approvals LIMIT 1")
+    window = await crowded.visit("reviewer")
+    for path in ("/sign-in", "/review", f"/review/{approval}", "/review/mine", "/nowhere"):
+        window.asked.clear()
+        await window.page.goto(path)
+        paint, weight = await first_paint_ms(window), await weight_of(window)
+        print(f"{path}: {weight:,} bytes, first paint {paint:.0f} ms")
+        assert weight < MOST_BYTES, path
+        assert paint < MOST_PAINT_MS, path
+        assert {httpx.URL(request.url).host for request in window.asked} == {"127.0.0.1"}
