@@ -41,7 +41,7 @@ up: $(STAMP) ## start everything in the foreground and print the addresses
 demo: setup ## watch one turn pause, lose its workers to kill -9, and finish with one effect
 	@$(RUN)/python -m cli.demo
 
-test: setup jail ## the whole test suite, with format, lint, types and import rules
+test: setup jail chromium ## the whole test suite, with format, lint, types and import rules
 	@$(MAKE) --no-print-directory static
 	@$(MAKE) --no-print-directory run OPTIONS="-m 'not alone' -n 2 --dist loadfile"
 	@$(MAKE) --no-print-directory run OPTIONS="-m alone"
@@ -57,6 +57,14 @@ jail: # the walls around code blocks: bubblewrap, where root can install it
 		echo "Installing bubblewrap, for the jail of code blocks" && \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq bubblewrap >/dev/null; } || \
 		{ echo "Code blocks need bubblewrap: apt-get install bubblewrap (or your system's package)" >&2; exit 1; }
+
+.PHONY: chromium
+chromium: # the browser of the tests of the pages, where root can install it
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || { \
+		[ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+		echo "Installing Chromium, for the tests of the pages" && \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium fonts-dejavu-core >/dev/null; } || \
+		{ echo "The tests of the pages need Chromium: apt-get install chromium fonts-dejavu-core (or your system's package)" >&2; exit 1; }
 
 check: $(STAMP) static ## format, lint, types, import rules, unit tests
 	@$(RUN)/pytest tests/unit tests/topologies tests/repo

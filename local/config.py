@@ -85,7 +85,7 @@ class StackConfig:
     prepare: tuple[str, ...] | None = (_PYTHON, str(ROOT / "prepare.py"))
     """Run once before the programs; its last line on stdout is JSON with the local tokens."""
     programs: tuple[Program, ...] = ()
-    pages: tuple[tuple[str, str], ...] = (("API docs", "/docs"),)
+    pages: tuple[tuple[str, str], ...] = (("Review", "/review"), ("API docs", "/docs"))
     """What to print beside the API's own address: a label and a path."""
     drain_seconds: float = 30.0
     """How long a program may finish its work after SIGTERM."""

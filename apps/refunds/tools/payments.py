@@ -23,7 +23,14 @@ async def order_status(context: ToolContext, order: Order) -> JsonValue:
     return {"status": "ok", "message": said, **found}
 
 
-@tool(effect="keyed", key_ttl_seconds=30 * 86_400, risk="high", secrets=_SECRETS, capability="refund")
+@tool(
+    effect="keyed",
+    key_ttl_seconds=30 * 86_400,
+    risk="high",
+    secrets=_SECRETS,
+    capability="refund",
+    describe="Refund order {order}. Cents: {amount_cents}; nothing means the whole price. Reason: {reason}",
+)
 async def refund(
     context: ToolContext,
     order: Order,
@@ -41,7 +48,13 @@ async def refund(
     return {"status": "refunded", "message": f"Order {made['order']} was refunded: {price}, {made['id']}.", **made}
 
 
-@tool(effect="opaque", risk="medium", secrets=_SECRETS, capability="send_note")
+@tool(
+    effect="opaque",
+    risk="medium",
+    secrets=_SECRETS,
+    capability="send_note",
+    describe="Send the customer of order {order} the note {text}. It cannot be taken back",
+)
 async def send_note(
     context: ToolContext, order: Order, text: Annotated[str, Field(min_length=1, max_length=2_000)]
 ) -> JsonValue:
