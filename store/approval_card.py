@@ -10,7 +10,7 @@ from store.checkpoints import call_told_of
 ALLOWED = ("approve", "edit", "reject", "respond")
 
 
-_BODIES = ("args", "schema", "revision", "result", "decision", "preview")
+_BODIES = ("args", "schema", "revision", "result", "decision")
 """What makes a card long."""
 
 
@@ -46,7 +46,6 @@ def _call(row: asyncpg.Record) -> dict[str, object]:
         "checkpoint": row["checkpoint"],
         "reason": row["reason"],
         "result": row["result"],
-        "preview": row["preview"],
         "prompt_excerpt": row["prompt_excerpt"],
         "turn_id": str(row["turn_id"]),
         "conversation_id": str(row["conversation_id"]),

@@ -69,12 +69,11 @@ OWN: tuple[Step, ...] = (
     _of_turns(
         "approvals",
         "args = '{}', snapshot = '{}', prompt_excerpt = '', reason = '', result = NULL, revision = NULL, "
-        "preview = NULL, "
         "decision = CASE WHEN x.decision IS NOT NULL THEN jsonb_build_object('type', x.decision->'type') END, "
         "withdrawal = CASE WHEN x.withdrawal IS NOT NULL THEN '{}'::jsonb END",
         "r.args <> '{}' OR r.snapshot <> '{}' OR r.prompt_excerpt <> '' OR r.reason <> '' OR r.result IS NOT NULL "
         "OR r.revision IS NOT NULL OR r.decision <> jsonb_build_object('type', r.decision->'type') "
-        "OR r.preview IS NOT NULL OR r.withdrawal <> '{}'",
+        "OR r.withdrawal <> '{}'",
     ),
     _of_turns(
         "questions",

@@ -58,8 +58,6 @@ class Approval(Answer):
     description: str = ""
     says: str = ""
     """The tool's own sentence about this call, made from its arguments."""
-    preview: dict[str, Any] | None = None
-    """What the tool saw at its target when it was asked for: `at`, and what it found or why it found nothing."""
     last_approved: dict[str, Any] | None = None
     """Only where one approval is asked for: the call of this tool that was approved last before it."""
     rule: str = ""

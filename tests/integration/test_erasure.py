@@ -50,7 +50,7 @@ NEUTRAL = {
         "memory_versions.call_id memory_promotions.type memory_promotions.sha256 memory_promotions.base_sha256 "
         "memory_promotions.risk memory_promotions.status memory_promotions.call_id"
     ),
-    "the tool's own card": "approvals.description approvals.schema approvals.reject_reasons",
+    "the tool's own card": "approvals.describe approvals.description approvals.schema approvals.reject_reasons",
     "the tenant's own things, whoever entered them": "entities.* entity_names.*",
 }
 

@@ -1,4 +1,4 @@
-"""What a reviewer sees beside a call: the tool's sentence, a look at its target, the call of that tool before it."""
+"""What a reviewer sees beside a call: the tool's sentence, and the call of that tool before it."""
 
 from pathlib import Path
 from typing import Any

@@ -1,9 +1,8 @@
--- What a reviewer sees beside a call: the tool's sentence, a look at its target, the call of that tool before it.
+-- What a reviewer sees beside a call: the tool's sentence, and the call of that tool before it.
 SET LOCAL search_path = perdure;
 
-ALTER TABLE approvals
-  ADD COLUMN describe text NOT NULL DEFAULT '',  -- the template of the tool's sentence, as its card had it
-  ADD COLUMN preview jsonb;                      -- what the tool saw at its target when it was asked for; it may be old
+-- The template of the tool's sentence, as its card had it.
+ALTER TABLE approvals ADD COLUMN describe text NOT NULL DEFAULT '';
 
 -- The newest that was approved of a tool, among all that were ever asked for.
 CREATE INDEX approvals_decided ON approvals (tenant_id, tool, decided_at DESC) WHERE decided_at IS NOT NULL;
