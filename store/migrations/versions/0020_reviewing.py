@@ -5,8 +5,8 @@ from typing import Any
 
 from alembic import op
 
-revision = "0021"
-down_revision = "0020"
+revision = "0020"
+down_revision = "0019"
 
 
 def upgrade() -> None:
