@@ -36,6 +36,8 @@ NEUTRAL = {
         "approvals.kind approvals.nonce approvals.on_timeout approvals.policy_digest approvals.reviewer_role "
         "approvals.risk approvals.rule approvals.status approvals.tool approvals.tool_version audit.body_digest "
         "bundles.tool "
+        "files.call_id files.media_type files.sha256 model_calls.stage questions.answer_schema "
+        "questions.call_id questions.kind questions.status "
         "audit.kind audit.signature audit.subject audit_bodies.salt audit_chain.* audit_heads.* "
         "conversation_facts.type user_facts.embedder user_facts.type "
         "conversations.agent_id day_limits.* day_usage.* episodes.agent_id episodes.embedder events.call_id "
@@ -116,6 +118,7 @@ PLANTED = (
     "WHERE id = (SELECT conversation_id FROM turns WHERE id = $1)",
     "UPDATE turns SET metadata = jsonb_build_object('t', $2), system_prompt = $2, memory_text = $2, "
     "persona = jsonb_build_object('t', $2), problem = jsonb_build_object('t', $2), answer = $2, "
+    "output = jsonb_build_object('t', $2), "
     "waiting = jsonb_build_object('t', $2) WHERE id = $1",
     "UPDATE tool_calls SET provider_call_id = $2, comment = $2, outcome = jsonb_build_object('t', $2) "
     "WHERE turn_id = $1",
@@ -129,6 +132,11 @@ PLANTED = (
     "WHERE id = $1",
     "INSERT INTO episodes (id, tenant_id, conversation_id, turn_id, user_id, agent_id, summary) "
     "SELECT id, 'local', conversation_id, id, user_id, agent_id, $2 FROM turns WHERE id = $1",
+    "INSERT INTO questions (id, tenant_id, conversation_id, turn_id, call_id, kind, asked, answer_schema, "
+    "expires_at, status, answer) SELECT id, 'local', conversation_id, id, 'q1', 'clarification', "
+    "jsonb_build_object('t', $2), '{}', now(), 'answered', jsonb_build_object('t', $2) FROM turns WHERE id = $1",
+    "INSERT INTO files (id, tenant_id, conversation_id, user_id, name, media_type, size_bytes, sha256, content) "
+    "SELECT id, 'local', conversation_id, user_id, $2, 'text/csv', 1, 'd', 'x' FROM turns WHERE id = $1",
     "INSERT INTO conversation_facts (tenant_id, conversation_id, type, content, confidence, turn_id) "
     "SELECT 'local', conversation_id, 'likes', $2, 0.5, id FROM turns WHERE id = $1",
     "INSERT INTO user_facts (tenant_id, user_id, type, content, confidence, turn_id) "

@@ -30,6 +30,14 @@ async def owner(urls: Urls) -> AsyncIterator[asyncpg.Connection]:
 
 
 BESIDE_A_TURN = (
+    "INSERT INTO questions (id, tenant_id, conversation_id, turn_id, call_id, kind, asked, answer_schema, expires_at) "
+    "SELECT id, 'local', conversation_id, id, 'q1', 'clarification', '{}', '{}', now() FROM turns WHERE id = $1",
+    "INSERT INTO files (id, tenant_id, conversation_id, user_id, name, media_type, size_bytes, sha256, content) "
+    "SELECT id, 'local', conversation_id, user_id, 'n', 'text/csv', 1, 'd', 'x' FROM turns WHERE id = $1",
+    "INSERT INTO conversation_facts (tenant_id, conversation_id, type, content, confidence, turn_id) "
+    "SELECT 'local', conversation_id, 't', 'c', 1, id FROM turns WHERE id = $1",
+    "INSERT INTO user_facts (tenant_id, user_id, type, content, confidence, turn_id) "
+    "SELECT 'local', user_id, 't', 'c', 1, id FROM turns WHERE id = $1",
     "INSERT INTO idempotency (tenant_id, user_id, route, key, body_digest, status, answer) "
     "SELECT 'local', user_id, 'r', 'k', 'd', 200, '{}' FROM turns WHERE id = $1",
     "INSERT INTO bundles (tenant_id, conversation_id, turn_id, tool) "
