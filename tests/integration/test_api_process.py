@@ -69,6 +69,7 @@ async def served(parts: DataParts, urls: Urls) -> AsyncIterator[Served]:
         "TEMPORAL_CONFIG_FILE": os.devnull,
         "PERDURE_PORT": str(port),
         "LOG_LEVEL": "warning",
+        "RATE_LIMITING_ENABLED": "0",
     }
     running = Served(environ, f"http://127.0.0.1:{port}")
     await running.start()

@@ -1,0 +1,1 @@
+"""Running Perdure elsewhere: the image, and small programs beside it."""

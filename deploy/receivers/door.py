@@ -1,0 +1,51 @@
+"""How a notice comes in: verified, once, one at a time, and answered only when its message is out.
+
+A notice whose message could not be sent is answered 502; Perdure sends it again.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from deploy.receivers.book import Book
+from perdure.webhooks import NotANotice, read
+
+Tell = Callable[[dict[str, Any], str], Awaitable[str]]
+"""Say this notice; given where the approval's message is, where it is then."""
+_MOST_BYTES = 65_536
+_log = structlog.get_logger(__name__)
+
+
+class NotTold(Exception):
+    """The message could not be sent or changed."""
+
+
+class Door:
+    """The route of notices."""
+
+    def __init__(self, secret: str, book: Book, tell: Tell) -> None:
+        self._secret, self._book, self._tell = secret, book, tell
+        self._one_by_one = asyncio.Lock()
+
+    async def __call__(self, request: Request) -> Response:
+        """POST /perdure."""
+        if int(request.headers.get("content-length") or _MOST_BYTES) >= _MOST_BYTES:
+            return JSONResponse({"error": "too large"}, 413)
+        try:
+            notice = read(self._secret, request.headers, await request.body())
+        except NotANotice as error:
+            return JSONResponse({"error": str(error)}, 400)
+        async with self._one_by_one:
+            if not self._book.is_news(notice):
+                return Response(status_code=204)
+            try:
+                place = await self._tell(notice, self._book.place(notice["approval"]["id"]))
+            except NotTold as error:
+                _log.warning("not_told", error=str(error))
+                return JSONResponse({"error": "the message could not be sent"}, 502)
+            self._book.write_down(notice, place)
+        return Response(status_code=204)

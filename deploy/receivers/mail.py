@@ -1,0 +1,115 @@
+"""Notices by e-mail: a message for each approval, and an answer to it as it is decided or expires. A mail that is out
+cannot be rewritten; its thread says what became of it. Nobody decides by mail: the link leads to the page.
+
+    python -m deploy.receivers.mail
+"""
+
+import asyncio
+import os
+import smtplib
+import ssl
+from dataclasses import dataclass, field
+from email.message import EmailMessage
+from pathlib import Path
+from typing import Any, Literal
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+from deploy.receivers.book import Book
+from deploy.receivers.door import Door, NotTold
+from deploy.receivers.wording import facts, headline, is_open
+
+_TIMEOUT_SECONDS = 8.0
+Tls = Literal["starttls", "implicit", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class MailConfig:
+    """What the operator says."""
+
+    secret: str = field(repr=False)
+    sender: str
+    to: tuple[str, ...]
+    host: str
+    port: int
+    tls: Tls = "starttls"
+    user: str = ""
+    password: str = field(default="", repr=False)
+
+
+class Mail:
+    """One mail server."""
+
+    def __init__(self, config: MailConfig) -> None:
+        self._config = config
+
+    async def tell(self, notice: dict[str, Any], place: str) -> str:
+        """Send the first mail of an approval, or the next of its thread."""
+        if place and is_open(notice["approval"]):
+            return place  # a handover or a vote: nothing that a mail would change
+        message = self._message(notice, place)
+        try:
+            await asyncio.to_thread(self._send, message)
+        except (OSError, smtplib.SMTPException) as error:
+            raise NotTold(f"mail: {type(error).__name__}") from error
+        return place or str(message["Message-ID"])
+
+    def _message(self, notice: dict[str, Any], first: str) -> EmailMessage:
+        approval = notice["approval"]
+        message = EmailMessage()
+        message["From"], message["To"] = self._config.sender, ", ".join(self._config.to)
+        message["Subject"] = f"Re: {_asked(approval)}" if first else _asked(approval)
+        message["Message-ID"] = f"<{notice['id']}@{self._config.sender.rpartition('@')[2]}>"
+        if first:
+            message["In-Reply-To"] = message["References"] = first
+        message.set_content("\n".join([headline(approval), "", *facts(approval), "", notice["url"], ""]))
+        return message
+
+    def _send(self, message: EmailMessage) -> None:
+        config, trusted = self._config, ssl.create_default_context()
+        if config.tls == "implicit":
+            server: smtplib.SMTP = smtplib.SMTP_SSL(config.host, config.port, timeout=_TIMEOUT_SECONDS, context=trusted)
+        else:
+            server = smtplib.SMTP(config.host, config.port, timeout=_TIMEOUT_SECONDS)
+        with server:
+            if config.tls == "starttls":
+                server.starttls(context=trusted)
+            if config.user:
+                server.login(config.user, config.password)
+            server.send_message(message)
+
+
+def _asked(approval: dict[str, Any]) -> str:
+    return " ".join(headline({**approval, "status": "pending"}).split())
+
+
+def create_receiver(config: MailConfig, book: Book) -> Starlette:
+    """The program's application."""
+    door = Door(config.secret, book, Mail(config).tell)
+    return Starlette(routes=[Route("/perdure", door.__call__, methods=["POST"])])
+
+
+def main() -> None:
+    """Serve."""
+    tls = os.environ.get("SMTP_TLS", "starttls")
+    if tls not in ("starttls", "implicit", "none"):
+        raise SystemExit("SMTP_TLS is starttls, implicit or none")
+    config = MailConfig(
+        os.environ["PERDURE_WEBHOOK_SECRET"],
+        os.environ["MAIL_FROM"],
+        tuple(each.strip() for each in os.environ["MAIL_TO"].split(",")),
+        os.environ["SMTP_HOST"],
+        int(os.environ.get("SMTP_PORT", "587")),
+        tls,  # type: ignore[arg-type]
+        os.environ.get("SMTP_USER", ""),
+        os.environ.get("SMTP_PASSWORD", ""),
+    )
+    book = Book(Path(os.environ.get("RECEIVER_BOOK", "receiver.db")))
+    port = int(os.environ.get("RECEIVER_PORT", "8090"))
+    uvicorn.run(create_receiver(config, book), port=port, access_log=False)
+
+
+if __name__ == "__main__":
+    main()

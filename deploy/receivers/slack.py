@@ -1,0 +1,171 @@
+"""Notices in a Slack channel: a message for each approval, rewritten as it is decided or expires.
+
+What has a low risk may be decided by its buttons, as the person who pressed them: each Slack user is linked to a
+Perdure token of the label `chat`. Nobody decides as the bot, and Perdure itself refuses such a token anything else.
+
+    python -m deploy.receivers.slack
+"""
+
+import hashlib
+import hmac
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+
+import httpx
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from deploy.receivers.book import Book
+from deploy.receivers.door import Door, NotTold
+from deploy.receivers.wording import arguments, facts, headline, may_be_decided_here
+
+_VALID_SECONDS = 300
+_DECISIONS = {"approve": {"decision": "approve"}, "reject": {"decision": "reject", "reason_code": "from_chat"}}
+
+
+@dataclass(frozen=True, slots=True)
+class SlackConfig:
+    """What the operator says."""
+
+    perdure: str
+    secret: str = field(repr=False)
+    token: str = field(repr=False)
+    signing_secret: str = field(repr=False)
+    channel: str
+    people: dict[str, str] = field(repr=False)
+    """Perdure tokens by Slack user id."""
+    api: str = "https://slack.com/api"
+
+
+class Slack:
+    """One channel."""
+
+    def __init__(self, config: SlackConfig, http: httpx.AsyncClient) -> None:
+        self._config, self._http = config, http
+
+    async def tell(self, notice: dict[str, Any], place: str) -> str:
+        """Write the message, or write it anew."""
+        said = {"text": headline(notice["approval"]), "blocks": _blocks(notice)}
+        if place:
+            channel, _, ts = place.partition(" ")
+            await self._call("chat.update", {"channel": channel, "ts": ts, **said})
+            return place
+        sent = await self._call("chat.postMessage", {"channel": self._config.channel, **said})
+        return f"{sent['channel']} {sent['ts']}"
+
+    async def act(self, request: Request) -> Response:
+        """POST /slack/actions: a button was pressed."""
+        body = await request.body()
+        if not self._is_slacks(request, body):
+            return Response(status_code=401)
+        payload = json.loads(parse_qs(body.decode())["payload"][0])
+        for action in payload.get("actions", ()):
+            if action.get("action_id") in _DECISIONS:
+                why = await self._decide(payload["user"]["id"], action["action_id"], json.loads(action["value"]))
+                if why:
+                    where = {"channel": payload["channel"]["id"], "user": payload["user"]["id"]}
+                    await self._call("chat.postEphemeral", {**where, "text": why})
+        return Response(status_code=200)
+
+    async def _decide(self, user: str, decision: str, about: dict[str, str]) -> str:
+        """As the person whom this Slack user is linked to; why not, in words, where it was refused."""
+        token = self._config.people.get(user)
+        if token is None:
+            return "You are not linked to anybody in Perdure; decide on the page."
+        try:
+            answer = await self._http.post(
+                f"{self._config.perdure}/v1/approvals/{about['id']}/decision",
+                json={**_DECISIONS[decision], "digest": about["digest"]},
+                headers={"Authorization": f"Bearer {token}"},
+            )
+            said = answer.json()
+        except (httpx.HTTPError, ValueError):
+            return "Perdure could not be reached; nothing was decided."
+        return "" if answer.is_success else f"Nothing was decided: {said['error']['message']}"
+
+    def _is_slacks(self, request: Request, body: bytes) -> bool:
+        stamp = request.headers.get("x-slack-request-timestamp", "")
+        if not stamp.isdigit() or abs(int(stamp) - time.time()) > _VALID_SECONDS:
+            return False
+        key, text = self._config.signing_secret.encode(), f"v0:{stamp}:".encode() + body
+        expected = "v0=" + hmac.new(key, text, hashlib.sha256).hexdigest()
+        return hmac.compare_digest(expected.encode(), request.headers.get("x-slack-signature", "").encode())
+
+    async def _call(self, method: str, body: dict[str, Any]) -> dict[str, Any]:
+        try:
+            answer = await self._http.post(
+                f"{self._config.api}/{method}", json=body, headers={"Authorization": f"Bearer {self._config.token}"}
+            )
+            said = answer.json()
+        except (httpx.HTTPError, ValueError) as error:
+            raise NotTold(f"Slack: {type(error).__name__}") from error
+        if not isinstance(said, dict) or not said.get("ok"):
+            raise NotTold(f"Slack refused {method}")
+        return said
+
+
+def _blocks(notice: dict[str, Any]) -> list[dict[str, Any]]:
+    approval = notice["approval"]
+    lines = [f"*{_plain(headline(approval))}*", *map(_plain, facts(approval)), f"<{notice['url']}|Open its page>"]
+    blocks: list[dict[str, Any]] = [_section("\n".join(lines))]
+    if may_be_decided_here(approval):
+        about = json.dumps({"id": approval["id"], "digest": approval["digest"]})
+        blocks.append(_section(f"```{_plain(arguments(approval)).replace('`', 'ˋ')}```"))
+        blocks.append({"type": "actions", "elements": [_button(each, about) for each in _DECISIONS]})
+    return blocks
+
+
+def _section(text: str) -> dict[str, Any]:
+    return {"type": "section", "text": {"type": "mrkdwn", "text": text}}
+
+
+def _button(decision: str, about: str) -> dict[str, Any]:
+    label = {"type": "plain_text", "text": decision.capitalize()}
+    return {"type": "button", "action_id": decision, "text": label, "value": about}
+
+
+def _plain(text: str) -> str:
+    """Text that Slack takes for nothing else: no link, no mention."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def create_receiver(config: SlackConfig, book: Book, http: httpx.AsyncClient) -> Starlette:
+    """The program's application."""
+    slack = Slack(config, http)
+    door = Door(config.secret, book, slack.tell)
+    return Starlette(
+        routes=[
+            Route("/perdure", door.__call__, methods=["POST"]),
+            Route("/slack/actions", slack.act, methods=["POST"]),
+        ]
+    )
+
+
+def main() -> None:
+    """Serve."""
+    people = Path(os.environ["SLACK_PEOPLE"])
+    if people.stat().st_mode & 0o077:
+        raise SystemExit(f"{people} holds tokens: chmod 600 it")
+    config = SlackConfig(
+        os.environ["PERDURE_URL"].rstrip("/"),
+        os.environ["PERDURE_WEBHOOK_SECRET"],
+        os.environ["SLACK_TOKEN"],
+        os.environ["SLACK_SIGNING_SECRET"],
+        os.environ["SLACK_CHANNEL"],
+        json.loads(people.read_text()),
+    )
+    book = Book(Path(os.environ.get("RECEIVER_BOOK", "receiver.db")))
+    port = int(os.environ.get("RECEIVER_PORT", "8090"))
+    uvicorn.run(create_receiver(config, book, httpx.AsyncClient(timeout=8)), port=port, access_log=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""What a message says of an approval: facts of the record, never a model's words."""
+
+import json
+from typing import Any
+
+MOST_CHARACTERS = 1_500
+"""Arguments that are longer are looked at on their page, and decided on there."""
+_OPEN = "pending"
+
+
+def is_open(approval: dict[str, Any]) -> bool:
+    """Whether somebody may still decide."""
+    return bool(approval["status"] == _OPEN)
+
+
+def headline(approval: dict[str, Any]) -> str:
+    """One line."""
+    what = f"{approval['tool']} ({approval['risk']} risk)"
+    if is_open(approval):
+        return f"Approval wanted: {what}"
+    who = f" by {approval['decided_by']}" if approval["decided_by"] and approval["decision"] else ""
+    return f"{str(approval['status']).capitalize()}{who}: {what}"
+
+
+def facts(approval: dict[str, Any]) -> list[str]:
+    """The lines below it."""
+    lines = [f"Asked for by {approval['requested_by']}, agent {approval['agent']}"]
+    if is_open(approval):
+        to_whom = approval["assignee"] or f"the role {approval['reviewer_role']}"
+        lines += [f"To be decided by {to_whom}", f"Expires {approval['expires_at']}"]
+    return lines
+
+
+def arguments(approval: dict[str, Any]) -> str:
+    """The exact arguments, every character visible; empty where they were not told or do not fit a message."""
+    if "args" not in approval:
+        return ""
+    text = json.dumps(approval["args"], ensure_ascii=True, indent=1, sort_keys=True)
+    return text if len(text) <= MOST_CHARACTERS else ""
+
+
+def may_be_decided_here(approval: dict[str, Any]) -> bool:
+    """Whether the message has buttons: of low risk, still open, and seen whole."""
+    return approval["risk"] == "low" and is_open(approval) and bool(arguments(approval)) and "digest" in approval

@@ -1,0 +1,246 @@
+"""The ready receivers: one message for an approval, rewritten or followed; decisions as the linked person, or none."""
+
+import asyncio
+import hashlib
+import hmac
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+
+from deploy.receivers import mail, slack
+from deploy.receivers.book import Book
+from deploy.receivers.mail import MailConfig
+from deploy.receivers.slack import SlackConfig
+from policy.webhooks import DELIVERY, SIGNATURE, TIMESTAMP, sign
+
+SECRET, SIGNING = "s" * 64, "the secret of the Slack app"
+
+
+def notice(number: int = 1, **changed: Any) -> dict[str, Any]:
+    """A notice of one approval."""
+    approval = {
+        "id": "a-1", "status": "pending", "version": 1, "kind": "approval", "tool": "note", "agent": "desk",
+        "risk": "low", "requested_by": "requester", "expires_at": "2026-12-01T00:00:00+00:00", "assignee": None,
+        "reviewer_role": "reviewer", "decision": None, "decided_by": None, "args": {"text": "hi"}, "digest": "d" * 64,
+        **changed,
+    }  # fmt: skip
+    return {"id": f"n-{number}", "event": "approval.opened", "url": "https://perdure.test/review/a-1"} | {
+        "approval": approval
+    }
+
+
+def signed(said: dict[str, Any], secret: str = SECRET) -> dict[str, Any]:
+    """As Perdure sends it."""
+    body, stamp = json.dumps(said).encode(), str(int(time.time()))
+    heads = {DELIVERY: said["id"], TIMESTAMP: stamp, SIGNATURE: sign(secret, stamp, said["id"], body)}
+    return {"content": body, "headers": heads}
+
+
+@dataclass
+class Outside:
+    """Slack and Perdure, as the receiver reaches them."""
+
+    calls: list[tuple[str, dict[str, Any], str]] = field(default_factory=list)
+    fails: bool = False
+    refuses: str = ""
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        said = json.loads(request.content)
+        self.calls.append((request.url.path.rpartition("/")[2], said, request.headers["authorization"]))
+        if request.url.host == "perdure.test":
+            if self.refuses:
+                return httpx.Response(403, json={"error": {"message": self.refuses}})
+            return httpx.Response(200, json={})
+        return httpx.Response(200, json={"ok": not self.fails, "channel": "C1", "ts": f"{len(self.calls)}.0"})
+
+    def of(self, method: str) -> list[dict[str, Any]]:
+        """What was sent to this method."""
+        return [said for name, said, _ in self.calls if name == method]
+
+
+@asynccontextmanager
+async def client_of(app: Starlette) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://receiver") as client:
+        yield client
+
+
+@pytest.fixture
+def outside() -> Outside:
+    return Outside()
+
+
+@pytest.fixture
+async def receiver(outside: Outside, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    """The Slack receiver."""
+    people = {"U1": "perdure_ann_token"}
+    config = SlackConfig("https://perdure.test", SECRET, "xoxb", SIGNING, "C1", people)
+    http = httpx.AsyncClient(transport=httpx.MockTransport(outside))
+    async with client_of(slack.create_receiver(config, Book(tmp_path / "book.db"), http)) as client:
+        yield client
+    await http.aclose()
+
+
+async def press(
+    receiver: httpx.AsyncClient, user: str, decision: str = "approve", *, secret: str = SIGNING, age: int = 0
+) -> int:
+    """A button, as Slack tells of it."""
+    value = json.dumps({"id": "a-1", "digest": "d" * 64})
+    payload = {"user": {"id": user}, "channel": {"id": "C1"}, "actions": [{"action_id": decision, "value": value}]}
+    body, stamp = urlencode({"payload": json.dumps(payload)}).encode(), str(int(time.time()) - age)
+    mac = hmac.new(secret.encode(), f"v0:{stamp}:".encode() + body, hashlib.sha256).hexdigest()
+    heads = {"x-slack-request-timestamp": stamp, "x-slack-signature": f"v0={mac}"}
+    return (await receiver.post("/slack/actions", content=body, headers=heads)).status_code
+
+
+def text_of(message: dict[str, Any]) -> str:
+    return json.dumps(message, ensure_ascii=False)
+
+
+async def test_an_approval_has_one_message_which_is_rewritten(receiver: httpx.AsyncClient, outside: Outside) -> None:
+    assert (await receiver.post("/perdure", **signed(notice()))).status_code == 204
+    decided = notice(2, status="approved", version=2, decision="approve", decided_by="ann")
+    assert (await receiver.post("/perdure", **signed(decided))).status_code == 204
+    (posted,), (updated,) = outside.of("chat.postMessage"), outside.of("chat.update")
+    assert "https://perdure.test/review/a-1" in text_of(posted) and "approve" in text_of(posted["blocks"])
+    assert (updated["channel"], updated["ts"]) == ("C1", "1.0")
+    assert updated["text"] == "Approved by ann: note (low risk)"
+    assert "actions" not in text_of(updated["blocks"]), "its buttons are gone"
+
+
+async def test_what_came_before_or_is_older_changes_nothing(receiver: httpx.AsyncClient, outside: Outside) -> None:
+    await receiver.post("/perdure", **signed(notice(2, status="expired", version=2)))
+    for late in (notice(2, status="expired", version=2), notice(1), notice(3, status="expired", version=2)):
+        assert (await receiver.post("/perdure", **signed(late))).status_code == 204
+    assert len(outside.calls) == 1
+
+
+async def test_at_once_or_again_after_a_failure_there_is_still_one_message(
+    receiver: httpx.AsyncClient, outside: Outside
+) -> None:
+    outside.fails = True
+    assert (await receiver.post("/perdure", **signed(notice()))).status_code == 502, "Perdure sends it again"
+    outside.fails = False
+    outside.calls.clear()
+    again = [receiver.post("/perdure", **signed(notice(number))) for number in (1, 1, 2, 3)]
+    assert {answer.status_code for answer in await asyncio.gather(*again)} == {204}
+    assert len(outside.of("chat.postMessage")) == 1
+
+
+@pytest.mark.parametrize("sent", [signed(notice(), "x" * 64), {"content": b"{}"}, {"content": b"x" * 70_000}])
+async def test_what_perdure_did_not_send_is_refused(
+    sent: dict[str, Any], receiver: httpx.AsyncClient, outside: Outside
+) -> None:
+    assert (await receiver.post("/perdure", **sent)).status_code in (400, 413)
+    assert not outside.calls
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"risk": "medium"}, {"risk": "high"}, {"args": {"text": "x" * 2_000}}, {"status": "approved", "version": 2}],
+)
+async def test_only_what_has_a_low_risk_and_is_seen_whole_has_buttons(
+    changed: dict[str, Any], receiver: httpx.AsyncClient, outside: Outside
+) -> None:
+    await receiver.post("/perdure", **signed(notice(**changed)))
+    assert "actions" not in text_of(outside.of("chat.postMessage")[0]["blocks"])
+
+
+async def test_what_a_call_says_is_text_and_nothing_else(receiver: httpx.AsyncClient, outside: Outside) -> None:
+    hostile = {"text": "<!channel> <https://evil.test|Approved> ``` *bold* \u202e\x1b[31m"}
+    await receiver.post("/perdure", **signed(notice(args=hostile, requested_by="<@U1>")))
+    said = text_of(outside.of("chat.postMessage")[0])
+    for inert in ("<!channel>", "<https://evil.test", "<@U1>", "\u202e", "\x1b"):
+        assert inert not in said
+    assert said.count("```") == 2, "the block that holds it ends where it should"
+
+
+async def test_a_button_decides_as_the_linked_person(receiver: httpx.AsyncClient, outside: Outside) -> None:
+    assert await press(receiver, "U1") == 200
+    assert await press(receiver, "U1", "reject") == 200
+    (_, approve, token), (_, reject, _) = outside.calls
+    assert token == "Bearer perdure_ann_token", "never the bot's"
+    assert approve == {"decision": "approve", "digest": "d" * 64}
+    assert (reject["decision"], reject["reason_code"]) == ("reject", "from_chat")
+
+
+async def test_whoever_is_not_linked_or_is_refused_is_told_and_decides_nothing(
+    receiver: httpx.AsyncClient, outside: Outside
+) -> None:
+    await press(receiver, "U2")
+    assert not outside.of("decision")
+    outside.refuses = "this is your own request"
+    await press(receiver, "U1")
+    told = [said["text"] for said in outside.of("chat.postEphemeral")]
+    assert "not linked" in told[0] and "this is your own request" in told[1]
+
+
+@pytest.mark.parametrize(("secret", "age"), [("another", 0), (SIGNING, 301), (SIGNING, -301)])
+async def test_a_press_that_slack_did_not_send_now_is_refused(
+    secret: str, age: int, receiver: httpx.AsyncClient, outside: Outside
+) -> None:
+    assert await press(receiver, "U1", secret=secret, age=age) == 401
+    assert not outside.calls
+
+
+@dataclass
+class MailServer:
+    """A mail server that keeps what it is given."""
+
+    mails: list[str] = field(default_factory=list)
+    port: int = 0
+
+    async def talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 here\r\n")
+        while line := await reader.readline():
+            word = line.split()[0].upper() if line.split() else b""
+            if word == b"DATA":
+                writer.write(b"354 go on\r\n")
+                self.mails.append((await reader.readuntil(b"\r\n.\r\n")).decode())
+            writer.write(b"221 bye\r\n" if word == b"QUIT" else b"250 fine\r\n")
+            await writer.drain()
+            if word == b"QUIT":
+                break
+        writer.close()
+
+
+@pytest.fixture
+async def mail_server() -> AsyncIterator[MailServer]:
+    made = MailServer()
+    server = await asyncio.start_server(made.talk, "127.0.0.1", 0)
+    made.port = server.sockets[0].getsockname()[1]
+    yield made
+    server.close()
+    await server.wait_closed()
+
+
+async def test_a_mail_asks_and_its_thread_says_what_became_of_it(mail_server: MailServer, tmp_path: Path) -> None:
+    to = ("a@corp.test", "b@corp.test")
+    config = MailConfig(SECRET, "perdure@corp.test", to, "127.0.0.1", mail_server.port, "none")
+    app = mail.create_receiver(config, Book(tmp_path / "book.db"))
+    async with client_of(app) as receiver:
+        for said in (
+            notice(1),
+            notice(2, version=2, assignee="carl"),
+            notice(3, status="rejected", version=3, decision="reject", decided_by="ann"),
+        ):
+            assert (await receiver.post("/perdure", **signed(said))).status_code == 204
+    asked, answered = mail_server.mails
+    assert "Subject: Approval wanted: note (low risk)" in asked and "https://perdure.test/review/a-1" in asked
+    assert "To: a@corp.test, b@corp.test" in asked and "hi" not in asked.rpartition("\r\n\r\n")[2].split()
+    assert "Subject: Re: Approval wanted: note (low risk)" in answered and "Rejected by ann" in answered
+    assert "In-Reply-To: <n-1@corp.test>" in answered
+
+
+async def test_a_mail_server_that_is_away_makes_perdure_try_again(tmp_path: Path) -> None:
+    config = MailConfig(SECRET, "perdure@corp.test", ("a@corp.test",), "127.0.0.1", 9, "none")
+    async with client_of(mail.create_receiver(config, Book(tmp_path / "book.db"))) as receiver:
+        assert (await receiver.post("/perdure", **signed(notice()))).status_code == 502
