@@ -10,7 +10,7 @@ from contracts.errors import Problem
 from contracts.events import BUDGET
 from contracts.messages import Patch
 from contracts.model import ModelAsk, ModelReply
-from contracts.turns import Usage
+from graph.nodes.paid import paid
 from graph.nodes.reading import error_of, limits_of, messages_of, number_of, plan_of, sources_of, toolsets_of
 from graph.ports import Ports
 from graph.spec import State
@@ -87,12 +87,7 @@ def _within(plan: TurnPlan, tools: Sequence[str], loaded: dict[str, bool]) -> tu
 def _patch(state: State, reply: ModelReply) -> Patch:
     before = state["messages"]
     messages: list[JsonValue] = list(before) if isinstance(before, list) else []
-    known = reply.turn_used or Usage()  # attempts that broke off are paid for, and nothing else tells of them
-    patch: Patch = {
-        "tokens_used": max(number_of(state, "tokens_used") + reply.usage.tokens, known.tokens),
-        "cost_microusd": max(number_of(state, "cost_microusd") + reply.usage.cost_microusd, known.cost_microusd),
-        "pending_tool_calls": [],
-    }
+    patch: Patch = {**paid(state, reply), "pending_tool_calls": []}
     if "extracted" in state:
         patch["extracted"] = [*reply.extracted]
     if "ttft_emitted" in state and reply.message is not None and reply.message.text:

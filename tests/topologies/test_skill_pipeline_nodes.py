@@ -11,6 +11,7 @@ from contracts.errors import Problem
 from contracts.messages import CallRef, Role
 from contracts.people import VerdictState
 from contracts.turns import Limits, Usage
+from graph.nodes.reading import error_of
 from graph.spec import Outcome
 from tests.doubles.fake_turn import FakeTurn, Says
 from tests.topologies.played import Played, begin, resume, turn
@@ -227,7 +228,8 @@ async def test_attempts_that_broke_off_count_against_the_limits_of_the_turn() ->
     says = (Says(calls=(LOOK,), usage=Usage(input_tokens=10, cost_microusd=7), turn_used=used), Says("never asked for"))
     played = await begin(turn(*says, limits=Limits(max_tokens=100)))
     assert (played.state["tokens_used"], played.state["cost_microusd"]) == (100, 70)
-    assert played.state["status"] == "limited" and played.state["error"]["code"] == "token_budget_spent"
+    problem = error_of(played.state)
+    assert played.state["status"] == "limited" and problem is not None and problem.code == "token_budget_spent"
 
 
 async def test_a_state_aware_tool_updates_known_fields_only() -> None:

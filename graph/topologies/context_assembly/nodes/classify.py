@@ -8,7 +8,7 @@ from contracts.events import BUDGET, STAGE
 from contracts.memory import TurnContext
 from contracts.messages import Patch
 from graph.nodes.call_model import ended_by, spent_by
-from graph.nodes.reading import number_of
+from graph.nodes.paid import paid
 from graph.nodes.recalled import found_gate, planned, remembered
 from graph.ports import Ports
 from graph.spec import State
@@ -48,10 +48,7 @@ class Classify:
 
 async def _verdicts(state: State, ports: Ports) -> Patch:
     safety, intent = await asyncio.gather(asked(state, ports, Question.SAFETY), asked(state, ports, Question.INTENT))
-    patch: Patch = {
-        "tokens_used": number_of(state, "tokens_used") + safety.usage.tokens + intent.usage.tokens,
-        "cost_microusd": number_of(state, "cost_microusd") + safety.usage.cost_microusd + intent.usage.cost_microusd,
-    }
+    patch = paid(state, safety, intent)
     if is_stop(safety) or is_stop(intent):
         return patch | {"error": STOPPED.model_dump(mode="json"), "status": "stopped"}
     plan, found = assembly_of(state), safety_of(safety.value)

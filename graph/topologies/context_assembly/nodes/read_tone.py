@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from contracts.events import STAGE
 from contracts.messages import Patch
-from graph.nodes.reading import number_of
+from graph.nodes.paid import paid
 from graph.ports import Ports
 from graph.spec import State
 from graph.topologies.context_assembly.nodes.asking import asked, is_stop
@@ -19,11 +19,7 @@ class ReadTone:
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """What was said of it; nothing where nothing could be."""
         reply = await asked(state, ports, Question.EMPATHY)
-        patch: Patch = {
-            "completed_stages": ["empathy"],
-            "tokens_used": number_of(state, "tokens_used") + reply.usage.tokens,
-            "cost_microusd": number_of(state, "cost_microusd") + reply.usage.cost_microusd,
-        }
+        patch: Patch = {"completed_stages": ["empathy"], **paid(state, reply)}
         if is_stop(reply):
             return patch | {"error": STOPPED.model_dump(mode="json"), "status": "stopped"}
         found = empathy_of(reply.value)
