@@ -1,7 +1,8 @@
 """What a turn has paid for, counted on in its state."""
 
 from contracts.messages import Patch
-from contracts.model import ModelReply, Usage
+from contracts.model import ModelReply
+from contracts.turns import Usage
 from graph.nodes.reading import number_of
 from graph.spec import State
 
