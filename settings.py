@@ -159,7 +159,7 @@ class Settings(BaseSettings):
     facts: bool = Field(default=True, alias="PERDURE_FACTS")
     """Whether graphs that may keep facts can; without it they are told that memory is unavailable."""
     queue_depth: int = Field(default=20, ge=0, alias="PERDURE_QUEUE_DEPTH")
-    """Turns that may wait in one conversation (`on_busy: queue`); one more is answered 429."""
+    """Messages that may wait in one conversation (`on_busy: queue` or `steer`); one more is answered 429."""
 
     sandbox_bare: bool = Field(default=False, alias="PERDURE_SANDBOX_BARE")
     """Run code blocks without a jail where none holds. Logged as a warning at every start."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from activities.models import Models
 from activities.sandbox import ClosedSandbox, Sandbox
+from activities.stops import Stops
 from activities.toolbox.shelf import Toolbox
 from embedding.embedder import Embedder
 from relay.deliver import Doorbell
@@ -26,6 +27,7 @@ class Deps:
     shelf: AgentShelf = field(default_factory=AgentShelf)
     sandbox: Sandbox = field(default_factory=lambda: ClosedSandbox("this process was given no sandbox"))
     tables: TableShelf = field(default_factory=TableShelf)
+    stops: Stops = field(default_factory=Stops)
     traces: TurnTraces | None = None
     """None where turns are not traced."""
     embedder: Embedder | None = None

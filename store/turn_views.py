@@ -90,6 +90,7 @@ def shown(row: asyncpg.Record) -> dict[str, object]:
         "attempts": row["attempts"],
         "metadata": row["metadata"],
         "stop_requested_at": row["stop_requested_at"],
+        "replaced_by": str(row["replaced_by"]) if row["replaced_by"] else None,
         "created_at": row["created_at"],
         "started_at": row["started_at"],
         "ended_at": row["ended_at"],

@@ -74,6 +74,12 @@ class Turn(Answer):
     started_at: datetime | None = None
     ended_at: datetime | None = None
     events: str | None = None
+    message_id: str | None = None
+    joined: bool = False
+    """Of an answer to a message with `on_busy="steer"`: the turn was under way, and hears it at its next model call."""
+    replaces: str | None = None
+    """Of an answer to one with `on_busy="replace"`: the turn that ends for this one."""
+    replaced_by: str | None = None
 
     @property
     def has_ended(self) -> bool:

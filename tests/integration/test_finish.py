@@ -15,7 +15,8 @@ from policy.admission import OnBusy
 from policy.decision import Decision
 from store.finish import finish, finish_broken
 from store.outbox import Note, Wake
-from store.turns import request_stop, workflow_input
+from store.turns import request_stop
+from store.workflow_start import workflow_input
 from tests.desk import Desk, gathered
 from tests.doubles.fake_turn import NOW
 from tests.doubles.spoken import Line
