@@ -47,6 +47,7 @@ HITL_WARNING = "hitl.warning"
 BUDGET = "budget"
 STAGE = "stage"
 ALARM = "invariant.alarm"
+TITLE_GENERATED = "conversation.title.generated"
 
 
 class PendingEvent(Tolerant):

@@ -4,13 +4,14 @@ import asyncpg
 from pydantic import JsonValue
 
 from contracts.errors import InvariantBroken, Problem
-from contracts.events import COMPLETED, DONE, GENERATION_COMPLETE, MEMORY_WRITE_CREATED, STOPPED, WORKFLOW_ERROR
+from contracts.events import COMPLETED, DONE, GENERATION_COMPLETE, MEMORY_WRITE_CREATED, STOPPED, TITLE_GENERATED, WORKFLOW_ERROR
 from contracts.ids import LAST_WORD_ID
 from contracts.messages import Role
 from contracts.tools import CallState
 from contracts.turns import FinishAsk, Finished, StopAsk, TurnAddress, TurnStatus
 from policy.episodes import summary_of
 from policy.text import estimated_tokens
+from policy.titles import READ_CHARACTERS, title_of
 from store import audit, budgets, episodes
 from store.admission import admit
 from store.audit_calls import record_settled
@@ -47,6 +48,8 @@ UPDATE turns SET status = $2, problem = $3, waiting = NULL, ended_at = clock_tim
 WHERE id = $1
 RETURNING input_tokens + output_tokens AS tokens, cost_microusd, remembers, user_id, agent_id, answer,
   CASE WHEN remembers THEN (SELECT content FROM messages m WHERE m.id = turns.message_id) END AS asked,
+  (SELECT left(m.content, $10) FROM conversations c, messages m WHERE c.id = $6 AND c.title = '' AND $2 = 'completed'
+     AND m.id = turns.message_id) AS untitled,
   (extract(epoch FROM ended_at - created_at) * 1000)::bigint AS duration_ms,
   (SELECT array_agg(id) FROM cancelled) AS cancelled, (SELECT id FROM chosen) AS next_id,
   EXISTS (SELECT FROM model_calls WHERE turn_id = $1 AND held_tokens + held_cost_microusd > 0) AS holds,
@@ -93,6 +96,7 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
         ask.output,
         ask.answer,
         replaced_by,
+        READ_CHARACTERS,
     )
     if ended is None:
         raise InvariantBroken("turn_vanished", "a turn's row went away under its own lock")
@@ -120,9 +124,10 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
             **after,
         },
     )
-    kept = await _remember(tx, ask, ended)
+    kept = [*await _remember(tx, ask, ended), *await _entitle(tx, conversation_id, ended["untitled"])]
     said = [_told(message) for message in answers if message.role is Role.ASSISTANT]
-    await write(tx, ask.address, [*said, *kept, *_last_events(ask, after), done], answers, pending=ask.events)
+    last = _last_events(ask, after, ended["duration_ms"])
+    await write(tx, ask.address, [*said, *kept, *last, done], answers, pending=ask.events)
     note = None
     if next_id is not None:
         note = await admit(tx, ask.address.model_copy(update={"turn_id": str(next_id)}))
@@ -147,6 +152,15 @@ async def _remember(tx: Connection, ask: FinishAsk, ended: asyncpg.Record) -> li
     return [NewEvent(MEMORY_WRITE_CREATED, {"scope": "episodic"})]
 
 
+async def _entitle(tx: Connection, conversation_id: str, first_said: str | None) -> list[NewEvent]:
+    """Give a conversation without a title one, once it has an answer (S2-65)."""
+    title = title_of(first_said or "")
+    if not title:
+        return []
+    await tx.execute("UPDATE conversations SET title = $2 WHERE id = $1", conversation_id, title)
+    return [NewEvent(TITLE_GENERATED, {"title": title})]
+
+
 async def _lose_track(tx: Connection, turn_id: str) -> None:
     """Calls that are under way as the turn ends may still happen outside: a person must be able to settle them."""
     rows = await tx.fetch(
@@ -162,12 +176,13 @@ async def _lose_track(tx: Connection, turn_id: str) -> None:
         await record_settled(tx, turn_id, *given, CallState.OUTCOME_UNKNOWN, None)
 
 
-def _last_events(ask: FinishAsk, after: dict[str, JsonValue]) -> list[NewEvent]:
+def _last_events(ask: FinishAsk, after: dict[str, JsonValue], duration_ms: int) -> list[NewEvent]:
     if ask.status is TurnStatus.STOPPED:
         return [NewEvent(STOPPED, {**after})]
     if ask.problem is not None:
         return [NewEvent(WORKFLOW_ERROR, ask.problem.model_dump(mode="json", exclude_none=True))]
-    return [NewEvent(COMPLETED, {"status": ask.status.value})]
+    run: dict[str, JsonValue] = {"run_id": ask.address.turn_id, "duration": duration_ms / 1000}
+    return [NewEvent(COMPLETED, {"status": ask.status.value, **run, "duration_ms": duration_ms})]
 
 
 async def finish_broken(tx: Connection, address: TurnAddress, problem: Problem) -> Note | None:

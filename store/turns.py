@@ -172,7 +172,7 @@ async def _insert(tx: Connection, new: NewTurn, agent: PublishedAgent, message_s
             routing=new.routing,
         )
         note = Note(number, new.tenant_id, Wake.START, turn_id, begins=begins)
-    event = NewEvent(READY if at_once else QUEUED, {"agent": agent.definition.id})
+    event = NewEvent(READY if at_once else QUEUED, {"agent": agent.definition.id, "run_id": turn_id})
     message = NewMessage(message_id, Role.USER, new.message, tokens=estimated_tokens(new.message))
     await write(tx, address, [event], [message])
     if not at_once:  # not said yet: the turn before it must not hear it

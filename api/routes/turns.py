@@ -19,6 +19,7 @@ from contracts.turns import TurnStatus
 from store import content, conversations, turn_views, turns
 from store.database import Connection
 from store.outbox import Note
+from store.segments import story
 from store.turn_metrics import metrics_of
 
 router = APIRouter(prefix="/v1", tags=["turns"])
@@ -128,6 +129,13 @@ async def metrics(services: Open, who: Reader, turn_id: TurnId) -> dict[str, obj
     """What the turn's model calls took and used, one by one."""
     async with services.db.transaction(who.tenant_id) as tx:
         return await metrics_of(tx, turn_id, who.scope)
+
+
+@router.get("/turns/{turn_id}/segments")
+async def segments(services: Open, who: Reader, turn_id: TurnId) -> dict[str, object]:
+    """What the turn thought, said and did, in order."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        return {"items": await story(tx, turn_id, who.scope), "next": None}
 
 
 @router.post("/turns/{turn_id}/stop", status_code=202)

@@ -69,6 +69,10 @@ class Turn(Answer):
     error: Failure | None = None
     usage: TurnUsage = TurnUsage()
     waiting_for: Waiting | None = None
+    ttft_seconds: float | None = None
+    """From the first model call to its first token."""
+    ttr_seconds: float | None = None
+    """From the start of the turn to its end."""
     nodes: list[str] = []
     attempts: int = 0
     started_at: datetime | None = None
