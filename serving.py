@@ -134,6 +134,7 @@ async def _deps(
         embedder=embedder,
         sandbox=sandbox,
         stops=stops,
+        memory=settings.memory(),
         keeps_facts=settings.facts,
         traces=_traces(settings, db, stack) if Kind.TURNS in kinds else None,
     )

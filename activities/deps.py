@@ -6,6 +6,7 @@ from activities.models import Models
 from activities.sandbox import ClosedSandbox, Sandbox
 from activities.stops import Stops
 from activities.toolbox.shelf import Toolbox
+from contracts.documents import DEFAULT_LIMITS, MemoryLimits
 from embedding.embedder import Embedder
 from relay.deliver import Doorbell
 from store.app_tables import TableShelf
@@ -28,6 +29,7 @@ class Deps:
     sandbox: Sandbox = field(default_factory=lambda: ClosedSandbox("this process was given no sandbox"))
     tables: TableShelf = field(default_factory=TableShelf)
     stops: Stops = field(default_factory=Stops)
+    memory: MemoryLimits = DEFAULT_LIMITS
     traces: TurnTraces | None = None
     """None where turns are not traced."""
     embedder: Embedder | None = None

@@ -150,6 +150,7 @@ class ToolActivities:
             state=call.ask.state,
             transaction=tx,
             files=ConversationFiles(self._deps.db, call.address),
+            memory=self._deps.memory,
             secrets=self._deps.toolbox.secrets_for(held.card),
         )
 
