@@ -1,7 +1,7 @@
 """`perdure chat AGENT`: a conversation in the terminal, live, through pauses and worker deaths."""
 
 import sys
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
@@ -11,6 +11,7 @@ from cli.live_text import LiveText
 from cli.screen import AsJson, AsName, fail, say, say_json
 from cli.turn_screen import TurnScreen
 from perdure.client import ApiError, Client, Event, Turn
+from perdure.client.turn_calls import OnBusy as Way
 from policy.admission import OnBusy
 from policy.printable import pretty_json
 
@@ -61,7 +62,7 @@ def _talk(client: Client, conversation_id: str, on_busy: OnBusy, as_json: bool) 
 
 def _one_turn(client: Client, conversation_id: str, message: str, on_busy: OnBusy, as_json: bool) -> Turn:
     """The turn that has heard the message: the one under way where it joins that, else the one that goes on with it."""
-    way = None if on_busy is OnBusy.REJECT else on_busy.value
+    way = None if on_busy is OnBusy.REJECT else cast(Way, on_busy.value)
     started = client.turns.start(conversation_id, message, on_busy=way)
     heard_by = started.turn_id
     try:

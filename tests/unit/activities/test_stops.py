@@ -22,7 +22,7 @@ async def test_a_stop_ends_the_blocks_of_its_turn_and_no_other() -> None:
     stops.stop("mine")
     stops.stop("mine")  # called out twice
     stops.stop("unknown")
-    assert await asyncio.wait_for(work, 10) == [True, True, False]
+    assert [*await asyncio.wait_for(work, 10)] == [True, True, False]
     assert ended == ["other"]
 
 
