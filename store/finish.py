@@ -4,7 +4,15 @@ import asyncpg
 from pydantic import JsonValue
 
 from contracts.errors import InvariantBroken, Problem
-from contracts.events import COMPLETED, DONE, GENERATION_COMPLETE, MEMORY_WRITE_CREATED, STOPPED, TITLE_GENERATED, WORKFLOW_ERROR
+from contracts.events import (
+    COMPLETED,
+    DONE,
+    GENERATION_COMPLETE,
+    MEMORY_WRITE_CREATED,
+    STOPPED,
+    TITLE_GENERATED,
+    WORKFLOW_ERROR,
+)
 from contracts.ids import LAST_WORD_ID
 from contracts.messages import Role
 from contracts.tools import CallState

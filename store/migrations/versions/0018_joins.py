@@ -5,8 +5,8 @@ from typing import Any
 
 from alembic import op
 
-revision = "0015"
-down_revision = "0014"
+revision = "0018"
+down_revision = "0017"
 
 
 def upgrade() -> None:
