@@ -5,8 +5,8 @@ from typing import Any
 
 from alembic import op
 
-revision = "0018"
-down_revision = "0017"
+revision = "0020"
+down_revision = "0019"
 
 
 def upgrade() -> None:
