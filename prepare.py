@@ -110,7 +110,7 @@ async def _publish(owner: asyncpg.Connection, found: Catalogue, settings: Settin
             sys.stderr.write(f"{problem}\n")
         offered = await discovered(app, before, secret, settings.home)
         agents = publish(app, core_cards, offered.cards)
-        for warning in (*offered.warnings, *left_out(app, offered.cards)):
+        for warning in (*offered.warnings, *left_out(app, core_cards, offered.cards)):
             sys.stderr.write(f"warning: {warning}\n")
         published += [(app.name, agent) for agent in agents]
         tables += tables_of(app, agents)

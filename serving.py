@@ -19,6 +19,7 @@ from activities.metrics import ActivityMetrics, metrics_addresses, serve_metrics
 from activities.model import ModelActivities
 from activities.models import Models
 from activities.sandbox import Sandbox, StandbySandbox
+from activities.stops import Stops
 from activities.toolbox.engine_tools import ENGINE_TOOLS
 from activities.toolbox.entities import CORE_ALWAYS
 from activities.toolbox.mcp import McpServers
@@ -121,6 +122,9 @@ async def _deps(
     toolbox = Toolbox(tools_of(apps), secret, http, servers)
     base, key = settings.embeddings_base, secret("embeddings")
     embedder = embedder_of(settings.embeddings, base, key, remote=loads_memory(kinds))
+    stops = Stops()
+    following = asyncio.create_task(stops.follow(valkey))
+    stack.callback(following.cancel)
     return Deps(
         db,
         LiveTokens(valkey),
@@ -129,6 +133,8 @@ async def _deps(
         doorbell,
         embedder=embedder,
         sandbox=sandbox,
+        stops=stops,
+        memory=settings.memory(),
         keeps_facts=settings.facts,
         traces=_traces(settings, db, stack) if Kind.TURNS in kinds else None,
     )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from contracts.documents import MemoryLimits
 from contracts.errors import CallerError
 from contracts.turns import Routing
 from policy.access_keys import AccessKeys
@@ -159,7 +160,20 @@ class Settings(BaseSettings):
     facts: bool = Field(default=True, alias="PERDURE_FACTS")
     """Whether graphs that may keep facts can; without it they are told that memory is unavailable."""
     queue_depth: int = Field(default=20, ge=0, alias="PERDURE_QUEUE_DEPTH")
-    """Turns that may wait in one conversation (`on_busy: queue`); one more is answered 429."""
+    """Messages that may wait in one conversation (`on_busy: queue` or `steer`); one more is answered 429."""
+
+    memory_enabled: bool = Field(default=True, alias="MEMORY_ENABLED")
+    """Off: no turn is shown documents or episodes, and no tool of an agent reaches documents."""
+    memory_context_tokens: int = Field(default=2_200, ge=1, alias="MEMORY_CONTEXT_TOKEN_BUDGET")
+    """What the documents that a turn is shown may take."""
+    memory_context_documents: int = Field(default=6, ge=1, le=50, alias="MEMORY_CONTEXT_MAX_DOCS")
+    """How many documents a turn is shown."""
+    memory_document_bytes: int = Field(default=100_000, ge=1, le=10_000_000, alias="MEMORY_MAX_DOCUMENT_BYTES")
+    """A larger document is not written."""
+    memory_write_bytes: int = Field(default=25_000, ge=1, alias="MEMORY_MAX_WRITE_BYTES")
+    """A larger one is written with a warning."""
+    memory_evidence: bool = Field(default=True, alias="MEMORY_REQUIRE_SOURCE_REFS")
+    """An agent's write must say what it rests on."""
 
     sandbox_bare: bool = Field(default=False, alias="PERDURE_SANDBOX_BARE")
     """Run code blocks without a jail where none holds. Logged as a warning at every start."""
@@ -231,6 +245,17 @@ class Settings(BaseSettings):
     def route(self) -> Routing:
         """The queues that a new turn uses."""
         return Routing.spread() if self.routing is RoutingName.SPREAD else Routing.compact()
+
+    def memory(self) -> MemoryLimits:
+        """What the operator decides about document memory."""
+        return MemoryLimits(
+            enabled=self.memory_enabled,
+            context_documents=self.memory_context_documents,
+            context_tokens=self.memory_context_tokens,
+            evidence_required=self.memory_evidence,
+            document_bytes=self.memory_document_bytes,
+            write_bytes=self.memory_write_bytes,
+        )
 
     def sandbox(self) -> "SandboxConfig":
         """What the operator decides about the sandbox of code blocks."""

@@ -4,7 +4,9 @@ from dataclasses import dataclass, field
 
 from activities.models import Models
 from activities.sandbox import ClosedSandbox, Sandbox
+from activities.stops import Stops
 from activities.toolbox.shelf import Toolbox
+from contracts.documents import DEFAULT_LIMITS, MemoryLimits
 from embedding.embedder import Embedder
 from relay.deliver import Doorbell
 from store.app_tables import TableShelf
@@ -26,6 +28,8 @@ class Deps:
     shelf: AgentShelf = field(default_factory=AgentShelf)
     sandbox: Sandbox = field(default_factory=lambda: ClosedSandbox("this process was given no sandbox"))
     tables: TableShelf = field(default_factory=TableShelf)
+    stops: Stops = field(default_factory=Stops)
+    memory: MemoryLimits = DEFAULT_LIMITS
     traces: TurnTraces | None = None
     """None where turns are not traced."""
     embedder: Embedder | None = None

@@ -96,7 +96,7 @@ class MemoryActivities:
             if loaded is None:
                 return TurnContext(problem=OVER)
             kept = loaded.working.pop(LOADED_TOOLSETS, None)  # the engine's own: nothing that a model is told
-            wanted = _wanted(ask, agent, loaded)
+            wanted = _wanted(ask, agent, loaded) if self._deps.memory.enabled else None
             if wanted is not None and loaded.memory_text is None and found is None:
                 return wanted
             events, persona = await self._fix(tx, ask, loaded, found or Found()), None

@@ -25,6 +25,7 @@ from contracts.activities import RetryClass
 from contracts.agents import PublishedAgent
 from contracts.errors import LimitReached, PerdureError, Problem, UpstreamRejected, UpstreamUnavailable
 from contracts.events import RATE_LIMIT, TRANSIENT_ERROR
+from contracts.messages import MessageRef
 from contracts.model import ModelCall, ModelReply, OutputForm
 from contracts.turns import Usage
 from policy.agent_stages import with_stage
@@ -67,6 +68,7 @@ class ModelActivities:
                         return claimed.reply
                     if claimed.verdict is not Claim.ACT:
                         return ModelReply(problem=REFUSED[claimed.verdict])
+                    call = _hearing(call, claimed.joined.refs)
                     prompt = await prompt_of(tx, call, agent, claimed)
                     counted = is_counted(agent, claimed)
                     most = await self._most(call, agent, prompt.messages, claimed) if counted else None
@@ -81,7 +83,9 @@ class ModelActivities:
             heard = Heard(assembly=prompt.assembly)
             failed: Problem | None = None
             try:
-                await self._listen(call, agent, prompt.messages, claimed, heard)
+                async with self._deps.stops.breaking(call.address.turn_id) as stop:
+                    await self._listen(call, agent, prompt.messages, claimed, heard)
+                heard.stopped = heard.stopped or stop.yes
             except asyncio.CancelledError:
                 if not stop_asked():
                     raise  # this worker drains: another one takes the call over
@@ -197,6 +201,7 @@ class ModelActivities:
         drafts = heard.complete.tool_calls if heard.complete and not heard.stopped and failed is None else ()
         plans = plan_calls(call, agent, drafts)
         reply, messages = reply_of(call, heard, failed, plans.calls)
+        reply = reply.model_copy(update={"joined": claimed.joined.refs})
         return await self._keep(call, claimed, heard, plans, reply, messages)
 
     async def _keep(
@@ -229,6 +234,13 @@ class ModelActivities:
     ) -> ProviderRequest:
         params = with_stage(self._deps.models.params(agent), agent.definition.stages, call.ask.stage)
         return _request(call, agent, claimed, messages, params)
+
+
+def _hearing(call: ModelCall, joined: tuple[MessageRef, ...]) -> ModelCall:
+    """The call with what joined the turn behind what the graph has handed it."""
+    if not joined:
+        return call
+    return call.model_copy(update={"ask": call.ask.model_copy(update={"messages": (*call.ask.messages, *joined)})})
 
 
 def _request(

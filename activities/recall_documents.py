@@ -50,14 +50,12 @@ def loaded_event(recalled: Recalled) -> NewEvent | None:
     return NewEvent(MEMORY_CONTEXT_LOADED, {"scope": "documents", "documents": documents})
 
 
-async def recall_or_nothing(
-    deps: Deps, address: TurnAddress, query: str, limits: MemoryLimits = DEFAULT_LIMITS
-) -> Recalled:
+async def recall_or_nothing(deps: Deps, address: TurnAddress, query: str) -> Recalled:
     """`recall` in a transaction of its own: whatever goes wrong there is logged, and the turn goes on (S2-17)."""
     try:
         async with asyncio.timeout(RECALL_SECONDS):
             async with deps.db.transaction(address.tenant_id) as tx:
-                return await recall(tx, address, query, limits)
+                return await recall(tx, address, query, deps.memory)
     except (OSError, *deps.db.outages) as error:
         _log.warning("document_recall_failed", error=type(error).__name__)
         return NOTHING

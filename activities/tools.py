@@ -70,11 +70,11 @@ class ToolActivities:
 
     async def _act_outside(self, call: ToolCall, held: Held) -> ToolOutcome:
         mine = await self._still_owned(call, held)
-        made = await tried(held, self._context(call, held, None)) if mine else Try(Acted.NOT_OWNED)
+        made = await tried(held, self._context(call, held, None), self._deps.stops) if mine else Try(Acted.NOT_OWNED)
         decided = after_act(
             held.card.effect,
             made.acted,
-            last_attempt=held.locked.errors + 1 >= TOOL_ERRORS or stop_asked(),
+            last_attempt=held.locked.errors + 1 >= TOOL_ERRORS or made.stopped or stop_asked(),
             timed_out=made.timed_out,
             hopeless=made.hopeless,
             sent_before=may_have_happened(held.locked.row),
@@ -150,6 +150,7 @@ class ToolActivities:
             state=call.ask.state,
             transaction=tx,
             files=ConversationFiles(self._deps.db, call.address),
+            memory=self._deps.memory,
             secrets=self._deps.toolbox.secrets_for(held.card),
         )
 

@@ -10,6 +10,7 @@ import structlog
 from activities.boundary import store_error
 from activities.claiming import Held
 from activities.edge import stop_asked
+from activities.stops import Stops
 from contracts.errors import PerdureError
 from perdure.tools import ToolContext, ToolRefused, ToolResult, ToolUnavailable
 from policy.ledger import Acted
@@ -30,6 +31,8 @@ class Try:
     timed_out: bool = False
     hopeless: bool = False
     """Another try would end in the same way."""
+    stopped: bool = False
+    """The turn was stopped while it was under way."""
 
 
 MISTAKES: tuple[type[Exception], ...] = (
@@ -46,7 +49,20 @@ MISTAKES: tuple[type[Exception], ...] = (
 answer of the target's that does not read may read the next time."""
 
 
-async def tried(held: Held, context: ToolContext) -> Try:
+STOPPED = Try(Acted.AMBIGUOUS, "the turn was stopped while the call was under way", stopped=True)
+
+
+async def tried(held: Held, context: ToolContext, stops: Stops) -> Try:
+    """Run the tool once, within its time; a stop of its turn breaks it off.
+
+    Raises: CancelledError where this worker drains; the ledger decides what the next attempt may do.
+    """
+    async with stops.breaking(context.turn_id):
+        return await _tried(held, context)
+    return STOPPED
+
+
+async def _tried(held: Held, context: ToolContext) -> Try:
     """Run the tool once, within its time.
 
     Raises: CancelledError where this worker drains; the ledger decides what the next attempt may do.
@@ -60,7 +76,7 @@ async def tried(held: Held, context: ToolContext) -> Try:
     except asyncio.CancelledError:
         if not stop_asked():
             raise
-        return Try(Acted.AMBIGUOUS, "the turn was stopped while the call was under way")
+        return STOPPED
     except TimeoutError:
         return Try(Acted.AMBIGUOUS, f"no answer within {held.card.timeout_seconds:g} s", timed_out=True)
     except Exception as error:

@@ -100,13 +100,10 @@ class NewTurnBody(Body):
     """POST /v1/conversations/{id}/turns."""
 
     message: Message
-    on_busy: Literal["reject", "queue", "steer", "replace"] = "reject"
+    on_busy: OnBusy = OnBusy.REJECT
     limits: LimitsBody | None = None
+    """Not used where the message joins a turn under way: that one has its own, as it has its metadata."""
     metadata: Metadata = {}
-
-    def policy(self) -> OnBusy | None:
-        """What to do where a turn is open; None for a way that this version does not have."""
-        return OnBusy(self.on_busy) if self.on_busy in ("reject", "queue") else None
 
 
 class ExecuteBody(Body):

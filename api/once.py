@@ -21,12 +21,20 @@ DELIVERY_SECONDS = 2.0
 Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=255)]
 Work = Callable[[Connection], Awaitable[tuple[int, dict[str, object], Note | None]]]
 """In a transaction: (status, answer, wake-up to deliver after the commit)."""
+Durable = Callable[[], Awaitable[None]]
 
 
 async def once(
-    services: Services, who: Principal, route: str, key: str | None, body: BaseModel | None, work: Work
+    services: Services,
+    who: Principal,
+    route: str,
+    key: str | None,
+    body: BaseModel | None,
+    work: Work,
+    durable: Durable | None = None,
 ) -> JSONResponse:
-    """Do `work` and answer; with a key that was used before, answer as before.
+    """Do `work` and answer; with a key that was used before, answer as before. `durable` is done after the commit,
+    before the wake-up is delivered, which may take its time.
 
     Raises: CallerError 422 where the key was used with another body; whatever `work` raises.
     """
@@ -40,6 +48,8 @@ async def once(
         encoded = jsonable_encoder(answer)
         if key is not None:
             await idempotency.keep(tx, who.user_id, route, key, status, encoded)
+    if durable is not None:
+        await durable()
     if note is not None:
         # The work is durable. Temporal's client would try for ten seconds; after two the relay may as well.
         with suppress(TimeoutError):

@@ -12,6 +12,7 @@ from api.oidc import OidcConfig, Provider
 from api.passwords import Passwords
 from api.rates import Rates
 from api.streams import Streams
+from contracts.documents import DEFAULT_LIMITS, MemoryLimits
 from contracts.turns import Routing
 from embedding.choice import embedder_of
 from embedding.embedder import Embedder
@@ -68,6 +69,7 @@ class Services:
     decisions_per_minute: int = 60
     local: bool = False
     """Whether this is the embedded stack of one machine, whose own tokens have no limit of decisions."""
+    memory: MemoryLimits = DEFAULT_LIMITS
     webhook_hosts: tuple[str, ...] = ()
     """To which webhooks may lead."""
     oidc: Provider | None = None
@@ -137,6 +139,7 @@ async def opened(settings: Settings) -> AsyncIterator[Services]:
             audit_heads=settings.heads_file(),
             decisions_per_minute=settings.decisions_per_minute,
             local=settings.local,
+            memory=settings.memory(),
             webhook_hosts=settings.webhook_hosts,
             oidc=provider_of(settings),
             embedder=embedder_of(settings.embeddings, remote=False),

@@ -104,7 +104,9 @@ def _budget(data: Mapping[str, Any]) -> str:
 def _done(data: Mapping[str, Any]) -> str:
     seconds = float(data.get("duration_ms") or 0) / 1000
     cost = float(data.get("cost_usd") or 0)
-    return f"  {data.get('status')} · {data.get('tokens_used')} tokens · ${cost:.4f} · {seconds:.1f} s"
+    told = f"  {data.get('status')} · {data.get('tokens_used')} tokens · ${cost:.4f} · {seconds:.1f} s"
+    left = data.get("left_over")
+    return f"{told}\n  ~ what it did not hear goes on as {left}" if left else told
 
 
 def _busy(data: Mapping[str, Any]) -> str:
@@ -116,8 +118,13 @@ def _queued(_: Mapping[str, Any]) -> str:
     return "  ~ queued behind the open turn of this conversation"
 
 
-def _stopped(_: Mapping[str, Any]) -> str:
-    return "  ■ stopped"
+def _joined(data: Mapping[str, Any]) -> str:
+    return "  ~ the model hears it" if data.get("heard") else "  ~ joins the turn: its next model call hears it"
+
+
+def _stopped(data: Mapping[str, Any]) -> str:
+    by = data.get("replaced_by")
+    return f"  ■ stopped: {by} takes its place" if by else "  ■ stopped"
 
 
 def _failed(data: Mapping[str, Any]) -> str:
@@ -136,6 +143,7 @@ def _what(data: Mapping[str, Any]) -> str:
 
 _LINES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "queued": _queued,
+    "message.joined": _joined,
     "tool.awaiting_approval": _awaiting,
     "budget": _budget,
     "tool.approved": _approved,

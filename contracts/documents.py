@@ -71,10 +71,16 @@ class Recalled(Tolerant):
 class MemoryLimits(Frozen):
     """How much of memory a turn is shown, and what a write must bring (E-04, E-05)."""
 
+    enabled: bool = True
+    """Off: no turn is shown documents or episodes, and no tool of an agent reaches documents (S2-06)."""
     context_documents: int = Field(default=6, ge=1, le=50)
     context_tokens: int = Field(default=2_200, ge=1)
     evidence_required: bool = True
     """Whether an agent's write must say what it rests on (S2-69)."""
+    document_bytes: int = Field(default=100_000, ge=1, le=10_000_000)
+    """A write of more is refused (S2-71)."""
+    write_bytes: int = Field(default=25_000, ge=1)
+    """A write of more is warned of."""
 
 
 DEFAULT_LIMITS = MemoryLimits()

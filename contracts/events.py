@@ -10,6 +10,8 @@ NODE_START = "node_start"
 NODE_END = "node_end"
 QUEUED = "queued"
 READY = "ready"
+MESSAGE_JOINED = "message.joined"
+"""A message of the user's joins the turn under way: once when it is sent, once when a model call hears it."""
 DONE = "done"
 STOPPED = "stopped"
 COMPLETED = "completed"
@@ -45,6 +47,7 @@ HITL_WARNING = "hitl.warning"
 BUDGET = "budget"
 STAGE = "stage"
 ALARM = "invariant.alarm"
+TITLE_GENERATED = "conversation.title.generated"
 
 
 class PendingEvent(Tolerant):

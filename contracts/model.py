@@ -56,6 +56,9 @@ class ModelAsk(Tolerant):
     """Outputs of the turn's context assembly that are put before the conversation."""
     guidance: str = Field(default="", exclude_if=is_empty)
     """What is said with them."""
+    alone: bool = Field(default=False, exclude_if=is_empty)
+    """A call of the graph's own, to which the user does not speak: what is sent meanwhile waits for another one, as it
+    does where an object is asked for. All others answer with what joined the turn, and their node keeps it in state."""
 
 
 class ModelCall(Tolerant):
@@ -87,3 +90,5 @@ class ModelReply(Tolerant):
     problem: Problem | None = None
     partial: bool = False
     """True where a stop ended the call and the text so far was kept."""
+    joined: tuple[MessageRef, ...] = Field(default=(), exclude_if=is_empty)
+    """Messages of the user that joined the turn while it ran, heard by this call: they come before its own."""

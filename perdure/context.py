@@ -9,6 +9,7 @@ import httpx
 from pydantic import JsonValue
 
 from contracts.agents import EffectClass, ToolCard
+from contracts.documents import DEFAULT_LIMITS, MemoryLimits
 from contracts.ids import file_id
 from perdure.outcomes import ToolUnavailable
 from perdure.targets import answer_or_raise, raise_failure
@@ -82,6 +83,9 @@ class ToolContext:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Values of the credentials that the card names; read them by `secret`. A worker takes the credential `x_y` from
     PERDURE_SECRET_X_Y."""
+
+    memory: MemoryLimits = DEFAULT_LIMITS
+    """For the engine's own memory tools."""
 
     def file_id(self, name: str) -> str:
         """The id of the file `name` that this call makes; the same at every attempt."""

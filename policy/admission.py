@@ -1,4 +1,8 @@
-"""Whether a new turn starts, waits or is refused: one active turn a conversation (O-15, O-16)."""
+"""Whether a new message starts a turn, waits, joins or replaces the one under way, or is refused (O-15, O-16).
+
+A conversation has one active turn. Nothing admitted is lost: what joins a turn and is not heard by it becomes a queued
+turn when that one ends (store/joining.py), and a turn that is replaced ends on record.
+"""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,13 +17,19 @@ class OnBusy(StrEnum):
 
     REJECT = "reject"
     QUEUE = "queue"
+    STEER = "steer"
+    """The message joins the open turn at its next model call."""
+    REPLACE = "replace"
+    """The open turn is stopped, then this one is the next."""
 
 
 class Admission(StrEnum):
-    """What becomes of a new turn."""
+    """What becomes of a new message."""
 
     START = "start"
     QUEUE = "queue"
+    JOIN = "join"
+    REPLACE = "replace"
     BUSY = "busy"
     QUEUE_FULL = "queue_full"
     TOO_MANY = "too_many"
@@ -32,11 +42,15 @@ class Load:
     busy: bool
     """The conversation has an active turn."""
     queued: int
-    """Turns that wait in this conversation."""
+    """Turns that wait in this conversation, and messages that have joined its active turn and were not heard yet."""
     open_of_user: int
     """Live turns of this user in all conversations."""
     waiting_of_user: int = 0
     """Those of them that wait for a person."""
+    stopping: bool = False
+    """The active turn was asked to stop: it will hear nothing more."""
+    gives_way: int = 0
+    """Those of the user's live turns that end for one which replaces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +62,24 @@ class Caps:
 
 
 def admit(load: Load, caps: Caps, on_busy: OnBusy) -> Admission:
-    """The one answer for a new turn."""
-    if load.open_of_user >= caps.turns_a_user:
+    """The one answer for a new message.
+
+    One that joins opens no turn: where it is left over, its turn takes the place of the one that has ended. One that
+    replaces takes the place of the turn under way, so the queue is as long as before.
+    """
+    has_room = load.queued < caps.queue_depth
+    if on_busy is OnBusy.STEER and load.busy and not load.stopping:
+        return Admission.JOIN if has_room else Admission.QUEUE_FULL
+    replaces = load.busy and on_busy is OnBusy.REPLACE
+    if load.open_of_user - (load.gives_way if replaces else 0) >= caps.turns_a_user:
         return Admission.TOO_MANY
     if not load.busy:
         return Admission.START
     if on_busy is OnBusy.REJECT:
         return Admission.BUSY
-    return Admission.QUEUE if load.queued < caps.queue_depth else Admission.QUEUE_FULL
+    if replaces:
+        return Admission.REPLACE
+    return Admission.QUEUE if has_room else Admission.QUEUE_FULL
 
 
 def too_many(load: Load, caps: Caps) -> CallerError:

@@ -15,7 +15,7 @@ from relay.gone import workflow_gone
 from store import outbox
 from store.database import Database
 from store.outbox import Note, Wake
-from store.turns import workflow_input
+from store.workflow_start import workflow_input
 
 TASK_TIMEOUT = timedelta(seconds=5)
 """After how long Temporal gives up a workflow task whose worker is silent. A turn ends inside such a task (ADR 7): a

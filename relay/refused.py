@@ -11,7 +11,7 @@ from relay.deliver import Doorbell
 from store.database import Database
 from store.finish import finish_broken
 from store.outbox import Note, Wake
-from store.turns import workflow_input
+from store.workflow_start import workflow_input
 
 FOR_GOOD = frozenset({RPCStatusCode.INVALID_ARGUMENT, RPCStatusCode.FAILED_PRECONDITION})
 """What Temporal says of the request itself. Everything else (away, busy, a key that has run out, a namespace that is

@@ -24,5 +24,5 @@ async def admit(tx: Connection, address: TurnAddress) -> Note:
     """
     agent_id = await tx.fetchval(_ADMIT, address.turn_id, address.conversation_id)
     note = await put(tx, address.tenant_id, Wake.START, address.turn_id)
-    await write(tx, address, [NewEvent(READY, {"agent": agent_id})])
+    await write(tx, address, [NewEvent(READY, {"agent": agent_id, "run_id": address.turn_id})])
     return note

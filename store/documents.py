@@ -69,7 +69,7 @@ async def create(
     refused = path_refusal(draft.path)
     if refused is not None:
         raise refused
-    warnings = scanned(draft.scope, draft.path, draft.title, draft.content, *draft.entities, basis=basis)
+    warnings = scanned(draft.scope, draft.path, draft.title, draft.content, *draft.entities, basis=basis, limits=limits)
     owner_id = None if draft.scope is Scope.WORKSPACE else writer.user_id
     if draft.scope is Scope.CONVERSATION:
         await _need_conversation(tx, draft.conversation_id, owner_id)
@@ -105,7 +105,7 @@ async def update(
     text = clean(content if isinstance(content, str) else _edited(document, content))
     said = document.title if title is None else clean(title)
     given = _given_entities(document) if entities is None else tuple(entities)
-    warnings = scanned(document.scope, ref.path, said, text, *given, basis=basis)
+    warnings = scanned(document.scope, ref.path, said, text, *given, basis=basis, limits=limits)
     version_id, sha256, trust = new_id(), sha256_hex(text), trust_of(writer, document.scope)
     keys = entity_keys(given, f"{said}\n{text}")
     words = _words(ref.path, said, text, keys)
@@ -115,12 +115,12 @@ async def update(
     return Written(changed, document.scope, sha256, number, warnings)
 
 
-def scanned(scope: Scope, *texts: str, basis: Basis) -> tuple[Finding, ...]:
+def scanned(scope: Scope, *texts: str, basis: Basis, limits: MemoryLimits) -> tuple[Finding, ...]:
     """The warnings of the scan, of all that would be written; the size that counts is that of all of it together.
 
     Raises: CallerError 422 `memory_unsafe` with the findings that block.
     """
-    findings = scan("\n".join([*texts, basis.evidence_summary, *map(str, basis.source_refs)]), scope)
+    findings = scan("\n".join([*texts, basis.evidence_summary, *map(str, basis.source_refs)]), scope, limits)
     if is_blocked(findings):
         blocking = [finding.as_data() for finding in findings if finding.blocks]
         rules = ", ".join(str(each["rule"]) for each in blocking)

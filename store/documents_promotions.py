@@ -70,7 +70,7 @@ async def propose(
     )
     if refused is not None:
         raise refused
-    scanned(Scope.WORKSPACE, target.path, source.title, source.content, *source.entities, basis=basis)
+    scanned(Scope.WORKSPACE, target.path, source.title, source.content, *source.entities, basis=basis, limits=limits)
     shared = await _shared(tx, target.store, target.path, writer.user_id or "")
     promotion_id = await tx.fetchval(
         "INSERT INTO memory_promotions (id, tenant_id, source_document, source_version, store_id, path, type, title, "

@@ -4,23 +4,38 @@ import asyncpg
 from pydantic import JsonValue
 
 from contracts.errors import InvariantBroken, Problem
-from contracts.events import COMPLETED, DONE, GENERATION_COMPLETE, MEMORY_WRITE_CREATED, STOPPED, WORKFLOW_ERROR
+from contracts.events import (
+    COMPLETED,
+    DONE,
+    GENERATION_COMPLETE,
+    MEMORY_WRITE_CREATED,
+    STOPPED,
+    TITLE_GENERATED,
+    WORKFLOW_ERROR,
+)
 from contracts.ids import LAST_WORD_ID
 from contracts.messages import Role
 from contracts.tools import CallState
 from contracts.turns import FinishAsk, Finished, StopAsk, TurnAddress, TurnStatus
 from policy.episodes import summary_of
 from policy.text import estimated_tokens
+from policy.titles import READ_CHARACTERS, title_of
 from store import audit, budgets, episodes
 from store.admission import admit
 from store.audit_calls import record_settled
 from store.database import Connection
 from store.ids import new_id
+from store.joining import leave
 from store.journal import NewEvent, NewMessage, write
 from store.outbox import Note
 from store.transcript import broken_off
 
-_END = """
+_NEXT = """SELECT id FROM turns WHERE {where} conversation_id = {conversation} AND status = 'queued'
+    AND stop_requested_at IS NULL ORDER BY id = {replaced_by} DESC NULLS LAST, created_at, id
+    LIMIT 1 FOR UPDATE SKIP LOCKED"""
+"""The queued turn that is the next: the one that replaces the turn which ends, else the oldest."""
+_NEXT_NOW = _NEXT.format(conversation="$1", replaced_by="$2", where="")
+_END = f"""
 WITH cancelled AS (
   UPDATE approvals SET status = 'cancelled', version = version + 1
   WHERE turn_id = $1 AND (status IN ('pending', 'edited') OR status = 'approved' AND kind = 'approval') RETURNING id
@@ -29,22 +44,24 @@ WITH cancelled AS (
 ), marked AS (
   UPDATE messages SET in_transcript = (id = ANY($4))
   WHERE conversation_id = $6 AND turn_id = $1 AND role <> 'user' AND in_transcript <> (id = ANY($4))
-), chosen AS (  -- the oldest queued turn, where this one was the active one
-  SELECT id FROM turns WHERE $5 AND conversation_id = $6 AND status = 'queued'
-    AND stop_requested_at IS NULL ORDER BY created_at, id LIMIT 1 FOR UPDATE SKIP LOCKED
+), chosen AS (  -- where this one was the active one
+  {_NEXT.format(conversation="$6", replaced_by="$9", where="$5 AND")}
 ), left_to AS (  -- whoever is chosen is admitted after the last events of this one
   UPDATE conversations SET active_turn_id = NULL WHERE id = $6 AND $5
 )
 UPDATE turns SET status = $2, problem = $3, waiting = NULL, ended_at = clock_timestamp(),
-  output = nullif($7::jsonb, '{}'), answer = coalesce(nullif($8, ''), (
+  output = nullif($7::jsonb, '{{}}'), answer = coalesce(nullif($8, ''), (
     SELECT content FROM messages m WHERE m.conversation_id = $6 AND m.turn_id = $1 AND m.role = 'assistant'
       AND m.id = ANY($4) AND m.content <> '' ORDER BY m.seq DESC LIMIT 1))
 WHERE id = $1
 RETURNING input_tokens + output_tokens AS tokens, cost_microusd, remembers, user_id, agent_id, answer,
   CASE WHEN remembers THEN (SELECT content FROM messages m WHERE m.id = turns.message_id) END AS asked,
+  (SELECT left(m.content, $10) FROM conversations c, messages m WHERE c.id = $6 AND c.title = '' AND $2 = 'completed'
+     AND m.id = turns.message_id) AS untitled,
   (extract(epoch FROM ended_at - created_at) * 1000)::bigint AS duration_ms,
   (SELECT array_agg(id) FROM cancelled) AS cancelled, (SELECT id FROM chosen) AS next_id,
-  EXISTS (SELECT FROM model_calls WHERE turn_id = $1 AND held_tokens + held_cost_microusd > 0) AS holds
+  EXISTS (SELECT FROM model_calls WHERE turn_id = $1 AND held_tokens + held_cost_microusd > 0) AS holds,
+  EXISTS (SELECT FROM messages WHERE turn_id = $1 AND joins = '') AS left_over
 """
 
 
@@ -56,12 +73,17 @@ async def stop_asked(tx: Connection, ask: StopAsk) -> bool:
 async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]:
     """Set the outcome, close what is open, write the last events and admit the next queued turn. Idempotent."""
     turn_id = ask.address.turn_id
-    row = await tx.fetchrow("SELECT status, ended_at, stop_requested_at FROM turns WHERE id = $1 FOR UPDATE", turn_id)
+    row = await tx.fetchrow(
+        "SELECT status, ended_at, stop_requested_at, replaced_by FROM turns WHERE id = $1 FOR UPDATE", turn_id
+    )
     if row is None or row["ended_at"] is not None:
         return Finished(status=TurnStatus(row["status"]) if row else ask.status), None
     active = await tx.fetchval(
         "SELECT active_turn_id FROM conversations WHERE id = $1 FOR UPDATE", ask.address.conversation_id
     )
+    status, replaced_by = ask.status, row["replaced_by"]
+    if status is TurnStatus.STOPPED and replaced_by is not None:
+        status = TurnStatus.REPLACED
     transcript, answers = list(ask.transcript), list[NewMessage]()
     if ask.status is not TurnStatus.COMPLETED:
         transcript, answers = await broken_off(tx, ask.address)
@@ -70,44 +92,56 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
         answers.append(NewMessage(new_id(), Role.ASSISTANT, ask.answer, tokens=estimated_tokens(ask.answer)))
     problem = ask.problem.model_dump(mode="json") if ask.problem else None
     was_active = str(active) == turn_id  # a queued turn that is stopped leaves the active one alone
+    conversation_id = ask.address.conversation_id
     ended = await tx.fetchrow(
         _END,
         turn_id,
-        ask.status.value,
+        status.value,
         problem,
         transcript,
         was_active,
-        ask.address.conversation_id,
+        conversation_id,
         ask.output,
         ask.answer,
+        replaced_by,
+        READ_CHARACTERS,
     )
     if ended is None:
         raise InvariantBroken("turn_vanished", "a turn's row went away under its own lock")
     for approval in ended["cancelled"] or ():
-        why = {"because": f"the turn ended {ask.status.value} before the call ran"}
+        why = {"because": f"the turn ended {status.value} before the call ran"}
         await audit.record(tx, "approval.cancelled", str(approval), {**why}, actor=None, turn_id=turn_id)
     if ask.status is TurnStatus.STOPPED and row["stop_requested_at"] is None:
         because = "its workflow was cancelled at Temporal; nobody asked for a stop here"
         await audit.record(tx, "turn.cancelled", turn_id, {"because": because}, actor=None, turn_id=turn_id)
+    next_id, left_over = ended["next_id"], None
+    if ended["left_over"]:
+        left_over = await leave(tx, ask.address)
+        next_id = await tx.fetchval(_NEXT_NOW, conversation_id, replaced_by) if was_active else None
+    after: dict[str, JsonValue] = {"replaced_by": str(replaced_by)} if status is TurnStatus.REPLACED else {}
+    if left_over is not None:
+        after["left_over"] = left_over
     done = NewEvent(
         DONE,
         {
             "execution_id": turn_id,
-            "status": ask.status.value,
+            "status": status.value,
             "tokens_used": ended["tokens"],
             "cost_usd": ended["cost_microusd"] / 1e6,
             "duration_ms": ended["duration_ms"],
+            **after,
         },
     )
-    kept = await _remember(tx, ask, ended)
+    kept = [*await _remember(tx, ask, ended), *await _entitle(tx, conversation_id, ended["untitled"])]
     said = [_told(message) for message in answers if message.role is Role.ASSISTANT]
-    await write(tx, ask.address, [*said, *kept, *_last_events(ask), done], answers, pending=ask.events)
+    last = _last_events(ask, after, ended["duration_ms"])
+    await write(tx, ask.address, [*said, *kept, *last, done], answers, pending=ask.events)
     note = None
-    if ended["next_id"] is not None:
-        note = await admit(tx, ask.address.model_copy(update={"turn_id": str(ended["next_id"])}))
+    if next_id is not None:
+        note = await admit(tx, ask.address.model_copy(update={"turn_id": str(next_id)}))
     if ended["holds"]:  # a call of it was lost; the rows of its day are locked last
         await budgets.release(tx, turn_id)
-    return Finished(status=ask.status, admitted_turn_id=note.turn_id if note else None), note
+    return Finished(status=status, admitted_turn_id=note.turn_id if note else None), note
 
 
 def _told(message: NewMessage) -> NewEvent:
@@ -126,6 +160,15 @@ async def _remember(tx: Connection, ask: FinishAsk, ended: asyncpg.Record) -> li
     return [NewEvent(MEMORY_WRITE_CREATED, {"scope": "episodic"})]
 
 
+async def _entitle(tx: Connection, conversation_id: str, first_said: str | None) -> list[NewEvent]:
+    """Give a conversation without a title one, once it has an answer (S2-65)."""
+    title = title_of(first_said or "")
+    if not title:
+        return []
+    await tx.execute("UPDATE conversations SET title = $2 WHERE id = $1", conversation_id, title)
+    return [NewEvent(TITLE_GENERATED, {"title": title})]
+
+
 async def _lose_track(tx: Connection, turn_id: str) -> None:
     """Calls that are under way as the turn ends may still happen outside: a person must be able to settle them."""
     rows = await tx.fetch(
@@ -141,12 +184,13 @@ async def _lose_track(tx: Connection, turn_id: str) -> None:
         await record_settled(tx, turn_id, *given, CallState.OUTCOME_UNKNOWN, None)
 
 
-def _last_events(ask: FinishAsk) -> list[NewEvent]:
+def _last_events(ask: FinishAsk, after: dict[str, JsonValue], duration_ms: int) -> list[NewEvent]:
     if ask.status is TurnStatus.STOPPED:
-        return [NewEvent(STOPPED)]
+        return [NewEvent(STOPPED, {**after})]
     if ask.problem is not None:
         return [NewEvent(WORKFLOW_ERROR, ask.problem.model_dump(mode="json", exclude_none=True))]
-    return [NewEvent(COMPLETED, {"status": ask.status.value})]
+    run: dict[str, JsonValue] = {"run_id": ask.address.turn_id, "duration": duration_ms / 1000}
+    return [NewEvent(COMPLETED, {"status": ask.status.value, **run, "duration_ms": duration_ms})]
 
 
 async def finish_broken(tx: Connection, address: TurnAddress, problem: Problem) -> Note | None:

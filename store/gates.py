@@ -23,7 +23,8 @@ class Gate:
     round: MessageRef | None
     """The assistant message whose calls they gate; None at a checkpoint, which strips nothing."""
     earlier: tuple[MessageRef, ...]
-    """The rounds before it that have run, each with its answers: a warm resume would still hold them."""
+    """The rounds before it that have run, each with its answers, and what joined the turn: a warm resume would still
+    hold them."""
     snapshot: dict[str, JsonValue]
     """The state as the pause kept it, where it kept all; empty elsewhere."""
 
@@ -59,7 +60,7 @@ async def find_gate(tx: Connection, address: TurnAddress) -> Gate | None:
     requests = tuple(map(_request, asked))
     messages = await tx.fetch(
         "SELECT id, role, content, tokens, calls, call_id FROM messages WHERE conversation_id = $1 "
-        "AND turn_id = $2 AND role IN ('assistant', 'tool') ORDER BY seq",
+        "AND turn_id = $2 AND (role IN ('assistant', 'tool') OR joins <> '') ORDER BY seq",
         address.conversation_id,
         address.turn_id,
     )
@@ -82,11 +83,14 @@ def _whole(asked: Sequence[asyncpg.Record]) -> dict[str, JsonValue]:
 
 
 def _answered(said: list[MessageRef]) -> tuple[MessageRef, ...]:
-    """The rounds that have all their answers; a refused one has none and stays stripped."""
+    """The rounds that have all their answers, and what joined between them; a refused one has none and stays
+    stripped."""
     answers = {ref.call_id: ref.id for ref in said if ref.role is Role.TOOL}
     rounds = [Round(ref.id, tuple(call.call_id for call in ref.calls), answers) for ref in said if ref.calls]
     by_id = {ref.id: ref for ref in said}
-    return tuple(by_id[message_id] for kept in keep_rounds(rounds, {}) for message_id in kept.message_ids)
+    kept = {each.message_ids[0]: each.message_ids for each in keep_rounds(rounds, {})}
+    kept |= {ref.id: (ref.id,) for ref in said if ref.role is Role.USER}
+    return tuple(by_id[message_id] for ref in said for message_id in kept.get(ref.id, ()))
 
 
 def _request(row: asyncpg.Record) -> RequestRef:

@@ -13,7 +13,7 @@ from itertools import chain
 from contracts.turns import TurnAddress
 from policy.cursor import Cursor
 from policy.reader import CallKey, TokenBatch
-from store import live_reading
+from store import live_reading, stop_calls
 from store.live_keys import WOKEN_BY_EVENTS, channel, fence_of, stop_of, stream_and_epoch
 from store.live_reading import LiveReader, Marks
 from store.live_scripts import APPEND
@@ -94,10 +94,11 @@ class LiveTokens:
         return Appended.DEGRADED if answer is None else Appended(answer)
 
     async def stop(self, address: TurnAddress) -> None:
-        """Tell whoever speaks for this turn to stop: its next piece is answered STOPPED."""
+        """Tell whoever speaks for this turn to stop: its next piece is answered STOPPED, and its worker is called."""
         stream, _ = stream_and_epoch(address.tenant_id, address.conversation_id)
         key = stop_of(stream, address.turn_id)
         await self._valkey.attempt(lambda: self._valkey.client.set(key, "1", ex=LIVE_SECONDS))
+        await self._valkey.attempt(lambda: self._valkey.client.publish(stop_calls.CHANNEL, address.turn_id))
 
     async def forget(self, tenant_id: str, conversation_ids: Sequence[str]) -> None:
         """Take away what was said live in these conversations; a reader of one is not disturbed. Where Valkey is out of

@@ -13,6 +13,7 @@ from contracts.turns import Limits, TurnStatus, Usage
 from policy.budget import most_of_answer
 from policy.ledger import Attempt, Claim, Gate, Held, claim
 from store.database import Connection
+from store.joining import NOBODY, Joined, joined, take
 from store.journal import NewEvent, NewMessage, write
 
 
@@ -46,6 +47,8 @@ class ModelClaim:
     """Of the answer; policy/budget.py says why."""
     left_microusd: int | None = None
     """Of the turn's money."""
+    joined: Joined = NOBODY
+    """What the user sent while the turn ran, to be heard by this call."""
 
 
 _CLAIM = """
@@ -53,6 +56,7 @@ SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopp
   t.memory_text, t.persona ->> 'text' AS persona, t.limits,
   t.input_tokens, t.output_tokens, t.cached_tokens, t.cost_microusd, m.epoch, m.run_id, m.attempt, m.errors, m.reply,
   m.compacted, m.fallback, m.held_tokens + m.held_cost_microusd > 0 AS holds,
+  EXISTS (SELECT FROM messages j WHERE j.turn_id = t.id AND j.joins IS NOT NULL AND j.joins IN ('', $2)) AS joined,
   (SELECT jsonb_build_object('max_tokens', l.max_tokens, 'max_cost_microusd', l.max_cost_microusd)
   FROM day_limits l WHERE l.tenant_id = t.tenant_id) AS day_limits,
   (SELECT CASE WHEN a.version <> t.agent_version THEN (  -- a version is long: it is read where it is another one only
@@ -85,6 +89,8 @@ async def claim_call(
     on_fallback = bool(row["fallback"] and fallback_model)
     if on_fallback:
         model = fallback_model
+    hears = row["joined"] and not call.ask.alone and call.ask.output is None
+    heard = await joined(tx, call.address.turn_id, call.call_id) if hears else NOBODY
     await tx.execute(
         "WITH counted AS (UPDATE turns SET attempts = attempts + 1, status = $7, waiting = NULL, "
         "started_at = coalesce(started_at, now()) WHERE id = $1 RETURNING tenant_id) "
@@ -118,13 +124,17 @@ async def claim_call(
         None if row["published_limits"] is None else DayLimits.model_validate(row["published_limits"], extra="ignore"),
         most_of_answer(limits, tokens_used=used.tokens),
         limits.max_cost_microusd - used.cost_microusd,
+        heard,
     )
 
 
 async def begin_call(tx: Connection, call: ModelCall, claimed: ModelClaim) -> None:
-    """Write the pending events with generation.start: last of a claim, since it locks the conversation."""
-    started = NewEvent(GENERATION_START, {"model": claimed.model, "attempt": claimed.epoch}, call.call_id)
-    await write(tx, call.address, [started], pending=call.events)
+    """Take what has joined, and write the pending events with generation.start: last of a claim, since it locks the
+    conversation."""
+    started = [NewEvent(GENERATION_START, {"model": claimed.model, "attempt": claimed.epoch}, call.call_id)]
+    if claimed.joined.fresh:
+        started.insert(0, await take(tx, call.address.conversation_id, call.call_id, claimed.joined.fresh))
+    await write(tx, call.address, started, pending=call.events)
 
 
 async def count_error(

@@ -7,9 +7,11 @@ from store.database import Connection
 from store.paging import cursor_after, read_cursor
 
 # Of an erased person's turn nobody knows them any more.
-_NODES = (
+_TOLD = (
     "ARRAY(SELECT e.data->>'node' FROM events e WHERE e.turn_id = t.id AND e.kind = 'node_end' "
-    "AND e.data->>'node' IS NOT NULL ORDER BY e.seq) AS nodes"
+    "AND e.data->>'node' IS NOT NULL ORDER BY e.seq) AS nodes, "
+    "(SELECT (e.data->>'seconds')::float FROM events e WHERE e.turn_id = t.id AND e.kind = 'ttft' "
+    "ORDER BY e.seq LIMIT 1) AS ttft_seconds"
 )
 
 # The deadline is the one in force: an escalation, or a decision on one of several, has moved it since the pause began.
@@ -26,7 +28,7 @@ async def get(tx: Connection, turn_id: str, user_id: str | None) -> dict[str, ob
     Raises: CallerError 404 `turn_not_found`.
     """
     row = await tx.fetchrow(
-        f"SELECT t.*, {WAITS_FOR}, {_NODES} FROM turns t WHERE t.id = $1 AND ($2::uuid IS NULL OR t.user_id = $2)",
+        f"SELECT t.*, {WAITS_FOR}, {_TOLD} FROM turns t WHERE t.id = $1 AND ($2::uuid IS NULL OR t.user_id = $2)",
         turn_id,
         user_id,
     )
@@ -48,7 +50,7 @@ async def listed(
     """Turns, newest first."""
     at, last_id = read_cursor(cursor)
     rows = await tx.fetch(
-        f"SELECT t.*, {WAITS_FOR}, {_NODES} FROM turns t WHERE ($1::uuid IS NULL OR t.user_id = $1) "
+        f"SELECT t.*, {WAITS_FOR}, {_TOLD} FROM turns t WHERE ($1::uuid IS NULL OR t.user_id = $1) "
         "AND ($2::text IS NULL OR t.status = $2) AND ($3::text IS NULL OR t.agent_id = $3) "
         "AND ($4::uuid IS NULL OR t.conversation_id = $4) "
         "AND ($5::timestamptz IS NULL OR (t.created_at, t.id) < ($5, $6::uuid)) "
@@ -86,10 +88,13 @@ def shown(row: asyncpg.Record) -> dict[str, object]:
             "cost_usd": row["cost_microusd"] / 1e6,
         },
         "waiting_for": row["waits_for"],
+        "ttft_seconds": row["ttft_seconds"],
+        "ttr_seconds": (row["ended_at"] - row["created_at"]).total_seconds() if row["ended_at"] else None,
         "nodes": list(row["nodes"]),
         "attempts": row["attempts"],
         "metadata": row["metadata"],
         "stop_requested_at": row["stop_requested_at"],
+        "replaced_by": str(row["replaced_by"]) if row["replaced_by"] else None,
         "created_at": row["created_at"],
         "started_at": row["started_at"],
         "ended_at": row["ended_at"],

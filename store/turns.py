@@ -1,6 +1,6 @@
 """Turns: started under their user's and their conversation's lock, stopped by a flag on their row."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pydantic import JsonValue
 
@@ -8,7 +8,7 @@ from contracts.agents import PublishedAgent
 from contracts.errors import CallerError, InvariantBroken
 from contracts.events import QUEUED, READY
 from contracts.messages import Role
-from contracts.turns import ENDED, Carried, FinishAsk, Limits, Routing, TurnAddress, TurnInput, TurnStatus
+from contracts.turns import ENDED, FinishAsk, Limits, Routing, TurnAddress, TurnInput, TurnStatus
 from policy.admission import Admission, Caps, Load, OnBusy, admit, too_many
 from policy.budget import tightened
 from policy.text import estimated_tokens
@@ -16,8 +16,10 @@ from store import audit
 from store.database import Connection
 from store.finish import finish
 from store.ids import new_id
+from store.joining import join
 from store.journal import NewEvent, NewMessage, write
 from store.outbox import HEAD_START, Note, Wake, put
+from store.replacing import give_way, hold_active
 from store.turn_views import WAITS_FOR
 
 
@@ -38,11 +40,17 @@ class NewTurn:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A turn that is durable; `note` is its doorbell where it starts at once."""
+    """A turn that is durable."""
 
     turn_id: str
     status: TurnStatus
     note: Note | None
+    """The doorbell of its start where it starts at once, or of the stop of the turn that gives way."""
+    message_id: str
+    joined: bool = False
+    """It was under way already: the message waits for its next model call."""
+    gives_way: TurnAddress | None = None
+    """The turn that is asked to stop for it."""
 
 
 _LOCK = """
@@ -54,7 +62,11 @@ FOR NO KEY UPDATE OF u FOR UPDATE OF c
 conversation's journal while it waits. NO KEY, as every row that names the user has a KEY SHARE lock on it."""
 _COUNT = """
 SELECT count(*) AS open_of_user, count(*) FILTER (WHERE status LIKE 'awaiting%') AS waiting_of_user,
-  (SELECT count(*) FROM turns WHERE conversation_id = $2 AND status = 'queued') AS queued
+  (SELECT count(*) FROM turns WHERE conversation_id = $2 AND status = 'queued')
+    + (SELECT count(*) FROM messages WHERE turn_id = $3 AND joins = '') AS queued,
+  coalesce((SELECT stop_requested_at IS NOT NULL FROM turns WHERE id = $3), false) AS stopping,
+  (SELECT count(*) FROM turns a, turns w WHERE a.id = $3 AND w.id IN (a.id, a.replaced_by)
+    AND w.ended_at IS NULL AND w.user_id = $1) AS gives_way
 FROM turns WHERE user_id = $1 AND ended_at IS NULL
 """
 _START = f"""
@@ -68,22 +80,22 @@ WITH begun AS (
 INSERT INTO outbox (tenant_id, kind, turn_id, request_id, due_at)
 SELECT $2, 'start', $1, '', now() + interval '{HEAD_START}' WHERE $15 RETURNING id
 """
+_TRIES = 5
+"""How often it is looked anew which turn is active; before each look after the first, one has just ended."""
 
 
 async def start(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: Caps) -> Started:
-    """Insert the turn with its message, pinned versions and wake-up. After the commit it is durable.
+    """Insert the turn with its message, pinned versions and wake-up; or let the message join the turn under way, which
+    is the one that is started then. After the commit it is durable.
 
     Raises: CallerError 404 `conversation_not_found`, 409 `conversation_busy`, 429 `queue_full`, `too_many_turns`.
     """
-    conversation = await tx.fetchrow(_LOCK, new.user_id, new.conversation_id)
-    if conversation is None:
-        raise CallerError("conversation_not_found", "there is no such conversation", status=404)
-    active = conversation["active_turn_id"]
+    active, message_seq = await _lock(tx, new)
     # Counted after the locks: a statement that waits for one sees what was there before.
-    counted = await tx.fetchrow(_COUNT, new.user_id, new.conversation_id)
+    counted = await tx.fetchrow(_COUNT, new.user_id, new.conversation_id, active)
     if counted is None:
         raise InvariantBroken("nothing_counted", "a count came back without a row")
-    load = Load(active is not None, counted["queued"], counted["open_of_user"], counted["waiting_of_user"])
+    load = Load(busy=active is not None, **counted)
     admission = admit(load, caps, new.on_busy)
     if admission is Admission.BUSY:
         raise await _busy(tx, str(active))
@@ -92,8 +104,44 @@ async def start(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: Caps)
     if admission is Admission.QUEUE_FULL:
         full = "as many turns wait in this conversation as may; wait for one to end"
         raise CallerError("queue_full", full, {"retry_after_seconds": 5}, status=429)
+    if admission is Admission.JOIN and active is not None:
+        return await _join(tx, new, active)
+    started = await _insert(tx, new, agent, message_seq, at_once=admission is Admission.START)
+    if admission is Admission.REPLACE and active is not None:
+        way = TurnAddress(tenant_id=new.tenant_id, conversation_id=new.conversation_id, turn_id=active)
+        return replace(started, note=await give_way(tx, way, started.turn_id, new.user_id), gives_way=way)
+    return started
+
+
+async def _lock(tx: Connection, new: NewTurn) -> tuple[str | None, int]:
+    """The conversation's active turn and the number of its last message, under its lock; a turn that is to hear this
+    one's message, or to end for it, is locked before it."""
+    first_the_turn = new.on_busy in (OnBusy.STEER, OnBusy.REPLACE)
+    for _ in range(_TRIES):
+        held = None
+        if first_the_turn:
+            await tx.execute("SAVEPOINT looking")
+            held = await hold_active(tx, new.conversation_id)
+        conversation = await tx.fetchrow(_LOCK, new.user_id, new.conversation_id)
+        if conversation is None:
+            raise CallerError("conversation_not_found", "there is no such conversation", status=404)
+        active = str(conversation["active_turn_id"]) if conversation["active_turn_id"] is not None else None
+        if not first_the_turn or active in (None, held):
+            return active, conversation["message_seq"]
+        await tx.execute("ROLLBACK TO SAVEPOINT looking")  # lets all of them go
+    raise await _busy(tx, str(active))
+
+
+async def _join(tx: Connection, new: NewTurn, active: str) -> Started:
+    address = TurnAddress(tenant_id=new.tenant_id, conversation_id=new.conversation_id, turn_id=active)
+    message_id = await join(tx, address, new.message)
+    status = TurnStatus(await tx.fetchval("SELECT status FROM turns WHERE id = $1", active))
+    return Started(active, status, None, message_id, joined=True)
+
+
+async def _insert(tx: Connection, new: NewTurn, agent: PublishedAgent, message_seq: int, *, at_once: bool) -> Started:
     turn_id, message_id = new_id(), new_id()
-    status = TurnStatus.ACCEPTED if admission is Admission.START else TurnStatus.QUEUED
+    status = TurnStatus.ACCEPTED if at_once else TurnStatus.QUEUED
     limits = tightened(agent.definition.limits, new.limits)
     number = await tx.fetchval(
         _START,
@@ -110,20 +158,26 @@ async def start(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: Caps)
         new.metadata,
         new.system_prompt,
         message_id,
-        conversation["message_seq"],
-        status is TurnStatus.ACCEPTED,
+        message_seq,
+        at_once,
     )
     address = TurnAddress(tenant_id=new.tenant_id, conversation_id=new.conversation_id, turn_id=turn_id)
     note = None
     if number is not None:
-        begins = _input(address, agent.definition.id, agent.version, agent.definition.topology, new.routing)
+        begins = TurnInput(
+            address=address,
+            agent_id=agent.definition.id,
+            agent_version=agent.version,
+            topology=agent.definition.topology,
+            routing=new.routing,
+        )
         note = Note(number, new.tenant_id, Wake.START, turn_id, begins=begins)
-    event = NewEvent(QUEUED if status is TurnStatus.QUEUED else READY, {"agent": agent.definition.id})
+    event = NewEvent(READY if at_once else QUEUED, {"agent": agent.definition.id, "run_id": turn_id})
     message = NewMessage(message_id, Role.USER, new.message, tokens=estimated_tokens(new.message))
     await write(tx, address, [event], [message])
-    if status is TurnStatus.QUEUED:  # not said yet: the turn before it must not hear it
+    if not at_once:  # not said yet: the turn before it must not hear it
         await tx.execute("UPDATE messages SET in_transcript = false WHERE id = $1", message_id)
-    return Started(turn_id, status, note)
+    return Started(turn_id, status, note, message_id)
 
 
 async def _busy(tx: Connection, turn_id: str) -> CallerError:
@@ -135,35 +189,9 @@ async def _busy(tx: Connection, turn_id: str) -> CallerError:
     }
     return CallerError(
         "conversation_busy",
-        "the conversation has an open turn; wait for it, or send on_busy=queue",
+        "the conversation has an open turn; wait for it, or send on_busy queue, steer or replace",
         details,
         status=409,
-    )
-
-
-async def workflow_input(tx: Connection, turn_id: str) -> TurnInput | None:
-    """What the workflow of an open turn starts with; None where the turn is gone, queued or has ended."""
-    row = await tx.fetchrow("SELECT * FROM turns WHERE id = $1", turn_id)
-    if row is None or row["ended_at"] is not None or row["status"] == TurnStatus.QUEUED.value:
-        return None
-    address = TurnAddress(
-        tenant_id=row["tenant_id"], conversation_id=str(row["conversation_id"]), turn_id=str(row["id"])
-    )
-    routing = Routing.model_validate(row["routing"])
-    stopped = row["stop_requested_at"] is not None
-    return _input(address, row["agent_id"], row["agent_version"], row["topology"], routing, stopped=stopped)
-
-
-def _input(
-    address: TurnAddress, agent_id: str, agent_version: str, topology: str, routing: Routing, *, stopped: bool = False
-) -> TurnInput:
-    return TurnInput(
-        address=address,
-        agent_id=agent_id,
-        agent_version=agent_version,
-        topology=topology,
-        routing=routing,
-        carried=Carried(state={}, requests=(), stop=True) if stopped else None,
     )
 
 

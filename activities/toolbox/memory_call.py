@@ -27,8 +27,10 @@ Told = tuple[str, dict[str, JsonValue]]
 def transaction(context: ToolContext) -> Connection:
     """The transaction that the call commits in.
 
-    Raises: ToolRefused where there is none.
+    Raises: ToolRefused where there is none, or memory is switched off.
     """
+    if not context.memory.enabled:
+        raise ToolRefused("document memory is switched off here")
     if context.transaction is None:
         raise ToolRefused("this tool needs the database and got none")
     return cast(Connection, context.transaction)  # the engine hands in its own connection

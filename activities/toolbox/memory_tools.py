@@ -140,7 +140,7 @@ async def memory_remember(
     draft = Draft(scope, path, type, title, content, store, context.conversation_id)
     try:
         basis = basis_of(context, evidence_summary, source_refs)
-        written = await documents.create(transaction(context), writer_of(context), draft, basis)
+        written = await documents.create(transaction(context), writer_of(context), draft, basis, context.memory)
     except CallerError as error:
         return await blocked(context, error, {"path": preview(path), "document_scope": scope.value})
     return await created(context, written)
@@ -163,7 +163,8 @@ async def memory_patch(
     try:
         document = await document_of(context, document_id, lock=True)
         basis = basis_of(context, evidence_summary, source_refs)
-        written = await documents.update(tx, writer_of(context), document, expected_sha256, changes, basis)
+        writer, limits = writer_of(context), context.memory
+        written = await documents.update(tx, writer, document, expected_sha256, changes, basis, limits=limits)
     except CallerError as error:
         return await blocked(context, error, {"document_id": preview(document_id)})
     return await created(context, written)
@@ -186,7 +187,8 @@ async def memory_propose_promotion(
     try:
         source = await document_of(context, document_id)
         basis = basis_of(context, evidence_summary, source_refs)
-        promotion = await documents_promotions.propose(tx, writer_of(context), source, Target(store, path, risk), basis)
+        target, writer = Target(store, path, risk), writer_of(context)
+        promotion = await documents_promotions.propose(tx, writer, source, target, basis, context.memory)
     except CallerError as error:
         return await blocked(context, error, {"document_id": preview(document_id), "store": preview(store)})
     told: dict[str, JsonValue] = {

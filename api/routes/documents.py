@@ -98,7 +98,7 @@ async def create(services: Open, who: Reader, body: NewDocument, key: Key = None
     )
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        return 201, _written(await documents.create(tx, writer_of(who), draft, body.basis())), None
+        return 201, _written(await documents.create(tx, writer_of(who), draft, body.basis(), services.memory)), None
 
     return await once(services, who, "memory/documents", key, body, work)
 
@@ -146,6 +146,7 @@ async def update(services: Open, who: Reader, document_id: DocumentId, body: Upd
             body.basis(),
             title=body.title,
             entities=body.entities,
+            limits=services.memory,
         )
     return _written(made)
 
@@ -156,7 +157,9 @@ async def patch(services: Open, who: Reader, document_id: DocumentId, body: Patc
     edits = [Edit(each.find, each.replace) for each in body.edits]
     async with services.db.transaction(who.tenant_id) as tx:
         found = await documents_reading.get(tx, document_id, who.user_id, lock=True)
-        made = await documents.update(tx, writer_of(who), found, body.expected_sha256, edits, body.basis())
+        made = await documents.update(
+            tx, writer_of(who), found, body.expected_sha256, edits, body.basis(), limits=services.memory
+        )
     return _written(made)
 
 

@@ -37,7 +37,7 @@ async def propose(services: Open, who: Reader, body: ProposalBody, key: Key = No
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         source = await documents_reading.get(tx, document_id, who.user_id)
-        made = await documents_promotions.propose(tx, writer_of(who), source, target, body.basis())
+        made = await documents_promotions.propose(tx, writer_of(who), source, target, body.basis(), services.memory)
         # The answer is kept under its key for a day: the text itself is read where it can be redacted.
         return 201, {name: value for name, value in made.items() if name != "content"}, None
 

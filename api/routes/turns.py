@@ -15,11 +15,11 @@ from api.once import Key, once
 from api.pages import Limit
 from api.services import Services
 from api.waiting import RESTING, until_rest
-from contracts.errors import CallerError
 from contracts.turns import TurnStatus
 from store import content, conversations, turn_views, turns
 from store.database import Connection
 from store.outbox import Note
+from store.segments import story
 from store.turn_metrics import metrics_of
 
 router = APIRouter(prefix="/v1", tags=["turns"])
@@ -35,15 +35,12 @@ async def start(
     wait: Annotated[float, Query(ge=0, le=300, allow_inf_nan=False)] = 0,
     key: Key = None,
 ) -> JSONResponse:
-    """Start a turn; 202 is durable. With `wait`, 200 with the turn if it ends or pauses in time."""
-    policy = body.policy()
-    if policy is None:
-        raise CallerError("on_busy_unsupported", "this version has on_busy reject and queue", {"on_busy": body.on_busy})
-
-    begun = None
+    """Start a turn, or let the message join the one under way; 202 is durable. With `wait`, 200 with the turn if it
+    ends or pauses in time."""
+    begun, gives_way = None, None
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        nonlocal begun
+        nonlocal begun, gives_way
         conversation = await conversations.get(tx, conversation_id, who.user_id)
         agent = await content.current(tx, str(conversation["agent"]))
         new = turns.NewTurn(
@@ -51,16 +48,21 @@ async def start(
             conversation_id,
             who.user_id,
             body.message,
-            on_busy=policy,
+            on_busy=body.on_busy,
             limits=body.limits.as_limits() if body.limits else None,
             metadata=body.metadata,
             routing=services.routing,
         )
         started = await turns.start(tx, new, agent, services.caps)
-        begun = agent.definition.id
+        begun = None if started.joined else agent.definition.id
+        gives_way = started.gives_way
         return 202, accepted(started, conversation_id), started.note
 
-    answer = await once(services, who, f"turns/{conversation_id}", key, body, work)
+    async def durable() -> None:
+        if gives_way is not None:
+            await services.live.stop(gives_way)
+
+    answer = await once(services, who, f"turns/{conversation_id}", key, body, work, durable)
     if begun is not None:  # now it is durable; a replayed key begins nothing
         TURNS_STARTED.labels(agent=begun).inc()
     await services.live.wake(conversation_id)
@@ -69,12 +71,18 @@ async def start(
 
 def accepted(started: turns.Started, conversation_id: str) -> dict[str, object]:
     """What a 202 says."""
-    return {
+    said: dict[str, object] = {
         "turn_id": started.turn_id,
         "conversation_id": conversation_id,
         "status": started.status.value,
+        "message_id": started.message_id,
         "events": f"/v1/turns/{started.turn_id}/events",
     }
+    if started.joined:
+        said["joined"] = True
+    if started.gives_way is not None:
+        said["replaces"] = started.gives_way.turn_id
+    return said
 
 
 async def waited(services: Services, who: Principal, answer: JSONResponse, seconds: float) -> JSONResponse:
@@ -123,6 +131,13 @@ async def metrics(services: Open, who: Reader, turn_id: TurnId) -> dict[str, obj
         return await metrics_of(tx, turn_id, who.scope)
 
 
+@router.get("/turns/{turn_id}/segments")
+async def segments(services: Open, who: Reader, turn_id: TurnId) -> dict[str, object]:
+    """What the turn thought, said and did, in order."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        return {"items": await story(tx, turn_id, who.scope), "next": None}
+
+
 @router.post("/turns/{turn_id}/stop", status_code=202)
 async def stop(services: Open, who: Reader, turn_id: TurnId, key: Key = None) -> JSONResponse:
     """Ask a turn to stop: nothing new is begun, what runs is cancelled. Asked again, it changes nothing."""
@@ -134,8 +149,11 @@ async def stop(services: Open, who: Reader, turn_id: TurnId, key: Key = None) ->
         address, status, note = await turns.request_stop(tx, turn_id, who.user_id)
         return 202, {"turn_id": turn_id, "status": status.value, "stop_requested": True}, note
 
-    answer = await once(services, who, f"stop/{turn_id}", key, None, work)
+    async def durable() -> None:
+        if address is not None:
+            await services.live.stop(address)
+
+    answer = await once(services, who, f"stop/{turn_id}", key, None, work, durable)
     if address is not None:
-        await services.live.stop(address)
         await services.live.wake(address.conversation_id)
     return answer

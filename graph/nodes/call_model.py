@@ -92,8 +92,10 @@ def _patch(state: State, reply: ModelReply) -> Patch:
         patch["extracted"] = [*reply.extracted]
     if "ttft_emitted" in state and reply.message is not None and reply.message.text:
         patch["ttft_emitted"] = True
+    said = [*reply.joined, *([reply.message] if reply.message is not None else [])]
+    if said:
+        patch["messages"] = [*messages, *(message.model_dump(mode="json") for message in said)]
     if reply.message is not None:
-        patch["messages"] = [*messages, reply.message.model_dump(mode="json")]
         patch["pending_tool_calls"] = [call.model_dump(mode="json") for call in reply.message.calls]
     if reply.problem is not None:
         patch |= {"error": reply.problem.model_dump(mode="json"), "status": ended_by(reply.problem)}

@@ -13,7 +13,9 @@ from contracts.skills import CodeBlock, DataTable
 from perdure.apps.engine import ALWAYS_OFFERED
 from perdure.apps.folder import App
 from perdure.apps.mcp_files import server_of
+from perdure.apps.problems import did_you_mean
 from policy.gate import tool_needs_approval
+from policy.toolsets import known_toolsets
 
 
 def publish(
@@ -21,23 +23,35 @@ def publish(
 ) -> list[PublishedAgent]:
     """The agents of `app`, each with its cards: core tools first, then its own in its own order, then the blocks of its
     skills that a model may see, none twice (S0-41). `server_cards` are the cards of its MCP servers, by server; an
-    agent that names a tool which no server has is left out (`left_out` says which).
+    agent that names a tool which no server has, or a toolset that none of its tools is in, is left out (`left_out` says
+    which).
 
     Equal definitions, cards, rules and tables give equal versions, so that publishing again changes nothing.
     """
     core = {card.name: card for card in core_cards}
     servers = server_cards or {}
-    return [_publish(agent, app, core, servers) for agent in app.agents if not _missing(agent, app, servers)]
+    return [_publish(agent, app, core, servers) for agent in app.agents if not _why_not(agent, app, core, servers)]
 
 
-def left_out(app: App, server_cards: Mapping[str, Sequence[ToolCard]]) -> list[str]:
+def left_out(app: App, core_cards: Sequence[ToolCard], server_cards: Mapping[str, Sequence[ToolCard]]) -> list[str]:
     """A sentence for each agent that `publish` leaves out."""
-    missing = {agent.id: _missing(agent, app, server_cards) for agent in app.agents}
-    return [
-        f"the agent {agent_id} of the app {app.name} is left out: no server offers {', '.join(names)}"
-        for agent_id, names in missing.items()
-        if names
-    ]
+    core = {card.name: card for card in core_cards}
+    reasons = {agent.id: _why_not(agent, app, core, server_cards) for agent in app.agents}
+    return [f"the agent {each} of the app {app.name} is left out: {why}" for each, why in reasons.items() if why]
+
+
+def _why_not(
+    agent: AgentDefinition, app: App, core: dict[str, ToolCard], servers: Mapping[str, Sequence[ToolCard]]
+) -> str:
+    """Why `agent` cannot be published; empty where it can."""
+    missing = _missing(agent, app, servers)
+    if missing:
+        return f"no server offers {', '.join(missing)}"
+    known = known_toolsets([*_tool_cards(agent, app, core, servers)]) if agent.toolsets else ()
+    unknown = [name for name in agent.toolsets if name not in known]
+    return (
+        f"none of its tools is in the toolset {', '.join(unknown)}{did_you_mean(unknown[0], known)}" if unknown else ""
+    )
 
 
 def _missing(agent: AgentDefinition, app: App, server_cards: Mapping[str, Sequence[ToolCard]]) -> list[str]:

@@ -69,11 +69,21 @@ class Turn(Answer):
     error: Failure | None = None
     usage: TurnUsage = TurnUsage()
     waiting_for: Waiting | None = None
+    ttft_seconds: float | None = None
+    """From the first model call to its first token."""
+    ttr_seconds: float | None = None
+    """From the start of the turn to its end."""
     nodes: list[str] = []
     attempts: int = 0
     started_at: datetime | None = None
     ended_at: datetime | None = None
     events: str | None = None
+    message_id: str | None = None
+    joined: bool = False
+    """Of an answer to a message with `on_busy="steer"`: the turn was under way, and hears it at its next model call."""
+    replaces: str | None = None
+    """Of an answer to one with `on_busy="replace"`: the turn that ends for this one."""
+    replaced_by: str | None = None
 
     @property
     def has_ended(self) -> bool:

@@ -11,12 +11,11 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from contracts.documents import Scope
+from contracts.documents import DEFAULT_LIMITS, MemoryLimits, Scope
 from policy.documents.injection import injection_at
 from policy.documents.secrets import secrets_in
 
-MOST_BYTES = 100_000
-LARGE_BYTES = 25_000
+MOST_BYTES, LARGE_BYTES = DEFAULT_LIMITS.document_bytes, DEFAULT_LIMITS.write_bytes
 MOST_LOG_LINES = 30
 ENTROPY_CHARACTERS = 40
 ENTROPY_BITS = 4.8
@@ -52,12 +51,13 @@ class Finding:
         return {"rule": self.rule, "message": self.message, "blocks": self.blocks, "line": self.line}
 
 
-def scan(text: str, scope: Scope) -> tuple[Finding, ...]:
+def scan(text: str, scope: Scope, limits: MemoryLimits = DEFAULT_LIMITS) -> tuple[Finding, ...]:
     """Everything that is wrong with `text`, what blocks it first; empty where nothing is."""
+    most_bytes = limits.document_bytes
     size = len(text.encode("utf-8", "surrogatepass"))
-    if size > MOST_BYTES:  # unread: nothing of it is looked at
-        return (Finding("too_large", f"it has {size} bytes, more than {MOST_BYTES}", blocks=True),)
-    found = [*_blocking(text, scope), *_warning(text, size)]
+    if size > most_bytes:  # unread: nothing of it is looked at
+        return (Finding("too_large", f"it has {size} bytes, more than {most_bytes}", blocks=True),)
+    found = [*_blocking(text, scope), *_warning(text, size, limits.write_bytes)]
     return tuple(sorted(found, key=lambda finding: not finding.blocks))
 
 
@@ -80,8 +80,8 @@ def _blocking(text: str, scope: Scope) -> Iterator[Finding]:
             yield Finding("injection", "it speaks to a model instead of informing it", True, line)
 
 
-def _warning(text: str, size: int) -> Iterator[Finding]:
-    if size > LARGE_BYTES:
+def _warning(text: str, size: int, large_bytes: int) -> Iterator[Finding]:
+    if size > large_bytes:
         yield Finding("large", f"it has {size} bytes; a turn is shown 1,200 characters of it", blocks=False)
     for run in _RUN.finditer(text):
         if entropy_bits(run.group()) >= ENTROPY_BITS:

@@ -112,7 +112,7 @@ def limits() -> list[Bad]:
     ]  # fmt: skip
     path = "/v1/conversations/{conversation}/turns"
     found = [post(path, {"message": "/echo hi", "limits": each}) for each in wrong]
-    found += [post(path, {"message": "/echo hi", "on_busy": each}) for each in ("never", 1, "steer", "replace", None)]
+    found += [post(path, {"message": "/echo hi", "on_busy": each}) for each in ("never", 1, "STEER", ["replace"], None)]
     found += [post(f"{path}?wait={each}", {"message": "/echo hi"}) for each in ("x", "-1", "nan", "inf", "1e9", "301")]
     return found
 

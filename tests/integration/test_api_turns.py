@@ -1,8 +1,10 @@
 """Conversations and turns over HTTP: the life of a turn as a client sees it."""
 
 import asyncio
+import re
 
 import httpx
+import pytest
 
 from tests.integration.conftest import Api
 
@@ -28,7 +30,7 @@ async def test_a_turn_is_accepted_and_its_final_state_has_every_field_of_the_con
         conversation_id = await conversation(client, title="First", metadata={"k": [1, None]})
         accepted = await started(client, conversation_id, "/echo one two")
         assert accepted.status_code == 202
-        assert accepted.json().keys() == {"turn_id", "conversation_id", "status", "events"}
+        assert accepted.json().keys() == {"turn_id", "conversation_id", "status", "message_id", "events"}
         turn_id = accepted.json()["turn_id"]
         await client.get(accepted.json()["events"])
         turn = (await client.get(f"/v1/turns/{turn_id}")).json()
@@ -81,12 +83,34 @@ async def test_a_busy_conversation_names_its_turn_and_what_it_waits_for(api: Api
         await client.post(f"/v1/turns/{paused['turn_id']}/stop")
 
 
-async def test_ways_of_being_busy_that_this_version_lacks_are_refused_by_name(api: Api) -> None:
+async def test_a_message_joins_the_open_turn_or_takes_its_place_and_a_key_sends_it_once(api: Api) -> None:
     async with api.client() as client:
         conversation_id = await conversation(client)
-        for way in ("steer", "replace"):
-            answer = await started(client, conversation_id, "hello", on_busy=way)
-            assert (answer.status_code, code(answer)) == (422, "on_busy_unsupported")
+        path = f"/v1/conversations/{conversation_id}/turns"
+        paused = (await client.post(path, params={"wait": 20}, json={"message": PAUSES})).json()
+        body = {"message": "/echo by the way", "on_busy": "steer"}
+        joined = [await client.post(path, headers={"Idempotency-Key": "one"}, json=body) for _ in range(2)]
+        assert [(each.status_code, each.json()["joined"]) for each in joined] == [(202, True)] * 2
+        assert joined[0].json() == joined[1].json() and joined[0].json()["turn_id"] == paused["turn_id"]
+        assert joined[0].json()["status"] == "awaiting_approval"
+        body = {"message": "/echo instead", "on_busy": "replace"}
+        other = await client.post(path, params={"wait": 20}, json=body)
+        assert (other.status_code, other.json()["answer"]) == (200, "instead")
+        old = (await client.get(f"/v1/turns/{paused['turn_id']}")).json()
+        assert (old["status"], old["replaced_by"]) == ("replaced", other.json()["turn_id"])
+        events = (await client.get(f"/v1/turns/{paused['turn_id']}/events")).text
+        left = re.search(r'"left_over":"([^"]+)"', events)
+        assert left is not None and "event: message.joined" in events
+        await client.get(f"/v1/turns/{left[1]}/events")
+        assert (await client.get(f"/v1/turns/{left[1]}")).json()["answer"] == "by the way"
+
+
+@pytest.mark.parametrize("way", ["queue", "steer", "replace"])
+async def test_every_way_starts_at_once_in_a_conversation_that_is_free(api: Api, way: str) -> None:
+    async with api.client() as client:
+        answer = await started(client, await conversation(client), "/echo hi", on_busy=way)
+        assert (answer.status_code, answer.json()["status"]) == (202, "accepted")
+        assert answer.json().keys().isdisjoint({"joined", "replaces"}) and answer.json()["message_id"]
 
 
 async def test_a_queued_turn_can_be_stopped_and_the_running_one_keeps_the_conversation(api: Api) -> None:

@@ -15,7 +15,8 @@ from policy.admission import OnBusy
 from policy.decision import Decision
 from store.finish import finish, finish_broken
 from store.outbox import Note, Wake
-from store.turns import request_stop, workflow_input
+from store.turns import request_stop
+from store.workflow_start import workflow_input
 from tests.desk import Desk, gathered
 from tests.doubles.fake_turn import NOW
 from tests.doubles.spoken import Line
@@ -45,7 +46,12 @@ async def test_the_end_sets_the_outcome_the_answer_and_done_as_the_last_event(de
     turn = (await desk.rows("SELECT * FROM turns WHERE id = $1", address.turn_id))[0]
     assert (turn["status"], turn["answer"], turn["waiting"]) == ("completed", "asking", None)
     assert turn["ended_at"] is not None
-    assert (await desk.kinds(address.turn_id))[-3:] == ["node_end", "completed", "done"]
+    assert (await desk.kinds(address.turn_id))[-4:] == [
+        "node_end",
+        "conversation.title.generated",
+        "completed",
+        "done",
+    ]
     done = await desk.value("SELECT data FROM events WHERE turn_id = $1 AND kind = 'done'", address.turn_id)
     assert done == {
         "execution_id": address.turn_id,
@@ -144,7 +150,7 @@ async def test_the_next_turn_is_ready_behind_the_end_and_its_message_behind_all_
         first.conversation_id,
     )
     assert [(str(row["turn_id"]), row["kind"]) for row in rows] == [(second.turn_id, "ready"), (first.turn_id, "done")]
-    assert rows[0]["data"] == {"agent": "desk"}
+    assert rows[0]["data"] == {"agent": "desk", "run_id": second.turn_id}
     said = await desk.rows(
         "SELECT turn_id, role, seq FROM messages WHERE conversation_id = $1 AND in_transcript ORDER BY seq",
         first.conversation_id,

@@ -10,7 +10,7 @@ from temporalio.exceptions import ApplicationError
 from activities.toolbox.memory_tools import MEMORY_BY_NAME
 from activities.toolbox.shelf import Toolbox
 from contracts.digests import digest_of, sha256_hex
-from contracts.documents import Scope
+from contracts.documents import MemoryLimits, Scope
 from contracts.tools import CallState
 from contracts.turns import TurnAddress
 from store import tool_calls
@@ -231,3 +231,25 @@ async def test_another_tenants_agent_finds_nothing_of_ours(desk: Desk, library: 
     await library.write("ours.md", "pangolin", by="admin", scope=Scope.WORKSPACE, document_type="runbook")
     assert await library.found("pangolin") == ["ours.md"]
     assert await library.found("pangolin", "stranger", tenant=OTHER) == []
+
+
+async def test_the_operators_limits_hold_for_what_an_agent_writes(desk: Desk) -> None:
+    narrow = MemoryLimits(document_bytes=60, write_bytes=40, evidence_required=False)
+    small = replace(desk, deps=replace(desk.deps, memory=narrow))
+    assert (await remember(small, "a", "short", evidence_summary="")).output["status"] == "written"
+    large = (await remember(small, "b", "x y " * 9, evidence_summary="")).output
+    assert [each["rule"] for each in large["warnings"]] == ["large"]
+    too_large = (await remember(small, "c", "x y " * 20, evidence_summary="")).output
+    assert (too_large["status"], too_large["code"]) == ("refused", "memory_unsafe")
+    assert (await remember(desk, "d", "short", evidence_summary="")).output["code"] == "evidence_missing"
+
+
+async def test_memory_that_is_switched_off_is_reached_by_no_tool(desk: Desk, library: Library) -> None:
+    off = replace(desk, deps=replace(desk.deps, memory=MemoryLimits(enabled=False)))
+    new = {"path": "e", "title": "e", "content": "e"}
+    for tool, args in (("memory_search", {"query": "anything"}), ("memory_remember", new)):
+        address = await off.plan((tool, args))
+        outcome = await off.run_tool(address)
+        assert outcome.state is CallState.FAILED and outcome.message is not None
+        assert "switched off" in outcome.message.text
+        await end(off, address)

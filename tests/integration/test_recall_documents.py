@@ -1,5 +1,7 @@
 """What memory brings into a turn: the nearest documents of its user, within the budget, anew for each turn."""
 
+from dataclasses import replace
+
 import pytest
 
 from activities.recall_documents import NOTHING, loaded_event, recall, recall_or_nothing
@@ -114,6 +116,13 @@ async def test_a_turn_that_nobody_knows_recalls_nothing(desk: Desk, library: Lib
     address = await turn(desk)
     other = address.model_copy(update={"tenant_id": "other"})
     assert await recalled(desk, other, "rollback") == NOTHING
+
+
+async def test_the_operators_numbers_are_those_of_every_turn_of_the_worker(desk: Desk, library: Library) -> None:
+    address = await turn(desk)
+    few = replace(desk.deps, memory=MemoryLimits(context_documents=1))
+    assert len((await recall_or_nothing(desk.deps, address, "rollback")).hits) == 2
+    assert len((await recall_or_nothing(few, address, "rollback")).hits) == 1
 
 
 async def test_memory_that_is_away_is_no_error_of_the_turn(desk: Desk, library: Library) -> None:

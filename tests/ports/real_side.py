@@ -28,7 +28,8 @@ from store import questions, working_memory
 from store.effects import settle_by_person
 from store.finish import finish
 from store.ids import new_id
-from store.turns import request_stop, workflow_input
+from store.turns import request_stop
+from store.workflow_start import workflow_input
 from tests.desk import Desk
 from tests.doubles.spoken import Line
 from tests.ports.contract import Args

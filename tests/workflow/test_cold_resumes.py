@@ -20,7 +20,7 @@ from contracts.ids import approval_id, turn_workflow_id
 from contracts.turns import Limits, TurnAddress, TurnStatus
 from contracts.workflows import TURN_RUN
 from policy.decision import Decision
-from store.turns import workflow_input
+from store.workflow_start import workflow_input
 from tests.desk import Desk, until
 from tests.doubles.spoken import Line
 from tests.served import ALL_KINDS, PAUSED, Served, serve

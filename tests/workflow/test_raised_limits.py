@@ -8,7 +8,7 @@ from contracts.turns import ENDED, Limits, OnSpent, TurnAddress, TurnStatus
 from contracts.workflows import TURN_RUN
 from policy.decision import Decider, Decision
 from store.limits import Raise, raise_limits
-from store.turns import workflow_input
+from store.workflow_start import workflow_input
 from tests.doubles.spoken import Line
 from tests.served import Served
 

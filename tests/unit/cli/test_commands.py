@@ -104,6 +104,18 @@ def test_a_conversation_is_held_line_by_line_until_the_input_ends(
     assert "wait (conversation_busy)" in ended.out and "chat refunds --conversation c-1" in ended.out
 
 
+def test_a_message_into_a_turn_is_followed_to_the_turn_that_hears_it(perdure: Perdure, stack: ApiDouble) -> None:
+    joined = said({"turn_id": "t-1", "conversation_id": "c-1", "status": "running", "joined": True}, 202)
+    over = event("workflow_complete", status="completed")
+    first = streamed(event("done", status="completed", tokens_used=1, left_over="t-2") + over)
+    stack.will(joined, first, streamed(event("done", status="completed", tokens_used=1) + over), said(TURN))
+    ended = perdure("chat", "refunds", "--conversation", "c-1", "--on-busy", "steer", "-m", "by the way")
+    assert ended.code == 0 and "what it did not hear goes on as t-2" in ended.out
+    assert stack.asked[0].body["on_busy"] == "steer"
+    assert [each.path.split("/")[3] for each in stack.asked[1:]] == ["t-1", "t-2", "t-2"]
+    assert perdure("chat", "refunds", "--on-busy", "never", "-m", "hi").code == 2
+
+
 def _end() -> str:
     raise EOFError
 

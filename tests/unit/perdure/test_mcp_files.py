@@ -91,7 +91,7 @@ def test_an_agent_has_the_cards_that_it_names_each_once(tmp_path: Path, tools: s
     offered = {"cluster": cards("cluster_a", "cluster_b")}
     published = publish(found, [], offered)
     assert [card.name for agent in published for card in agent.cards] == names
-    told_of = left_out(found, offered)
+    told_of = left_out(found, (), offered)
     assert bool(told_of) is not bool(names)
     assert not names or published[0].version == digest_of(published[0].model_dump(mode="json", exclude={"version"}))
 
@@ -99,7 +99,7 @@ def test_an_agent_has_the_cards_that_it_names_each_once(tmp_path: Path, tools: s
 def test_without_any_cards_the_agent_is_left_out_and_told(tmp_path: Path) -> None:
     found = app(tmp_path, mcp__cluster=SERVER)
     assert publish(found, []) == []
-    assert left_out(found, {}) == [f"the agent a of the app {found.name} is left out: no server offers cluster_*"]
+    assert left_out(found, (), {}) == [f"the agent a of the app {found.name} is left out: no server offers cluster_*"]
 
 
 def test_rules_may_speak_of_tools_that_the_servers_file_names(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from activities.toolbox.entities import CORE_ALWAYS
 from contracts.agents import AgentDefinition, PublishedAgent
 from contracts.digests import digest_of
 from contracts.errors import InvariantBroken
-from perdure.apps import ALWAYS_OFFERED, App, Engine, load_app, publish, tables_of
+from perdure.apps import ALWAYS_OFFERED, App, Engine, left_out, load_app, publish, tables_of
 from perdure.tools import tool
 from tests.unit.perdure.skill_app import FILES, STEEP, STEEP_CARD, told, write_app
 from tests.unit.perdure.tool_contexts import card
@@ -74,6 +74,17 @@ def test_the_version_follows_definition_and_cards_and_nothing_else() -> None:
     ]
     versions = [published.version for each in (plain, *others) for published in each]
     assert len(set(versions)) == len(versions)
+
+
+def test_an_agent_that_begins_with_a_toolset_of_none_of_its_tools_is_left_out_and_told() -> None:
+    core = [*CORE, card(name="memory_patch", toolset="memory")]
+    right = app(tools=("memory_patch",), toolsets={"memory": False})
+    assert len(publish(right, core)) == 1 and left_out(right, core, {}) == []
+    wrong = app(tools=("memory_patch",), toolsets={"memry": False})
+    assert publish(wrong, core) == []
+    assert left_out(wrong, core, {}) == [
+        "the agent a of the app app is left out: none of its tools is in the toolset memry; did you mean 'memory'?"
+    ]
 
 
 def test_the_order_in_which_core_cards_are_given_does_not_matter() -> None:

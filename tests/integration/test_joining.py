@@ -1,0 +1,199 @@
+"""Messages that join a turn under way: each is heard once, by one model call or as a turn of its own."""
+
+import asyncio
+import random
+from collections.abc import Awaitable
+
+import pytest
+
+from activities.model import ModelActivities
+from contracts.errors import CallerError
+from contracts.ids import model_call_id
+from contracts.model import ModelReply
+from contracts.turns import FinishAsk, Finished, Limits, TurnAddress, TurnStatus
+from policy.admission import Caps, OnBusy
+from store.finish import finish
+from store.outbox import Note
+from store.turns import Started, request_stop
+from tests.desk import Desk, gathered
+from tests.doubles.spoken import Line, script
+
+MANY = Caps(queue_depth=20, turns_a_user=100_000)
+ENDS = (TurnStatus.COMPLETED, TurnStatus.FAILED, TurnStatus.LIMITED, TurnStatus.STOPPED)
+
+
+async def steer(desk: Desk, to: TurnAddress, text: str = "heard", caps: Caps = MANY) -> Started:
+    """A message into the conversation's turn under way; the model answers it with `text`, whatever the step."""
+    line = Line(text)
+    _, started = await desk.start(line, line, line, conversation_id=to.conversation_id, on_busy=OnBusy.STEER, caps=caps)
+    return started
+
+
+async def ask(desk: Desk, address: TurnAddress, step: int, *, attempt: int = 1, alone: bool = False) -> ModelReply:
+    """A model call of the turn that is handed its first message alone."""
+    call = (await desk.model_call(address)).model_copy(update={"call_id": model_call_id(step)})
+    call = call.model_copy(update={"ask": call.ask.model_copy(update={"alone": alone})})
+    return await desk.activity(ModelActivities(desk.deps).complete, call, attempt=attempt)
+
+
+async def end(
+    desk: Desk, address: TurnAddress, status: TurnStatus = TurnStatus.COMPLETED
+) -> tuple[Finished, Note | None]:
+    """Finish the turn."""
+    async with desk.db.transaction("local") as tx:
+        return await finish(tx, FinishAsk(address=address, status=status))
+
+
+async def users(desk: Desk, conversation_id: str) -> list[tuple[str, str, str | None]]:
+    """The user messages of the transcript, in its order: id, turn, and the model call that took it."""
+    rows = await desk.rows(
+        "SELECT id, turn_id, joins FROM messages WHERE conversation_id = $1 AND role = 'user' AND in_transcript "
+        "ORDER BY seq",
+        conversation_id,
+    )
+    return [(str(row["id"]), str(row["turn_id"]), row["joins"]) for row in rows]
+
+
+def said(desk: Desk, call: int = -1) -> list[str]:
+    """What a request to the model says in the user's name."""
+    return [str(each["content"]) for each in desk.model.seen[call].messages if each["role"] == "user"]
+
+
+async def test_a_message_that_joins_is_heard_by_the_next_model_call_behind_what_was_said(desk: Desk) -> None:
+    address = await desk.plan()
+    before = await users(desk, address.conversation_id)
+    started = await steer(desk, address)
+    assert (started.turn_id, started.joined, started.note) == (address.turn_id, True, None)
+    assert await users(desk, address.conversation_id) == before, "not said yet"
+    reply = await ask(desk, address, 2)
+    assert [ref.id for ref in reply.joined] == [started.message_id]
+    assert reply.message is not None and reply.message.text == "heard"
+    assert said(desk)[-1] == script(Line("heard"), Line("heard"), Line("heard"))
+    assert (await users(desk, address.conversation_id))[-1] == (started.message_id, address.turn_id, "m2")
+    rows = await desk.rows(
+        "SELECT role FROM messages WHERE turn_id = $1 AND in_transcript ORDER BY seq", address.turn_id
+    )
+    assert [row["role"] for row in rows] == ["user", "assistant", "user", "assistant"]
+    told = await desk.rows(
+        "SELECT data, call_id FROM events WHERE turn_id = $1 AND kind = 'message.joined' ORDER BY seq", address.turn_id
+    )
+    assert [(row["call_id"], row["data"]["heard"]) for row in told] == [(None, False), ("m2", True)]
+
+
+async def test_a_later_attempt_hears_the_same_and_what_came_meanwhile_and_a_replay_tells_it_again(desk: Desk) -> None:
+    address, _ = await desk.start(Line("x", fails=1), caps=MANY)
+    line = Line("once more", fails=1)
+    await desk.start(line, conversation_id=address.conversation_id, on_busy=OnBusy.STEER, caps=MANY)
+    failed = await gathered(ask(desk, address, 1))
+    assert isinstance(failed[0], Exception)
+    second = await steer(desk, address, "both")
+    reply = await ask(desk, address, 1, attempt=2)
+    assert len(reply.joined) == 2 and reply.joined[1].id == second.message_id
+    assert len(said(desk)) == 3 and reply.message is not None and reply.message.text == "both"
+    assert {joins for _, _, joins in await users(desk, address.conversation_id)} == {None, "m1"}
+    again = await ask(desk, address, 1, attempt=3)
+    assert again.joined == reply.joined
+
+
+async def test_messages_are_heard_in_the_order_in_which_they_were_sent_each_once(desk: Desk) -> None:
+    address, _ = await desk.start(Line("one"), caps=MANY)
+    first = [(await steer(desk, address, str(number))).message_id for number in range(3)]
+    assert [ref.id for ref in (await ask(desk, address, 1)).joined] == first
+    second = [(await steer(desk, address, str(number))).message_id for number in range(2)]
+    assert [ref.id for ref in (await ask(desk, address, 2)).joined] == second
+    assert (await ask(desk, address, 3)).joined == ()
+    assert [each[0] for each in await users(desk, address.conversation_id)][1:] == [*first, *second]
+
+
+async def test_a_call_of_the_graphs_own_leaves_it_to_the_next(desk: Desk) -> None:
+    address, _ = await desk.start(Line("one"), Line("two"), caps=MANY)
+    started = await steer(desk, address)
+    assert (await ask(desk, address, 1, alone=True)).joined == ()
+    assert [ref.id for ref in (await ask(desk, address, 2)).joined] == [started.message_id]
+
+
+@pytest.mark.parametrize("status", ENDS)
+async def test_what_no_call_has_heard_becomes_one_queued_turn_however_the_turn_ends(
+    desk: Desk, status: TurnStatus
+) -> None:
+    address, _ = await desk.start(Line("one"), caps=MANY)
+    reply = await ask(desk, address, 1)
+    assert reply.joined == ()
+    late = [(await steer(desk, address, text)).message_id for text in ("first", "second")]
+    behind, _ = await desk.start(
+        Line("behind"), conversation_id=address.conversation_id, on_busy=OnBusy.QUEUE, caps=MANY
+    )
+    finished, note = await end(desk, address, status)
+    left = finished.admitted_turn_id
+    assert left is not None and left not in (address.turn_id, behind.turn_id) and note is not None
+    row = (await desk.rows("SELECT * FROM turns WHERE id = $1", left))[0]
+    old = (await desk.rows("SELECT * FROM turns WHERE id = $1", address.turn_id))[0]
+    assert (row["status"], str(row["message_id"])) == ("accepted", late[0])
+    for kept in ("user_id", "agent_id", "agent_version", "topology", "routing", "limits", "metadata"):
+        assert row[kept] == old[kept]
+    done = await desk.value("SELECT data FROM events WHERE turn_id = $1 AND kind = 'done'", address.turn_id)
+    assert done["left_over"] == left
+    assert await desk.kinds(left) == ["queued", "ready"]
+    continued = address.model_copy(update={"turn_id": left})
+    heard = await ask(desk, continued, 1)
+    assert [ref.id for ref in heard.joined] == [late[1]]
+    assert said(desk)[-2:] == [script(*[Line(text)] * 3) for text in ("first", "second")]
+    assert [each[0] for each in await users(desk, address.conversation_id)][-2:] == late
+    finished, _ = await end(desk, continued)
+    assert finished.admitted_turn_id == behind.turn_id
+
+
+async def test_a_left_over_turn_has_no_limit_that_was_raised_for_the_one_before(desk: Desk) -> None:
+    address, _ = await desk.start(Line("one"), limits=Limits(max_tokens=500), caps=MANY)
+    await steer(desk, address)
+    agents = await desk.value("SELECT limits FROM turns WHERE id = $1", address.turn_id)
+    raised = agents | {"max_tokens": 10_000_000}
+    await desk.write("UPDATE turns SET limits = $2 WHERE id = $1", address.turn_id, raised)
+    finished, _ = await end(desk, address)
+    limits = await desk.value("SELECT limits FROM turns WHERE id = $1", finished.admitted_turn_id)
+    assert limits["max_tokens"] == 100_000
+
+
+async def test_messages_that_wait_count_as_the_queue_does_and_a_turn_that_stops_takes_none(desk: Desk) -> None:
+    address, _ = await desk.start(Line("one"), caps=MANY)
+    few = Caps(queue_depth=2, turns_a_user=100_000)
+    await steer(desk, address, caps=few)
+    queued, _ = await desk.start(Line("two"), conversation_id=address.conversation_id, on_busy=OnBusy.QUEUE, caps=few)
+    for on_busy in (OnBusy.STEER, OnBusy.QUEUE):
+        with pytest.raises(CallerError) as refused:
+            await desk.start(Line("three"), conversation_id=address.conversation_id, on_busy=on_busy, caps=few)
+        assert (refused.value.code, refused.value.http) == ("queue_full", 429)
+    async with desk.db.transaction("local") as tx:
+        await request_stop(tx, address.turn_id, desk.people["requester"].user_id)
+    late = await steer(desk, address)
+    assert not late.joined and late.status is TurnStatus.QUEUED
+    finished, _ = await end(desk, address, TurnStatus.STOPPED)
+    assert finished.admitted_turn_id not in (None, late.turn_id, queued.turn_id), "what joined first is the oldest"
+
+
+async def test_a_message_and_the_end_of_its_turn_at_once_never_lose_it_nor_hear_it_twice(desk: Desk) -> None:
+    """Steers against model calls against the end, in any order that the locks allow."""
+    chance = random.Random(6)
+
+    async def late(work: Awaitable[object]) -> object:
+        await asyncio.sleep(chance.random() / 50)
+        return await work
+
+    for round_number in range(12):
+        address, _ = await desk.start(Line("one"), Line("two"), caps=MANY)
+        sent = [late(steer(desk, address, f"{round_number}.{each}")) for each in range(3)]
+        answers = await gathered(*sent, late(ask(desk, address, 1)), late(end(desk, address)))
+        assert not [each for each in answers if isinstance(each, BaseException)], answers
+        conversation_id, turn_id = address.conversation_id, address.turn_id
+        while turn_id:  # all turns of the conversation, one after the other
+            current = address.model_copy(update={"turn_id": turn_id})
+            await ask(desk, current, 2)
+            turn_id = (await end(desk, current))[0].admitted_turn_id or ""
+            turn_id = turn_id or str(
+                await desk.value("SELECT active_turn_id FROM conversations WHERE id = $1", conversation_id) or ""
+            )
+        ids = [each.message_id for each in answers if isinstance(each, Started)]
+        transcript = [each[0] for each in await users(desk, conversation_id)]
+        assert len(ids) == 3 and sorted(transcript[1:]) == sorted(ids), "each is in the transcript once"
+        waiting = "SELECT count(*) FROM messages WHERE conversation_id = $1 AND joins = ''"
+        assert await desk.value(waiting, conversation_id) == 0

@@ -1,0 +1,60 @@
+"""A block that a stop breaks off: at once, only that turn's, and nothing else is taken for a stop."""
+
+import asyncio
+
+import pytest
+
+from activities.stops import Stops
+
+
+async def test_a_stop_ends_the_blocks_of_its_turn_and_no_other() -> None:
+    stops, reached, ended = Stops(), asyncio.Barrier(4), []
+
+    async def block(turn_id: str) -> bool:
+        async with stops.breaking(turn_id) as stop:
+            await reached.wait()
+            await asyncio.sleep(0.2 if turn_id == "other" else 60)
+            ended.append(turn_id)
+        return stop.yes
+
+    work = asyncio.gather(block("mine"), block("mine"), block("other"))
+    await reached.wait()
+    stops.stop("mine")
+    stops.stop("mine")  # called out twice
+    stops.stop("unknown")
+    assert [*await asyncio.wait_for(work, 10)] == [True, True, False]
+    assert ended == ["other"]
+
+
+async def test_a_time_out_of_the_works_own_is_no_stop() -> None:
+    stops = Stops()
+    with pytest.raises(TimeoutError):
+        async with stops.breaking("mine"):
+            await asyncio.wait_for(asyncio.sleep(60), 0.01)
+    async with stops.breaking("mine") as stop:
+        pass
+    assert not stop.yes
+
+
+async def test_a_cancel_from_outside_stays_one() -> None:
+    stops, began = Stops(), asyncio.Event()
+
+    async def work() -> None:
+        async with stops.breaking("mine"):
+            began.set()
+            await asyncio.sleep(60)
+
+    task = asyncio.create_task(work())
+    await began.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_stop_that_comes_after_the_block_finds_nothing() -> None:
+    stops = Stops()
+    async with stops.breaking("mine") as stop:
+        await asyncio.sleep(0)
+    stops.stop("mine")
+    await asyncio.sleep(0)
+    assert not stop.yes

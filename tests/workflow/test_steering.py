@@ -1,0 +1,141 @@
+"""Messages sent into a turn that runs: it hears them where it next asks its model, or gives way, wherever it is."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from contracts.turns import TurnAddress, TurnStatus
+from policy.admission import OnBusy
+from tests.desk import until
+from tests.doubles.spoken import Line
+from tests.replay.recording import run_of
+from tests.served import PAUSED, Served
+
+PAY = ("pay", {"amount": 5})
+WAITS = ("shout", {"mode": "wait"})
+NEVER = Line("never said")
+
+
+@pytest.fixture(autouse=True)
+def world_goes_on(served: Served) -> Iterator[None]:
+    """Whatever a test held up."""
+    yield
+    served.desk.world.go_on.set()
+
+
+async def send(served: Served, to: TurnAddress, on_busy: OnBusy, *lines: Line) -> TurnAddress:
+    """A message into the conversation, as the API sends it: stops are called out as well."""
+    address, started = await served.desk.start(*lines, conversation_id=to.conversation_id, on_busy=on_busy)
+    if started.gives_way is not None:
+        await served.desk.deps.live.stop(started.gives_way)
+    if started.note is not None:
+        await served.desk.deps.doorbell.deliver_soon(started.note)
+    return address
+
+
+async def in_a_call(served: Served, *lines: Line) -> TurnAddress:
+    """A turn whose tool answers when the world goes on."""
+    served.desk.world.go_on.clear()
+    address = await served.begin(Line("", [WAITS]), *lines)
+    await until(lambda: served.effects(address, "/shout") == 1)
+    return address
+
+
+async def speaking(served: Served, seconds: float = 60.0) -> TurnAddress:
+    """A turn whose model has begun to answer."""
+    address = await served.begin(Line("half an answer", seconds=seconds))
+    await until(lambda: served.desk.model.requests[f"{address.turn_id}.m1"] == 1)
+    return address
+
+
+def last_asked(served: Served, address: TurnAddress) -> list[str]:
+    """The roles of the last request of the turn."""
+    return [str(each["role"]) for each in served.sent_to_model(address)[-1]]
+
+
+async def test_a_message_sent_while_a_call_runs_is_heard_with_its_result(served: Served) -> None:
+    address = await in_a_call(served, NEVER)
+    joined = await send(served, address, OnBusy.STEER, NEVER, Line("as you say"))
+    assert joined.turn_id == address.turn_id
+    served.desk.world.go_on.set()
+    row = await served.until(address, TurnStatus.COMPLETED)
+    assert row["answer"] == "as you say"
+    assert last_asked(served, address) == ["user", "assistant", "tool", "user"]
+    scheduled = [name for history in await served.runs(address) for name, _ in run_of(history).scheduled]
+    assert scheduled.count("model.complete") == 2 and scheduled.count("tools.run") == 1, "no hop of its own"
+
+
+async def test_a_message_sent_while_the_turn_waits_for_a_person_waits_with_it(served: Served) -> None:
+    address = await served.paused(Line("", [PAY]), NEVER)
+    await send(served, address, OnBusy.STEER, NEVER, NEVER)
+    await send(served, address, OnBusy.STEER, NEVER, Line("both heard"))
+    assert (await served.row(address))["status"] == PAUSED.value
+    assert await served.desk.value("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id) == "pending"
+    await served.decide(address)
+    assert (await served.until(address, TurnStatus.COMPLETED))["answer"] == "both heard"
+    assert last_asked(served, address) == ["user", "assistant", "tool", "user", "user"]
+    assert served.effects(address, "/pay") == 1
+
+
+async def test_a_message_that_came_while_the_last_answer_was_spoken_is_a_turn_of_its_own(served: Served) -> None:
+    address = await speaking(served, seconds=1.0)
+    await send(served, address, OnBusy.STEER, Line("and now this"))
+    assert (await served.until(address, TurnStatus.COMPLETED))["answer"] == "half an answer"
+    done = await served.desk.value("SELECT data FROM events WHERE turn_id = $1 AND kind = 'done'", address.turn_id)
+    after = address.model_copy(update={"turn_id": done["left_over"]})
+    assert (await served.until(after, TurnStatus.COMPLETED))["answer"] == "and now this"
+    assert last_asked(served, after) == ["user", "assistant", "user"]
+
+
+async def test_the_next_turn_of_the_conversation_is_told_what_joined_in_its_place(served: Served) -> None:
+    address = await in_a_call(served, NEVER)
+    await send(served, address, OnBusy.STEER, NEVER, Line("as you say"))
+    served.desk.world.go_on.set()
+    await served.until(address, TurnStatus.COMPLETED)
+    following, _ = await served.ended(Line("next"), conversation_id=address.conversation_id)
+    assert last_asked(served, following) == ["user", "assistant", "tool", "user", "assistant", "user"]
+
+
+@pytest.mark.parametrize("where", ["speaking", "in a call", "paused", "queued before it"])
+async def test_a_turn_gives_way_wherever_it_is_and_the_other_runs(served: Served, where: str) -> None:
+    if where == "speaking":
+        address = await speaking(served)
+    elif where == "in a call":
+        address = await in_a_call(served, NEVER)
+    else:
+        address = await served.paused(Line("", [PAY]), NEVER)
+    if where == "queued before it":
+        await send(served, address, OnBusy.QUEUE, Line("later"))
+    other = await send(served, address, OnBusy.REPLACE, Line("instead"))
+    row = await served.until(address, TurnStatus.REPLACED)
+    assert (str(row["replaced_by"]), row["problem"]) == (other.turn_id, None)
+    assert (await served.until(other, TurnStatus.COMPLETED))["answer"] == "instead"
+    states = await served.desk.rows("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id)
+    assert {each["status"] for each in states} <= {"cancelled"} and bool(states) == (
+        "paused" in where or "queued" in where
+    )
+    assert served.effects(address, "/pay") == 0
+    kinds = await served.desk.kinds(address.turn_id)
+    assert kinds[-1] == "done" and "stopped" in kinds
+    assert await served.handle(address).result() == "replaced"
+
+
+async def test_an_approval_and_a_replacement_at_once_pay_once_or_never(served: Served) -> None:
+    for _ in range(4):
+        address = await served.paused(Line("", [PAY]), Line("paid"))
+
+        async def decided(address: TurnAddress = address) -> Any:
+            return await served.decide(address)
+
+        answers = await asyncio.gather(
+            decided(), send(served, address, OnBusy.REPLACE, Line("instead")), return_exceptions=True
+        )
+        assert isinstance(answers[1], TurnAddress), answers
+        assert (await served.until(answers[1], TurnStatus.COMPLETED))["answer"] == "instead"
+        row = await served.until(address, TurnStatus.REPLACED, TurnStatus.COMPLETED)
+        status = await served.desk.value("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id)
+        paid, state = served.effects(address, "/pay"), (await served.states(address))["t1.0"]
+        assert (paid, state) in {(0, "planned"), (1, "done"), (1, "outcome_unknown"), (0, "outcome_unknown")}
+        assert status == ("cancelled" if state == "planned" else state), (row["status"], status, state)
