@@ -30,7 +30,7 @@ from perdure.client.review_answers import (
 )
 from perdure.client.sse import Event
 from perdure.client.sync import Client
-from perdure.client.turn_answers import Conversation, Message, Question, Turn
+from perdure.client.turn_answers import Conversation, Message, Metrics, ModelUse, Question, Segment, Turn
 
 __all__ = [
     "Ageing",
@@ -53,11 +53,14 @@ __all__ = [
     "ItemAnswer",
     "Me",
     "Message",
+    "Metrics",
+    "ModelUse",
     "OwnDecision",
     "Page",
     "PromptVersion",
     "Question",
     "Rule",
+    "Segment",
     "Settled",
     "Token",
     "Topology",

@@ -140,6 +140,8 @@ class Turns:
         self.execute = client.method(turn_calls.execute)
         self.get = client.method(turn_calls.get_turn)
         self.list = client.method(turn_calls.list_turns)
+        self.segments = client.method(turn_calls.turn_segments)
+        self.metrics = client.method(turn_calls.turn_metrics)
         self.stop = client.method(turn_calls.stop_turn)
         self.question = client.method(turn_calls.get_question)
         self.answer = client.method(turn_calls.answer_question)

@@ -108,3 +108,42 @@ class Question(Answer):
     asked_at: datetime | None = None
     expires_at: datetime | None = None
     answered_at: datetime | None = None
+
+
+class Segment(Answer):
+    """A part of a turn's story: what it thought, said or did."""
+
+    kind: str
+    """`thinking`, `text` or `tool`."""
+    call_id: str = ""
+    state: str = ""
+    text: str = ""
+    """Of a `text`; the rest is of a `tool`."""
+    tool: str = ""
+    arguments: Any = None
+    result: Any = None
+    approval_id: str | None = None
+
+
+class ModelUse(Answer):
+    """What one model call took and used."""
+
+    call_id: str
+    label: str = ""
+    number: int = 1
+    """Among those of its label."""
+    model: str = ""
+    attempts: int = 0
+    seconds: float | None = None
+    """None while it runs."""
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float = 0.0
+    refused: str | None = None
+    """Why its answer did not count."""
+
+
+class Metrics(Answer):
+    """A turn's model calls, one by one."""
+
+    calls: list[ModelUse] = []

@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from perdure.client.answers import Answer, Page
 from perdure.client.calls import Call, get, one, path, post
-from perdure.client.turn_answers import Conversation, Message, Question, Turn
+from perdure.client.turn_answers import Conversation, Message, Metrics, Question, Segment, Turn
 
 OnBusy = Literal["reject", "queue", "steer", "replace"]
 _EXECUTE_SECONDS = 120.0
@@ -120,6 +120,16 @@ def list_turns(
     """Turns, newest first."""
     query = {"status": status, "agent": agent, "conversation": conversation}
     return get(path("turns"), one(Page[Turn]), {**query, **_part(limit, cursor)})
+
+
+def turn_segments(turn_id: str) -> Call[Page[Segment]]:
+    """What the turn thought, said and did, in order."""
+    return get(path("turns", turn_id, "segments"), one(Page[Segment]))
+
+
+def turn_metrics(turn_id: str) -> Call[Metrics]:
+    """What the turn's model calls took and used, one by one."""
+    return get(path("turns", turn_id, "metrics"), one(Metrics))
 
 
 def stop_turn(turn_id: str, *, idempotency_key: str = "") -> Call[Answer]:

@@ -140,3 +140,15 @@ async def test_a_decision_names_the_digest_that_was_seen(api: ApiDouble, client:
     decided = await client.call(lambda c: c.approvals.decide("a", "edit", "d1", args={"n": 1}, comment=""))
     assert decided.status == "edited"
     assert api.asked[0].body == {"decision": "edit", "digest": "d1", "args": {"n": 1}}
+
+
+async def test_a_turns_story_and_its_model_calls_are_read(api: ApiDouble, client: Either) -> None:
+    api.will(said({"items": [{"kind": "tool", "tool": "pay", "arguments": {"amount": 1}}], "next": None}))
+    api.will(
+        said({"turn_id": "t", "calls": [{"call_id": "m1", "attempts": 2, "seconds": None}], "totals": {"calls": 1}})
+    )
+    (part,) = (await client.call(lambda c: c.turns.segments("t"))).items
+    metrics = await client.call(lambda c: c.turns.metrics("t"))
+    assert (part.kind, part.tool, part.arguments, part.result) == ("tool", "pay", {"amount": 1}, None)
+    assert [(call.call_id, call.attempts, call.seconds) for call in metrics.calls] == [("m1", 2, None)]
+    assert [asked.path for asked in api.asked] == ["/v1/turns/t/segments", "/v1/turns/t/metrics"]

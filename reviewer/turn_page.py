@@ -1,0 +1,132 @@
+"""What the page of a turn shows: the turn, what was asked of it, its story, its calls, its approvals and its graph."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from contracts.people import ANSWERED_BY_CLIENT
+from perdure.client import Answer, ApiError, Approval, AsyncClient, Message, Metrics, Segment, Topology, Turn
+from policy.printable import cut
+from reviewer.graph_drawing import graph
+from reviewer.json_view import drawn
+from reviewer.seen import seen
+from reviewer.turn_path import path_over
+
+SHOWN = 40
+"""Parts of the story, from its end, and model calls."""
+_CHARACTERS = 1_200
+"""Of one text or value; a page stays light, whatever a tool has answered."""
+_PART, _PARTS = 200, 5
+"""How far a conversation is read for what this turn was asked."""
+_APPROVALS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Everything about a turn at one moment."""
+
+    turn: Turn
+    asked: Sequence[Message]
+    """What its user said; empty where the conversation is gone or too long."""
+    story: Sequence[Segment]
+    metrics: Metrics
+    approvals: Sequence[Approval]
+    topology: Topology | None
+    """None where the deployment has it no more."""
+
+    @property
+    def mark(self) -> str:
+        """Another one where anything has changed."""
+        whole: list[Answer] = [self.turn, *self.asked, *self.story, self.metrics, *self.approvals]
+        return hashlib.sha256("\n".join(each.model_dump_json() for each in whole).encode()).hexdigest()[:16]
+
+    @property
+    def picture(self) -> Markup | None:
+        """Its graph with the path taken."""
+        if self.topology is None:
+            return None
+        manifest = self.topology.model_dump()
+        rests = self.turn.status == "completed" or self.turn.is_paused
+        return graph(manifest, path_over(manifest["edges"], self.turn.nodes, rests=rests))
+
+    @property
+    def purposes(self) -> dict[str, str]:
+        """Of the nodes, in words."""
+        nodes = self.topology.model_dump()["nodes"] if self.topology else []
+        return {str(node["id"]): str(node["purpose"]) for node in nodes}
+
+    @property
+    def longest_seconds(self) -> float:
+        """Of its model calls."""
+        return max((call.seconds or 0.0 for call in self.metrics.calls), default=0.0)
+
+    @property
+    def in_temporal(self) -> str:
+        """Its workflow in Temporal's pages, where an approval of the turn knows it."""
+        return next((each.links["temporal"] for each in self.approvals if "temporal" in each.links), "")
+
+    @property
+    def waits_for_reviewers(self) -> Sequence[str]:
+        """The approvals that it waits for."""
+        waiting = self.turn.waiting_for
+        known = {each.id for each in self.approvals}
+        return [each for each in waiting.ids if each in known] if waiting else []
+
+    @property
+    def waits_for_its_user(self) -> bool:
+        """Whether it is the user's own answer that is missing."""
+        return self.turn.waiting_for is not None and self.turn.waiting_for.kind in ANSWERED_BY_CLIENT
+
+
+async def told_of(api: AsyncClient, turn_id: str) -> Told:
+    """The turn as it is now.
+
+    Raises: ApiError 404.
+    """
+    turn = await api.turns.get(turn_id)
+    asked, story, metrics, approvals, topology = await asyncio.gather(
+        _asked(api, turn),
+        api.turns.segments(turn_id),
+        api.turns.metrics(turn_id),
+        api.approvals.list(turn=turn_id, brief=True, limit=_APPROVALS),
+        _topology(api, turn.topology),
+    )
+    return Told(turn, asked, story.items, metrics, approvals.items, topology)
+
+
+def value(of: object) -> Markup:
+    """A text or a value, its beginning where it is long."""
+    text = of if isinstance(of, str) else json.dumps(of, indent=2, ensure_ascii=False)
+    if isinstance(of, str) or len(text) > _CHARACTERS:
+        return seen(cut(text, _CHARACTERS))
+    return drawn(of)
+
+
+async def _asked(api: AsyncClient, turn: Turn) -> list[Message]:
+    cursor: str | None = None
+    found: list[Message] = []
+    for _ in range(_PARTS):
+        try:
+            part = await api.conversations.messages(turn.conversation_id, limit=_PART, cursor=cursor)
+        except ApiError as error:
+            if error.status == 404:  # the user has deleted the conversation; its turns stay
+                return []
+            raise
+        found += [each for each in part.items if each.turn_id == turn.turn_id and each.role == "user"]
+        cursor = part.next
+        if cursor is None:
+            break
+    return found
+
+
+async def _topology(api: AsyncClient, name: str) -> Topology | None:
+    try:
+        return await api.topologies.get(name)
+    except ApiError as error:
+        if error.status == 404:
+            return None
+        raise

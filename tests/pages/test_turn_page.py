@@ -1,0 +1,89 @@
+"""A turn's page in a browser: it shows the turn as it is, follows it to its end, and nothing on it comes to life."""
+
+import uuid
+
+import httpx
+from playwright.async_api import expect
+
+from contracts.events import PendingEvent
+from contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from store.finish import finish
+from tests.doubles.fake_turn import NOW
+from tests.pages.conftest import NARROW, Site
+from tests.pages.test_hostile_pages import CORPUS, UNSEEN
+from tests.pages.test_page_figures import MOST_BYTES, weight_of
+
+PATH = (
+    "system_prompt_node", "memory_node", "resume_guard", "initial_llm_call", "tool_node", "initial_llm_call",
+    "skill_select_node", "approval_node", "synthesis_llm_call", "output_format",
+)  # fmt: skip
+
+
+async def waiting(site: Site, text: str) -> tuple[TurnAddress, str]:
+    """A turn that waits for a reviewer, and its approval's id."""
+    address = await site.desk.plan(("post", {"text": text}))
+    (request,) = await site.desk.open(address, "t1.0")
+    return address, request.request_id
+
+
+async def ends(site: Site, address: TurnAddress) -> None:
+    """The turn's last transaction, with the nodes that it went through."""
+    nodes = [PendingEvent(kind="node_end", at=NOW, number=n, data={"node": node}) for n, node in enumerate(PATH, 5)]
+    said = "SELECT id::text FROM messages WHERE turn_id = $1 AND role = 'assistant' ORDER BY seq"
+    transcript = (str(await site.desk.value(said, address.turn_id)),)
+    ask = FinishAsk(address=address, status=TurnStatus.COMPLETED, transcript=transcript, events=tuple(nodes))
+    async with site.desk.db.transaction(address.tenant_id) as tx:
+        await finish(tx, ask)
+
+
+async def test_a_turn_is_followed_from_its_approval_to_its_end(site: Site) -> None:
+    address, approval = await waiting(site, "\n".join(CORPUS))
+    window = await site.visit("reviewer", f"/review/{approval}")
+    page = window.page
+    window.asked.clear()
+    await page.get_by_role("link", name="The turn's timeline").click()
+    await expect(page.locator("h1")).to_contain_text("awaiting approval")
+    await expect(page.locator("#waits + ul a")).to_have_attribute("href", f"/review/{approval}")
+    await expect(page.locator(".story")).to_contain_text("<script>window.hit = 1</script>")
+    await expect(page.get_by_role("img", name="The graph of skill_pipeline")).to_be_visible()
+    assert await page.locator(".graph .gone").count() == 0
+    assert await weight_of(window) < MOST_BYTES
+    await window.checked()
+    assert not set(await page.locator("main").inner_text()) & set(UNSEEN)
+    await site.desk.decide(approval)
+    await expect(page.locator(".story")).to_contain_text("approved")
+    await ends(site, address)
+    await expect(page.locator("h1")).to_contain_text("completed")
+    assert await page.locator(".path code").all_inner_texts() == list(PATH)
+    gone = await page.locator(".graph .gone").evaluate_all("all => all.map((each) => each.dataset.node)")
+    assert gone == list(dict.fromkeys(PATH))
+    await expect(page.locator('[data-node="initial_llm_call"] .times')).to_have_text("×2")
+    await expect(page.locator(".said.good")).to_have_text("asking")
+    await window.checked()
+    assert await page.evaluate("window.hit") is None
+    assert await page.locator("[onfocus], [onerror], [onload], main img, main script, base").count() == 0
+    assert {httpx.URL(request.url).host for request in window.asked} == {"127.0.0.1"}
+    await page.set_viewport_size(NARROW)
+    assert await page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
+    await window.checked()
+
+
+async def test_without_javascript_the_page_loads_itself_anew_until_the_turn_has_ended(site: Site) -> None:
+    address, _ = await waiting(site, "plain")
+    window = await site.visit("reviewer", f"/turns/{address.turn_id}", java_script_enabled=False)
+    await expect(window.page.locator("h1")).to_contain_text("awaiting approval")
+    await expect(window.page.locator("#asked + .said")).to_be_visible()
+    await ends(site, address)
+    await expect(window.page.locator("h1")).to_contain_text("completed")
+    await expect(window.page.locator(".path li")).to_have_count(len(PATH))
+
+
+async def test_a_turn_of_somebody_else_or_of_nobody_is_not_there(site: Site) -> None:
+    address = await site.desk.plan(("post", {"text": "not yours"}), by="admin")
+    window = await site.visit("requester")
+    for turn_id in (address.turn_id, str(uuid.uuid4()), "nothing"):
+        answer = await window.page.goto(f"/turns/{turn_id}")
+        assert answer is not None and answer.status == 404
+        await expect(window.page.locator("h1")).to_have_text("There is nothing here")
+        await expect(window.page.locator("body")).not_to_contain_text("not yours")
+    await window.checked()
