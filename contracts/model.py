@@ -43,7 +43,8 @@ class ModelAsk(Tolerant):
     toolsets: dict[str, bool] | None = Field(default=None, exclude_if=lambda loaded: loaded is None)
     """Toolsets that are loaded, by name: whether with the tools that write; None where the graph loads none."""
     stage: str = Field(default="", exclude_if=is_empty)
-    """The stage of the agent whose instructions, window and parameters hold for this call."""
+    """The stage of the agent whose instructions, window and parameters hold for this call. Such a call is the graph's
+    own: what the user sends meanwhile waits for another one, as it does where an object is asked for."""
     output: OutputAsk | None = Field(default=None, exclude_if=is_empty)
     """None: words and calls. With it nothing is said live, and no message is stored."""
     timeout_seconds: float | None = Field(default=None, gt=0, exclude_if=lambda seconds: seconds is None)
@@ -56,9 +57,6 @@ class ModelAsk(Tolerant):
     """Outputs of the turn's context assembly that are put before the conversation."""
     guidance: str = Field(default="", exclude_if=is_empty)
     """What is said with them."""
-    alone: bool = Field(default=False, exclude_if=is_empty)
-    """A call of the graph's own, to which the user does not speak: what is sent meanwhile waits for another one, as it
-    does where an object is asked for. All others answer with what joined the turn, and their node keeps it in state."""
 
 
 class ModelCall(Tolerant):

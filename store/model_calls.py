@@ -89,7 +89,7 @@ async def claim_call(
     on_fallback = bool(row["fallback"] and fallback_model)
     if on_fallback:
         model = fallback_model
-    hears = row["joined"] and not call.ask.alone and call.ask.output is None
+    hears = row["joined"] and not call.ask.stage and call.ask.output is None
     heard = await joined(tx, call.address.turn_id, call.call_id) if hears else NOBODY
     await tx.execute(
         "WITH counted AS (UPDATE turns SET attempts = attempts + 1, status = $7, waiting = NULL, "

@@ -29,10 +29,10 @@ async def steer(desk: Desk, to: TurnAddress, text: str = "heard", caps: Caps = M
     return started
 
 
-async def ask(desk: Desk, address: TurnAddress, step: int, *, attempt: int = 1, alone: bool = False) -> ModelReply:
+async def ask(desk: Desk, address: TurnAddress, step: int, *, attempt: int = 1, stage: str = "") -> ModelReply:
     """A model call of the turn that is handed its first message alone."""
     call = (await desk.model_call(address)).model_copy(update={"call_id": model_call_id(step)})
-    call = call.model_copy(update={"ask": call.ask.model_copy(update={"alone": alone})})
+    call = call.model_copy(update={"ask": call.ask.model_copy(update={"stage": stage})})
     return await desk.activity(ModelActivities(desk.deps).complete, call, attempt=attempt)
 
 
@@ -108,7 +108,7 @@ async def test_messages_are_heard_in_the_order_in_which_they_were_sent_each_once
 async def test_a_call_of_the_graphs_own_leaves_it_to_the_next(desk: Desk) -> None:
     address, _ = await desk.start(Line("one"), Line("two"), caps=MANY)
     started = await steer(desk, address)
-    assert (await ask(desk, address, 1, alone=True)).joined == ()
+    assert (await ask(desk, address, 1, stage="own")).joined == ()
     assert [ref.id for ref in (await ask(desk, address, 2)).joined] == [started.message_id]
 
 

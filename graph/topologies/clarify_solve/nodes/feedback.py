@@ -33,7 +33,6 @@ class Feedback:
                 tools=(),
                 prompt=user if isinstance(user, dict) else {},
                 stage="feedback",
-                alone=True,
             )
         )
         patch: Patch = {"tokens_used": reply.usage.tokens, "cost_microusd": reply.usage.cost_microusd}
