@@ -65,12 +65,12 @@ class Stretch:
         mailbox.open(self._stop_asked, self.calls.cancel)
 
     def take_events(self, *, alone: bool = False) -> tuple[PendingEvent, ...]:
-        """The events that wait, for the activity that is about to be called: by `call`, unless it is `alone`.
+        """The events that wait, for the activity that is about to be called: by `call`, unless it runs `alone`.
 
         None while an earlier call still carries some: of two that run side by side the later events might be written
         first, and the earlier ones would be taken for written (store/journal.py goes by their numbers).
         """
-        if self._carrying:
+        if self._carrying and not alone:
             return ()
         taken = tuple(self.events)
         self.events.clear()

@@ -96,7 +96,7 @@ class TurnRun:
         """
         if stretch.asked is None:
             return Opened()  # paused again on what was open already
-        ask = stretch.asked.model_copy(update={"events": stretch.take_events()})
+        ask = stretch.asked.model_copy(update={"events": stretch.take_events(alone=True)})
         patience = OPEN_PATIENCE if _may_go_on(ask) else None
         summary = f"open {len(ask.gated) + len(ask.unknown) + len(ask.questions)} requests"
         try:
@@ -160,7 +160,7 @@ class TurnRun:
             transcript=tuple(message.id for message in messages if message.id),
             answer=said if status is TurnStatus.COMPLETED else "",
             output=output if isinstance(output, dict) else {},
-            events=stretch.take_events(),
+            events=stretch.take_events(alone=True),
         )
         finished = await stretch.calls.make(TURNS_FINISH, ask, summary=f"finish: {status.value}", stoppable=False)
         workflow.set_current_details(f"{finished.status.value}" + (f": {problem.message}" if problem else ""))
