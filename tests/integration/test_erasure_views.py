@@ -11,7 +11,7 @@ from tests.integration.test_api_approvals import ended
 from tests.integration.test_api_turns import code, conversation
 
 NAME = "leaver"
-GONE = {"answer", "outcome", "items[].data"}
+GONE = {"answer", "outcome", "ttft_seconds", "items[].data"}
 """What the contract has null where it is not known; the audit says `erased` beside it."""
 
 
