@@ -146,7 +146,10 @@ async def test_another_tenant_sees_no_row_of_ours_and_changes_none(desk: Desk, t
         for table in tables:
             seen = await tx.fetch(f"SELECT DISTINCT tenant_id FROM {table}")
             assert {row["tenant_id"] for row in seen} <= {OTHER, "*"}, table
-    kept = ("audit", "audit_bodies", "audit_chain", "audit_heads", "agents", "agent_versions", "app_tables", "tenants")
+    kept = (
+        *("audit", "audit_bodies", "audit_chain", "audit_heads", "agents", "agent_versions", "app_tables", "tenants"),
+        "user_facts",
+    )
     writable = [table for table in tables if table not in kept]
     for table in writable:
         async with desk.db.transaction(OTHER) as tx:

@@ -77,7 +77,8 @@ async def test_an_object_comes_as_it_fits_and_what_does_not_fit_is_a_fault(new_t
     bad = await run.complete(ask)
     assert bad.value is None and bad.fault and bad.problem is None and bad.usage.tokens > 0
     again = await (await turn.run()).complete(ask)
-    assert again == good, "paid once"
+    now = {"turn_used": None}  # what the turn has come to meanwhile
+    assert again.model_copy(update=now) == good.model_copy(update=now), "paid once"
 
 
 async def test_a_question_is_named_by_its_step_and_open_only_once_the_run_has_paused(new_turn: NewTurn) -> None:

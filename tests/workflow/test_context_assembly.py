@@ -84,7 +84,7 @@ async def test_a_message_of_danger_is_answered_by_the_fixed_text_and_no_model(en
     )
     assert [(m["role"], m["in_transcript"]) for m in messages] == [("user", True), ("assistant", True)]
     kinds = await engine.kinds(turn_id)
-    assert kinds[-3:] == ["generation.complete", "completed", "done"]
+    assert kinds[-4:] == ["generation.complete", "conversation.title.generated", "completed", "done"]
 
 
 async def test_an_echo_is_checked_first_and_then_streamed(engine: Engine) -> None:
