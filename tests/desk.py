@@ -193,10 +193,11 @@ class Desk:
             ask = DecisionAsk.model_validate({"decision": decision, "digest": digest, **given})
             return await decide(tx, approval, Decider(person.user_id, person.roles), person.name, ask)
 
-    async def approved(self, *calls: tuple[str, dict[str, Any]], **given: Any) -> TurnAddress:
+    async def approved(self, *calls: tuple[str, dict[str, Any]], agent_id: str = "desk", **given: Any) -> TurnAddress:
         """A turn whose planned calls are all approved."""
-        address = await self.plan(*calls, **given)
-        for request in await self.open(address, *(f"t1.{index}" for index in range(len(calls)))):
+        address = await self.plan(*calls, agent_id=agent_id, **given)
+        call_ids = [f"t1.{index}" for index in range(len(calls))]
+        for request in await self.open(address, *call_ids, agent_id=agent_id):
             await self.decide(request.request_id)
         return address
 
