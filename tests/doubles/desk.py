@@ -8,14 +8,14 @@ connection), `break` (does it, and the connection breaks), `lose` (the connectio
 import asyncio
 import json
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import httpx
 
 from activities.toolbox.entities import CORE_BY_NAME
-from contracts.agents import PublishedAgent
-from perdure.apps import load_app, publish
+from contracts.agents import AgentDefinition, PublishedAgent
+from perdure.apps import App, load_app, publish
 from perdure.tools import Tool
 
 DESK = Path(__file__).parents[1] / "apps" / "desk"
@@ -79,7 +79,9 @@ def desk_agents() -> tuple[list[tuple[str, PublishedAgent]], list[tuple[str, Too
     """The desk's agents as they are published, and their tools by agent."""
     app = load_app(DESK)
     assert not app.problems, app.problems
-    published = [_in_toolsets(agent) for agent in publish(app, [tool.card for tool in CORE_BY_NAME.values()])]
+    core = [tool.card for tool in CORE_BY_NAME.values()]
+    published = [agent for each in app.agents for agent in publish(_alone(app, each), core)]
+    assert len(published) == len(app.agents), "an agent of the desk is left out"
     tools = [
         (agent.definition.id, CORE_BY_NAME.get(card.name) or app.tools[card.name])
         for agent in published
@@ -88,9 +90,11 @@ def desk_agents() -> tuple[list[tuple[str, PublishedAgent]], list[tuple[str, Too
     return [(app.name, agent) for agent in published], tools
 
 
-def _in_toolsets(agent: PublishedAgent) -> PublishedAgent:
-    """The tools of the agent that loads toolsets, in one; by an app's files only a server's tools are in one."""
-    if not agent.definition.toolsets:
-        return agent
-    cards = tuple(card.model_copy(update={"toolset": "counter"}) for card in agent.cards)
-    return agent.model_copy(update={"cards": cards, "version": f"{agent.version}-in-toolsets"})
+def _alone(app: App, agent: AgentDefinition) -> App:
+    """The app with this agent only. One that loads toolsets has its tools in one: by an app's files only a server's
+    tools are in any, and an agent that begins with a toolset of none of its tools is not published."""
+    tools = app.tools
+    if agent.toolsets:
+        cards = {name: tool.card.model_copy(update={"toolset": "counter"}) for name, tool in tools.items()}
+        tools = {name: replace(tool, card=cards[name]) for name, tool in tools.items()}
+    return replace(app, agents=(agent,), tools=tools)
