@@ -52,7 +52,7 @@ NEUTRAL = {
         "memory_versions.call_id memory_promotions.type memory_promotions.sha256 memory_promotions.base_sha256 "
         "memory_promotions.risk memory_promotions.status memory_promotions.call_id"
     ),
-    "gone with the account, as test_erasure_accounts.py shows": (
+    "gone with the account (store/erasure_steps.py)": (
         "identities.* invitations.token_sha256 passwords.hash refresh_tokens.nonce refresh_tokens.successor_sha256 "
         "refresh_tokens.token_sha256"
     ),

@@ -63,7 +63,7 @@ async def test_a_turn_is_followed_from_its_approval_to_its_end(site: Site) -> No
     assert await page.evaluate("window.hit") is None
     assert await page.locator("[onfocus], [onerror], [onload], main img, main script, base").count() == 0
     assert {httpx.URL(request.url).host for request in window.asked} == {"127.0.0.1"}
-    await page.set_viewport_size(NARROW)
+    await page.set_viewport_size({"width": NARROW["width"], "height": NARROW["height"]})
     assert await page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
     await window.checked()
 
