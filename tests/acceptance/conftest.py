@@ -7,7 +7,6 @@ import pytest
 
 from tests.acceptance.running import RunningStack, running
 
-
 BESIDE_OTHERS = (
     "test_blocks.py",
     "test_cli.py",
