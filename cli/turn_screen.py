@@ -18,6 +18,7 @@ _QUIET = frozenset(
         "thinking.complete",
         "token.usage",
         "memory.context.loaded",
+        "conversation.title.generated",
     }
 )
 """Of interest only to who looks at the machinery."""

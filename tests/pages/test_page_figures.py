@@ -1,5 +1,6 @@
 """What the pages cost: bytes, the first paint, the inbox over ten thousand that wait. Needs the machine for itself."""
 
+import asyncio
 import time
 
 import asyncpg
@@ -27,8 +28,15 @@ async def weight_of(window: Window) -> int:
 
 async def first_paint_ms(window: Window) -> float:
     """When the page in this window first showed something, since it was asked for."""
-    await window.page.wait_for_function("performance.getEntriesByName('first-contentful-paint').length")
-    return float(await window.page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime"))
+    deadline = time.monotonic() + 20
+    while True:  # asked again and again from outside: the page's own policy lets nothing poll inside it
+        found = await window.page.evaluate(
+            "performance.getEntriesByName('first-contentful-paint').map(each => each.startTime)"
+        )
+        if found:
+            return float(found[0])
+        assert time.monotonic() < deadline, "the page was never painted"
+        await asyncio.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +51,7 @@ async def crowded(site: Site) -> Site:
     return site
 
 
+@pytest.mark.timed
 async def test_the_first_page_of_ten_thousand_takes_less_than_150_ms_at_the_server(crowded: Site) -> None:
     head = {"Authorization": f"Bearer {crowded.people['reviewer'].token}"}
     taken = []
@@ -57,6 +66,7 @@ async def test_the_first_page_of_ten_thousand_takes_less_than_150_ms_at_the_serv
     assert sorted(taken[1:])[len(taken[1:]) // 2] < MOST_SERVER_SECONDS, taken
 
 
+@pytest.mark.timed
 async def test_every_page_is_light_and_painted_within_a_second(crowded: Site) -> None:
     approval = await crowded.desk.value("SELECT id::text FROM approvals LIMIT 1")
     window = await crowded.visit("reviewer")
