@@ -10,7 +10,7 @@ STARTED := api.app, cli.app, prepare, reviewer.pages, serving, worker, workflows
 export PATH := $(CURDIR)/$(RUN):$(PATH)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup up demo test check bench crashtable lock clean
+.PHONY: help setup up demo test check search bench crashtable lock clean
 
 help: ## list the targets
 	@echo "Perdure: AI agent turns that survive"; echo
@@ -68,6 +68,9 @@ chromium: # the browser of the tests of the pages, where root can install it
 
 check: $(STAMP) static ## format, lint, types, import rules, unit tests
 	@$(RUN)/pytest tests/unit tests/topologies tests/repo
+
+search: $(STAMP) ## look for new counterexamples: 1,000 random cases a property, where `make test` takes always the same
+	@$(RUN)/pytest --hypothesis-profile=search -n 2 --dist worksteal tests/unit tests/topologies
 
 .PHONY: static
 static: $(STAMP)

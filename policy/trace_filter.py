@@ -100,8 +100,7 @@ def _text(value: str, removed: list[str], depth: int) -> JsonValue:
 
 
 def _singular(word: str) -> str:
-    if word.endswith("ies"):
-        return word[:-3] + "y"
-    if word.endswith("ss") or not word.endswith("s") or word == "args":
-        return word
-    return word[:-1]
+    """The denied word of which this is the plural, else the word without the s of a plural."""
+    forms = (word, word.removesuffix("s"), word.removesuffix("ies") + "y")
+    known = next((form for form in forms if form in DENIED), None)
+    return known or (word if word.endswith("ss") else word.removesuffix("s"))

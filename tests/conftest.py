@@ -13,7 +13,9 @@ from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
+import hypothesis
 import pytest
+from hypothesis import HealthCheck
 
 from contracts.digests import sha256_hex
 from local import DataParts, embedded
@@ -26,6 +28,13 @@ AUDIT_KEY = "the audit key of all tests and of the processes that they start"
 KEYRING = Keyring.of(AUDIT_KEY)
 os.environ["PERDURE_AUDIT_KEY"] = AUDIT_KEY
 os.environ["JWT_SECRET"] = "the access key of all tests and of the processes that they start"
+hypothesis.settings.register_profile(
+    "suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+hypothesis.settings.register_profile(
+    "search", hypothesis.settings.get_profile("suite"), derandomize=False, max_examples=1_000
+)
+hypothesis.settings.load_profile("suite")
 pytest_plugins = ("tests.desk", "tests.served", "tests.workshop")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 

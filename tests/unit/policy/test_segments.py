@@ -74,5 +74,6 @@ def test_any_events_make_a_story_with_one_segment_a_call_and_no_end_undone(given
     for place in range(len(given_events)):
         for earlier in segments_of(given_events[:place]):
             if earlier.kind == "tool" and earlier.state in ENDED:
-                assert next(each for each in story if each.call_id == earlier.call_id).state == earlier.state
+                (now,) = (each for each in story if each.kind == "tool" and each.call_id == earlier.call_id)
+                assert now.state == earlier.state
     assert {segment.state for segment in story if segment.kind == "tool"} <= {"pending", *STATES.values()}

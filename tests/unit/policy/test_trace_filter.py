@@ -61,7 +61,19 @@ def test_nothing_under_a_denied_name_leaves_at_any_depth(attributes: dict[str, J
         *("prompt", "prompts", "systemPrompt", "output", "final_output", "outputs", "input_preview", "query_preview"),
         *("raw_input", "rawinput", "memory_read_result", "embeddings", "api_key", "apiKey", "API-KEY", "PASSWORD"),
         *("memory_read_authorized", "authorization", "gen_ai.input.messages", "gen_ai.output.messages", "tool.result"),
-        *("private_key", "access-key", "state", "command", "facts", "episodes", "gen_ai.system_instructions"),
+        *(
+            "cookies",
+            "queries",
+            "bodies",
+            "args",
+            "private_key",
+            "access-keys",
+            "state",
+            "command",
+            "facts",
+            "episodes",
+            "gen_ai.system_instructions",
+        ),
     ],
 )
 def test_names_that_are_denied(name: str) -> None:
