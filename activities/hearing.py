@@ -29,6 +29,9 @@ class Heard:
     text: list[str] = field(default_factory=list)
     complete: Complete | None = None
     first_token_seconds: float | None = None
+    """From the request."""
+    turn_seconds: float = 0.0
+    """From the turn's own beginning to the request."""
     thinking_characters: int = 0
     thinking_seconds: float = 0.0
     """From the request to the last of it."""
@@ -126,8 +129,13 @@ def events_of(
             "characters": heard.thinking_characters,
         }
         events.append(NewEvent(THINKING_COMPLETE, thought, call.call_id))
-    if heard.first_token_seconds is not None and not call.ask.ttft_told:
-        events.append(NewEvent(TTFT, {"seconds": round(heard.first_token_seconds, 3)}, call.call_id))
+    # Of an object that is asked for nobody sees a token.
+    if heard.first_token_seconds is not None and not call.ask.ttft_told and call.ask.output is None:
+        waited: dict[str, JsonValue] = {
+            "seconds": round(heard.first_token_seconds, 3),
+            "turn_seconds": round(heard.turn_seconds + heard.first_token_seconds, 3),
+        }
+        events.append(NewEvent(TTFT, waited, call.call_id))
     usage = reply.usage
     events.append(
         NewEvent(
@@ -146,7 +154,8 @@ def events_of(
             {
                 "attempt": epoch,
                 "message_id": reply.message.id if reply.message else None,
-                "characters": len(heard.whole),
+                # An object that was asked for is nobody's to read: no text of it is shown, and none is kept.
+                "characters": len(heard.whole) if reply.message else 0,
                 "partial": reply.partial,
                 "tool_calls": [ref.tool for ref in reply.message.calls] if reply.message else [],
                 "assembly": heard.assembly,

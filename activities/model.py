@@ -64,6 +64,7 @@ class ModelActivities:
                 async with self._deps.db.transaction(call.address.tenant_id, call.address.turn_id) as tx:
                     own, other = agent.definition.model, agent.definition.fallback_model
                     claimed = await claim_call(tx, call, attempt, own, other)
+                    claimed_at = time.monotonic()
                     if claimed.verdict is Claim.REPLAY and claimed.reply is not None:
                         return claimed.reply
                     if claimed.verdict is not Claim.ACT:
@@ -80,7 +81,8 @@ class ModelActivities:
                     raise reserved_for_now() from None
                 return await self._not_begun(call, refused.as_problem())
             await self._deps.live.wake(call.address.conversation_id)
-            heard = Heard(assembly=prompt.assembly)
+            before = claimed.turn_seconds + time.monotonic() - claimed_at
+            heard = Heard(assembly=prompt.assembly, turn_seconds=before)
             failed: Problem | None = None
             try:
                 async with self._deps.stops.breaking(call.address.turn_id) as stop:

@@ -49,11 +49,14 @@ class ModelClaim:
     """Of the turn's money."""
     joined: Joined = NOBODY
     """What the user sent while the turn ran, to be heard by this call."""
+    turn_seconds: float = 0.0
+    """Since the turn was asked for."""
 
 
 _CLAIM = """
 SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopped, t.through_seq, t.system_prompt,
   t.memory_text, t.persona ->> 'text' AS persona, t.limits,
+  extract(epoch FROM clock_timestamp() - t.created_at)::float AS turn_seconds,
   t.input_tokens, t.output_tokens, t.cached_tokens, t.cost_microusd, m.epoch, m.run_id, m.attempt, m.errors, m.reply,
   m.compacted, m.fallback, m.held_tokens + m.held_cost_microusd > 0 AS holds,
   EXISTS (SELECT FROM messages j WHERE j.turn_id = t.id AND j.joins IS NOT NULL AND j.joins IN ('', $2)) AS joined,
@@ -125,6 +128,7 @@ async def claim_call(
         most_of_answer(limits, tokens_used=used.tokens),
         limits.max_cost_microusd - used.cost_microusd,
         heard,
+        row["turn_seconds"],
     )
 
 

@@ -10,8 +10,8 @@ from store.paging import cursor_after, read_cursor
 _TOLD = (
     "ARRAY(SELECT e.data->>'node' FROM events e WHERE e.turn_id = t.id AND e.kind = 'node_end' "
     "AND e.data->>'node' IS NOT NULL ORDER BY e.seq) AS nodes, "
-    "(SELECT (e.data->>'seconds')::float FROM events e WHERE e.turn_id = t.id AND e.kind = 'ttft' "
-    "ORDER BY e.seq LIMIT 1) AS ttft_seconds"
+    "(SELECT coalesce(e.data->>'turn_seconds', e.data->>'seconds')::float FROM events e "
+    "WHERE e.turn_id = t.id AND e.kind = 'ttft' ORDER BY e.seq LIMIT 1) AS ttft_seconds"
 )
 
 # The deadline is the one in force: an escalation, or a decision on one of several, has moved it since the pause began.

@@ -70,7 +70,7 @@ class Turn(Answer):
     usage: TurnUsage = TurnUsage()
     waiting_for: Waiting | None = None
     ttft_seconds: float | None = None
-    """From the first model call to its first token."""
+    """From the start of the turn to the first token that its reader sees."""
     ttr_seconds: float | None = None
     """From the start of the turn to its end."""
     nodes: list[str] = []

@@ -1,6 +1,7 @@
 """`model.complete` on the real ledger: whoever asks, however often, a settled call is paid once."""
 
 import asyncio
+from typing import cast
 
 import pytest
 from temporalio.exceptions import ApplicationError
@@ -12,6 +13,7 @@ from contracts.memory import LoadAsk
 from contracts.model import ModelCall, ModelReply
 from contracts.turns import FinishAsk, TurnAddress, TurnStatus
 from policy.retries import PROVIDER_ERRORS
+from store import turn_views
 from store.finish import finish
 from store.turns import request_stop
 from tests.desk import Desk, gathered, until
@@ -42,6 +44,7 @@ async def begun(desk: Desk, *lines: Line) -> ModelCall:
 
 async def test_a_settled_call_answers_every_later_attempt_and_is_never_paid_again(desk: Desk) -> None:
     call = await begun(desk, Line("hello there", tokens=30))
+    await desk.write("UPDATE turns SET created_at = created_at - interval '9 s' WHERE id = $1", call.address.turn_id)
     first = await ask(desk, call)
     assert first.message is not None and first.problem is None
     again = await gathered(*(ask(desk, call, attempt, run) for attempt in range(1, 5) for run in ("run-1", "run-2")))
@@ -56,6 +59,9 @@ async def test_a_settled_call_answers_every_later_attempt_and_is_never_paid_agai
         "token.usage",
         "generation.complete",
     ]
+    async with desk.db.transaction("local") as tx:
+        shown = await turn_views.get(tx, call.address.turn_id, None)
+    assert 9 <= cast(float, shown["ttft_seconds"]) < 60, "from the turn's beginning, as its reader waited"
 
 
 async def test_many_attempts_at_once_settle_once_and_the_others_step_aside(desk: Desk) -> None:

@@ -1,11 +1,15 @@
 """What a model call leaves in the log of its turn."""
 
+import pytest
+
 from activities.clients.provider import Complete, DraftCall
-from activities.hearing import Heard, events_of, reply_of
+from activities.hearing import Heard, events_of, reply_of, structured_reply
 from activities.planning import plan_calls
 from contracts.agents import AgentDefinition, EffectClass, PublishedAgent, ToolCard
-from contracts.model import ModelAsk, ModelCall
+from contracts.errors import Problem
+from contracts.model import ModelAsk, ModelCall, OutputAsk
 from contracts.turns import TurnAddress, Usage
+from policy.segments import Told, segments_of
 from policy.toolsets import LOAD_TOOLSET
 from store.journal import NewEvent
 
@@ -39,6 +43,7 @@ def asking(**given: object) -> ModelCall:
 def told(call: ModelCall, *drafts: tuple[str, str]) -> list[NewEvent]:
     """The events of an answer with these calls."""
     heard = Heard(text=["Let me see."], first_token_seconds=0.5, thinking_characters=40, thinking_seconds=0.25)
+    heard.turn_seconds = 3.0
     made = tuple(DraftCall(f"p{n}", name, arguments) for n, (name, arguments) in enumerate(drafts))
     heard.complete = Complete(made, Usage(input_tokens=5, output_tokens=2), "tool_calls", "m")
     plans = plan_calls(call, AGENT, made)
@@ -50,10 +55,21 @@ def test_thinking_that_ended_and_the_first_token_are_told_before_the_answer() ->
     events = told(asking())
     assert [event.kind for event in events] == ["thinking.complete", "ttft", "token.usage", "generation.complete"]
     assert events[0].data == {"duration": 0.25, "characters": 40}
+    assert events[1].data == {"seconds": 0.5, "turn_seconds": 3.5}, "an earlier call of the turn may have said nothing"
 
 
 def test_a_later_call_of_the_run_tells_no_first_token() -> None:
     assert "ttft" not in [event.kind for event in told(asking(ttft_told=True))]
+
+
+@pytest.mark.parametrize("failed", [None, Problem(code="model_timeout", message="late")], ids=["read", "failed"])
+def test_an_object_that_was_asked_for_is_no_text_of_the_turn(failed: Problem | None) -> None:
+    wanted = OutputAsk(name="plan", fits={"type": "object"})
+    heard = Heard(text=['{"steps": []}'], first_token_seconds=0.5)
+    usage, complete = events_of(asking(output=wanted), 1, heard, structured_reply(wanted, heard, failed))
+    assert usage.kind == "token.usage", "nobody has seen a first token"
+    assert (complete.kind, complete.data["characters"], complete.data["message_id"]) == ("generation.complete", 0, None)
+    assert segments_of([Told(complete.kind, complete.call_id, complete.data)]) == []
 
 
 def test_a_call_that_is_settled_as_it_is_planned_has_its_end_in_the_log() -> None:
