@@ -115,6 +115,9 @@ class Wakes:
         try:
             await subscription.subscribe(_OWN_CHANNEL, *map(channel, self._bells))
             self._subscription = subscription
+            # Who came while that was under way has told nobody, and whoever comes from now on will.
+            if late := {*map(channel, self._bells)} - subscription.channels.keys():
+                await subscription.subscribe(*sorted(late))
             self._ring_all(events=False)
             asked = False
             while True:

@@ -1,0 +1,65 @@
+"""Bells of this process against a Valkey whose subscription can be held up."""
+
+import asyncio
+from typing import Any, cast
+
+from redis.asyncio.client import PubSub
+
+from store.database import Database
+from store.live_keys import channel
+from store.valkey import Valkey
+from store.wakes import Wakes
+
+
+class SlowSubscription:
+    """What `Wakes` uses of redis-py's: the first subscribing takes until it is let go."""
+
+    def __init__(self) -> None:
+        self.channels: dict[str, None] = {}
+        self.begun, self.goes_on = asyncio.Event(), asyncio.Event()
+
+    async def subscribe(self, *names: str) -> None:
+        """As the server would have it: these and no others from now on."""
+        self.begun.set()
+        await self.goes_on.wait()
+        self.channels |= dict.fromkeys(names)
+
+    async def unsubscribe(self, *names: str) -> None:
+        """None of these."""
+        for name in names:
+            self.channels.pop(name, None)
+
+    async def get_message(self, timeout: float) -> None:
+        """Nothing is ever said."""
+        await asyncio.sleep(timeout)
+
+    async def aclose(self) -> None:
+        """Over."""
+
+
+class Client:
+    """A Valkey of which only the subscription is used."""
+
+    def __init__(self, subscription: SlowSubscription) -> None:
+        self._subscription = subscription
+
+    def pubsub(self, **_: Any) -> PubSub:
+        """The one there is."""
+        return cast(PubSub, self._subscription)
+
+
+async def test_a_reader_that_comes_while_the_process_subscribes_is_subscribed_too() -> None:
+    held = SlowSubscription()
+    wakes = Wakes(cast(Database, None), Valkey(cast(Any, Client(held))))
+    following = asyncio.create_task(wakes._follow_valkey())
+    await held.begun.wait()
+    async with wakes.listen("t", "late") as late:
+        late.quiet()
+        held.goes_on.set()
+        assert await late.wait(10), "and it looks for what it has missed"
+        assert channel("late") in held.channels
+        async with wakes.listen("t", "later"):
+            assert channel("later") in held.channels
+        assert channel("later") not in held.channels
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
