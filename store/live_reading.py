@@ -27,10 +27,11 @@ Marks = dict[CallKey, Mark]
 _Rows = list[tuple[str, dict[str, str]]]
 
 _BATCH_ENTRIES = 200
-_BATCH_CHARACTERS = 32_768
-"""About what is held for one slow reader: a batch is merged and sent as a whole."""
+_BATCH_BYTES = 32_768
+"""About what is held for one slow reader: a batch is merged and sent as a whole. The script stops behind the entry
+with which they are reached, and an entry is short too (activities/speaking.py)."""
 _PLACES_AT_ONCE = 64
-"""In one round trip: at most 2 MB come back, and nobody waits long for those who are far behind."""
+"""In one round trip: some 2 MB come back, and nobody waits long for those who are far behind."""
 _SEARCH_ENTRIES = 200
 
 
@@ -83,7 +84,8 @@ class LiveReader:
         async with self._valkey.client.pipeline(transaction=False) as pipe:
             for tenant_id, conversation_id, epoch, entry_id in places:
                 keys = stream_and_epoch(tenant_id, conversation_id)
-                pipe.evalsha(self._script.sha, len(keys), *keys, epoch, entry_id, str(_BATCH_ENTRIES))
+                bounds = str(_BATCH_ENTRIES), str(_BATCH_BYTES)
+                pipe.evalsha(self._script.sha, len(keys), *keys, epoch, entry_id, *bounds)
             answers: list[Any] = await pipe.execute()
             return answers
 
@@ -99,15 +101,9 @@ def _fail(answer: "asyncio.Future[TokenBatch]", error: BaseException) -> None:
 def _batch(answer: Any) -> TokenBatch:
     if not answer:
         return TokenBatch(None)
-    epoch, rows = answer
-    entries: list[TokenEntry] = []
-    characters = 0
-    for entry_id, flat in rows:
-        entries.append(_entry(entry_id, dict(zip(flat[::2], flat[1::2], strict=True))))
-        characters += len(entries[-1].text)
-        if characters > _BATCH_CHARACTERS:
-            break
-    return TokenBatch(epoch, entries, more=len(entries) == _BATCH_ENTRIES or len(entries) < len(rows))
+    epoch, rows, more = answer
+    entries = [_entry(entry_id, dict(zip(flat[::2], flat[1::2], strict=True))) for entry_id, flat in rows]
+    return TokenBatch(epoch, entries, more=bool(more))
 
 
 async def marks(valkey: Valkey, tenant_id: str, conversation_id: str, cursor: Cursor, keys: Sequence[CallKey]) -> Marks:

@@ -53,5 +53,16 @@ local epoch = redis.call('GET', KEYS[2])
 if not epoch then return {} end
 local after = '-'
 if epoch == ARGV[1] then after = '(' .. ARGV[2] end
-return {epoch, redis.call('XRANGE', KEYS[1], after, '+', 'COUNT', ARGV[3])}
+local most, room, rows = tonumber(ARGV[3]), tonumber(ARGV[4]), {}
+while true do
+  local asked = math.min(most - #rows, 20)
+  local some = redis.call('XRANGE', KEYS[1], after, '+', 'COUNT', asked)
+  for _, row in ipairs(some) do
+    rows[#rows + 1] = row
+    room = room - #row[2][#row[2]]  -- the text is an entry's last value
+    if #rows == most or room <= 0 then return {epoch, rows, 1} end
+  end
+  if #some < asked then return {epoch, rows, 0} end
+  after = '(' .. some[#some][1]
+end
 """

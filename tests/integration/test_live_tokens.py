@@ -193,3 +193,18 @@ async def test_a_batch_is_bounded_by_its_text_and_says_that_there_is_more(
     assert batch.more and len(batch.entries) < 20
     rest = await live.tokens("local", address.conversation_id, str(batch.epoch), batch.entries[-1].id)
     assert rest.entries[0].start == batch.entries[-1].start + 2_000
+
+
+async def test_what_a_reader_is_behind_crosses_the_wire_once_however_long_the_pieces_are(
+    live: LiveTokens, valkey: Valkey, address: TurnAddress
+) -> None:
+    for number in range(30):
+        await live.append(address, "m1", epoch=1, sequence=number * 60_000, text="x" * 60_000)
+    before = (await valkey.client.info("stats"))["total_net_output_bytes"]
+    epoch, entry_id, read, more = "", "0-0", 0, True
+    while more:
+        batch = await live.tokens("local", address.conversation_id, epoch, entry_id)
+        epoch, entry_id, more = str(batch.epoch), batch.entries[-1].id if batch.entries else entry_id, batch.more
+        read += sum(len(entry.text) for entry in batch.entries)
+    after = (await valkey.client.info("stats"))["total_net_output_bytes"]
+    assert read == 30 * 60_000 and after - before < 1.2 * read
