@@ -2,7 +2,8 @@
 
 A task of its own holds the connection open, since the library wants it entered and left by the same one; any number
 of calls go over it at once. A call that did not come back in time makes the session suspect: before the next one the
-server must list its tools, or it is started anew.
+server must list its tools, or it is started anew, once no other call is under way: many servers answer one request
+after the other, and list nothing during a long one.
 """
 
 import asyncio
@@ -128,7 +129,7 @@ class McpSession:
         return session.suspect or asyncio.get_running_loop().time() - session.listed_at > LISTING_SECONDS
 
     async def _refreshed(self) -> Connection:
-        """The session with a fresh list; a new one where the old one does not answer.
+        """The session with a fresh list; a new one where the old one does not answer and does nothing else.
 
         Raises: Unreachable; MissingSecret.
         """
@@ -137,7 +138,9 @@ class McpSession:
             try:
                 session.offer = await self._listing(session.client)
             except Unreachable:
-                _log.warning("mcp_server_silent", server=self.server.name)
+                _log.warning("mcp_server_silent", server=self.server.name, calls=len(session.wire.notes))
+                if session.wire.notes:  # it is busy with calls that still have time: ending it would lose them
+                    raise
             else:
                 session.listed_at, session.suspect = asyncio.get_running_loop().time(), False
                 return session

@@ -27,6 +27,9 @@ _GRACE_SECONDS = 1.0
 """For a server to leave after its input was closed, and once more after SIGTERM."""
 
 _LOOK_SECONDS = 0.01
+MOST_LOG_BYTES = 1024 * 1024
+LOG_SECONDS = 10.0
+"""Between looks at how long a server's standard error has grown."""
 
 _Inbound = SessionMessage | Exception
 
@@ -40,7 +43,7 @@ class Child:
     environ: Mapping[str, str]
     """Beside what every server inherits."""
     log: Path
-    """Its standard error; of its last start only."""
+    """Its standard error: of its last start only, and emptied where it is longer than `MOST_LOG_BYTES`."""
 
 
 @asynccontextmanager
@@ -52,7 +55,8 @@ async def stdio_streams(
     Raises: OSError where it cannot be started.
     """
     inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
-    with child.log.open("wb") as log:
+    child.log.write_bytes(b"")
+    with child.log.open("ab") as log:  # what is written after it was emptied comes at its beginning
         process = await asyncio.create_subprocess_exec(
             *child.command,
             stdin=asyncio.subprocess.PIPE,
@@ -69,6 +73,7 @@ async def stdio_streams(
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_hear, process, heard, wire)
             tasks.start_soon(_say, process, said, wire)
+            tasks.start_soon(_keep_short, child.log)
             try:
                 yield reading, writing
             finally:
@@ -113,6 +118,19 @@ async def _say(
         except OSError:
             wire.ended.set()
             return
+
+
+async def _keep_short(log: Path) -> None:
+    """A server may say as much as it likes for as long as it lives; it says it on this machine's disk."""
+    while True:
+        await anyio.sleep(LOG_SECONDS)
+        _shorten(log)
+
+
+def _shorten(log: Path) -> None:
+    with suppress(OSError):
+        if log.stat().st_size > MOST_LOG_BYTES:
+            os.truncate(log, 0)
 
 
 def _message(line: bytes) -> SessionMessage | None:

@@ -63,6 +63,13 @@ def pressed(number: Any, how: str) -> None:
         sys.stdout.buffer.write(b'{"jsonrpc": "2.0", "id"')
         sys.stdout.buffer.flush()
         os.kill(os.getpid(), signal.SIGKILL)
+    elif how == "takes_its_time":
+        time.sleep(2.0)
+        say(number, GOOD)
+    elif how == "chatters":
+        sys.stderr.write("x" * 3_000_000)
+        sys.stderr.flush()
+        say(number, GOOD)
     elif how == "hangs":
         time.sleep(3600)
     else:

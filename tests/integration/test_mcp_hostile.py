@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from activities.toolbox import mcp_session, mcp_stdio
 from activities.toolbox.mcp import McpTool, ServerLost
 from activities.toolbox.mcp_cards import offer_of
 from activities.toolbox.mcp_session import LISTING_SECONDS, McpSession
 from contracts.agents import EffectClass, ToolCard
 from contracts.mcp import McpServer, McpToolListing
 from perdure.outcomes import ToolRefused, ToolResult, ToolUnavailable
+from tests.desk import until
 from tests.doubles.mcp_raw import TOOL
 from tests.unit.perdure.tool_contexts import context
 
@@ -69,6 +71,17 @@ async def test_bytes_that_are_no_text_do_not_end_the_session(tmp_path: Path) -> 
     await raw.session.close()
 
 
+async def test_what_a_server_says_on_its_standard_error_does_not_fill_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mcp_stdio, "LOG_SECONDS", 0.05)
+    raw, log = Raw(tmp_path, "chatters"), tmp_path / "server" / "stderr.log"
+    for _ in range(2):
+        await raw.press()
+        await until(lambda: log.stat().st_size <= mcp_stdio.MOST_LOG_BYTES)
+    await raw.session.close()
+
+
 @pytest.mark.parametrize("how", ["other_id", "hangs"])
 async def test_a_call_without_an_answer_ends_with_its_time_and_the_server_is_started_anew(
     tmp_path: Path, how: str
@@ -83,6 +96,21 @@ async def test_a_call_without_an_answer_ends_with_its_time_and_the_server_is_sta
     if how == "hangs":  # it reads nothing any more, so only a new process can answer
         assert (await raw.press()).output == "pressed" and raw.session._open is not first
     assert raw.pressed() == (2 if how == "hangs" else 1)
+    await raw.session.close()
+
+
+async def test_a_server_that_lists_nothing_during_a_long_call_is_not_ended_in_the_middle_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = Raw(tmp_path, "takes_its_time")
+    await raw.session.connection()
+    long = asyncio.create_task(raw.press())
+    await until(lambda: raw.pressed() == 1)
+    monkeypatch.setattr(mcp_session, "LISTING_SECONDS", 0.0)
+    raw.session.server = raw.session.server.model_copy(update={"start_seconds": 0.5})
+    with pytest.raises(mcp_session.Unreachable, match="does not say which tools it has"):
+        await raw.press()
+    assert (await long).output == "pressed" and raw.pressed() == 1, "the first was let finish, the second was not sent"
     await raw.session.close()
 
 
