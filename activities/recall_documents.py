@@ -56,6 +56,6 @@ async def recall_or_nothing(deps: Deps, address: TurnAddress, query: str) -> Rec
         async with asyncio.timeout(RECALL_SECONDS):
             async with deps.db.transaction(address.tenant_id) as tx:
                 return await recall(tx, address, query, deps.memory)
-    except (OSError, *deps.db.outages) as error:
+    except Exception as error:  # a mistake of ours too: what is remembered only advises, and no turn fails for it
         _log.warning("document_recall_failed", error=type(error).__name__)
         return NOTHING

@@ -1,8 +1,10 @@
 """What memory brings into a turn: the nearest documents of its user, within the budget, anew for each turn."""
 
 from dataclasses import replace
+from typing import cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from activities.recall_documents import NOTHING, loaded_event, recall, recall_or_nothing
 from contracts.documents import MemoryLimits, Recalled, Scope
@@ -130,6 +132,13 @@ async def test_memory_that_is_away_is_no_error_of_the_turn(desk: Desk, library: 
     assert (await recall_or_nothing(desk.deps, address, "rollback")).hits
     broken = address.model_copy(update={"turn_id": "not-a-turn"})
     assert await recall_or_nothing(desk.deps, broken, "rollback") == NOTHING
+
+
+async def test_a_mistake_of_ours_in_the_search_is_no_error_of_the_turn(desk: Desk, library: Library) -> None:
+    address, mistaken = await turn(desk), replace(desk.deps, memory=cast(MemoryLimits, None))
+    with capture_logs() as logged:
+        assert await recall_or_nothing(mistaken, address, "rollback") == NOTHING
+    assert [(each["event"], each["error"]) for each in logged] == [("document_recall_failed", "AttributeError")]
 
 
 async def test_a_document_without_any_word_of_the_question_comes_by_its_entity(desk: Desk, library: Library) -> None:
