@@ -26,6 +26,7 @@ OPEN_PATHS = frozenset(
         "/v1/auth/register",
         "/v1/auth/login",
         "/v1/auth/refresh",
+        "/v1/auth/ways",
         "/v1/auth/oidc/start",
         "/v1/auth/oidc/callback",
     }

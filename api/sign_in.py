@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Scope
 
@@ -12,7 +13,8 @@ from api.access_tokens import Audience, until
 from api.auth import is_secure, of_token
 from api.services import Services
 from contracts.errors import CallerError
-from store import passwords, refresh_tokens, sessions
+from policy.addresses import is_of_this_machine
+from store import passwords, refresh_tokens, sessions, sign_in_codes
 from store.database import Connection
 from store.sessions import Session
 
@@ -56,6 +58,31 @@ async def by_token(services: Services, token: str) -> SignedIn:
         raise CallerError("chat_token", "a chat's token signs nobody in", status=403)
     async with services.db.transaction(owner.tenant_id) as tx:
         return await begin(services, tx, owner.tenant_id, owner.user_id, how="token", local=owner.has_local_token)
+
+
+async def by_code(services: Services, scope: Scope, code: str) -> SignedIn:
+    """Sign in by the code of a link that the stack of this machine has printed; it is used up.
+
+    Raises: CallerError 401 `code_invalid`.
+    """
+    tenant_id = sign_in_codes.tenant_of(code)
+    if tenant_id is None or not may_use_codes(services, scope):
+        raise _no_code()
+    async with services.db.transaction(tenant_id) as tx:
+        user_id = await sign_in_codes.take(tx, code)
+        if user_id is None:
+            raise _no_code()
+        return await begin(services, tx, tenant_id, user_id, how="link", local=True)
+
+
+def may_use_codes(services: Services, scope: Scope) -> bool:
+    """Whether this is the embedded stack of one machine, asked by that machine."""
+    caller = scope.get("client") or ("", 0)
+    return services.local and is_of_this_machine(caller[0], Headers(scope=scope).get("host", ""))
+
+
+def _no_code() -> CallerError:
+    return CallerError("code_invalid", "this link was used before, or is too old, or is of another machine", status=401)
 
 
 async def begin(

@@ -11,6 +11,7 @@ from cli import (
     delegations,
     effects,
     erase,
+    link,
     mcp,
     memory,
     prompts,
@@ -35,6 +36,7 @@ app = typer.Typer(
 app.command("up")(up.up)
 app.command("status")(status.status)
 app.command("chat")(chat.chat)
+app.command("link")(link.link)
 app.command("init")(scaffold.init)
 users.app.command("erase")(erase.erase)
 for name, group in (

@@ -135,6 +135,10 @@ class AgentDefinition(Frozen):
     """For topologies whose steps are furnished by name."""
     words: dict[str, str] = Field(default={}, exclude_if=is_empty)
     """Small texts that a topology's nodes read, by the names that it documents."""
+    examples: tuple[str, ...] = Field(default=(), max_length=8, exclude_if=is_empty)
+    """What a person may say to it, for whoever has not met it yet; nothing of the engine reads them."""
+    files: tuple[str, ...] = Field(default=(), max_length=8, exclude_if=is_empty)
+    """Media types of the uploads that its tools work with, for whoever offers a way to upload."""
     limits: Limits = Limits()
     entity_fields: dict[str, str] = Field(default={}, exclude_if=is_empty)
     """Working-memory fields that name an entity, each with the attribute that it is found by (`id`, `name`, or one of

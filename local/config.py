@@ -13,6 +13,7 @@ from typing import Literal
 from dotenv import dotenv_values
 
 from local.errors import StackError
+from local.links import PAGES, Link
 
 Routing = Literal["compact", "spread"]
 _ROUTINGS: dict[str, Routing] = {"compact": "compact", "spread": "spread"}
@@ -85,8 +86,8 @@ class StackConfig:
     prepare: tuple[str, ...] | None = (_PYTHON, str(ROOT / "prepare.py"))
     """Run once before the programs; its last line on stdout is JSON with the local tokens."""
     programs: tuple[Program, ...] = ()
-    pages: tuple[tuple[str, str], ...] = (("Review", "/review"), ("API docs", "/docs"))
-    """What to print beside the API's own address: a label and a path."""
+    pages: tuple[Link, ...] = PAGES
+    """What to print beside the API's own address."""
     drain_seconds: float = 30.0
     """How long a program may finish its work after SIGTERM."""
 

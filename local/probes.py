@@ -21,7 +21,19 @@ async def port_open(host: str, port: int) -> bool:
 async def http_get(host: str, port: int, path: str) -> tuple[int, str] | None:
     """Status and body of one GET, or None while nobody answers properly."""
     request = f"GET {path} HTTP/1.0\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n"
-    answer = await _ask(host, port, request.encode(), None)
+    return _read(await _ask(host, port, request.encode(), None))
+
+
+async def http_post(host: str, port: int, path: str, token: str) -> tuple[int, str] | None:
+    """Status and body of one POST without a body, by the owner of this token; None while nobody answers properly."""
+    request = (
+        f"POST {path} HTTP/1.0\r\nHost: {host}:{port}\r\nAuthorization: Bearer {token}\r\n"
+        "Content-Length: 0\r\nConnection: close\r\n\r\n"
+    )
+    return _read(await _ask(host, port, request.encode(), None))
+
+
+def _read(answer: bytes) -> tuple[int, str] | None:
     head, separator, body = answer.partition(b"\r\n\r\n")
     words = head.split(b" ", 2)
     if not separator or len(words) < 2 or not words[1].isdigit():

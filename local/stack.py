@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from local.config import ROOT, StackConfig, own_environ
 from local.console import Console
 from local.errors import StackError
 from local.home import Home, hold, open_home
+from local.links import addresses
 from local.parts import ALL_PARTS, DataParts, checked, start_data, without_addresses
 from local.ports import HOST, PortBook, is_free
 from local.run_file import RunFile
@@ -184,7 +185,8 @@ async def _bring_up(config: StackConfig, home: Home, supervisor: Supervisor) -> 
     )
     supervisor.on_change = lambda: run_file.write(supervisor.pids(), supervisor.ready_roles())
     supervisor.on_change()
-    _welcome(config, data, tokens, supervisor.console, time.monotonic() - began)
+    pages = await addresses(config.pages, config.port, tokens)
+    _welcome(config, data, tokens, pages, supervisor.console, time.monotonic() - began)
 
 
 def _port_must_be_free(port: int) -> None:
@@ -204,16 +206,25 @@ def _addresses(config: StackConfig, data: DataParts) -> dict[str, str | None]:
     }
 
 
-def _welcome(config: StackConfig, data: DataParts, tokens: Mapping[str, str], console: Console, seconds: float) -> None:
+def _welcome(
+    config: StackConfig,
+    data: DataParts,
+    tokens: Mapping[str, str],
+    pages: Sequence[tuple[str, str]],
+    console: Console,
+    seconds: float,
+) -> None:
     """What a newcomer needs next: the addresses and the tokens."""
     api = f"http://{HOST}:{config.port}"
     console.say(f"Everything is up after {seconds:.1f} s. Ctrl-C stops it; the data stays.")
     console.say()
-    rows = [("API", api), *((label, api + path) for label, path in config.pages)]
+    rows = [("API", api), *pages]
     if data.temporal is not None and data.temporal.ui:
         rows.append(("Temporal UI", data.temporal.ui))
     rows += [(f"{role} token", token) for role, token in tokens.items()]
     width = max(len(label) for label, _ in rows)
     for label, value in rows:
         console.say(f"  {label:<{width}}   {value}")
+    if any("?code=" in address for _, address in pages):
+        console.say("  A link signs you in once, within 15 minutes; `perdure link` prints another.")
     console.say()

@@ -1,4 +1,5 @@
-"""A turn's story in segments, folded from its events: what was thought, said and done, in order (S2-64).
+"""A turn's story in segments, folded from its events: what was thought, said and done, in order (S2-64), with what its
+user said into it where a model call first heard it.
 
 A tool's segment goes pending, awaiting_approval, approved, executing, then completed, error or denied. Events are facts
 in their order, so a segment says what the last of them says; one that has ended does not begin again by a late one.
@@ -12,6 +13,7 @@ from pydantic import JsonValue
 
 from contracts.events import (
     GENERATION_COMPLETE,
+    MESSAGE_JOINED,
     THINKING_COMPLETE,
     TOOL_APPROVED,
     TOOL_AWAITING_APPROVAL,
@@ -32,7 +34,7 @@ STATES: Final[Mapping[str, str]] = {
 }
 """What a tool's event makes of its segment."""
 ENDED: Final = frozenset({"completed", "denied"})
-KINDS: Final = (THINKING_COMPLETE, GENERATION_COMPLETE, TOOLS_PENDING, *STATES)
+KINDS: Final = (THINKING_COMPLETE, GENERATION_COMPLETE, MESSAGE_JOINED, TOOLS_PENDING, *STATES)
 """The events that a story is made of."""
 
 
@@ -50,9 +52,9 @@ class Segment:
     """A part of the story."""
 
     kind: str
-    """`thinking`, `text` or `tool`."""
+    """`thinking`, `text`, `tool`, or `message`: what the user said into the turn."""
     call_id: str
-    """The model call that thought or said it, or the tool call."""
+    """The model call that thought, said or heard it, or the tool call."""
     state: str = "completed"
     tool: str = ""
     message_id: str = ""
@@ -73,6 +75,10 @@ def segments_of(events: Iterable[Told]) -> list[Segment]:
             if data.get("characters"):
                 state = "partial" if data.get("partial") else "completed"
                 story.append(Segment("text", call_id, state, message_id=str(data.get("message_id") or "")))
+        elif event.kind == MESSAGE_JOINED:
+            heard = data.get("message_ids")
+            if data.get("heard") and isinstance(heard, list):
+                story += [Segment("message", call_id, message_id=str(each)) for each in heard]
         elif event.kind == TOOLS_PENDING:
             calls = data.get("calls")
             for call in calls if isinstance(calls, list) else ():

@@ -6,13 +6,18 @@ from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
 from fastapi import Request
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
 
 from policy.text import is_clean
 from reviewer.problems import PageProblem
 
 MOST_BYTES = 2 * 1024 * 1024
 """Percent-encoding makes three bytes of one; what is sent on to the API has the API's own limit."""
+MOST_UPLOAD_BYTES = 104_857_600
+"""The most that an operator can let the API take; what it takes is the API's word."""
 _MOST_FIELDS = 2_000
+_UPLOAD_SECONDS = 300.0
 _BODY_SECONDS = 30.0
 
 
@@ -33,6 +38,48 @@ class Form:
     def all(self, name: str) -> list[str]:
         """Every value of this name."""
         return [value for key, value in self.pairs if key == name]
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A file that came with a form."""
+
+    name: str
+    media_type: str
+    content: bytes
+
+
+async def read_upload(request: Request) -> tuple[Form, Upload | None]:
+    """The fields and the one file in a request's body; None where none was chosen. Only after it is known who sends it:
+    what is long is kept on the disk meanwhile.
+
+    Raises: PageProblem 4xx.
+    """
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "multipart/form-data":
+        raise PageProblem(415, "This page takes what its own form sends, and nothing else.")
+    announced = request.headers.get("content-length", "")
+    if not announced.isdecimal():
+        raise PageProblem(411, "Say how long the file is.")
+    if int(announced) > MOST_UPLOAD_BYTES:
+        raise PageProblem(413, f"A file may have {MOST_UPLOAD_BYTES:,} bytes at most.")
+    try:
+        async with asyncio.timeout(_UPLOAD_SECONDS), request.form(max_files=1, max_fields=10) as read:
+            pairs = [(name, text) for name, text in read.multi_items() if isinstance(text, str)]
+            file = next((each for _, each in read.multi_items() if isinstance(each, UploadFile)), None)
+            upload = None
+            if file is not None and file.filename:
+                upload = Upload(file.filename, file.content_type or "", await file.read())
+    except TimeoutError:
+        raise PageProblem(408, f"The file did not come within {_UPLOAD_SECONDS:.0f} s.") from None
+    except HTTPException:
+        raise PageProblem(400, "The form cannot be read.") from None
+    _check_texts([*pairs, ("", upload.name if upload else "")])
+    return Form(pairs), upload
+
+
+def _check_texts(pairs: Sequence[tuple[str, str]]) -> None:
+    if not all(is_clean(name) and is_clean(value) for name, value in pairs):
+        raise PageProblem(422, "A text in the form holds a NUL or half a character, which nobody can store.")
 
 
 async def read_form(request: Request) -> Form:
@@ -58,6 +105,5 @@ async def read_form(request: Request) -> Form:
         )
     except ValueError:
         raise PageProblem(400, "The form cannot be read.") from None
-    if not all(is_clean(name) and is_clean(value) for name, value in pairs):
-        raise PageProblem(422, "A text in the form holds a NUL or half a character, which nobody can store.")
+    _check_texts(pairs)
     return Form(pairs)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-_PAGES = (("/review", "Review"), ("/review/mine", "My decisions"))
+_PAGES = (("/chat", "Chat"), ("/review", "Review"), ("/review/mine", "My decisions"))
 
 
 @dataclass(frozen=True, slots=True)

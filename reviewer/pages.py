@@ -15,11 +15,11 @@ from perdure.client import ApiError
 from reviewer.assets import MOUNTED_AT, Assets
 from reviewer.forms import Form
 from reviewer.problems import PageProblem, StaleForm, told
-from reviewer.routes import approval, bulk, decide, inbox, mine, sign_in, turn, verbs
+from reviewer.routes import approval, bulk, chat, conversation, decide, inbox, mine, sign_in, turn, verbs
 from reviewer.view import page
 from reviewer.visit import Visit, client_for
 
-ROUTERS = (sign_in, inbox, bulk, mine, decide, approval, verbs, turn)
+ROUTERS = (sign_in, inbox, bulk, mine, decide, approval, verbs, turn, chat, conversation)
 _HEADERS = {
     # No script, style, picture or address but our own, and in nobody's frame.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -28,7 +28,7 @@ _HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-_DRAFTED = re.compile(r"(/review/[0-9a-f-]{36})/\w+")
+_DRAFTED = re.compile(r"(/review/[0-9a-f-]{36})/\w+|(/chat/[0-9a-f-]{36})")
 """Pages that are drawn again with what was typed into them."""
 _log = structlog.get_logger(__name__)
 
@@ -125,6 +125,6 @@ async def _kept(request: Request, *, status: int, signed_in: bool) -> Response:
             "kept.html",
             status=status,
             signed_in=signed_in,
-            draft=f"{drafted[1]}/draft" if drafted else None,
+            draft=f"{drafted[1] or drafted[2]}/draft" if drafted else None,
             pairs=[pair for pair in form.pairs if pair[0] != "csrf"] if form else [],
         )

@@ -13,6 +13,7 @@ TITLES = {
     408: "That took too long",
     409: "It has changed meanwhile",
     410: "Too late",
+    411: "That cannot be read",
     413: "That is too much at once",
     415: "That cannot be read",
     422: "That does not fit",

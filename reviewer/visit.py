@@ -15,7 +15,7 @@ from fastapi import Depends, Request
 
 from perdure.client import AsyncClient, Me
 from policy.same_site import is_foreign
-from reviewer.forms import Form, read_form
+from reviewer.forms import Form, Upload, read_form, read_upload
 from reviewer.problems import PageProblem, StaleForm
 
 _CARRIED = ("cookie", "authorization", "origin", "sec-fetch-site", "host", "user-agent")
@@ -51,6 +51,8 @@ class Post:
 
     visit: Visit
     form: Form
+    upload: Upload | None = None
+    """The file that came along, where the form takes one."""
 
 
 async def arrived(request: Request) -> AsyncIterator[Visit]:
@@ -75,9 +77,7 @@ async def typed(request: Request) -> AsyncIterator[Post]:
     Raises: PageProblem, ApiError 401.
     """
     form = request.state.form = await read_form(request)
-    host, origin, site = (request.headers.get(name, "") for name in ("host", "origin", "sec-fetch-site"))
-    if is_foreign(host, origin, site):
-        raise PageProblem(403, "A page of another site sent this.", "foreign_origin")
+    _check_origin(request)
     async with client_for(request, {_OUR_OWN: "page"}) as api:
         yield Post(Visit(request, api, await api.auth.me()), form)
 
@@ -87,10 +87,33 @@ async def posted(post: Annotated[Post, Depends(typed)]) -> Post:
 
     Raises: StaleForm where it is of another session than this one; PageProblem, ApiError 401.
     """
-    token = post.visit.me.form_token if post.visit.me else None
-    if token is not None and not hmac.compare_digest(token.encode(), post.form.get("csrf").encode()):
-        raise StaleForm(403, "This form was made before you signed in again.", "form_stale")
+    _check_token(post.visit.me, post.form)
     return post
+
+
+async def uploaded(request: Request) -> AsyncIterator[Post]:
+    """A form with a file. Nothing of it is read before it is known who sends it.
+
+    Raises: StaleForm, PageProblem, ApiError 401.
+    """
+    _check_origin(request)
+    async with client_for(request, {_OUR_OWN: "page"}) as api:
+        me = await api.auth.me()
+        form, upload = await read_upload(request)
+        _check_token(me, form)
+        yield Post(Visit(request, api, me), form, upload)
+
+
+def _check_origin(request: Request) -> None:
+    host, origin, site = (request.headers.get(name, "") for name in ("host", "origin", "sec-fetch-site"))
+    if is_foreign(host, origin, site):
+        raise PageProblem(403, "A page of another site sent this.", "foreign_origin")
+
+
+def _check_token(me: Me | None, form: Form) -> None:
+    token = me.form_token if me else None
+    if token is not None and not hmac.compare_digest(token.encode(), form.get("csrf").encode()):
+        raise StaleForm(403, "This form was made before you signed in again.", "form_stale")
 
 
 def client_for(request: Request, more: dict[str, str] | None = None) -> AsyncClient:
@@ -110,3 +133,4 @@ Stranger = Annotated[Visit, Depends(arrived)]
 Visitor = Annotated[Visit, Depends(entered)]
 Typed = Annotated[Post, Depends(typed)]
 Posted = Annotated[Post, Depends(posted)]
+Uploaded = Annotated[Post, Depends(uploaded)]

@@ -130,6 +130,7 @@ OWN: tuple[Step, ...] = (
     Step("passwords", "DELETE FROM passwords WHERE user_id = $1"),
     Step("sessions", "DELETE FROM sessions WHERE user_id = $1"),  # with their refresh tokens
     Step("invitations", "DELETE FROM invitations WHERE user_id = $1"),
+    Step("sign_in_codes", "DELETE FROM sign_in_codes WHERE user_id = $1"),
     Step("identities", "DELETE FROM identities WHERE user_id = $1"),
     Step("prompt_versions", "DELETE FROM prompt_versions WHERE author = $1 AND stage = 'draft'"),
     Step("delegations", "UPDATE delegations SET ended_at = now() WHERE $1 IN (user_id, to_user) AND ended_at IS NULL"),

@@ -98,6 +98,14 @@ async def of_conversation(tx: Connection, conversation_id: str, limit: int) -> l
     return [shown(dict(row)) for row in rows]
 
 
+async def of_turns(tx: Connection, turn_ids: Sequence[str]) -> list[dict[str, object]]:
+    """What these turns made, in the order it was made, without the contents."""
+    rows = await tx.fetch(
+        f"SELECT {_COLUMNS} FROM files WHERE turn_id = ANY($1::uuid[]) ORDER BY created_at, name", list(turn_ids)
+    )
+    return [shown(dict(row)) for row in rows]
+
+
 async def newest_uploaded(tx: Connection, conversation_id: str, media_types: Sequence[str]) -> str | None:
     """The last upload of one of these types."""
     found = await tx.fetchval(

@@ -1,6 +1,7 @@
 """A turn's story as it was written down: its segments with their texts, arguments and results (S2-64)."""
 
 import json
+from collections.abc import Sequence
 
 from contracts.errors import CallerError
 from policy.segments import KINDS, Segment, Told, segments_of
@@ -15,31 +16,45 @@ async def story(tx: Connection, turn_id: str, user_id: str | None) -> list[dict[
     there = "SELECT FROM turns WHERE id = $1 AND ($2::uuid IS NULL OR user_id = $2)"
     if await tx.fetchrow(there, turn_id, user_id) is None:
         raise CallerError("turn_not_found", "there is no such turn", status=404)
+    return (await stories(tx, [turn_id]))[turn_id]
+
+
+async def stories(tx: Connection, turn_ids: Sequence[str]) -> dict[str, list[dict[str, object]]]:
+    """The segments of each of these turns, in the order they began."""
     rows = await tx.fetch(
-        "SELECT kind, call_id, data FROM events WHERE turn_id = $1 AND kind = ANY($2) ORDER BY seq",
-        turn_id,
+        "SELECT turn_id::text, kind, call_id, data FROM events WHERE turn_id = ANY($1::uuid[]) AND kind = ANY($2) "
+        "ORDER BY seq",
+        list(turn_ids),
         list(KINDS),
     )
-    segments = segments_of(Told(row["kind"], row["call_id"], row["data"]) for row in rows)
-    ids = [segment.message_id for segment in segments if segment.message_id]
+    told: dict[str, list[Told]] = {turn_id: [] for turn_id in turn_ids}
+    for row in rows:
+        told[row["turn_id"]].append(Told(row["kind"], row["call_id"], row["data"]))
+    segments = {turn_id: segments_of(events) for turn_id, events in told.items()}
+    ids = [segment.message_id for several in segments.values() for segment in several if segment.message_id]
     said = await tx.fetch("SELECT id::text, content FROM messages WHERE id = ANY($1::uuid[])", ids)
-    calls = await tx.fetch("SELECT call_id, args FROM tool_calls WHERE turn_id = $1", turn_id)
+    calls = await tx.fetch(
+        "SELECT turn_id::text, call_id, args FROM tool_calls WHERE turn_id = ANY($1::uuid[])", list(turn_ids)
+    )
     texts = {row["id"]: row["content"] for row in said}
-    arguments = {row["call_id"]: row["args"] for row in calls}
-    return [_shown(segment, texts, arguments) for segment in segments]
+    arguments = {(row["turn_id"], row["call_id"]): row["args"] for row in calls}
+    return {
+        turn_id: [_shown(each, texts, arguments.get((turn_id, each.call_id))) for each in several]
+        for turn_id, several in segments.items()
+    }
 
 
-def _shown(segment: Segment, texts: dict[str, str], arguments: dict[str, object]) -> dict[str, object]:
+def _shown(segment: Segment, texts: dict[str, str], arguments: object) -> dict[str, object]:
     shown: dict[str, object] = {
         "kind": segment.kind,
         "call_id": segment.call_id,
         "state": segment.state,
         **segment.facts,
     }
-    if segment.kind == "text":
+    if segment.kind in ("text", "message"):
         shown |= {"message_id": segment.message_id, "text": texts.get(segment.message_id, "")}
     if segment.kind == "tool":
-        shown |= {"tool": segment.tool, "arguments": arguments.get(segment.call_id)}
+        shown |= {"tool": segment.tool, "arguments": arguments}
         if segment.message_id:
             shown |= {"message_id": segment.message_id, "result": _plain(texts.get(segment.message_id, ""))}
     return shown

@@ -27,6 +27,8 @@ async def agents(services: Open, who: Reader) -> dict[str, object]:
             "version": agent.version,
             "limits": agent.definition.limits.model_dump(),
             "tools": [card.name for card in agent.cards],
+            "examples": list(agent.definition.examples),
+            "files": list(agent.definition.files),
         }
         for app, agent in found
     ]

@@ -12,7 +12,7 @@ from api.services import Services
 from api.sign_in import SignedIn
 from contracts.errors import CallerError
 from policy.refresh import Refresh
-from store import passwords, refresh_tokens, registration, sessions, users
+from store import passwords, refresh_tokens, registration, sessions, sign_in_codes, users
 from store.sessions import Session
 
 router = APIRouter(prefix="/v1/auth", tags=["auth"])
@@ -50,6 +50,27 @@ async def login(services: Open, request: Request, body: LoginBody) -> JSONRespon
     async with services.db.transaction(signed_in.tenant_id) as tx:
         user = await users.get(tx, signed_in.session.user_id)
     return _answer(services, request, signed_in, {"user": user}, 200)
+
+
+@router.get("/ways")
+async def ways(services: Open) -> dict[str, bool]:
+    """How one may sign in here beside name and password, for whoever shows a way in."""
+    return {"oidc": services.oidc is not None, "open_registration": services.signing_in.open_registration}
+
+
+@router.post("/codes", status_code=201)
+async def code(services: Open, who: Reader, request: Request) -> JSONResponse:
+    """A code for a link, `/sign-in?code=…`, by which a browser of this machine signs in as the caller: once, within a
+    quarter of an hour. Only for the local tokens of the embedded stack, asked for on its own machine. Takes no
+    Idempotency-Key: a code is never stored to be shown again."""
+    is_token = who.has_local_token and who.session_id is None
+    if not is_token or not sign_in.may_use_codes(services, request.scope):
+        raise CallerError(
+            "codes_are_local", "only the stack of one machine gives codes, to its local tokens", status=403
+        )
+    async with services.db.transaction(who.tenant_id) as tx:
+        made = await sign_in_codes.make(tx, who.tenant_id, who.user_id)
+    return JSONResponse(jsonable_encoder(made), 201, _UNCACHED)
 
 
 @router.post("/refresh")

@@ -7,11 +7,11 @@ from fastapi.responses import JSONResponse
 
 from api.auth import Open, Reader
 from api.bodies import ConversationPatch, NewConversation
-from api.ids import ConversationId
+from api.ids import ConversationId, as_uuid
 from api.once import Key, once
 from api.pages import Limit
 from contracts.errors import CallerError
-from store import content, conversations
+from store import content, conversation_story, conversations
 from store.database import Connection
 from store.outbox import Note
 
@@ -79,3 +79,26 @@ async def messages(
         await conversations.get(tx, conversation_id, who.scope)
         items, following = await conversations.messages(tx, conversation_id, min(limit, 200), int(cursor or 0))
     return {"items": items, "next": following}
+
+
+@router.get("/{conversation_id}/story")
+async def story(
+    services: Open,
+    who: Reader,
+    conversation_id: ConversationId,
+    turn: str | None = None,
+    limit: Limit = 20,
+    cursor: str | None = None,
+) -> dict[str, object]:
+    """Its turns as a person reads them, newest first: what was said, thought, done and made. With `turn` that one
+    alone. `seq` is for following the stream from there."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        await conversations.get(tx, conversation_id, who.scope)
+        seq, own = await conversation_story.last_event(tx, conversation_id, who.user_id)
+        following: str | None = None
+        if turn is not None:
+            items = await conversation_story.turn_of(tx, conversation_id, as_uuid(turn, "turn"))
+        else:
+            most = min(limit, MOST)
+            items, following = await conversation_story.turns_of(tx, conversation_id, most, cursor)
+    return {"items": items, "next": following, "seq": seq, "own": own}

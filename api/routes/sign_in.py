@@ -20,12 +20,21 @@ Short = Annotated[str, Form(max_length=500)]
 
 @router.post(SIGN_IN)
 async def enter(
-    services: Open, request: Request, name: Short = "", password: Short = "", token: Short = "", next: Short = ""
+    services: Open,
+    request: Request,
+    name: Short = "",
+    password: Short = "",
+    token: Short = "",
+    code: Short = "",
+    next: Short = "",
 ) -> RedirectResponse:
-    """Sign in by name and password, or by a token, and go on to `next`; back to the form where it failed."""
+    """Sign in by name and password, by a token or by a link's code, and go on to `next`; back to the form where that
+    failed."""
     to = local_path(next, HOME)
     try:
-        if token:
+        if code:
+            signed_in = await sign_in.by_code(services, request.scope, code)
+        elif token:
             signed_in = await sign_in.by_token(services, token)
         else:
             signed_in = await sign_in.by_password(services, None, name, password)

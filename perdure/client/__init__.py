@@ -12,7 +12,7 @@ with Client("http://127.0.0.1:8080", token) as perdure:
 
 from perdure.client.answers import Answer, Page
 from perdure.client.asynchronous import AsyncClient
-from perdure.client.auth_calls import Me
+from perdure.client.auth_calls import Me, SignInCode, Ways
 from perdure.client.catalogue_answers import Agent, Budget, Budgets, PromptVersion, Rule, Token, Topology, User
 from perdure.client.effect_answers import Effect, Settled
 from perdure.client.errors import ApiError
@@ -30,7 +30,18 @@ from perdure.client.review_answers import (
 )
 from perdure.client.sse import Event
 from perdure.client.sync import Client
-from perdure.client.turn_answers import Conversation, Message, Metrics, ModelUse, Question, Segment, Turn
+from perdure.client.turn_answers import (
+    Conversation,
+    Message,
+    Metrics,
+    ModelUse,
+    Question,
+    Said,
+    Segment,
+    Story,
+    ToldTurn,
+    Turn,
+)
 
 __all__ = [
     "Ageing",
@@ -60,11 +71,16 @@ __all__ = [
     "PromptVersion",
     "Question",
     "Rule",
+    "Said",
     "Segment",
     "Settled",
+    "SignInCode",
+    "Story",
     "Token",
+    "ToldTurn",
     "Topology",
     "Turn",
     "User",
     "Vote",
+    "Ways",
 ]

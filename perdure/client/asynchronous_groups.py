@@ -21,6 +21,8 @@ class Auth:
 
     def __init__(self, client: "AsyncClient") -> None:
         self.me = client.method(auth_calls.who_am_i)
+        self.ways = client.method(auth_calls.ways_in)
+        self.code = client.method(auth_calls.new_code)
 
 
 class Approvals:

@@ -79,6 +79,10 @@ class Agent(Answer):
     title: str = ""
     topology: str = ""
     model: str = ""
+    examples: list[str] = []
+    """What one may say to it."""
+    files: list[str] = []
+    """Media types of the uploads that it works with."""
 
 
 class Topology(Answer):

@@ -125,6 +125,7 @@ class Conversations:
         self.rename = client.method(turn_calls.rename_conversation)
         self.delete = client.method(turn_calls.delete_conversation)
         self.messages = client.method(turn_calls.list_messages)
+        self.story = client.method(turn_calls.conversation_story)
 
     def events(self, conversation_id: str, *, after: str | None = None) -> Iterator[Event]:
         """Everything that happens in it, for ever; leave the loop to end it."""

@@ -5,7 +5,8 @@ from datetime import datetime
 from typing import Any
 
 from contracts.turns import ENDED
-from perdure.client.answers import Answer
+from perdure.client.answers import Answer, Page
+from perdure.client.file_calls import File
 
 _ENDED = frozenset(status.value for status in ENDED)
 _AWAITING = "awaiting_"
@@ -18,6 +19,7 @@ class Conversation(Answer):
     agent: str
     title: str = ""
     metadata: Mapping[str, Any] = {}
+    updated_at: datetime | None = None
 
 
 class Message(Answer):
@@ -77,6 +79,7 @@ class Turn(Answer):
     attempts: int = 0
     started_at: datetime | None = None
     ended_at: datetime | None = None
+    stop_requested_at: datetime | None = None
     events: str | None = None
     message_id: str | None = None
     joined: bool = False
@@ -111,14 +114,14 @@ class Question(Answer):
 
 
 class Segment(Answer):
-    """A part of a turn's story: what it thought, said or did."""
+    """A part of a turn's story: what it thought, said or did, or heard of its user while it ran."""
 
     kind: str
-    """`thinking`, `text` or `tool`."""
+    """`thinking`, `text`, `tool` or `message`."""
     call_id: str = ""
     state: str = ""
     text: str = ""
-    """Of a `text`; the rest is of a `tool`."""
+    """Of a `text` or a `message`; the rest is of a `tool`."""
     tool: str = ""
     arguments: Any = None
     result: Any = None
@@ -147,3 +150,30 @@ class Metrics(Answer):
     """A turn's model calls, one by one."""
 
     calls: list[ModelUse] = []
+
+
+class Said(Answer):
+    """What a turn's user said, by which it was asked for or which waits to be heard."""
+
+    id: str
+    content: str = ""
+    waits: bool = False
+    """It was sent into the turn, and no model call has heard it yet."""
+
+
+class ToldTurn(Turn):
+    """A turn with all that a reader of its conversation is shown."""
+
+    said: list[Said] = []
+    segments: list[Segment] = []
+    files: list[File] = []
+    """What it made."""
+
+
+class Story(Page[ToldTurn]):
+    """A conversation's turns, newest first, as they are at one moment."""
+
+    seq: int = 0
+    """The number of the last event by then: whoever follows the stream after it misses nothing."""
+    own: bool = False
+    """Whether it is the caller's conversation."""

@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from perdure.client.answers import Answer, Page
 from perdure.client.calls import Call, get, one, path, post
-from perdure.client.turn_answers import Conversation, Message, Metrics, Question, Segment, Turn
+from perdure.client.turn_answers import Conversation, Message, Metrics, Question, Segment, Story, Turn
 
 OnBusy = Literal["reject", "queue", "steer", "replace"]
 _EXECUTE_SECONDS = 120.0
@@ -53,6 +53,14 @@ def delete_conversation(conversation_id: str) -> Call[None]:
 def list_messages(conversation_id: str, *, limit: int | None = None, cursor: str | None = None) -> Call[Page[Message]]:
     """The transcript, oldest first."""
     return get(path("conversations", conversation_id, "messages"), one(Page[Message]), _part(limit, cursor))
+
+
+def conversation_story(
+    conversation_id: str, *, turn: str | None = None, limit: int | None = None, cursor: str | None = None
+) -> Call[Story]:
+    """The conversation's turns with what was said and done in each, newest first; with `turn` that one alone."""
+    query = {"turn": turn, **_part(limit, cursor)}
+    return get(path("conversations", conversation_id, "story"), one(Story), query)
 
 
 def start_turn(

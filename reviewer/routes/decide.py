@@ -1,6 +1,7 @@
 """Decisions: a form of the page becomes one call of the API; what the API refuses comes back with what was typed."""
 
 import json
+import re
 from dataclasses import replace
 
 from fastapi import APIRouter
@@ -19,6 +20,8 @@ from reviewer.visit import Post, Posted
 
 router = APIRouter()
 _UNCHANGED = "Nothing is changed, so nothing was sent. To let the call run as it is, approve it."
+_BACK = re.compile(r"/chat/[0-9a-f-]{36}(#turn-[0-9a-f-]{36})?")
+"""Where a decision is taken beside what it is about."""
 _AGAIN = "It is not certain whether this was taken. Send it again: it counts once."
 
 
@@ -49,7 +52,8 @@ async def decision(post: Posted, approval_id: str) -> Response:
             raise
         why = _AGAIN if error.status in (0, 503) else error.message
         return await _refused(post, approval_id, error.status or 503, why)
-    return RedirectResponse(f"/review/{approval_id}", 303)
+    back = form.get("back")
+    return RedirectResponse(back if _BACK.fullmatch(back) else f"/review/{approval_id}", 303)
 
 
 @router.post("/review/{approval_id}/edit")

@@ -50,9 +50,10 @@ def asked_for(
 
 
 @router.get("/")
-async def home() -> RedirectResponse:
-    """Where a person begins."""
-    return RedirectResponse("/review", 303)
+async def home(visit: Visitor) -> RedirectResponse:
+    """Where a person begins: with what waits for a decision, or with a conversation."""
+    decides = visit.me is not None and {"reviewer", "admin"}.intersection(visit.me.roles)
+    return RedirectResponse("/review" if decides else "/chat", 303)
 
 
 @router.get("/review")

@@ -54,7 +54,7 @@ NEUTRAL = {
     ),
     "gone with the account (store/erasure_steps.py)": (
         "identities.* invitations.token_sha256 passwords.hash refresh_tokens.nonce refresh_tokens.successor_sha256 "
-        "refresh_tokens.token_sha256"
+        "refresh_tokens.token_sha256 sign_in_codes.code_sha256"
     ),
     "kinds, and what a receiver of the operator's answered": (
         "messages.joins notices.event notices.problem webhooks.key_id webhooks.url"

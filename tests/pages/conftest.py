@@ -10,7 +10,7 @@ import shutil
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -18,10 +18,16 @@ import uvicorn
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, BrowserContext, Page, Request, async_playwright, expect
 
+from activities.models import Models
+from activities.toolbox.shelf import Toolbox
 from api.app import create_app
+from contracts.turns import Kind
 from local import DataParts
+from perdure.apps import find_apps
+from perdure.targets import new_client
 from reviewer.front import Front
 from reviewer.pages import create_pages
+from serving import tools_of, workers_for
 from settings import Settings
 from tests.conftest import Person, Urls
 from tests.desk import Desk
@@ -156,3 +162,28 @@ async def site(page_settings: Settings, browser: Browser, desk: Desk, people: di
         url, app = await stack.enter_async_context(pages_at(page_settings))
         windows = await stack.enter_async_context(AsyncExitStack())
         yield Site(url, browser, desk, app, windows, people)
+
+
+@pytest.fixture(scope="module")
+async def workers(desk: Desk) -> AsyncIterator[None]:
+    """Every kind of work of the desk's queues, with the shipped agents' own tools and scripts."""
+    async with AsyncExitStack() as stack:
+        http = await stack.enter_async_context(new_client())
+        toolbox = Toolbox(tools_of(find_apps()), lambda name: None, http)
+        deps = replace(desk.deps, toolbox=toolbox, models=Models(lambda name: None))
+        for kind in (Kind.APPROVALS, Kind.MEMORY, Kind.TOOLS, Kind.LLM, Kind.TURNS):
+            for worker in workers_for(deps, kind, desk.routing.queue(kind)):
+                await stack.enter_async_context(worker)
+        yield
+
+
+def routed(app: Any, desk: Desk) -> None:
+    """Let the turns of this API go to the desk's queues."""
+    app.state.services = replace(app.state.services, routing=desk.routing)
+
+
+@pytest.fixture(scope="module")
+async def talking(site: Site, workers: None, desk: Desk) -> Site:
+    """The site whose turns are worked on."""
+    routed(site.app, desk)
+    return site

@@ -6,15 +6,32 @@ import time
 import asyncpg
 import httpx
 import pytest
+from playwright.async_api import expect
 
 from tests.integration.test_approvals_at_scale import _FILL
 from tests.pages.conftest import Site, Window
+from tests.pages.test_chat import begun, say
 
 pytestmark = pytest.mark.alone
 WAITING = 10_000
 MOST_BYTES = 200_000
 MOST_PAINT_MS = 1_000
 MOST_SERVER_SECONDS = 0.150
+MOST_TOKEN_MS = 100
+_WATCH = """
+const Own = window.EventSource;
+window.delays = [];
+window.EventSource = class extends Own {
+  constructor(...given) {
+    super(...given);
+    // Behind the page's own listener: by then the text stands on the page.
+    queueMicrotask(() => this.addEventListener("token", (event) => {
+      const {text, at} = JSON.parse(event.data);
+      if (document.getElementById("turns").textContent.includes(text)) window.delays.push(Date.now() - Date.parse(at));
+    }));
+  }
+};
+"""
 
 
 async def weight_of(window: Window) -> int:
@@ -70,7 +87,8 @@ async def test_the_first_page_of_ten_thousand_takes_less_than_150_ms_at_the_serv
 async def test_every_page_is_light_and_painted_within_a_second(crowded: Site) -> None:
     approval = await crowded.desk.value("SELECT id::text FROM approvals LIMIT 1")
     window = await crowded.visit("reviewer")
-    for path in ("/sign-in", "/review", f"/review/{approval}", "/review/mine", "/nowhere"):
+    chat = f"/chat/{await crowded.desk.conversation(by='reviewer')}"
+    for path in ("/sign-in", "/review", f"/review/{approval}", "/review/mine", "/chat", chat, "/nowhere"):
         window.asked.clear()
         await window.page.goto(path)
         paint, weight = await first_paint_ms(window), await weight_of(window)
@@ -78,3 +96,19 @@ async def test_every_page_is_light_and_painted_within_a_second(crowded: Site) ->
         assert weight < MOST_BYTES, path
         assert paint < MOST_PAINT_MS, path
         assert {httpx.URL(request.url).host for request in window.asked} == {"127.0.0.1"}
+
+
+@pytest.mark.timed
+async def test_a_token_is_on_the_page_within_a_tenth_of_a_second_of_its_entry(talking: Site) -> None:
+    window = await begun(talking, "refunds")
+    await window.page.add_init_script(_WATCH)
+    await window.page.reload()
+    words = " ".join(f"word{number}" for number in range(150))
+    await say(window.page, f"/echo {words}")
+    await expect(window.page.locator("p.theirs[data-call]")).to_have_text(words)
+    delays = sorted(await window.page.evaluate("window.delays"))
+    p50, p95 = delays[len(delays) // 2], delays[int(len(delays) * 0.95)]
+    print(f"{len(delays)} tokens on the page after p50 {p50} ms, p95 {p95} ms, at most {delays[-1]} ms")
+    assert len(delays) >= 50
+    assert p95 < MOST_TOKEN_MS
+    assert await weight_of(window) < MOST_BYTES

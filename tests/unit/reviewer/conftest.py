@@ -1,5 +1,6 @@
 """The pages in front of an API that a test writes, called without a socket."""
 
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,8 @@ class SpokenApi:
 
     answers: dict[str, Said] = field(default_factory=lambda: {**KNOWN})
     asked: list[Request] = field(default_factory=list)
+    bodies: list[Any] = field(default_factory=list)
+    """The JSON of what was posted, in its order."""
 
     def app(self) -> FastAPI:
         """It as an application."""
@@ -36,6 +39,8 @@ class SpokenApi:
         @app.api_route("/{path:path}", methods=["GET", "POST"])
         async def answer(request: Request) -> JSONResponse:
             self.asked.append(request)
+            if request.method == "POST" and (sent := await request.body()):
+                self.bodies.append(json.loads(sent))
             status, body = self.answers.get(request.url.path, (404, problem("not_found", "there is no such thing")))
             return JSONResponse(body, status)
 

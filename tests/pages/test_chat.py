@@ -1,0 +1,189 @@
+"""A conversation in a browser: tokens as they come, approvals beside the words, files and pictures; with a worker that
+serves the shipped agents."""
+
+import re
+from contextlib import AsyncExitStack
+from typing import Any
+
+import httpx
+from playwright.async_api import Browser, FilePayload, Page, expect
+
+from settings import Settings
+from tests.conftest import Person
+from tests.desk import Desk
+from tests.pages.conftest import NARROW, Site, Window, pages_at, routed
+from tests.pages.test_hostile_pages import CORPUS, UNSEEN
+
+SALES = b"region,sales\nNorth,30\nSouth,10\nNorth,5\n"
+
+
+async def begun(site: Site, agent: str, name: str = "requester", **given: Any) -> Window:
+    """A window at a new conversation with this agent."""
+    window = await site.visit(name, "/chat", **given)
+    card = window.page.locator("li.panel", has=window.page.locator(f"input[name=agent][value={agent}]"))
+    await card.get_by_role("button").last.click()
+    await window.page.wait_for_url(re.compile(r"/chat/[0-9a-f-]{36}$"))
+    return window
+
+
+async def say(page: Page, text: str, way: str = "") -> None:
+    """Say this, in one of the ways where a turn is open."""
+    if way:
+        await page.get_by_label(way).check()
+    await page.get_by_label("Message").fill(text)
+    await page.get_by_role("button", name="Send").click()
+
+
+async def stored(site: Site, page: Page) -> list[str]:
+    """What the agent said in this conversation, as it is stored."""
+    rows = await site.desk.rows(
+        "SELECT content FROM messages WHERE conversation_id = $1 AND role = 'assistant' AND content <> '' ORDER BY seq",
+        page.url.rpartition("/")[2].partition("#")[0],
+    )
+    return [row["content"] for row in rows]
+
+
+async def test_words_come_as_they_are_said_to_every_tab_and_stand_there_after_a_reload(talking: Site) -> None:
+    window = await begun(talking, "refunds")
+    page, second = window.page, await window.context.new_page()
+    await second.goto(page.url)
+    words = " ".join(f"word{number}" for number in range(60))
+    await page.get_by_label("Message").fill(f"/echo {words}")
+    await page.keyboard.press("Enter")
+    for each in (page, second):
+        await expect(each.locator(".live p")).to_contain_text("word3")
+        assert "word59" not in await each.locator("#turns").inner_text()
+        await expect(each.get_by_role("button", name="Stop")).to_be_visible()
+    for each in (page, second):
+        await expect(each.locator("p.theirs[data-call]")).to_have_text(words)
+        await expect(each.locator(".live p")).to_have_count(0)
+        await expect(each.locator("#doing")).to_be_empty()
+    assert await stored(talking, page) == [words]
+    await expect(page.get_by_label("Message")).to_have_value("")
+    await window.checked()
+    await page.reload()
+    await expect(page.locator("p.theirs")).to_have_text(words)
+    await page.set_viewport_size({"width": NARROW["width"], "height": NARROW["height"]})
+    assert await page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
+
+
+async def test_hostile_words_are_inert_while_they_come_and_afterwards(talking: Site) -> None:
+    window = await begun(talking, "refunds")
+    page = window.page
+    said = " ".join(CORPUS)
+    await say(page, f"/echo {said} {'wait ' * 30}")
+    await expect(page.locator(".live p")).to_contain_text("wait")
+    live = await page.locator(".live p").inner_text()
+    await expect(page.locator("p.theirs[data-call]")).to_be_visible()
+    told = await page.locator("p.theirs[data-call]").inner_text()
+    assert told.startswith(live.rstrip()) and "\\u202e" in told, "the live text is written as the server writes it"
+    assert not set(await page.locator("main").inner_text()) & set(UNSEEN)
+    assert await page.evaluate("window.hit") is None
+    assert await page.locator("[onfocus], [onerror], [onload], main img, main script, base").count() == 0
+    await window.checked()
+
+
+async def test_who_asked_waits_and_a_reviewer_decides_beside_the_words(talking: Site) -> None:
+    window = await begun(talking, "refunds")
+    page = window.page
+    await say(page, "Refund order 1001")
+    card = page.locator(".ask")
+    await expect(card).to_contain_text("Waiting for somebody with the role reviewer. You asked for it")
+    await expect(card.locator("pre.json")).to_contain_text("1001")
+    await expect(card.get_by_role("button")).to_have_count(0)
+    await window.checked()
+    other = await talking.visit("reviewer", page.url.removeprefix(talking.url).partition("#")[0])
+    await expect(other.page.get_by_label("Message")).to_have_count(0)
+    await other.page.get_by_text("Reject", exact=True).click()
+    await other.page.get_by_label("What the agent is told").fill("not this one")
+    await other.checked()
+    await other.page.get_by_role("button", name="Reject").click()
+    await other.page.wait_for_url("**/chat/**")
+    for each in (page, other.page):
+        await expect(each.locator(".ask")).to_have_count(0)
+        await expect(each.locator(".tool")).to_contain_text("denied")
+        await expect(each.locator("#doing")).to_be_empty()
+    assert "not this one" in await page.locator("#turns").inner_text()
+    await window.checked()
+
+
+async def test_what_is_said_meanwhile_comes_after_or_takes_its_place_and_a_turn_can_be_stopped(talking: Site) -> None:
+    window = await begun(talking, "refunds")
+    page = window.page
+    long = "/echo " + "on and " * 200
+    await say(page, long)
+    await expect(page.get_by_role("button", name="Stop")).to_be_visible()
+    await say(page, "/echo queued", "comes after")
+    await expect(page.locator(".turn").nth(1)).to_contain_text("queued")
+    await say(page, long, "takes its place")
+    await expect(page.locator(".turn").nth(0)).to_contain_text("replaced")
+    third = page.locator(".turn").nth(2)
+    await expect(third.locator(".live")).to_contain_text("on and")
+    await third.get_by_role("button", name="Stop").click()
+    await expect(third).to_contain_text("stopped")
+    await expect(page.locator(".turn").nth(1).locator("p.theirs")).to_have_text("queued")
+    await expect(page.locator("#way")).to_be_hidden()
+    await window.checked()
+
+
+async def test_without_javascript_a_file_a_question_and_a_picture_work_by_forms(talking: Site) -> None:
+    window = await begun(talking, "chart_builder", java_script_enabled=False)
+    page = window.page
+    kind = "application/vnd.ms-excel"  # what browsers on some machines say
+    broken: FilePayload = {"name": "sales.csv", "mimeType": kind, "buffer": b"a,b\n1\n"}
+    sheet: FilePayload = {**broken, "buffer": SALES}
+    await page.get_by_label("A file for it to work with").set_input_files(broken)
+    await page.get_by_role("button", name="Upload").click()
+    await expect(page.get_by_role("alert").filter(has_text="Not uploaded")).to_contain_text("line 2")
+    await page.get_by_label("A file for it to work with").set_input_files(sheet)
+    await page.get_by_role("button", name="Upload").click()
+    await expect(page.locator("#files")).to_contain_text("Here: sales.csv")
+    await say(page, "Plot something")
+    await again_until(page, ".ask h2", "Which column, by which other?")
+    await page.locator(".ask").get_by_label("text").fill("sales by region")
+    await page.get_by_role("button", name="Answer").click()
+    await again_until(page, ".picture img", "")
+    picture = await page.locator(".picture img").get_attribute("src")
+    answer = await page.request.get(str(picture))
+    assert (answer.status, answer.headers["content-type"]) == (200, "image/svg+xml")
+    await page.goto("/chat")
+    await expect(page.locator(".conversations li").first).to_contain_text("Chart builder")
+
+
+async def again_until(page: Page, place: str, text: str) -> None:
+    """Load the page again until this stands there, as a person without scripts does."""
+    for _ in range(60):
+        if await page.locator(place).count() and text in await page.locator(place).first.inner_text():
+            return
+        await page.wait_for_timeout(250)
+        await page.reload()
+    raise AssertionError(await page.locator("main").inner_text())
+
+
+async def test_a_conversation_goes_on_when_the_api_is_restarted_under_it(
+    page_settings: Settings, browser: Browser, desk: Desk, people: dict[str, Person], workers: None
+) -> None:
+    words = " ".join(f"word{number}" for number in range(200))
+    async with AsyncExitStack() as windows:
+        async with pages_at(page_settings) as (url, app):
+            routed(app, desk)
+            site = Site(url, browser, desk, app, windows, people)
+            window = await begun(site, "refunds")
+            await say(window.page, f"/echo {words}")
+            await expect(window.page.locator(".live p")).to_contain_text("word5")
+        async with pages_at(page_settings, httpx.URL(url).port or 0) as (_, again):
+            routed(again, desk)
+            await expect(window.page.locator("p.theirs[data-call]")).to_have_text(words, timeout=30_000)
+            await expect(window.page.locator(".live p")).to_have_count(0)
+            await expect(window.page.locator("#notice")).to_be_empty()
+            await window.context.close()
+
+
+async def test_a_conversation_of_somebody_else_is_not_there(talking: Site) -> None:
+    window = await begun(talking, "refunds", "admin")
+    other = await talking.visit("requester", "/chat")
+    for path in (window.page.url.removeprefix(talking.url), "/chat/nothing"):
+        answer = await other.page.goto(path)
+        assert answer is not None and answer.status == 404
+    form: dict[str, str | float | bool] = {"message": "/echo mine", "csrf": "", "key": "k-1"}
+    assert (await other.page.request.post(window.page.url, form=form)).status in (403, 404)
