@@ -27,10 +27,11 @@ from perdure.apps import find_apps
 from perdure.targets import new_client
 from reviewer.front import Front
 from reviewer.pages import create_pages
-from serving import tools_of, workers_for
+from serving import tools_of
 from settings import Settings
 from tests.conftest import Person, Urls
 from tests.desk import Desk
+from tests.served import serve
 
 expect.set_options(timeout=15_000)
 NARROW = {"width": 390, "height": 844}
@@ -171,9 +172,7 @@ async def workers(desk: Desk) -> AsyncIterator[None]:
         http = await stack.enter_async_context(new_client())
         toolbox = Toolbox(tools_of(find_apps()), lambda name: None, http)
         deps = replace(desk.deps, toolbox=toolbox, models=Models(lambda name: None))
-        for kind in (Kind.APPROVALS, Kind.MEMORY, Kind.TOOLS, Kind.LLM, Kind.TURNS):
-            for worker in workers_for(deps, kind, desk.routing.queue(kind)):
-                await stack.enter_async_context(worker)
+        await serve(stack, replace(desk, deps=deps), (Kind.LLM, Kind.TURNS))
         yield
 
 
