@@ -79,6 +79,8 @@ BESIDE_A_TURN = (
     "SELECT 'h', 'local', id, now() FROM session",
     "INSERT INTO invitations (token_sha256, tenant_id, user_id, expires_at) "
     "SELECT 'h', 'local', user_id, now() FROM turns WHERE id = $1",
+    "INSERT INTO sign_in_codes (code_sha256, tenant_id, user_id, expires_at) "
+    "SELECT 'h', 'local', user_id, now() FROM turns WHERE id = $1",
     "WITH webhook AS (INSERT INTO webhooks (id, tenant_id, url, with_args, key_id, made_by) "
     "SELECT id, 'local', 'u', false, 'k', user_id FROM turns WHERE id = $1 RETURNING id) "
     "INSERT INTO notices (tenant_id, webhook_id, approval_id, event) SELECT 'local', id, id, 'e' FROM webhook",
