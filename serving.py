@@ -39,6 +39,7 @@ from settings import Settings, needed, secret
 from store import content
 from store.database import Database
 from store.live import LiveTokens
+from store.server_looks import ServerLooks
 from store.valkey import Valkey
 from tracing.alarm_bell import AlarmBell
 from tracing.choice import tracer_of, ways_of
@@ -117,7 +118,7 @@ async def _deps(
     ours, sdk = metrics_addresses(settings.metrics_port, settings.metrics_host, kinds[0].value)
     serve_metrics(ours)
     doorbell = Doorbell(await connect(sdk), db)
-    servers = McpServers(apps, secret, settings.home)
+    servers = McpServers(apps, secret, settings.home, ServerLooks(valkey).met)
     stack.push_async_callback(servers.close)
     toolbox = Toolbox(tools_of(apps), secret, http, servers)
     base, key = settings.embeddings_base, secret("embeddings")

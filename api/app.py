@@ -31,6 +31,7 @@ from api.routes import (
     prompt_templates,
     rules,
     sign_in,
+    status,
     streams,
     team,
     turns,
@@ -68,6 +69,7 @@ ROUTERS = (
     team,
     users,
     webhooks,
+    status,
     health,
 )
 

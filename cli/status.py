@@ -1,18 +1,21 @@
 """`perdure status`: is everything that should run here alive and well?"""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 import typer
 
-from cli.connection import Surroundings
+from cli.connection import Role, Surroundings, connect
+from cli.deployment import deployment_json, deployment_of, show_deployment
 from cli.failures import OTHER
 from cli.screen import AsJson, fail, say, say_json, table
 from local.home import Home
 from local.probes import http_get, port_open
 from local.roster import alive, look
+from perdure.client import ApiError, Client, DeploymentStatus
 
 _PARTS = (("api", "/readyz"), ("temporal", None), ("temporal_ui", "/"), ("postgres", None), ("redis", None))
 """Addresses in run.json, and the page to ask for where one tells more than an open port."""
@@ -33,24 +36,56 @@ class Health:
 
 
 def status(as_json: AsJson = False) -> None:
-    """What runs here: every address asked, every process looked at. 0 where all is well, else 1."""
+    """What runs here: every address asked, every process looked at, and what the API says of queues, workers and MCP
+    servers. With PERDURE_URL alone: what that API says. 0 where all is well, else 1."""
     here = Surroundings.here()
+    if here.run is None and here.url is not None:
+        raise typer.Exit(_of_api(as_json))
     if here.run is None and not as_json:
         raise fail(here.why_nothing_runs(), OTHER)
     found = asyncio.run(_look(here.run)) if here.run is not None else _left_behind(here)
-    well = here.run is not None and all(each.well for each in found)
+    deployment = _deployment(here.run) if here.run is not None else None
+    well = here.run is not None and all(each.well for each in found) and (deployment is None or deployment.well)
     if as_json:
         parts = [
             {"name": each.name, "well": each.well, "state": each.what, "pid": each.pid, "address": each.address}
             for each in found
         ]
         why = {"message": here.why_nothing_runs()} if here.run is None else {"routing": here.run.get("routing")}
-        say_json({"well": well, "home": str(here.home), **why, "parts": parts})
+        said = deployment_json(deployment) if deployment is not None else {}
+        say_json({"well": well, "home": str(here.home), **why, "parts": parts, **said})
     else:
         rows = [(each.name, each.what, each.pid or "", each.address) for each in found]
         table(("part", "state", "pid", "address"), rows, "Nothing.")
+        if deployment is not None:
+            show_deployment(deployment)
         say("All is well." if well else "Something is wrong; its log is in " + str(here.home / "logs"))
     raise typer.Exit(0 if well else OTHER)
+
+
+def _of_api(as_json: bool) -> int:
+    """What an API elsewhere says of its deployment; the exit code.
+
+    Raises: ApiError.
+    """
+    with connect(Role.REVIEWER) as client:
+        found = deployment_of(client)
+    if as_json:
+        say_json({"well": found.well, "parts": found.model_dump(mode="json")["parts"], **deployment_json(found)})
+    else:
+        show_deployment(found)
+        say("All is well." if found.well else "Something is wrong.")
+    return 0 if found.well else OTHER
+
+
+def _deployment(run: dict[str, Any]) -> DeploymentStatus | None:
+    """What this stack's own API says; None where it does not answer, which its row says."""
+    url, token = run.get("api"), (run.get("tokens") or {}).get(Role.REVIEWER.value)
+    if not url or not token:
+        return None
+    with Client(str(url), token, patience_seconds=0.0) as client, suppress(ApiError):
+        return deployment_of(client)
+    return None
 
 
 def _left_behind(here: Surroundings) -> list[Health]:

@@ -111,6 +111,6 @@ def page(visit: Visit, template: str, *, status: int = 200, **values: Any) -> HT
         "here": visit.here,
         "me": visit.me,
         "form_token": visit.me.form_token or "" if visit.me else "",
-        "navigation": entries(path),
+        "navigation": entries(path, visit.me.roles if visit.me else ()),
     }
     return HTMLResponse(_ENVIRONMENT.get_template(template).render(**{**known, **values}), status)

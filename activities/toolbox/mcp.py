@@ -21,9 +21,10 @@ refused = ToolRefused, unavailable = ToolUnavailable: nothing was sent; ambiguou
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,10 @@ _SAID_NO = frozenset({_BAD_REQUEST, -32601, -32602})
 _MOST_CHARACTERS = 300
 _OPENING_SHARE = 0.8
 """Of a call's time: for opening a session. Past it nothing was sent, which the call's own time-out could not tell."""
+
+
+ServerMet = Callable[[str, str, str], Awaitable[None]]
+"""Is told how a server was met: its app, its name, why it could not be used (empty where it answered)."""
 
 
 class ServerLost(Exception):
@@ -157,11 +162,12 @@ def _reason(answer: object) -> str:
 class McpServers:
     """The servers of the apps of one process, each with one session."""
 
-    def __init__(self, apps: Iterable[App], secret_of: "SecretOf", home: Path) -> None:
+    def __init__(self, apps: Iterable[App], secret_of: "SecretOf", home: Path, met: ServerMet | None = None) -> None:
         self._apps = {app.name: app for app in apps}
         self._of_agent = {agent.id: app.name for app in self._apps.values() for agent in app.agents}
         self._secret_of = secret_of
         self._home = home
+        self._met = met
         self._sessions: dict[tuple[str, str], McpSession] = {}
 
     def find(self, agent_id: str, pinned: ToolCard | None) -> McpTool | None:
@@ -179,7 +185,8 @@ class McpServers:
         app, key = self._apps[app_name], (app_name, server.name)
         if key not in self._sessions:
             home = self._home / "mcp" / f"{app_name}-{server.name}"
-            self._sessions[key] = McpSession(server, app.folder, home, self._secret_of)
+            told = {} if self._met is None else {"met": partial(self._met, *key)}
+            self._sessions[key] = McpSession(server, app.folder, home, self._secret_of, **told)
         return self._sessions[key]
 
     async def close(self) -> None:

@@ -9,7 +9,7 @@ after the other, and list nothing during a long one.
 import asyncio
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +38,12 @@ _log = structlog.get_logger(__name__)
 logging.getLogger("mcp").setLevel(logging.CRITICAL)
 
 SecretOf = Callable[[str], str | None]
+Met = Callable[[str], Awaitable[None]]
+"""Is told how the server was met: why it could not be used, empty where it answered."""
+
+
+async def _untold(_: str) -> None:
+    """Nobody wants to know."""
 
 
 class Unreachable(Exception):
@@ -98,6 +104,7 @@ class McpSession:
     home: Path
     """The server's own, for its data; made when it is needed."""
     secret_of: SecretOf
+    met: Met = _untold
     _open: Connection | None = field(default=None, init=False)
     _opening: asyncio.Task[Connection] | None = field(default=None, init=False)
 
@@ -129,6 +136,19 @@ class McpSession:
         return session.suspect or asyncio.get_running_loop().time() - session.listed_at > LISTING_SECONDS
 
     async def _refreshed(self) -> Connection:
+        """The session, renewed, and word of how the server was met.
+
+        Raises: Unreachable; MissingSecret.
+        """
+        try:
+            found = await self._renewed()
+        except (Unreachable, MissingSecret) as error:
+            await self.met(str(error))
+            raise
+        await self.met("")
+        return found
+
+    async def _renewed(self) -> Connection:
         """The session with a fresh list; a new one where the old one does not answer and does nothing else.
 
         Raises: Unreachable; MissingSecret.

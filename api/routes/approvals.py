@@ -14,7 +14,7 @@ from api.pages import Limit
 from api.review_stream import review_frames
 from api.routes.streams import UNBUFFERED, EventStream
 from api.services import Services
-from contracts.ids import turn_workflow_id
+from api.temporal_pages import turn_page
 from policy.decision import Decider
 from policy.webhooks import CHAT
 from store import approval_views, decisions
@@ -141,7 +141,5 @@ def decisions_per_minute(services: Services, who: Principal) -> int | None:
 def links(services: Services, approval: dict[str, object]) -> dict[str, str]:
     turn_id = str(approval["turn_id"])
     links = {"turn": f"/v1/turns/{turn_id}", "decision": f"/v1/approvals/{approval['id']}/decision"}
-    if services.temporal_ui:
-        workflow = turn_workflow_id(turn_id)
-        links["temporal"] = f"{services.temporal_ui}/namespaces/{services.temporal_namespace}/workflows/{workflow}"
-    return links
+    page = turn_page(services, turn_id)
+    return links | {"temporal": page} if page else links

@@ -29,6 +29,7 @@ from perdure.client.review_answers import (
     Vote,
 )
 from perdure.client.sse import Event
+from perdure.client.status_calls import DeploymentStatus
 from perdure.client.sync import Client
 from perdure.client.turn_answers import (
     Conversation,
@@ -57,6 +58,7 @@ __all__ = [
     "Conversation",
     "Counts",
     "Delegation",
+    "DeploymentStatus",
     "Effect",
     "Event",
     "Fallback",

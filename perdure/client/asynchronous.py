@@ -21,6 +21,7 @@ from perdure.client.asynchronous_groups import (
     Files,
     Prompts,
     Rules,
+    Status,
     Topologies,
     Users,
 )
@@ -64,6 +65,7 @@ class AsyncClient:
         self.prompts = Prompts(self)
         self.budgets = Budgets(self)
         self.rules = Rules(self)
+        self.status = Status(self)
 
     async def __aenter__(self) -> Self:
         return self

@@ -25,6 +25,7 @@ from perdure.client.sync_groups import (
     Files,
     Prompts,
     Rules,
+    Status,
     Topologies,
     Users,
 )
@@ -54,6 +55,7 @@ class Client:
         self.prompts = Prompts(self)
         self.budgets = Budgets(self)
         self.rules = Rules(self)
+        self.status = Status(self)
 
     def __enter__(self) -> Self:
         return self

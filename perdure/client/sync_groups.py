@@ -10,6 +10,7 @@ from perdure.client import (
     file_calls,
     prompt_calls,
     review_calls,
+    status_calls,
 )
 
 if TYPE_CHECKING:
@@ -125,3 +126,10 @@ class Prompts:
         self.save_draft = client.method(prompt_calls.save_draft)
         self.promote = client.method(prompt_calls.promote_prompt)
         self.archive = client.method(prompt_calls.archive_prompt)
+
+
+class Status:
+    """How the deployment is."""
+
+    def __init__(self, client: "Client") -> None:
+        self.get = client.method(status_calls.get_status)

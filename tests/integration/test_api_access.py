@@ -6,7 +6,9 @@ import pytest
 
 from api.auth import OPEN_PATHS
 from contracts.digests import sha256_hex
+from contracts.turns import Kind
 from store import accounts, entities
+from store.server_looks import ServerLooks
 from tests.conftest import KEYRING, Urls
 from tests.integration.conftest import Api
 from tests.integration.test_api_approvals import Paused, paused
@@ -194,6 +196,25 @@ async def test_agents_and_topologies_are_shown_to_whoever_has_a_token(api: Api) 
             assert drawn.text.startswith(("flowchart", "---", "graph", "%%")), drawn.text[:80]
         for missing in ("nothing", "nothing.mmd"):
             assert (await client.get(f"/v1/topologies/{missing}")).status_code == 404
+
+
+async def test_reviewers_see_who_serves_which_queue_and_how_servers_were_met(api: Api) -> None:
+    async with api.client() as client:
+        assert code(await client.get("/v1/status")) == "role_required"
+    looks = ServerLooks(api.services.valkey)
+    await looks.met("tools", "dead", "the server dead cannot be reached (OSError)")
+    await looks.met("tools", "living", "")
+    async with api.client("reviewer") as client:
+        found = (await client.get("/v1/status")).json()
+    routing = api.services.routing
+    assert {each["name"] for each in found["queues"]} == {routing.waits, *(routing.queue(kind) for kind in Kind)}
+    for queue in found["queues"]:
+        assert (queue["workers"], queue["backlog"], queue["fault"]) == (1, 0, ""), queue
+    met = {each["name"]: each["fault"] for each in found["mcp_servers"]}
+    assert met["living"] == "" and "cannot be reached" in met["dead"]
+    relay = {"name": "relay", "fault": "no relay is connected to Postgres"}
+    assert relay in found["parts"] and {"name": "valkey", "fault": ""} in found["parts"]
+    assert not found["well"] and found["links"] == {}
 
 
 async def test_health_and_metrics_tell_nothing_of_anybody(api: Api) -> None:

@@ -112,6 +112,12 @@ async def test_a_turn_accepted_without_temporal_is_durable_and_left_to_the_relay
         assert time.monotonic() - began < 5
         ready = await client.get("/readyz")
         assert (ready.status_code, ready.json()["parts"]["temporal"]) == (503, False)
+        async with behind.api.client("reviewer") as reviewer:
+            began = time.monotonic()
+            status = (await reviewer.get("/v1/status")).json()
+            assert time.monotonic() - began < 8
+        assert {"name": "temporal", "fault": "it does not answer"} in status["parts"] and status["queues"] == []
+        assert not status["well"] and [each["status"] for each in status["turns"]] == ["accepted"]
         await behind.temporal.mend()
         await until_ready(client)
         async with behind.api.services.db.transaction("local") as tx:

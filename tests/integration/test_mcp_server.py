@@ -204,10 +204,16 @@ async def test_a_server_that_cannot_be_started_is_unreachable(tmp_path: Path, fi
     from activities.toolbox.mcp_session import McpSession
     from contracts.mcp import McpServer
 
-    session = McpSession(McpServer(name="none", **fields), tmp_path, tmp_path / "home", lambda name: None)
+    met: list[str] = []
+
+    async def told(fault: str) -> None:
+        met.append(fault)
+
+    session = McpSession(McpServer(name="none", **fields), tmp_path, tmp_path / "home", lambda name: None, told)
     with pytest.raises(Unreachable, match="the server none cannot be reached"):
         await session.connection()
     await session.close()
+    assert len(met) == 1 and "the server none cannot be reached" in met[0]
 
 
 async def test_a_server_leaves_with_its_session(tmp_path: Path) -> None:

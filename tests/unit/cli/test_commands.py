@@ -187,3 +187,19 @@ def test_status_asks_every_part_and_hides_every_credential(perdure: Perdure, hom
         "worker-llm": "runs",
         "worker-relay": "not ready",
     }
+
+
+def test_status_tells_of_queues_and_of_a_dead_server_and_is_not_well(perdure: Perdure, stack: ApiDouble) -> None:
+    queue = {"name": "q-turns", "kinds": ["turns"], "workers": 2, "backlog": 7}
+    dead = {"app": "tools", "name": "dead", "fault": "cannot be \x1breached", "at": "2026-01-01T00:00:00Z"}
+    whole = {
+        "at": "2026-01-01T00:00:00Z", "well": False, "parts": [{"name": "relay", "fault": "none is there"}],
+        "queues": [queue], "mcp_servers": [dead], "turns": [{"status": "awaiting_approval", "count": 3}],
+    }  # fmt: skip
+    stack.will(said({}), said(whole), said({}), said(whole))
+    ended, as_json = perdure("status"), perdure("status", "--json")
+    assert (ended.code, as_json.code) == (1, 1)
+    assert "q-turns" in ended.out and "3 awaiting approval" in ended.out and "none is there" in ended.out
+    assert "tools/dead" in ended.out and "\x1b" not in ended.out
+    assert as_json.json["queues"][0]["backlog"] == 7 and not as_json.json["well"]
+    assert stack.asked[1].headers["Authorization"] == "Bearer t-reviewer"
