@@ -5,11 +5,13 @@ Both come from the value that is compiled, so what a page shows and what runs ca
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from pydantic import JsonValue
 
+from contracts.activities import ALL, ActivityRef, RetryClass
 from graph.spec import START, Edge, Fork, Goto, Join, NodeSpec, Sub, Switch, Topology
+from policy.retries import NUMBERS, TOOL_ERRORS, errors_allowed
 
 ENTRY_KIND: Final = "ENTRY"
 """The kind of every edge out of START; the word is S1's (S1-03)."""
@@ -41,6 +43,7 @@ def manifest_of(topology: Topology) -> dict[str, JsonValue]:
         "entries": dict(topology.entries),
         "nodes": [_node(node) for node in topology.nodes],
         "edges": [_line(line) for line in lines_of(topology)],
+        "activities": [_activity(ref, strict=topology.strict) for ref in _called(topology)],
         "limits": {topology.limits.steps_setting: topology.limits.steps, **topology.limits.counted},
         "strict": topology.strict,
         "statuses": {status: meaning.value for status, meaning in topology.statuses.items()},
@@ -80,11 +83,33 @@ def _lines(edge: Edge) -> Iterator[Line]:
 
 def _node(node: NodeSpec) -> dict[str, JsonValue]:
     shown: dict[str, JsonValue] = {"id": node.id, "purpose": node.purpose, "pauses": node.pauses, "limit": node.limit}
+    shown["calls"] = [ref.name for ref in node.calls]
     if node.writes is not None:
         shown["writes"] = [*node.writes]
     if node.reaches is not None:
         shown["reaches"] = [*node.reaches]
     return shown | {"sub": manifest_of(node.run.topology)} if isinstance(node.run, Sub) else shown
+
+
+def _called(topology: Topology) -> Iterator[ActivityRef[Any, Any]]:
+    """The activities that its nodes call, each once; those of a nested topology are in its own manifest."""
+    names = {ref.name for node in topology.nodes for ref in node.calls}
+    return (ref for ref in ALL if ref.name in names)
+
+
+def _activity(ref: ActivityRef[Any, Any], *, strict: bool) -> dict[str, JsonValue]:
+    """How a call of it is tried: `errors` ends it, a death is no error; None where it is tried until it is done."""
+    numbers = NUMBERS[ref.retry]
+    errors = {RetryClass.PROVIDER: errors_allowed(strict=strict), RetryClass.TOOL: TOOL_ERRORS}.get(ref.retry)
+    return {
+        "name": ref.name,
+        "kind": ref.kind.value,
+        "retry": ref.retry.value,
+        "errors": errors,
+        "first_wait_seconds": numbers.initial_interval.total_seconds(),
+        "longest_wait_seconds": numbers.maximum_interval.total_seconds(),
+        "attempt_seconds": ref.start_to_close.total_seconds(),
+    }
 
 
 def _line(line: Line) -> dict[str, JsonValue]:

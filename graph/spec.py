@@ -10,10 +10,11 @@ nothing else, the validator proves that each has a target.
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from pydantic import JsonValue
 
+from contracts.activities import ActivityRef
 from contracts.errors import InvariantBroken
 from contracts.messages import Patch
 from graph.ports import Ports
@@ -78,6 +79,8 @@ class NodeSpec:
     """The fields that are this node's to write; None for any. Another is an alarm, and stands."""
     reaches: tuple[str, ...] | None = None
     """Which of `model` and `memory` it may use; None for both. The other is an alarm, and answers."""
+    calls: tuple[ActivityRef[Any, Any], ...] = ()
+    """The activities by which it reaches outside, for the pictures; every test that plays it holds it to them."""
 
 
 @dataclass(frozen=True, slots=True)

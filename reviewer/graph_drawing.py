@@ -14,19 +14,16 @@ from reviewer.layers import LINE, PAD, Box, Point, laid_out
 from reviewer.turn_path import END, START, Path
 
 _PICTURE = Markup(
-    '<svg class="graph" role="img" aria-labelledby="graph-title graph-desc" xmlns="http://www.w3.org/2000/svg" '
+    '<svg class="graph" role="img" aria-labelledby="{own}-title {own}-desc" xmlns="http://www.w3.org/2000/svg" '
     'width="{w:.0f}" height="{h:.0f}" viewBox="0 0 {w:.0f} {h:.0f}">'
-    '<title id="graph-title">{title}</title><desc id="graph-desc">{desc}</desc>{marks}{lines}{boxes}</svg>'
+    '<title id="{own}-title">{title}</title><desc id="{own}-desc">{desc}</desc>{marks}{lines}{boxes}</svg>'
 )
-_MARKS = Markup("<defs>{}{}</defs>").format(
-    *(
-        Markup(
-            '<marker id="{0}" class="{1}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
-            'markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0 L8 4 L0 8 z"/></marker>'
-        ).format(name, kind)
-        for name, kind in (("tip", "tip"), ("tip-taken", "tip taken"))
-    )
+_MARK = Markup(
+    '<marker id="{}" class="{}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
+    'markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0 L8 4 L0 8 z"/></marker>'
 )
+_TIPS = {"tip": "tip", "tip-taken": "tip taken"}
+"""The heads of lines, each with its class."""
 _LINE = Markup('<path class="{}" d="{}" marker-end="url(#{})"><title>{}</title></path>')
 _BOX = Markup(
     '<g class="{}" data-node="{}"><title>{}</title>'
@@ -36,8 +33,10 @@ _TEXT = Markup('<text x="{:.1f}" y="{:.1f}">{}</text>')
 _TIMES = Markup('<text class="times" x="{:.1f}" y="{:.1f}">×{}</text>')
 
 
-def graph(manifest: Mapping[str, Any], path: Path) -> Markup:
-    """The picture of a manifest, with the path taken over it."""
+def graph(manifest: Mapping[str, Any], path: Path | None = None, *, own: str = "graph") -> Markup:
+    """The picture of a manifest, with the path that a turn took over it; `own` names it among those of a page."""
+    told = path is not None
+    path = path or Path({}, frozenset())
     nodes: Sequence[Mapping[str, Any]] = manifest["nodes"]
     names = [START, *(str(node["id"]) for node in nodes), END]
     labels: dict[tuple[str, str], list[str]] = {}
@@ -47,7 +46,7 @@ def graph(manifest: Mapping[str, Any], path: Path) -> Markup:
     purposes = {str(node["id"]): str(node["purpose"]) for node in nodes}
     lines = Markup("").join(
         # What was taken is drawn last, on top of what was not.
-        _line(way, points, labels[way], taken=way in path.taken)
+        _line(way, points, labels[way], own, taken=way in path.taken)
         for way, points in sorted(layout.routes.items(), key=lambda each: each[0] in path.taken)
     )
     boxes = Markup("").join(_box(box, purposes.get(box.name, ""), path.visits.get(box.name, 0)) for box in layout.boxes)
@@ -56,18 +55,22 @@ def graph(manifest: Mapping[str, Any], path: Path) -> Markup:
         w=layout.width,
         h=layout.height,
         title=f"The graph of {printable(str(manifest['name']))}",
-        desc=f"{len(nodes)} nodes; this turn went through {gone} of them. The path follows as a list.",
-        marks=_MARKS,
+        desc=f"{len(nodes)} nodes; "
+        + (f"this turn went through {gone} of them. The path follows as a list." if told else "a list follows."),
+        marks=Markup("<defs>{}</defs>").format(
+            Markup("").join(_MARK.format(f"{own}-{name}", kind) for name, kind in _TIPS.items())
+        ),
+        own=own,
         lines=lines,
         boxes=boxes,
     )
 
 
-def _line(way: tuple[str, str], points: Sequence[Point], labels: Sequence[str], *, taken: bool) -> Markup:
+def _line(way: tuple[str, str], points: Sequence[Point], labels: Sequence[str], own: str, *, taken: bool) -> Markup:
     label = ", ".join(filter(None, labels))
     told = f"{way[0]} to {way[1]}" + (f": {label}" if label else "") + (", taken" if taken else "")
     kind, tip = ("line taken", "tip-taken") if taken else ("line", "tip")
-    return _LINE.format(kind, _curve(points), tip, printable(told))
+    return _LINE.format(kind, _curve(points), f"{own}-{tip}", printable(told))
 
 
 def _curve(points: Sequence[Point]) -> str:

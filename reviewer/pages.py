@@ -15,11 +15,25 @@ from perdure.client import ApiError
 from reviewer.assets import MOUNTED_AT, Assets
 from reviewer.forms import Form
 from reviewer.problems import PageProblem, StaleForm, told
-from reviewer.routes import approval, bulk, chat, conversation, decide, inbox, mine, sign_in, status, turn, verbs
+from reviewer.routes import (
+    agents,
+    approval,
+    bulk,
+    chat,
+    conversation,
+    decide,
+    inbox,
+    mine,
+    sign_in,
+    status,
+    topology,
+    turn,
+    verbs,
+)
 from reviewer.view import page
 from reviewer.visit import Visit, client_for
 
-ROUTERS = (sign_in, inbox, bulk, mine, decide, approval, verbs, turn, chat, conversation, status)
+ROUTERS = (sign_in, inbox, bulk, mine, decide, approval, verbs, turn, chat, conversation, status, agents, topology)
 _HEADERS = {
     # No script, style, picture or address but our own, and in nobody's frame.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "

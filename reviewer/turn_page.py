@@ -5,19 +5,23 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from markupsafe import Markup
 
 from contracts.people import ANSWERED_BY_CLIENT
-from perdure.client import Answer, ApiError, Approval, AsyncClient, Message, Metrics, Segment, Topology, Turn
+from perdure.client import Answer, ApiError, Approval, AsyncClient, Message, Segment, Topology, Turn, TurnCall
 from policy.printable import cut
 from reviewer.graph_drawing import graph
 from reviewer.json_view import drawn
 from reviewer.seen import seen
+from reviewer.timeline import Span, bars
 from reviewer.turn_path import path_over
 
 SHOWN = 40
-"""Parts of the story, from its end, and model calls."""
+"""Parts of the story, from its end, and calls."""
+_KINDS = {"model": "of-model", "tool": "of-tool", "context": "of-context"}
+"""How the bars of calls are told apart, beside the words."""
 _CHARACTERS = 1_200
 """Of one text or value; a page stays light, whatever a tool has answered."""
 _PART, _PARTS = 200, 5
@@ -33,7 +37,7 @@ class Told:
     asked: Sequence[Message]
     """What its user said; empty where the conversation is gone or too long."""
     story: Sequence[Segment]
-    metrics: Metrics
+    calls: Sequence[TurnCall]
     approvals: Sequence[Approval]
     topology: Topology | None
     """None where the deployment has it no more."""
@@ -41,7 +45,7 @@ class Told:
     @property
     def mark(self) -> str:
         """Another one where anything has changed."""
-        whole: list[Answer] = [self.turn, *self.asked, *self.story, self.metrics, *self.approvals]
+        whole: list[Answer] = [self.turn, *self.asked, *self.story, *self.calls, *self.approvals]
         return hashlib.sha256("\n".join(each.model_dump_json() for each in whole).encode()).hexdigest()[:16]
 
     @property
@@ -60,14 +64,15 @@ class Told:
         return {str(node["id"]): str(node["purpose"]) for node in nodes}
 
     @property
-    def longest_seconds(self) -> float:
-        """Of its model calls."""
-        return max((call.seconds or 0.0 for call in self.metrics.calls), default=0.0)
-
-    @property
-    def in_temporal(self) -> str:
-        """Its workflow in Temporal's pages, where an approval of the turn knows it."""
-        return next((each.links["temporal"] for each in self.approvals if "temporal" in each.links), "")
+    def timeline(self) -> list[tuple[TurnCall, Markup]]:
+        """Its last calls, each with its bar; what runs yet runs until now, or until the turn has ended."""
+        shown = self.calls[-SHOWN:]
+        until = self.turn.ended_at or datetime.now(UTC)
+        spans = [Span(call.started_at, call.settled_at or until) if call.started_at else None for call in shown]
+        return [
+            (call, bar.drawn(_KINDS.get(call.kind, "")) if bar else Markup(""))
+            for call, bar in zip(shown, bars(spans), strict=True)
+        ]
 
     @property
     def waits_for_reviewers(self) -> Sequence[str]:
@@ -88,14 +93,14 @@ async def told_of(api: AsyncClient, turn_id: str) -> Told:
     Raises: ApiError 404.
     """
     turn = await api.turns.get(turn_id)
-    asked, story, metrics, approvals, topology = await asyncio.gather(
+    asked, story, calls, approvals, topology = await asyncio.gather(
         _asked(api, turn),
         api.turns.segments(turn_id),
-        api.turns.metrics(turn_id),
+        api.turns.calls(turn_id),
         api.approvals.list(turn=turn_id, brief=True, limit=_APPROVALS),
         _topology(api, turn.topology),
     )
-    return Told(turn, asked, story.items, metrics, approvals.items, topology)
+    return Told(turn, asked, story.items, calls.items, approvals.items, topology)
 
 
 def value(of: object) -> Markup:

@@ -46,6 +46,11 @@ def told(at: datetime) -> str:
     return at.astimezone(UTC).strftime("%-d %b %Y, %H:%M UTC")
 
 
+def clock(at: datetime | None) -> Markup:
+    """The time of the day to the millisecond, UTC."""
+    return Markup("") if at is None else _time(at, at.astimezone(UTC).strftime("%H:%M:%S.%f")[:-3])
+
+
 def _time(at: datetime, shown: str, kept_true: str = "") -> Markup:
     return _TIME.format(at.astimezone(UTC).isoformat(timespec="seconds"), told(at), kept_true, shown)
 
@@ -83,6 +88,7 @@ _FILTERS: Mapping[str, Callable[..., object]] = {
     "moment": moment,
     "since": since,
     "until": until,
+    "clock": clock,
     "time_of": time_of,
 }
 

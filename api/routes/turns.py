@@ -14,12 +14,14 @@ from api.metrics import TURNS_STARTED
 from api.once import Key, once
 from api.pages import Limit
 from api.services import Services
+from api.temporal_pages import turn_page
 from api.waiting import RESTING, until_rest
 from contracts.turns import TurnStatus
 from store import content, conversations, turn_views, turns
 from store.database import Connection
 from store.outbox import Note
 from store.segments import story
+from store.turn_calls import calls_of
 from store.turn_metrics import metrics_of
 
 router = APIRouter(prefix="/v1", tags=["turns"])
@@ -121,7 +123,16 @@ async def listed(
 async def get(services: Open, who: Reader, turn_id: TurnId) -> dict[str, object]:
     """One turn."""
     async with services.db.transaction(who.tenant_id) as tx:
-        return await turn_views.get(tx, turn_id, who.scope)
+        found = await turn_views.get(tx, turn_id, who.scope)
+    page = turn_page(services, turn_id)
+    return found | {"links": {"temporal": page} if page else {}}
+
+
+@router.get("/turns/{turn_id}/calls")
+async def calls(services: Open, who: Reader, turn_id: TurnId) -> dict[str, object]:
+    """The turn's calls as they began, of the model and of tools: when, how long, how often tried, for how much."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        return {"items": await calls_of(tx, turn_id, who.scope), "next": None}
 
 
 @router.get("/turns/{turn_id}/metrics")

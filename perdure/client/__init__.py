@@ -13,7 +13,17 @@ with Client("http://127.0.0.1:8080", token) as perdure:
 from perdure.client.answers import Answer, Page
 from perdure.client.asynchronous import AsyncClient
 from perdure.client.auth_calls import Me, SignInCode, Ways
-from perdure.client.catalogue_answers import Agent, Budget, Budgets, PromptVersion, Rule, Token, Topology, User
+from perdure.client.catalogue_answers import (
+    Agent,
+    AgentTool,
+    Budget,
+    Budgets,
+    PromptVersion,
+    Rule,
+    Token,
+    Topology,
+    User,
+)
 from perdure.client.effect_answers import Effect, Settled
 from perdure.client.errors import ApiError
 from perdure.client.file_calls import File
@@ -42,11 +52,13 @@ from perdure.client.turn_answers import (
     Story,
     ToldTurn,
     Turn,
+    TurnCall,
 )
 
 __all__ = [
     "Ageing",
     "Agent",
+    "AgentTool",
     "Answer",
     "ApiError",
     "Approval",
@@ -82,6 +94,7 @@ __all__ = [
     "ToldTurn",
     "Topology",
     "Turn",
+    "TurnCall",
     "User",
     "Vote",
     "Ways",

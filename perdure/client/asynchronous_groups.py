@@ -77,6 +77,7 @@ class Agents:
 
     def __init__(self, client: "AsyncClient") -> None:
         self.list = client.method(catalogue_calls.list_agents)
+        self.get = client.method(catalogue_calls.get_agent)
         self.tools = client.method(catalogue_calls.list_tools)
 
 

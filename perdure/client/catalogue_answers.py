@@ -1,5 +1,6 @@
 """What the API answers about what a deployment has: people, agents, graphs, budgets, rules, prompt templates."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -77,12 +78,45 @@ class Agent(Answer):
 
     id: str
     title: str = ""
+    app: str = ""
     topology: str = ""
     model: str = ""
     examples: list[str] = []
     """What one may say to it."""
     files: list[str] = []
     """Media types of the uploads that it works with."""
+    version: str = ""
+    limits: Mapping[str, Any] = {}
+    tools: list[str] = []
+    """Names; of an agent that was asked for by its id, `list_tools` has them."""
+
+
+class GateReason(Answer):
+    """Why a call of a tool waits for a person, or ends its turn."""
+
+    trigger: str
+    action: str
+    rule: str
+    why: str = ""
+    conditions: Mapping[str, Any] = {}
+
+
+class AgentTool(Answer):
+    """A tool as an agent has it."""
+
+    name: str
+    description: str = ""
+    effect: str = ""
+    risk: str = ""
+    needs_approval: bool = True
+    capability: str = ""
+    toolset: str = ""
+    timeout_seconds: float = 0.0
+    key_ttl_seconds: float | None = None
+    describe: str = ""
+    reasons: list[GateReason] = []
+    free_because: str = ""
+    """Why it has no gate of its own; empty where it has one."""
 
 
 class Topology(Answer):

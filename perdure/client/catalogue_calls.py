@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import httpx
 from pydantic import JsonValue
 
-from perdure.client.answers import Answer, Page
+from perdure.client.answers import Page
 from perdure.client.calls import Call, get, one, path, post
-from perdure.client.catalogue_answers import Agent, Budgets, Rule, Token, Topology, User
+from perdure.client.catalogue_answers import Agent, AgentTool, Budgets, Rule, Token, Topology, User
 
 
 def list_agents() -> Call[Page[Agent]]:
@@ -15,9 +15,14 @@ def list_agents() -> Call[Page[Agent]]:
     return get(path("agents"), one(Page[Agent]))
 
 
-def list_tools(agent_id: str) -> Call[Page[Answer]]:
-    """The cards of an agent's tools."""
-    return get(path("agents", agent_id, "tools"), one(Page[Answer]))
+def get_agent(agent_id: str) -> Call[Agent]:
+    """One agent, with its limits and who decides on its calls."""
+    return get(path("agents", agent_id), one(Agent))
+
+
+def list_tools(agent_id: str) -> Call[Page[AgentTool]]:
+    """The cards of an agent's tools, each with what of its calls needs a person."""
+    return get(path("agents", agent_id, "tools"), one(Page[AgentTool]))
 
 
 def list_topologies() -> Call[Page[Topology]]:

@@ -145,6 +145,7 @@ class Turns:
         self.list = client.method(turn_calls.list_turns)
         self.segments = client.method(turn_calls.turn_segments)
         self.metrics = client.method(turn_calls.turn_metrics)
+        self.calls = client.method(turn_calls.list_calls)
         self.stop = client.method(turn_calls.stop_turn)
         self.question = client.method(turn_calls.get_question)
         self.answer = client.method(turn_calls.answer_question)

@@ -81,6 +81,7 @@ class Turn(Answer):
     ended_at: datetime | None = None
     stop_requested_at: datetime | None = None
     events: str | None = None
+    links: Mapping[str, str] = {}
     message_id: str | None = None
     joined: bool = False
     """Of an answer to a message with `on_busy="steer"`: the turn was under way, and hears it at its next model call."""
@@ -144,6 +145,31 @@ class ModelUse(Answer):
     cost_usd: float = 0.0
     refused: str | None = None
     """Why its answer did not count."""
+
+
+class TurnCall(Answer):
+    """One call of a turn."""
+
+    call_id: str
+    kind: str
+    """`model`, `tool`, or `context`: a tool that puts the context together."""
+    name: str = ""
+    """The model's or the tool's."""
+    label: str = ""
+    """What the model was asked for, where it was for one thing."""
+    effect: str | None = None
+    state: str = ""
+    code: str | None = None
+    """Why it failed, or its answer did not count."""
+    attempts: int = 0
+    errors: int = 0
+    planned_at: datetime | None = None
+    started_at: datetime | None = None
+    """None of a call that was not begun, or was answered as it was planned."""
+    settled_at: datetime | None = None
+    seconds: float | None = None
+    cost_usd: float | None = None
+    approval_id: str | None = None
 
 
 class Metrics(Answer):

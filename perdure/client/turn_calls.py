@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from perdure.client.answers import Answer, Page
 from perdure.client.calls import Call, get, one, path, post
-from perdure.client.turn_answers import Conversation, Message, Metrics, Question, Segment, Story, Turn
+from perdure.client.turn_answers import Conversation, Message, Metrics, Question, Segment, Story, Turn, TurnCall
 
 OnBusy = Literal["reject", "queue", "steer", "replace"]
 _EXECUTE_SECONDS = 120.0
@@ -133,6 +133,11 @@ def list_turns(
 def turn_segments(turn_id: str) -> Call[Page[Segment]]:
     """What the turn thought, said and did, in order."""
     return get(path("turns", turn_id, "segments"), one(Page[Segment]))
+
+
+def list_calls(turn_id: str) -> Call[Page[TurnCall]]:
+    """The turn's calls as they began, of the model and of tools, the last 500."""
+    return get(path("turns", turn_id, "calls"), one(Page[TurnCall]))
 
 
 def turn_metrics(turn_id: str) -> Call[Metrics]:

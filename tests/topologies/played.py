@@ -10,7 +10,6 @@ from contracts.agents import EffectClass, PlanCard
 from contracts.messages import MessageRef
 from contracts.people import PauseKind
 from graph.compile import CompiledTopology, compile_topology
-from graph.compiled import topology
 from graph.nodes.await_verdict import AwaitVerdict
 from graph.nodes.reading import messages_of
 from graph.nodes.run_tools import RunTools
@@ -19,6 +18,7 @@ from graph.topologies.skill_pipeline.nodes import NODES
 from graph.topologies.skill_pipeline.spec import skill_pipeline
 from tests.doubles.fake_turn import TURN_ID, Ambiguous, Args, FakeTurn, Refused, Says
 from tests.doubles.ports import FakeRun
+from tests.topologies.held import held
 from tests.topologies.ways import assert_is_a_path
 
 FAILED = "consecutive_failed_resolves"
@@ -84,7 +84,7 @@ class Played:
     turn: FakeTurn
     state: dict[str, JsonValue] = field(default_factory=dict)
     runs: list[FakeRun] = field(default_factory=list)
-    compiled: CompiledTopology = field(default_factory=lambda: topology("skill_pipeline"))
+    compiled: CompiledTopology = field(default_factory=lambda: held("skill_pipeline"))
 
     @property
     def run(self) -> FakeRun:
@@ -112,7 +112,7 @@ class Played:
 
 async def begin(made: FakeTurn, of: str = "skill_pipeline") -> Played:
     """Play a fresh run."""
-    played = Played(made, compiled=topology(of))
+    played = Played(made, compiled=held(of))
     await again_from_the_store(played)
     return played
 

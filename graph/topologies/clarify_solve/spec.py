@@ -2,8 +2,16 @@
 branch, a deferred join that a direct edge also reaches."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
+from contracts.activities import (
+    APPROVALS_OPEN,
+    APPROVALS_READ,
+    MEMORY_LOAD,
+    MODEL_COMPLETE,
+    TOOLS_RUN,
+    ActivityRef,
+)
 from contracts.people import PauseKind
 from graph.spec import END, FRESH, Fork, Goto, Join, Node, NodeSpec, RunLimits, Sub, Switch, Topology
 from graph.topologies.clarify_solve import routes
@@ -41,6 +49,26 @@ _PURPOSES: Final = {
 }
 
 
+_PAUSE: Final = (APPROVALS_OPEN, APPROVALS_READ)
+_CALLS: Final[Mapping[str, tuple[ActivityRef[Any, Any], ...]]] = {
+    INIT: (MEMORY_LOAD,),
+    SHORTCUT: (TOOLS_RUN,),
+    CLASSIFY: (MODEL_COMPLETE, TOOLS_RUN),
+    PLAN: (MODEL_COMPLETE, TOOLS_RUN),
+    GATE: _PAUSE,
+    RUN: (TOOLS_RUN, *_PAUSE),
+    EXCLUDE: (MODEL_COMPLETE,),
+    ASP: (TOOLS_RUN,),
+    BUILD: (TOOLS_RUN,),
+    FEEDBACK: (MODEL_COMPLETE,),
+}
+_VIZ_CALLS: Final[Mapping[str, tuple[ActivityRef[Any, Any], ...]]] = {
+    "xml_generation": (MODEL_COMPLETE,),
+    "xml_validator": (TOOLS_RUN,),
+    "mark_classification": (MODEL_COMPLETE,),
+}
+
+
 def viz(nodes: Mapping[str, Node]) -> Topology:
     """The nested topology of viz_processing_branch (S4-11)."""
     limits = {"xml_generation": "xml_generations"}
@@ -48,7 +76,9 @@ def viz(nodes: Mapping[str, Node]) -> Topology:
         name="viz",
         version=VERSION,
         state=STATE,
-        nodes=tuple(NodeSpec(one, nodes[one], limit=limits.get(one, "")) for one in VIZ_IDS),
+        nodes=tuple(
+            NodeSpec(one, nodes[one], limit=limits.get(one, ""), calls=_VIZ_CALLS.get(one, ())) for one in VIZ_IDS
+        ),
         edges=(
             Switch("entry", routes.at_viz_entry, {"asked": "xml_generation", "nothing": END}),
             Goto("xml_generation", "xml_validator"),
@@ -74,7 +104,14 @@ def clarify_solve(nodes: Mapping[str, Node], viz_nodes: Mapping[str, Node]) -> T
         version=VERSION,
         state=STATE,
         nodes=tuple(
-            NodeSpec(one, bodies[one], pauses=one in (GATE, RUN), purpose=_PURPOSES[one], limit=limits.get(one, ""))
+            NodeSpec(
+                one,
+                bodies[one],
+                pauses=one in (GATE, RUN),
+                purpose=_PURPOSES[one],
+                limit=limits.get(one, ""),
+                calls=_CALLS.get(one, ()),
+            )
             for one in IDS
         ),
         edges=(

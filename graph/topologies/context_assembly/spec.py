@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
+from contracts.activities import APPROVALS_OPEN, APPROVALS_READ, MEMORY_LOAD, MODEL_COMPLETE, TOOLS_ASSEMBLE, TOOLS_RUN
 from contracts.people import PauseKind
 from graph.manifest import ENTRY_KIND
 from graph.nodes.fields import AWAITING_HITL, MAX_ITERATIONS, PENDING
@@ -58,15 +59,25 @@ def context_assembly(nodes: Mapping[str, Node]) -> Topology:
         version=VERSION,
         state=STATE,
         nodes=(
-            NodeSpec(stage.PREFLIGHT, nodes["preflight"], purpose="Classify intent and safety side by side"),
+            NodeSpec(
+                stage.PREFLIGHT,
+                nodes["preflight"],
+                purpose="Classify intent and safety side by side",
+                calls=(MEMORY_LOAD, MODEL_COMPLETE),
+            ),
             NodeSpec(
                 stage.SAFETY_INTERVENTION, nodes["safety_intervention"], purpose="Answer with the fixed text, no model"
             ),
             NodeSpec(stage.ASSEMBLY_GATE, nodes["assembly_gate"], purpose="Group the tools into phases"),
             NodeSpec(
-                stage.CONTEXT_ASSEMBLY, nodes["context_assembly"], purpose="Run or skip the tools, phase after phase"
+                stage.CONTEXT_ASSEMBLY,
+                nodes["context_assembly"],
+                purpose="Run or skip the tools, phase after phase",
+                calls=(TOOLS_ASSEMBLE,),
             ),
-            NodeSpec(stage.EMPATHY, nodes["empathy"], purpose="Read the tone that the answer needs"),
+            NodeSpec(
+                stage.EMPATHY, nodes["empathy"], purpose="Read the tone that the answer needs", calls=(MODEL_COMPLETE,)
+            ),
             NodeSpec(stage.CONTEXT_FORMAT, nodes["context_format"], purpose="Join context, tone and what is missing"),
             NodeSpec(
                 stage.NAVIGATOR,
@@ -74,6 +85,7 @@ def context_assembly(nodes: Mapping[str, Node]) -> Topology:
                 pauses=True,
                 purpose="Answer, with tools and their approvals",
                 limit="max_iterations",
+                calls=(MODEL_COMPLETE, TOOLS_RUN, APPROVALS_OPEN, APPROVALS_READ),
             ),
             NodeSpec(stage.FINALIZE, nodes["finalize"], purpose="Settle the status"),
         ),

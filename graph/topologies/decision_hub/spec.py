@@ -1,8 +1,9 @@
 """The topology `decision_hub` (S3): twelve nodes, each with the fields that are its own and the ports that it uses."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
+from contracts.activities import MEMORY_FACTS, MEMORY_LOAD, MODEL_COMPLETE, ActivityRef
 from graph.spec import END, FRESH, Goto, Node, NodeSpec, RunLimits, Switch, Topology
 from graph.topologies.decision_hub import routes
 from graph.topologies.decision_hub.state import STATE
@@ -76,6 +77,12 @@ _NODES: Final[tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...]] = (
         ("memory",),
     ),
 )
+_CALLS: Final[Mapping[str, tuple[ActivityRef[Any, Any], ...]]] = {
+    "router_node": (MEMORY_LOAD,),
+    "state_init_node": (MEMORY_LOAD,),
+    "model_call_node": (MODEL_COMPLETE,),
+    **dict.fromkeys(MEMORY_NODES.values(), (MEMORY_FACTS,)),
+}
 IDS: Final = tuple(node_id for node_id, *_ in _NODES)
 
 
@@ -94,6 +101,7 @@ def decision_hub(nodes: Mapping[str, Node]) -> Topology:
                 spanned=node_id != HUB,
                 writes=writes,
                 reaches=reaches,
+                calls=_CALLS.get(node_id, ()),
             )
             for node_id, purpose, writes, reaches in _NODES
         ),

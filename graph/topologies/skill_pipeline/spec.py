@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
+from contracts.activities import APPROVALS_OPEN, APPROVALS_READ, MEMORY_LOAD, MODEL_COMPLETE, TOOLS_RUN
 from contracts.people import PauseKind
 from graph.nodes.fields import AWAITING_HITL, MAX_ITERATIONS, PENDING
 from graph.spec import END, FRESH, Goto, Node, NodeSpec, Outcome, RunLimits, Switch, Topology
@@ -20,30 +21,55 @@ def skill_pipeline(nodes: Mapping[str, Node]) -> Topology:
         version=VERSION,
         state=STATE,
         nodes=(
-            NodeSpec("system_prompt_node", nodes["system_prompt_node"], purpose="Choose persona and user block"),
-            NodeSpec("memory_node", nodes["memory_node"], purpose="Load memory and requests opened before"),
+            NodeSpec(
+                "system_prompt_node",
+                nodes["system_prompt_node"],
+                purpose="Choose persona and user block",
+                calls=(MEMORY_LOAD,),
+            ),
+            NodeSpec(
+                "memory_node",
+                nodes["memory_node"],
+                purpose="Load memory and requests opened before",
+                calls=(MEMORY_LOAD,),
+            ),
             NodeSpec(
                 "resume_guard",
                 nodes["resume_guard"],
                 pauses=True,
                 purpose="Read the verdicts of a gate or a checkpoint",
+                calls=(APPROVALS_READ,),
             ),
-            NodeSpec("initial_llm_call", nodes["initial_llm_call"], pauses=True, purpose="First call of the model"),
+            NodeSpec(
+                "initial_llm_call",
+                nodes["initial_llm_call"],
+                pauses=True,
+                purpose="First call of the model",
+                calls=(MODEL_COMPLETE, APPROVALS_OPEN),
+            ),
             NodeSpec(
                 "tool_node",
                 nodes["tool_node"],
                 pauses=True,
                 purpose="Gate a round of tool calls, or run it and ask the rules of its outcomes",
                 limit="max_iterations",
+                calls=(TOOLS_RUN, APPROVALS_OPEN),
             ),
             NodeSpec("skill_select_node", nodes["skill_select_node"], purpose="Find the skills that the model named"),
             NodeSpec("skill_inject_node", nodes["skill_inject_node"], purpose="Put skills into the context"),
-            NodeSpec("approval_node", nodes["approval_node"], pauses=True, purpose="Open a forced checkpoint"),
+            NodeSpec(
+                "approval_node",
+                nodes["approval_node"],
+                pauses=True,
+                purpose="Open a forced checkpoint",
+                calls=(APPROVALS_OPEN,),
+            ),
             NodeSpec(
                 "synthesis_llm_call",
                 nodes["synthesis_llm_call"],
                 pauses=True,
                 purpose="Second call, with the skills",
+                calls=(MODEL_COMPLETE, APPROVALS_OPEN),
             ),
             NodeSpec("output_format", nodes["output_format"], purpose="Settle the status"),
         ),

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
+from contracts.activities import APPROVALS_OPEN, APPROVALS_READ, MEMORY_LOAD, MODEL_COMPLETE, TOOLS_RUN
 from contracts.people import PauseKind
 from graph.nodes.fields import AWAITING_HITL, MAX_ITERATIONS, PENDING
 from graph.spec import END, FRESH, Goto, Node, NodeSpec, Outcome, RunLimits, Switch, Topology
@@ -20,15 +21,29 @@ def tool_loop(nodes: Mapping[str, Node]) -> Topology:
         version=VERSION,
         state=STATE,
         nodes=(
-            NodeSpec("entry", nodes["entry"], purpose="Begin a turn, or take up what it waits for"),
-            NodeSpec("memory_prepare", nodes["memory_prepare"], purpose="Put what is remembered before the model"),
-            NodeSpec("model", nodes["model"], pauses=True, purpose="Call the model with the loaded tools"),
+            NodeSpec(
+                "entry", nodes["entry"], purpose="Begin a turn, or take up what it waits for", calls=(MEMORY_LOAD,)
+            ),
+            NodeSpec(
+                "memory_prepare",
+                nodes["memory_prepare"],
+                purpose="Put what is remembered before the model",
+                calls=(MEMORY_LOAD,),
+            ),
+            NodeSpec(
+                "model",
+                nodes["model"],
+                pauses=True,
+                purpose="Call the model with the loaded tools",
+                calls=(MODEL_COMPLETE, APPROVALS_OPEN),
+            ),
             NodeSpec(
                 "gate",
                 nodes["gate"],
                 pauses=True,
                 purpose="Load toolsets, ask for approvals, run what is allowed",
                 limit="max_iterations",
+                calls=(TOOLS_RUN, APPROVALS_OPEN, APPROVALS_READ),
             ),
             NodeSpec("final", nodes["final"], purpose="Settle the status"),
         ),

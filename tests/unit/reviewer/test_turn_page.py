@@ -31,6 +31,7 @@ def told(api: SpokenApi) -> dict[str, Any]:
         "topology": "loop", "answer": None, "nodes": ["model", "tool", "model"],
         "waiting_for": {"kind": "approval", "ids": [APPROVAL], "since": "2026-01-01T10:00:00Z"},
         "usage": {"input_tokens": 1200, "output_tokens": 34, "cost_usd": 0.0123},
+        "links": {"temporal": "http://temporal/w"},
     }  # fmt: skip
     manifest = {
         "name": "loop",
@@ -46,12 +47,17 @@ def told(api: SpokenApi) -> dict[str, Any]:
         {"kind": "tool", "call_id": "t1", "state": "awaiting_approval", "tool": "pay", "arguments": {"to": HOSTILE}},
         {"kind": "text", "call_id": "m2", "state": "partial", "text": "x" * 9_000},
     ]
-    calls = [{"call_id": "m1", "label": "model", "number": 1, "model": "fast", "attempts": 2, "seconds": 1.5}]
-    approval = {"id": APPROVAL, "status": "pending", "tool": "pay", "links": {"temporal": "http://temporal/w"}}
+    at = "2026-01-01T10:00:0{}Z".format
+    done = {"kind": "model", "state": "done", "attempts": 2, "errors": 1, "cost_usd": 0.0042}
+    calls = [
+        {"call_id": "m1", "name": "fast", "started_at": at(0), "settled_at": at(1), "seconds": 1.5, **done},
+        {"call_id": "t1.0", "kind": "tool", "name": HOSTILE, "state": "planned", "approval_id": APPROVAL},
+    ]
+    approval = {"id": APPROVAL, "status": "pending", "tool": "pay"}
     api.answers |= {
         f"/v1/turns/{TURN}": ok(turn),
         f"/v1/turns/{TURN}/segments": ok({"items": story}),
-        f"/v1/turns/{TURN}/metrics": ok({"calls": calls}),
+        f"/v1/turns/{TURN}/calls": ok({"items": calls}),
         f"/v1/conversations/{CONVERSATION}/messages": ok({"items": said, "next": None}),
         "/v1/approvals": ok({"items": [approval]}),
         "/v1/topologies/loop": ok(manifest),
@@ -69,6 +75,7 @@ async def test_a_turn_is_told_with_its_path_what_it_waits_for_and_what_it_cost(
     assert "model to END, taken" in page and "model to tool: tools, taken" in page
     assert "2 nodes; this turn went through 2 of them" in page
     assert "1,200 in" in page and "$0.0123" in page and "1.50 s" in page
+    assert page.count('<svg class="bar') == 1 and "$0.0042" in page and "(1 failed)" in page and "not begun" in page
     assert "7,800 more characters" in page and "of another turn" not in page
 
 
@@ -76,7 +83,7 @@ async def test_what_users_and_models_wrote_is_inert(told: dict[str, Any], browse
     told["answer"], told["error"] = HOSTILE, {"code": HOSTILE, "message": HOSTILE}
     told["nodes"] = [HOSTILE]
     page = (await browse(PATH)).text
-    assert page.count("&lt;script&gt;window.hit") == 6
+    assert page.count("&lt;script&gt;window.hit") == 7
     assert "<script>window" not in page and "\u202e" not in page
 
 

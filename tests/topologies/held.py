@@ -1,0 +1,86 @@
+"""A shipped topology whose nodes are held to the activities that they declare."""
+
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from contracts.activities import (
+    APPROVALS_OPEN,
+    APPROVALS_READ,
+    MEMORY_FACTS,
+    MEMORY_LOAD,
+    MODEL_COMPLETE,
+    TOOLS_ASSEMBLE,
+    TOOLS_RUN,
+)
+from contracts.messages import Patch
+from graph.compile import CompiledTopology, compile_topology
+from graph.ports import Ports
+from graph.registry import spec
+from graph.spec import Node, NodeSpec, State, Sub, Topology
+
+BY_METHOD = {
+    ("model", "complete"): MODEL_COMPLETE,
+    ("tools", "run"): TOOLS_RUN,
+    ("tools", "make"): TOOLS_RUN,
+    ("tools", "assemble"): TOOLS_ASSEMBLE,
+    ("memory", "load"): MEMORY_LOAD,
+    ("memory", "facts"): MEMORY_FACTS,
+    ("people", "ask"): APPROVALS_OPEN,
+    ("people", "question"): APPROVALS_OPEN,
+    ("people", "verdicts"): APPROVALS_READ,
+}
+USED: set[tuple[str, str, str]] = set()
+"""(topology, node, activity) of all that was played in this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A port in the hands of one node."""
+
+    name: str
+    port: Any
+    topology: str
+    node: str
+    declared: frozenset[str]
+
+    def __getattr__(self, method: str) -> Any:
+        ref = BY_METHOD[self.name, method]
+        assert ref.name in self.declared, f"{self.topology}/{self.node} calls {ref.name} and does not declare it"
+        USED.add((self.topology, self.node, ref.name))
+        return getattr(self.port, method)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A node, and what it declares."""
+
+    run: Node
+    topology: str
+    node: str
+    declared: frozenset[str]
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """As the node does it."""
+        seen = {
+            name: Port(name, getattr(ports, name), self.topology, self.node, self.declared)
+            for name in ("model", "tools", "memory", "people")
+        }
+        return await self.run(state, replace(ports, **seen))
+
+
+@cache
+def held(name: str) -> CompiledTopology:
+    """The shipped topology `name`, compiled so."""
+    return compile_topology(_held(spec(name)))
+
+
+def _held(topology: Topology) -> Topology:
+    return replace(topology, nodes=tuple(_node(topology, node) for node in topology.nodes))
+
+
+def _node(topology: Topology, node: NodeSpec) -> NodeSpec:
+    if isinstance(node.run, Sub):
+        return replace(node, run=Sub(_held(node.run.topology)))
+    declared = frozenset(ref.name for ref in node.calls)
+    return replace(node, run=Held(node.run, topology.name, node.id, declared))
