@@ -18,6 +18,7 @@ from activities.memory import MemoryActivities
 from activities.metrics import ActivityMetrics, metrics_addresses, serve_metrics
 from activities.model import ModelActivities
 from activities.models import Models
+from activities.previews import PreviewActivities
 from activities.sandbox import Sandbox, StandbySandbox
 from activities.stops import Stops
 from activities.toolbox.engine_tools import ENGINE_TOOLS
@@ -169,6 +170,7 @@ def workers_for(deps: Deps, kind: Kind, task_queue: str) -> list[Worker]:
     if kind is not Kind.TURNS:
         return [_worker(deps, task_queue, activities=activities)]
     # LangGraph takes 2 s of CPU to import (measured), so only this kind does.
+    from workflows.tool_preview import ToolPreview
     from workflows.turn_run import TurnRun
     from workflows.turn_wait import TurnWait
     from workflows.walks import skip_idle_walks
@@ -177,7 +179,7 @@ def workers_for(deps: Deps, kind: Kind, task_queue: str) -> list[Worker]:
 
     tasks = {"workflow_runner": UnsandboxedWorkflowRunner(), "max_concurrent_workflow_tasks": WORKFLOW_TASKS_AT_ONCE}
     return [
-        _worker(deps, task_queue, activities=activities, workflows=[TurnRun], **tasks),
+        _worker(deps, task_queue, activities=activities, workflows=[TurnRun, ToolPreview], **tasks),
         _worker(deps, waits_queue(task_queue), workflows=[TurnWait], max_cached_workflows=0, **tasks),
     ]
 
@@ -186,7 +188,7 @@ def _activities(deps: Deps, kind: Kind) -> list[Callable[..., Any]]:
     """What serves a kind. The turns queue serves every kind but the model's: `compact` routes them there."""
     by_kind: dict[Kind, list[Callable[..., Any]]] = {
         Kind.LLM: [ModelActivities(deps).complete],
-        Kind.TOOLS: [ToolActivities(deps).run, AssemblyActivities(deps).assemble],
+        Kind.TOOLS: [ToolActivities(deps).run, AssemblyActivities(deps).assemble, PreviewActivities(deps).preview],
         Kind.MEMORY: [MemoryActivities(deps).load, FactsActivities(deps).facts],
         Kind.APPROVALS: [ApprovalActivities(deps).open, ApprovalActivities(deps).read],
         Kind.TURNS: [TurnActivities(deps).read, TurnActivities(deps).finish],

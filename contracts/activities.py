@@ -14,6 +14,7 @@ from contracts.facts import FactsAnswer, FactsCall
 from contracts.memory import LoadAsk, TurnContext
 from contracts.model import ModelCall, ModelReply
 from contracts.pipeline import AssembleCall, Assembled
+from contracts.previews import PreviewAsk, PreviewKept
 from contracts.tools import ToolCall, ToolOutcome
 from contracts.turns import FinishAsk, Finished, Kind, StopAsk, StopRead
 
@@ -71,6 +72,9 @@ TOOLS_RUN = ActivityRef("tools.run", Kind.TOOLS, ToolCall, ToolOutcome, timedelt
 TOOLS_ASSEMBLE = ActivityRef(
     "tools.assemble", Kind.TOOLS, AssembleCall, Assembled, timedelta(hours=1), None, RetryClass.TOOL
 )
+TOOLS_PREVIEW = ActivityRef(
+    "tools.preview", Kind.TOOLS, PreviewAsk, PreviewKept, timedelta(seconds=10), timedelta(seconds=11), RetryClass.TOOL
+)
 APPROVALS_OPEN = ActivityRef(
     "approvals.open", Kind.APPROVALS, OpenAsk, Opened, timedelta(seconds=20), None, RetryClass.UNTIL_BACK
 )
@@ -92,6 +96,6 @@ TURNS_FINISH = ActivityRef(
 )
 
 ALL = (
-    *(MEMORY_LOAD, MEMORY_FACTS, MODEL_COMPLETE, TOOLS_RUN, TOOLS_ASSEMBLE),
+    *(MEMORY_LOAD, MEMORY_FACTS, MODEL_COMPLETE, TOOLS_RUN, TOOLS_ASSEMBLE, TOOLS_PREVIEW),
     *(APPROVALS_OPEN, APPROVALS_READ, TURNS_READ, TURNS_FINISH),
 )

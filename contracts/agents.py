@@ -52,6 +52,8 @@ class ToolCard(Frozen):
     """The toolset that a server's tool belongs to (S2-33); empty for every other tool."""
     describe: str = Field(default="", exclude_if=is_empty)
     """A template for one sentence about a call, filled from its arguments, for reviewers: policy/describing.py."""
+    previews: bool = Field(default=False, exclude_if=is_empty)
+    """Whether its author has written a read-only preview of a call, for its reviewer."""
     version: str
     """Digest of the card and the author's own version: an approval is for one version."""
 

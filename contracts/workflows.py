@@ -1,9 +1,10 @@
-"""The names by which clients reach a turn's workflow."""
+"""The names by which clients reach workflows."""
 
 from contracts.turns import TurnInput
 
 TURN_RUN = "TurnRun"
 TURN_WAIT = "TurnWait"
+TOOL_PREVIEW = "ToolPreview"
 
 RING = "ring"
 """Signal with a `Bell`: look again. Any number, any time, from anyone: it carries no verdict."""

@@ -4,6 +4,7 @@ from perdure.client import ApiError, AsyncClient, Client
 from perdure.context import Files, GivenFile, ToolContext, Transaction
 from perdure.outcomes import Audited, MadeFile, ToolRefused, ToolResult, ToolUnavailable
 from perdure.parameters import ToolDefinitionError
+from perdure.previews import Preview
 from perdure.tools import Tool, tool
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Files",
     "GivenFile",
     "MadeFile",
+    "Preview",
     "Tool",
     "ToolContext",
     "ToolDefinitionError",

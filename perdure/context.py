@@ -11,10 +11,11 @@ from pydantic import JsonValue
 from contracts.agents import EffectClass, ToolCard
 from contracts.documents import DEFAULT_LIMITS, MemoryLimits
 from contracts.ids import file_id
-from perdure.outcomes import ToolUnavailable
+from perdure.outcomes import ToolRefused, ToolUnavailable
 from perdure.targets import answer_or_raise, raise_failure
 
 _CONNECT_SECONDS = 5.0
+_READS = ("GET", "HEAD")
 
 
 class Transaction(Protocol):
@@ -84,6 +85,8 @@ class ToolContext:
     """Values of the credentials that the card names; read them by `secret`. A worker takes the credential `x_y` from
     PERDURE_SECRET_X_Y."""
 
+    reads_only: bool = False
+    """For a preview: nothing is sent that may change anything."""
     memory: MemoryLimits = DEFAULT_LIMITS
     """For the engine's own memory tools."""
 
@@ -121,11 +124,14 @@ class ToolContext:
         Raises: ToolRefused, ToolUnavailable; TimeoutError and httpx's own exceptions where it may have happened (table
         in targets.py).
         """
+        if self.reads_only and method.upper() not in _READS:
+            raise ToolRefused(f"a preview only reads, and {method.upper()} may change something")
         left = (self.deadline - datetime.now(UTC)).total_seconds()
         if left <= 0:
             raise ToolUnavailable("the time for this call had passed before anything was sent")
+        effect = EffectClass.READ if self.reads_only else self.card.effect
         sent = httpx.Headers(headers)
-        if self.card.effect is EffectClass.KEYED:
+        if effect is EffectClass.KEYED:
             sent["Idempotency-Key"] = self.idempotency_key
         try:
             response = await self.http.request(
@@ -138,9 +144,9 @@ class ToolContext:
                 timeout=httpx.Timeout(left, connect=min(left, _CONNECT_SECONDS), pool=min(left, _CONNECT_SECONDS)),
             )
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise_failure(self.card.effect, _host(url), error)
+            raise_failure(effect, _host(url), error)
             raise
-        return answer_or_raise(self.card.effect, response, refusals)
+        return answer_or_raise(effect, response, refusals)
 
 
 def _host(url: str) -> str:

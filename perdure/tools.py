@@ -22,11 +22,13 @@ from contracts.digests import digest_of
 from perdure.context import ToolContext, Transaction, UndeclaredSecret
 from perdure.outcomes import Audited, ToolRefused, ToolResult, ToolUnavailable, result_of
 from perdure.parameters import Parameters, ToolDefinitionError
+from perdure.previews import Look, Preview, PreviewOf
 from policy.describing import BadTemplate, names_in
 from policy.gate import tool_needs_approval
 
 __all__ = [
     "Audited",
+    "Preview",
     "Tool",
     "ToolContext",
     "ToolDefinitionError",
@@ -50,6 +52,8 @@ class Tool:
     function: Callable[..., Awaitable[object]]
     """As its author wrote it."""
     parameters: Parameters = field(repr=False)
+    preview: PreviewOf | None = field(default=None, repr=False)
+    """The read-only look at what a call would change, where its author wrote one."""
 
     async def run(self, args: Mapping[str, JsonValue], context: ToolContext) -> ToolResult:
         """Call the tool once.
@@ -87,6 +91,7 @@ def tool(
     secrets: Sequence[str] = (),
     wants_state: Sequence[str] = (),
     describe: str = "",
+    preview: Look | None = None,
     version: str = "1",
 ) -> Callable[[Callable[..., Awaitable[object]]], Tool]:
     """Make a tool of an async function; its docstring is what the model is told.
@@ -94,6 +99,7 @@ def tool(
     effect: read, local, keyed or opaque; there is no default, because a wrong guess doubles an effect.
     approval: None asks a person for everything but `read`; True or False is the author's own word.
     describe: one sentence about a call for its reviewer, such as "Pay {amount} to {name}": filled from the arguments.
+    preview: an async function of the same arguments, or some of them, that looks at the target and changes nothing.
     key_ttl_seconds: `keyed` only, and required there: how long the target remembers a key.
     version: change it when the function's behaviour changes; open approvals of the old version then no longer count.
 
@@ -125,6 +131,7 @@ def tool(
                 raise ToolDefinitionError(f'tool {name}: write {label}=("{given}",), with the comma')
         parameters = Parameters.of(function)
         _check_template(name, describe, parameters)
+        look = PreviewOf.of(name, preview, parameters) if preview is not None else None
         traits: dict[str, Any] = {
             "name": name,
             "description": description,
@@ -138,6 +145,7 @@ def tool(
             "wants_state": tuple(wants_state),
             "secrets": tuple(secrets),
             "describe": describe,
+            "previews": look is not None,
         }
         try:
             unversioned = ToolCard(**traits, version="")
@@ -145,7 +153,7 @@ def tool(
             first = error.errors(include_url=False)[0]
             raise ToolDefinitionError(f"tool {name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
         digest = digest_of({**unversioned.model_dump(mode="json"), "version": version})
-        return Tool(unversioned.model_copy(update={"version": digest}), function, parameters)
+        return Tool(unversioned.model_copy(update={"version": digest}), function, parameters, look)
 
     return make
 

@@ -52,6 +52,7 @@ async def show(visit: Visit, approval: Approval, sent: Sent | None = None, *, st
         beginning=text[:_BEGINNING_CHARACTERS],
         changed=differences(before, args) if before is not None else None,
         compared=compared(approval, args),
+        previewed=previewed(approval),
         fields=fields_of(approval.args, approval.args_schema, sent.form, sent.faults),
         may=approval.allowed_decisions if opened else [],
         sent=sent,
@@ -78,6 +79,12 @@ def compared(approval: Approval, args: Mapping[str, Any]) -> list[Line] | None:
     """The call against the one of its tool that was approved last before; None where there is none."""
     last = approval.last_approved
     return differences(last["args"], args) if last else None
+
+
+def previewed(approval: Approval) -> list[Line] | None:
+    """What its tool saw that the call would change; None or empty where it saw nothing."""
+    found = approval.preview
+    return differences(found["before"], found["after"]) if found and not found.get("fault") else None
 
 
 def _asks_for_all(visit: Visit, sent: Sent) -> bool:

@@ -1,8 +1,7 @@
-"""What is different between two sets of arguments, line by line of their JSON."""
+"""What is different between two JSON values, line by line."""
 
 import difflib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +20,7 @@ class Line:
     text: str
 
 
-def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Line]:
+def differences(before: Any, after: Any) -> list[Line]:
     """The lines that differ, with a few around them; none where there is no difference."""
     old, new = _lines(before), _lines(after)
     if len(old) + len(new) > _MOST_LINES:
@@ -39,5 +38,5 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Lin
     return found
 
 
-def _lines(value: Mapping[str, Any]) -> list[str]:
+def _lines(value: Any) -> list[str]:
     return json.dumps(value, indent=2, ensure_ascii=False).splitlines()

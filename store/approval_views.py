@@ -9,6 +9,7 @@ from contracts.errors import CallerError
 from contracts.people import RequestKind
 from policy.decision import Decider, not_open_to
 from policy.outdated import runs_by
+from policy.seats import DECIDING_ROLES
 from store.approval_card import ALLOWED, brief_of, card_of, votes_of
 from store.database import Connection
 from store.in_force import outdated
@@ -137,6 +138,7 @@ async def get(
     sitting = await seated(tx, viewer) if viewer is not None and is_open else None
     return _shown(row, sitting, await _changed(tx, [row])) | {
         "snapshot": row["snapshot"],
+        "preview": _preview(row) if viewer is None or viewer.roles & DECIDING_ROLES else None,
         "history": row["history"] or [],
     }
 
@@ -149,6 +151,16 @@ def _shown(row: asyncpg.Record, viewer: Decider | None, changed: Mapping[str, st
     why = changed.get(str(row["id"]))
     barred = runs_by(row["kind"], row["tool"]) if why is not None else ()
     return card_of(row, [each for each in _allowed(row, viewer) if each not in barred], why)
+
+
+def _preview(row: asyncpg.Record) -> dict[str, object] | None:
+    """What a look at the target found; it may be of other arguments than those that are decided on now."""
+    found = row["preview"]
+    if not found:
+        return None if found is None else {}
+    digest = (row["revision"] or row)["digest"]
+    kept = {name: found.get(name) for name in ("at", "before", "after", "fault")}
+    return kept | {"is_current": found.get("digest", digest) == digest}
 
 
 def _allowed(row: asyncpg.Record, viewer: Decider | None) -> list[str]:

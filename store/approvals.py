@@ -124,6 +124,7 @@ def _call(ask: OpenAsk, gated: GatedCall, about: Subject, agent: PublishedAgent)
         "risk": card.risk if card else HIGH_RISK,
         "description": card.description if card else "",
         "describe": card.describe if card else "",
+        "preview": {} if card and card.previews and gated.kind is RequestKind.APPROVAL else None,
         "args": about.args,
         "schema": card.parameters if card else {},
         "digest": digest,
@@ -158,7 +159,8 @@ def _policy(gated: GatedCall, policy: ApprovalPolicy, agent: PublishedAgent) -> 
 # fmt: off
 _COLUMNS = (
     "id", "conversation_id", "turn_id", "call_id", "agent_id", "tool", "tool_version", "effect", "risk",
-    "description", "describe", "args", "schema", "digest", "nonce", "rule", "kind", "checkpoint", "reason", "result",
+    "description", "describe", "preview", "args", "schema", "digest", "nonce", "rule", "kind", "checkpoint", "reason",
+    "result",
     "reviewer_role", "allow_self_approval", "reviewers", "quorum", "policy_digest", "reject_reasons",
     "hold_seconds", "expires_seconds", "on_timeout", "escalation_role", "fallback_reviewer", "prompt_excerpt",
     "snapshot", "requested_by",

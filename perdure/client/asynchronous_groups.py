@@ -32,6 +32,7 @@ class Approvals:
     def __init__(self, client: "AsyncClient") -> None:
         self.list = client.method(review_calls.list_approvals)
         self.get = client.method(review_calls.get_approval)
+        self.preview = client.method(review_calls.preview)
         self.counts = client.method(review_calls.count_approvals)
         self.decided = client.method(review_calls.list_decided)
         self.decide = client.method(review_calls.decide)

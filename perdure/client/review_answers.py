@@ -58,6 +58,9 @@ class Approval(Answer):
     description: str = ""
     says: str = ""
     """The tool's own sentence about this call, made from its arguments."""
+    preview: dict[str, Any] | None = None
+    """Only for reviewers, where one approval is asked for: what a look at the target found (`at`, `before`, `after`,
+    or `fault`); None where the tool has none, empty where nobody has asked for it."""
     last_approved: dict[str, Any] | None = None
     """Only where one approval is asked for: the call of this tool that was approved last before it."""
     rule: str = ""

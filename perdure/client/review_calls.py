@@ -45,6 +45,11 @@ def list_approvals(
     return get(path("approvals"), one(Page[Approval]), {**narrowed, **more, "limit": limit, "cursor": cursor})
 
 
+def preview(approval_id: str) -> Call[Approval]:
+    """Have the tool look, read-only, at what the call would change: the approval with what it found."""
+    return Call("POST", path("approvals", approval_id, "preview"), one(Approval), wait_seconds=20.0)
+
+
 def count_approvals(*, expiring_seconds: int | None = None) -> Call[Counts]:
     """How many wait, how many the caller may decide, how many expire soon, and of which kinds they are."""
     return get(path("approvals", "counts"), one(Counts), {"expiring": expiring_seconds})

@@ -1,4 +1,5 @@
-"""What can be done with an approval beside deciding: keep it, give it back, hand it on, take it back, raise a limit."""
+"""What can be done with an approval beside deciding: look at what it would change, keep it, give it back, hand it on,
+take it back, raise a limit."""
 
 from collections.abc import Awaitable, Callable
 
@@ -51,6 +52,10 @@ async def _raise(post: Post, approval_id: str) -> object:
     return await post.visit.api.turns.raise_limits(approval.turn_id, max_tokens=given[0], max_cost_usd=given[1])
 
 
+async def _preview(post: Post, approval_id: str) -> object:
+    return await post.visit.api.approvals.preview(approval_id)
+
+
 _VERBS: dict[str, Act] = {
     "claim": _claim,
     "release": _release,
@@ -58,6 +63,7 @@ _VERBS: dict[str, Act] = {
     "escalate": _escalate,
     "reassign": _reassign,
     "raise": _raise,
+    "preview": _preview,
 }
 
 

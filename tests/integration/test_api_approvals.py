@@ -247,3 +247,30 @@ async def test_settling_an_effect_wakes_the_readers_of_its_conversation(api: Api
             assert (await client.post(f"/v1/effects/{key}/settle", json=body)).status_code == 200
             message = await heard.get_message(timeout=2)
         assert message is not None and message["data"] == WOKEN_BY_EVENTS
+
+
+async def test_a_preview_is_made_by_a_worker_kept_with_its_time_and_stands_in_nobodys_way(api: Api) -> None:
+    asked = await paused(api)
+    async with api.client() as requester, api.client("reviewer") as reviewer:
+        assert (await requester.get(asked.path)).json()["preview"] is None
+        assert code(await requester.post(f"{asked.path}/preview")) == "role_required"
+        assert (await reviewer.get(asked.path)).json()["preview"] == {}
+        both = await asyncio.gather(*(reviewer.post(f"{asked.path}/preview") for _ in range(2)))
+        assert [each.status_code for each in both] == [200, 200]
+        shown = (await reviewer.get(asked.path)).json()
+        assert shown["preview"]["fault"] == "the credential payments_url is not set where tools run"
+        assert shown["preview"]["is_current"] and shown["preview"]["at"] > shown["requested_at"]
+        assert (shown["version"], shown["status"], len(shown["history"])) == (1, "pending", 1)
+        decided = await reviewer.post(f"{asked.path}/decision", json=asked.body("reject", comment="no"))
+        assert decided.status_code == 200 and decided.json()["preview"] == shown["preview"]
+        assert code(await reviewer.post(f"{asked.path}/preview")) == "already_decided"
+        note = await paused(api, "Send a goodwill note for order 1042")
+        assert (await reviewer.get(note.path)).json()["preview"] is None
+        assert code(await reviewer.post(f"{note.path}/preview")) == "no_preview"
+        calls = (await reviewer.get(f"/v1/turns/{note.turn_id}/calls")).json()["items"]
+        models = [each for each in calls if each["kind"] == "model"]
+        assert models and all(each["state"] == "done" and each["seconds"] >= 0 for each in models)
+        (waits,) = [each for each in calls if each["kind"] == "tool" and each["state"] == "planned"]
+        assert (waits["name"], waits["approval_id"], waits["started_at"]) == ("send_note", note.approval["id"], None)
+    async with api.client() as requester:
+        assert (await requester.get(f"/v1/turns/{note.turn_id}/calls")).status_code == 200

@@ -1,5 +1,6 @@
 """An approval lets exactly one call run, exactly as it was seen, and nothing else does."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -171,7 +172,7 @@ async def test_an_approval_is_for_one_version_of_the_tool(desk: Desk) -> None:
     call = await desk.tool_call(address, "t1.0")
     tools = dict(desk.deps.toolbox._tools)
     tool = tools["desk", "pay"]
-    newer = type(tool)(tool.card.model_copy(update={"version": digest_of("newer")}), tool.function, tool.parameters)
+    newer = replace(tool, card=tool.card.model_copy(update={"version": digest_of("newer")}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(desk.deps.toolbox, "_tools", {**tools, ("desk", "pay"): newer})
         with pytest.raises(ApplicationError) as elsewhere:  # a deploy is under way: another worker has the right one

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, JsonValue
 
-from perdure import ToolContext, tool
+from perdure import Preview, ToolContext, tool
 
 Order = Annotated[str, Field(pattern="^[0-9]{1,9}$", description="The order's number")]
 NoteText = Annotated[str, Field(min_length=1, max_length=2_000)]
@@ -23,6 +23,16 @@ async def order_status(context: ToolContext, order: Order) -> JsonValue:
     return {"status": "ok", "message": said, **found}
 
 
+async def refund_preview(context: ToolContext, order: Order, amount_cents: int | None = None) -> Preview:
+    """The order as it is, and as the refund would leave it."""
+    found = await _ask(context, "GET", f"/orders/{order}")
+    price, currency = found["total_cents"], found["currency"]
+    kept: dict[str, JsonValue] = {name: found[name] for name in ("order", "customer", "item")}
+    before: dict[str, JsonValue] = {**kept, "price": _money(price, currency), "refunds": found["refunds"]}
+    paid = _money(price if amount_cents is None else amount_cents, currency)
+    return Preview(before, {**before, "refunds": found["refunds"] + 1, "paid_back_now": paid})
+
+
 @tool(
     effect="keyed",
     key_ttl_seconds=30 * 86_400,
@@ -30,6 +40,7 @@ async def order_status(context: ToolContext, order: Order) -> JsonValue:
     secrets=_SECRETS,
     capability="refund",
     describe="Refund order {order}. Cents: {amount_cents}; nothing means the whole price. Reason: {reason}",
+    preview=refund_preview,
 )
 async def refund(
     context: ToolContext,

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -142,3 +143,16 @@ async def test_a_missing_credential_is_a_no_before_anything_is_sent(
     given = context(tools["refund"], http, "")
     with pytest.raises(ToolRefused, match="payments_url is not set"):
         await run(tools["refund"], {"order": "1"}, given)
+
+
+async def test_the_preview_of_a_refund_reads_the_order_and_leaves_it_as_it_is(
+    tools: Mapping[str, Tool], http: httpx.AsyncClient, payments: PaymentsProcess, order: str
+) -> None:
+    refund, args = tools["refund"], {"order": order, "amount_cents": 150, "reason": "late"}
+    assert refund.preview is not None
+    look = replace(context(refund, http, payments.url), reads_only=True)
+    made = await refund.preview.make(args, look)
+    assert isinstance(made.before, dict) and isinstance(made.after, dict)
+    assert made.before["refunds"] == 0
+    assert made.after == {**made.before, "refunds": 1, "paid_back_now": "1.50 EUR"}
+    assert await refund.preview.make(args, look) == made

@@ -1,0 +1,109 @@
+"""`tools.preview` on the desk: what a look comes to, whatever its author's code does, and what is kept of it."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import pytest
+from pydantic import Field
+
+from activities.previews import MOST_CHARACTERS, PreviewActivities
+from activities.toolbox.shelf import Toolbox
+from contracts.digests import digest_of
+from contracts.previews import PreviewAsk
+from contracts.turns import TurnAddress
+from perdure.previews import Preview, PreviewOf
+from perdure.tools import ToolContext
+from policy.decision import Decision
+from store import approval_views
+from tests.desk import Desk
+from tests.doubles.desk import desk_agents
+
+
+async def looked(context: ToolContext, amount: Annotated[int, Field(gt=0)] = 1, mode: str = "") -> Preview:
+    """As `mode` says."""
+    if mode == "send":
+        await context.send("POST", "http://desk.test/pay", json={"call": "x"})
+    if mode == "wait":
+        await context.send("GET", "http://desk.test/look", json={"call": "preview", "mode": "hang"})
+    if mode == "break":
+        raise ValueError("a secret of the target")
+    after = "x" * MOST_CHARACTERS if mode == "long" else f"{100 - amount} left"
+    return Preview({"account": "100 left"}, {"account": after})
+
+
+@dataclass(frozen=True, slots=True)
+class Looking:
+    """The desk, whose `pay` has a preview."""
+
+    desk: Desk
+
+    async def asked(self, **args: object) -> tuple[TurnAddress, str]:
+        """A call that waits, and its approval's id."""
+        address = await self.desk.plan(("pay", args))
+        (request,) = await self.desk.open(address, "t1.0")
+        return address, request.request_id
+
+    async def look(self, address: TurnAddress, approval_id: str, seconds: float = 5.0) -> bool:
+        """Have it made."""
+        ask = PreviewAsk(address=address, approval_id=approval_id, routing=self.desk.routing)
+        made = await self.desk.activity(PreviewActivities(self.desk.deps, seconds).preview, ask)
+        return made.kept
+
+    async def seen(self, approval_id: str) -> dict[str, object]:
+        """As a reviewer sees it."""
+        async with self.desk.db.transaction("local") as tx:
+            found = (await approval_views.get(tx, approval_id, None))["preview"]
+        assert isinstance(found, dict)
+        return found
+
+
+@pytest.fixture(scope="module")
+async def looking(desk: Desk) -> AsyncIterator[Looking]:
+    tools = desk_agents()[1]
+    pay = next(tool for agent_id, tool in tools if (agent_id, tool.card.name) == ("desk", "pay"))
+    card = pay.card.model_copy(update={"previews": True, "version": digest_of("with a preview")})
+    seeing = replace(pay, card=card, preview=PreviewOf.of("pay", looked, pay.parameters))
+    await desk.republished(("desk", "pay"), seeing)
+    of_desk = [
+        (agent_id, seeing if (agent_id, tool.card.name) == ("desk", "pay") else tool) for agent_id, tool in tools
+    ]
+    toolbox = Toolbox(of_desk, lambda name: None, desk.deps.toolbox.http)
+    yield Looking(replace(desk, deps=replace(desk.deps, toolbox=toolbox)))
+
+
+async def test_a_preview_is_of_the_call_that_is_decided_on_now_and_stays_once_it_is(looking: Looking) -> None:
+    address, approval_id = await looking.asked(amount=30)
+    assert await looking.seen(approval_id) == {}
+    assert await looking.look(address, approval_id)
+    found = await looking.seen(approval_id)
+    assert (found["before"], found["after"]) == ({"account": "100 left"}, {"account": "70 left"})
+    assert found["fault"] is None and found["is_current"] is True and found["at"]
+    await looking.desk.decide(approval_id, Decision.REJECT, comment="no")
+    assert not await looking.look(address, approval_id)
+    assert await looking.seen(approval_id) == found
+
+
+@pytest.mark.parametrize(
+    ("mode", "says"),
+    [
+        ("send", "a preview only reads"),
+        ("wait", "no answer within 0.2 s"),
+        ("break", "it broke off (ValueError)"),
+        ("long", "too long to be shown"),
+    ],
+)
+async def test_whatever_goes_wrong_is_a_sentence_and_nothing_is_done(looking: Looking, mode: str, says: str) -> None:
+    before = list(looking.desk.world.effects)
+    address, approval_id = await looking.asked(mode=mode)
+    assert await looking.look(address, approval_id, 0.2 if mode == "wait" else 5.0)
+    found = await looking.seen(approval_id)
+    assert says in str(found["fault"]) and "secret" not in str(found["fault"])
+    assert found["before"] is None and [each for each in looking.desk.world.effects if each[0] == "/pay"] == before
+
+
+async def test_a_tool_that_has_changed_since_is_not_looked_with(looking: Looking) -> None:
+    address, approval_id = await looking.asked(amount=5)
+    await looking.desk.write("UPDATE approvals SET tool_version = 'older' WHERE id = $1", approval_id)
+    assert await looking.look(address, approval_id)
+    assert "has changed since" in str((await looking.seen(approval_id))["fault"])
