@@ -3,6 +3,7 @@
 import typer
 
 from cli import (
+    accounts,
     agents,
     approvals,
     audit,
@@ -23,6 +24,7 @@ from cli import (
     turns,
     up,
     users,
+    webhooks,
 )
 
 app = typer.Typer(
@@ -39,6 +41,8 @@ app.command("chat")(chat.chat)
 app.command("link")(link.link)
 app.command("init")(scaffold.init)
 users.app.command("erase")(erase.erase)
+for command in (accounts.team, accounts.invite, accounts.close, accounts.reopen):
+    users.app.command(command.__name__)(command)
 for name, group in (
     ("turns", turns.app),
     ("approvals", approvals.app),
@@ -53,6 +57,7 @@ for name, group in (
     ("skills", skills.app),
     ("topologies", topologies.app),
     ("users", users.app),
+    ("webhooks", webhooks.app),
     ("audit", audit.app),
 ):
     app.add_typer(group, name=name)

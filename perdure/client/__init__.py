@@ -41,6 +41,7 @@ from perdure.client.review_answers import (
 from perdure.client.sse import Event
 from perdure.client.status_calls import DeploymentStatus
 from perdure.client.sync import Client
+from perdure.client.team_calls import Invitation, Member
 from perdure.client.turn_answers import (
     Conversation,
     Message,
@@ -54,6 +55,7 @@ from perdure.client.turn_answers import (
     Turn,
     TurnCall,
 )
+from perdure.client.webhook_calls import Webhook
 
 __all__ = [
     "Ageing",
@@ -75,8 +77,10 @@ __all__ = [
     "Event",
     "Fallback",
     "File",
+    "Invitation",
     "ItemAnswer",
     "Me",
+    "Member",
     "Message",
     "Metrics",
     "ModelUse",
@@ -98,4 +102,5 @@ __all__ = [
     "User",
     "Vote",
     "Ways",
+    "Webhook",
 ]

@@ -22,8 +22,10 @@ from perdure.client.asynchronous_groups import (
     Prompts,
     Rules,
     Status,
+    Team,
     Topologies,
     Users,
+    Webhooks,
 )
 from perdure.client.calls import Call
 from perdure.client.connection import PATIENCE_SECONDS, http_options, is_answered, poll_seconds, unreadable
@@ -66,6 +68,8 @@ class AsyncClient:
         self.budgets = Budgets(self)
         self.rules = Rules(self)
         self.status = Status(self)
+        self.team = Team(self)
+        self.webhooks = Webhooks(self)
 
     async def __aenter__(self) -> Self:
         return self

@@ -26,8 +26,10 @@ from perdure.client.sync_groups import (
     Prompts,
     Rules,
     Status,
+    Team,
     Topologies,
     Users,
+    Webhooks,
 )
 from perdure.client.turn_answers import Turn
 
@@ -56,6 +58,8 @@ class Client:
         self.budgets = Budgets(self)
         self.rules = Rules(self)
         self.status = Status(self)
+        self.team = Team(self)
+        self.webhooks = Webhooks(self)
 
     def __enter__(self) -> Self:
         return self

@@ -11,6 +11,8 @@ from perdure.client import (
     prompt_calls,
     review_calls,
     status_calls,
+    team_calls,
+    webhook_calls,
 )
 
 if TYPE_CHECKING:
@@ -135,3 +137,23 @@ class Status:
 
     def __init__(self, client: "Client") -> None:
         self.get = client.method(status_calls.get_status)
+
+
+class Team:
+    """The people of the tenant."""
+
+    def __init__(self, client: "Client") -> None:
+        self.list = client.method(team_calls.list_team)
+        self.invite = client.method(team_calls.invite)
+        self.invite_again = client.method(team_calls.invite_again)
+        self.close = client.method(team_calls.close)
+        self.reopen = client.method(team_calls.reopen)
+
+
+class Webhooks:
+    """Where notices go."""
+
+    def __init__(self, client: "Client") -> None:
+        self.list = client.method(webhook_calls.list_webhooks)
+        self.add = client.method(webhook_calls.add_webhook)
+        self.remove = client.method(webhook_calls.remove_webhook)
