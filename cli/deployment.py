@@ -19,7 +19,7 @@ def deployment_of(client: Client) -> DeploymentStatus:
     until = time.monotonic() + _PATIENCE_SECONDS
     while True:
         found = client.status.get()
-        others = any(each.fault for each in (*found.parts, *found.mcp_servers))
+        others = any(part.fault for part in found.parts) or any(server.fault for server in found.mcp_servers)
         if found.well or others or time.monotonic() > until:
             return found
         time.sleep(_LOOK_SECONDS)

@@ -40,7 +40,7 @@ class Reason:
 
 def reasons_of(card: ToolCard, rules: Iterable[Rule]) -> tuple[Reason, ...]:
     """Every reason, the card's own first; `rules` are those of its agent, as the tenant has them."""
-    own = ()
+    own: tuple[Reason, ...] = ()
     if card.needs_approval:
         own = (Reason(RuleTrigger.BEFORE_TOOL_CALL.value, "require_hitl", RULE_MUTATING, _EFFECTS[card.effect], {}),)
     planned = PlanCard(

@@ -36,9 +36,9 @@ class ServerLooks:
 
     async def listed(self) -> list[ServerLook]:
         """Every server that was met of late, by app and name."""
-        found: dict[str, str] | None = await self._valkey.attempt(lambda: self._valkey.client.hgetall(_KEY))
+        found = await self._valkey.attempt(lambda: self._valkey.client.hgetall(_KEY))
         looks = []
-        for place, written in sorted((found or {}).items()):
+        for place, written in sorted((str(place), str(written)) for place, written in (found or {}).items()):
             app, _, name = place.partition("/")
             said = json.loads(written)
             if time.time() - said["at"] < KEPT_SECONDS:

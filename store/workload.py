@@ -40,5 +40,5 @@ async def workload_of(tx: Connection) -> Workload:
     """The tenant's work as it is now."""
     turns = [dict(row) for row in await tx.fetch(_TURNS)]
     oldest = await tx.fetchrow(_OLDEST)
-    relay = await tx.fetchrow(_RELAY, RELAY)
-    return Workload(turns, dict(oldest) if oldest else None, relay["sessions"], relay["overdue"])
+    ((sessions, overdue),) = await tx.fetch(_RELAY, RELAY)
+    return Workload(turns, dict(oldest) if oldest else None, sessions, overdue)

@@ -29,13 +29,16 @@ async def status(services: Open, who: Reader) -> dict[str, object]:
     answers, queues, servers, workload = await asyncio.gather(
         parts_of(services), _queues(services), ServerLooks(services.valkey).listed(), _workload(services, who.tenant_id)
     )
-    parts = [{"name": name, "fault": "" if well else "it does not answer"} for name, well in answers.items()]
+    parts: list[dict[str, object]] = [
+        {"name": name, "fault": "" if well else "it does not answer"} for name, well in answers.items()
+    ]
     parts.append({"name": "relay", "fault": relay_fault(workload.relay_sessions, workload.overdue)})
     shown = [_queue(services, each) for each in queues]
     met = [asdict(each) for each in servers]
+    faults = [each["fault"] for group in (parts, shown, met) for each in group]
     return {
         "at": datetime.now(UTC),
-        "well": not any(each["fault"] for each in (*parts, *shown, *met)),
+        "well": not any(faults),
         "parts": parts,
         "queues": shown,
         "mcp_servers": met,

@@ -1,5 +1,6 @@
 """A shipped topology whose nodes are held to the activities that they declare."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -12,6 +13,7 @@ from contracts.activities import (
     MODEL_COMPLETE,
     TOOLS_ASSEMBLE,
     TOOLS_RUN,
+    ActivityRef,
 )
 from contracts.messages import Patch
 from graph.compile import CompiledTopology, compile_topology
@@ -19,7 +21,7 @@ from graph.ports import Ports
 from graph.registry import spec
 from graph.spec import Node, NodeSpec, State, Sub, Topology
 
-BY_METHOD = {
+BY_METHOD: Mapping[tuple[str, str], ActivityRef[Any, Any]] = {
     ("model", "complete"): MODEL_COMPLETE,
     ("tools", "run"): TOOLS_RUN,
     ("tools", "make"): TOOLS_RUN,

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import JsonValue
 
 from contracts.agents import EffectClass
 from perdure.apps import SHIPPED, load_app
@@ -148,7 +149,8 @@ async def test_a_missing_credential_is_a_no_before_anything_is_sent(
 async def test_the_preview_of_a_refund_reads_the_order_and_leaves_it_as_it_is(
     tools: Mapping[str, Tool], http: httpx.AsyncClient, payments: PaymentsProcess, order: str
 ) -> None:
-    refund, args = tools["refund"], {"order": order, "amount_cents": 150, "reason": "late"}
+    refund = tools["refund"]
+    args: dict[str, JsonValue] = {"order": order, "amount_cents": 150, "reason": "late"}
     assert refund.preview is not None
     look = replace(context(refund, http, payments.url), reads_only=True)
     made = await refund.preview.make(args, look)

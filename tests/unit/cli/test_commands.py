@@ -202,4 +202,4 @@ def test_status_tells_of_queues_and_of_a_dead_server_and_is_not_well(perdure: Pe
     assert "q-turns" in ended.out and "3 awaiting approval" in ended.out and "none is there" in ended.out
     assert "tools/dead" in ended.out and "\x1b" not in ended.out
     assert as_json.json["queues"][0]["backlog"] == 7 and not as_json.json["well"]
-    assert stack.asked[1].headers["Authorization"] == "Bearer t-reviewer"
+    assert stack.asked[1].headers["authorization"] == "Bearer t-reviewer"
