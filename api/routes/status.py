@@ -29,19 +29,16 @@ async def status(services: Open, who: Reader) -> dict[str, object]:
     answers, queues, servers, workload = await asyncio.gather(
         parts_of(services), _queues(services), ServerLooks(services.valkey).listed(), _workload(services, who.tenant_id)
     )
-    parts: list[dict[str, object]] = [
-        {"name": name, "fault": "" if well else "it does not answer"} for name, well in answers.items()
-    ]
-    parts.append({"name": "relay", "fault": relay_fault(workload.relay_sessions, workload.overdue)})
+    faults = {name: "" if well else "it does not answer" for name, well in answers.items()}
+    faults["relay"] = relay_fault(workload.relay_sessions, workload.overdue)
     shown = [_queue(services, each) for each in queues]
-    met = [asdict(each) for each in servers]
-    faults = [each["fault"] for group in (parts, shown, met) for each in group]
+    all_faults = (*faults.values(), *(each["fault"] for each in shown), *(each.fault for each in servers))
     return {
         "at": datetime.now(UTC),
-        "well": not any(faults),
-        "parts": parts,
+        "well": not any(all_faults),
+        "parts": [{"name": name, "fault": fault} for name, fault in faults.items()],
         "queues": shown,
-        "mcp_servers": met,
+        "mcp_servers": [asdict(each) for each in servers],
         "turns": workload.turns,
         "oldest_approval": workload.oldest_approval,
         "links": {"temporal": workflows_page(services)} if services.temporal_ui else {},
