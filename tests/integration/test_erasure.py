@@ -129,7 +129,8 @@ PLANTED = (
     "waiting = jsonb_build_object('t', $2) WHERE id = $1",
     "UPDATE tool_calls SET provider_call_id = $2, comment = $2, outcome = jsonb_build_object('t', $2) "
     "WHERE turn_id = $1",
-    "UPDATE approvals SET reason = $2, result = to_jsonb($2), preview = jsonb_build_object('after', $2), withdrawal = jsonb_build_object('by', $2), "
+    "UPDATE approvals SET reason = $2, result = to_jsonb($2), preview = jsonb_build_object('after', $2), "
+    "withdrawal = jsonb_build_object('by', $2), "
     "revision = jsonb_build_object('by', $2, 'args', $2), snapshot = jsonb_build_object('t', $2) WHERE turn_id = $1",
     "UPDATE model_calls SET reply = jsonb_build_object('t', $2) WHERE turn_id = $1",
     "INSERT INTO working_memory (tenant_id, conversation_id, field, value, expires_at) "
