@@ -4,7 +4,7 @@ without one, except for signing in.
 The intake asks for the owner before it reads the body: to whoever has no token, every request is only that.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -63,6 +63,8 @@ class Principal:
     """A chat's receiver asks as this person: it may read one approval and decide on it, where its risk is low."""
     session_id: str | None = None
     """Of whoever signed in; a token of an administrator's making is no session."""
+    token_sha256: str = field(default="", repr=False)
+    """Of whoever came with such a token."""
 
     @property
     def sees_tenant(self) -> bool:
@@ -104,7 +106,8 @@ async def of_token(services: Services, token: str) -> Principal:
 
     Raises: CallerError 401 `token_invalid`.
     """
-    row = await services.db.principal_row(sha256_hex(token))
+    digest = sha256_hex(token)
+    row = await services.db.principal_row(digest)
     if row is None:
         raise CallerError("token_invalid", "this token is not known here", status=401)
     local = services.local and row["label"] == "local"
@@ -115,7 +118,20 @@ async def of_token(services: Services, token: str) -> Principal:
         frozenset(row["roles"]),
         has_local_token=local,
         is_in_chat=row["label"] == CHAT,
+        token_sha256=digest,
     )
+
+
+async def is_welcome(services: Services, who: Principal) -> bool:
+    """Whether somebody who has come in is still who they were: neither signed out, nor shut out, nor of other roles.
+
+    A signed token's age is no matter here: it is of one request, and this is of those that last.
+    """
+    if who.session_id is not None:
+        row = await services.db.session_row(who.session_id)
+    else:
+        row = await services.db.principal_row(who.token_sha256)
+    return row is not None and frozenset(row["roles"]) == who.roles
 
 
 async def visitor_of(services: Services, cookie: str, *, secure: bool) -> Principal | None:

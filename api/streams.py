@@ -1,11 +1,11 @@
 """Server-sent events of a turn or a conversation: durable events and live tokens, merged for each reader.
 
 A reader that goes away never stops a turn. A reader that comes back with its last id goes on behind it. A slow one is
-simply read for less often (api/stream_reader.py).
+simply read for less often (api/stream_reader.py). One who would not be let in again is sent away by the next heartbeat.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import replace
 
 import asyncpg
@@ -28,6 +28,9 @@ HEARTBEAT_SECONDS = 15.0
 _BLOCKED_SECONDS = 0.02
 _DATABASE_LOST_SECONDS = 1.0
 _DATABASE_LOST = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+
+Welcome = Callable[[], Awaitable[bool]]
+"""Whether a reader may still be there."""
 
 log = structlog.get_logger(__name__)
 
@@ -64,11 +67,16 @@ class Streams:
         return replace(done, data={**done.data, "status": status})
 
     async def frames(
-        self, tenant_id: str, conversation_id: str, cursor: Cursor, turn_id: str | None = None
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        cursor: Cursor,
+        turn_id: str | None = None,
+        welcome: Welcome | None = None,
     ) -> AsyncGenerator[bytes]:
         """The stream behind `cursor`, encoded; with `turn_id` that turn's alone, to its end."""
         loop = asyncio.get_running_loop()
-        beats_at = loop.time() + self._heartbeat_seconds
+        asks_at = beats_at = loop.time() + self._heartbeat_seconds
         reader = StreamReader(self._database, self._live, self._events, tenant_id, conversation_id, turn_id)
         with STREAMS.track_inprogress():
             async with self._wakes.listen(tenant_id, conversation_id) as bell:
@@ -76,6 +84,10 @@ class Streams:
                 while not self._wakes.closing:
                     look = bell.quiet() or look
                     try:
+                        if welcome is not None and loop.time() >= asks_at:
+                            if not await welcome():
+                                return
+                            asks_at = loop.time() + self._heartbeat_seconds
                         frames, look = await reader.advance(cursor, look)
                     except _DATABASE_LOST as error:
                         log.warning("stream.database_lost", error=type(error).__name__)

@@ -1,12 +1,13 @@
 """Event streams: one turn's to its end, or all of a conversation's."""
 
 from collections.abc import AsyncGenerator
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import StreamingResponse
 
-from api.auth import Open, Reader
+from api.auth import Open, Reader, is_welcome
 from api.ids import ConversationId, TurnId
 from contracts.errors import CallerError
 from policy.cursor import Cursor, parse_cursor
@@ -41,7 +42,8 @@ async def of_turn(
         turn = await turn_views.get(tx, turn_id, who.scope)
     if await services.streams.is_over(who.tenant_id, turn_id, cursor):
         return Response(status_code=204)
-    return _response(services.streams.frames(who.tenant_id, str(turn["conversation_id"]), cursor, turn_id))
+    welcome = partial(is_welcome, services, who)
+    return _response(services.streams.frames(who.tenant_id, str(turn["conversation_id"]), cursor, turn_id, welcome))
 
 
 @router.get("/conversations/{conversation_id}/stream", response_class=EventStream)
@@ -52,7 +54,8 @@ async def of_conversation(
     cursor = _cursor(last_event_id, after)
     async with services.db.transaction(who.tenant_id) as tx:
         await conversations.get(tx, conversation_id, who.scope)
-    return _response(services.streams.frames(who.tenant_id, conversation_id, cursor))
+    welcome = partial(is_welcome, services, who)
+    return _response(services.streams.frames(who.tenant_id, conversation_id, cursor, welcome=welcome))
 
 
 def _cursor(last_event_id: str | None, after: str | None) -> Cursor:

@@ -2,11 +2,19 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
 
 import httpx
+import pytest
 from prometheus_client import REGISTRY
 
+from api.auth import is_welcome, of_token
+from api.streams import Streams
+from policy.cursor import Cursor
+from store import sessions, users
 from tests.integration.conftest import Api
 from tests.integration.scribe import Sent, parsed, text_of
 from tests.integration.test_api_turns import code, conversation, started
@@ -148,6 +156,33 @@ async def test_a_late_reader_gets_the_whole_of_it_from_the_records(api: Api) -> 
         await api.services.valkey.client.flushall()
         async with reading(client, turn["events"]) as stream:
             assert text_of(await stream.whole()) == WORDS
+
+
+@pytest.mark.parametrize("how", ["revoked", "other_roles", "signed_out"])
+async def test_a_reader_that_would_not_be_let_in_again_is_sent_away(api: Api, how: str) -> None:
+    name, services = f"leaver-{how.replace('_', '-')}", api.services
+    async with api.client("admin") as admin:
+        assert (await admin.post("/v1/users", json={"name": name, "roles": ["requester"]})).status_code == 201
+        who = await of_token(services, (await admin.post(f"/v1/users/{name}/tokens", json={})).json()["token"])
+        conversation_id = await conversation(admin)
+    if how == "signed_out":
+        async with services.db.transaction(who.tenant_id) as tx:
+            begun = await sessions.begin(tx, who.user_id, timedelta(hours=1), how="password")
+        who = replace(who, session_id=begun.id)
+    streams = Streams(services.db, services.live, services.wakes, heartbeat_seconds=0.05)
+    welcome = partial(is_welcome, services, who)
+    async with aclosing(streams.frames(who.tenant_id, conversation_id, Cursor(), welcome=welcome)) as stream:
+        for _ in range(3):
+            assert await anext(stream) == b": ping\n\n"
+        async with services.db.transaction(who.tenant_id) as tx:
+            if how == "revoked":
+                await tx.execute("UPDATE api_tokens SET revoked_at = now() WHERE token_sha256 = $1", who.token_sha256)
+            elif how == "signed_out":
+                await sessions.end(tx, begun.id, who.user_id, "signed out")
+            else:
+                await users.set_roles(tx, name, ("requester", "reviewer"), api.people["admin"].user_id)
+        async with asyncio.timeout(20):
+            assert {frame async for frame in stream} <= {b": ping\n\n"}
 
 
 async def test_a_reviewer_may_follow_and_a_stranger_may_not(api: Api) -> None:
