@@ -43,11 +43,14 @@ demo: setup ## watch one turn pause, lose its workers to kill -9, and finish wit
 
 test: setup jail chromium ## the whole test suite, with format, lint, types and import rules
 	@$(MAKE) --no-print-directory static
-	@$(MAKE) --no-print-directory run OPTIONS="-m 'not alone' -n 3 --dist loadfile"
+	@$(MAKE) --no-print-directory run OPTIONS="-m 'not alone' -n 3 --no-loadscope-reorder"
 	@$(MAKE) --no-print-directory run OPTIONS="-m alone"
 
-# Most tests wait more than they compute, so three files run at a time; each process has its own parts.
+# Most tests wait more than they compute, so three files run at a time, each process with its own parts; those with a
+# stack, which take longest, come first.
+# Bytecode is written here whatever the environment says: tests start some hundred processes that import the same.
 .PHONY: run
+run: export PYTHONDONTWRITEBYTECODE =
 run:
 	@$(RUN)/pytest --cache-clear $(OPTIONS) || { code=$$?; test $$code -ne 1 || $(RUN)/python -m tests.again; exit $$code; }
 

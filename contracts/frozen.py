@@ -6,10 +6,10 @@ from pydantic import BaseModel, ConfigDict
 class Frozen(BaseModel):
     """An immutable value; unknown fields are refused so that a renamed field fails loudly."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="null")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", ser_json_inf_nan="null")
 
 
 class Tolerant(BaseModel):
     """An immutable value that outlives deploys inside a history: fields added later are ignored by older readers."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="ignore")

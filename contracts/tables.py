@@ -8,7 +8,7 @@ from contracts.frozen import Frozen
 
 
 class _Strict(Frozen):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class ClientColumn(_Strict):

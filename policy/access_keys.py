@@ -10,9 +10,7 @@ import hmac
 from dataclasses import dataclass, field
 
 from contracts.errors import CallerError
-
-SHORTEST_SECRET = 32
-"""In characters: 128 bits where they are hexadecimal."""
+from policy.secret_texts import ADVICE, key_id, secrets_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +24,7 @@ class AccessKey:
     def of(cls, text: str) -> "AccessKey":
         """The key of this text."""
         secret = text.encode()
-        return cls(hashlib.sha256(b"perdure access key id\n" + secret).hexdigest()[:8], secret)
+        return cls(key_id("access", secret), secret)
 
     def derived(self, purpose: str, *of: str) -> str:
         """256 bits that whoever lacks the secret cannot know."""
@@ -47,12 +45,10 @@ class AccessKeys:
 
         Raises: CallerError `access_secret_weak` where there is none, or one is too short to be random.
         """
-        parts = [part.strip() for part in text.replace(",", "\n").splitlines() if part.strip()]
-        if not parts or min(map(len, parts)) < SHORTEST_SECRET:
-            raise CallerError(
-                "access_secret_weak", f"a secret has {SHORTEST_SECRET} characters at least: `openssl rand -hex 32`"
-            )
-        return cls(tuple(map(AccessKey.of, parts)))
+        secrets = secrets_in(text)
+        if not secrets:
+            raise CallerError("access_secret_weak", f"a secret {ADVICE}")
+        return cls(tuple(map(AccessKey.of, secrets)))
 
     @property
     def newest(self) -> AccessKey:

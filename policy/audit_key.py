@@ -8,9 +8,7 @@ import hmac
 from dataclasses import dataclass, field
 
 from contracts.errors import CallerError
-
-SHORTEST_KEY = 32
-"""In characters: 128 bits where they are hexadecimal."""
+from policy.secret_texts import ADVICE, key_id, secrets_in
 
 
 def framed(*fields: str | None) -> str:
@@ -30,7 +28,7 @@ class AuditKey:
     def of(cls, text: str) -> "AuditKey":
         """The key of this text."""
         secret = text.encode()
-        return cls(hashlib.sha256(b"perdure audit key id\n" + secret).hexdigest()[:8], secret)
+        return cls(key_id("audit", secret), secret)
 
     def mac(self, text: str) -> str:
         """The signature of `text` without the key's id."""
@@ -53,12 +51,10 @@ class Keyring:
 
         Raises: CallerError `audit_key_weak` where there is none, or one is too short to be random.
         """
-        parts = [part.strip() for part in text.replace(",", "\n").splitlines() if part.strip()]
-        if not parts or min(map(len, parts)) < SHORTEST_KEY:
-            raise CallerError(
-                "audit_key_weak", f"an audit key has {SHORTEST_KEY} characters at least: `openssl rand -hex 32`"
-            )
-        return cls(tuple(map(AuditKey.of, parts)))
+        secrets = secrets_in(text)
+        if not secrets:
+            raise CallerError("audit_key_weak", f"an audit key {ADVICE}")
+        return cls(tuple(map(AuditKey.of, secrets)))
 
     def sign(self, text: str) -> str:
         """The signature of `text` by the newest key."""

@@ -16,11 +16,10 @@ from redis.exceptions import RedisError
 from store.database import Database
 from store.event_log import last_seqs
 from store.live_keys import WOKEN_BY_EVENTS, channel
+from store.subscription import messages, subscribed
 from store.valkey import Valkey
 
 POLL_SECONDS = 1.0
-_SILENCE_SECONDS = 10.0
-"""A subscription that is silent for this long is asked whether it still stands."""
 _OWN_CHANNEL = "perdure:wakes"
 """Keeps the connection subscribed while nobody listens."""
 
@@ -111,28 +110,17 @@ class Wakes:
                 await getattr(self._subscription, verb)(channel(conversation_id))
 
     async def _follow_valkey(self) -> None:
-        subscription = self._valkey.client.pubsub(ignore_subscribe_messages=True)
         try:
-            await subscription.subscribe(_OWN_CHANNEL, *map(channel, self._bells))
-            self._subscription = subscription
-            # Who came while that was under way has told nobody, and whoever comes from now on will.
-            if late := {*map(channel, self._bells)} - subscription.channels.keys():
-                await subscription.subscribe(*sorted(late))
-            self._ring_all(events=False)
-            asked = False
-            while True:
-                message = await subscription.get_message(timeout=_SILENCE_SECONDS)
-                if message is not None and message["type"] == "message":
+            async with subscribed(self._valkey, _OWN_CHANNEL, *map(channel, self._bells)) as subscription:
+                self._subscription = subscription
+                # Who came while that was under way has told nobody, and whoever comes from now on will.
+                if late := {*map(channel, self._bells)} - subscription.channels.keys():
+                    await subscription.subscribe(*sorted(late))
+                self._ring_all(events=False)
+                async for message in messages(subscription):
                     self._ring(str(message["channel"]).rpartition(":")[2], message["data"] == WOKEN_BY_EVENTS)
-                if message is None and asked:
-                    raise TimeoutError("no answer on the subscription")
-                asked = message is None
-                if asked:
-                    await subscription.ping()
         finally:
             self._subscription = None
-            with suppress(RedisError, OSError, TimeoutError):
-                await subscription.aclose()  # type: ignore[no-untyped-call]
 
     async def _poll_postgres(self) -> None:
         if self._subscription is None:

@@ -4,17 +4,20 @@ Every module that asks for a database gets its own, copied from a migrated templ
 """
 
 import asyncio
+import gc
 import os
 import re
 import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 import hypothesis
 import pytest
+import xdist.scheduler
 from hypothesis import HealthCheck
 
 from contracts.digests import sha256_hex
@@ -36,6 +39,7 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("suite")
 pytest_plugins = ("tests.desk", "tests.served", "tests.workshop")
+SHARES_A_STACK = ("tests/acceptance/approvals/", "tests/acceptance/streams/", "tests/acceptance/assembly/")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -49,6 +53,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("timed"):
             item.add_marker(pytest.mark.flaky(reruns=2, reruns_delay=1))
+
+
+class ByStack(xdist.scheduler.LoadFileScheduling):  # type: ignore[misc]
+    """Test files as they come, three at a time; files that share a stack stay in one process."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.split("::", 1)[0]
+        return next((folder for folder in SHARES_A_STACK if file.startswith(folder)), file)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByStack:
+    """Where several processes run the tests."""
+    return ByStack(config, log)
+
+
+def pytest_collection_finish() -> None:
+    """What is imported lives as long as the process: a full collection that goes through it all takes seconds, in
+    which no workflow yields."""
+    gc.collect()
+    gc.freeze()
 
 
 class _Parts:

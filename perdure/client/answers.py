@@ -10,7 +10,7 @@ Item = TypeVar("Item")
 class Answer(BaseModel):
     """An immutable answer; `model_dump` gives all of it back, unknown fields included."""
 
-    model_config = ConfigDict(frozen=True, extra="allow", protected_namespaces=())
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="allow", protected_namespaces=())
 
 
 class Page(Answer, Generic[Item]):

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from perdure.client.errors import UNREADABLE, ApiError
 from perdure.client.turn_answers import Turn
 
-PATIENCE_SECONDS = 20.0
-"""For how long an API that does not answer is asked again."""
+PATIENCE_SECONDS = 45.0
+"""For how long an API that does not answer is asked again: one that is started anew is back by then."""
 _SHORTEST_POLL_SECONDS, _LONGEST_POLL_SECONDS = 0.1, 1.0
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 

@@ -113,7 +113,7 @@ async def test_a_filing_that_waits_outlives_every_worker_and_its_package_is_made
         assert await states(connection, turn) == [(PACKAGE, "done")]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 async def test_an_edited_call_outlives_the_worker_that_runs_it_and_is_settled_once(stack: RunningStack) -> None:
     async with Turns(stack, AGENT) as turns:
         turn, shown = await waiting(turns)
@@ -121,7 +121,7 @@ async def test_an_edited_call_outlives_the_worker_that_runs_it_and_is_settled_on
         async with records(stack) as connection:
             # The place of its result is taken: from here on the call can be begun, but not settled.
             await connection.execute(TAKE_NEXT_PLACE, new_id(), turn["conversation_id"])
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 75
             while await states(connection, turn) != [(PACKAGE, "done"), (PACKAGE, "reserved")]:
                 assert time.monotonic() < deadline, await states(connection, turn)
                 await asyncio.sleep(0.02)

@@ -1,23 +1,22 @@
 """A provider of OpenID Connect on a port of its own, which keeps to the rules and checks that others do: PKCE, the
 client's secret, the redirect address, codes that are used once. It lets in whoever it is told to, without a page."""
 
-import asyncio
 import base64
 import hashlib
 import secrets
-import socket
 import time
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
 
-import uvicorn
 from joserfc import jwt
 from joserfc.jwk import RSAKey
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
+
+from tests.doubles.listening import Listening
 
 CLIENT_ID, CLIENT_SECRET = "perdure-here", "a secret of the client"
 
@@ -36,14 +35,10 @@ class OidcProvider:
     """Another key than it shows."""
     codes: dict[str, dict[str, str]] = field(default_factory=dict)
     redirect_uris: set[str] = field(default_factory=set)
-    _server: uvicorn.Server | None = None
-    _running: asyncio.Task[None] | None = None
+    _listening: Listening | None = None
 
     async def start(self) -> "OidcProvider":
         """Serve."""
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        listener.bind(("127.0.0.1", 0))
-        self.issuer = f"http://127.0.0.1:{listener.getsockname()[1]}"
         app = Starlette(
             routes=[
                 Route("/.well-known/openid-configuration", self._discovery),
@@ -52,17 +47,15 @@ class OidcProvider:
                 Route("/keys", self._keys),
             ]
         )
-        self._server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off"))
-        self._running = asyncio.create_task(self._server.serve(sockets=[listener]))
-        while not self._server.started:  # noqa: ASYNC110 - uvicorn says it by this alone
-            await asyncio.sleep(0.02)
+        self._listening = Listening(app, lifespan="off")
+        self.issuer = self._listening.url
+        await self._listening.start()
         return self
 
     async def stop(self) -> None:
         """End."""
-        assert self._server is not None and self._running is not None
-        self._server.should_exit = True
-        await self._running
+        assert self._listening is not None
+        await self._listening.stop()
 
     async def _discovery(self, _: Request) -> Response:
         paths = {"authorization_endpoint": "authorize", "token_endpoint": "token", "jwks_uri": "keys"}

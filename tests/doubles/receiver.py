@@ -1,17 +1,16 @@
 """A receiver of notices on a port of its own: it verifies what comes, keeps it, and answers as it is told."""
 
 import asyncio
-import socket
 from dataclasses import dataclass, field
 from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from perdure.webhooks import NotANotice, read
+from tests.doubles.listening import Listening
 
 
 @dataclass(slots=True)
@@ -26,27 +25,20 @@ class Receiver:
     notices: list[dict[str, Any]] = field(default_factory=list)
     requests: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
-    _server: uvicorn.Server | None = None
-    _running: asyncio.Task[None] | None = None
+    _listening: Listening | None = None
 
     async def start(self) -> "Receiver":
         """Serve."""
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        listener.bind(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}/hook"
         app = Starlette(routes=[Route("/{path:path}", self._take, methods=["POST", "GET"])])
-        config = uvicorn.Config(app, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
-        self._server = uvicorn.Server(config)
-        self._running = asyncio.create_task(self._server.serve(sockets=[listener]))
-        while not self._server.started:  # noqa: ASYNC110 - uvicorn says it by this alone
-            await asyncio.sleep(0.02)
+        self._listening = Listening(app, lifespan="off")
+        self.url = f"{self._listening.url}/hook"
+        await self._listening.start()
         return self
 
     async def stop(self) -> None:
         """End."""
-        assert self._server is not None and self._running is not None
-        self._server.should_exit = True
-        await self._running
+        assert self._listening is not None
+        await self._listening.stop()
 
     async def _take(self, request: Request) -> Response:
         body = await request.body()

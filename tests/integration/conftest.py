@@ -1,8 +1,6 @@
 """The API as it is served: a real HTTP server in front of real parts, with workers for its turns."""
 
-import asyncio
 import os
-import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -10,7 +8,6 @@ from tempfile import TemporaryDirectory
 
 import httpx
 import pytest
-import uvicorn
 from fastapi import FastAPI
 from temporalio.client import Client
 
@@ -30,6 +27,9 @@ from settings import Settings
 from store.database import Database
 from store.ids import new_id
 from tests.conftest import KEYRING, Person, Urls
+from tests.desk import Desk
+from tests.doubles.listening import Listening
+from tests.integration.clerk import Clerk, clerk_at_work
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,24 +60,17 @@ async def serving(
         patch.setenv("TEMPORAL_CONFIG_FILE", os.devnull)
         given = {"DATABASE_URL": database_url, "REDIS_URL": redis_url, "PERDURE_AUDIT_HEADS": f"{outside.name}/heads"}
         app = create_app(Settings(_env_file=None, **{"RATE_LIMITING_ENABLED": "0", **given, **settings}))  # type: ignore[arg-type]
-        # With the protocol named, as uvicorn does it: asyncio then sets TCP_NODELAY; without, every answer takes 40 ms.
-        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        listener.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1))
-        running = asyncio.create_task(server.serve(sockets=[listener]))
-        while not server.started:
-            assert not running.done(), "the API did not start"
-            await asyncio.sleep(0.02)
+        listening = Listening(app)
+        await listening.start()
     own = new_id()[-8:]
     routing = Routing(**{kind.value: f"api-{kind.value}-{own}" for kind in Kind})
     services: Services = replace(app.state.services, routing=routing)
     app.state.services = services
     try:
-        yield Api(f"http://127.0.0.1:{listener.getsockname()[1]}", services, people, app)
+        yield Api(listening.url, services, people, app)
     finally:
         services.wakes.close()
-        server.should_exit = True
-        await running
+        await listening.stop()
         outside.cleanup()
 
 
@@ -118,3 +111,11 @@ async def relay(urls: Urls) -> AsyncIterator[Database]:
 def reconciler(relay: Database, temporal: Client) -> Reconciler:
     """A fresh one, as after a restart."""
     return Reconciler(relay, temporal, Doorbell(temporal, relay))
+
+
+@pytest.fixture(scope="module")
+async def talk(desk: Desk, parts: DataParts, temporal: Client) -> AsyncIterator[Clerk]:
+    """An agent whose models are those of the provider double, at work."""
+    assert parts.redis_url is not None
+    async with clerk_at_work(desk, parts.redis_url, temporal) as clerk:
+        yield clerk

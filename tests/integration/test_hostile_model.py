@@ -1,19 +1,15 @@
 """Whole turns of a model that means no good, over real HTTP: each ends, typed, bounded and within its budget."""
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from temporalio.client import Client
 
 from contracts.turns import Limits, TurnStatus
-from local import DataParts
 from policy.budget import USUAL_ANSWER_TOKENS
 from policy.text import CHARACTERS_A_TOKEN
-from tests.desk import Desk
 from tests.doubles.provider_steps import Call, Fault, Step
-from tests.integration.clerk import ASKED, CLERK, Clerk, clerk_at_work
+from tests.integration.clerk import ASKED, CLERK, Clerk
 from tests.integration.scribe import text_of
 
 # Warnings inside LiteLLM must not become errors there: it would take them for a broken stream.
@@ -21,13 +17,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning"),
     pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211"),
 ]
-
-
-@pytest.fixture(scope="module")
-async def talk(desk: Desk, parts: DataParts, temporal: Client) -> AsyncIterator[Clerk]:
-    assert parts.redis_url is not None
-    async with clerk_at_work(desk, parts.redis_url, temporal) as clerk:
-        yield clerk
 
 
 async def test_words_without_end_are_broken_off_at_the_turns_limit_and_what_was_said_is_kept(talk: Clerk) -> None:

@@ -1,20 +1,17 @@
 """Whole turns whose model is reached through LiteLLM over real HTTP: provider double, workers, server and stores."""
 
 import json
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from temporalio.client import Client
 
 from contracts.events import RATE_LIMIT, TRANSIENT_ERROR
 from contracts.ids import effect_key
 from contracts.turns import TurnStatus
-from local import DataParts
 from policy.retries import PROVIDER_ERRORS
-from tests.desk import Desk, until
+from tests.desk import until
 from tests.doubles.provider_steps import CONTEXT_OVERFLOW, Call, Fault, Step
-from tests.integration.clerk import ASKED, CLERK, Clerk, clerk_at_work
+from tests.integration.clerk import ASKED, CLERK, Clerk
 from tests.integration.scribe import text_of
 
 # Warnings inside LiteLLM must not become errors there: it would take them for a broken stream.
@@ -22,13 +19,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning"),
     pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211"),
 ]
-
-
-@pytest.fixture(scope="module")
-async def talk(desk: Desk, parts: DataParts, temporal: Client) -> AsyncIterator[Clerk]:
-    assert parts.redis_url is not None
-    async with clerk_at_work(desk, parts.redis_url, temporal) as clerk:
-        yield clerk
 
 
 async def test_a_text_reaches_the_reader_as_it_comes_and_is_the_turns_answer(talk: Clerk) -> None:

@@ -3,18 +3,15 @@
 `site.visit("reviewer")` opens a window that has signed in by the form, as a person does.
 """
 
-import asyncio
 import os
 import re
 import shutil
-import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-import uvicorn
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, BrowserContext, Page, Request, async_playwright, expect
 
@@ -31,6 +28,7 @@ from serving import tools_of
 from settings import Settings
 from tests.conftest import Person, Urls
 from tests.desk import Desk
+from tests.doubles.listening import Listening
 from tests.served import serve
 
 expect.set_options(timeout=15_000)
@@ -120,21 +118,13 @@ async def browser() -> AsyncIterator[Browser]:
 async def pages_at(settings: Settings, port: int = 0) -> AsyncIterator[tuple[str, Any]]:
     """API and pages on a port; their address and the API's application."""
     api = create_app(settings)
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(("127.0.0.1", port))
-    config = uvicorn.Config(Front(api, create_pages(api)), log_level="critical", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
-    running = asyncio.create_task(server.serve(sockets=[listener]))
-    while not server.started:
-        assert not running.done(), "the pages did not start"
-        await asyncio.sleep(0.02)
+    listening = Listening(Front(api, create_pages(api)), port)
+    await listening.start()
     try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}", api
+        yield listening.url, api
     finally:
         api.state.services.wakes.close()
-        server.should_exit = True
-        await running
+        await listening.stop()
 
 
 @pytest.fixture(scope="module")

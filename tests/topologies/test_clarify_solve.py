@@ -16,6 +16,7 @@ from contracts.turns import Limits
 from graph.spec import Outcome
 from tests.doubles.fake_turn import USAGE, Args, FakeTurn, Refused, Says
 from tests.topologies.played import Played, _leg, again_from_the_store, begin
+from tests.topologies.specs.clarify_solve import CLASSIFY, DRAW, PLAN, RUN, SAY, VIZ
 
 NAMES = ("profile", "check_plan", "run", "check_specification", "solve", "draw")
 CARDS = {name: PlanCard(name=name, effect=EffectClass.READ, needs_approval=False) for name in NAMES}
@@ -25,13 +26,6 @@ COLUMNS = [
 ]
 TABLE = {"table": "f1", "name": "t.csv", "rows": 9, "columns": COLUMNS}
 CLIENT = {"client_table": {"name": "t", "rows": 9, "columns": COLUMNS}}
-INIT = "initialize_processing_state"
-CLASSIFY = f"{INIT} entry_classif_message_type"
-PLAN = "planning_transformation_node transformation_clarification_gate"
-RUN = "trigger_choregraph_run_node"
-VIZ = "viz_processing_branch viz_processing_branch/entry"
-DRAW = "viz_processing_branch/xml_generation viz_processing_branch/xml_validator"
-SAY = "feedback_node format_feedback"
 
 
 def check(args: Args) -> Any:

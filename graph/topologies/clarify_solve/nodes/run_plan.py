@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pydantic import JsonValue
 
 from contracts.messages import Patch
-from contracts.people import Question, RequestKind, RequestRef, VerdictState
-from graph.nodes.ask_object import ENDING
+from contracts.people import Question, RequestKind, Verdict, VerdictState
 from graph.nodes.reading import error_of, requests_of
 from graph.ports import Ports
 from graph.spec import State
-from graph.topologies.clarify_solve.nodes.clarify import ended, waits
 from graph.topologies.clarify_solve.nodes.tools import done
+from graph.topologies.clarify_solve.nodes.waiting import GOES_ON, looked_at, waits
 from graph.topologies.clarify_solve.shapes import HANDED_IN
 from graph.topologies.clarify_solve.state import PLANNING_ENTRIES, bucket, left, number, object_of, text_of
 
@@ -29,7 +28,8 @@ class RunPlan:
             return left(choregraph="spent")
         waiting = requests_of(state, "pending_requests")
         if waiting:
-            return await _looked(state, ports, waiting)
+            came = await looked_at(ports, waiting)
+            return _handed_in(state, came) if isinstance(came, Verdict) else came
         if bucket(state, "input").get("is_client"):
             asked: dict[str, JsonValue] = {
                 "plan": text_of(state, "plan_xml"),
@@ -44,19 +44,12 @@ class RunPlan:
         return _failed(state, ran.fault) if ran.fault else _came_to(state, ran.output)
 
 
-async def _looked(state: State, ports: Ports, waiting: list[RequestRef]) -> Patch:
-    read = await ports.people.verdicts(waiting)
-    if read.problem is not None and read.problem.code in ENDING:
-        return ended(read.problem.model_dump(mode="json"), ENDING[read.problem.code])
-    verdict = read.verdicts[0] if read.problem is None and read.verdicts else None
-    if verdict is None or verdict.state in (VerdictState.PENDING, VerdictState.UNREADABLE):
-        return waits(waiting[0])
-    on: Patch = {"status": "running", "pending_requests": []}
+def _handed_in(state: State, verdict: Verdict) -> Patch:
     if verdict.state is not VerdictState.ANSWERED:
-        return on | left(choregraph="spent", fault=NOT_HANDED_IN)
+        return GOES_ON | left(choregraph="spent", fault=NOT_HANDED_IN)
     if verdict.answer.get("ok") is not True:
-        return on | _failed(state, str(verdict.answer.get("error") or "the client could not carry it out"))
-    return on | _came_to(state, verdict.answer)
+        return GOES_ON | _failed(state, str(verdict.answer.get("error") or "the client could not carry it out"))
+    return GOES_ON | _came_to(state, verdict.answer)
 
 
 def _failed(state: State, fault: str) -> Patch:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from contracts.facts import FactScope
 from contracts.messages import Patch
 from graph.nodes.reading import error_of
+from graph.nodes.recalled import planned
 from graph.ports import Ports
 from graph.spec import State
 
@@ -27,16 +28,10 @@ class InitState:
             ids["trace_id"] = given
         plan = context.plan
         in_conversation = FactScope.CONVERSATION in plan.facts
-        return ids | {
+        pinned = planned(context)
+        del pinned["max_iterations"]  # the path is fixed: nothing goes round
+        return (ids | pinned) | {
             "messages": [context.user_message.model_dump(mode="json")],
-            "plan": plan.model_dump(mode="json"),
-            "agent_id": plan.agent_id,
-            "agent_type": plan.agent_id,
-            "system_prompt": plan.persona_key,
-            "user": {"name": context.user_name or "user", "role": context.user_role},
-            "metadata": context.metadata,
-            "max_tokens": plan.limits.max_tokens,
-            "max_cost_microusd": plan.limits.max_cost_microusd,
             "memory_read_authorized": in_conversation,
             "memory_write_authorized": in_conversation,
             "long_term_memory_requested": FactScope.USER in plan.facts,

@@ -1,0 +1,42 @@
+"""A Valkey subscription that is known to stand: one that is silent is asked, and one that does not answer is lost."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from redis.asyncio.client import PubSub
+from redis.exceptions import RedisError
+
+from store.valkey import Valkey
+
+_SILENCE_SECONDS = 10.0
+"""A subscription that is silent for this long is asked whether it still stands."""
+
+
+@asynccontextmanager
+async def subscribed(valkey: Valkey, *channels: str) -> AsyncIterator[PubSub]:
+    """A subscription to these channels, while the block runs. Raises: RedisError, OSError, TimeoutError."""
+    subscription = valkey.client.pubsub(ignore_subscribe_messages=True)
+    try:
+        await subscription.subscribe(*channels)
+        yield subscription
+    finally:
+        with suppress(RedisError, OSError, TimeoutError):
+            await subscription.aclose()  # type: ignore[no-untyped-call]
+
+
+async def messages(subscription: PubSub) -> AsyncIterator[dict[str, Any]]:
+    """What is said on it, from now on.
+
+    Raises: RedisError, OSError, TimeoutError where the subscription is lost.
+    """
+    asked = False
+    while True:
+        message = await subscription.get_message(timeout=_SILENCE_SECONDS)
+        if message is not None and message["type"] == "message":
+            yield message
+        if message is None and asked:
+            raise TimeoutError("no answer on the subscription")
+        asked = message is None
+        if asked:
+            await subscription.ping()
