@@ -7,14 +7,13 @@ from pydantic import JsonValue
 
 from activities.clients.provider import Complete
 from activities.planning import Planned
-from contracts.digests import canonical_json
+from activities.vendors import AT_WORK
 from contracts.errors import PerdureError, Problem
 from contracts.events import GENERATION_COMPLETE, THINKING_COMPLETE, TOKEN_USAGE, TTFT
 from contracts.messages import MessageRef, Role
 from contracts.model import ModelCall, ModelReply, OutputAsk, OutputForm
 from contracts.turns import Usage
 from policy.extract import extracted
-from policy.prompt import WireMessage
 from policy.refusals import STOPPED
 from policy.structured import read_object
 from policy.text import CHARACTERS_A_TOKEN, estimated_tokens, preview
@@ -38,8 +37,10 @@ class Heard:
     broken_off_tokens: int = 0
     """About what had come of an answer that an error ended, calls included."""
     stopped: bool = False
-    sent: tuple[WireMessage, ...] = ()
-    """What the provider was sent, once it was."""
+    was_at_work: bool = False
+    """The provider may have worked on the answer before an error ended it."""
+    asked_tokens: int = 0
+    """About how many the provider was sent."""
     price: Callable[[Usage], int] | None = None
     """What so much costs, in micro-dollars, by the provider that was asked."""
     assembly: dict[str, JsonValue] = field(default_factory=dict)
@@ -51,21 +52,22 @@ class Heard:
 
     @property
     def usage(self) -> Usage:
-        """What the provider counted; where it could not say, an estimate as soon as it had begun to answer."""
+        """What the provider counted; where it could not say, an estimate as soon as it had begun to answer, or may
+        have: of a call that was stopped or timed out it was asked, and nobody knows that it is not paid."""
         if self.complete is not None:
             return self.complete.usage
         said = -(-self.thinking_characters // CHARACTERS_A_TOKEN) + estimated_tokens(self.whole)
         said = max(said, self.broken_off_tokens)
-        if not said:
+        if not (said or self.stopped or self.was_at_work):
             return Usage()
-        asked = estimated_tokens(canonical_json(list(self.sent)))
-        usage = Usage(input_tokens=asked, output_tokens=said)
+        usage = Usage(input_tokens=self.asked_tokens, output_tokens=said)
         return usage.model_copy(update={"cost_microusd": self.price(usage)}) if self.price is not None else usage
 
     def note_broken_off(self, error: PerdureError) -> None:
         """An error ended the answer: what the provider has said by then is paid for as well."""
         said = error.details.get("output_tokens")
         self.broken_off_tokens = said if isinstance(said, int) else 0
+        self.was_at_work = error.code in AT_WORK
 
 
 def reply_of(

@@ -2,46 +2,33 @@
 
 import asyncio
 import time
-from collections.abc import Mapping
 from contextlib import aclosing
-from dataclasses import replace
 from functools import partial
 
-from pydantic import JsonValue
 from temporalio import activity
 
+from activities.beginning import Begun, begin
 from activities.boundary import to_temporal
-from activities.clients.provider import Complete, ProviderRequest, TextDelta, ThinkingDelta
+from activities.clients.provider import Complete, TextDelta, ThinkingDelta
 from activities.deps import Deps
 from activities.edge import edge, stop_asked, this_attempt, uncancelled
 from activities.hearing import Heard, events_of, reply_of, structured_reply
 from activities.planning import Plans, plan_calls
-from activities.prompting import prompt_of
 from activities.remembering import keep_loaded
 from activities.speaking import Speaker
-from activities.spending import hold, is_counted, reserved_for_now
 from activities.vendors import CONTEXT_OVERFLOW
 from contracts.activities import RetryClass
 from contracts.agents import PublishedAgent
-from contracts.errors import LimitReached, PerdureError, Problem, UpstreamRejected, UpstreamUnavailable
+from contracts.errors import PerdureError, Problem, UpstreamUnavailable
 from contracts.events import RATE_LIMIT, TRANSIENT_ERROR
-from contracts.messages import MessageRef
-from contracts.model import ModelCall, ModelReply, OutputForm
+from contracts.model import ModelCall, ModelReply
 from contracts.turns import Usage
-from policy.agent_stages import with_stage
-from policy.budget import PRICED_TOKENS, affordable
-from policy.day_budget import RESERVED_TRIES, Bound
 from policy.ledger import Attempt, Claim
-from policy.prompt import WireMessage
 from policy.refusals import REFUSED
 from policy.retries import FALLBACK_SECONDS, NUMBERS, PROVIDER_ERRORS, errors_allowed, gives_up, next_delay
-from policy.toolsets import LOAD_TOOLSET, load_card
-from store import budgets, working_memory
-from store.journal import NewEvent, NewMessage, write
-from store.model_calls import ModelClaim, begin_call, claim_call, count_error, settle_call
-
-MODEL_SECONDS = 120.0
-"""A provider's time for one answer, where the graph does not name another."""
+from store import budgets, unsettled_calls, working_memory
+from store.journal import NewEvent, NewMessage
+from store.model_calls import ModelClaim, settle_call
 
 
 class ModelActivities:
@@ -58,40 +45,28 @@ class ModelActivities:
         Retry: safe; the ledger's epoch decides whose result counts.
         """
         async with edge():
-            attempt = Attempt(*this_attempt())
             agent = await self._agent(call)
-            try:
-                async with self._deps.db.transaction(call.address.tenant_id, call.address.turn_id) as tx:
-                    own, other = agent.definition.model, agent.definition.fallback_model
-                    claimed = await claim_call(tx, call, attempt, own, other)
-                    claimed_at = time.monotonic()
-                    if claimed.verdict is Claim.REPLAY and claimed.reply is not None:
-                        return claimed.reply
-                    if claimed.verdict is not Claim.ACT:
-                        return ModelReply(problem=REFUSED[claimed.verdict])
-                    call = _hearing(call, claimed.joined.refs)
-                    prompt = await prompt_of(tx, call, agent, claimed)
-                    counted = is_counted(agent, claimed)
-                    most = await self._most(call, agent, prompt.messages, claimed) if counted else None
-                    await begin_call(tx, call, claimed)  # locks the conversation: what takes time has been done
-                    if most is not None:
-                        await hold(tx, call, agent, claimed, most)
-            except (LimitReached, UpstreamRejected) as refused:
-                if refused.details.get("reserved") and attempt.number < RESERVED_TRIES:
-                    raise reserved_for_now() from None
-                return await self._not_begun(call, refused.as_problem())
+            begun = await begin(self._deps, call, agent, Attempt(*this_attempt()))
+            if isinstance(begun, ModelReply):
+                return begun
+            call, claimed = begun.call, begun.claimed
             await self._deps.live.wake(call.address.conversation_id)
-            before = claimed.turn_seconds + time.monotonic() - claimed_at
-            heard = Heard(assembly=prompt.assembly, turn_seconds=before)
+            heard = Heard(
+                turn_seconds=time.monotonic() - begun.turn_began,
+                assembly=begun.assembly,
+                asked_tokens=begun.asked_tokens,
+                price=partial(begun.provider.cost_microusd, claimed.model),
+            )
             failed: Problem | None = None
             try:
                 async with self._deps.stops.breaking(call.address.turn_id) as stop:
-                    await self._listen(call, agent, prompt.messages, claimed, heard)
+                    await self._listen(begun, heard)
                 heard.stopped = heard.stopped or stop.yes
             except asyncio.CancelledError:
-                if not stop_asked():
-                    raise  # this worker drains: another one takes the call over
                 heard.stopped = True
+                if not stop_asked():  # this worker drains: another one takes the call over
+                    await uncancelled(self._count(call, claimed, heard.usage))
+                    raise
             except PerdureError as error:
                 failed = error.as_problem()
                 heard.note_broken_off(error)
@@ -118,32 +93,13 @@ class ModelActivities:
         await self._deps.models.ready(agent)
         return agent
 
-    async def _most(
-        self, call: ModelCall, agent: PublishedAgent, messages: list[WireMessage], claimed: ModelClaim
-    ) -> Bound:
-        """The most that the request can use."""
-        provider = await self._deps.models.provider(agent, claimed.model)
-        return provider.most(self._request(call, agent, messages, claimed))
-
-    async def _listen(
-        self,
-        call: ModelCall,
-        agent: PublishedAgent,
-        messages: list[WireMessage],
-        claimed: ModelClaim,
-        heard: Heard,
-    ) -> None:
+    async def _listen(self, begun: Begun, heard: Heard) -> None:
         """Stream the provider's answer; live tokens go out as they come, fenced by the epoch."""
-        provider = await self._deps.models.provider(agent, claimed.model)
-        price = partial(provider.cost_microusd, claimed.model)
-        many = price(Usage(output_tokens=PRICED_TOKENS))
-        most_tokens = affordable(claimed.most_tokens, claimed.left_microusd, many)
-        request = replace(self._request(call, agent, messages, claimed), most_tokens=most_tokens)
-        heard.sent, heard.price = request.messages, price
+        call = begun.call
         began = time.monotonic()
         async with (
-            Speaker(self._deps.live, call.address, call.call_id, claimed.epoch) as speaker,
-            aclosing(provider.stream(request)) as chunks,
+            Speaker(self._deps.live, call.address, call.call_id, begun.claimed.epoch) as speaker,
+            aclosing(begun.provider.stream(begun.request)) as chunks,
         ):
             async for chunk in chunks:
                 may_go_on = True
@@ -161,13 +117,6 @@ class ModelActivities:
                 if not may_go_on:
                     heard.stopped = True
                     return
-
-    async def _not_begun(self, call: ModelCall, problem: Problem) -> ModelReply:
-        """The answer of a call whose claim was rolled back; the events that came with it are written all the same."""
-        if call.events:
-            async with self._deps.db.transaction(call.address.tenant_id, call.address.turn_id) as tx:
-                await write(tx, call.address, [], pending=call.events)
-        return ModelReply(problem=problem)
 
     async def _say_retry(
         self, call: ModelCall, error: PerdureError, claimed: ModelClaim, used: Usage, *, fallback_model: str = ""
@@ -187,12 +136,23 @@ class ModelActivities:
             },
             call.call_id,
         )
+        compact, fall_back = problem.code == CONTEXT_OVERFLOW, bool(fallback_model)
+        await self._count(call, claimed, used, event, compact=compact, fall_back=fall_back)
+
+    async def _count(
+        self,
+        call: ModelCall,
+        claimed: ModelClaim,
+        used: Usage,
+        failed: NewEvent | None = None,
+        *,
+        compact: bool = False,
+        fall_back: bool = False,
+    ) -> None:
+        """Count what this attempt used; another one follows."""
         address = call.address
         async with self._deps.db.transaction(address.tenant_id, address.turn_id, then=budgets.TO_CHARGE) as tx:
-            compact = problem.code == CONTEXT_OVERFLOW
-            fall_back = bool(fallback_model)
-            await count_error(tx, call, claimed.epoch, used, event, compact=compact, fall_back=fall_back)
-            await budgets.charge(tx, call, claimed.epoch, used)
+            await unsettled_calls.count(tx, call, claimed, used, failed, compact=compact, fall_back=fall_back)
 
     async def _settle(
         self, call: ModelCall, agent: PublishedAgent, claimed: ModelClaim, heard: Heard, failed: Problem | None
@@ -221,61 +181,15 @@ class ModelActivities:
             if plans.loaded is not None:
                 await working_memory.hold(tx, address.conversation_id, address.turn_id)
             rows = [each.row for each in plans.calls]
-            settled = await settle_call(tx, call, claimed.epoch, reply, messages, rows, events)
+            settled = await settle_call(tx, call, claimed, reply, messages, rows, events)
             if plans.loaded is not None and settled.mine:
                 await keep_loaded(tx, call, plans.loaded)
+            if not settled.mine:  # the provider was paid, whoever is heard
+                await unsettled_calls.correct(tx, call, claimed, reply.usage)
             if settled.counted:
-                await budgets.charge(tx, call, claimed.epoch, reply.usage)
+                used = reply.usage.less(claimed.assumed) if settled.was_lost else reply.usage
+                await budgets.charge(tx, address.turn_id, call.call_id, claimed.epoch, used)
         await self._deps.live.wake(call.address.conversation_id)
         if not settled.mine:
             return ModelReply(problem=REFUSED[Claim.STALE])
         return reply.model_copy(update={"turn_used": settled.turn_used})
-
-    def _request(
-        self, call: ModelCall, agent: PublishedAgent, messages: list[WireMessage], claimed: ModelClaim
-    ) -> ProviderRequest:
-        params = with_stage(self._deps.models.params(agent), agent.definition.stages, call.ask.stage)
-        return _request(call, agent, claimed, messages, params)
-
-
-def _hearing(call: ModelCall, joined: tuple[MessageRef, ...]) -> ModelCall:
-    """The call with what joined the turn behind what the graph has handed it."""
-    if not joined:
-        return call
-    return call.model_copy(update={"ask": call.ask.model_copy(update={"messages": (*call.ask.messages, *joined)})})
-
-
-def _request(
-    call: ModelCall,
-    agent: PublishedAgent,
-    claimed: ModelClaim,
-    messages: list[WireMessage],
-    params: Mapping[str, JsonValue],
-) -> ProviderRequest:
-    return ProviderRequest(
-        model=claimed.model,
-        messages=tuple(messages),
-        tools=_tools(call, agent),
-        params=params,
-        output=call.ask.output,
-        reasoning=agent.definition.reasoning,
-        timeout_seconds=call.ask.timeout_seconds or MODEL_SECONDS,
-        most_tokens=claimed.most_tokens,
-        idempotency_key=f"{call.address.turn_id}.{call.call_id}",
-    )
-
-
-def _tools(call: ModelCall, agent: PublishedAgent) -> tuple[dict[str, JsonValue], ...]:
-    """The functions that the model may call: those offered, or the one by which it is to answer."""
-    wanted = call.ask.output
-    if wanted is not None:
-        told = "Give your answer by calling this once."
-        return (_function(wanted.name, told, wanted.fits),) if wanted.form is OutputForm.FUNCTION else ()
-    offered = [card for card in agent.cards if card.name in call.ask.tools]
-    if LOAD_TOOLSET in call.ask.tools:
-        offered.insert(0, load_card(agent.cards))
-    return tuple(_function(card.name, card.description, card.parameters) for card in offered)
-
-
-def _function(name: str, description: str, parameters: dict[str, JsonValue]) -> dict[str, JsonValue]:
-    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}

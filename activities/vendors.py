@@ -15,6 +15,9 @@ CONTEXT_OVERFLOW = "context_overflow"
 CONTENT_REFUSED = "content_refused"
 """The provider will not answer this content: an answer, not an error."""
 
+AT_WORK = frozenset({"model_timeout", "model_cut_off", "model_unreadable", "model_empty_answer", "output_limit"})
+"""Errors of a provider that had taken the request: it is paid for that, whatever it said."""
+
 
 @dataclass(frozen=True, slots=True)
 class Meaning:

@@ -107,6 +107,10 @@ class Usage(Tolerant):
         """Input and output together."""
         return self.input_tokens + self.output_tokens
 
+    def less(self, other: "Usage") -> "Usage":
+        """How much more than `other` this is; negative where it is less."""
+        return Usage(**{name: getattr(self, name) - getattr(other, name) for name in Usage.model_fields})
+
 
 class TurnAddress(Tolerant):
     """Whose turn it is; rides on every activity input."""

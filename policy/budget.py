@@ -10,6 +10,10 @@ USUAL_ANSWER_TOKENS: Final = 4_096
 """What an answer that was begun within the budget may still say beyond it."""
 ANSWER_OVER_BUDGET: Final = "answer_over_budget"
 """The code of an answer that was broken off there."""
+TOKENS_SPENT: Final = "token_budget_spent"
+COST_SPENT: Final = "cost_budget_spent"
+TURN_CODES: Final = frozenset({TOKENS_SPENT, COST_SPENT, ANSWER_OVER_BUDGET})
+"""The codes of a limit of the turn's own: a reviewer may raise it."""
 
 
 def most_of_answer(limits: Limits, *, tokens_used: int) -> int:
@@ -33,12 +37,12 @@ def spent(limits: Limits, *, tokens_used: int, cost_microusd: int) -> Problem | 
     """The limit that a turn has met, or None where the next call may be made."""
     if tokens_used >= limits.max_tokens:
         return Problem(
-            code="token_budget_spent",
+            code=TOKENS_SPENT,
             message=f"the turn used {tokens_used} of {limits.max_tokens} tokens; raise limits.max_tokens",
         )
     if cost_microusd >= limits.max_cost_microusd:
         return Problem(
-            code="cost_budget_spent",
+            code=COST_SPENT,
             message=f"the turn cost {cost_microusd / 1e6:.4f} of {limits.max_cost_microusd / 1e6:.4f} USD; "
             "raise limits.max_cost_usd",
         )

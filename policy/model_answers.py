@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 from contracts.errors import Problem
-from policy.budget import ANSWER_OVER_BUDGET
+from policy.budget import TURN_CODES
 from policy.day_budget import DAY_CODES
 
 
@@ -26,7 +26,7 @@ class ErrorType(StrEnum):
 
 TIMEOUTS = frozenset({"model_timeout", "activity_timeout"})
 UNREADABLE = frozenset({"model_unreadable"})
-SPENT = frozenset({"token_budget_spent", "cost_budget_spent", ANSWER_OVER_BUDGET}) | DAY_CODES
+SPENT = TURN_CODES | DAY_CODES
 OURS = frozenset({"stopped", "turn_ended", "stale_attempt"}) | SPENT
 """Ends that no backend brought about: a stop, a turn that is over, a budget that is spent."""
 

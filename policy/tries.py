@@ -6,6 +6,7 @@ Six tries at most: a JSON schema first, then a function to call, three times ove
 
 from contracts.errors import Problem
 from contracts.model import OutputForm
+from policy.budget import TURN_CODES
 from policy.day_budget import DAY_CODES
 from policy.refusals import STOPPED
 
@@ -13,7 +14,11 @@ ROUNDS = 3
 TRIES: tuple[OutputForm, ...] = (OutputForm.JSON_SCHEMA, OutputForm.FUNCTION) * ROUNDS
 """The forms in their order, one a call."""
 HOPELESS = frozenset(
-    {"model_auth", "model_billing", "model_not_found", "model_setup", "model_budget", STOPPED.code, *DAY_CODES}
+    {
+        *("model_auth", "model_billing", "model_not_found", "model_setup", "model_budget", STOPPED.code),
+        *TURN_CODES,
+        *DAY_CODES,
+    }
 )
 """Problems that another try would meet again."""
 

@@ -7,6 +7,7 @@ transactions wait for each other.
 """
 
 from collections.abc import Sequence
+from datetime import date
 
 from contracts.errors import InvariantBroken, LimitReached
 from contracts.model import ModelCall
@@ -97,7 +98,7 @@ async def uncounted(tx: Connection, budgets: Sequence[str]) -> dict[str, tuple[i
 
 
 async def reserve(tx: Connection, call: ModelCall, caps: Caps, hold: Hold) -> None:
-    """Take `hold` out of every budget of `caps`; whoever calls this commits next. What a dead attempt held is released.
+    """Take `hold` out of every budget of `caps`; whoever calls this commits next.
 
     Raises: LimitReached where one of them is met: the claim must be rolled back. Its detail `reserved` says that only
     calls under way stand in the way.
@@ -129,8 +130,7 @@ WITH calls AS (
   SELECT t.agent_id, (m.started_at AT TIME ZONE 'UTC')::date AS day, m.budget_day, m.budget_of, m.held_tokens,
     m.held_cost_microusd
   FROM model_calls m JOIN turns t ON t.id = m.turn_id
-  WHERE m.turn_id = $1 AND ($2::text IS NULL OR m.call_id = $2)
-    AND CASE WHEN $3::int IS NULL THEN m.held_tokens + m.held_cost_microusd > 0 ELSE m.epoch = $3 END
+  WHERE m.turn_id = $1 AND m.call_id = $2 AND m.epoch = $3
 ), held AS (  -- the day's rows that it holds nothing of as well: they were made while it was under way
   SELECT each.day, each.agent_id, sum(each.tokens) AS tokens, sum(each.cost) AS cost, bool_or(each.counts) AS counts
   FROM (
@@ -145,24 +145,33 @@ WITH calls AS (
   ORDER BY d.day, d.agent_id DESC FOR UPDATE OF d
 ), freed AS (
   UPDATE model_calls SET held_tokens = 0, held_cost_microusd = 0
-  WHERE turn_id = $1 AND ($2::text IS NULL OR call_id = $2) AND ($3::int IS NULL OR epoch = $3)
-    AND held_tokens + held_cost_microusd > 0
+  WHERE turn_id = $1 AND call_id = $2 AND epoch = $3 AND held_tokens + held_cost_microusd > 0
 )
 UPDATE day_usage d SET held_tokens = d.held_tokens - held.tokens, held_cost_microusd = d.held_cost_microusd - held.cost,
-  used_tokens = d.used_tokens + CASE WHEN held.counts THEN $4::bigint ELSE 0 END,
-  used_cost_microusd = d.used_cost_microusd + CASE WHEN held.counts THEN $5::bigint ELSE 0 END
+  used_tokens = greatest(0, d.used_tokens + CASE WHEN held.counts THEN $4::bigint ELSE 0 END),
+  used_cost_microusd = greatest(0, d.used_cost_microusd + CASE WHEN held.counts THEN $5::bigint ELSE 0 END)
 FROM locked JOIN held USING (day, agent_id) WHERE d.day = locked.day AND d.agent_id = locked.agent_id
 """
 
 
-async def charge(tx: Connection, call: ModelCall, epoch: int, used: Usage) -> None:
+async def charge(tx: Connection, turn_id: str, call_id: str, epoch: int, used: Usage) -> None:
     """Put what the attempt `epoch` has used in the place of what it held, in every row that its day has by now.
 
     Whoever calls this has made TO_CHARGE its second statement, and commits next. A later attempt's hold is not touched.
     """
-    await tx.execute(_CHARGE, call.address.turn_id, call.call_id, epoch, used.tokens, used.cost_microusd)
+    await tx.execute(_CHARGE, turn_id, call_id, epoch, used.tokens, used.cost_microusd)
 
 
-async def release(tx: Connection, turn_id: str, call_id: str | None = None) -> None:
-    """Give back what a dead attempt of this call, or every call of a turn that has ended, still holds."""
-    await tx.execute(_CHARGE, turn_id, call_id, None, 0, 0)
+_CORRECT = """
+WITH locked AS (
+  SELECT day, agent_id FROM day_usage WHERE day = $1 AND agent_id IN ($2, '') ORDER BY agent_id DESC FOR UPDATE
+)
+UPDATE day_usage d SET used_tokens = greatest(0, d.used_tokens + $3),
+  used_cost_microusd = greatest(0, d.used_cost_microusd + $4)
+FROM locked WHERE d.day = locked.day AND d.agent_id = locked.agent_id
+"""
+
+
+async def correct(tx: Connection, agent_id: str, day: date, more: Usage) -> None:
+    """Add `more`, which may be less than nothing, to what calls of `agent_id` used on `day`; as `charge` does."""
+    await tx.execute(_CORRECT, day, agent_id, more.tokens, more.cost_microusd)

@@ -20,7 +20,7 @@ from contracts.turns import FinishAsk, Finished, StopAsk, TurnAddress, TurnStatu
 from policy.episodes import summary_of
 from policy.text import estimated_tokens
 from policy.titles import READ_CHARACTERS, title_of
-from store import audit, budgets, episodes
+from store import audit, episodes, unsettled_calls
 from store.admission import admit
 from store.audit_calls import record_settled
 from store.database import Connection
@@ -60,7 +60,6 @@ RETURNING input_tokens + output_tokens AS tokens, cost_microusd, remembers, user
      AND m.id = turns.message_id) AS untitled,
   (extract(epoch FROM ended_at - created_at) * 1000)::bigint AS duration_ms,
   (SELECT array_agg(id) FROM cancelled) AS cancelled, (SELECT id FROM chosen) AS next_id,
-  EXISTS (SELECT FROM model_calls WHERE turn_id = $1 AND held_tokens + held_cost_microusd > 0) AS holds,
   EXISTS (SELECT FROM messages WHERE turn_id = $1 AND joins = '') AS left_over
 """
 
@@ -74,10 +73,14 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
     """Set the outcome, close what is open, write the last events and admit the next queued turn. Idempotent."""
     turn_id = ask.address.turn_id
     row = await tx.fetchrow(
-        "SELECT status, ended_at, stop_requested_at, replaced_by FROM turns WHERE id = $1 FOR UPDATE", turn_id
+        "SELECT status, ended_at, stop_requested_at, replaced_by, EXISTS (SELECT FROM model_calls m "
+        "WHERE m.turn_id = $1 AND m.reply IS NULL AND m.assumed IS NOT NULL) AS lost FROM turns WHERE id = $1 "
+        "FOR UPDATE",
+        turn_id,
     )
     if row is None or row["ended_at"] is not None:
         return Finished(status=TurnStatus(row["status"]) if row else ask.status), None
+    lost = await unsettled_calls.count_left(tx, turn_id) if row["lost"] else ()
     active = await tx.fetchval(
         "SELECT active_turn_id FROM conversations WHERE id = $1 FOR UPDATE", ask.address.conversation_id
     )
@@ -139,8 +142,7 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
     note = None
     if next_id is not None:
         note = await admit(tx, ask.address.model_copy(update={"turn_id": str(next_id)}))
-    if ended["holds"]:  # a call of it was lost; the rows of its day are locked last
-        await budgets.release(tx, turn_id)
+    await unsettled_calls.charge_lost(tx, turn_id, lost)  # the rows of their day are locked last
     return Finished(status=status, admitted_turn_id=note.turn_id if note else None), note
 
 

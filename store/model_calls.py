@@ -1,16 +1,18 @@
 """Model calls: claimed, then settled once. A settled call is never paid again."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import date
 
 import asyncpg
 from pydantic import JsonValue
 
 from contracts.agents import DayLimits
+from contracts.errors import LimitReached
 from contracts.events import GENERATION_START
 from contracts.model import ModelCall, ModelReply
 from contracts.turns import Limits, TurnStatus, Usage
-from policy.budget import most_of_answer
+from policy.budget import most_of_answer, spent
 from policy.ledger import Attempt, Claim, Gate, Held, claim
 from store.database import Connection
 from store.joining import NOBODY, Joined, joined, take
@@ -39,8 +41,9 @@ class ModelClaim:
     """An attempt before gave the agent's own model up."""
     day_limits: DayLimits | None = None
     """The tenant's, for all of its agents together."""
-    holds: bool = False
-    """A dead attempt still holds of a day's budgets what it reserved."""
+    lost: bool = False
+    """An attempt before was never heard of again and is to be counted first (store/unsettled_calls.py): nothing is
+    claimed."""
     published_limits: DayLimits | None = None
     """The agent's own as it is now, where the turn pinned another version; empty where it has none."""
     most_tokens: int | None = None
@@ -51,6 +54,10 @@ class ModelClaim:
     """What the user sent while the turn ran, to be heard by this call."""
     turn_seconds: float = 0.0
     """Since the turn was asked for."""
+    day: date = date.min
+    """Of the claim, in whose budgets it counts."""
+    assumed: Usage = field(default_factory=Usage)
+    """What it counts with if nobody hears of it again; whoever begins the call says so."""
 
 
 _CLAIM = """
@@ -58,7 +65,8 @@ SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopp
   t.memory_text, t.persona ->> 'text' AS persona, t.limits,
   extract(epoch FROM clock_timestamp() - t.created_at)::float AS turn_seconds,
   t.input_tokens, t.output_tokens, t.cached_tokens, t.cost_microusd, m.epoch, m.run_id, m.attempt, m.errors, m.reply,
-  m.compacted, m.fallback, m.held_tokens + m.held_cost_microusd > 0 AS holds,
+  m.compacted, m.fallback, m.assumed IS NOT NULL OR m.held_tokens + m.held_cost_microusd > 0 AS lost,
+  (now() AT TIME ZONE 'UTC')::date AS day,
   EXISTS (SELECT FROM messages j WHERE j.turn_id = t.id AND j.joins IS NOT NULL AND j.joins IN ('', $2)) AS joined,
   (SELECT jsonb_build_object('max_tokens', l.max_tokens, 'max_cost_microusd', l.max_cost_microusd)
   FROM day_limits l WHERE l.tenant_id = t.tenant_id) AS day_limits,
@@ -73,7 +81,10 @@ FROM turns t LEFT JOIN model_calls m ON m.turn_id = t.id AND m.call_id = $2 WHER
 async def claim_call(
     tx: Connection, call: ModelCall, attempt: Attempt, model: str, fallback_model: str = ""
 ) -> ModelClaim:
-    """Claim `call` for `attempt`; where it may act, `begin_call` follows. `tx` holds the turn's lock."""
+    """Whether `attempt` may do `call`; where it may, `begin_call` follows. `tx` holds the turn's lock.
+
+    Raises: LimitReached where the turn has spent a limit by now (S0-40), whatever its graph knew.
+    """
     row = await tx.fetchrow(_CLAIM, call.address.turn_id, call.call_id)
     if row is None:
         return ModelClaim(Claim.ENDED)
@@ -87,33 +98,19 @@ async def claim_call(
         return ModelClaim(verdict, reply=ModelReply.model_validate(row["reply"] | {"turn_used": _used(row)}))
     if verdict is not Claim.ACT:
         return ModelClaim(verdict)
-    epoch = held.epoch + 1 if held else 1
+    if row["lost"]:
+        return ModelClaim(verdict, lost=True)
     limits, used = Limits.model_validate(row["limits"]), _used(row)
+    over = spent(limits, tokens_used=used.tokens, cost_microusd=used.cost_microusd)
+    if over is not None:
+        raise LimitReached(over.code, over.message)
     on_fallback = bool(row["fallback"] and fallback_model)
-    if on_fallback:
-        model = fallback_model
     hears = row["joined"] and not call.ask.stage and call.ask.output is None
     heard = await joined(tx, call.address.turn_id, call.call_id) if hears else NOBODY
-    await tx.execute(
-        "WITH counted AS (UPDATE turns SET attempts = attempts + 1, status = $7, waiting = NULL, "
-        "started_at = coalesce(started_at, now()) WHERE id = $1 RETURNING tenant_id) "
-        "INSERT INTO model_calls (tenant_id, turn_id, call_id, epoch, run_id, attempt, model, stage) "
-        "SELECT tenant_id, $1, $2, $3, $4, $5, $6, $8 FROM counted ON CONFLICT (turn_id, call_id) "
-        "DO UPDATE SET epoch = excluded.epoch, run_id = excluded.run_id, attempt = excluded.attempt, "
-        "model = excluded.model, started_at = now()",
-        call.address.turn_id,
-        call.call_id,
-        epoch,
-        attempt.run_id,
-        attempt.number,
-        model,
-        TurnStatus.RUNNING.value,
-        call.ask.stage,
-    )
     return ModelClaim(
         verdict,
-        model,
-        epoch,
+        fallback_model if on_fallback else model,
+        held.epoch + 1 if held else 1,
         row["errors"] or 0,
         None,
         row["through_seq"],
@@ -123,55 +120,40 @@ async def claim_call(
         bool(row["compacted"]),
         on_fallback,
         DayLimits(**row["day_limits"]) if row["day_limits"] else None,
-        bool(row["holds"]),
+        False,
         None if row["published_limits"] is None else DayLimits.model_validate(row["published_limits"], extra="ignore"),
         most_of_answer(limits, tokens_used=used.tokens),
         limits.max_cost_microusd - used.cost_microusd,
         heard,
         row["turn_seconds"],
+        row["day"],
     )
 
 
-async def begin_call(tx: Connection, call: ModelCall, claimed: ModelClaim) -> None:
-    """Take what has joined, and write the pending events with generation.start: last of a claim, since it locks the
-    conversation."""
+async def begin_call(tx: Connection, call: ModelCall, attempt: Attempt, claimed: ModelClaim) -> None:
+    """Claim the call, take what has joined, and write the pending events with generation.start: last of a claim, since
+    it locks the conversation."""
+    await tx.execute(
+        "WITH counted AS (UPDATE turns SET attempts = attempts + 1, status = $7, waiting = NULL, "
+        "started_at = coalesce(started_at, now()) WHERE id = $1 RETURNING tenant_id) "
+        "INSERT INTO model_calls (tenant_id, turn_id, call_id, epoch, run_id, attempt, model, stage, assumed) "
+        "SELECT tenant_id, $1, $2, $3, $4, $5, $6, $8, $9 FROM counted ON CONFLICT (turn_id, call_id) "
+        "DO UPDATE SET epoch = excluded.epoch, run_id = excluded.run_id, attempt = excluded.attempt, "
+        "model = excluded.model, started_at = now(), assumed = excluded.assumed",
+        call.address.turn_id,
+        call.call_id,
+        claimed.epoch,
+        attempt.run_id,
+        attempt.number,
+        claimed.model,
+        TurnStatus.RUNNING.value,
+        call.ask.stage,
+        claimed.assumed.model_dump(),
+    )
     started = [NewEvent(GENERATION_START, {"model": claimed.model, "attempt": claimed.epoch}, call.call_id)]
     if claimed.joined.fresh:
         started.insert(0, await take(tx, call.address.conversation_id, call.call_id, claimed.joined.fresh))
     await write(tx, call.address, started, pending=call.events)
-
-
-async def count_error(
-    tx: Connection,
-    call: ModelCall,
-    epoch: int,
-    used: Usage,
-    event: NewEvent,
-    *,
-    compact: bool = False,
-    fall_back: bool = False,
-) -> None:
-    """Count a provider error that will be tried again, with what it cost, and tell the readers.
-
-    With `compact` the next attempt sends half of the conversation, with `fall_back` it asks the agent's other model.
-    `tx` holds the turn's lock.
-    """
-    is_open = await tx.fetchval(
-        "WITH counted AS (UPDATE model_calls SET errors = errors + 1, compacted = compacted OR $7, "
-        "fallback = fallback OR $8 WHERE turn_id = $1 AND call_id = $2 AND epoch = $3) "
-        "UPDATE turns SET input_tokens = input_tokens + $4, output_tokens = output_tokens + $5, "
-        "cost_microusd = cost_microusd + $6 WHERE id = $1 RETURNING ended_at IS NULL",
-        call.address.turn_id,
-        call.call_id,
-        epoch,
-        used.input_tokens,
-        used.output_tokens,
-        used.cost_microusd,
-        compact,
-        fall_back,
-    )
-    if is_open:
-        await write(tx, call.address, [event])
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,10 +178,13 @@ WITH locked AS (
 ), mine AS (
   UPDATE model_calls SET reply = $4, settled_at = now() FROM locked
   WHERE turn_id = locked.id AND call_id = $2 AND epoch = $3 AND reply IS NULL
-  RETURNING tenant_id, (started_at AT TIME ZONE 'UTC')::date AS day, budget_of IS NOT NULL AS reserved
-), used AS (
-  UPDATE turns SET input_tokens = input_tokens + $5, output_tokens = output_tokens + $6,
-    cached_tokens = cached_tokens + $7, cost_microusd = cost_microusd + $8
+  RETURNING tenant_id, (started_at AT TIME ZONE 'UTC')::date AS day, budget_of IS NOT NULL AS reserved,
+    assumed IS NULL AS was_lost
+), used AS (  -- what was assumed as the turn ended is counted already
+  UPDATE turns SET input_tokens = input_tokens + $5 - CASE WHEN was_lost THEN $10::bigint ELSE 0 END,
+    output_tokens = output_tokens + $6 - CASE WHEN was_lost THEN $11::bigint ELSE 0 END,
+    cached_tokens = cached_tokens + $7,
+    cost_microusd = cost_microusd + $8 - CASE WHEN was_lost THEN $12::bigint ELSE 0 END
   FROM mine WHERE turns.id = $1
   RETURNING conversation_id, agent_id, input_tokens, output_tokens, cached_tokens, cost_microusd
 ), planned AS (
@@ -213,7 +198,7 @@ WITH locked AS (
   WHERE locked.ended_at IS NULL
   ON CONFLICT (turn_id, call_id) DO NOTHING
 )
-SELECT locked.ended_at IS NOT NULL AS ended, mine.reserved OR EXISTS (
+SELECT locked.ended_at IS NOT NULL AS ended, mine.was_lost, mine.reserved OR EXISTS (
   SELECT FROM day_usage d WHERE d.day = mine.day AND d.agent_id IN (used.agent_id, '')) AS counted,
   used.input_tokens, used.output_tokens, used.cached_tokens, used.cost_microusd
 FROM mine, used, locked
@@ -228,6 +213,8 @@ class Settled:
     """False where a later attempt owns the call: nothing was recorded."""
     counted: bool = False
     """Its day has budgets that the usage counts in, be it only since the call was claimed."""
+    was_lost: bool = False
+    """It was counted with what was assumed of it, which the day's budgets have as well."""
     turn_used: Usage | None = None
     """Of the whole turn, this call's in it."""
 
@@ -235,13 +222,13 @@ class Settled:
 async def settle_call(
     tx: Connection,
     call: ModelCall,
-    epoch: int,
+    claimed: ModelClaim,
     reply: ModelReply,
     messages: Sequence[NewMessage],
     planned: Sequence[PlannedCall],
     events: Sequence[NewEvent],
 ) -> Settled:
-    """Record a model call's result if `epoch` still owns it.
+    """Record a model call's result if this claim still owns it.
 
     Of a turn that has ended meanwhile only the usage is recorded: its last event is its `done`.
     """
@@ -250,7 +237,7 @@ async def settle_call(
         _SETTLE,
         call.address.turn_id,
         call.call_id,
-        epoch,
+        claimed.epoch,
         reply.model_dump(mode="json"),
         usage.input_tokens,
         usage.output_tokens,
@@ -270,12 +257,15 @@ async def settle_call(
             }
             for c in planned
         ],
+        claimed.assumed.input_tokens,
+        claimed.assumed.output_tokens,
+        claimed.assumed.cost_microusd,
     )
     if row is None:
         return Settled(mine=False)
     if not row["ended"]:
         await write(tx, call.address, events, messages)
-    return Settled(mine=True, counted=row["counted"], turn_used=_used(row))
+    return Settled(mine=True, counted=row["counted"], was_lost=row["was_lost"], turn_used=_used(row))
 
 
 def _used(row: asyncpg.Record) -> Usage:

@@ -64,7 +64,7 @@ class LiteLLMProvider:
         said = most_output_tokens(_params(request), card.get("max_output_tokens") or card.get("max_tokens"))
         if said is None:
             return Bound(None, None)
-        asked = most_input_tokens(request.messages, request.tools)
+        asked = most_input_tokens(request)
         try:
             plain = litellm.cost_per_token(model=request.model, prompt_tokens=asked, completion_tokens=said)
         except Exception:  # LiteLLM raises a plain Exception for a model without a price
@@ -118,7 +118,7 @@ class LiteLLMProvider:
 
     def _usage(self, request: ProviderRequest, draft: Draft) -> Usage:
         """Tokens as reported where that can be believed, and their cost by LiteLLM's table."""
-        asked = tokens_of_request(request.messages, request.tools)
+        asked = tokens_of_request(request)
         usage = believable(draft.reported_usage, asked, draft.estimated_tokens())
         return usage.model_copy(update={"cost_microusd": self.cost_microusd(request.model, usage)})
 

@@ -63,7 +63,7 @@ class ScriptedProvider:
         except PerdureError:
             words, calls = [], ()  # it will fail before it says a word
         usage = self._usage(request, len(words), calls)
-        spare = most_input_tokens(request.messages, request.tools) - usage.input_tokens
+        spare = most_input_tokens(request) - usage.input_tokens
         price = self._script.price_per_million
         return Bound(usage.tokens + spare, usage.cost_microusd + (math.ceil(spare * price.input) if price else 0))
 
@@ -90,7 +90,7 @@ class ScriptedProvider:
         yield Complete(calls, self._usage(request, len(words), calls), reason, "scripted")
 
     def _usage(self, request: ProviderRequest, words: int, calls: Sequence[DraftCall]) -> Usage:
-        asked = tokens_of_request(request.messages, request.tools)
+        asked = tokens_of_request(request)
         answered = words + sum(estimated_tokens(call.name + call.raw_arguments) for call in calls)
         usage = Usage(input_tokens=asked, output_tokens=answered)
         return usage.model_copy(update={"cost_microusd": self.cost_microusd(request.model, usage)})

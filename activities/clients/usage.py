@@ -2,11 +2,13 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import JsonValue
 
+from activities.clients.provider import ProviderRequest
+from contracts.model import OutputForm
 from contracts.turns import Usage
 from policy.text import estimated_tokens
 
@@ -14,18 +16,24 @@ MOST_TOKENS = 1_000_000_000
 """A report above this is not believed."""
 
 
-def tokens_of_request(messages: Sequence[JsonValue], tools: Sequence[JsonValue]) -> int:
-    """About how many tokens a request is, by its JSON."""
-    return estimated_tokens(json.dumps([*messages, *tools], ensure_ascii=False))
+def tokens_of_request(request: ProviderRequest) -> int:
+    """About how many tokens a request is, by its JSON: what was said, the tools, the schema of the answer."""
+    return estimated_tokens(_json(request))
 
 
-def most_input_tokens(messages: Sequence[JsonValue], tools: Sequence[JsonValue]) -> int:
+def most_input_tokens(request: ProviderRequest) -> int:
     """No fewer tokens than any vendor counts for a request: its bytes.
 
     A token stands for a byte at least, and the keys of the JSON for what a vendor puts around a message. An estimate
     of four characters a token is exceeded threefold by Chinese or by numbers; this is not.
     """
-    return len(json.dumps([*messages, *tools], ensure_ascii=False).encode("utf-8", "replace"))
+    return len(_json(request).encode("utf-8", "replace"))
+
+
+def _json(request: ProviderRequest) -> str:
+    wanted = request.output
+    schema = [wanted.fits] if wanted is not None and wanted.form is OutputForm.JSON_SCHEMA else []
+    return json.dumps([*request.messages, *request.tools, *schema], ensure_ascii=False)
 
 
 def most_output_tokens(params: Mapping[str, JsonValue], of_model: int | None) -> int | None:

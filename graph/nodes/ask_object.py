@@ -16,9 +16,6 @@ from graph.spec import State
 from policy.budget import spent
 from policy.tries import TRIES, is_hopeless
 
-ENDING = {**STOP_CODES, "token_budget_spent": "limited", "cost_budget_spent": "limited"}
-"""Problems that end the run, by the status that it ends with; whatever else fails is gone on without."""
-
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -41,10 +38,11 @@ class Got:
 
     @property
     def cost(self) -> Patch:
-        """What the tries add to a state whose counters join; and the end of the run, where a problem is one."""
+        """What the tries add to a state whose counters join; and the end of the run, where a problem is one: whatever
+        else fails is gone on without."""
         patch: Patch = {"tokens_used": self.tokens, "cost_microusd": self.cost_microusd}
-        if self.problem is not None and self.problem.code in ENDING:
-            patch |= {"error": self.problem.model_dump(mode="json"), "status": ENDING[self.problem.code]}
+        if self.problem is not None and self.problem.code in STOP_CODES:
+            patch |= {"error": self.problem.model_dump(mode="json"), "status": STOP_CODES[self.problem.code]}
         return patch
 
 

@@ -73,6 +73,7 @@ def _acknowledge(state: State, verdicts: Sequence[Verdict]) -> Patch:
     return {
         "status": "running",
         "llm_phase": INITIAL,  # S0-04, also where the synthesis had asked
+        "skill_injection_done": False,  # the acknowledgement is the answer: no synthesis comes after it (S0-44)
         "pending_mutation": None,
         "pending_round": None,
         "pending_requests": [],

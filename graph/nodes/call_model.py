@@ -10,17 +10,19 @@ from contracts.errors import Problem
 from contracts.events import BUDGET
 from contracts.messages import Patch
 from contracts.model import ModelAsk, ModelReply
+from contracts.turns import OnSpent
 from graph.nodes.paid import paid
+from graph.nodes.pause import at_limit
 from graph.nodes.reading import error_of, limits_of, messages_of, number_of, plan_of, sources_of, toolsets_of
 from graph.ports import Ports
 from graph.spec import State
-from policy.budget import ANSWER_OVER_BUDGET, spent
+from policy.budget import TURN_CODES, spent
 from policy.day_budget import DAY_CODES
 from policy.loading import offered_tools
 from policy.refusals import STOPPED
 from policy.toolsets import LOAD_TOOLSET, known_toolsets, offered_cards
 
-BUDGET_CODES = frozenset({*DAY_CODES, ANSWER_OVER_BUDGET})
+BUDGET_CODES = DAY_CODES | TURN_CODES
 """Problems of a call that a budget ended."""
 STOP_CODES = {STOPPED.code: "stopped", **dict.fromkeys(BUDGET_CODES, "limited")}
 """Problems that end a run otherwise than as failed: code to status."""
@@ -49,14 +51,17 @@ class CallModel:
     """Whether of the tools that belong to toolsets only those of loaded ones are offered, beside `load_toolset`."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
-        """A failure, or a budget that is spent, comes back as `error` (S0-05, S0-40)."""
+        """A failure, or a budget that is spent, comes back as `error` (S0-05, S0-40); where people may be asked for a
+        higher limit of the turn's own, it waits for them."""
         if error_of(state) is not None:
             return {}
-        over = spent_by(state)
+        over, plan = spent_by(state), plan_of(state)
+        asks = plan.limits.on_spent is OnSpent.ASK
+        if over is not None and asks:
+            return at_limit(state, ports, over)
         if over is not None:
             ports.events.emit(BUDGET, {"code": over.code, "message": over.message})
             return {"error": over.model_dump(mode="json"), "status": "limited"}
-        plan = plan_of(state)
         user, injected = state["user"], state.get("injected_skill_ids")
         tools = offered_tools(plan, map(str, injected) if isinstance(injected, list) else ())
         loaded = toolsets_of(state) if self.by_toolsets else None
@@ -72,6 +77,10 @@ class CallModel:
                 guidance=str(state.get("context_guidance") or ""),
             )
         )
+        if reply.problem is not None and reply.problem.code in TURN_CODES and asks:
+            # What an answer had said that was broken off is left: the model is asked again.
+            counted = _patch(state, reply.model_copy(update={"message": None, "problem": None}))
+            return counted | at_limit({**state, **counted}, ports, reply.problem)
         if reply.problem is not None and reply.problem.code in BUDGET_CODES:
             ports.events.emit(BUDGET, {"code": reply.problem.code, "message": reply.problem.message})
         return _patch(state, reply)

@@ -49,6 +49,8 @@ class SpokenModel:
     """The provider. `requests` counts what was asked for, by turn and call."""
 
     requests: Counter[str] = field(default_factory=Counter)
+    said: Counter[str] = field(default_factory=Counter)
+    """Answers whose words have all been said, by turn and call."""
     seen: list[ProviderRequest] = field(default_factory=list)
     broken: dict[str, PerdureError] = field(default_factory=dict)
     """What every request to a model of this name ends in."""
@@ -72,6 +74,7 @@ class SpokenModel:
         line = self._line(request)
         for piece in re.findall(r"\s*\S+", line.text):
             yield TextDelta(piece)
+        self.said[key] += 1
         if self.requests[key] <= line.fails:
             raise UpstreamUnavailable("model_unavailable", "The model broke off.", retry_after_seconds=0.05)
         await asyncio.sleep(line.seconds)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from activities import model
+from activities import beginning
 from activities.model import ModelActivities
 from activities.prompting import Prompt, prompt_of
 from contracts.agents import PublishedAgent
@@ -25,7 +25,7 @@ async def test_while_a_prompt_is_put_together_others_may_write_to_the_conversati
         free.append(str(await desk.value(lock, call.address.conversation_id)))
         return prompt
 
-    monkeypatch.setattr(model, "prompt_of", watched)
+    monkeypatch.setattr(beginning, "prompt_of", watched)
     reply = await desk.activity(ModelActivities(desk.deps).complete, call)
     assert reply.problem is None and free == [address.conversation_id]
     kinds = await desk.kinds(address.turn_id)

@@ -42,8 +42,8 @@ async def test_a_load_that_waited_for_the_turn_sees_what_was_written_meanwhile(d
 
 
 async def test_a_limit_that_was_asked_about_before_the_first_call_is_past_once_the_model_was_asked(desk: Desk) -> None:
-    nothing = Limits(max_cost_microusd=0, max_tokens=10**6, max_iterations=10, on_spent=OnSpent.ASK)
-    address = await desk.plan(("book", {"what": "x"}), limits=nothing)
+    little = Limits(max_cost_microusd=1, max_tokens=10**6, max_iterations=10, on_spent=OnSpent.ASK)
+    address = await desk.plan(("book", {"what": "x"}), limits=little)
     version = await desk.version()
     asked = GatedCall(call_id="l0", tool="", rule="test", kind=RequestKind.LIMIT)
     opened = await desk.activity(

@@ -165,27 +165,32 @@ async def test_a_dead_attempts_hold_is_taken_over_by_the_next_one(desk: Desk) ->
     zombie = asyncio.create_task(ask(desk, call, 1))
     await until_asked(desk, call)
     assert (await row(desk, agent_id))[2] == HOLDS_TOKENS
-    second = await ask(desk, call, 2)
+    second = asyncio.create_task(ask(desk, call, 2))
+    await until(lambda: desk.model.requests[f"{call.address.turn_id}.m1"] == 2)
+    assert await row(desk, agent_id) == (HOLDS_TOKENS, 20, HOLDS_TOKENS, 20), "it may have used all that it held"
     late = await zombie
-    assert second.problem is None
     assert late.problem is not None and late.problem.code == "stale_attempt"
-    assert await row(desk, agent_id) == (10, 10, 0, 0), "held once, released once"
+    assert (await second).problem is None
+    assert await row(desk, agent_id) == (20, 20, 0, 0), "both were paid"
+    assert await used_by(desk, agent_id) == 20
 
 
-async def test_a_turn_that_ends_gives_back_what_its_lost_call_held_and_a_late_settle_counts(desk: Desk) -> None:
+async def test_a_turn_that_ends_counts_its_lost_call_whole_until_that_says_what_it_used(desk: Desk) -> None:
     agent_id = await limited_agent(desk, max_tokens=1_000)
     call = await begun(desk, agent_id, Line("slow", seconds=0.4))
     running = asyncio.create_task(ask(desk, call))
     await until_asked(desk, call)
     async with desk.db.transaction("local") as tx:
         await finish(tx, FinishAsk(address=call.address, status=TurnStatus.FAILED))
-    assert await row(desk, agent_id) == (0, 0, 0, 0)
+    assert await row(desk, agent_id) == (HOLDS_TOKENS, 20, 0, 0)
+    assert await used_by(desk, agent_id) == HOLDS_TOKENS
     await running
+    assert await used_by(desk, agent_id) == 10
     assert await row(desk, agent_id) == (10, 10, 0, 0), "the provider was paid"
 
 
 async def test_a_provider_that_fails_and_is_asked_again_holds_nothing_in_between(desk: Desk) -> None:
-    agent_id = await limited_agent(desk, max_tokens=1_000)
+    agent_id = await limited_agent(desk, max_tokens=100_000)
     call = await begun(desk, agent_id, Line("yes", fails=1))
     with pytest.raises(ApplicationError):
         await ask(desk, call)
@@ -228,10 +233,11 @@ async def test_a_call_that_died_yesterday_is_taken_over_on_todays_budget(desk: D
     zombie = asyncio.create_task(ask(desk, call, 1))
     await until_asked(desk, call)
     await midnight(desk, agent_id, call.address)
-    await ask(desk, call, 2)
-    await zombie
+    second = asyncio.create_task(ask(desk, call, 2))
+    await until(lambda: desk.model.requests[f"{call.address.turn_id}.m1"] == 2)
     rows = await desk.rows("SELECT used_tokens, held_tokens FROM day_usage WHERE agent_id = $1 ORDER BY day", agent_id)
-    assert [tuple(each) for each in rows] == [(0, 0), (10, 0)]
+    assert [tuple(each) for each in rows] == [(HOLDS_TOKENS, 0), (0, HOLDS_TOKENS)]
+    assert {type(each) for each in await gathered(zombie, second)} == {ModelReply}
 
 
 async def midnight(desk: Desk, agent_id: str, address: TurnAddress) -> None:
@@ -242,6 +248,7 @@ async def midnight(desk: Desk, agent_id: str, address: TurnAddress) -> None:
         "WHERE turn_id = $1",
         address.turn_id,
     )
+    await desk.write("UPDATE turns SET created_at = created_at - interval '1 day' WHERE id = $1", address.turn_id)
 
 
 async def test_a_model_that_nobody_can_bound_is_not_asked_under_a_limit(desk: Desk) -> None:

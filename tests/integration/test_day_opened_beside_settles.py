@@ -86,7 +86,7 @@ async def test_who_takes_a_dead_call_over_opens_a_row_before_it_locks_the_one_th
         await until_waiting(desk, "advisory", over)
     assert (await running).problem is None and (await over).problem is None
     assert (await zombie).problem is not None
-    assert (await row(desk, agent_id))[::2] == (40, 0)
+    assert (await row(desk, agent_id))[::2] == (50, 0), "the dead one came back: it was paid too"
     assert (await row(desk, TENANT))[::2] == (await used_by(desk), 0)
 
 

@@ -12,6 +12,7 @@ from contracts.events import PendingEvent
 from contracts.memory import LoadAsk
 from contracts.model import ModelCall, ModelReply
 from contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from policy.budget import USUAL_ANSWER_TOKENS
 from policy.retries import PROVIDER_ERRORS
 from store import turn_views
 from store.finish import finish
@@ -78,20 +79,59 @@ async def test_many_attempts_at_once_settle_once_and_the_others_step_aside(desk:
     planned = await desk.rows("SELECT call_id FROM tool_calls WHERE turn_id = $1 ORDER BY 1", call.address.turn_id)
     assert [row["call_id"] for row in planned] == ["t1.0", "t1.1"]
     usage = await desk.value("SELECT output_tokens FROM turns WHERE id = $1", call.address.turn_id)
-    assert usage == 1, "usage is counted once"
+    assert usage == requests(desk, call), "one is heard, and each that was asked for is paid once"
 
 
 async def test_an_attempt_that_lost_its_epoch_may_not_settle(desk: Desk) -> None:
-    call = await begun(desk, Line("slow", seconds=0.5))
+    call = await begun(desk, Line("slow", seconds=0.7))
     zombie = asyncio.create_task(ask(desk, call, 1))
     await until_asked(desk, call, 1)
-    await desk.write("UPDATE model_calls SET epoch = epoch + 1, attempt = 2 WHERE turn_id = $1", call.address.turn_id)
+    owner = asyncio.create_task(ask(desk, call, 2))
+    await until_asked(desk, call, 2)
+    assumed = await desk.value("SELECT output_tokens FROM turns WHERE id = $1", call.address.turn_id)
+    assert assumed == USUAL_ANSWER_TOKENS, "what it may have said counts until it comes back"
     lost = await zombie
     assert lost.problem is not None and lost.problem.code == "stale_attempt"
     assert await desk.value("SELECT count(*) FROM messages WHERE turn_id = $1", call.address.turn_id) == 1
-    assert await desk.value("SELECT output_tokens FROM turns WHERE id = $1", call.address.turn_id) == 0
+    paid = "SELECT ARRAY[input_tokens, output_tokens, cost_microusd] FROM turns WHERE id = $1"
+    assert await desk.value(paid, call.address.turn_id) == [9, 1, 10], "it was paid, though nobody hears it"
+    reply = await owner
+    assert reply.problem is None and reply.turn_used is not None and reply.turn_used.tokens == 20
+    assert await desk.value(paid, call.address.turn_id) == [18, 2, 20]
     late = await ask(desk, call, 1)
-    assert late.problem is not None and late.problem.code == "stale_attempt", "an older attempt may not even begin"
+    assert late.problem is None, "settled: answers again"
+
+
+async def test_an_older_attempt_may_not_even_begin(desk: Desk) -> None:
+    call = await begun(desk, Line("slow", seconds=30))
+    running = asyncio.create_task(ask(desk, call, 2))
+    await until_asked(desk, call, 1)
+    late = await ask(desk, call, 1)
+    assert late.problem is not None and late.problem.code == "stale_attempt" and requests(desk, call) == 1
+    running.cancel()
+    await gathered(running)
+
+
+async def test_a_worker_that_has_to_leave_says_what_its_call_used(desk: Desk) -> None:
+    call = await begun(desk, Line("half an answer", seconds=30))
+    leaving = asyncio.create_task(ask(desk, call, 1))
+    await until_asked(desk, call, 1)
+    await until(lambda: desk.model.said[f"{call.address.turn_id}.m1"] > 0)
+    leaving.cancel()
+    await gathered(leaving)
+    (turn,) = await desk.rows("SELECT input_tokens, output_tokens FROM turns WHERE id = $1", call.address.turn_id)
+    assert turn["input_tokens"] > 0 and turn["output_tokens"] == 4, "about four characters a token"
+
+
+async def test_a_call_begins_only_within_what_the_turn_has_by_then(desk: Desk) -> None:
+    call = await begun(desk, Line("never said"))
+    used = "UPDATE turns SET input_tokens = $2 WHERE id = $1"
+    await desk.write(used, call.address.turn_id, 100_000)
+    refused = await ask(desk, call)
+    assert refused.problem is not None and refused.problem.code == "token_budget_spent"
+    assert requests(desk, call) == 0
+    await desk.write(used, call.address.turn_id, 99_999)
+    assert (await ask(desk, call)).problem is None
 
 
 async def test_a_new_run_of_the_turn_takes_a_call_over(desk: Desk) -> None:

@@ -283,6 +283,18 @@ async def test_a_feedback_that_fails_is_said_in_our_own_words() -> None:
     assert last(played) == "The data was prepared: 2 rows are left.\nA design was found: bar.\nThe picture was drawn."
 
 
+async def test_a_feedback_that_the_turn_could_not_pay_for_is_said_in_our_own_words() -> None:
+    spent = Problem(code="token_budget_spent", message="more than the graph knew")
+    played = await play(kind(), plan(), XML, MARKS, Says(problem=spent))
+    assert played.outcome() is Outcome.COMPLETED and "The picture was drawn." in last(played)
+
+
+@pytest.mark.parametrize("code", ["token_budget_spent", "day_cost_budget_spent", "answer_over_budget"])
+async def test_an_object_that_the_turn_could_not_pay_for_is_not_asked_for_again(code: str) -> None:
+    played = await play(kind(), Says(problem=Problem(code=code, message="spent")))
+    assert played.outcome() is Outcome.LIMITED and len(played.turn.asks) == 2
+
+
 async def test_markup_in_the_models_words_is_text() -> None:
     played = await play(kind("question"), Says("<img src=x onerror=alert(1)> & more"))
     output: Any = played.state["output"]

@@ -262,6 +262,17 @@ async def test_a_turn_without_a_budget_asks_nothing_and_is_limited() -> None:
     assert [message.text for message in played.messages] == ["please"]
 
 
+@pytest.mark.parametrize("question", ["safety", "intent"])
+@pytest.mark.parametrize("code", ["token_budget_spent", "day_token_budget_spent"])
+async def test_a_turn_that_cannot_pay_for_its_check_is_limited_and_not_called_unsafe(question: str, code: str) -> None:
+    made = context()
+    made.verdicts[question] = Problem(code=code, message="spent")
+    played = await play(made)
+    assert played.outcome() is Outcome.LIMITED
+    assert INTERVENTION not in [message.text for message in played.messages]
+    assert [data["code"] for kind, data in played.run.events if kind == "budget"] == [code]
+
+
 @pytest.mark.parametrize("question", ["safety", "intent", "empathy"])
 async def test_a_stop_at_a_question_ends_the_turn_as_stopped(question: str) -> None:
     made = context()

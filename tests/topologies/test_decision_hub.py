@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from contracts.errors import Problem
 from contracts.facts import FactScope
 from contracts.messages import PREVIEW_CHARACTERS, Role
-from contracts.turns import Limits
+from contracts.turns import Limits, Usage
 from graph.compiled import topology
 from graph.manifest import lines_of
 from graph.spec import Outcome
@@ -73,6 +73,11 @@ async def test_a_provider_error_takes_the_failure_path_after_one_call(code: str,
     assert isinstance(response, dict)
     assert (response["status"], response["error_type"]) == ("error", error_type)
     assert str(response["output"]).startswith(f"[{error_type}] ")
+
+
+async def test_what_broke_off_before_the_answer_counts_in_the_run() -> None:
+    run = await played(Says("fine", turn_used=Usage(input_tokens=90, output_tokens=10, cost_microusd=700)))
+    assert (run.state["tokens_used"], run.state["cost_microusd"]) == (100, 700)
 
 
 @pytest.mark.parametrize("text", ["", "  \n\t "])

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from contracts.errors import Problem
 from contracts.messages import CallRef, Role
 from contracts.people import VerdictState
-from contracts.turns import Limits, Usage
+from contracts.turns import Limits, OnSpent, Usage
 from graph.nodes.reading import error_of
 from graph.spec import Outcome
 from tests.doubles.fake_turn import FakeTurn, Says
@@ -232,6 +232,28 @@ async def test_attempts_that_broke_off_count_against_the_limits_of_the_turn() ->
     assert played.state["status"] == "limited" and problem is not None and problem.code == "token_budget_spent"
 
 
+@pytest.mark.parametrize("skills", [(), ("plan",)])
+@pytest.mark.parametrize("code", ["token_budget_spent", "cost_budget_spent", "answer_over_budget"])
+async def test_a_limit_that_the_call_itself_meets_is_asked_for_too(code: str, skills: tuple[str, ...]) -> None:
+    over = Says(problem=Problem(code=code, message="too much"), usage=Usage(input_tokens=40, cost_microusd=9))
+    before = [Says("SKILL_SELECT:plan")] if skills else []
+    made = turn(*before, over, Says("well"), limits=Limits(on_spent=OnSpent.ASK), skill_ids=skills)
+    played = await begin(made)
+    phase = "synthesis" if skills else "initial"
+    assert (played.outcome(), played.asked_for()) == (Outcome.AWAITING, [f"l{len(before) + 1}"])
+    assert (played.state["llm_phase"], played.run.snapshot["llm_phase"]) == (phase, phase)
+    assert played.state["tokens_used"] == 40 + 15 * len(before) and played.state["error"] is None
+    ended = await begin(turn(*before, over, skill_ids=skills))
+    assert (ended.outcome(), ended.state["status"]) == (Outcome.LIMITED, "limited")
+
+
+@pytest.mark.parametrize("code", ["day_token_budget_spent", "day_cost_budget_spent"])
+async def test_a_days_budget_is_no_reviewers_to_raise(code: str) -> None:
+    over = Says(problem=Problem(code=code, message="the day's budget is spent"))
+    played = await begin(turn(over, limits=Limits(on_spent=OnSpent.ASK)))
+    assert played.outcome() is Outcome.LIMITED and not played.asked_for()
+
+
 async def test_a_state_aware_tool_updates_known_fields_only() -> None:
     made = turn(Says("", (("resolve", {}),)), Says("done"), working={"recent_entity_context": ["e0"]})
     played = await begin(made)
@@ -351,6 +373,22 @@ async def test_a_gate_in_the_synthesis_resumes_in_the_synthesis() -> None:
     made.decide("t2.0", V.APPROVED)
     await resume(played)
     assert played.traces()[1] == "resume_guard tool_node synthesis_llm_call output_format"
+
+
+async def test_a_rejection_in_the_synthesis_is_acknowledged_once_and_nothing_is_synthesised_after_it() -> None:
+    made = turn(Says("SKILL_SELECT:plan"), Says("asking", (PAY,)), Says("it was refused"), skill_ids=("plan",))
+    played = await begin(made)
+    made.decide("t2.0", V.REJECTED, "no")
+    await resume(played)
+    assert played.traces()[1] == f"resume_guard initial_llm_call {FINISH}"
+    assert (played.outcome(), len(made.asks)) == (Outcome.COMPLETED, 3)
+    made = turn(
+        Says("SKILL_SELECT:plan"), Says("asking", (PAY,)), Says("SKILL_SELECT:more"), Says(), skill_ids=("plan", "more")
+    )
+    played = await begin(made)
+    made.decide("t2.0", V.REJECTED, "no")
+    await resume(played)
+    assert len(made.asks) == 4, "a skill that is injected after it is synthesised (S0-44)"
 
 
 async def test_a_second_gate_in_one_turn_is_a_gate_of_its_own() -> None:

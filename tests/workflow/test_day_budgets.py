@@ -21,6 +21,8 @@ from tests.worker_process import worker_process
 TURNS = 200
 LIMIT = 1_000
 """Of the 2,000 tokens that the turns would use."""
+FIRST = 8
+"""Turns whose worker is killed; each then counts with all that it had reserved."""
 
 
 async def limit_tenant(desk: Desk, limits: DayLimits) -> None:
@@ -36,10 +38,9 @@ async def today(desk: Desk) -> tuple[int, int]:
 
 
 async def until_busy(desk: Desk) -> None:
-    """Wait until some calls have been paid and others are under way."""
+    """Wait until calls are under way."""
     for _ in range(6_000):
-        used, held = await today(desk)
-        if used and held >= 4 * HOLDS_TOKENS:
+        if (await today(desk))[1] >= 4 * HOLDS_TOKENS:
             return
         await asyncio.sleep(0.01)
     raise AssertionError("the worker never worked")
@@ -54,13 +55,14 @@ async def test_two_hundred_turns_on_one_days_budget_whose_worker_is_killed_overs
     await limit_tenant(at, DayLimits(max_tokens=LIMIT))
     async with AsyncExitStack() as stack:
         await serve(stack, at, tuple(kind for kind in ALL_KINDS if kind is not Kind.LLM))
-        turns = [await served.begin(Line("yes", seconds=0.5)) for _ in range(TURNS)]
+        turns = [await served.begin(Line("yes", seconds=2.0)) for _ in range(FIRST)]
         async with worker_process("model_worker", urls, parts, at.routing.llm) as process:
             await until_busy(at)
             process.kill()
             await process.wait()
-        held = (await today(at))[1]
-        assert held > 0, "it died with calls under way"
+        turns += [await served.begin(Line("yes", seconds=0.5)) for _ in range(TURNS - FIRST)]
+        lost = (await today(at))[1]
+        assert lost >= 4 * HOLDS_TOKENS, "it died with calls under way"
         async with worker_process("model_worker", urls, parts, at.routing.llm):
             rows = [await served.until(turn, *ENDED, seconds=150) for turn in turns]
     statuses = {row["status"] for row in rows}
@@ -69,6 +71,8 @@ async def test_two_hundred_turns_on_one_days_budget_whose_worker_is_killed_overs
     used, held = await today(at)
     counted = sum(row["input_tokens"] + row["output_tokens"] for row in rows)
     assert (used, held) == (counted, 0)
+    answered = sum(1 for row in rows if row["status"] == "completed")
+    assert used == 10 * answered + lost, "what was lost counts with all that it had reserved"
     assert LIMIT * 3 // 4 <= used < LIMIT + HOLDS_TOKENS, (
         "most of the budget was used, and not refused for reservations"
     )

@@ -2,7 +2,7 @@
 
 import pytest
 
-from contracts.errors import CallerError
+from contracts.errors import CallerError, LimitReached
 from contracts.ids import approval_id, turn_workflow_id
 from contracts.turns import ENDED, Limits, OnSpent, TurnAddress, TurnStatus
 from contracts.workflows import TURN_RUN
@@ -58,6 +58,21 @@ async def test_a_limit_may_be_asked_for_again_and_again(served: Served) -> None:
     await raise_to(served, address, max_tokens=30)
     row = await served.until(address, *ENDED)
     assert (row["status"], row["attempts"]) == ("completed", 3)
+
+
+async def test_an_answer_that_went_on_beyond_its_limit_is_asked_about_and_made_anew(served: Served) -> None:
+    broken = served.desk.model.broken
+    broken["scripted"] = LimitReached("answer_over_budget", "the answer went on", {"output_tokens": 50})
+    address = await served.begin(Line("never said"), Line("well"), limits=ASKS)
+    try:
+        await served.waits_for(address, approval_id(address.turn_id, "l1"))
+    finally:
+        broken.clear()
+    row = await served.row(address)
+    assert row["waiting"]["kind"] == "limit" and row["output_tokens"] == 50, "what broke off is paid for"
+    await raise_to(served, address, max_tokens=10_000)
+    row = await served.until(address, *ENDED)
+    assert (row["status"], row["answer"], row["attempts"]) == ("completed", "well", 2)
 
 
 async def test_a_refused_raise_ends_the_turn_as_limited_with_the_reason(served: Served) -> None:

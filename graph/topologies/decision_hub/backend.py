@@ -40,6 +40,8 @@ class ModelResponse:
     usage: Usage = field(default_factory=Usage)
     problem: Problem | None = None
     """What went wrong in the engine's own words."""
+    turn_used: Usage | None = None
+    """Of the whole turn by then, what broke off too; None where nobody knows."""
 
 
 class ModelBackend(Protocol):
@@ -68,4 +70,4 @@ class PortBackend:
         )
         status, error_type = classified(reply.problem, reply.message.text if reply.message else "")
         output = reply.message if status is AnswerStatus.SUCCESS else None
-        return ModelResponse(status, output, error_type, reply.usage, reply.problem)
+        return ModelResponse(status, output, error_type, reply.usage, reply.problem, reply.turn_used)

@@ -6,7 +6,7 @@ from activities.clients.provider import Complete, DraftCall
 from activities.hearing import Heard, events_of, reply_of, structured_reply
 from activities.planning import plan_calls
 from contracts.agents import AgentDefinition, EffectClass, PublishedAgent, ToolCard
-from contracts.errors import Problem
+from contracts.errors import Problem, UpstreamUnavailable
 from contracts.model import ModelAsk, ModelCall, OutputAsk
 from contracts.turns import TurnAddress, Usage
 from policy.segments import Told, segments_of
@@ -102,8 +102,19 @@ def test_arguments_that_cannot_be_read_load_nothing() -> None:
 
 
 def test_an_answer_that_broke_off_costs_what_had_come_of_it() -> None:
-    heard = Heard(text=["12345678"], sent=({"role": "user", "content": "Tell me."},))
-    heard.price = lambda used: used.input_tokens + 10 * used.output_tokens
-    assert heard.usage.output_tokens == 2 and heard.usage.input_tokens > 0
-    assert heard.usage.cost_microusd == heard.usage.input_tokens + 20
-    assert Heard(price=heard.price).usage == Usage(), "of which nothing had come was not begun"
+    heard = Heard(text=["12345678"], asked_tokens=9, price=lambda used: used.input_tokens + 10 * used.output_tokens)
+    assert heard.usage == Usage(input_tokens=9, output_tokens=2, cost_microusd=29)
+
+
+@pytest.mark.parametrize(
+    ("code", "asked"),
+    [("model_unavailable", 0), ("model_rate_limited", 0), ("model_timeout", 9), ("model_empty_answer", 9)],
+)
+def test_a_provider_that_had_taken_the_request_is_paid_for_it_though_it_said_nothing(code: str, asked: int) -> None:
+    heard = Heard(asked_tokens=9)
+    heard.note_broken_off(UpstreamUnavailable(code, "no answer", {"output_tokens": 0}))
+    assert heard.usage == Usage(input_tokens=asked)
+
+
+def test_a_call_that_was_stopped_before_its_first_token_had_been_asked() -> None:
+    assert Heard(asked_tokens=9, stopped=True).usage == Usage(input_tokens=9)

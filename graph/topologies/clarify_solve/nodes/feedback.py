@@ -4,14 +4,16 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
+from contracts.errors import Problem
 from contracts.messages import MessageRef, Patch, Role
 from contracts.model import ModelAsk
-from graph.nodes.ask_object import ENDING, note
-from graph.nodes.call_model import spent_by
+from graph.nodes.ask_object import note
+from graph.nodes.call_model import STOP_CODES, spent_by
 from graph.nodes.reading import error_of, messages_of, plan_of
 from graph.ports import Ports
 from graph.spec import State
 from graph.topologies.clarify_solve.state import object_of, text_of
+from policy.budget import COST_SPENT, TOKENS_SPENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +38,17 @@ class Feedback:
             )
         )
         patch: Patch = {"tokens_used": reply.usage.tokens, "cost_microusd": reply.usage.cost_microusd}
-        if reply.problem is not None and reply.problem.code in ENDING:
-            patch |= {"error": reply.problem.model_dump(mode="json"), "status": ENDING[reply.problem.code]}
+        if reply.problem is not None and reply.problem.code in STOP_CODES and not _was_spent(reply.problem):
+            patch |= {"error": reply.problem.model_dump(mode="json"), "status": STOP_CODES[reply.problem.code]}
             return patch
         if reply.problem is not None or reply.message is None or not reply.message.text.strip():
             return {**patch, **_own_words(state)}
         return {**patch, "messages": _with(state, reply.message)}
+
+
+def _was_spent(problem: Problem) -> bool:
+    """Whether the model was not asked: the turn had spent more than its graph knew."""
+    return problem.code in (TOKENS_SPENT, COST_SPENT)
 
 
 def facts(state: State) -> str:

@@ -8,7 +8,7 @@ from pydantic import JsonValue, ValidationError
 from contracts.memory import TurnContext
 from contracts.messages import Patch
 from contracts.tables import ClientTable
-from graph.nodes.ask_object import ENDING
+from graph.nodes.call_model import STOP_CODES
 from graph.ports import Ports
 from graph.spec import State
 from graph.topologies.clarify_solve.state import left
@@ -25,7 +25,7 @@ class Initialize:
         """One load; a plan that cannot be loaded ends the run."""
         context = await ports.memory.load()
         if context.problem is not None:
-            status = ENDING.get(context.problem.code, "failed")
+            status = STOP_CODES.get(context.problem.code, "failed")
             return _ended(context.problem.code, context.problem.message, status)
         plan, message = context.plan, context.user_message
         if plan is None or message is None:

@@ -6,7 +6,7 @@ from pydantic import JsonValue
 
 from contracts.messages import Patch
 from contracts.tools import CallState, PlannedAsk
-from graph.nodes.ask_object import ENDING
+from graph.nodes.call_model import STOP_CODES
 from graph.nodes.reading import plan_of
 from graph.ports import Ports
 from graph.spec import State
@@ -35,8 +35,8 @@ async def done(state: State, ports: Ports, stage: str, **args: JsonValue) -> Don
     output = outcome.output if isinstance(outcome.output, dict) else {}
     if outcome.problem is not None:
         code = outcome.problem.code
-        ended: Patch = {"error": outcome.problem.model_dump(mode="json"), "status": ENDING.get(code, "failed")}
-        return Done({}, outcome.problem.message, ended if code in ENDING else None)
+        ended: Patch = {"error": outcome.problem.model_dump(mode="json"), "status": STOP_CODES.get(code, "failed")}
+        return Done({}, outcome.problem.message, ended if code in STOP_CODES else None)
     if outcome.state is not CallState.DONE:
         told = output.get("message")
         return Done({}, str(told)[:MOST_TOLD_CHARACTERS] if told else f"{name} could not be done")

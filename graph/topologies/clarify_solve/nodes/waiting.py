@@ -5,7 +5,7 @@ from typing import Final
 
 from contracts.messages import Patch
 from contracts.people import RequestRef, Verdict, VerdictState
-from graph.nodes.ask_object import ENDING
+from graph.nodes.call_model import STOP_CODES
 from graph.ports import Ports
 
 GOES_ON: Final[Patch] = {"status": "running", "pending_requests": []}
@@ -26,8 +26,8 @@ async def looked_at(ports: Ports, waiting: Sequence[RequestRef]) -> Verdict | Pa
     """What came of the pause, read fresh from its record; where nothing did, the patch with which it goes on waiting,
     or with which the run ends."""
     read = await ports.people.verdicts(waiting)
-    if read.problem is not None and read.problem.code in ENDING:
-        return ended(read.problem.model_dump(mode="json"), ENDING[read.problem.code])
+    if read.problem is not None and read.problem.code in STOP_CODES:
+        return ended(read.problem.model_dump(mode="json"), STOP_CODES[read.problem.code])
     verdict = read.verdicts[0] if read.problem is None and read.verdicts else None
     if verdict is None or verdict.state in (VerdictState.PENDING, VerdictState.UNREADABLE):
         return waits(waiting[0])

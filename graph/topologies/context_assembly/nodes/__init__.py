@@ -1,6 +1,5 @@
 """The eight nodes of `context_assembly`, by their ids."""
 
-from graph.nodes.ask_model import AskModel
 from graph.nodes.call_model import CallModel
 from graph.spec import Node
 from graph.topologies.context_assembly.nodes.classify import Classify
@@ -19,6 +18,6 @@ NODES: dict[str, Node] = {
     "context_assembly": RunPhases(),
     "empathy": ReadTone(),
     "context_format": FormatContext(),
-    "navigator": Navigate(AskModel(CallModel())),
+    "navigator": Navigate(CallModel()),
     "finalize": Finalize(),
 }

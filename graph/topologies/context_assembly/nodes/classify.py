@@ -7,14 +7,13 @@ from contracts.errors import Problem
 from contracts.events import BUDGET, STAGE
 from contracts.memory import TurnContext
 from contracts.messages import Patch
-from graph.nodes.call_model import ended_by, spent_by
+from graph.nodes.call_model import BUDGET_CODES, STOP_CODES, ended_by, spent_by
 from graph.nodes.paid import paid
 from graph.nodes.recalled import found_gate, planned, remembered
 from graph.ports import Ports
 from graph.spec import State
-from graph.topologies.context_assembly.nodes.asking import asked, assembly_of, is_stop
+from graph.topologies.context_assembly.nodes.asking import asked, assembly_of
 from policy.classification import Question, intent_of, safety_of
-from policy.refusals import STOPPED
 
 NO_ASSEMBLY = Problem(code="no_assembly", message="the agent has no `assembly`, which its topology needs")
 
@@ -49,8 +48,12 @@ class Classify:
 async def _verdicts(state: State, ports: Ports) -> Patch:
     safety, intent = await asyncio.gather(asked(state, ports, Question.SAFETY), asked(state, ports, Question.INTENT))
     patch = paid(state, safety, intent)
-    if is_stop(safety) or is_stop(intent):
-        return patch | {"error": STOPPED.model_dump(mode="json"), "status": "stopped"}
+    problems = (reply.problem for reply in (safety, intent))
+    ended = next((each for each in problems if each is not None and each.code in STOP_CODES), None)
+    if ended is not None:
+        if ended.code in BUDGET_CODES:
+            ports.events.emit(BUDGET, {"code": ended.code, "message": ended.message})
+        return patch | {"error": ended.model_dump(mode="json"), "status": ended_by(ended)}
     plan, found = assembly_of(state), safety_of(safety.value)
     known = intent_of(intent.value, plan.intents, plan.default_intent)
     ports.events.emit(

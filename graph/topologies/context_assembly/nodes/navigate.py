@@ -7,8 +7,8 @@ One node and not a cycle of two, since the source's edges have none: it loops in
 from dataclasses import dataclass, field
 
 from contracts.messages import Patch
-from graph.nodes.ask_model import AskModel
 from graph.nodes.await_verdict import AwaitVerdict
+from graph.nodes.call_model import CallModel
 from graph.nodes.fields import AWAITING_HITL
 from graph.nodes.run_tools import RunTools
 from graph.ports import Ports
@@ -19,7 +19,7 @@ from graph.spec import State
 class Navigate:
     """Ask the model until it has no more calls, or somebody must decide, or a limit is met."""
 
-    ask: AskModel
+    ask: CallModel
     look: AwaitVerdict = field(default_factory=lambda: AwaitVerdict(ungated_first=True))
     run: RunTools = field(default_factory=lambda: RunTools(ungated_first=True))
 

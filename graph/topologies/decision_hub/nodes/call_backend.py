@@ -7,6 +7,7 @@ from contracts.errors import Problem
 from contracts.events import BUDGET
 from contracts.facts import Fact
 from contracts.messages import PREVIEW_CHARACTERS, MessageRef, Patch, Role
+from graph.nodes.paid import paid
 from graph.nodes.reading import messages_of, number_of, plan_of
 from graph.ports import Ports
 from graph.spec import State
@@ -77,6 +78,5 @@ def _patch(state: State, response: ModelResponse) -> Patch:
             "problem": response.problem.model_dump(mode="json") if response.problem else None,
         },
         "model_metadata": response.usage.model_dump(mode="json"),
-        "tokens_used": number_of(state, "tokens_used") + response.usage.tokens,
-        "cost_microusd": number_of(state, "cost_microusd") + response.usage.cost_microusd,
+        **paid(state, response),
     }

@@ -1,6 +1,5 @@
 """The five nodes of `tool_loop`, by their ids."""
 
-from graph.nodes.ask_model import AskModel
 from graph.nodes.call_model import CallModel
 from graph.spec import Node
 from graph.topologies.tool_loop.nodes.enter import Enter
@@ -11,7 +10,7 @@ from graph.topologies.tool_loop.nodes.settle import Settle
 NODES: dict[str, Node] = {
     "entry": Enter(),
     "memory_prepare": PrepareMemory(),
-    "model": AskModel(CallModel(by_toolsets=True)),
+    "model": CallModel(by_toolsets=True),
     "gate": PassGate(),
     "final": Settle(),
 }

@@ -1,6 +1,7 @@
 """The most that a request can use: never less than what it does use, and nothing where nobody knows."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from activities.clients.scripted import ScriptedProvider
 from activities.clients.usage import most_input_tokens, most_output_tokens, tokens_of_request
 from activities.models import Models
 from contracts.agents import AgentDefinition, DayLimits, PublishedAgent
+from contracts.model import OutputAsk, OutputForm
 from policy.day_budget import Bound
 
 
@@ -80,8 +82,20 @@ def test_an_answers_bound_is_what_the_agent_asked_for_else_the_models(
 
 @given(st.text(max_size=300))
 def test_the_bound_of_an_input_is_never_below_its_estimate(text: str) -> None:
-    messages = request("m", text).messages
-    assert most_input_tokens(messages, ()) >= tokens_of_request(messages, ())
+    assert most_input_tokens(request("m", text)) >= tokens_of_request(request("m", text))
+
+
+def test_tools_and_the_schema_of_an_answer_are_asked_too() -> None:
+    plain, fits = request("m"), {"type": "object", "properties": {"a" * 400: {"type": "string"}}}
+    tool: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": fits}}
+    for more in (
+        replace(plain, tools=(tool,)),
+        replace(plain, output=OutputAsk(name="f", fits=fits)),
+    ):
+        assert tokens_of_request(more) >= tokens_of_request(plain) + 100
+        assert most_input_tokens(more) >= most_input_tokens(plain) + 400
+    by_function = replace(plain, output=OutputAsk(name="f", fits=fits, form=OutputForm.FUNCTION))
+    assert tokens_of_request(by_function) == tokens_of_request(plain), "its schema is that of the tool"
 
 
 @pytest.mark.parametrize("text", ["/echo one two three", "book 7", "what else", "broken"])

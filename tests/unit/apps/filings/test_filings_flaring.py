@@ -83,6 +83,31 @@ def test_an_exception_without_an_end_covers_and_one_that_begins_in_the_month_cov
     assert codes(look("2026-10-01", None)) == [("2026-09", "month_too_long")]
 
 
+@pytest.mark.parametrize(
+    ("days", "flared_mcf", "found"),
+    [
+        ((("01", "20"), ("21", "30")), 4000, []),  # 20 days at 150 and 10 at 100
+        ((("01", "20"), ("21", "30")), 4000.3, ["over_authorised_rate"]),
+        ((("21", "30"), ("01", "20")), 3500.3, ["over_authorised_rate"]),  # 10 at 150 and 20 at 100
+        ((("01", "20"), ("22", "30")), 3000, ["covered_in_part"]),
+        ((("01", "30"), ("11", "20")), 4500, []),  # on both the higher rate holds
+    ],
+)
+def test_two_exceptions_that_meet_in_a_month_cover_it_together_and_authorise_by_days(
+    days: tuple[tuple[str, str], ...], flared_mcf: float, found: list[str]
+) -> None:
+    exceptions = [
+        {"exception_id": f"R32-{place}", "lease_id": "L-01", "authorised_mcf_per_day": rate}
+        | {"from_day": f"2026-09-{first}", "to_day": f"2026-09-{last}"}
+        for place, ((first, last), rate) in enumerate(zip(days, (150, 100), strict=True))
+    ]
+    args = {"lease_name": "L-01", "readings": [reading(event_hours=720, flared_mcf=flared_mcf)]}
+    for order in (exceptions, exceptions[::-1]):
+        result = run("flaring_volume_calc", args, flare_exceptions=order)
+        assert [code for _, code in codes(result)] == found, result["findings"]
+        assert set(result["months"][0]["exception_id"].split(", ")) == {"R32-0", "R32-1"}
+
+
 def test_a_lease_without_volumes_is_told() -> None:
     assert "no lease" in calculate("Nowhere")["summary"] and calculate("Nowhere")["days"] == 0
     assert "no volumes in these months" in calculate("Mitchell Ranch", from_month="2027-01")["summary"]

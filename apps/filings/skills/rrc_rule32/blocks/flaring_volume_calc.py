@@ -4,6 +4,9 @@ Source: 16 TAC 3.32. Without an exception gas may go to the flare for at most 24
 a calendar month; an exception has a rate that may not be passed; at 50 mcf a day or less one may be granted without a
 hearing for as long as the gas cannot be sold. All are "more than": a month exactly at a limit is within it.
 
+Exceptions that follow each other within a month cover it together, each the days that it names; the rate of the month
+is then theirs by days.
+
 Units: mcf (thousand standard cubic feet) as reported, hours, days. A month's average is over its calendar days, whether
 or not gas was flared on them; it is rounded to 0.01 mcf a day and then compared.
 """
@@ -20,16 +23,22 @@ def same(one: str, other: str) -> bool:
 
 
 def covering(reading: Row, exceptions: list[Row]) -> list[Any]:
-    """[the exception that covers a month or a part of it, whether it covers it whole]; [None, False] without one."""
-    first, last = f"{reading['month']}-01", f"{reading['month']}-{reading['days']:02d}"
-    part: list[Any] = [None, False]
-    for each in exceptions:
-        to_day = each["to_day"] if each["to_day"] is not None else "9999-12-31"
-        if each["from_day"] <= first and to_day >= last:
-            return [each, True]
-        if each["from_day"] <= last and to_day >= first:
-            part = [each, False]
-    return part
+    """[the ids of the exceptions that cover days of a month, how many days, the mcf a day that they authorise then].
+    On a day that several cover the highest rate holds: each of them authorises its own."""
+    ids: list[str] = []
+    covered, authorised = 0, 0.0
+    for number in range(1, reading["days"] + 1):
+        day = f"{reading['month']}-{number:02d}"
+        rates: list[float] = []
+        for each in exceptions:
+            to_day = each["to_day"] if each["to_day"] is not None else "9999-12-31"
+            if each["from_day"] <= day and to_day >= day:
+                rates.append(each["authorised_mcf_per_day"])
+                if each["exception_id"] not in ids:
+                    ids.append(each["exception_id"])
+        if rates:
+            covered, authorised = covered + 1, authorised + max(rates)
+    return [ids, covered, round(authorised / covered, 2) if covered else 0.0]
 
 
 def finding(code: str, month: str, value: float, limit: float, unit: str, words: str) -> Row:
@@ -44,21 +53,22 @@ def month_of(reading: Row, exceptions: list[Row]) -> list[Any]:
     average = round(total / days, 2)
     hours, longest = reading["event_hours"], reading["longest_event_hours"]
     needs = longest > EVENT_HOURS or hours > MONTH_HOURS
-    exception, whole = covering(reading, exceptions)
+    ids, covered, authorised = covering(reading, exceptions)
+    named, cover = " and ".join(ids), "covers" if len(ids) == 1 else "cover"
     found = []
-    if longest > EVENT_HOURS and exception is None:
+    if longest > EVENT_HOURS and not ids:
         text = f"{longest:g} hours without a break, more than {EVENT_HOURS}, and no exception on file"
         found.append(finding("event_too_long", month, longest, EVENT_HOURS, "hours", text))
-    if hours > MONTH_HOURS and exception is None:
+    if hours > MONTH_HOURS and not ids:
         text = f"{hours:g} hours in the month, more than {MONTH_HOURS}, and no exception on file"
         found.append(finding("month_too_long", month, hours, MONTH_HOURS, "hours", text))
-    if needs and exception is not None and not whole:
-        text = f"{exception['exception_id']} covers only a part of the month"
-        found.append(finding("covered_in_part", month, days, days, "days", text))
-    if exception is not None and average > exception["authorised_mcf_per_day"]:
-        limit = exception["authorised_mcf_per_day"]
-        text = f"{average:,.2f} mcf a day, more than the {limit:,.2f} that {exception['exception_id']} authorises"
-        found.append(finding("over_authorised_rate", month, average, limit, "mcf_per_day", text))
+    if needs and ids and covered < days:
+        text = f"{named} {cover} only a part of the month, {covered} of {days} days"
+        found.append(finding("covered_in_part", month, covered, days, "days", text))
+    if ids and average > authorised:
+        rate = "authorises" if len(ids) == 1 else "authorise over the days that they cover"
+        text = f"{average:,.2f} mcf a day, more than the {authorised:,.2f} that {named} {rate}"
+        found.append(finding("over_authorised_rate", month, average, authorised, "mcf_per_day", text))
     row = {
         "month": month,
         "days": days,
@@ -68,7 +78,7 @@ def month_of(reading: Row, exceptions: list[Row]) -> list[Any]:
         "average_mcf_per_day": average,
         "over_small_volume": average > SMALL_MCF_PER_DAY,
         "needs_exception": needs,
-        "exception_id": exception["exception_id"] if exception is not None else None,
+        "exception_id": ", ".join(ids) if ids else None,
     }
     return [row, found]
 
