@@ -20,9 +20,10 @@ class Line:
     text: str
 
 
-def differences(before: Any, after: Any) -> list[Line]:
-    """The lines that differ, with a few around them; none where there is no difference."""
-    old, new = _lines(before), _lines(after)
+def differences(before: Any, after: Any, *, commas: bool = True) -> list[Line]:
+    """The lines that differ, with a few around them; none where there is no difference. Without `commas` a line that is
+    not the last any more is none that differs: for what is read and never sent."""
+    old, new = _lines(before, commas), _lines(after, commas)
     if len(old) + len(new) > _MOST_LINES:
         return [] if old == new else [*(Line("-", text) for text in old), *(Line("+", text) for text in new)]
     found: list[Line] = []
@@ -38,5 +39,5 @@ def differences(before: Any, after: Any) -> list[Line]:
     return found
 
 
-def _lines(value: Any) -> list[str]:
-    return json.dumps(value, indent=2, ensure_ascii=False).splitlines()
+def _lines(value: Any, commas: bool) -> list[str]:
+    return json.dumps(value, indent=2, ensure_ascii=False, separators=("," if commas else "", ": ")).splitlines()

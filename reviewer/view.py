@@ -3,7 +3,7 @@
 import json
 import uuid
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from perdure.client import Approval
-from policy.moments import ago, left
+from policy.moments import ago, left, span
 from reviewer.assets import asset
 from reviewer.json_view import drawn
 from reviewer.navigation import entries
@@ -44,6 +44,11 @@ def until(at: datetime | None) -> Markup:
 def told(at: datetime) -> str:
     """For example `21 Nov 2026, 23:10 UTC`."""
     return at.astimezone(UTC).strftime("%-d %b %Y, %H:%M UTC")
+
+
+def length(seconds: float) -> str:
+    """A length of time: `20 s`, `10 min`, `2 h 0 min`."""
+    return span(timedelta(seconds=seconds))
 
 
 def clock(at: datetime | None) -> Markup:
@@ -89,6 +94,7 @@ _FILTERS: Mapping[str, Callable[..., object]] = {
     "since": since,
     "until": until,
     "clock": clock,
+    "span": length,
     "time_of": time_of,
 }
 

@@ -87,3 +87,23 @@ async def test_a_turn_of_somebody_else_or_of_nobody_is_not_there(site: Site) -> 
         await expect(window.page.locator("h1")).to_have_text("There is nothing here")
         await expect(window.page.locator("body")).not_to_contain_text("not yours")
     await window.checked()
+
+
+async def test_the_pages_of_the_machinery_keep_nobody_out_and_are_light(site: Site) -> None:
+    await waiting(site, "plain")
+    window = await site.visit("reviewer", "/status")
+    paths = ("/status", "/agents", "/agents/desk", "/topologies/tool_loop")
+    for path in paths:
+        window.asked.clear()
+        await window.page.goto(path)
+        assert await weight_of(window) < MOST_BYTES, path
+        await window.checked()
+    await window.page.goto("/status")
+    await expect(window.page.locator("#status")).to_contain_text("awaiting approval")
+    await window.page.get_by_role("link", name="Agents").click()
+    await window.page.get_by_role("link", name="Desk", exact=True).click()
+    await expect(window.page.get_by_role("row", name="post")).to_contain_text("a person decides")
+    await window.page.set_viewport_size({"width": NARROW["width"], "height": NARROW["height"]})
+    for path in paths:
+        await window.page.goto(path)
+        assert await window.page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"], path

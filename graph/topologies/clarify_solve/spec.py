@@ -69,6 +69,15 @@ _VIZ_CALLS: Final[Mapping[str, tuple[ActivityRef[Any, Any], ...]]] = {
 }
 
 
+_VIZ_PURPOSES: Final = {
+    "entry": "Clear what an earlier try has left",
+    "xml_generation": "Write the specification",
+    "xml_validator": "Check it by schema and by the columns that there are",
+    "finalize": "Take it, or leave it out",
+    "mark_classification": "Say which marks are asked for",
+}
+
+
 def viz(nodes: Mapping[str, Node]) -> Topology:
     """The nested topology of viz_processing_branch (S4-11)."""
     limits = {"xml_generation": "xml_generations"}
@@ -77,7 +86,10 @@ def viz(nodes: Mapping[str, Node]) -> Topology:
         version=VERSION,
         state=STATE,
         nodes=tuple(
-            NodeSpec(one, nodes[one], limit=limits.get(one, ""), calls=_VIZ_CALLS.get(one, ())) for one in VIZ_IDS
+            NodeSpec(
+                one, nodes[one], limit=limits.get(one, ""), purpose=_VIZ_PURPOSES[one], calls=_VIZ_CALLS.get(one, ())
+            )
+            for one in VIZ_IDS
         ),
         edges=(
             Switch("entry", routes.at_viz_entry, {"asked": "xml_generation", "nothing": END}),
