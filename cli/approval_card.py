@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from cli.connection import command
 from cli.deciders import deciders, expiry, vote_told
 from cli.frozen_call import digests, show_arguments
+from cli.preview import show_preview
 from cli.screen import fields, moment, say, time_told, until
 from perdure.client import Approval
 from policy.printable import one_line
@@ -15,6 +16,7 @@ def show_card(approval: Approval, *, full: bool) -> None:
     """All of it, and what may be typed next."""
     show_facts(approval, full=full)
     show_arguments(approval, full=full)
+    show_preview(approval)
     for line in _history(approval):
         say(line)
     if approval.status == "pending":

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cli import batch, decisions, handover
+from cli import batch, decisions, handover, preview
 from cli.approval_card import show_card, standing, subject
 from cli.approval_watch import screen_for, watch_approvals
 from cli.connection import Role, connect
@@ -104,7 +104,7 @@ def watch(mine: Mine = False, agent: AgentId = None, as_json: AsJson = False, as
 
 
 _VERBS: tuple[Callable[..., None], ...] = (
-    *(decisions.approve, decisions.edit, decisions.reject, decisions.respond, batch.batch),
+    *(decisions.approve, decisions.edit, decisions.reject, decisions.respond, batch.batch, preview.preview),
     *(handover.claim, handover.release, handover.reassign, handover.escalate, handover.withdraw),
 )
 for verb in _VERBS:

@@ -268,3 +268,14 @@ def test_who_took_it_back_is_told(perdure: Perdure, stack: ApiDouble) -> None:
     withdrawal = {"by": "requester", "at": "2026-11-21T10:00:00+00:00", "comment": "not needed", "was": "pending"}
     stack.will(said({**APPROVAL, "status": "withdrawn", "withdrawal": withdrawal}))
     assert "  by requester, 2026-11-21 10:00:00 UTC: not needed\n" in perdure("approvals", "show", "a-1").out
+
+
+def test_a_preview_is_asked_for_and_shown_as_what_changes(perdure: Perdure, stack: ApiDouble) -> None:
+    seen = {"at": "2026-11-21T10:00:00Z", "before": {"left": 9}, "after": {"left": 4, "to": "\x1b[8m"}}
+    failed = {"at": "2026-11-21T10:00:00Z", "fault": "no answer \x1bwithin 8 s"}
+    stack.will(said({**APPROVAL, "preview": seen}), said({**APPROVAL, "preview": failed}), said(APPROVAL))
+    shown, none, without = perdure("approvals", "preview", "a-1"), *(perdure("approvals", "show", "a-1") for _ in "12")
+    assert (stack.asked[0].method, stack.asked[0].path) == ("POST", "/v1/approvals/a-1/preview")
+    assert '-  "left": 9' in shown.out and '+  "left": 4' in shown.out and "2026-11-21 10:00:00 UTC" in shown.out
+    assert "no preview: no answer" in none.out and "preview" not in without.out
+    assert "\x1b" not in shown.out + none.out
