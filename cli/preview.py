@@ -1,12 +1,16 @@
 """`perdure approvals preview`: what a call would change at its target, as its tool sees it."""
 
 import difflib
+from typing import Annotated
+
+import typer
 
 from cli.connection import Role, connect
-from cli.decisions import ApprovalId
 from cli.screen import AsJson, AsName, say, say_json, time_told
 from perdure.client import Approval
 from policy.printable import pretty_json
+
+ApprovalId = Annotated[str, typer.Argument(metavar="APPROVAL", help="The approval's id.")]
 
 
 def preview(approval_id: ApprovalId, as_json: AsJson = False, as_name: AsName = None) -> None:
