@@ -110,17 +110,17 @@ class Wakes:
                 await getattr(self._subscription, verb)(channel(conversation_id))
 
     async def _follow_valkey(self) -> None:
-        try:
-            async with subscribed(self._valkey, _OWN_CHANNEL, *map(channel, self._bells)) as subscription:
-                self._subscription = subscription
+        async with subscribed(self._valkey, _OWN_CHANNEL, *map(channel, self._bells)) as subscription:
+            self._subscription = subscription
+            try:
                 # Who came while that was under way has told nobody, and whoever comes from now on will.
                 if late := {*map(channel, self._bells)} - subscription.channels.keys():
                     await subscription.subscribe(*sorted(late))
                 self._ring_all(events=False)
                 async for message in messages(subscription):
                     self._ring(str(message["channel"]).rpartition(":")[2], message["data"] == WOKEN_BY_EVENTS)
-        finally:
-            self._subscription = None
+            finally:
+                self._subscription = None  # before it is closed: one that is told something then connects once more
 
     async def _poll_postgres(self) -> None:
         if self._subscription is None:

@@ -1,6 +1,7 @@
 """Bells of this process against a Valkey whose subscription can be held up."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 from redis.asyncio.client import PubSub
@@ -17,6 +18,7 @@ class SlowSubscription:
     def __init__(self) -> None:
         self.channels: dict[str, None] = {}
         self.begun, self.goes_on = asyncio.Event(), asyncio.Event()
+        self.closing: Callable[[], object] = lambda: None
 
     async def subscribe(self, *names: str) -> None:
         """As the server would have it: these and no others from now on."""
@@ -34,7 +36,8 @@ class SlowSubscription:
         await asyncio.sleep(timeout)
 
     async def aclose(self) -> None:
-        """Over."""
+        """Over; whatever is told to it from now on would open it again."""
+        self.closing()
 
 
 class Client:
@@ -52,6 +55,8 @@ async def test_a_reader_that_comes_while_the_process_subscribes_is_subscribed_to
     held = SlowSubscription()
     wakes = Wakes(cast(Database, None), Valkey(cast(Any, Client(held))))
     following = asyncio.create_task(wakes._follow_valkey())
+    told: list[object] = []
+    held.closing = lambda: told.append(wakes._subscription)
     await held.begun.wait()
     async with wakes.listen("t", "late") as late:
         late.quiet()
@@ -63,3 +68,4 @@ async def test_a_reader_that_comes_while_the_process_subscribes_is_subscribed_to
         assert channel("later") not in held.channels
     following.cancel()
     await asyncio.gather(following, return_exceptions=True)
+    assert told == [None], "nobody tells anything to a subscription that is being closed"
