@@ -1,6 +1,7 @@
 """`python -m api`: one process for the API and the pages, drained on SIGTERM."""
 
 import os
+import resource
 import sys
 from types import FrameType
 
@@ -16,6 +17,7 @@ from store.start_gate import wait_for_gate
 
 KEEP_ALIVE_SECONDS = 30
 DRAIN_SECONDS = 10
+MOST_FILES = 65_536
 
 
 class Server(uvicorn.Server):
@@ -33,10 +35,20 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
+def allow_many_connections() -> None:
+    """Each reader of a stream is an open file, and most systems begin with 1,024 of them a process, far below what they
+    allow."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(MOST_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def main() -> None:
     """Serve until told to stop; leave without the interpreter's own shutdown (temporalio/sdk-python#300)."""
     settings = Settings()
     api = create_app(settings)
+    allow_many_connections()
     wait_for_gate(settings.start_gate)  # before the server takes SIGTERM for its own
     config = uvicorn.Config(
         Front(api, create_pages(Inside(api))),
