@@ -1,5 +1,5 @@
 """A turn's story in segments, folded from its events: what was thought, said and done, in order (S2-64), with what its
-user said into it where a model call first heard it.
+user said into it where a model call first heard it, and what it asked of its user.
 
 A tool's segment goes pending, awaiting_approval, approved, executing, then completed, error or denied. Events are facts
 in their order, so a segment says what the last of them says; one that has ended does not begin again by a late one.
@@ -12,6 +12,8 @@ from typing import Final
 from pydantic import JsonValue
 
 from contracts.events import (
+    CLARIFICATION_REQUESTED,
+    CLIENT_RUN_REQUESTED,
     GENERATION_COMPLETE,
     MESSAGE_JOINED,
     THINKING_COMPLETE,
@@ -34,7 +36,9 @@ STATES: Final[Mapping[str, str]] = {
 }
 """What a tool's event makes of its segment."""
 ENDED: Final = frozenset({"completed", "denied"})
-KINDS: Final = (THINKING_COMPLETE, GENERATION_COMPLETE, MESSAGE_JOINED, TOOLS_PENDING, *STATES)
+ASKED: Final = (CLARIFICATION_REQUESTED, CLIENT_RUN_REQUESTED)
+"""What a turn asks of its own user."""
+KINDS: Final = (THINKING_COMPLETE, GENERATION_COMPLETE, MESSAGE_JOINED, TOOLS_PENDING, *ASKED, *STATES)
 """The events that a story is made of."""
 
 
@@ -52,9 +56,10 @@ class Segment:
     """A part of the story."""
 
     kind: str
-    """`thinking`, `text`, `tool`, or `message`: what the user said into the turn."""
+    """`thinking`, `text`, `tool`, `message` (what the user said into the turn), or `question` (what it asked of the
+    user)."""
     call_id: str
-    """The model call that thought, said or heard it, or the tool call."""
+    """The model call that thought, said or heard it, the tool call, or the question's id."""
     state: str = "completed"
     tool: str = ""
     message_id: str = ""
@@ -79,6 +84,8 @@ def segments_of(events: Iterable[Told]) -> list[Segment]:
             heard = data.get("message_ids")
             if data.get("heard") and isinstance(heard, list):
                 story += [Segment("message", call_id, message_id=str(each)) for each in heard]
+        elif event.kind in ASKED:
+            story.append(Segment("question", str(data.get("request_id")), "pending"))
         elif event.kind == TOOLS_PENDING:
             calls = data.get("calls")
             for call in calls if isinstance(calls, list) else ():

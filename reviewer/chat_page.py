@@ -1,14 +1,16 @@
 """What a conversation's page shows: its turns as its person reads them, with what each waits for."""
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from contracts.people import ANSWERED_BY_CLIENT
 from perdure.client import ApiError, Approval, AsyncClient, File, Question, ToldTurn
 from policy.printable import cut
 from reviewer.approval_page import is_long
-from reviewer.argument_fields import Field, fields_of
+from reviewer.argument_fields import Field, Shape, fields_of
 from reviewer.forms import Form
 from reviewer.seen import seen
 
@@ -33,14 +35,18 @@ class Asked:
 
     @property
     def words(self) -> str:
-        """What is asked, where it is one text."""
-        asked = self.question.asked.get("question")
-        return asked if isinstance(asked, str) else ""
+        """What is asked."""
+        return words_of(self.question.asked)
 
     @property
     def fields(self) -> list[Field]:
         """Its form, made from the schema of the answers that count."""
         return fields_of({}, self.question.answer_schema, self.form, self.faults)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the answer is one text, which needs no more words."""
+        return bool(self.only) and self.fields[0].shape in (Shape.LINE, Shape.LINES)
 
     @property
     def options(self) -> list[str]:
@@ -89,6 +95,8 @@ class Shown:
             return "Stopping."
         if self.turn.status == "queued":
             return "It waits for the turn before it."
+        if self.turn.status == "awaiting_answer":
+            return "It waits for an answer."
         return "It waits for a person." if self.turn.is_paused else "Working on it."
 
     @property
@@ -126,6 +134,14 @@ async def shown(
     most = {} if whole else allotted(turns)
     found = await asyncio.gather(*(_shown(api, turn, most.get(turn.turn_id), refused) for turn in turns))
     return list(reversed(found))
+
+
+def words_of(said: Mapping[str, Any]) -> str:
+    """A question or an answer in words: its question, or its only text, else all of it as JSON."""
+    texts = [each for each in said.values() if isinstance(each, str)]
+    if isinstance(said.get("question"), str):
+        return str(said["question"])
+    return texts[0] if len(texts) == len(said) == 1 else json.dumps(said, ensure_ascii=False, indent=2)
 
 
 def allotted(turns: Sequence[ToldTurn]) -> dict[str, int]:

@@ -36,11 +36,32 @@ async def stories(tx: Connection, turn_ids: Sequence[str]) -> dict[str, list[dic
     calls = await tx.fetch(
         "SELECT turn_id::text, call_id, args FROM tool_calls WHERE turn_id = ANY($1::uuid[])", list(turn_ids)
     )
+    asked = await tx.fetch(
+        "SELECT id::text, kind, asked, status, answer FROM questions WHERE turn_id = ANY($1::uuid[])", list(turn_ids)
+    )
+    questions = {row["id"]: dict(row) for row in asked}
     texts = {row["id"]: row["content"] for row in said}
     arguments = {(row["turn_id"], row["call_id"]): row["args"] for row in calls}
     return {
-        turn_id: [_shown(each, texts, arguments.get((turn_id, each.call_id))) for each in several]
+        turn_id: [
+            _question(questions[each.call_id])
+            if each.call_id in questions
+            else _shown(each, texts, arguments.get((turn_id, each.call_id)))
+            for each in several
+        ]
         for turn_id, several in segments.items()
+    }
+
+
+def _question(row: dict[str, object]) -> dict[str, object]:
+    """What was asked of the turn's user, and what came back, as the question's own record has it."""
+    return {
+        "kind": "question",
+        "call_id": row["id"],
+        "state": row["status"],
+        "asks_for": row["kind"],
+        "asked": row["asked"],
+        "answer": row["answer"],
     }
 
 

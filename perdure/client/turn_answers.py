@@ -118,7 +118,7 @@ class Segment(Answer):
     """A part of a turn's story: what it thought, said or did, or heard of its user while it ran."""
 
     kind: str
-    """`thinking`, `text`, `tool` or `message`."""
+    """`thinking`, `text`, `tool`, `message` or `question`."""
     call_id: str = ""
     state: str = ""
     text: str = ""
@@ -127,6 +127,10 @@ class Segment(Answer):
     arguments: Any = None
     result: Any = None
     approval_id: str | None = None
+    asks_for: str = ""
+    """Of a `question`: `clarification` or `client_run`, what was asked, and the answer once it is there."""
+    asked: Mapping[str, Any] = {}
+    answer: Mapping[str, Any] | None = None
 
 
 class ModelUse(Answer):

@@ -9,7 +9,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from perdure.client import Agent, ApiError, Question, Story
 from perdure.client.turn_calls import OnBusy
 from reviewer.argument_fields import read_fields
-from reviewer.chat_page import SHOWN, Asked, shown
+from reviewer.chat_page import SHOWN, Asked, shown, words_of
 from reviewer.forms import Form
 from reviewer.problems import PageProblem
 from reviewer.turn_page import value
@@ -189,6 +189,7 @@ async def show(
         file_why=file_why,
         draft=given,
         value=value,
+        words_of=words_of,
         busy=busy or given.busy,
         following=before is None,
     )
@@ -202,7 +203,7 @@ async def _told(
         raise PageProblem(404, "This conversation has no such turn.")
     (told,) = await shown(visit.api, story.items, refused=refused)
     me = visit.me or await visit.api.auth.me()
-    given = {"me": me, "form_token": me.form_token or "", "value": value}
+    given = {"me": me, "form_token": me.form_token or "", "value": value, "words_of": words_of}
     return page(visit, "chat_turn.html", status=status, id=conversation_id, each=told, story=story, **given)
 
 

@@ -14,7 +14,7 @@ router = APIRouter()
 _WORDS = {
     "sign_in_failed": "The name or the password is wrong.",
     "token_invalid": "This token is not known here.",
-    "code_invalid": "This link was used before, or is too old, or not of this machine. `perdure link` prints another.",
+    "code_invalid": "This link was used before, or is too old, or not of this machine. “perdure link” prints another.",
     "oidc_refused": "The provider did not let you in.",
     "user_exists": "Somebody here has this name already. Sign in as that person, and link the provider then.",
 }

@@ -29,7 +29,7 @@ async def begun(site: Site, agent: str, name: str = "requester", **given: Any) -
 async def say(page: Page, text: str, way: str = "") -> None:
     """Say this, in one of the ways where a turn is open."""
     if way:
-        await page.get_by_label(way).check()
+        await page.get_by_label("What you say now").select_option(way)
     await page.get_by_label("Message").fill(text)
     await page.get_by_role("button", name="Send", exact=True).click()
 
@@ -101,9 +101,9 @@ async def test_what_is_said_meanwhile_comes_after_or_takes_its_place_and_a_turn_
     long = "/echo " + "on and " * 200
     await say(page, long)
     await expect(page.get_by_role("button", name="Stop")).to_be_visible()
-    await say(page, "/echo queued", "comes after")
+    await say(page, "/echo queued", "queue")
     await expect(page.locator(".turn").nth(1)).to_contain_text("queued")
-    await say(page, long, "takes its place")
+    await say(page, long, "replace")
     await expect(page.locator(".turn").nth(0)).to_contain_text("replaced")
     third = page.locator(".turn").nth(2)
     await expect(third.locator(".live")).to_contain_text("on and")
@@ -128,9 +128,10 @@ async def test_without_javascript_a_file_a_question_and_a_picture_work_by_forms(
     await expect(page.locator("#files")).to_contain_text("Here: sales.csv")
     await say(page, "Plot something")
     await again_until(page, ".ask h2", "Which column, by which other?")
-    await page.locator(".ask").get_by_label("text").fill("sales by region")
+    await page.locator(".ask").get_by_label("Your answer").fill("sales by region")
     await page.get_by_role("button", name="Answer").click()
     await again_until(page, ".picture img", "")
+    await expect(page.locator(".mine").last).to_have_text("sales by region")
     picture = await page.locator(".picture img").get_attribute("src")
     answer = await page.request.get(str(picture))
     assert (answer.status, answer.headers["content-type"]) == (200, "image/svg+xml")

@@ -45,6 +45,7 @@ def test_the_story_is_told_in_order_with_what_is_known_of_each_part() -> None:
             told("tool.result", "t1.0", tool="pay", message_id="b"),
             told("tool.error", "t1.1", tool="nope", message_id="c"),  # settled as it was planned
             told("generation.complete", "m2", characters=0, message_id=None),
+            told("clarification.requested", request_id="q", question="Which?"),
             told("message.joined", message_id="e", heard=False),
             told("message.joined", "m3", message_ids=["e", "f"], heard=True),
             told("generation.complete", "m3", characters=4, message_id="d", partial=True),
@@ -55,6 +56,7 @@ def test_the_story_is_told_in_order_with_what_is_known_of_each_part() -> None:
         ("text", "m1", "completed", "a"),
         ("tool", "t1.0", "completed", "b"),
         ("tool", "t1.1", "error", "c"),
+        ("question", "q", "pending", ""),
         ("message", "m3", "completed", "e"),
         ("message", "m3", "completed", "f"),
         ("text", "m3", "partial", "d"),
