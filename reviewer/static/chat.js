@@ -164,6 +164,11 @@
     look();
   });
 
+  // A form of an earlier session: sent as a plain one it comes back with what was typed.
+  document.addEventListener("htmx:response:error", (event) => {
+    if (event.target.id === "say" && event.detail.ctx?.response?.status === 403) event.target.submit();
+  });
+
   document.addEventListener("keydown", (event) => {
     if (event.target.id !== "message" || event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     if (matchMedia("(hover: none)").matches) return;  // on a phone's keyboard Enter is a line end
