@@ -43,32 +43,42 @@ async def stored(site: Site, page: Page) -> list[str]:
     return [row["content"] for row in rows]
 
 
-async def test_words_come_as_they_are_said_to_every_tab_inert_and_stand_there_after_a_reload(talking: Site) -> None:
-    window = await begun(talking, "refunds")
-    page, second = window.page, await window.context.new_page()
-    await second.goto(page.url)
-    words = " ".join(CORPUS) + "".join(f" word{number}" for number in range(150))
-    await page.get_by_label("Message").fill(f"/echo {words}")
-    await page.keyboard.press("Enter")
-    for each in (page, second):
-        await expect(each.locator(".live p")).to_contain_text("word3")
-    live = await page.locator(".live p").inner_text()
-    for each in (page, second):
-        await expect(each.locator("p.theirs[data-call]")).to_contain_text("word149")
-        await expect(each.locator(".live p")).to_have_count(0)
-        await expect(each.locator("#doing")).to_be_empty()
-    told = await page.locator("p.theirs[data-call]").inner_text()
-    assert told.startswith(live.rstrip()) and "\\u202e" in told, "the script writes text as the server does"
-    assert not set(await page.locator("main").inner_text()) & set(UNSEEN)
-    assert await page.evaluate("window.hit") is None
-    assert await page.locator("[onfocus], [onerror], [onload], main img, main script, base").count() == 0
-    assert await stored(talking, page) == [words]
-    await expect(page.get_by_label("Message")).to_have_value("")
-    await window.checked()
-    await page.reload()
-    assert await page.locator("p.theirs").inner_text() == told
-    await page.set_viewport_size({"width": NARROW["width"], "height": NARROW["height"]})
-    assert await page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
+async def test_words_come_to_every_tab_inert_and_whole_though_the_api_is_restarted_meanwhile(
+    page_settings: Settings, browser: Browser, desk: Desk, people: dict[str, Person], workers: None
+) -> None:
+    words = " ".join(CORPUS) + "".join(f" word{number}" for number in range(200))
+    async with AsyncExitStack() as windows:
+        async with pages_at(page_settings) as (url, app):
+            routed(app, desk)
+            site = Site(url, browser, desk, app, windows, people)
+            window = await begun(site, "refunds")
+            page, second = window.page, await window.context.new_page()
+            await second.goto(page.url)
+            await page.get_by_label("Message").fill(f"/echo {words}")
+            await page.keyboard.press("Enter")
+            for each in (page, second):
+                await expect(each.locator(".live p")).to_contain_text("word3")
+            live = await page.locator(".live p").inner_text()
+        async with pages_at(page_settings, httpx.URL(url).port or 0) as (_, again):
+            routed(again, desk)
+            for each in (page, second):
+                await expect(each.locator("p.theirs[data-call]")).to_contain_text("word199", timeout=30_000)
+                await expect(each.locator(".live p")).to_have_count(0)
+                await expect(each.locator("#doing")).to_be_empty()
+                await expect(each.locator("#notice")).to_be_empty()
+            told = await page.locator("p.theirs[data-call]").inner_text()
+            assert told.startswith(live.rstrip()) and "\\u202e" in told, "the script writes text as the server does"
+            assert not set(await page.locator("main").inner_text()) & set(UNSEEN)
+            assert await page.evaluate("window.hit") is None
+            assert await page.locator("[onfocus], [onerror], [onload], main img, main script, base").count() == 0
+            assert await stored(site, page) == [words]
+            await expect(page.get_by_label("Message")).to_have_value("")
+            await window.checked()
+            await page.reload()
+            assert await page.locator("p.theirs").inner_text() == told
+            await page.set_viewport_size({"width": NARROW["width"], "height": NARROW["height"]})
+            assert await page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
+            await window.context.close()
 
 
 async def test_who_asked_waits_and_a_reviewer_decides_beside_the_words(talking: Site) -> None:
@@ -79,7 +89,6 @@ async def test_who_asked_waits_and_a_reviewer_decides_beside_the_words(talking: 
     await expect(card).to_contain_text("Waiting for somebody with the role reviewer. You asked for it")
     await expect(card.locator("pre.json")).to_contain_text("1001")
     await expect(card.get_by_role("button")).to_have_count(0)
-    await window.checked()
     other = await talking.visit("reviewer", page.url.removeprefix(talking.url).partition("#")[0])
     await expect(other.page.get_by_label("Message")).to_have_count(0)
     await other.page.locator(".ask summary").click()
@@ -147,22 +156,3 @@ async def again_until(page: Page, place: str, text: str) -> None:
         await page.wait_for_timeout(250)
         await page.reload()
     raise AssertionError(await page.locator("main").inner_text())
-
-
-async def test_a_conversation_goes_on_when_the_api_is_restarted_under_it(
-    page_settings: Settings, browser: Browser, desk: Desk, people: dict[str, Person], workers: None
-) -> None:
-    words = " ".join(f"word{number}" for number in range(150))
-    async with AsyncExitStack() as windows:
-        async with pages_at(page_settings) as (url, app):
-            routed(app, desk)
-            site = Site(url, browser, desk, app, windows, people)
-            window = await begun(site, "refunds")
-            await say(window.page, f"/echo {words}")
-            await expect(window.page.locator(".live p")).to_contain_text("word5")
-        async with pages_at(page_settings, httpx.URL(url).port or 0) as (_, again):
-            routed(again, desk)
-            await expect(window.page.locator("p.theirs[data-call]")).to_have_text(words, timeout=30_000)
-            await expect(window.page.locator(".live p")).to_have_count(0)
-            await expect(window.page.locator("#notice")).to_be_empty()
-            await window.context.close()
