@@ -69,7 +69,11 @@ async def test_a_turn_is_told_with_its_path_what_it_waits_for_and_what_it_cost(
     told: dict[str, Any], browse: Browse
 ) -> None:
     page = (await browse(PATH)).text
-    assert f'href="/chat/{CONVERSATION}"' in page and f'href="/review/{APPROVAL}"' in page and 'href="http://temporal/w"' in page
+    assert (
+        f'href="/chat/{CONVERSATION}"' in page
+        and f'href="/review/{APPROVAL}"' in page
+        and 'href="http://temporal/w"' in page
+    )
     assert re.findall(r"<li><code>(\w+)</code>", page) == ["model", "tool", "model"]
     assert page.count('class="line taken"') == 4
     assert "model to END, taken" in page and "model to tool: tools, taken" in page
