@@ -52,7 +52,7 @@ async def begin(deps: Deps, call: ModelCall, agent: PublishedAgent, attempt: Att
     try:
         while True:
             async with deps.db.transaction(address.tenant_id, address.turn_id) as tx:
-                own, other = agent.definition.model, agent.definition.fallback_model
+                own, other = agent.definition.model, agent.definition.second_model
                 claimed = await claim_call(tx, call, attempt, own, other)
                 if claimed.verdict is Claim.REPLAY and claimed.reply is not None:
                     return claimed.reply

@@ -54,13 +54,16 @@ class Heard:
     def usage(self) -> Usage:
         """What the provider counted; where it could not say, an estimate as soon as it had begun to answer, or may
         have: of a call that was stopped or timed out it was asked, and nobody knows that it is not paid."""
+        thought = -(-self.thinking_characters // CHARACTERS_A_TOKEN)
         if self.complete is not None:
-            return self.complete.usage
-        said = -(-self.thinking_characters // CHARACTERS_A_TOKEN) + estimated_tokens(self.whole)
+            counted = self.complete.usage
+            known = counted.thinking_tokens or min(thought, counted.output_tokens)
+            return counted.model_copy(update={"thinking_tokens": known}) if known else counted
+        said = thought + estimated_tokens(self.whole)
         said = max(said, self.broken_off_tokens)
         if not (said or self.stopped or self.was_at_work):
             return Usage()
-        usage = Usage(input_tokens=self.asked_tokens, output_tokens=said)
+        usage = Usage(input_tokens=self.asked_tokens, output_tokens=said, thinking_tokens=thought)
         return usage.model_copy(update={"cost_microusd": self.price(usage)}) if self.price is not None else usage
 
     def note_broken_off(self, error: PerdureError) -> None:

@@ -66,6 +66,7 @@ def _count(answer: object) -> None:
     elif isinstance(answer, ModelReply):
         TOKENS.labels(kind="input").inc(answer.usage.input_tokens)
         TOKENS.labels(kind="output").inc(answer.usage.output_tokens)
+        TOKENS.labels(kind="thinking").inc(answer.usage.thinking_tokens)
         TOKENS.labels(kind="cached").inc(answer.usage.cached_tokens)
         if answer.problem is not None:
             FAILED_CALLS.labels(code=answer.problem.code).inc()

@@ -72,7 +72,7 @@ class ModelActivities:
                 heard.note_broken_off(error)
                 if error.code == CONTEXT_OVERFLOW and not (claimed.compacted or call.strict):
                     error = UpstreamUnavailable(CONTEXT_OVERFLOW, "too long for the model; tried again with half of it")
-                other = "" if claimed.on_fallback or call.strict else agent.definition.fallback_model
+                other = "" if claimed.on_fallback or call.strict else agent.definition.second_model
                 if other and gives_up(error.code, retryable=error.retryable, errors=claimed.errors + 1):
                     error = UpstreamUnavailable(error.code, failed.message, retry_after_seconds=FALLBACK_SECONDS)
                     await self._say_retry(call, error, claimed, heard.usage, fallback_model=other)

@@ -13,12 +13,11 @@ from pydantic import JsonValue
 from activities.clients.provider import Provider, ProviderRequest
 from activities.clients.script import read_script
 from activities.clients.scripted import ScriptedProvider
-from contracts.agents import PublishedAgent
+from contracts.agents import SCRIPTED, PublishedAgent
 from contracts.errors import UpstreamRejected
 from policy.day_budget import caps_of, hold_of
 from policy.reasoning import is_ambiguous
 
-SCRIPTED = "scripted"
 _log = structlog.get_logger(__name__)
 SecretOf = Callable[[str], str | None]
 
@@ -85,7 +84,7 @@ def _asking(agent: PublishedAgent, model: str) -> ProviderRequest:
 
 
 def _real_models(agent: PublishedAgent) -> list[str]:
-    named = (agent.definition.model, agent.definition.fallback_model)
+    named = (agent.definition.model, agent.definition.second_model)
     return [model for model in named if model not in ("", SCRIPTED)]
 
 

@@ -1,7 +1,7 @@
 """An agent as data, the card of a tool, and the compact plan that a turn pins at its start."""
 
 from enum import StrEnum
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field, JsonValue
 
@@ -103,16 +103,20 @@ class AgentStage(Frozen):
     """Laid over the agent's; null takes one away."""
 
 
+SCRIPTED: Final = "scripted"
+"""The model that needs no key: a script of the agent's plays it."""
+
+
 class AgentDefinition(Frozen):
     """An agent: topology, model, budget, tools and prompts. One YAML of an app; pinned by digest."""
 
     id: str = Field(pattern=r"^[a-z][a-z0-9_]{0,63}$")
     title: str
     topology: str
-    model: str = "scripted"
+    model: str = SCRIPTED
     """`scripted`, or a name for LiteLLM such as `openai/gpt-4o`."""
     fallback_model: str = Field(default="", exclude_if=is_empty)
-    """Asked where `model` cannot answer (S0-76); empty for none."""
+    """Asked where `model` cannot answer (S0-76); empty for none. Beside the scripted model it waits for a real one."""
     model_params: dict[str, JsonValue] = {}
     """Passed to the provider: temperature, max_tokens and the like."""
     reasoning: Reasoning | None = Field(default=None, exclude_if=is_empty)
@@ -153,6 +157,12 @@ class AgentDefinition(Frozen):
     """For the topology `context_assembly`, which needs it; no other has it."""
     script: dict[str, JsonValue] | None = None
     """The scripted model's rules, for `model: scripted`."""
+
+    @property
+    def second_model(self) -> str:
+        """The model that is asked where `model` is given up; empty for none. The scripted one is not given up: its
+        script is as broken the next time, and no provider's library is loaded for it."""
+        return "" if self.model == SCRIPTED else self.fallback_model
 
 
 class PublishedAgent(Frozen):

@@ -23,8 +23,6 @@ class AlarmType(StrEnum):
     FORBIDDEN_STATE_FIELD_MUTATED = "forbidden_state_field_mutated"
     FORBIDDEN_DATA_IN_TRACE = "forbidden_data_in_trace"
     TRACE_FAILURE_BLOCKING_EXECUTION = "trace_failure_blocking_execution"
-    MEMORY_NOT_APPEND_ONLY = "memory_not_append_only"
-    MEMORY_ADVISORY_OVERRIDDEN = "memory_advisory_overridden"
 
 
 class Severity(StrEnum):

@@ -101,6 +101,8 @@ class Usage(Tolerant):
     output_tokens: int = 0
     cached_tokens: int = 0
     cost_microusd: int = 0
+    thinking_tokens: int = Field(default=0, exclude_if=lambda tokens: not tokens)
+    """Of the output tokens; known of a call, and not added up for its turn."""
 
     @property
     def tokens(self) -> int:

@@ -270,4 +270,4 @@ async def settle_call(
 
 def _used(row: asyncpg.Record) -> Usage:
     """What a row says that its turn has used."""
-    return Usage(**{name: row[name] for name in Usage.model_fields})
+    return Usage(**{name: row[name] for name in ("input_tokens", "output_tokens", "cached_tokens", "cost_microusd")})

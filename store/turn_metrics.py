@@ -13,7 +13,7 @@ SELECT call_id, stage, model, errors, epoch, started_at, settled_at, reply -> 'u
   row_number() OVER (PARTITION BY stage ORDER BY length(call_id), call_id) AS number
 FROM model_calls WHERE turn_id = $1 ORDER BY length(call_id), call_id
 """
-_COUNTED = ("input_tokens", "output_tokens", "cached_tokens", "cost_microusd")
+_COUNTED = ("input_tokens", "output_tokens", "thinking_tokens", "cached_tokens", "cost_microusd")
 
 
 async def metrics_of(tx: Connection, turn_id: str, user_id: str | None) -> dict[str, object]:

@@ -55,10 +55,13 @@ def believable(reported: Any, input_estimate: int, output_estimate: int) -> Usag
     """`reported`, an object of the OpenAI form, with every number that cannot be true replaced by its estimate."""
     input_tokens = _count(getattr(reported, "prompt_tokens", None), input_estimate)
     cached = _count(getattr(getattr(reported, "prompt_tokens_details", None), "cached_tokens", None), 0)
+    said = _count(getattr(reported, "completion_tokens", None), output_estimate)
+    thought = _count(getattr(getattr(reported, "completion_tokens_details", None), "reasoning_tokens", None), 0)
     return Usage(
         input_tokens=input_tokens,
-        output_tokens=_count(getattr(reported, "completion_tokens", None), output_estimate),
+        output_tokens=said,
         cached_tokens=min(cached, input_tokens),
+        thinking_tokens=min(thought, said),
     )
 
 

@@ -1,17 +1,21 @@
 """Whole turns whose model is reached through LiteLLM over real HTTP: provider double, workers, server and stores."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from contracts.digests import digest_of
 from contracts.events import RATE_LIMIT, TRANSIENT_ERROR
 from contracts.ids import effect_key
 from contracts.turns import TurnStatus
 from policy.retries import PROVIDER_ERRORS
-from tests.desk import until
+from tests.desk import publish_desk, until
+from tests.doubles.desk import desk_agents
 from tests.doubles.provider_steps import CONTEXT_OVERFLOW, Call, Fault, Step
-from tests.integration.clerk import ASKED, CLERK, Clerk
+from tests.integration.clerk import ASKED, CLERK, Clerk, clerk
 from tests.integration.scribe import text_of
 
 # Warnings inside LiteLLM must not become errors there: it would take them for a broken stream.
@@ -19,6 +23,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning"),
     pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211"),
 ]
+
+
+SHIPPED = Path(__file__).parents[2] / "apps" / "filings" / "agents" / "rule_37.yaml"
 
 
 async def test_a_text_reaches_the_reader_as_it_comes_and_is_the_turns_answer(talk: Clerk) -> None:
@@ -45,6 +52,8 @@ async def test_reasoning_reaches_the_reader_live_and_is_no_part_of_the_answer(ta
     assert kinds.index("thinking") < kinds.index("token") < kinds.index("thinking.complete") < kinds.index("ttft")
     row = await talk.served.until(address, TurnStatus.COMPLETED)
     assert row["answer"] == text_of(sent) == "Here it is."
+    thought = "SELECT (reply -> 'usage' ->> 'thinking_tokens')::int FROM model_calls WHERE turn_id = $1"
+    assert await talk.served.desk.value(thought, address.turn_id) > 0
 
 
 async def test_the_provider_gets_the_users_words_the_tools_the_key_and_the_credential(talk: Clerk) -> None:
@@ -175,6 +184,24 @@ async def test_what_no_wait_mends_is_asked_once(talk: Clerk, status: int, code: 
     _, row = await talk.ended(Step(status=status, times=None))
     assert (row["status"], row["problem"]["code"], row["attempts"]) == ("failed", code, 1)
     assert "told to say" not in row["problem"]["message"], "the provider's own words may quote the payload"
+
+
+async def test_a_shipped_agents_second_model_answers_where_its_first_one_is_not_there(talk: Clerk) -> None:
+    second = yaml.safe_load(SHIPPED.read_text())["fallback_model"]
+    own = clerk(talk.double.api_base)
+    changed = {"id": "clerk_of_two", "model": "openai/gpt-4o", "fallback_model": second}
+    definition = own.definition.model_copy(update=changed)
+    two = own.model_copy(update={"definition": definition, "version": digest_of(definition.model_dump(mode="json"))})
+    await publish_desk(talk.served.desk.owner_url, [*desk_agents()[0], ("desk", own), ("desk", two)])
+    usage = {"prompt_tokens": 100, "completion_tokens": 5}
+    talk.double.script(Step(status=404), Step(text="Here it is.", usage=usage))
+    address = await talk.served.begin(ASKED, agent_id="clerk_of_two")
+    row = await talk.served.until(address, TurnStatus.COMPLETED)
+    assert [seen.model for seen in talk.double.requests] == ["gpt-4o", "gpt-4o-mini"]
+    # By the second model's price: 100 at 0.15 and 5 at 0.60 dollars a million.
+    assert (row["answer"], row["input_tokens"], row["cost_microusd"]) == ("Here it is.", 100, 18)
+    (told,) = await talk.data(address, TRANSIENT_ERROR)
+    assert (told["code"], told["fallback_model"]) == ("model_not_found", second)
 
 
 async def test_the_conversation_goes_on_after_a_turn_that_failed(talk: Clerk) -> None:

@@ -106,6 +106,14 @@ def test_an_answer_that_broke_off_costs_what_had_come_of_it() -> None:
     assert heard.usage == Usage(input_tokens=9, output_tokens=2, cost_microusd=29)
 
 
+@pytest.mark.parametrize(("reported", "known"), [(0, 3), (2, 2)])
+def test_thinking_is_told_of_as_the_provider_counted_it_or_by_its_length(reported: int, known: int) -> None:
+    usage = Usage(input_tokens=5, output_tokens=20, thinking_tokens=reported)
+    heard = Heard(thinking_characters=12, complete=Complete((), usage, "stop", "m"))
+    assert heard.usage == usage.model_copy(update={"thinking_tokens": known})
+    assert Heard(thinking_characters=12, asked_tokens=1).usage.thinking_tokens == 3, "of a call that broke off, too"
+
+
 @pytest.mark.parametrize(
     ("code", "asked"),
     [("model_unavailable", 0), ("model_rate_limited", 0), ("model_timeout", 9), ("model_empty_answer", 9)],

@@ -106,6 +106,14 @@ def test_every_known_ending_of_a_text_is_an_answer(reason: str) -> None:
             Chunk(prompt_tokens=7, completion_tokens=2, prompt_tokens_details=Chunk(cached_tokens=99)),
             Usage(input_tokens=7, output_tokens=2, cached_tokens=7),
         ),
+        (
+            Chunk(prompt_tokens=7, completion_tokens=9, completion_tokens_details=Chunk(reasoning_tokens=6)),
+            Usage(input_tokens=7, output_tokens=9, thinking_tokens=6),
+        ),
+        (
+            Chunk(prompt_tokens=7, completion_tokens=2, completion_tokens_details=Chunk(reasoning_tokens=99)),
+            Usage(input_tokens=7, output_tokens=2, thinking_tokens=2),
+        ),
     ],
 )
 def test_only_numbers_that_can_be_true_are_believed(reported: Any, usage: Usage) -> None:

@@ -49,6 +49,17 @@ def test_the_folder_has_no_mistake_and_nothing_to_warn_of(app: App) -> None:
     assert sorted(app.skills) == ["rrc_practice", "rrc_rule32", "rrc_rule37"]
 
 
+def test_a_second_model_waits_for_a_first_one_that_needs_a_key(agents: dict[str, PublishedAgent]) -> None:
+    """S0-76: beside the scripted model it is not asked, nor is its library loaded."""
+    second = {agent_id: agent.definition.fallback_model for agent_id, agent in agents.items()}
+    assert second.pop("general") == ""
+    assert set(second.values()) == {"openai/gpt-4o-mini"}
+    definition = agents["rule_37"].definition
+    assert (definition.model, definition.second_model) == ("scripted", "")
+    with_key = definition.model_copy(update={"model": "openai/gpt-4o"})
+    assert with_key.second_model == "openai/gpt-4o-mini"
+
+
 DESK_DAY = DayLimits(max_tokens=2_000_000, max_cost_microusd=100_000_000)
 MONITOR_DAY = DayLimits(max_tokens=500_000, max_cost_microusd=30_000_000)
 
