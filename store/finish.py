@@ -74,8 +74,8 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
     turn_id = ask.address.turn_id
     row = await tx.fetchrow(
         "SELECT status, ended_at, stop_requested_at, replaced_by, EXISTS (SELECT FROM model_calls m "
-        "WHERE m.turn_id = $1 AND m.reply IS NULL AND m.assumed IS NOT NULL) AS lost FROM turns WHERE id = $1 "
-        "FOR UPDATE",
+        "WHERE m.turn_id = $1 AND m.reply IS NULL AND (m.assumed IS NOT NULL OR m.held_tokens > 0)) AS lost "
+        "FROM turns WHERE id = $1 FOR UPDATE",
         turn_id,
     )
     if row is None or row["ended_at"] is not None:
