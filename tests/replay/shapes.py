@@ -17,6 +17,7 @@ from store import questions
 from tests.desk import publish_desk, until
 from tests.doubles.broken_inside import Breaks, Brief, broken_inside
 from tests.doubles.desk import desk_agents
+from tests.doubles.gatherer import gatherer
 from tests.doubles.hub import KEEPER, keeper
 from tests.doubles.planner import CLIENT_TABLE, PLANNER, planner
 from tests.doubles.spoken import Line
@@ -33,7 +34,7 @@ SELECT = Line("SKILL_SELECT:parcels")
 DONE = Line("well")
 
 LOAD, MODEL, TOOL, FINISH = "memory.load", "model.complete", "tools.run", "turns.finish"
-FACTS = "memory.facts"
+FACTS, ASSEMBLE = "memory.facts", "tools.assemble"
 OPEN, READ = "approvals.open", "approvals.read"
 WAIT: tuple[str, ...] = ()
 """The run of a TurnWait calls nothing."""
@@ -212,6 +213,22 @@ async def at_the_hub(served: Served) -> TurnAddress:
     return (await served.ended(DONE, agent_id=KEEPER))[0]
 
 
+async def gathering(served: Served) -> TurnAddress:
+    """The check of two questions, then the one tool of the context beside the tone. What that gives is no bundle; the
+    answer can do without."""
+    owner, (agents, _) = served.desk.owner_url, desk_agents()
+    await publish_desk(owner, [each for each in agents if each[1].definition.id != "desk"] + [("desk", gatherer())])
+    verdicts: tuple[tuple[str, dict[str, JsonValue]], ...] = (
+        ("safety_verdict", {"hijacked": False}),
+        ("intent_verdict", {"intent": "ask"}),
+        ("empathy_verdict", {"tone": "calm"}),
+    )
+    try:
+        return (await served.ended(*(Line("", [verdict]) for verdict in verdicts), DONE))[0]
+    finally:
+        await publish_desk(owner, agents)
+
+
 COMPLETED = TurnStatus.COMPLETED
 ROUND = (TOOL, TOOL, MODEL)
 SHAPES: dict[str, Shape] = {
@@ -222,6 +239,7 @@ SHAPES: dict[str, Shape] = {
         said(Line("look", LOOKS), Line("again", LOOKS), DONE), COMPLETED, ((LOAD, MODEL, *ROUND, *ROUND, FINISH),)
     ),
     "hub": Shape(at_the_hub, COMPLETED, ((LOAD, FACTS, FACTS, MODEL, FINISH),)),
+    "context": Shape(gathering, COMPLETED, ((LOAD, MODEL, MODEL, MODEL, ASSEMBLE, MODEL, FINISH),)),
     "client_run": Shape(handed_in, COMPLETED, ((LOAD, MODEL, MODEL, OPEN), WAIT, (READ, *[MODEL] * 5, FINISH))),
     "gate_approved": Shape(decided(Decision.APPROVE), COMPLETED, (TO_GATE, WAIT, FREED)),
     "gate_edited": Shape(decided(Decision.EDIT, args={"amount": 1}), COMPLETED, (TO_GATE, WAIT, FREED)),

@@ -1,0 +1,21 @@
+"""The desk's agent in the topology `context_assembly`: one optional tool of the context, which the desk has already."""
+
+from contracts.agents import PublishedAgent
+from contracts.digests import digest_of
+from contracts.pipeline import ContextAssembly, PipelineToolConfig
+from tests.doubles.desk import desk_agents
+
+ASSEMBLY = ContextAssembly(
+    pipeline="p",
+    registry=(PipelineToolConfig(name="look", optional=True),),
+    intents=("ask",),
+    default_intent="ask",
+    intervention="Talk to somebody.",
+)
+
+
+def gatherer() -> PublishedAgent:
+    """The agent."""
+    agent = next(agent for _, agent in desk_agents()[0] if agent.definition.id == "desk")
+    definition = agent.definition.model_copy(update={"topology": "context_assembly", "assembly": ASSEMBLY})
+    return agent.model_copy(update={"definition": definition, "version": digest_of(definition.model_dump(mode="json"))})
