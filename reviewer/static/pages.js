@@ -56,7 +56,8 @@
     notice("This page is not kept up to date any more. Load it again.");
   });
   document.addEventListener("htmx:sse:after:connection", () => notice(""));
-  document.addEventListener("htmx:after:swap", () => {
+  document.addEventListener("htmx:after:swap", (event) => {
+    if (event.detail.ctx?.response?.status >= 400) return;  // nothing was put in place, and it was told why
     notice("");
     tellAll();
   });

@@ -121,6 +121,10 @@ async def test_what_is_said_meanwhile_comes_after_or_takes_its_place_and_a_turn_
     await expect(page.locator(".turn").nth(1).locator("p.theirs")).to_have_text("queued")
     await expect(page.locator("#way")).to_be_hidden()
     await window.checked()
+    await window.context.clear_cookies()
+    await say(page, "kept")
+    await expect(page.locator("#notice")).to_contain_text("Your session has ended")
+    await expect(page.get_by_label("Message")).to_have_value("kept")
 
 
 async def test_without_javascript_a_file_a_question_and_a_picture_work_by_forms(talking: Site) -> None:
