@@ -4,7 +4,7 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from api.auth import Open, Reader
-from contracts.frozen import Frozen
+from api.bodies import Body
 from contracts.skills import Rule
 from policy.plans import rules_of
 from policy.platform_rules import PLATFORM_RULES
@@ -15,7 +15,7 @@ from store.database import Connection
 router = APIRouter(prefix="/v1/rules", tags=["rules"])
 
 
-class RuleActionBody(Frozen):
+class RuleActionBody(Body):
     """PUT /v1/rules."""
 
     rule: str = Field(min_length=1, max_length=200)

@@ -9,9 +9,10 @@ import pytest
 
 from tests.acceptance.machine import Others
 from tests.acceptance.running import RunningStack, running
+from tests.acceptance.scale import sized
 from tests.acceptance.turns import Turns
 
-SAMPLES = 100
+SAMPLES = sized(100, 50)
 BATCH = 25
 """Turns that wait at once: one user may have 50 that have not ended."""
 WARM_UP = 3

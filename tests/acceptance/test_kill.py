@@ -1,4 +1,4 @@
-"""kill -9 at four points of twenty turns each, on a stack of real processes."""
+"""kill -9 at four points of a turn, many turns at each, on a stack of real processes."""
 
 from pathlib import Path
 
@@ -7,8 +7,9 @@ import pytest
 from tests.acceptance.counted_model import counted_stack
 from tests.acceptance.kill_matrix import run
 from tests.acceptance.outcome import TABLE_HEAD, Outcome
+from tests.acceptance.scale import sized
 
-TURNS = 20
+TURNS = sized(20, 8)
 RECOVERY_SECONDS = 8.0
 """The bar: new worker up to done, 95 of 100 turns."""
 

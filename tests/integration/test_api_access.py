@@ -14,8 +14,9 @@ from tests.integration.conftest import Api
 from tests.integration.test_api_approvals import Paused, paused
 from tests.integration.test_api_turns import code, conversation
 
-OPEN = {"/healthz", "/readyz", "/metrics"}
-"""The only routes without a token, beside the documentation and those by which one gets it."""
+OPEN = {"/healthz", "/readyz", "/metrics", "/v1/auth/ways"}
+"""The only routes without a token, beside the documentation and those by which one gets it; the last one says which
+ways of getting it there are."""
 SOME_ID = "01a1fdeb-b782-7ebe-9496-5deb828d9713"
 
 
