@@ -43,7 +43,7 @@ NEUTRAL = {
         "conversations.agent_id day_limits.* day_usage.* episodes.agent_id episodes.embedder events.call_id "
         "events.kind idempotency.body_digest idempotency.key idempotency.route injection_ledger.skill_id "
         "messages.call_id messages.role model_calls.call_id model_calls.budget_of model_calls.model "
-        "model_calls.run_id outbox.* prompt_versions.digest "
+        "model_calls.run_id model_calls.assumed outbox.* prompt_versions.digest "
         "prompt_versions.stage prompt_versions.template tool_calls.agent_id tool_calls.call_id tool_calls.digest "
         "tool_calls.effect tool_calls.key tool_calls.run_id tool_calls.state tool_calls.tool tool_calls.tool_version "
         "turns.agent_id turns.agent_version turns.limits turns.routing turns.status turns.topology users.roles "
