@@ -76,7 +76,6 @@ async def test_two_hundred_turns_on_one_days_budget_whose_worker_is_killed_overs
     assert LIMIT * 3 // 4 <= used < LIMIT + HOLDS_TOKENS, (
         "most of the budget was used, and not refused for reservations"
     )
-    assert max(row["attempts"] for row in rows) == 2, "calls of the killed worker were made again"
     await limit_tenant(at, DayLimits())
 
 
