@@ -89,6 +89,7 @@ async def test_ten_megabytes_are_refused_in_words(site: Site) -> None:
     await site.desk.decide(approval)
 
 
+@pytest.mark.timed
 async def test_a_page_left_open_is_told_at_once_when_somebody_else_decides(site: Site) -> None:
     approval = await site.asks("post", text="race")
     window = await site.visit("reviewer", f"/review/{approval}")
@@ -113,6 +114,7 @@ async def test_without_scripts_a_decision_that_comes_too_late_is_told_with_the_f
     await expect(window.page.locator("#state")).to_contain_text("Approved by admin")
 
 
+@pytest.mark.timed
 async def test_in_two_tabs_the_same_decision_counts_once_and_the_other_tab_says_so(site: Site) -> None:
     approval = await site.asks("post", text="two tabs")
     window = await site.visit("reviewer", f"/review/{approval}")
