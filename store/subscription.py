@@ -16,7 +16,9 @@ _SILENCE_SECONDS = 10.0
 @asynccontextmanager
 async def subscribed(valkey: Valkey, *channels: str) -> AsyncIterator[PubSub]:
     """A subscription to these channels, while the block runs. Raises: RedisError, OSError, TimeoutError."""
-    subscription = valkey.client.pubsub(ignore_subscribe_messages=True)
+    # Confirmations are not ignored: redis-py would give None for each, which is what silence gives. Of two readers that
+    # came within a moment the second then seemed to be a lost answer, and every token of the next second came late.
+    subscription = valkey.client.pubsub()
     try:
         await subscription.subscribe(*channels)
         yield subscription
