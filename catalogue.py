@@ -23,6 +23,7 @@ from activities.sandbox import (
 from activities.toolbox.engine_tools import ENGINE_TOOLS
 from activities.toolbox.mcp_discovery import listings
 from contracts.agents import PublishedAgent
+from contracts.approval_policy import EXPIRES_SECONDS
 from contracts.digests import digest_of
 from contracts.mcp import McpServerListing
 from contracts.skills import CodeBlock
@@ -62,10 +63,15 @@ def block_digests(agents: Sequence[PublishedAgent]) -> frozenset[str]:
 
 
 async def shipped_and_own(
-    own: Sequence[Path], sandbox: SandboxConfig, checked: Collection[str] = frozenset(), *, examples: bool = False
+    own: Sequence[Path],
+    sandbox: SandboxConfig,
+    checked: Collection[str] = frozenset(),
+    *,
+    examples: bool = False,
+    expires_seconds: int = EXPIRES_SECONDS,
 ) -> Catalogue:
     """The shipped apps and those in `own`; blocks whose digests are in `checked` are not type-checked again."""
-    checker = _Checker(sandbox, checked, asyncio.get_running_loop(), examples)
+    checker = _Checker(sandbox, checked, asyncio.get_running_loop(), examples, expires_seconds)
     try:
         apps = await asyncio.to_thread(find_apps, own, checker.engine)
         return Catalogue(tuple(apps), checker.unchecked)
@@ -73,9 +79,11 @@ async def shipped_and_own(
         await checker.close()
 
 
-async def one_app(folder: Path, sandbox: SandboxConfig, *, examples: bool = False) -> Catalogue:
+async def one_app(
+    folder: Path, sandbox: SandboxConfig, *, examples: bool = False, expires_seconds: int = EXPIRES_SECONDS
+) -> Catalogue:
     """The app in `folder`."""
-    checker = _Checker(sandbox, frozenset(), asyncio.get_running_loop(), examples)
+    checker = _Checker(sandbox, frozenset(), asyncio.get_running_loop(), examples, expires_seconds)
     try:
         return Catalogue((await asyncio.to_thread(load_app, folder, checker.engine),), checker.unchecked)
     finally:
@@ -94,7 +102,12 @@ class _Checker:
     """Checks blocks on the thread that loads apps, in a sandbox of the loop, which is opened for the first of them."""
 
     def __init__(
-        self, config: SandboxConfig, checked: Collection[str], loop: asyncio.AbstractEventLoop, examples: bool
+        self,
+        config: SandboxConfig,
+        checked: Collection[str],
+        loop: asyncio.AbstractEventLoop,
+        examples: bool,
+        expires_seconds: int,
     ) -> None:
         self._config = config
         self._runs = examples
@@ -106,6 +119,7 @@ class _Checker:
             core_tools=tuple(ENGINE_TOOLS),
             topologies=names(),
             script=Script,
+            expires_seconds=expires_seconds,
             check_block=self._faults,
             try_block=self._try if examples else None,
         )

@@ -12,6 +12,7 @@ import json
 import os
 import secrets
 import sys
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -59,7 +60,7 @@ async def prepare(settings: Settings, admin: str = "", tenant: str = LOCAL_TENAN
     found: Catalogue | None = None
     if not await is_newest(owner_url):
         # Beside each other: a first start checks every block, which takes as long as the migrations.
-        checking = shipped_and_own(settings.apps, settings.sandbox())
+        checking = _checked(settings)
         found, _ = await asyncio.gather(checking, bring_up(owner_url))
     owner = await asyncpg.connect(owner_url, server_settings={"search_path": "perdure"})
     try:
@@ -92,7 +93,12 @@ async def _catalogue(owner: asyncpg.Connection, settings: Settings) -> Catalogue
     async with owner.transaction():
         await owner.execute("SELECT set_config('perdure.tenant', $1, true)", content.SHARED)
         checked = block_digests([agent for _, agent in await content.listed(owner)])
-    return await shipped_and_own(settings.apps, settings.sandbox(), checked)
+    return await _checked(settings, checked)
+
+
+async def _checked(settings: Settings, checked: Collection[str] = frozenset()) -> Catalogue:
+    seconds = settings.request_seconds
+    return await shipped_and_own(settings.apps, settings.sandbox(), checked, expires_seconds=seconds)
 
 
 async def _publish(owner: asyncpg.Connection, found: Catalogue, settings: Settings) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from contracts.approval_policy import EXPIRES_SECONDS
 from contracts.documents import MemoryLimits
 from contracts.errors import CallerError
 from contracts.turns import Routing
@@ -126,6 +127,8 @@ class Settings(BaseSettings):
     oidc_newcomers: str = Field(default="requester", alias="PERDURE_OIDC_NEWCOMERS")
     """The roles of somebody who comes from the provider for the first time, by commas; `none`: nobody new gets in."""
 
+    request_seconds: int = Field(default=EXPIRES_SECONDS, ge=1, le=315_360_000, alias="PENDING_MUTATION_TTL_SECONDS")
+    """How long a request to a reviewer stays open, 7 days; an agent's own `approvals.expires_seconds` comes first."""
     webhook_hosts: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="PERDURE_WEBHOOK_HOSTS")
     """Where notices of approvals may be sent: `host`, `host:port` or `*.domain`, by commas. Without one: nowhere."""
     webhook_private: bool = Field(default=False, alias="PERDURE_WEBHOOK_PRIVATE")

@@ -42,8 +42,13 @@ def check(
     from catalogue import one_app, shipped_and_own  # here: it brings half of the engine, for this command alone
     from settings import Settings
 
-    sandbox = Settings().sandbox()
-    looking = shipped_and_own((), sandbox, examples=True) if folder is None else one_app(folder, sandbox, examples=True)
+    settings = Settings()
+    sandbox, seconds = settings.sandbox(), settings.request_seconds
+    looking = (
+        shipped_and_own((), sandbox, examples=True, expires_seconds=seconds)
+        if folder is None
+        else one_app(folder, sandbox, examples=True, expires_seconds=seconds)
+    )
     found = asyncio.run(looking)
     apps = found.apps
     problems = [problem for each in apps for problem in each.problems]

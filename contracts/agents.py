@@ -205,6 +205,10 @@ class TurnPlan(Tolerant):
     cards: tuple[PlanCard, ...]
     skill_ids: tuple[str, ...] = ()
     # Left out where they are empty: plans ride in histories, and those of agents without skills are recorded so.
+    model: str = Field(default="", exclude_if=is_empty)
+    """The agent's model (S0-12); a call may fall back to its other one."""
+    reviewers: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
+    """The users who alone may decide on its gated calls, where the agent names them (S0-15)."""
     root_skill: str = Field(default="", exclude_if=is_empty)
     persona_source: str = Field(default="", exclude_if=is_empty)
     """`root_skill` where the persona is that skill's; otherwise the key tells."""

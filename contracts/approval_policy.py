@@ -11,6 +11,8 @@ from contracts.frozen import Frozen
 from contracts.skills import is_empty
 
 HIGH_RISK = "high"
+EXPIRES_SECONDS = 604_800
+"""How long a request stays open where nobody says it: seven days (S0-54)."""
 
 
 class OnTimeout(StrEnum):
@@ -43,8 +45,8 @@ _RELIED_ON = {
 class ApprovalPolicy(Frozen):
     """Who decides, how many of them, by when, and what becomes of it where nobody does."""
 
-    expires_seconds: int = Field(default=604_800, gt=0, le=315_360_000)
-    """PENDING_MUTATION_TTL_SECONDS, 7 days (S0-54)."""
+    expires_seconds: int = Field(default=EXPIRES_SECONDS, gt=0, le=315_360_000)
+    """An agent that does not say it is loaded with what its deployment says."""
     reviewer_role: str = "reviewer"
     allow_self_approval: bool = False
     # Left out where they say nothing: agents are recorded, and versioned, without them.

@@ -40,6 +40,8 @@ def turn_plan(
         persona_key=persona.key,
         limits=limits,
         cards=cards,
+        model=agent.definition.model,
+        reviewers=agent.definition.approvals.reviewers,
         skill_ids=tuple(skill.id for skill in agent.definition.skills),
         root_skill=agent.definition.root_skill or "",
         persona_source=ROOT_SKILL if persona.source == ROOT_SKILL else "",

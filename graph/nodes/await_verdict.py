@@ -80,6 +80,7 @@ def _acknowledge(state: State, verdicts: Sequence[Verdict]) -> Patch:
         "pending_tool_calls": [],
         "hitl_required": False,
         "hitl_approval_id": None,
+        "hitl_reviewer_id": None,
         "messages": [*messages, note.model_dump(mode="json")],
     }
 

@@ -45,12 +45,17 @@ BUDGET: Final = (
     Field("max_tokens", 100_000),
     Field("max_cost_microusd", 5_000_000),
 )
+ROLE_BASED: Final = "role_based"
+"""Whoever has the role decides (S0-15)."""
+NAMED_INDIVIDUAL: Final = "named_individual"
+"""The agent names who decides."""
+
 REVIEW: Final = (
     Field("hitl_required", False),
     Field("hitl_checkpoint_type", ""),
     Field("hitl_approval_id", None),
     Field("hitl_reviewer_id", None),
-    Field("hitl_reviewer_strategy", "role_based"),
+    Field("hitl_reviewer_strategy", ROLE_BASED),
     Field("pending_tool_calls", []),
     Field("pending_round", None),
     Field("pending_mutation", None),

@@ -46,6 +46,7 @@ def settled(
         "settled_calls": [],
         "hitl_required": False,
         "hitl_approval_id": None,
+        "hitl_reviewer_id": None,
         "iteration": iteration,
     }
     ran = []

@@ -45,6 +45,7 @@ def passed(state: State, verdicts: Sequence[Verdict]) -> Patch:
             "hitl_required": False,
             "hitl_checkpoint_type": "",
             "hitl_approval_id": None,
+            "hitl_reviewer_id": None,
         } | over_limit(state)
     if any(reviewed_call(verdict.call_id) is None for verdict in verdicts):
         patch |= _unforced(state, refused=bool(notes))

@@ -19,6 +19,7 @@ def raised(state: State, read: Verdicts) -> Patch:
         "hitl_required": False,
         "hitl_checkpoint_type": "",
         "hitl_approval_id": None,
+        "hitl_reviewer_id": None,
     }
     refused = next((verdict for verdict in read.verdicts if verdict.state not in ALLOWING), None)
     if refused is None and read.limits is not None:

@@ -10,8 +10,8 @@ from contracts.events import HITL_RULE_FIRE
 from contracts.messages import Patch
 from contracts.people import GatedCall, RequestKind, RequestRef
 from contracts.tools import ToolOutcome
-from graph.nodes.fields import AWAITING_HITL
-from graph.nodes.reading import messages_of, requests_of
+from graph.nodes.fields import AWAITING_HITL, NAMED_INDIVIDUAL, ROLE_BASED
+from graph.nodes.reading import messages_of, requests_of, reviewers_of
 from graph.nodes.snapshot import snapshot
 from graph.ports import Ports
 from graph.spec import State
@@ -46,7 +46,7 @@ def stripped(
     # Of calls that a reviewer made again the checkpoints stay: passing them is what rebuilds their round.
     reviewed = [each for each in requests_of(state, "pending_mutation") if each.kind is RequestKind.CHECKPOINT]
     checkpoint = next((each.checkpoint for each in gated if each.checkpoint), "before_tool_call")
-    return _waits(asked, checkpoint if gated else "outcome_unknown") | {
+    return _waits(state, asked, checkpoint if gated else "outcome_unknown") | {
         "pending_mutation": [*_dumped(reviewed), *_dumped(asked)],
         "pending_round": messages[-1].model_dump(mode="json"),
         "pending_tool_calls": [],
@@ -71,7 +71,7 @@ def kept(done: Sequence[ToolOutcome]) -> list[JsonValue]:
 def at_checkpoint(state: State, ports: Ports, gated: Sequence[GatedCall]) -> Patch:
     """Have people look at what is there: nothing is stripped, for every call has its answer (S0-65 to S0-67)."""
     asked = ports.people.ask(gated, [], snapshot(state, messages_of(state), whole=True))
-    return _waits(asked, gated[0].checkpoint) | {"pending_mutation": _dumped(asked), "pending_round": None}
+    return _waits(state, asked, gated[0].checkpoint) | {"pending_mutation": _dumped(asked), "pending_round": None}
 
 
 def at_limit(state: State, ports: Ports, over: Problem) -> Patch:
@@ -81,19 +81,23 @@ def at_limit(state: State, ports: Ports, over: Problem) -> Patch:
         [],
         snapshot(state, messages_of(state), whole=True),
     )
-    return _waits(asked, RequestKind.LIMIT) | {
+    return _waits(state, asked, RequestKind.LIMIT) | {
         "pending_mutation": _dumped(asked),
         "pending_round": None,
         "pending_tool_calls": [],
     }
 
 
-def _waits(asked: Sequence[RequestRef], checkpoint: str) -> Patch:
+def _waits(state: State, asked: Sequence[RequestRef], checkpoint: str) -> Patch:
+    reviewers = reviewers_of(state)
     return {
         "status": AWAITING_HITL,
         "hitl_required": True,
         "hitl_checkpoint_type": checkpoint,
         "hitl_approval_id": asked[0].request_id if asked else None,
+        # Of several that are named no single one is it; whose list a request is on by now, its record knows.
+        "hitl_reviewer_id": reviewers[0] if len(reviewers) == 1 else None,
+        "hitl_reviewer_strategy": NAMED_INDIVIDUAL if reviewers else ROLE_BASED,
         "pending_requests": _dumped(asked),
     }
 

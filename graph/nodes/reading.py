@@ -21,6 +21,13 @@ def plan_of(state: State) -> TurnPlan:
     return TurnPlan.model_validate(state["plan"])
 
 
+def reviewers_of(state: State) -> list[str]:
+    """The users who alone may decide, where the agent names them; read without the rest of the plan."""
+    plan = state["plan"]
+    found = plan.get("reviewers") if isinstance(plan, dict) else None
+    return [str(name) for name in found] if isinstance(found, list) else []
+
+
 def calls_of(state: State, name: str = "pending_tool_calls") -> list[CallRef]:
     """The calls of a round that is to run."""
     found = state[name]

@@ -10,7 +10,7 @@ def planned(context: TurnContext) -> Patch:
     plan = context.plan
     if plan is None:
         return {}
-    return {
+    patch: Patch = {
         "plan": plan.model_dump(mode="json"),
         "agent_id": plan.agent_id,
         "agent_type": plan.agent_id,
@@ -21,6 +21,7 @@ def planned(context: TurnContext) -> Patch:
         "max_cost_microusd": plan.limits.max_cost_microusd,
         "max_iterations": plan.limits.max_iterations,
     }
+    return patch | {"model": plan.model} if plan.model else patch
 
 
 def remembered(context: TurnContext, user_message: MessageRef) -> Patch:

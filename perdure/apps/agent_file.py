@@ -44,7 +44,9 @@ def read_agent(path: Path, content: Content, engine: Engine) -> tuple[AgentDefin
             value["script"] = None
     problems += _script_problems(value.get("script"), script_file, script_place, engine)
     problems += _unknown_names(value, file, content, engine)
-    problems += unmet_policy(value.get("approvals", {}), file)
+    if isinstance(approvals := value.get("approvals", {}), dict):
+        value["approvals"] = {"expires_seconds": engine.expires_seconds, **approvals}
+    problems += unmet_policy(value["approvals"], file)
     unfit = dict(unstorable(file.value))
     problems += [unfit_problem(file, each, why) for each, why in unfit.items()]
     if script_file is not file:

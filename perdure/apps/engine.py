@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel
 
+from contracts.approval_policy import EXPIRES_SECONDS
 from perdure.apps.block_examples import Trial
 from perdure.apps.block_source import BlockCheck, check_source
 
@@ -28,6 +29,8 @@ class Engine:
     """Names of the registered topologies; None leaves them unchecked."""
     script: type[BaseModel] | None = None
     """The form of a scripted model's rules; None leaves it unchecked."""
+    expires_seconds: int = EXPIRES_SECONDS
+    """How long a request stays open where an agent's `approvals:` does not say it (S0-54)."""
     reserved: Collection[str] = ()
     """Names that are kept and never offered; an app adds its own by `reserved:` in app.yaml (S0-50)."""
     check_block: BlockCheck = check_source

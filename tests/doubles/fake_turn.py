@@ -108,6 +108,10 @@ class FakeTurn:
     working: Args = field(default_factory=dict)
     stage_tools: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)
+    model: str = "openai/small"
+    """Of its agent."""
+    reviewers: tuple[str, ...] = ()
+    """The people whom its agent names."""
     said: str = "please"
     """The user's message."""
     toolsets: dict[str, bool] = field(default_factory=dict)

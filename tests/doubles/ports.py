@@ -250,6 +250,8 @@ class FakeMemory:
                 agent_version="v1",
                 persona_key="agent",
                 limits=turn.limits,
+                model=turn.model,
+                reviewers=turn.reviewers,
                 cards=tuple(turn.cards.values()),
                 skill_ids=turn.skill_ids,
                 skills=turn.skills,

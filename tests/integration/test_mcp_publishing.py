@@ -23,7 +23,7 @@ start_seconds: 30
 """
 
 
-async def prepared(urls: Urls, folder: Path) -> dict[str, PublishedAgent]:
+async def prepared(urls: Urls, folder: Path, **beside: str) -> dict[str, PublishedAgent]:
     """The agents that are published by one more start."""
     given = {
         "DATABASE_OWNER_URL": urls.owner,
@@ -31,6 +31,7 @@ async def prepared(urls: Urls, folder: Path) -> dict[str, PublishedAgent]:
         "PERDURE_LOCAL": "1",
         "PERDURE_HOME": str(folder / "home"),
         "PERDURE_APP": str(folder),
+        **beside,
     }
     await prepare(Settings(_env_file=None, **given))  # type: ignore[arg-type]
     owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
@@ -77,8 +78,9 @@ async def test_a_server_with_a_lock_is_published_without_being_started(
     without = await prepared(urls, tmp_path)
     assert "pinned" not in without and "FileNotFoundError" in capsys.readouterr().err
     shutil.copy(OPS / "mcp" / "cluster.lock.json", tmp_path / "mcp")
-    pinned = (await prepared(urls, tmp_path))["pinned"]
+    pinned = (await prepared(urls, tmp_path, PENDING_MUTATION_TTL_SECONDS="172800"))["pinned"]
     assert len(pinned.cards) == 18 and {card.toolset for card in pinned.cards} == {"k8s"}
+    assert pinned.definition.approvals.expires_seconds == 172_800, "its file says none, and the deployment does"
     assert "cluster" not in capsys.readouterr().err
 
 

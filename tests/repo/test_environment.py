@@ -61,5 +61,6 @@ def test_app_folders_are_separated_like_path_and_routing_has_two_names() -> None
     assert settings.apps == (Path("/a"), Path("/b"))
     assert settings.routing is RoutingName.SPREAD
     assert settings.route().tools != bare().route().tools
+    assert bare(PENDING_MUTATION_TTL_SECONDS="60").request_seconds == 60
     with pytest.raises(ValueError, match="PERDURE_ROUTING"):
         bare(PERDURE_ROUTING="sideways")

@@ -264,7 +264,7 @@ async def test_a_state_aware_tool_updates_known_fields_only() -> None:
 async def test_a_fresh_turn_is_initialised_and_knows_its_user() -> None:
     played = await begin(turn(Says("hi"), user_name=""))
     assert played.state["user"] == {"name": "user", "role": "clerk"}
-    assert played.state["agent_id"] == "desk"
+    assert (played.state["agent_id"], played.state["model"]) == ("desk", "openai/small")
     assert (played.state["status"], played.state["llm_phase"]) == ("completed", "synthesis")
     assert played.state["skill_injection_done"] is False
 
@@ -294,6 +294,25 @@ async def test_a_gate_opens_every_approval_strips_the_round_and_dispatches_nothi
         ("t2.1", True),
         ("t2.2", True),
     ]
+
+
+@pytest.mark.parametrize(
+    ("reviewers", "strategy", "reviewer"),
+    [
+        ((), "role_based", None),
+        (("ann",), "named_individual", "ann"),
+        (("ann", "bob"), "named_individual", None),
+    ],
+)
+async def test_a_pause_says_who_decides_as_long_as_it_lasts(
+    reviewers: tuple[str, ...], strategy: str, reviewer: str | None
+) -> None:
+    made = turn(Says("", (PAY,)), Says("paid"), reviewers=reviewers)
+    played = await begin(made)
+    assert (played.state["hitl_reviewer_strategy"], played.state["hitl_reviewer_id"]) == (strategy, reviewer)
+    made.decide("t1.0", V.APPROVED)
+    await resume(played)
+    assert (played.outcome(), played.state["hitl_reviewer_id"]) == (Outcome.COMPLETED, None)
 
 
 DECIDED = [

@@ -35,7 +35,7 @@ _NODES: Final[tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...]] = (
         "state_init_node",
         "Fix who asks and what is allowed",
         (
-            *("conversation_id", "trace_id", "created_at", "error", "status", "messages", "plan", "agent_id"),
+            *("conversation_id", "trace_id", "created_at", "error", "status", "messages", "plan", "model", "agent_id"),
             *("agent_type", "system_prompt", "user", "metadata", "max_tokens", "max_cost_microusd"),
             *("memory_read_authorized", "memory_write_authorized", "long_term_memory_requested"),
         ),

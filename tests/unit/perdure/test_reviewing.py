@@ -65,6 +65,23 @@ def test_a_policy_that_somebody_can_satisfy_is_loaded(tmp_path: Path, approvals:
     assert told(tmp_path, approvals) == []
 
 
+@pytest.mark.parametrize(
+    ("approvals", "seconds"), [("  quorum: 1\n", 60), ("  expires_seconds: 90\n", 90)], ids=["unsaid", "said"]
+)
+def test_a_deployments_deadline_holds_for_agents_that_say_none(tmp_path: Path, approvals: str, seconds: int) -> None:
+    (tmp_path / "agents").mkdir()
+    (tmp_path / "agents" / "helper.yaml").write_text(AGENT + approvals)
+    (agent,) = load_app(tmp_path, Engine(topologies=("skill_pipeline",), expires_seconds=60)).agents
+    assert agent.approvals.expires_seconds == seconds
+
+
+def test_a_fallback_that_the_deployments_deadline_forestalls_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "agents").mkdir()
+    (tmp_path / "agents" / "helper.yaml").write_text(AGENT + "  fallback_reviewer: carl\n")
+    app = load_app(tmp_path, Engine(topologies=("skill_pipeline",), expires_seconds=60))
+    assert ["the request is over after 60 s" in each.message for each in app.problems] == [True]
+
+
 def test_what_is_wrong_in_its_form_is_told_once(tmp_path: Path) -> None:
     (problem,) = told(tmp_path, "  reviewer_role: boss\n  quorum: none\n")
     assert problem.startswith("helper.yaml:6: approvals.quorum: ")

@@ -28,7 +28,7 @@ def published(definition: AgentDefinition, **fields: object) -> PublishedAgent:
         (agent(skill("a"), skill("b")), "platform_default", ["a", "b"]),
     ],
 )
-def test_an_agent_without_skill_folders_pins_what_its_recorded_turns_did(
+def test_an_agent_without_skill_folders_pins_what_its_recorded_turns_did_and_its_model(
     definition: AgentDefinition, persona_key: str, skill_ids: list[str]
 ) -> None:
     pinned = turn_plan(published(definition), Limits())
@@ -47,9 +47,16 @@ def test_an_agent_without_skill_folders_pins_what_its_recorded_turns_did(
                 "wants_state": [],
             }
         ],
+        "model": "scripted",
         "skill_ids": skill_ids,
     }
     assert TurnPlan.model_validate_json(pinned.model_dump_json()) == pinned
+
+
+def test_the_reviewers_that_an_agent_names_are_pinned() -> None:
+    named = published(agent(approvals={"reviewers": ["ann", "bob"]}, model="openai/small"))
+    pinned = turn_plan(named, Limits())
+    assert (pinned.reviewers, pinned.model) == (("ann", "bob"), "openai/small")
 
 
 def test_a_plan_knows_of_a_skill_what_the_graph_decides_with_and_no_text() -> None:
