@@ -18,6 +18,7 @@ from pathlib import Path
 from local.console import Console
 from local.errors import StackError
 from local.excerpt import Excerpt
+from local.forked import Forked, Nursery, NurseryGone
 from local.lines import read_lines
 from local.log_file import LogFile
 from local.spawn import RunAs, describe_exit, kill_group, spawn
@@ -52,6 +53,8 @@ class ChildSpec:
     """Which of its lines reach the terminal while it is ready; None: all, always. The log file has every line."""
     before_start: Callable[[], None] | None = None
     """Clears what an earlier process of this role left behind."""
+    imports: tuple[str, ...] = ()
+    """What it shares with others: named, it is forked from the nursery where there is one."""
     ready_seconds: float = 60.0
     detail: str = ""
     """What to print beside `ready`."""
@@ -65,8 +68,15 @@ def restart_delay_seconds(failures: int) -> float:
 class Child:
     """A role that is kept running from `start` to `stop`."""
 
-    def __init__(self, spec: ChildSpec, console: Console, changed: Callable[["Child"], None]) -> None:
+    def __init__(
+        self,
+        spec: ChildSpec,
+        console: Console,
+        changed: Callable[["Child"], None],
+        nursery: Nursery | None = None,
+    ) -> None:
         self.spec = spec
+        self._nursery = nursery
         self.pid: int | None = None
         """The live process, None between two."""
         self.ready = False
@@ -131,9 +141,7 @@ class Child:
         if spec.before_start is not None:
             spec.before_start()
         try:
-            process = await spawn(
-                spec.command, environ=spec.environ, cwd=spec.cwd, death_signal=spec.death_signal, run_as=spec.run_as
-            )
+            process = await self._start_process()
         except OSError as error:
             self._log.write(f"{spec.command[0]}: {error.strerror}")
             return 127, 0.0
@@ -159,7 +167,16 @@ class Child:
             self._announce(None, ready=False)
         return gone.result(), ended - ready_at if ready_at is not None else 0.0
 
-    async def _becomes_ready(self, process: Process, gone: asyncio.Task[int]) -> bool:
+    async def _start_process(self) -> Process | Forked:
+        spec = self.spec
+        if self._nursery is not None and spec.imports:
+            with suppress(NurseryGone):
+                return await self._nursery.fork(spec.role, spec.command, spec.environ, spec.cwd, spec.imports)
+        return await spawn(
+            spec.command, environ=spec.environ, cwd=spec.cwd, death_signal=spec.death_signal, run_as=spec.run_as
+        )
+
+    async def _becomes_ready(self, process: Process | Forked, gone: asyncio.Task[int]) -> bool:
         deadline = time.monotonic() + self.spec.ready_seconds
         while not gone.done() and not self._stopping.is_set():
             if await self.spec.ready(process.pid) and not gone.done():
@@ -169,7 +186,7 @@ class Child:
             await asyncio.wait({gone}, timeout=_PROBE_SECONDS)
         return False
 
-    async def _end(self, process: Process, gone: asyncio.Task[int]) -> None:
+    async def _end(self, process: Process | Forked, gone: asyncio.Task[int]) -> None:
         hurry = asyncio.create_task(self._hurry.wait())
         for number, seconds in self.spec.stop_steps:
             if gone.done() or hurry.done():
@@ -182,7 +199,7 @@ class Child:
             kill_group(process.pid)
             await gone
 
-    async def _pump(self, process: Process) -> None:
+    async def _pump(self, process: Process | Forked) -> None:
         assert process.stdout is not None
         excerpt = Excerpt(partial(self._console.child, self.spec.role))
         try:

@@ -27,6 +27,9 @@ _DEFAULT_PORT = 8080
 _PYTHON = sys.executable
 _COMPACT_QUEUES = ("turns", "llm")
 _SPREAD_QUEUES = (*_COMPACT_QUEUES, "tools", "memory", "approvals")
+_RELAY = ("worker",)
+_SERVING = (*_RELAY, "serving")
+_WORKFLOWS = ("workflows.turn_run", "workflows.turn_wait", "workflows.tool_preview")
 
 
 def own_environ() -> dict[str, str]:
@@ -50,16 +53,19 @@ class Program:
     command: tuple[str, ...]
     ready: Literal["http", "file"] = "file"
     """`http`: GET /readyz on the API's port answers 200; `file`: it writes the file named by PERDURE_READY_FILE."""
+    imports: tuple[str, ...] = ()
+    """What it shares with others: named, it is forked from the nursery, which has imported it."""
 
 
 def default_programs(routing: Routing) -> tuple[Program, ...]:
     """The API, a worker for each queue that the routing uses, and the relay."""
     worker = (_PYTHON, str(ROOT / "worker.py"))
     queues = _SPREAD_QUEUES if routing == "spread" else _COMPACT_QUEUES
+    serving = {queue: _SERVING if queue != "turns" else (*_SERVING, *_WORKFLOWS) for queue in queues}
     return (
-        Program("api", (_PYTHON, "-m", "api"), ready="http"),
-        *(Program(f"worker-{queue}", (*worker, "--queues", queue)) for queue in queues),
-        Program("worker-relay", (*worker, "--relay")),
+        Program("worker-relay", (*worker, "--relay"), imports=_RELAY),
+        *(Program(f"worker-{queue}", (*worker, "--queues", queue), imports=serving[queue]) for queue in queues),
+        Program("api", (_PYTHON, "-m", "api"), ready="http", imports=("api.__main__",)),
     )
 
 

@@ -52,8 +52,14 @@ def child_spec(config: StackConfig, home: Home, program: Program, environ: Mappi
         stop_steps=((signal.SIGTERM, config.drain_seconds),),
         stop_rank=STOP_RANK,
         before_start=lambda: ready_file.unlink(missing_ok=True),
+        imports=program.imports,
         detail=f"http://{HOST}:{config.port}" if program.ready == "http" else "",
     )
+
+
+def shared_imports(config: StackConfig) -> tuple[str, ...]:
+    """What the nursery imports for them, each module once, in the order in which they are to start."""
+    return tuple(dict.fromkeys(module for program in config.programs for module in program.imports))
 
 
 def tokens_from(lines: list[str], log: Path) -> dict[str, str]:

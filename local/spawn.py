@@ -38,6 +38,7 @@ async def spawn(
     death_signal: signal.Signals = signal.SIGKILL,
     run_as: RunAs | None = None,
     split_output: bool = False,
+    pass_fds: Sequence[int] = (),
 ) -> Process:
     """Start a child with both outputs in one pipe (`split_output`: in two), never inherited.
 
@@ -54,6 +55,7 @@ async def spawn(
         env=dict(environ),
         cwd=cwd,
         start_new_session=True,
+        pass_fds=pass_fds,
         umask=0o077,  # what a child writes into the data folder is its owner's alone
         preexec_fn=_bound_to_parent(death_signal),
         **user,

@@ -123,6 +123,8 @@ async def _bring_up(config: StackConfig, home: Home, supervisor: Supervisor) -> 
     """
     began = time.monotonic()
     _port_must_be_free(config.port)
+    if shared := programs.shared_imports(config):
+        await supervisor.open_nursery(shared, {**config.environ, "PYTHONUNBUFFERED": "1"}, ROOT)
     credentials = checked(home, config.environ, overridable=True)
     book = PortBook(home.ports_file)
     declared = companions.read_all(config.companion_apps)

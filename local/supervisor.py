@@ -5,8 +5,9 @@ exists; the terminal gets one line for each part that becomes ready.
 """
 
 import asyncio
+import sys
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -16,6 +17,7 @@ from local.child import Child, ChildSpec
 from local.console import Console
 from local.errors import StackError
 from local.excerpt import Excerpt
+from local.forked import Nursery
 from local.home import Home
 from local.lines import read_lines
 from local.log_file import LogFile
@@ -33,10 +35,19 @@ class Supervisor:
         self.on_change: Callable[[], None] | None = None
         """Called after each start, readiness and end of a child."""
         self._stopping = False
+        self._nursery: Nursery | None = None
         found = sweep(home.roster_file)
         if found:
             console.say(f"  cleared away what an earlier run left: {', '.join(found)}")
         self._roster = Roster(home.roster_file)
+
+    async def open_nursery(self, modules: Sequence[str], environ: Mapping[str, str], cwd: Path) -> None:
+        """From here on, children that share imports are forked from a process that has them.
+
+        Where the kernel can't bind what is forked to the process that forks, each is started by itself.
+        """
+        if sys.platform == "linux":
+            self._nursery = await Nursery.start(self.home, modules, environ, cwd)
 
     async def launch(self, spec: ChildSpec, began: float | None = None) -> None:
         """Start a child, wait until it is ready and say so; from then on it is kept running.
@@ -47,7 +58,7 @@ class Supervisor:
         """
         if spec.role in self.children:
             raise StackError(f"two processes want to be called {spec.role}")
-        child = Child(spec, self.console, self._changed)
+        child = Child(spec, self.console, self._changed, self._nursery)
         self.children[spec.role] = child
         began = time.monotonic() if began is None else began
         await child.start()
@@ -117,6 +128,8 @@ class Supervisor:
         ranked = sorted(self.children.values(), key=lambda child: child.spec.stop_rank)
         for _, rank in groupby(ranked, key=lambda child: child.spec.stop_rank):
             await asyncio.gather(*(child.stop(hurry) for child in rank))
+        if self._nursery is not None:
+            await self._nursery.stop()
 
     def _changed(self, child: Child) -> None:
         try:

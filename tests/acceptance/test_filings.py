@@ -1,6 +1,8 @@
 """The contract's texts for `rule_37` over REST on a stack of real processes, and past the death of every worker."""
 
 import asyncio
+import os
+import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -117,10 +119,13 @@ async def test_a_filing_that_waits_outlives_every_worker_and_its_package_is_made
 async def test_an_edited_call_outlives_the_worker_that_runs_it_and_is_settled_once(stack: RunningStack) -> None:
     async with Turns(stack, AGENT) as turns:
         turn, shown = await waiting(turns)
+        worker = stack.read()["pids"]["worker-turns"]
+        os.kill(worker, signal.SIGSTOP)
         await decide(turns, shown, "edit", args={"well_name": "Dry Fork 2"})
         async with records(stack) as connection:
             # The place of its result is taken: from here on the call can be begun, but not settled.
             await connection.execute(TAKE_NEXT_PLACE, new_id(), turn["conversation_id"])
+            os.kill(worker, signal.SIGCONT)
             deadline = time.monotonic() + 75
             while await states(connection, turn) != [(PACKAGE, "done"), (PACKAGE, "reserved")]:
                 assert time.monotonic() < deadline, await states(connection, turn)

@@ -1,5 +1,9 @@
 """Turns as the reconciler finds them: begun on a queue that nobody serves, and older than they are."""
 
+from temporalio.client import Client, WorkflowExecutionDescription
+from temporalio.service import RPCError, RPCStatusCode
+
+from contracts.ids import turn_workflow_id
 from contracts.turns import TurnAddress
 from tests.desk import Desk
 from tests.doubles.spoken import Line
@@ -24,3 +28,12 @@ async def status(desk: Desk, address: TurnAddress) -> tuple[str, str | None]:
     """The turn's status and its problem's code."""
     row = (await desk.rows("SELECT status, problem FROM turns WHERE id = $1", address.turn_id))[0]
     return row["status"], (row["problem"] or {}).get("code")
+
+
+async def found(temporal: Client, address: TurnAddress) -> WorkflowExecutionDescription | None:
+    """The turn's workflow, once there is one."""
+    try:
+        return await temporal.get_workflow_handle(turn_workflow_id(address.turn_id)).describe()
+    except RPCError as error:
+        assert error.status is RPCStatusCode.NOT_FOUND
+        return None

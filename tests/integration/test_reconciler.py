@@ -13,7 +13,7 @@ from relay.reconcile import Reconciler
 from store.database import Database
 from tests.desk import Desk
 from tests.doubles.spoken import Line
-from tests.integration.lost_turns import aged, begun, status
+from tests.integration.lost_turns import aged, begun, found, status
 
 
 async def test_a_turn_terminated_by_hand_fails_within_thirty_seconds_and_the_conversation_goes_on(
@@ -28,11 +28,13 @@ async def test_a_turn_terminated_by_hand_fails_within_thirty_seconds_and_the_con
     while (await status(desk, address))[0] != "failed":
         assert time.monotonic() - began < 30
         await asyncio.sleep(0.1)
+    while (described := await found(temporal, waiting)) is None:  # rung after the commit that failed the other
+        assert time.monotonic() - began < 30
+        await asyncio.sleep(0.1)
     stop.set()
     running.cancel()
     assert await status(desk, address) == ("failed", "run_terminated")
     assert await status(desk, waiting) == ("accepted", None)
-    described = await temporal.get_workflow_handle(turn_workflow_id(waiting.turn_id)).describe()
     assert described.task_queue == desk.routing.turns
     kinds = await desk.kinds(address.turn_id)
     assert kinds[-2:] == ["workflow.error", "done"]

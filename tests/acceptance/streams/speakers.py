@@ -54,7 +54,15 @@ def no_model_worker(stack: RunningStack) -> Iterator[None]:
 @contextmanager
 def more_model_workers(stack: RunningStack, count: int) -> Iterator[None]:
     """So many workers of the model's queue beside the stack's own, which has a hundred calls at once at most."""
-    environ = psutil.Process(stack.read()["pids"]["worker-turns"]).environ()
+    run = stack.read()
+    environ = {
+        **psutil.Process(stack.process.pid).environ(),
+        "DATABASE_URL": run["postgres"],
+        "REDIS_URL": run["redis"],
+        "TEMPORAL_ADDRESS": run["temporal"],
+        "TEMPORAL_CONFIG_FILE": os.devnull,
+        "PERDURE_LOCAL": "1",
+    }
     started: list[subprocess.Popen[bytes]] = []
     ready = [stack.home / f"more-{number}.ready" for number in range(count)]
     try:

@@ -66,7 +66,7 @@ def test_a_folder_that_is_no_app_is_refused_with_what_it_lacks(
 
 def test_compact_runs_four_processes_and_spread_a_worker_for_each_queue() -> None:
     compact = [program.role for program in default_programs("compact")]
-    assert compact == ["api", "worker-turns", "worker-llm", "worker-relay"]
+    assert compact == ["worker-relay", "worker-turns", "worker-llm", "api"]
     spread = [program.role for program in default_programs("spread")]
     assert set(spread) - set(compact) == {"worker-tools", "worker-memory", "worker-approvals"}
     assert [program.ready for program in default_programs("spread")].count("http") == 1
