@@ -16,14 +16,23 @@ from temporalio.service import RPCError
 
 from contracts.errors import Problem
 from contracts.ids import turn_workflow_id
-from contracts.workflows import TURN_WAIT
 from relay.deliver import Doorbell
 from relay.gone import workflow_gone
+from relay.listed import Listed
 from relay.trouble import Trouble
 from store.database import Connection, Database
 from store.finish import finish_broken
 from store.idempotency import forget_old
-from store.open_turns import OpenTurn, open_turns, ring_answered, ring_decided, ring_stopped, start_stranded, tenants
+from store.open_turns import (
+    OpenTurn,
+    open_turns,
+    paused_among,
+    ring_answered,
+    ring_decided,
+    ring_stopped,
+    start_stranded,
+    tenants,
+)
 from store.overdue import MOST_AT_ONCE, escalate_all_overdue, fall_back
 from store.working_memory import forget_expired
 
@@ -31,14 +40,14 @@ INTERVAL_SECONDS = 5.0
 SETTLING_SECONDS = 8.0
 """A turn younger than this may not have reached Temporal yet."""
 AT_ONCE = 20
-LISTED_AT_ONCE = 1_000
 PAUSED_EVERY = 4
 """Paused turns are many and wait long: they are compared in every fourth pass, so within 20 s."""
 FEW = 50
-"""So many paused turns of a tenant are asked about one by one; of more, Temporal's own list of waiting runs is read,
-and those that it does not have are. Asked one by one, 3,000 took all of the server's time (measured)."""
+"""So many paused turns of a tenant are asked about one by one; of more, those whose run Temporal lists as ended a short
+while ago. Asked one by one, 3,000 took all of the server's time (measured)."""
 LISTED_EVERY = 60
-"""That list is long: it is read in every 60th pass, so within five minutes."""
+"""What ended longer ago, or has vanished, is not on Temporal's list of waiting runs. That one is long: it is read in
+every 60th pass, so within five minutes."""
 LISTED_AT = 12
 """The first of these passes: a minute after a start, when there is other work to catch up with."""
 MOST_HANDED_ON = 1_000
@@ -75,14 +84,11 @@ class Reconciler:
         """One pass; how many turns it finished."""
         finished = 0
         self._passes += 1
-        waiting: frozenset[str] | None = None
-        listed = not self._lists
+        listed = Listed(self._client, self._trouble)
         for tenant_id in await tenants(self._relay.pool):
             turns = await self._prepare(tenant_id)
             if sum(turn.is_paused for turn in turns) > FEW:
-                if not listed:
-                    waiting, listed = await self._waiting(), True
-                turns = [turn for turn in turns if _is_suspect(turn, waiting)]
+                turns = await self._suspects(tenant_id, turns, listed)
             for start in range(0, len(turns), AT_ONCE):
                 batch = turns[start : start + AT_ONCE]
                 finished += sum(await asyncio.gather(*(self._look_at(turn) for turn in batch)))
@@ -93,19 +99,20 @@ class Reconciler:
         """Whether Temporal's list of waiting runs is read in this pass, where a tenant has many paused turns."""
         return self._passes % LISTED_EVERY == LISTED_AT
 
-    async def _waiting(self) -> frozenset[str] | None:
-        """The workflows that wait, of all tenants; None where Temporal does not say, so that nobody is taken for lost.
-
-        The list may be a moment old: a run that has ended since is found in a later pass.
-        """
-        query = f"WorkflowType = '{TURN_WAIT}' AND ExecutionStatus = 'Running'"
-        try:
-            found = frozenset([run.id async for run in self._client.list_workflows(query, page_size=LISTED_AT_ONCE)])
-        except RPCError as error:
-            self._trouble.is_on("waiting_runs_not_listed", error=error)
-            return None
-        self._trouble.is_over("waiting_runs_not_listed")
-        return found
+    async def _suspects(self, tenant_id: str, turns: list[OpenTurn], listed: Listed) -> list[OpenTurn]:
+        """Those to ask about where a tenant has many paused turns: all that run, and of the paused ones the few of
+        which Temporal's lists say that they may be lost."""
+        running = [turn for turn in turns if not turn.is_paused]
+        if self._lists:
+            waiting = await listed.waiting()
+            if waiting is None:
+                return running
+            return [t for t in turns if not t.is_paused or turn_workflow_id(t.address.turn_id) not in waiting]
+        ended = await listed.ended()
+        paused = (
+            await self._step("open_turns_not_listed", tenant_id, lambda tx: paused_among(tx, ended)) if ended else ()
+        )
+        return [*running, *(paused or ())]
 
     async def _prepare(self, tenant_id: str) -> list[OpenTurn]:
         """Make good what was lost in Postgres itself; the turns to compare."""
@@ -179,10 +186,3 @@ class Reconciler:
             return None
         name = found.status.name.lower()
         return Problem(code=f"run_{name}", message=f"The run of this turn was {name.replace('_', ' ')}.")
-
-
-def _is_suspect(turn: OpenTurn, waiting: frozenset[str] | None) -> bool:
-    """Whether to ask about this one where a tenant has many paused turns; None: it is not known which wait."""
-    if not turn.is_paused:
-        return True
-    return waiting is not None and turn_workflow_id(turn.address.turn_id) not in waiting

@@ -1,5 +1,6 @@
 """What the reconciler looks at: open turns that should be moving, and turns whose wake-up or admission was lost."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import asyncpg
@@ -39,22 +40,28 @@ _OPEN_TURNS = f"""
 """
 
 
+_AMONG = f"{_OPEN.format('LIKE')} AND id = ANY($2::uuid[])"
+
+
 async def open_turns(tx: Connection, older_than_seconds: float, most_paused: int | None = None) -> list[OpenTurn]:
     """Open turns, but for queued ones, for those that have only just begun, and for those that are yet to start; of
     the paused ones the `most_paused` oldest, None for all.
 
     A turn whose start is still in the outbox has no workflow and must not be taken for one that lost it.
     """
-    rows = await tx.fetch(_OPEN_TURNS, older_than_seconds, most_paused)
-    return [
-        OpenTurn(
-            TurnAddress(
-                tenant_id=row["tenant_id"], conversation_id=str(row["conversation_id"]), turn_id=str(row["id"])
-            ),
-            TurnStatus(row["status"]),
-        )
-        for row in rows
-    ]
+    return [_open(row) for row in await tx.fetch(_OPEN_TURNS, older_than_seconds, most_paused)]
+
+
+async def paused_among(tx: Connection, turn_ids: Collection[str]) -> list[OpenTurn]:
+    """Those of these turns that are paused."""
+    return [_open(row) for row in await tx.fetch(_AMONG, 0.0, list(turn_ids))]
+
+
+def _open(row: asyncpg.Record) -> OpenTurn:
+    address = TurnAddress(
+        tenant_id=row["tenant_id"], conversation_id=str(row["conversation_id"]), turn_id=str(row["id"])
+    )
+    return OpenTurn(address, TurnStatus(row["status"]))
 
 
 async def ring_stopped(tx: Connection, tenant_id: str) -> int:

@@ -150,3 +150,40 @@ async def test_of_many_paused_turns_only_those_without_a_waiting_run_are_asked_a
     assert set(asked).intersection(ids) == {ids[0]}
     for workflow_id in ids[1:]:
         await temporal.get_workflow_handle(workflow_id).terminate()
+
+
+async def test_a_paused_turn_terminated_by_hand_among_many_is_found_in_a_pass_that_asks_about_no_other(
+    desk: Desk, reconciler: Reconciler, temporal: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused = [(await desk.start(Line("hi")))[0] for _ in range(5)]
+    ids = [turn_workflow_id(address.turn_id) for address in paused]
+    for workflow_id in ids:
+        await temporal.start_workflow("TurnWait", {}, id=workflow_id, task_queue=desk.routing.turns)
+    turn_ids = [address.turn_id for address in paused]
+    await desk.write("DELETE FROM outbox WHERE turn_id = ANY($1)", turn_ids)
+    await desk.write("UPDATE turns SET status = 'awaiting_approval' WHERE id = ANY($1)", turn_ids)
+    await aged(desk, *paused)
+    stranger = "turn:of somebody else's making"
+    await temporal.start_workflow("TurnWait", {}, id=stranger, task_queue=desk.routing.turns)
+    for workflow_id in (stranger, ids[4]):
+        await temporal.get_workflow_handle(workflow_id).terminate("by hand")
+    asked: list[str] = []
+    describe = WorkflowHandle.describe
+
+    async def counted(handle: WorkflowHandle[object, object]) -> WorkflowExecutionDescription:
+        asked.append(handle.id)
+        return await describe(handle)
+
+    monkeypatch.setattr("relay.reconcile.FEW", 3)
+    monkeypatch.setattr("relay.reconcile.LISTED_AT", -1)
+    monkeypatch.setattr(WorkflowHandle, "describe", counted)
+    began = time.monotonic()
+    while (await status(desk, paused[4]))[0] != "failed":
+        assert time.monotonic() - began < 60, "Temporal's list lags, or is not read"
+        await asyncio.sleep(0.1)
+        await reconciler.once()
+    assert await status(desk, paused[4]) == ("failed", "run_terminated")
+    assert [await status(desk, address) for address in paused[:4]] == [("awaiting_approval", None)] * 4
+    assert set(asked).intersection(ids) == {ids[4]}
+    for workflow_id in ids[:4]:
+        await temporal.get_workflow_handle(workflow_id).terminate()
