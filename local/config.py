@@ -4,6 +4,7 @@ Commands are data, so that a test starts a stack of its own small programs throu
 """
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -139,6 +140,6 @@ class StackConfig:
 
 
 def _port(text: str) -> int:
-    if not text.isdigit() or not 0 < int(text) < 65_536:
+    if not re.fullmatch(r"[0-9]{1,5}", text) or not 0 < int(text) < 65_536:
         raise StackError(f"PERDURE_PORT is {text!r}; it must be a port number")
     return int(text)

@@ -40,7 +40,7 @@ def load_credentials(home: Home) -> Credentials:
     if path.exists():
         try:
             kept = dict(json.loads(path.read_text()))
-        except (OSError, ValueError, TypeError) as error:
+        except (ValueError, TypeError) as error:
             raise StackError(f"{path} cannot be read ({error}); put its last good copy back") from error
     elif (home.postgres / "PG_VERSION").exists():
         raise StackError(

@@ -94,12 +94,32 @@ def open_home(root: Path) -> Home:
 
 
 @contextmanager
+def its_own(root: Path) -> Iterator[None]:
+    """Say in one line what the file system refuses anywhere in the data folder: where a part of it belongs to somebody
+    else, since it was run as root once; where the disk is full.
+
+    Raises: StackError.
+    """
+    root = root.absolute()
+    try:
+        yield
+    except OSError as error:
+        path = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes | Path) else None
+        if path is None or not path.is_relative_to(root):
+            raise
+        whose = "; give all of that folder to the user who runs this, or set PERDURE_HOME to another one"
+        what_to_do = whose if isinstance(error, PermissionError) else ""
+        raise StackError(f"cannot use {path} of the data folder {root}: {error.strerror}{what_to_do}") from error
+
+
+@contextmanager
 def hold(home: Home) -> Iterator[None]:
     """Be the only supervisor of this folder until the block ends, or the process does.
 
-    Raises: AlreadyRunning, with the address of the one that runs.
+    Raises: AlreadyRunning, with the address of the one that runs; StackError.
     """
-    descriptor = os.open(home.root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    with its_own(home.root):
+        descriptor = os.open(home.root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -129,3 +149,13 @@ def write_private(path: Path, text: str) -> None:
         stream.flush()
         os.fsync(stream.fileno())
     fresh.replace(path)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """A name is on the disk once its folder is."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -19,7 +19,7 @@ from local import companions, programs
 from local.config import ROOT, StackConfig, own_environ
 from local.console import Console
 from local.errors import StackError
-from local.home import Home, hold, open_home
+from local.home import Home, hold, its_own, open_home
 from local.links import addresses
 from local.parts import ALL_PARTS, DataParts, checked, start_data, without_addresses
 from local.ports import HOST, PortBook, is_free
@@ -45,13 +45,18 @@ async def embedded(
     Raises: StackError.
     """
     given = own_environ() if environ is None else environ
-    opened, chosen = open_home(Path(home)), frozenset(parts)
+    chosen = frozenset(parts)
+    with its_own(Path(home)):
+        opened = open_home(Path(home))
     with hold(opened):
-        supervisor = Supervisor(opened, console or Console(None))
+        with its_own(opened.root):
+            supervisor = Supervisor(opened, console or Console(None))
         try:
-            book = PortBook(opened.ports_file)
-            credentials = checked(opened, given, parts=chosen, overridable=False)
-            yield await start_data(supervisor, opened, book, given, credentials, parts=chosen, overridable=False)
+            with its_own(opened.root):
+                book = PortBook(opened.ports_file)
+                credentials = checked(opened, given, parts=chosen, overridable=False)
+                data = await start_data(supervisor, opened, book, given, credentials, parts=chosen, overridable=False)
+            yield data
         finally:
             await supervisor.stop()
 
@@ -61,6 +66,11 @@ async def run_stack(config: StackConfig) -> int:
 
     Raises: StackError when it cannot start; all that did start has been stopped by then.
     """
+    with its_own(config.home):
+        return await _run(config)
+
+
+async def _run(config: StackConfig) -> int:
     console = Console(sys.stdout, config.environ)
     if not config.home.exists():
         _port_must_be_free(config.port)  # before a folder is made for nothing

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from asyncio.subprocess import DEVNULL
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -207,6 +207,52 @@ async def test_temporal_counts_its_requests_where_the_address_says(tmp_path: Pat
         counted = [line for line in page.splitlines() if line.startswith("service_requests{")]
         assert any('operation="StartWorkflowExecution"' in line for line in counted)
         assert ui.status_code == 200
+
+
+NOT_ROOT = """
+import asyncio, os, sys
+from local import StackError, embedded
+async def main():
+    async with embedded(sys.argv[1]) as parts:
+        print("up as", os.geteuid(), *sorted(parts.pids()))
+try:
+    asyncio.run(main())
+except StackError as error:
+    print(error)
+"""
+
+
+def namespaces_are_allowed() -> bool:
+    return subprocess.run(("unshare", "--user", "true"), capture_output=True).returncode == 0
+
+
+async def as_a_normal_user(home: Path) -> str:
+    """What a normal user's start of the data parts says. Root becomes one in a user namespace, where root's own files
+    are that user's and others' are not."""
+    prefix = ("unshare", "--user", "--map-user=1000", "--map-group=1000") if os.geteuid() == 0 else ()
+    started = await asyncio.create_subprocess_exec(
+        *prefix, sys.executable, "-c", NOT_ROOT, str(home), cwd=ROOT, stdout=PIPE, stderr=STDOUT
+    )
+    said, _ = await started.communicate()
+    return said.decode()
+
+
+async def test_a_normal_user_has_all_parts_and_one_clear_line_where_root_has_taken_a_part_of_the_data(
+    passable: Path,
+) -> None:
+    if os.geteuid() == 0 and not namespaces_are_allowed():
+        pytest.skip("root cannot become a normal user here")
+    home = passable / "home"
+    user = 1000 if os.geteuid() == 0 else os.geteuid()
+    assert await as_a_normal_user(home) == f"up as {user} postgres temporal valkey\n"
+    if os.geteuid() == 0:
+        nobody = pwd.getpwnam("nobody")
+        os.chown(home / "pg", nobody.pw_uid, nobody.pw_gid)
+        said = await as_a_normal_user(home)
+        assert said.startswith(
+            f"cannot use {home}/pg/PG_VERSION of the data folder {home}: Permission denied; give all of"
+        )
+        assert said.count("\n") == 1
 
 
 async def try_launch(home: Home, launch: PostgresLaunch) -> tuple[int, str]:

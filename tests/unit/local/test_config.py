@@ -79,6 +79,7 @@ def test_compact_runs_four_processes_and_spread_a_worker_for_each_queue() -> Non
         ({"PERDURE_PORT": "0"}, "PERDURE_PORT"),
         ({"PERDURE_PORT": "65536"}, "PERDURE_PORT"),
         ({"PERDURE_PORT": "-1"}, "PERDURE_PORT"),
+        ({"PERDURE_PORT": "\N{SUPERSCRIPT TWO}"}, "PERDURE_PORT"),
         ({"PERDURE_ROUTING": "wide"}, "PERDURE_ROUTING"),
         ({"PERDURE_APP": "/no/such/app"}, "/no/such/app"),
     ],

@@ -1,5 +1,6 @@
 """The data folder: made, checked, held by one."""
 
+import errno
 import json
 import os
 import stat
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from local.errors import AlreadyRunning, StackError
-from local.home import hold, open_home, write_private
+from local.home import hold, its_own, open_home, write_private
 
 
 def test_a_private_file_is_replaced_whole_and_only_its_owner_reads_it(tmp_path: Path) -> None:
@@ -85,3 +86,26 @@ def test_the_folder_is_free_again_after_its_holder_was_killed(tmp_path: Path) ->
     assert done.returncode == -9
     with hold(open_home(tmp_path)):
         pass
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied", "{}/pg/PG_VERSION"), "Permission denied; give all of that"),
+        (OSError(errno.ENOSPC, "No space left on device", b"{}/valkey"), "No space left on device"),
+    ],
+)
+def test_what_the_file_system_refuses_in_the_data_folder_is_one_clear_line(
+    tmp_path: Path, error: OSError, said: str
+) -> None:
+    where = os.fsdecode(error.filename).format(tmp_path)
+    with pytest.raises(StackError) as caught, its_own(tmp_path):
+        raise type(error)(error.errno, error.strerror, where)
+    assert str(caught.value).startswith(f"cannot use {where} of the data folder {tmp_path}: {said}")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError(errno.ENOENT, "none", "/elsewhere/x"), ConnectionError("refused")])
+def test_trouble_elsewhere_is_not_laid_at_the_data_folders_door(tmp_path: Path, error: OSError) -> None:
+    with pytest.raises(type(error)), its_own(tmp_path):
+        raise error

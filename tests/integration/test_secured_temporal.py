@@ -1,0 +1,147 @@
+"""A Temporal that lets in who has a certificate of its own authority: reached by Temporal's own client environment."""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from local import DataParts
+from local.external import external_temporal, must_answer
+from relay.connect import connect
+from relay.search_attributes import register
+
+HOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Papers:
+    """A certificate and its key, on disk."""
+
+    certificate: Path
+    key: Path
+
+
+class Authority:
+    """Signs certificates."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority")])
+        self.certificate = folder / "authority.pem"
+        self._write("authority", self._name, self._key, own=True)
+
+    def papers(self, name: str) -> Papers:
+        """Of a server or a client on this machine."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        self._write(name, x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key, own=False)
+        private = self._folder / f"{name}.key"
+        form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        private.write_bytes(key.private_bytes(*form))
+        return Papers(self._folder / f"{name}.pem", private)
+
+    def _write(self, name: str, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, own: bool) -> None:
+        now = datetime.now(UTC)
+        made = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(hours=1))
+            .not_valid_after(now + timedelta(days=1))
+            .add_extension(x509.BasicConstraints(ca=own, path_length=None), critical=True)
+            .add_extension(x509.SubjectAlternativeName([x509.IPAddress(IPv4Address(HOST))]), critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+        (self._folder / f"{name}.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+async def secured(authority: Authority, parts: DataParts) -> AsyncIterator[str]:
+    """The address of a door in front of Temporal that asks for a client's certificate."""
+    assert parts.temporal is not None
+    host, _, port = parts.temporal.address.partition(":")
+    papers = authority.papers("server")
+    door = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    door.load_cert_chain(papers.certificate, papers.key)
+    door.load_verify_locations(authority.certificate)
+    door.verify_mode = ssl.CERT_REQUIRED
+    door.set_alpn_protocols(["h2"])
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while chunk := await reader.read(65_536):
+                writer.write(chunk)
+                await writer.drain()
+        writer.close()
+
+    async def let_in(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        inner_reader, inner_writer = await asyncio.open_connection(host, int(port))
+        await asyncio.gather(carry(reader, inner_writer), carry(inner_reader, writer))
+
+    server = await asyncio.start_server(let_in, HOST, 0, ssl=door)
+    yield f"{HOST}:{server.sockets[0].getsockname()[1]}"
+    server.close()
+
+
+@pytest.mark.parametrize("by", ["variables", "a profile"])
+async def test_a_secured_cluster_is_reached_with_the_certificates_and_the_key_that_the_environment_names(
+    secured: str, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    own = authority.papers("client")
+    if by == "variables":
+        environ = {
+            "TEMPORAL_ADDRESS": secured,
+            "TEMPORAL_API_KEY": "a key",
+            "TEMPORAL_TLS": "true",
+            "TEMPORAL_TLS_SERVER_CA_CERT_PATH": str(authority.certificate),
+            "TEMPORAL_TLS_CLIENT_CERT_PATH": str(own.certificate),
+            "TEMPORAL_TLS_CLIENT_KEY_PATH": str(own.key),
+        }
+    else:
+        (tmp_path / "temporal.toml").write_text(
+            f'[profile.work]\naddress = "{secured}"\napi_key = "a key"\n[profile.work.tls]\n'
+            f'server_ca_cert_path = "{authority.certificate}"\nclient_cert_path = "{own.certificate}"\n'
+            f'client_key_path = "{own.key}"\n'
+        )
+        environ = {"TEMPORAL_CONFIG_FILE": str(tmp_path / "temporal.toml"), "TEMPORAL_PROFILE": "work"}
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    outside = external_temporal(environ)
+    assert outside is not None and outside.address == secured
+    await must_answer("TEMPORAL_ADDRESS", outside.address)
+    client = await connect()
+    await register(client)
+    handle = await client.start_workflow("TurnWait", {}, id=f"through the door, by {by}", task_queue="nobody's")
+    assert (await handle.describe()).workflow_type == "TurnWait"
+    await handle.terminate()
+    assert client.service_client.config.api_key == "a key"
+
+
+async def test_without_a_certificate_of_that_authority_nothing_is_sent(
+    secured: str, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "others").mkdir()
+    foreign = Authority(tmp_path / "others").papers("client")
+    monkeypatch.setenv("TEMPORAL_ADDRESS", secured)
+    monkeypatch.setenv("TEMPORAL_TLS_SERVER_CA_CERT_PATH", str(authority.certificate))
+    monkeypatch.setenv("TEMPORAL_TLS_CLIENT_CERT_PATH", str(foreign.certificate))
+    monkeypatch.setenv("TEMPORAL_TLS_CLIENT_KEY_PATH", str(foreign.key))
+    with pytest.raises(RuntimeError):
+        await connect()
