@@ -146,6 +146,10 @@ class Settings(BaseSettings):
     """Turns of one user that have not ended; one more is answered 429."""
     decisions_per_minute: int = Field(default=60, ge=1, le=100_000, alias="PERDURE_DECISIONS_PER_MINUTE")
     """Decisions that one reviewer may take within a minute; one more is answered 429. Local tokens have no limit."""
+    streams_per_user: int = Field(default=200, ge=1, alias="PERDURE_STREAMS_PER_USER")
+    """Event streams that one person may hold open at one API process; one more is answered 429."""
+    streams_per_tenant: int = Field(default=5_000, ge=1, alias="PERDURE_STREAMS_PER_TENANT")
+    """The same of all people of a tenant. Local tokens have no limit, and are not counted."""
     pool_size: int = Field(default=12, ge=2, le=500, alias="PERDURE_POOL_SIZE")
     """Postgres connections of one process."""
     embeddings: str = Field(default="auto", alias="PERDURE_EMBEDDINGS")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from api.access_tokens import AccessTokens
 from api.oidc import OidcConfig, Provider
+from api.open_streams import OpenStreams
 from api.passwords import Passwords
 from api.rates import Rates
 from api.streams import Streams
@@ -63,6 +64,7 @@ class Services:
     tokens: AccessTokens
     passwords: Passwords
     rates: Rates
+    open_streams: OpenStreams
     signing_in: SigningIn
     audit_heads: Path
     """The exported heads of the audit's chains."""
@@ -129,6 +131,7 @@ async def opened(settings: Settings) -> AsyncIterator[Services]:
             tokens=tokens,
             passwords=passwords,
             rates=Rates(valkey, settings.rate_per_minute, enabled=settings.rate_limiting),
+            open_streams=OpenStreams(settings.streams_per_user, settings.streams_per_tenant),
             signing_in=SigningIn(
                 settings.tenant,
                 settings.open_registration,

@@ -12,7 +12,7 @@ from api.metrics import DECISIONS
 from api.once import Key, once
 from api.pages import Limit
 from api.review_stream import review_frames
-from api.routes.streams import UNBUFFERED, EventStream
+from api.routes.streams import EventStream, event_stream
 from api.services import Services
 from api.temporal_pages import turn_page
 from policy.decision import Decider
@@ -94,7 +94,7 @@ async def decided(services: Open, who: Reader, limit: Limit = 50, cursor: str | 
 @router.get("/stream", response_class=EventStream)
 async def stream(services: Open, who: Reader) -> Response:
     """Says `approvals` at once, and again whenever something in the queue may have changed: then it is worth a look."""
-    return EventStream(review_frames(services.changes, services.wakes, who.tenant_id), headers=UNBUFFERED)
+    return event_stream(services, who, review_frames(services.changes, services.wakes, who.tenant_id))
 
 
 @router.get("/{approval_id}")

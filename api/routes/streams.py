@@ -1,14 +1,17 @@
 """Event streams: one turn's to its end, or all of a conversation's."""
 
 from collections.abc import AsyncGenerator
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
-from api.auth import Open, Reader, is_welcome
+from api.auth import Open, Principal, Reader, is_welcome
 from api.ids import ConversationId, TurnId
+from api.services import Services
 from contracts.errors import CallerError
 from policy.cursor import Cursor, parse_cursor
 from store import conversations, turn_views
@@ -20,9 +23,16 @@ class EventStream(StreamingResponse):
     """Server-sent events. FastAPI's own class takes generators only, which could not answer 204 or 404 any more."""
 
     media_type = "text/event-stream"
+    place: AbstractContextManager[None] = nullcontext()
+    """Held while it is sent; where there is none left the answer is that error."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it, to its end or until its reader leaves."""
+        with self.place:
+            await super().__call__(scope, receive, send)
 
 
-UNBUFFERED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+_UNBUFFERED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """Nothing on the way may keep events back."""
 _OVER: dict[int | str, dict[str, Any]] = {
     204: {"description": "the reader has seen the turn's last event: there is nothing more"}
@@ -43,7 +53,8 @@ async def of_turn(
     if await services.streams.is_over(who.tenant_id, turn_id, cursor):
         return Response(status_code=204)
     welcome = partial(is_welcome, services, who)
-    return _response(services.streams.frames(who.tenant_id, str(turn["conversation_id"]), cursor, turn_id, welcome))
+    frames = services.streams.frames(who.tenant_id, str(turn["conversation_id"]), cursor, turn_id, welcome)
+    return event_stream(services, who, frames)
 
 
 @router.get("/conversations/{conversation_id}/stream", response_class=EventStream)
@@ -55,7 +66,8 @@ async def of_conversation(
     async with services.db.transaction(who.tenant_id) as tx:
         await conversations.get(tx, conversation_id, who.scope)
     welcome = partial(is_welcome, services, who)
-    return _response(services.streams.frames(who.tenant_id, conversation_id, cursor, welcome=welcome))
+    frames = services.streams.frames(who.tenant_id, conversation_id, cursor, welcome=welcome)
+    return event_stream(services, who, frames)
 
 
 def _cursor(last_event_id: str | None, after: str | None) -> Cursor:
@@ -66,5 +78,12 @@ def _cursor(last_event_id: str | None, after: str | None) -> Cursor:
     return cursor
 
 
-def _response(frames: AsyncGenerator[bytes]) -> Response:
-    return EventStream(frames, headers=UNBUFFERED)
+def event_stream(services: Services, who: Principal, frames: AsyncGenerator[bytes]) -> Response:
+    """These frames for this person, one of so many streams that one may hold open; of the stack's own there is no end.
+
+    Raises, when it is sent: LimitReached `too_many_streams`.
+    """
+    answer = EventStream(frames, headers=_UNBUFFERED)
+    if not who.has_local_token:
+        answer.place = services.open_streams.one_more(who.tenant_id, who.user_id)
+    return answer

@@ -12,9 +12,11 @@ import pytest
 from prometheus_client import REGISTRY
 
 from api.auth import is_welcome, of_token
+from api.open_streams import OpenStreams
 from api.streams import Streams
 from policy.cursor import Cursor
 from store import sessions, users
+from tests.desk import until
 from tests.integration.conftest import Api
 from tests.integration.scribe import Sent, parsed, text_of
 from tests.integration.test_api_turns import code, conversation, started
@@ -191,3 +193,24 @@ async def test_a_reviewer_may_follow_and_a_stranger_may_not(api: Api) -> None:
         assert (await reviewer.get(turn["events"])).status_code == 200
         hidden = await other.get(turn["events"])
         assert (hidden.status_code, code(hidden)) == (404, "turn_not_found")
+
+
+async def test_one_stream_more_than_somebody_may_hold_open_is_refused_until_one_is_closed(api: Api) -> None:
+    services, held = api.services, OpenStreams(1, 9)
+    async with api.client() as client, api.client("admin") as other:
+        path = f"/v1/conversations/{await conversation(client)}/stream"
+        api.app.state.services = replace(services, open_streams=held)
+        try:
+            async with reading(client, path):
+                for asked in (path, "/v1/approvals/stream"):
+                    refused = await client.get(asked)
+                    assert (refused.status_code, code(refused)) == (429, "too_many_streams")
+                    assert int(refused.headers["retry-after"]) > 0
+                api.app.state.services = replace(api.app.state.services, local=True)
+                async with reading(client, path), reading(other, path):
+                    api.app.state.services = replace(api.app.state.services, local=False)
+            await until(lambda: not held._of, seconds=30)  # the server hears of it in its own time
+            async with reading(client, path):
+                pass
+        finally:
+            api.app.state.services = services
