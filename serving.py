@@ -45,6 +45,7 @@ from store.valkey import Valkey
 from tracing.alarm_bell import AlarmBell
 from tracing.choice import tracer_of, ways_of
 from tracing.turn_traces import TurnTraces
+from workflows.build import build_id
 
 DRAIN = timedelta(seconds=30)
 STICKY = timedelta(seconds=2)
@@ -205,6 +206,7 @@ def _worker(deps: Deps, task_queue: str, **given: Any) -> Worker:
 def worker_settings() -> dict[str, Any]:
     """What every worker of ours is set to, beside what it serves."""
     return {
+        "build_id": build_id(),
         "max_concurrent_activities": ACTIVITIES_AT_ONCE,
         "workflow_task_poller_behavior": PollerBehaviorAutoscaling(),
         "activity_task_poller_behavior": PollerBehaviorAutoscaling(),

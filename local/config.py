@@ -29,7 +29,7 @@ _PYTHON = sys.executable
 _COMPACT_QUEUES = ("turns", "llm")
 _SPREAD_QUEUES = (*_COMPACT_QUEUES, "tools", "memory", "approvals")
 _RELAY = ("worker",)
-_SERVING = (*_RELAY, "serving")
+_SERVING = (*_RELAY, "serving", "httpcore")
 _WORKFLOWS = ("workflows.turn_run", "workflows.turn_wait", "workflows.tool_preview")
 
 
