@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 
 import httpx
 import pytest
-from playwright.async_api import Browser, expect
+from playwright.async_api import Browser, Route, expect
 
 from settings import Settings
 from tests.conftest import Person
@@ -126,6 +126,20 @@ async def test_in_two_tabs_the_same_decision_counts_once_and_the_other_tab_says_
     await expect(second.locator("#approve")).to_be_disabled()
     votes = await site.desk.value("SELECT count(*) FROM approval_votes WHERE approval_id = $1", approval)
     assert votes == 1
+
+
+async def test_a_page_is_kept_up_to_date_though_the_script_of_its_stream_comes_late(site: Site) -> None:
+    async def late(route: Route) -> None:
+        await asyncio.sleep(0.5)
+        await route.continue_()
+
+    approval = await site.asks("post", text="slow scripts")
+    window = await site.visit("reviewer", "/review/mine")
+    await window.page.route("**/assets/hx-sse.min.js*", late)
+    await window.page.goto(f"/review/{approval}")
+    await site.desk.decide(approval, by="admin")
+    await expect(window.page.locator("#state")).to_contain_text("Approved by admin")
+    await expect(window.page.locator("#approve")).to_be_disabled()
 
 
 async def test_a_session_that_ends_in_the_middle_of_an_edit_loses_nothing(site: Site) -> None:
