@@ -86,7 +86,8 @@
       return;
     }
     reading.set(turn, false);
-    const section = sectionOf(turn), was = atEnd();
+    const was = atEnd();
+    sectionOf(turn);
     try {
       await htmx.ajax("GET", turns.dataset.turns + turn, {source: `#told-${turn}`, target: `#told-${turn}`, swap: "outerMorph"});
     } catch (error) {
@@ -94,10 +95,6 @@
     }
     const again = reading.get(turn);
     reading.delete(turn);
-    section.querySelectorAll("[data-live]").forEach((piece) => {
-      if (isTold(section, piece.dataset.live)) piece.remove();
-    });
-    look();
     if (was) scrollTo(0, document.documentElement.scrollHeight);
     if (again) refresh(turn);
   }
@@ -161,6 +158,9 @@
       form.querySelector("textarea").focus();
       scrollTo(0, document.documentElement.scrollHeight);
     }
+    turns.querySelectorAll("[data-live]").forEach((piece) => {
+      if (isTold(piece.closest(".turn"), piece.dataset.live)) piece.remove();
+    });
     look();
   });
 

@@ -2,7 +2,8 @@
 "use strict";
 
 (() => {
-  const SECONDS = 1000;
+  const SECONDS = 1000, AGAIN_SECONDS = 3;
+  const waiting = new WeakMap();
 
   function span(seconds) {
     const minutes = Math.floor(seconds / 60), hours = Math.floor(seconds / 3600);
@@ -35,6 +36,16 @@
   document.addEventListener("DOMContentLoaded", tellAll);
   setInterval(tellAll, SECONDS);
 
+  // What could not be read is asked for again: the next change may be far off, and a stream of changes comes back by
+  // itself only once it has begun. What a person sends is never sent again.
+  function again({detail: {ctx}}) {
+    if (ctx?.request?.method !== "GET") return;
+    const {sourceElement: source, target, swap, request: {action}} = ctx;
+    clearTimeout(waiting.get(source));
+    const ask = () => { if (source.isConnected && target.isConnected) htmx.ajax("GET", action, {source, target, swap}); };
+    waiting.set(source, setTimeout(ask, AGAIN_SECONDS * SECONDS));
+  }
+
   // A part of a page that cannot be read anew stays as it was, and the person is told that it is old.
   document.addEventListener("htmx:response:error", (event) => {
     const status = event.detail.ctx?.response?.status;
@@ -43,10 +54,12 @@
       notice("Your session has ended. What you typed here is kept. ", {href: "/sign-in", words});
     } else {
       notice("This page could not be brought up to date, and tries again. What you see may be old.");
+      again(event);
     }
   });
-  document.addEventListener("htmx:error", () => {
+  document.addEventListener("htmx:error", (event) => {
     notice("The server does not answer. This page tries again; what you see may be old.");
+    again(event);
   });
   // The stream of changes: it comes back by itself, and then says at once that there is something to look at.
   document.addEventListener("htmx:sse:error", () => {
