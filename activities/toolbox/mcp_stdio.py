@@ -1,7 +1,8 @@
 """A server as a child process, spoken to over its standard input and output, a message a line.
 
-The library's own transport reads lines of any length, and copies what it has at every piece; this one stops at
-`MOST_MESSAGE_BYTES`. A line that answers a call and is no answer ends that call at once instead of at its time-out.
+The library's own transport reads lines of any length, and copies what it has at every piece; this one reads none that
+is longer than `MOST_MESSAGE_BYTES`. A line that answers a call and is no answer, or too long a one, ends that call at
+once instead of at its time-out, and no other call.
 """
 
 import asyncio
@@ -19,6 +20,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
+from activities.toolbox.mcp_lines import TooLong, Unreadable, lines
 from activities.toolbox.mcp_wire import MOST_MESSAGE_BYTES, Wire
 
 _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "LC_ALL", "TMPDIR")
@@ -26,6 +28,7 @@ _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "LC_AL
 _GRACE_SECONDS = 1.0
 """For a server to leave after its input was closed, and once more after SIGTERM."""
 
+_TOO_LONG = f"it is larger than {MOST_MESSAGE_BYTES // 1024 // 1024} MiB"
 _LOOK_SECONDS = 0.01
 MOST_LOG_BYTES = 1024 * 1024
 LOG_SECONDS = 10.0
@@ -87,17 +90,17 @@ async def stdio_streams(
 
 
 async def _hear(process: asyncio.subprocess.Process, heard: MemoryObjectSendStream[_Inbound], wire: Wire) -> None:
-    """Pass its lines on until there are no more, or one is too long."""
+    """Pass its lines on until there are no more, or one is too long and nobody knows whose it is."""
     assert process.stdout is not None
     with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
         try:
-            while line := await process.stdout.readline():
-                message = _message(line)
+            async for line in lines(process.stdout):
+                message = _fault(line.answers, _TOO_LONG) if isinstance(line, TooLong) else _message(line)
                 if message is not None:
                     await heard.send(message)
-        except ValueError:  # the stream's limit: what follows cannot be told apart any more
-            for note in wire.notes.values():
-                note.too_large = True
+        except Unreadable:
+            if len(wire.notes) == 1:  # of several calls the others' may have done well, and a read is made again
+                next(iter(wire.notes.values())).too_large = True
         finally:
             wire.ended.set()
             heard.close()
@@ -142,10 +145,11 @@ def _message(line: bytes) -> SessionMessage | None:
         return SessionMessage(jsonrpc_message_adapter.validate_json(text, by_name=False))
     except ValueError:
         number = _number_of(text)
-    if number is None:
-        return None
-    fault = ErrorData(code=PARSE_ERROR, message="the server's answer is not one of the protocol")
-    return SessionMessage(JSONRPCError(jsonrpc="2.0", id=number, error=fault))
+    return None if number is None else _fault(number, "the server's answer is not one of the protocol")
+
+
+def _fault(number: int | str, why: str) -> SessionMessage:
+    return SessionMessage(JSONRPCError(jsonrpc="2.0", id=number, error=ErrorData(code=PARSE_ERROR, message=why)))
 
 
 def _number_of(text: str) -> int | str | None:

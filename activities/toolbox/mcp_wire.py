@@ -12,7 +12,7 @@ from typing import Any
 ATTEMPT = "perdure/attempt"
 """In a call's `_meta`: the token of this try, which means nothing to the server."""
 MOST_MESSAGE_BYTES = 16 * 1024 * 1024
-"""The largest message of a server that is read; a larger one ends the connection."""
+"""The largest message of a server that is read; a larger one ends the call that it answers."""
 
 
 @dataclass(slots=True)

@@ -36,6 +36,7 @@ def answer(message: dict[str, Any], calls: Path, how: str) -> None:
         write({"jsonrpc": "2.0", "id": number, "error": {"code": -32601, "message": "Method not found"}})
 
 
+_waiting: list[Any] = []
 _INFO = {"name": "raw", "version": "1"}
 GOOD = {"content": [{"type": "text", "text": "pressed"}]}
 
@@ -59,6 +60,11 @@ def pressed(number: Any, how: str) -> None:
     elif how == "endless_line":
         while True:
             sys.stdout.buffer.write(b"x" * 65_536)
+    elif how == "second_is_huge":  # and the first is answered behind it
+        _waiting.append(number)
+        if len(_waiting) == 2:
+            say(_waiting[1], {"content": [{"type": "text", "text": "x" * 17_000_000}]})
+            say(_waiting[0], GOOD)
     elif how == "half_then_dies":
         sys.stdout.buffer.write(b'{"jsonrpc": "2.0", "id"')
         sys.stdout.buffer.flush()

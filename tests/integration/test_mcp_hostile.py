@@ -123,6 +123,19 @@ async def test_a_broken_line_and_an_endless_one_end_the_call_and_not_the_worker(
     await raw.session.close()
 
 
+@pytest.mark.parametrize("trusted", [OPAQUE, READ], ids=["opaque", "read"])
+async def test_an_answer_that_is_too_large_ends_its_own_call_and_no_other(
+    tmp_path: Path, trusted: dict[str, Any]
+) -> None:
+    raw = Raw(tmp_path, "second_is_huge", **trusted)
+    first = asyncio.create_task(raw.press(seconds=60.0))
+    await until(lambda: raw.pressed() == 1, seconds=60.0)
+    with pytest.raises(ToolRefused if trusted else ServerLost, match="it is larger than 16 MiB"):
+        await raw.press(seconds=60.0)
+    assert (await first).output == "pressed" and raw.pressed() == 2
+    await raw.session.close()
+
+
 async def test_a_server_that_starts_slowly_costs_an_attempt_and_no_outcome(tmp_path: Path) -> None:
     raw = Raw(tmp_path, "well")
     card = (await raw.session.connection()).offer.tools["raw_press"].card

@@ -1,0 +1,100 @@
+"""Lines that are too long are passed over, and it is told whose answers they were."""
+
+import asyncio
+import json
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from activities.toolbox import mcp_lines
+from activities.toolbox.mcp_lines import TooLong, Unreadable, lines
+
+LIMIT_BYTES = 600
+LONG = "x" * 2_000
+VERSION, LATER = {"jsonrpc": "2.0"}, '"id": 99}'
+"""The latter in a result must not be taken for the number."""
+
+
+async def read(text: bytes, cuts: tuple[int, ...] = ()) -> list[bytes | TooLong]:
+    """All lines of `text`, which comes in pieces."""
+    stream = asyncio.StreamReader(limit=LIMIT_BYTES)
+    places = sorted({0, *(cut for cut in cuts if cut < len(text)), len(text)})
+
+    async def feed() -> None:
+        for start, stop in pairwise(places):
+            stream.feed_data(text[start:stop])
+            await asyncio.sleep(0)
+        stream.feed_eof()
+
+    feeding = asyncio.create_task(feed())
+    try:
+        return [line async for line in lines(stream)]
+    finally:
+        await feeding
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        VERSION | {"id": 7, "result": LONG},
+        VERSION | {"id": 7, "error": {"id": 8, "message": LONG}},
+        {"id": 7, "result": LONG} | VERSION,
+        {"id": 7} | VERSION | {"result": LONG},
+        {"result": {"id": 8, "text": LONG}, "id": 7} | VERSION,
+        {"result": [LONG, LATER]} | VERSION | {"id": 7},
+        VERSION | {"result": LONG + LATER, "id": 7},
+    ],
+)
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", " : ")])
+async def test_each_way_of_writing_an_answer_tells_its_number(
+    message: dict[str, Any], separators: tuple[str, str]
+) -> None:
+    text = json.dumps(message, separators=separators).encode()
+    assert await read(b"one\n" + text + b"\ntwo\n") == [b"one\n", TooLong(7), b"two\n"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"x" * 2_000,
+        json.dumps(VERSION | {"id": 7, "method": "sampling/createMessage", "params": LONG}).encode(),
+        json.dumps({"method": "sampling/createMessage", "params": LONG} | VERSION | {"id": 7}).encode(),
+        json.dumps(VERSION | {"result": {"text": LONG, "id": 7}}).encode(),
+        json.dumps(VERSION | {"result": LONG, "id": 7, "more": {"id": 8}}).encode(),
+        json.dumps(VERSION | {"result": LONG, "id": None}).encode(),
+    ],
+)
+async def test_of_anything_else_it_says_that_nobody_knows(text: bytes) -> None:
+    with pytest.raises(Unreadable):
+        await read(text + b"\ntwo\n")
+
+
+async def test_a_line_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp_lines, "MOST_SKIPPED_BYTES", 4_000)
+    begun = b'{"id": 7, "result": "'
+    assert await read(begun + b"x" * 3_000 + b"\n") == [TooLong(7)]
+    assert await read(begun + b"x" * 3_000) == [], "the connection broke off in it, which says enough"
+    with pytest.raises(Unreadable):
+        await read(begun + b"x" * 6_000, (3_000,))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2_000), st.integers(0, 9), st.booleans()), max_size=6),
+    st.lists(st.integers(0, 12_000), max_size=8),
+)
+async def test_however_the_bytes_come_no_line_is_lost_and_none_changes_places(
+    sizes: list[tuple[int, int, bool]], cuts: list[int]
+) -> None:
+    texts = [
+        json.dumps({"id": number, "result": "x" * size} if first else {"result": "x" * size, "id": number}).encode()
+        + b"\n"
+        for size, number, first in sizes
+    ]
+    wanted = [
+        TooLong(number) if len(text) > LIMIT_BYTES + 1 else text
+        for text, (_, number, _) in zip(texts, sizes, strict=True)
+    ]
+    assert await read(b"".join(texts), tuple(cuts)) == wanted
