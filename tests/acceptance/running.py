@@ -51,6 +51,15 @@ class RunningStack:
             os.kill(pid, signal.SIGKILL)
         return pids
 
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Nobody starts again what ends meanwhile: the supervisor is stopped until the block ends."""
+        os.kill(self.process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.process.pid, signal.SIGCONT)
+
     def restarted(self, killed: Mapping[str, int]) -> set[str]:
         """Those of the killed that run and are ready under a new pid."""
         now = self.read()

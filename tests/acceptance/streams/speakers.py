@@ -1,7 +1,6 @@
 """Agents that say what they are told to, each at a pace of its own, and a stack that has them."""
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -43,12 +42,9 @@ def speaking(folder: Path, paces: Mapping[str, float], **environ: str) -> Iterat
 @contextmanager
 def no_model_worker(stack: RunningStack) -> Iterator[None]:
     """Calls of models wait until the block ends, so that those of many turns begin at the same time."""
-    os.kill(stack.process.pid, signal.SIGSTOP)  # it would start the worker again at once
-    try:
+    with stack.alone():
         stack.kill("worker-llm")
         yield
-    finally:
-        os.kill(stack.process.pid, signal.SIGCONT)
 
 
 @contextmanager
