@@ -34,7 +34,7 @@ from perdure.apps import App, assembled_tools, find_apps
 from perdure.apps.mcp_files import server_of
 from perdure.targets import new_client
 from perdure.tools import Tool
-from relay.connect import connect
+from relay.connect import connect, need_namespace
 from relay.deliver import Doorbell
 from settings import Settings, needed, secret
 from store import content
@@ -59,7 +59,10 @@ _log = structlog.get_logger("worker")
 
 
 async def serve(settings: Settings, kinds: Sequence[Kind], stop: asyncio.Event, ready: Callable[[], None]) -> None:
-    """Serve these queues until `stop`, then drain; `ready` is called when all of them poll."""
+    """Serve these queues until `stop`, then drain; `ready` is called once all of them are about to be polled.
+
+    Raises: SystemExit where Temporal has no such namespace.
+    """
     async with AsyncExitStack() as stack:
         runs_tools = bool({Kind.TOOLS, Kind.TURNS}.intersection(kinds))
         apps = find_apps(settings.apps) if runs_tools else []
@@ -69,6 +72,7 @@ async def serve(settings: Settings, kinds: Sequence[Kind], stop: asyncio.Event, 
         if Kind.LLM in kinds:
             async with deps.db.transaction(content.SHARED) as tx:
                 await deps.models.preload([agent for _, agent in await content.listed(tx)])
+        await need_namespace(deps.doorbell.client)
         freeze_heap()
         queues = Routing.spread()
         workers = [worker for kind in kinds for worker in workers_for(deps, kind, queues.queue(kind))]

@@ -43,6 +43,9 @@ def main() -> None:
         code = asyncio.run(_relay() if asked.relay else _serve(names))
     except KeyboardInterrupt:
         code = 130
+    except SystemExit as why:
+        sys.stderr.write(f"{why}\n")
+        code = 1
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -3,12 +3,13 @@
 from typing import Final
 
 import structlog
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
 from temporalio.client import Client
 from temporalio.contrib.pydantic import PydanticPayloadConverter
 from temporalio.converter import CompositePayloadConverter, DataConverter
 from temporalio.envconfig import ClientConfig
 from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
-from temporalio.service import GrpcCompression
+from temporalio.service import GrpcCompression, RPCError, RPCStatusCode
 
 _log = structlog.get_logger(__name__)
 _PYDANTIC: Final = PydanticPayloadConverter()
@@ -35,6 +36,21 @@ def runtime(metrics: tuple[str, int] | None) -> Runtime | None:
     except (RuntimeError, ValueError) as error:  # the core says so of a port that is taken
         _log.warning("metrics_not_served", port=port, error=type(error).__name__)
         return None
+
+
+async def need_namespace(client: Client) -> None:
+    """Nothing, where the namespace is there; what else may be wrong, a worker says as it starts.
+
+    Raises: SystemExit with what to do, where Temporal has no such namespace.
+    """
+    try:
+        await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            at, name = client.service_client.config.target_host, client.namespace
+            raise SystemExit(
+                f"Temporal at {at} has no namespace {name}: make it there, or set TEMPORAL_NAMESPACE"
+            ) from None
 
 
 async def connect(metrics: tuple[str, int] | None = None) -> Client:

@@ -119,11 +119,11 @@ async def decide(
         most = decisions_per_minute(services, who)
         decided, note = await decisions.decide(tx, approval_id, person(who), who.name, ask, most)
         turn["conversation_id"] = decided.conversation_id
-        DECISIONS.labels(decision=body.decision.value).inc()
         return 200, await approval_views.get(tx, approval_id, None, person(who)), note
 
     answer = await once(services, who, f"decision/{approval_id}", key, body, work)
-    if turn:
+    if turn:  # now it is durable; a replayed key decides nothing
+        DECISIONS.labels(decision=body.decision.value).inc()
         await services.live.wake(turn["conversation_id"])
     return answer
 

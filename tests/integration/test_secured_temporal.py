@@ -1,8 +1,11 @@
-"""A Temporal that lets in who has a certificate of its own authority: reached by Temporal's own client environment."""
+"""A Temporal of the operator's own: reached with its certificates and key, and missed clearly where it is another."""
 
 import asyncio
 import contextlib
+import os
 import ssl
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,9 +19,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from local import DataParts
+from local.config import ROOT
 from local.external import external_temporal, must_answer
 from relay.connect import connect
 from relay.search_attributes import register
+from tests.conftest import Urls
 
 HOST = "127.0.0.1"
 
@@ -145,3 +150,22 @@ async def test_without_a_certificate_of_that_authority_nothing_is_sent(
     monkeypatch.setenv("TEMPORAL_TLS_CLIENT_KEY_PATH", str(foreign.key))
     with pytest.raises(RuntimeError):
         await connect()
+
+
+async def test_a_worker_whose_namespace_is_not_there_says_so_in_one_line_and_is_never_ready(
+    urls: Urls, parts: DataParts, tmp_path: Path
+) -> None:
+    assert parts.temporal is not None and parts.redis_url is not None
+    given = {
+        "DATABASE_URL": urls.app,
+        "REDIS_URL": parts.redis_url,
+        "TEMPORAL_ADDRESS": parts.temporal.address,
+        "TEMPORAL_NAMESPACE": "misspelt",
+        "PERDURE_READY_FILE": str(tmp_path / "ready"),
+    }
+    command = (sys.executable, "worker.py", "--queues", "llm")
+    worker = await asyncio.create_subprocess_exec(*command, cwd=ROOT, env={**os.environ, **given}, stderr=PIPE)
+    _, said = await worker.communicate()
+    assert worker.returncode == 1 and not (tmp_path / "ready").exists()
+    what_to_do = "has no namespace misspelt: make it there, or set TEMPORAL_NAMESPACE"
+    assert said.decode().splitlines()[-1] == f"Temporal at {parts.temporal.address} {what_to_do}"

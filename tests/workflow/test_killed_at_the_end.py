@@ -4,6 +4,7 @@ import time
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
+import pytest
 from temporalio.client import Client
 
 from contracts.turns import Kind, Routing, TurnStatus
@@ -18,6 +19,7 @@ from tests.worker_process import said, worker_process
 RECOVERY_SECONDS = 8.0
 
 
+@pytest.mark.timed
 async def test_a_turn_whose_worker_is_killed_while_it_ends_it_ends_soon_elsewhere(
     desk: Desk, temporal: Client, urls: Urls, parts: DataParts
 ) -> None:
