@@ -78,7 +78,7 @@ def _skills(value: dict[str, Any], file: YamlFile, content: Content) -> tuple[li
 def _missing(skill_id: str, content: Content) -> str:
     if skill_id in content.skills.broken:
         return f"the skill {skill_id} has mistakes"
-    return f"unknown skill {skill_id!r}{did_you_mean(skill_id, content.skills.skills)}"
+    return f"unknown skill {skill_id!r}{did_you_mean(skill_id, {*content.skills.skills, *content.skills.broken})}"
 
 
 def _block_mistakes(skills: list[Skill], file: YamlFile) -> Iterator[AppProblem]:

@@ -1,7 +1,7 @@
 """The code blocks of a skill: `blocks/<name>.py`, which defines `run`, beside `blocks/<name>.yaml`, its schemas."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from keyword import iskeyword
 from pathlib import Path
@@ -11,7 +11,7 @@ from pydantic import Field, JsonValue
 from contracts.frozen import Frozen
 from contracts.skills import SKILL_ID_PATTERN, CodeBlock, DataTable
 from perdure.apps.block_examples import ExampleForm, Trial, example_mistakes
-from perdure.apps.block_source import BlockCheck, check_source
+from perdure.apps.block_source import BlockCheck, BlockFault, check_alone, check_source
 from perdure.apps.form import read_form
 from perdure.apps.problems import AppProblem, did_you_mean, has_mistakes
 from perdure.apps.schemas import schema_mistakes
@@ -91,26 +91,26 @@ def _read_block(stem: Path, scope: BlockScope) -> tuple[CodeBlock | None, list[A
         source = ""
     card = read_yaml(card_path)
     if not isinstance(card, YamlFile):
-        return None, problems + card
+        return None, [*problems, *card, *_told(source_path, check_alone(source))]
     form, mistakes = read_form(_BlockForm, card.value, card)
     problems += mistakes
     if isinstance(card.value, dict):
         problems += _card_mistakes(card.value, card, scope)
-    if (
-        form is None
-        or not source
-        or not _NAME.fullmatch(stem.name)
-        or form.effect not in _EFFECTS
-        or form.risk not in _RISKS
-    ):
+    if form is None:
+        return None, [*problems, *_told(source_path, check_alone(source))]
+    if not source or not _NAME.fullmatch(stem.name) or form.effect not in _EFFECTS or form.risk not in _RISKS:
         return None, problems
     block = CodeBlock.model_validate({**form.model_dump(exclude={"examples"}), "name": stem.name, "source": source})
     check = check_source if has_mistakes(problems) else scope.check  # what is wrong already is worth no type checker
-    problems += [AppProblem(source_path, each.line, each.message) for each in check(block)]
+    problems += _told(source_path, check(block))
     if scope.trial is not None and not has_mistakes(problems):
         tables = {name: table.body for name in block.needs if (table := scope.tables[name]) is not None}
         problems += example_mistakes(block, form.examples, tables, card, scope.trial)
     return (None, problems) if has_mistakes(problems) else (block, problems)
+
+
+def _told(path: Path, faults: Sequence[BlockFault]) -> list[AppProblem]:
+    return [AppProblem(path, each.line, each.message) for each in faults]
 
 
 def _card_mistakes(value: dict[str, object], card: YamlFile, scope: BlockScope) -> Iterator[AppProblem]:

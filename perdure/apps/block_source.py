@@ -45,18 +45,37 @@ def schema_as_called(block: CodeBlock) -> dict[str, JsonValue]:
 
 def check_source(block: CodeBlock) -> list[BlockFault]:
     """The check where no sandbox brings its own: it compiles, keeps to the subset, and `run` takes the input."""
+    tree = _compiled(block.source)
+    if isinstance(tree, BlockFault):
+        return [tree]
+    return _in_order([*_beyond_the_subset(tree), *_run_faults(tree, schema_as_called(block))])
+
+
+def check_alone(source: str) -> list[BlockFault]:
+    """The same without what takes a card: where that has mistakes, the source's own are told all the same."""
+    tree = _compiled(source)
+    return [tree] if isinstance(tree, BlockFault) else _in_order(_beyond_the_subset(tree))
+
+
+def _compiled(source: str) -> ast.Module | BlockFault:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # a warning of the compiler is a mistake of the author
-            tree = ast.parse(block.source)
-            compile(tree, block.name, "exec", dont_inherit=True)
+            tree = ast.parse(source)
+            compile(tree, "block", "exec", dont_inherit=True)
     except SyntaxError as error:
-        return [BlockFault(error.lineno, f"is not Python: {error.msg}")]
+        return BlockFault(error.lineno, f"is not Python: {error.msg}")
     except (ValueError, RecursionError, MemoryError) as error:
-        return [BlockFault(None, f"cannot be compiled: {error}")]
+        return BlockFault(None, f"cannot be compiled: {error}")
+    return tree
+
+
+def _beyond_the_subset(tree: ast.Module) -> list[BlockFault]:
     faults = [fault for node in ast.walk(tree) for fault in _faults(node)]
-    faults += [BlockFault(node.lineno, _LOOSE) for node in tree.body if _is_loose(node)]
-    faults += _run_faults(tree, schema_as_called(block))
+    return faults + [BlockFault(node.lineno, _LOOSE) for node in tree.body if _is_loose(node)]
+
+
+def _in_order(faults: Sequence[BlockFault]) -> list[BlockFault]:
     return sorted(faults, key=lambda fault: fault.line or 0)
 
 
@@ -111,11 +130,12 @@ def _run_faults(tree: ast.Module, schema: dict[str, JsonValue]) -> Iterator[Bloc
         return
     properties, required = schema.get("properties"), schema.get("required")
     handed = {*properties} if isinstance(properties, dict) else set()
-    always = handed.intersection(map(str, required)) if isinstance(required, list) else set()
+    wanted = {*map(str, required)} if isinstance(required, list) else set()
+    always = handed & wanted
     takes = run.args
     named = {each.arg for each in (*takes.args, *takes.kwonlyargs)}
     if takes.kwarg is None:
-        for name in sorted(handed - named):
+        for name in sorted((handed | wanted) - named):
             yield BlockFault(run.lineno, f"run has no parameter {name}, which the input has")
     plain = [*takes.posonlyargs, *takes.args]
     needed = plain[: len(plain) - len(takes.defaults)]

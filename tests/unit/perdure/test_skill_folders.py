@@ -70,6 +70,24 @@ def test_a_mistake_is_told_with_its_place_and_takes_only_what_needs_it(tmp_path:
     assert set(app.skills) == {"water"}
 
 
+@pytest.mark.parametrize("card", [FILES[CARD].replace("llm_visible: true\n", ""), "description: [\n"])
+def test_the_mistakes_of_a_block_are_told_beside_those_of_its_card(tmp_path: Path, card: str) -> None:
+    app = load_app(write_app(tmp_path, {CARD: card, BLOCK: f"class A: pass\n{FILES[BLOCK]}"}))
+    assert any(each.startswith(f"{CARD}:") for each in told(app)), told(app)
+    assert any(each.startswith(f"{BLOCK}:1: defines the class A") for each in told(app)), told(app)
+
+
+def test_an_input_may_not_require_what_run_does_not_take(tmp_path: Path) -> None:
+    app = load_app(write_app(tmp_path, {CARD: FILES[CARD].replace("required: [leaf]", "required: [leaf, pot]")}))
+    assert told(app)[0] == f"{BLOCK}:4: run has no parameter pot, which the input has"
+
+
+def test_a_skill_with_mistakes_is_what_a_name_beside_it_may_have_meant(tmp_path: Path) -> None:
+    other = OTHER.replace("[water]", "[tee]")
+    app = load_app(write_app(tmp_path, {CARD: "", "agents/other.yaml": other}))
+    assert "agents/other.yaml:4: unknown skill 'tee'; did you mean 'tea'?" in told(app)
+
+
 @pytest.mark.parametrize(
     ("path", "expected"),
     [

@@ -60,6 +60,19 @@ def test_a_second_model_waits_for_a_first_one_that_needs_a_key(agents: dict[str,
     assert with_key.second_model == "openai/gpt-4o-mini"
 
 
+def test_every_agent_remembers_earlier_turns_and_the_desks_know_the_well_at_hand(
+    agents: dict[str, PublishedAgent],
+) -> None:
+    """S0-25: the nearest three; S0-62: by the fields of working memory that the source names."""
+    remembering = {agent_id: agent.definition.memory for agent_id, agent in agents.items()}
+    assert {agent_id: (each.episodic, each.hits) for agent_id, each in remembering.items() if each} == dict.fromkeys(
+        agents, (True, 3)
+    )
+    for desk in ("rule_37", "rule_32"):
+        fields = turn_plan(agents[desk], agents[desk].definition.limits).entity_fields
+        assert fields == {"well_api": "api_number", "entity_id": "id"}
+
+
 DESK_DAY = DayLimits(max_tokens=2_000_000, max_cost_microusd=100_000_000)
 MONITOR_DAY = DayLimits(max_tokens=500_000, max_cost_microusd=30_000_000)
 
