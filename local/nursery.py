@@ -155,6 +155,7 @@ def become(request: Request) -> None:
     first, *rest = request.arguments
     if first == "-m":
         sys.argv = rest
+        sys.modules.pop(f"{rest[0]}.__main__", None)  # imported here for what it imports; runpy would warn of it
         runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
     else:
         sys.argv = [first, *rest]

@@ -21,6 +21,7 @@ from local.home import open_home
 from local.lines import read_lines
 from local.roster import alive
 
+OF_A_USER = "import sys\nif __name__ == '__main__':\n    print(sys.argv[1:], __package__)\n    sys.exit(4)\n"
 SLOW = "import time\ntime.sleep(0.3)\nWHEN = time.monotonic()\n"
 
 
@@ -28,8 +29,11 @@ SLOW = "import time\ntime.sleep(0.3)\nWHEN = time.monotonic()\n"
 async def nursery(tmp_path: Path) -> AsyncIterator[Nursery]:
     (tmp_path / "shared_by_all.py").write_text(SLOW)
     (tmp_path / "broken_here.py").write_text("raise RuntimeError('not today')\n")
+    (tmp_path / "of_a_user").mkdir()
+    (tmp_path / "of_a_user" / "__init__.py").touch()
+    (tmp_path / "of_a_user" / "__main__.py").write_text(OF_A_USER)
     environ = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "OF_NURSERY": "1", "PYTHONUNBUFFERED": "1"}
-    modules = ("json", "broken_here", "shared_by_all")
+    modules = ("json", "broken_here", "of_a_user.__main__", "shared_by_all")
     opened = await Nursery.start(open_home(tmp_path / "home"), modules, environ, tmp_path)
     yield opened
     await opened.stop()
@@ -62,12 +66,8 @@ async def test_a_program_finds_its_own_arguments_environment_and_folder(nursery:
 
 
 async def test_a_module_is_run_as_the_interpreter_would_run_it(nursery: Nursery, tmp_path: Path) -> None:
-    package = tmp_path / "of_a_user"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "__main__.py").write_text("import sys\nprint(sys.argv[1:], __package__)\nsys.exit(4)\n")
     command = (sys.executable, "-m", "of_a_user", "one")
-    forked = await nursery.fork("thing", command, {"PATH": "/usr/bin:/bin"}, tmp_path, ())
+    forked = await nursery.fork("thing", command, {"PATH": "/usr/bin:/bin"}, tmp_path, ("of_a_user.__main__",))
     assert await said(forked) == ["['one'] of_a_user"]
     assert await forked.wait() == 4
 
