@@ -76,10 +76,6 @@ class Shown:
         """A text of it, for the page."""
         return seen(of if self.most is None else cut(of, self.most))
 
-    def is_cut(self, of: str) -> bool:
-        """Whether there is more of it."""
-        return self.most is not None and len(of) > self.most
-
     @property
     def apart(self) -> str:
         """The answer, where none of the parts has said it."""

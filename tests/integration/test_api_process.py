@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from api.__main__ import DRAIN_SECONDS
 from local import DataParts
 from store.database import Database
 from store.live import LiveTokens
@@ -113,7 +114,7 @@ async def test_a_drain_does_not_wait_for_open_streams(served: Served, turn: Scri
     async with client_of(served, people["requester"]) as client:
         following = asyncio.create_task(follow(client, path))
         await asyncio.sleep(0.5)
-        assert await served.end(signal.SIGTERM) < 3
+        assert await served.end(signal.SIGTERM) < DRAIN_SECONDS
         await turn.finish()
         await served.start()
         kinds = [event.kind for event in await following]

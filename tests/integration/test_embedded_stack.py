@@ -329,8 +329,10 @@ async def test_a_traceback_is_one_line_on_the_terminal_and_whole_in_the_log(
 ) -> None:
     stack: Stack = await start(OUTAGE="1", **replaced)
     await stack.up()
-    await until(lambda: stack.out.count("Postgres is away") >= 3)
-    await asyncio.sleep(0.3)
+    logs = [stack.home / "logs" / f"worker-{name}.log" for name in ("turns", "llm", "relay")]
+    await until(lambda: all(log.read_text().count("ConnectionRefusedError: port 1") == 3 for log in logs), 60.0)
+    await until(lambda: stack.out.count("Postgres is away") >= 3, 60.0)
+    await asyncio.sleep(0.3)  # a line more than it may show would come by now
     shown = [line for line in stack.out.splitlines() if "Postgres is away" in line]
     assert sorted(shown) == [
         f"{role:<16} | Postgres is away: ConnectionRefusedError: port 1"

@@ -18,6 +18,7 @@ from store.live import LiveTokens
 from store.valkey import Valkey
 from store.wakes import Wakes
 from tests.conftest import Person
+from tests.desk import until
 from tests.doubles.link import Link
 from tests.integration.scribe import Scribe, Sent, parsed, read_until, text_of
 
@@ -298,8 +299,7 @@ async def test_forty_readers_of_one_conversation_share_one_subscription(
 ) -> None:
     before = len(await valkey.client.client_list(_type="pubsub"))
     readers = [asyncio.create_task(whole(of_turn(streams, turn))) for _ in range(40)]
-    await asyncio.sleep(0.2)
-    assert REGISTRY.get_sample_value("perdure_streams") == 40
+    await until(lambda: REGISTRY.get_sample_value("perdure_streams") == 40, seconds=30)
     assert len(await valkey.client.client_list(_type="pubsub")) == before == 1
     await one_call(turn)
     texts = {text_of(sent) for sent in await asyncio.gather(*readers)}

@@ -75,8 +75,9 @@ async def test_a_round_of_two_comes_to_what_was_decided_of_each(
 ) -> None:
     address = await served.paused(Line("asking", [PAY, POST, ("look", {})]), DONE)
     (first, one), (second, other) = decisions.items()
+    before = await served.waits(address)
     await served.decide(address, first, one, comment=f"because {first}")
-    await asyncio.sleep(0.3)
+    await served.waits_again(address, before)
     assert (await served.row(address))["status"] == PAUSED.value
     begun = (await served.states(address))[first] == "done"
     assert begun is (one is A), "an approved call does not wait for its sibling"

@@ -39,10 +39,10 @@ async def test_texts_are_embedded_in_order_a_few_at_a_time_on_one_thread_of_its_
 
 
 async def test_a_short_call_gets_in_between_the_parts_of_a_long_one() -> None:
-    threaded = Threaded("slow", lambda: Slow(0.05))
+    threaded = Threaded("slow", lambda: Slow(0.1))
     long = asyncio.create_task(threaded.embed(["x"] * AT_ONCE * 10))
     await asyncio.sleep(0.01)
-    await asyncio.wait_for(threaded.embed(["short"]), 0.3)
+    await threaded.embed(["short"])
     assert not long.done()
     await long
 
