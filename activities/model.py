@@ -187,8 +187,9 @@ class ModelActivities:
             if not settled.mine:  # the provider was paid, whoever is heard
                 await unsettled_calls.correct(tx, call, claimed, reply.usage)
             if settled.counted:
+                known = budgets.NOTHING.less(claimed.assumed) if settled.was_lost else budgets.NOTHING
                 used = reply.usage.less(claimed.assumed) if settled.was_lost else reply.usage
-                await budgets.charge(tx, address.turn_id, call.call_id, claimed.epoch, used)
+                await budgets.charge(tx, address.turn_id, call.call_id, claimed.epoch, used, known)
         await self._deps.live.wake(call.address.conversation_id)
         if not settled.mine:
             return ModelReply(problem=REFUSED[Claim.STALE])

@@ -62,6 +62,12 @@ def _say(budgets: Budgets, as_json: bool) -> None:
         rows,
         "Nothing has a day limit.",
     )
+    for name, budget in named:
+        if budget is not None and (budget.assumed_tokens or budget.assumed_cost_usd):
+            say(
+                f"{name}: {budget.assumed_tokens} of these tokens and {budget.assumed_cost_usd:.4f} USD are the most "
+                "that calls of killed workers can have used; what they did use, the provider knows."
+            )
     say(f"The day ends {moment(budgets.resets_at)}.")
 
 

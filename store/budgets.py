@@ -15,6 +15,7 @@ from contracts.turns import Usage
 from policy.day_budget import Caps, DayUse, Hold, met, only_reserved
 from store.database import Connection
 
+NOTHING = Usage()
 _RESERVE = """
 WITH caps AS (
   SELECT * FROM unnest($3::text[], $4::bigint[], $5::bigint[]) AS c(agent_id, max_tokens, max_cost_microusd)
@@ -149,29 +150,36 @@ WITH calls AS (
 )
 UPDATE day_usage d SET held_tokens = d.held_tokens - held.tokens, held_cost_microusd = d.held_cost_microusd - held.cost,
   used_tokens = greatest(0, d.used_tokens + CASE WHEN held.counts THEN $4::bigint ELSE 0 END),
-  used_cost_microusd = greatest(0, d.used_cost_microusd + CASE WHEN held.counts THEN $5::bigint ELSE 0 END)
+  used_cost_microusd = greatest(0, d.used_cost_microusd + CASE WHEN held.counts THEN $5::bigint ELSE 0 END),
+  assumed_tokens = greatest(0, d.assumed_tokens + CASE WHEN held.counts THEN $6::bigint ELSE 0 END),
+  assumed_cost_microusd = greatest(0, d.assumed_cost_microusd + CASE WHEN held.counts THEN $7::bigint ELSE 0 END)
 FROM locked JOIN held USING (day, agent_id) WHERE d.day = locked.day AND d.agent_id = locked.agent_id
 """
 
 
-async def charge(tx: Connection, turn_id: str, call_id: str, epoch: int, used: Usage) -> None:
+async def charge(tx: Connection, turn_id: str, call_id: str, epoch: int, used: Usage, assumed: Usage = NOTHING) -> None:
     """Put what the attempt `epoch` has used in the place of what it held, in every row that its day has by now.
 
-    Whoever calls this has made TO_CHARGE its second statement, and commits next. A later attempt's hold is not touched.
+    `assumed` is how much more of it, or less, nobody knows for sure: the rows tell that part. Whoever calls this has
+    made TO_CHARGE its second statement, and commits next. A later attempt's hold is not touched.
     """
-    await tx.execute(_CHARGE, turn_id, call_id, epoch, used.tokens, used.cost_microusd)
+    given = (used.tokens, used.cost_microusd, assumed.tokens, assumed.cost_microusd)
+    await tx.execute(_CHARGE, turn_id, call_id, epoch, *given)
 
 
 _CORRECT = """
 WITH locked AS (
   SELECT day, agent_id FROM day_usage WHERE day = $1 AND agent_id IN ($2, '') ORDER BY agent_id DESC FOR UPDATE
 )
-UPDATE day_usage d SET used_tokens = greatest(0, d.used_tokens + $3),
-  used_cost_microusd = greatest(0, d.used_cost_microusd + $4)
+UPDATE day_usage d SET used_tokens = greatest(0, d.used_tokens + $3 - $5),
+  used_cost_microusd = greatest(0, d.used_cost_microusd + $4 - $6),
+  assumed_tokens = greatest(0, d.assumed_tokens - $5),
+  assumed_cost_microusd = greatest(0, d.assumed_cost_microusd - $6)
 FROM locked WHERE d.day = locked.day AND d.agent_id = locked.agent_id
 """
 
 
-async def correct(tx: Connection, agent_id: str, day: date, more: Usage) -> None:
-    """Add `more`, which may be less than nothing, to what calls of `agent_id` used on `day`; as `charge` does."""
-    await tx.execute(_CORRECT, day, agent_id, more.tokens, more.cost_microusd)
+async def correct(tx: Connection, agent_id: str, day: date, used: Usage, assumed: Usage) -> None:
+    """Put what a call of `agent_id` has `used` on `day` in the place of what was `assumed` of it; as `charge` does."""
+    given = (used.tokens, used.cost_microusd, assumed.tokens, assumed.cost_microusd)
+    await tx.execute(_CORRECT, day, agent_id, *given)

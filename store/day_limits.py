@@ -27,7 +27,8 @@ async def set_limits(tx: Connection, limits: DayLimits, actor: str) -> None:
 _TODAY = """
 SELECT (now() AT TIME ZONE 'UTC')::date AS today, l.tenant_id IS NOT NULL AS counted, l.max_tokens, l.max_cost_microusd,
   (SELECT jsonb_object_agg(d.agent_id, jsonb_build_array(d.used_tokens, d.used_cost_microusd, d.held_tokens,
-    d.held_cost_microusd)) FROM day_usage d WHERE d.day = (now() AT TIME ZONE 'UTC')::date) AS used
+    d.held_cost_microusd, d.assumed_tokens, d.assumed_cost_microusd))
+    FROM day_usage d WHERE d.day = (now() AT TIME ZONE 'UTC')::date) AS used
 FROM (SELECT) AS one LEFT JOIN day_limits l ON true
 """
 
@@ -47,7 +48,7 @@ async def shown(tx: Connection, agents: Sequence[PublishedAgent]) -> dict[str, o
     of_day = [*([TENANT] if row["counted"] else []), *(agent_id for agent_id, _ in limited)]
     missing = [name for name in of_day if name not in used]  # nobody has called under these yet
     if missing:
-        used |= {name: [*counted, 0, 0] for name, counted in (await budgets.uncounted(tx, missing)).items()}
+        used |= {name: [*counted, 0, 0, 0, 0] for name, counted in (await budgets.uncounted(tx, missing)).items()}
     day: date = row["today"]
     return {
         "day": day.isoformat(),
@@ -58,12 +59,14 @@ async def shown(tx: Connection, agents: Sequence[PublishedAgent]) -> dict[str, o
 
 
 def _budget(limits: DayLimits, counted: list[int]) -> dict[str, object]:
-    used_tokens, used_cost, held_tokens, held_cost = counted
+    used_tokens, used_cost, held_tokens, held_cost, assumed_tokens, assumed_cost = counted
     return {
         "max_tokens": limits.max_tokens,
         "used_tokens": used_tokens,
+        "assumed_tokens": assumed_tokens,
         "reserved_tokens": held_tokens,
         "max_cost_usd": None if limits.max_cost_microusd is None else limits.max_cost_microusd / 1e6,
         "used_cost_usd": used_cost / 1e6,
+        "assumed_cost_usd": assumed_cost / 1e6,
         "reserved_cost_usd": held_cost / 1e6,
     }

@@ -71,7 +71,7 @@ async def correct(tx: Connection, call: ModelCall, claimed: ModelClaim, used: Us
     """Put what a lost attempt has used after all in the place of what was assumed of it."""
     more = used.less(claimed.assumed)
     await tx.execute(_CORRECT, call.address.turn_id, more.input_tokens, more.output_tokens, more.cost_microusd)
-    await budgets.correct(tx, call.agent_id, claimed.day, more)
+    await budgets.correct(tx, call.agent_id, claimed.day, used, claimed.assumed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,4 +131,4 @@ async def count_left(tx: Connection, turn_id: str) -> Sequence[Lost]:
 async def charge_lost(tx: Connection, turn_id: str, lost: Sequence[Lost]) -> None:
     """Put what was assumed in the place of what these attempts held of their day's budgets."""
     for each in lost:
-        await budgets.charge(tx, turn_id, each.call_id, each.epoch, each.used)
+        await budgets.charge(tx, turn_id, each.call_id, each.epoch, each.used, each.used)

@@ -12,7 +12,7 @@ router = APIRouter(prefix="/v1/budgets", tags=["budgets"])
 
 @router.get("")
 async def show(services: Open, who: Reader) -> dict[str, object]:
-    """Today's budgets: limits, what is used, what calls under way have reserved."""
+    """Today's budgets: limits, what is used and how much of it is only assumed, what calls under way have reserved."""
     who.need("admin")
     async with services.db.transaction(who.tenant_id) as tx:
         return await _shown(tx)

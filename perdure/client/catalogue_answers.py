@@ -44,9 +44,12 @@ class Budget(Answer):
     """Empty: all agents of the tenant together."""
     max_tokens: int | None = None
     used_tokens: int = 0
+    assumed_tokens: int = 0
+    """Of what is used: of calls that nobody has heard of again, the most that each can have used."""
     reserved_tokens: int = 0
     max_cost_usd: float | None = None
     used_cost_usd: float = 0.0
+    assumed_cost_usd: float = 0.0
     reserved_cost_usd: float = 0.0
 
 

@@ -19,7 +19,7 @@ async def test_an_administrator_sets_and_sees_the_days_budget(api: Api) -> None:
         await admin.put("/v1/budgets", json={"max_tokens": None, "max_cost_usd": None})
     assert put.status_code == 200 and put.json() == seen
     assert {name: seen["tenant"][name] for name in given} == given
-    assert seen["tenant"]["reserved_tokens"] == 0
+    assert (seen["tenant"]["reserved_tokens"], seen["tenant"]["assumed_tokens"]) == (0, 0)
 
 
 async def test_a_new_budget_shows_what_the_day_has_come_to_before_its_first_call(api: Api) -> None:

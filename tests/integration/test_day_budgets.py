@@ -66,6 +66,14 @@ async def row(desk: Desk, agent_id: str) -> tuple[int, int, int, int]:
     return tuple(rows[0]) if rows else (0, 0, 0, 0)
 
 
+async def assumed(desk: Desk, agent_id: str) -> tuple[int, int]:
+    """How much of today's used tokens and cost nobody knows for sure."""
+    rows = await desk.rows(
+        "SELECT assumed_tokens, assumed_cost_microusd FROM day_usage WHERE agent_id = $1 ORDER BY day DESC", agent_id
+    )
+    return tuple(rows[0]) if rows else (0, 0)
+
+
 async def used_by(desk: Desk, agent_id: str = "") -> int:
     """The tokens of all turns, or of an agent's."""
     used = "SELECT coalesce(sum(input_tokens + output_tokens), 0)::int FROM turns WHERE $1 IN ('', agent_id)"
@@ -168,10 +176,12 @@ async def test_a_dead_attempts_hold_is_taken_over_by_the_next_one(desk: Desk) ->
     second = asyncio.create_task(ask(desk, call, 2))
     await until(lambda: desk.model.requests[f"{call.address.turn_id}.m1"] == 2)
     assert await row(desk, agent_id) == (HOLDS_TOKENS, 20, HOLDS_TOKENS, 20), "it may have used all that it held"
+    assert await assumed(desk, agent_id) == (HOLDS_TOKENS, 20)
     late = await zombie
     assert late.problem is not None and late.problem.code == "stale_attempt"
     assert (await second).problem is None
     assert await row(desk, agent_id) == (20, 20, 0, 0), "both were paid"
+    assert await assumed(desk, agent_id) == (0, 0)
     assert await used_by(desk, agent_id) == 20
 
 
@@ -184,9 +194,13 @@ async def test_a_turn_that_ends_counts_its_lost_call_whole_until_that_says_what_
         await finish(tx, FinishAsk(address=call.address, status=TurnStatus.FAILED))
     assert await row(desk, agent_id) == (HOLDS_TOKENS, 20, 0, 0)
     assert await used_by(desk, agent_id) == HOLDS_TOKENS
+    async with desk.db.transaction("local") as tx:
+        seen: Any = await shown(tx, [await desk.deps.shelf.at(tx, agent_id, await desk.version(agent_id))])
+    assert (seen["agents"][0]["assumed_tokens"], seen["agents"][0]["assumed_cost_usd"]) == (HOLDS_TOKENS, 0.00002)
     await running
     assert await used_by(desk, agent_id) == 10
     assert await row(desk, agent_id) == (10, 10, 0, 0), "the provider was paid"
+    assert await assumed(desk, agent_id) == (0, 0)
 
 
 async def test_a_provider_that_fails_and_is_asked_again_holds_nothing_in_between(desk: Desk) -> None:
@@ -304,9 +318,18 @@ async def test_an_operator_sees_limits_use_and_reservations(desk: Desk, unlimite
     async with desk.db.transaction("local") as tx:
         agent = await desk.deps.shelf.at(tx, agent_id, await desk.version(agent_id))
         seen = await shown(tx, [agent])
-    of_agent = {"max_tokens": 1_000, "used_tokens": 10, "reserved_tokens": 0}
     assert seen["agents"] == [
-        {"agent": agent_id, **of_agent, "max_cost_usd": 2.0, "used_cost_usd": 0.00001, "reserved_cost_usd": 0.0}
+        {
+            "agent": agent_id,
+            "max_tokens": 1_000,
+            "used_tokens": 10,
+            "assumed_tokens": 0,
+            "reserved_tokens": 0,
+            "max_cost_usd": 2.0,
+            "used_cost_usd": 0.00001,
+            "assumed_cost_usd": 0.0,
+            "reserved_cost_usd": 0.0,
+        }
     ]
     tenant = seen["tenant"]
     assert isinstance(tenant, dict) and (tenant["max_tokens"], tenant["max_cost_usd"]) == (None, 5.0)

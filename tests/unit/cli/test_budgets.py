@@ -26,6 +26,13 @@ def test_a_days_budgets_are_shown_with_what_is_used_and_reserved(perdure: Perdur
     assert "2026-11-22 00:00:00 UTC" in ended.out
 
 
+def test_what_is_only_assumed_of_a_budget_is_told(perdure: Perdure, stack: ApiDouble) -> None:
+    lost = {**BUDGETS["agents"][0], "assumed_tokens": 6, "assumed_cost_usd": 0.25}
+    stack.will(said({**BUDGETS, "agents": [lost]}), said(BUDGETS))
+    assert "desk: 6 of these tokens and 0.2500 USD are the most" in perdure("budgets", "show").out
+    assert "are the most" not in perdure("budgets", "show").out
+
+
 @pytest.mark.parametrize(
     ("words", "tokens", "usd"),
     [
