@@ -29,7 +29,7 @@ async def nothing(_: Served, __: TurnAddress) -> None:
     """It goes on by itself."""
 
 
-async def in_a_call(served: Served) -> TurnAddress:
+async def in_a_call(served: Served, _: float = 0) -> TurnAddress:
     """A tool's call that ends when the world goes on."""
     served.desk.world.go_on.clear()
     address = await served.begin(Line("", [("shout", {"mode": "wait"})]), DONE)
@@ -42,7 +42,7 @@ async def the_call_ends(served: Served, _: TurnAddress) -> None:
     served.desk.world.go_on.set()
 
 
-async def waiting(served: Served) -> TurnAddress:
+async def waiting(served: Served, _: float = 0) -> TurnAddress:
     """It waits for an approval."""
     return await served.paused(Line("", [PAY]), DONE)
 
@@ -52,9 +52,9 @@ async def approved(served: Served, address: TurnAddress) -> None:
     await served.decide(address)
 
 
-async def backing_off(served: Served) -> TurnAddress:
+async def backing_off(served: Served, speaks_seconds: float) -> TurnAddress:
     """The model has failed; its next attempt is not due yet."""
-    address = await served.begin(Line("well", fails=1))
+    address = await served.begin(Line("well", fails=1, seconds=speaks_seconds))
     for _ in range(1_000):
         described = await served.handle(address).describe()
         if any(each.attempt == 2 for each in described.raw_description.pending_activities):
@@ -66,13 +66,14 @@ async def backing_off(served: Served) -> TurnAddress:
 class Place:
     """Where a turn is when it is rung."""
 
-    reached: Callable[[Served], Awaitable[TurnAddress]]
+    reached: Callable[[Served, float], Awaitable[TurnAddress]]
+    """Given for how long a model that speaks goes on."""
     goes_on: Callable[[Served, TurnAddress], Awaitable[None]]
     answer: str
 
 
 PLACES = {
-    "while the model speaks": Place(lambda served: silent(served, 1.5), nothing, "thinking"),
+    "while the model speaks": Place(silent, nothing, "thinking"),
     "while a call runs": Place(in_a_call, the_call_ends, "well"),
     "while it waits": Place(waiting, approved, "well"),
     "before the next attempt": Place(backing_off, nothing, "well"),
@@ -115,7 +116,7 @@ async def ends_of_the_audit(served: Served, address: TurnAddress) -> list[tuple[
 
 @everywhere
 async def test_a_forged_stop_changes_nothing(served: Served, place: Place) -> None:
-    address = await place.reached(served)
+    address = await place.reached(served, 1.5)
     for _ in range(3):
         await served.ring(address, STOP)
     await place.goes_on(served, address)
@@ -133,11 +134,11 @@ async def test_a_forged_stop_changes_nothing(served: Served, place: Place) -> No
 async def test_a_stop_ends_the_turn_also_right_after_forged_ones(
     served: Served, place: Place, forged_first: int
 ) -> None:
-    address = await place.reached(served)
+    address = await place.reached(served, 60.0)
     for _ in range(forged_first):
         await served.ring(address, STOP)
     await served.stop(address)
-    row = await served.until(address, TurnStatus.COMPLETED, TurnStatus.STOPPED, seconds=5)
+    row = await served.until(address, TurnStatus.COMPLETED, TurnStatus.STOPPED)
     assert (row["status"], row["problem"]) == ("stopped", None)
     assert await served.handle(address).result() == "stopped"
     assert (await served.desk.kinds(address.turn_id))[-2:] == ["stopped", "done"]
