@@ -137,7 +137,7 @@ async def test_cancelling_the_listener_ends_the_request(talk: Talks) -> None:
                 started.set()
 
     task = asyncio.create_task(listen())
-    await asyncio.wait_for(started.wait(), 5)
+    await asyncio.wait_for(started.wait(), 30)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -14,6 +14,7 @@ from activities.sandbox import monty_sandbox as module
 from activities.sandbox.monty_sandbox import MontySandbox
 from activities.sandbox.opening import _interpreter
 from activities.sandbox.worker import Making, Worker
+from tests.desk import until
 from tests.sandbox.conftest import LIMITS
 
 pytestmark = pytest.mark.alone
@@ -60,8 +61,8 @@ async def test_no_process_serves_two_tenants_and_no_more_live_than_allowed(sandb
             await sandbox.run(f"tenant {tenant}", code, {})
 
     await asyncio.gather(*(one_of(tenant) for tenant in range(9)))
-    await asyncio.sleep(0.5)  # those that are over end in the background
-    assert 0 < len(interpreters()) <= 5
+    await until(lambda: len(interpreters()) <= 5, seconds=20)  # those that are over end in the background
+    assert interpreters()
     owners: dict[int, set[str]] = {}
     for tenant, pid in _served:
         owners.setdefault(pid, set()).add(tenant)
@@ -96,7 +97,7 @@ async def test_a_worker_that_is_killed_at_work_is_the_blocks_fault_and_the_next_
     sandbox: MontySandbox,
 ) -> None:
     running = asyncio.create_task(sandbox.run("a", LOOP, {}))
-    await asyncio.sleep(0.2)
+    await until(lambda: bool(_served), seconds=20)
     psutil.Process(_served[0][1]).kill()
     ran = await running
     assert ran.fault is not None and ran.fault.kind is FaultKind.CRASHED
@@ -182,7 +183,7 @@ async def test_a_caller_can_ask_for_less_than_the_sandbox_gives_and_not_for_more
 
 async def test_a_sandbox_that_was_closed_runs_nothing_and_leaves_no_process(sandbox: MontySandbox) -> None:
     running = [asyncio.create_task(sandbox.run("a", LOOP, {})) for _ in range(4)]
-    await asyncio.sleep(0.1)
+    await until(lambda: len(_served) == 2, seconds=20)
     before = interpreters()
     await sandbox.close()
     ended = await asyncio.gather(*running, return_exceptions=True)

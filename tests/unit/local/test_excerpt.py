@@ -83,4 +83,4 @@ def test_what_breaks_off_in_a_traceback_still_shows_how_it_began() -> None:
 async def test_a_line_is_shown_at_once_and_not_only_with_the_next() -> None:
     shown_line: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     Excerpt(shown_line.set_result).take("ready")
-    assert await asyncio.wait_for(shown_line, 2) == "ready"
+    assert await asyncio.wait_for(shown_line, 20) == "ready"
