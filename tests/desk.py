@@ -309,7 +309,7 @@ async def gathered(*work: Awaitable[T]) -> list[T | BaseException]:
     return await asyncio.gather(*work, return_exceptions=True)
 
 
-async def until(holds: Callable[[], bool], *, seconds: float = 10.0) -> None:
+async def until(holds: Callable[[], bool], *, seconds: float = 30.0) -> None:
     """Wait until something holds that nobody announces."""
     deadline = asyncio.get_running_loop().time() + seconds
     while not holds():

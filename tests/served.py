@@ -55,7 +55,7 @@ class Served:
         """The turn's row."""
         return (await self.desk.rows("SELECT * FROM turns WHERE id = $1", address.turn_id))[0]
 
-    async def until(self, address: TurnAddress, *statuses: TurnStatus, seconds: float = 20.0) -> asyncpg.Record:
+    async def until(self, address: TurnAddress, *statuses: TurnStatus, seconds: float = 40.0) -> asyncpg.Record:
         """The turn's row once it has one of `statuses` (by default: ended or paused)."""
         wanted = {status.value for status in statuses or (*ENDED, PAUSED)}
         deadline = asyncio.get_running_loop().time() + seconds
@@ -81,7 +81,7 @@ class Served:
 
     async def waits(self, address: TurnAddress) -> str:
         """The run id of the turn's wait, once there is one."""
-        for _ in range(500):
+        for _ in range(1_500):
             found = await self.handle(address).describe()
             if found.workflow_type == "TurnWait":
                 return found.run_id
@@ -90,7 +90,7 @@ class Served:
 
     async def waits_again(self, address: TurnAddress, before: str) -> str:
         """The run id of another wait than `before`: the turn has looked, and pauses again."""
-        for _ in range(500):
+        for _ in range(1_500):
             run_id = await self.waits(address)
             if run_id != before:
                 return run_id
@@ -99,7 +99,7 @@ class Served:
 
     async def waits_for(self, address: TurnAddress, request_id: str) -> str:
         """The run id of the wait for this request."""
-        for _ in range(500):
+        for _ in range(1_500):
             row = await self.row(address)
             if row["waiting"] and request_id in row["waiting"]["ids"]:
                 return await self.waits(address)

@@ -18,7 +18,7 @@ from tests.doubles.desk import desk_agents
 
 WORKSHOP = Path(__file__).parent / "apps" / "workshop"
 MAKER = "maker"
-WALL_SECONDS = 0.5
+WALL_SECONDS = 1.5
 
 
 def workshop(folder: Path = WORKSHOP) -> tuple[list[tuple[str, PublishedAgent]], list[DataTable]]:
@@ -55,7 +55,7 @@ class NotedSandbox:
 
 @pytest.fixture(scope="module")
 async def noted() -> AsyncIterator[NotedSandbox]:
-    """Half a second for each block."""
+    """A second and a half for each block."""
     opened = await open_sandbox(SandboxConfig(ceiling=Limits(wall_seconds=WALL_SECONDS)))
     yield NotedSandbox(opened)
     await opened.close()

@@ -76,7 +76,7 @@ async def test_a_table_is_handed_in_as_its_author_wrote_it(workbench: Desk) -> N
     ("tool", "args", "told"),
     [
         ("area", {"width": 0, "height": 3}, "the value does not fit the output schema: square_millimetres: 0"),
-        ("turn_wheel", {"rounds": 10**9}, "the block was stopped after 0.5 s"),
+        ("turn_wheel", {"rounds": 10**9}, "the block was stopped after 1.5 s"),
     ],
 )
 async def test_a_fault_or_a_forbidden_result_is_an_error_that_the_model_reads(

@@ -71,7 +71,7 @@ async def stop_read_outside(served: Served) -> TurnAddress:
 
 async def until_called(served: Served, address: TurnAddress, name: str) -> None:
     """Until the turn's latest run has called this."""
-    for _ in range(500):
+    for _ in range(1_500):
         if name in run_of(await served.history(address)).called:
             return
         await asyncio.sleep(0.02)

@@ -37,9 +37,7 @@ async def test_a_paused_turn_that_is_cancelled_ends_stopped_and_admits_the_next(
 async def test_a_turn_cancelled_while_the_model_speaks_keeps_what_was_said(served: Served) -> None:
     address = await served.begin(Line("thinking", seconds=60))
     await until(lambda: served.desk.model.requests[f"{address.turn_id}.m1"] == 1)
-    began = asyncio.get_running_loop().time()
     await cancelled(served, address)
-    assert asyncio.get_running_loop().time() - began < 5
     assert [text for _, text in await served.transcript(address)] == ["thinking"]
 
 

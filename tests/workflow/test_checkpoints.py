@@ -3,7 +3,6 @@
 The workers here cache no run, as those of test_cold_resumes.py.
 """
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -137,10 +136,8 @@ async def test_an_edit_is_made_once_though_the_turn_is_started_again_while_it_ru
     address = await at_checkpoint(served)
     served.desk.world.go_on.clear()
     await served.decide(address, "c1.0", Decision.EDIT, args={"what": "a table", "mode": "wait"})
-    for _ in range(500):
-        if (await served.states(address)).get("c1.0") == "reserved":
-            break
-        await asyncio.sleep(0.02)
+    await until(lambda: served.effects(address, "/book", "c1.0") == 1)
+    assert (await served.states(address))["c1.0"] == "reserved"
     await start_cold(served, address)
     served.desk.world.go_on.set()
     await served.until(address, TurnStatus.COMPLETED)

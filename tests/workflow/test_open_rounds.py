@@ -52,7 +52,7 @@ async def made(served: Served, address: TurnAddress) -> Counter[str]:
 
 async def state_of(served: Served, address: TurnAddress, call_id: str, *states: str) -> None:
     """Until a call is in one of these states."""
-    for _ in range(500):
+    for _ in range(1_500):
         if (await served.states(address))[call_id] in states:
             return
         await asyncio.sleep(0.02)
@@ -61,7 +61,7 @@ async def state_of(served: Served, address: TurnAddress, call_id: str, *states: 
 
 async def waits_for(served: Served, address: TurnAddress, *ids: str) -> str:
     """The run id of the wait for exactly these requests."""
-    for _ in range(500):
+    for _ in range(1_500):
         row = await served.row(address)
         if row["waiting"] and row["waiting"]["ids"] == [*ids]:
             return await served.waits(address)

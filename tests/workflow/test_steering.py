@@ -80,7 +80,7 @@ async def test_a_message_sent_while_the_turn_waits_for_a_person_waits_with_it(se
 
 
 async def test_a_message_that_came_while_the_last_answer_was_spoken_is_a_turn_of_its_own(served: Served) -> None:
-    address = await speaking(served, seconds=1.0)
+    address = await speaking(served, seconds=3.0)
     await send(served, address, OnBusy.STEER, Line("and now this"))
     assert (await served.until(address, TurnStatus.COMPLETED))["answer"] == "half an answer"
     done = await served.desk.value("SELECT data FROM events WHERE turn_id = $1 AND kind = 'done'", address.turn_id)

@@ -116,7 +116,7 @@ async def ends_of_the_audit(served: Served, address: TurnAddress) -> list[tuple[
 
 @everywhere
 async def test_a_forged_stop_changes_nothing(served: Served, place: Place) -> None:
-    address = await place.reached(served, 1.5)
+    address = await place.reached(served, 3.0)
     for _ in range(3):
         await served.ring(address, STOP)
     await place.goes_on(served, address)
@@ -219,7 +219,7 @@ async def test_a_pause_and_an_end_wait_for_the_look_that_is_under_way(
     served: Served, monkeypatch: pytest.MonkeyPatch, asked: bool
 ) -> None:
     record = unreadable(monkeypatch)
-    address = await served.begin(Line("", [PAY], seconds=0.5), Line("well", seconds=0.5))
+    address = await served.begin(Line("", [PAY], seconds=2.0), Line("well", seconds=2.0))
     await until(lambda: served.desk.model.requests[f"{address.turn_id}.m1"] == 1)
     await served.ring(address, STOP)
     await served.until(address, PAUSED)
@@ -245,7 +245,7 @@ async def test_a_pause_and_an_end_wait_for_the_look_that_is_under_way(
 
 async def test_a_look_that_hangs_inside_the_task_is_made_again_and_changes_nothing(served: Served) -> None:
     with broken_inside(Breaks.HANGS, Brief.STOP) as broken:
-        address = await silent(served, 0.5)
+        address = await silent(served, 2.0)
         await served.ring(address, STOP)
         row = await served.until(address, TurnStatus.COMPLETED, TurnStatus.STOPPED)
     assert (row["status"], broken) == ("completed", [address.turn_id])

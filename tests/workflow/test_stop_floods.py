@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from contracts.turns import Bell, TurnAddress, TurnStatus
+from store.turns import request_stop
 from tests.doubles.spoken import Line
 from tests.replay.recording import run_of
 from tests.replay.stopping import CONFIRM, silent
@@ -82,6 +83,9 @@ async def test_a_cancel_at_temporal_is_a_stop_of_its_own_and_the_audit_says_so(s
 
 async def test_a_turn_that_was_asked_to_stop_and_is_cancelled_too_was_stopped_by_whoever_asked(served: Served) -> None:
     address = await silent(served)
-    await asyncio.gather(served.stop(address), served.handle(address).cancel())
+    async with served.desk.db.transaction("local") as tx:
+        _, _, note = await request_stop(tx, address.turn_id, served.desk.people["requester"].user_id)
+    assert note is not None
+    await asyncio.gather(served.desk.deps.doorbell.deliver_soon(note), served.handle(address).cancel())
     await served.until(address, TurnStatus.STOPPED)
     assert await ends(served, address) == [("turn.stop_requested", True)]

@@ -54,12 +54,12 @@ async def test_a_stop_ends_a_paused_turn_and_cancels_its_approval(engine: Engine
 
 
 async def test_a_stop_ends_a_running_model_call_and_keeps_its_partial_text(engine: Engine) -> None:
-    started = await engine.begin("/echo " + "word " * 400)
+    started = await engine.begin("/echo " + "word " * 1_600)
     await engine.until(started.turn_id, TurnStatus.RUNNING)
     await engine.stop(started.turn_id)
     row = await engine.until(started.turn_id, TurnStatus.STOPPED, TurnStatus.COMPLETED)
     assert row["status"] == "stopped", (row["answer"], row["problem"], await engine.kinds(started.turn_id))
-    assert len(row["answer"] or "") < 5 * 400
+    assert len(row["answer"] or "") < 5 * 1_600
 
 
 async def test_a_queued_turn_starts_when_the_one_before_it_ends(engine: Engine) -> None:

@@ -48,7 +48,11 @@ async def test_a_worker_counts_activities_ends_and_tokens(served: Served) -> Non
     )
     before = await read(port)
     await served.ended(Line("well"))
-    after = await read(port)
+    for _ in range(400):  # it is counted when it is over, a moment after what it wrote is there to see
+        after = await read(port)
+        if all(value(after, name) > value(before, name) for name in names):
+            break
+        await asyncio.sleep(0.05)
     assert [value(after, name) - value(before, name) for name in names] == [1.0, 1.0, 1.0]
     tokens = 'perdure_tokens_total{kind="output"}'
     assert value(after, tokens) > value(before, tokens)
