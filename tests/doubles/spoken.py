@@ -8,7 +8,8 @@ import asyncio
 import json
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 
 from pydantic import JsonValue
@@ -37,6 +38,8 @@ class Line:
     fails: int = 0
     """How many requests of this call break off first."""
     tokens: int = 10
+    waits: str = ""
+    """It also waits there for as long as a test holds what it names."""
 
 
 def script(*lines: Line) -> str:
@@ -55,6 +58,17 @@ class SpokenModel:
     broken: dict[str, PerdureError] = field(default_factory=dict)
     """What every request to a model of this name ends in."""
     priced: bool = True
+    gates: dict[str, asyncio.Semaphore] = field(default_factory=dict)
+
+    @contextmanager
+    def held(self, name: str) -> Iterator[asyncio.Semaphore]:
+        """Lines that wait for this name do not end while the block runs; each release lets one of them go before."""
+        gate = self.gates[name] = asyncio.Semaphore(0)
+        try:
+            yield gate
+        finally:
+            del self.gates[name]
+            gate.release()
 
     def most(self, request: ProviderRequest) -> Bound:
         """More than any line uses."""
@@ -78,6 +92,10 @@ class SpokenModel:
         if self.requests[key] <= line.fails:
             raise UpstreamUnavailable("model_unavailable", "The model broke off.", retry_after_seconds=0.05)
         await asyncio.sleep(line.seconds)
+        if gate := self.gates.get(line.waits):
+            await gate.acquire()
+            if line.waits not in self.gates:
+                gate.release()
         calls = tuple(
             DraftCall(f"call_{place}", tool, json.dumps(args)) for place, (tool, args) in enumerate(line.calls)
         )

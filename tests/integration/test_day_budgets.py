@@ -100,10 +100,11 @@ async def until_asked(desk: Desk, call: ModelCall) -> None:
 
 async def test_a_call_holds_its_most_while_it_runs_and_counts_what_it_used_after(desk: Desk) -> None:
     agent_id = await limited_agent(desk, max_tokens=1_000, max_cost_microusd=1_000)
-    call = await begun(desk, agent_id, Line("yes", seconds=0.3, tokens=30))
-    running = asyncio.create_task(ask(desk, call))
-    await until_asked(desk, call)
-    assert await row(desk, agent_id) == (0, 0, HOLDS_TOKENS, 20)
+    call = await begun(desk, agent_id, Line("yes", waits="looked", tokens=30))
+    with desk.model.held("looked"):
+        running = asyncio.create_task(ask(desk, call))
+        await until_asked(desk, call)
+        assert await row(desk, agent_id) == (0, 0, HOLDS_TOKENS, 20)
     assert (await running).problem is None
     assert await row(desk, agent_id) == (30, 10, 0, 0)
     assert (await ask(desk, call, 2)).problem is None, "settled: answers again"
@@ -169,14 +170,15 @@ async def asked_until_decided(desk: Desk, call: ModelCall) -> ModelReply:
 
 async def test_a_dead_attempts_hold_is_taken_over_by_the_next_one(desk: Desk) -> None:
     agent_id = await limited_agent(desk, max_tokens=1_000)
-    call = await begun(desk, agent_id, Line("slow", seconds=0.4))
-    zombie = asyncio.create_task(ask(desk, call, 1))
-    await until_asked(desk, call)
-    assert (await row(desk, agent_id))[2] == HOLDS_TOKENS
-    second = asyncio.create_task(ask(desk, call, 2))
-    await until(lambda: desk.model.requests[f"{call.address.turn_id}.m1"] == 2)
-    assert await row(desk, agent_id) == (HOLDS_TOKENS, 20, HOLDS_TOKENS, 20), "it may have used all that it held"
-    assert await assumed(desk, agent_id) == (HOLDS_TOKENS, 20)
+    call = await begun(desk, agent_id, Line("slow", waits="looked"))
+    with desk.model.held("looked"):
+        zombie = asyncio.create_task(ask(desk, call, 1))
+        await until_asked(desk, call)
+        assert (await row(desk, agent_id))[2] == HOLDS_TOKENS
+        second = asyncio.create_task(ask(desk, call, 2))
+        await until(lambda: desk.model.requests[f"{call.address.turn_id}.m1"] == 2)
+        assert await row(desk, agent_id) == (HOLDS_TOKENS, 20, HOLDS_TOKENS, 20), "it may have used all that it held"
+        assert await assumed(desk, agent_id) == (HOLDS_TOKENS, 20)
     late = await zombie
     assert late.problem is not None and late.problem.code == "stale_attempt"
     assert (await second).problem is None
@@ -187,16 +189,17 @@ async def test_a_dead_attempts_hold_is_taken_over_by_the_next_one(desk: Desk) ->
 
 async def test_a_turn_that_ends_counts_its_lost_call_whole_until_that_says_what_it_used(desk: Desk) -> None:
     agent_id = await limited_agent(desk, max_tokens=1_000)
-    call = await begun(desk, agent_id, Line("slow", seconds=0.4))
-    running = asyncio.create_task(ask(desk, call))
-    await until_asked(desk, call)
-    async with desk.db.transaction("local") as tx:
-        await finish(tx, FinishAsk(address=call.address, status=TurnStatus.FAILED))
-    assert await row(desk, agent_id) == (HOLDS_TOKENS, 20, 0, 0)
-    assert await used_by(desk, agent_id) == HOLDS_TOKENS
-    async with desk.db.transaction("local") as tx:
-        seen: Any = await shown(tx, [await desk.deps.shelf.at(tx, agent_id, await desk.version(agent_id))])
-    assert (seen["agents"][0]["assumed_tokens"], seen["agents"][0]["assumed_cost_usd"]) == (HOLDS_TOKENS, 0.00002)
+    call = await begun(desk, agent_id, Line("slow", waits="looked"))
+    with desk.model.held("looked"):
+        running = asyncio.create_task(ask(desk, call))
+        await until_asked(desk, call)
+        async with desk.db.transaction("local") as tx:
+            await finish(tx, FinishAsk(address=call.address, status=TurnStatus.FAILED))
+        assert await row(desk, agent_id) == (HOLDS_TOKENS, 20, 0, 0)
+        assert await used_by(desk, agent_id) == HOLDS_TOKENS
+        async with desk.db.transaction("local") as tx:
+            seen: Any = await shown(tx, [await desk.deps.shelf.at(tx, agent_id, await desk.version(agent_id))])
+        assert (seen["agents"][0]["assumed_tokens"], seen["agents"][0]["assumed_cost_usd"]) == (HOLDS_TOKENS, 0.00002)
     await running
     assert await used_by(desk, agent_id) == 10
     assert await row(desk, agent_id) == (10, 10, 0, 0), "the provider was paid"
@@ -230,10 +233,11 @@ async def test_a_stop_gives_back_what_the_call_held(desk: Desk) -> None:
 
 async def test_a_new_day_begins_at_nothing_and_a_call_counts_in_the_day_of_its_claim(desk: Desk) -> None:
     agent_id = await limited_agent(desk, max_tokens=10)
-    call = await begun(desk, agent_id, Line("late", seconds=0.3))
-    running = asyncio.create_task(ask(desk, call))
-    await until_asked(desk, call)
-    await midnight(desk, agent_id, call.address)
+    call = await begun(desk, agent_id, Line("late", waits="midnight"))
+    with desk.model.held("midnight"):
+        running = asyncio.create_task(ask(desk, call))
+        await until_asked(desk, call)
+        await midnight(desk, agent_id, call.address)
     assert (await running).problem is None
     assert await row(desk, agent_id) == (0, 0, 0, 0), "nothing of it is today's"
     yesterday = await desk.rows("SELECT used_tokens, held_tokens FROM day_usage WHERE agent_id = $1", agent_id)
@@ -243,14 +247,16 @@ async def test_a_new_day_begins_at_nothing_and_a_call_counts_in_the_day_of_its_c
 
 async def test_a_call_that_died_yesterday_is_taken_over_on_todays_budget(desk: Desk) -> None:
     agent_id = await limited_agent(desk, max_tokens=1_000)
-    call = await begun(desk, agent_id, Line("slow", seconds=0.4))
-    zombie = asyncio.create_task(ask(desk, call, 1))
-    await until_asked(desk, call)
-    await midnight(desk, agent_id, call.address)
-    second = asyncio.create_task(ask(desk, call, 2))
-    await until(lambda: desk.model.requests[f"{call.address.turn_id}.m1"] == 2)
-    rows = await desk.rows("SELECT used_tokens, held_tokens FROM day_usage WHERE agent_id = $1 ORDER BY day", agent_id)
-    assert [tuple(each) for each in rows] == [(HOLDS_TOKENS, 0), (0, HOLDS_TOKENS)]
+    call = await begun(desk, agent_id, Line("slow", waits="looked"))
+    with desk.model.held("looked"):
+        zombie = asyncio.create_task(ask(desk, call, 1))
+        await until_asked(desk, call)
+        await midnight(desk, agent_id, call.address)
+        second = asyncio.create_task(ask(desk, call, 2))
+        await until(lambda: desk.model.requests[f"{call.address.turn_id}.m1"] == 2)
+        days = "SELECT used_tokens, held_tokens FROM day_usage WHERE agent_id = $1 ORDER BY day"
+        rows = await desk.rows(days, agent_id)
+        assert [tuple(each) for each in rows] == [(HOLDS_TOKENS, 0), (0, HOLDS_TOKENS)]
     assert {type(each) for each in await gathered(zombie, second)} == {ModelReply}
 
 

@@ -43,13 +43,14 @@ async def publish(desk: Desk, agent_id: str, limits: DayLimits | None) -> None:
 
 async def test_calls_under_way_when_a_budget_begins_count_in_it_once_they_settle(desk: Desk, uncounted: None) -> None:
     before = await used_by(desk)
-    calls = [await begun(desk, "desk", Line("slow", seconds=1.5, tokens=30)) for _ in range(4)]
-    running = [asyncio.create_task(ask(desk, call)) for call in calls]
-    for call in calls:
-        await until_asked(desk, call)
-    await limit_tenant(desk, max_tokens=before + 100)
-    assert (await ask(desk, await begun(desk, "desk"))).problem is None, "it makes the day's row"
-    assert (await row(desk, TENANT))[0] == before + 10
+    calls = [await begun(desk, "desk", Line("slow", waits="begun", tokens=30)) for _ in range(4)]
+    with desk.model.held("begun"):
+        running = [asyncio.create_task(ask(desk, call)) for call in calls]
+        for call in calls:
+            await until_asked(desk, call)
+        await limit_tenant(desk, max_tokens=before + 100)
+        assert (await ask(desk, await begun(desk, "desk"))).problem is None, "it makes the day's row"
+        assert (await row(desk, TENANT))[0] == before + 10
     for reply in await asyncio.gather(*running):
         assert reply.problem is None
     assert await row(desk, TENANT) == (await used_by(desk), (await row(desk, TENANT))[1], 0, 0)
@@ -64,11 +65,12 @@ async def test_a_call_that_the_tenants_budget_reserved_for_counts_in_its_agents_
     agent_id = f"a{new_id()[-8:]}"
     await publish(desk, agent_id, None)
     await limit_tenant(desk, max_tokens=10**9)
-    call = await begun(desk, agent_id, Line("slow", seconds=1.0, tokens=30))
-    running = asyncio.create_task(ask(desk, call))
-    await until_asked(desk, call)
-    await publish(desk, agent_id, DayLimits(max_tokens=1_000))
-    assert (await ask(desk, await begun(desk, agent_id))).problem is None
+    call = await begun(desk, agent_id, Line("slow", waits="published", tokens=30))
+    with desk.model.held("published"):
+        running = asyncio.create_task(ask(desk, call))
+        await until_asked(desk, call)
+        await publish(desk, agent_id, DayLimits(max_tokens=1_000))
+        assert (await ask(desk, await begun(desk, agent_id))).problem is None
     assert (await running).problem is None
     assert (await row(desk, agent_id))[::2] == (40, 0)
     assert (await row(desk, TENANT))[::2] == (await used_by(desk), 0), "counted once in each"

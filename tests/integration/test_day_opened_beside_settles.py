@@ -9,7 +9,7 @@ import pytest
 from contracts.model import ModelCall, ModelReply
 from policy.day_budget import TENANT
 from store import budgets
-from tests.desk import Desk
+from tests.desk import Desk, until
 from tests.doubles.spoken import Line
 from tests.integration.test_day_budgets import ask, begun, limit_tenant, limited_agent, row, until_asked, used_by
 
@@ -29,7 +29,7 @@ async def forget(desk: Desk) -> None:
     await desk.write("DELETE FROM day_usage")
 
 
-async def until_waiting(desk: Desk, lock: str, *instead: asyncio.Task[ModelReply], seconds: float = 5) -> None:
+async def until_waiting(desk: Desk, lock: str, *instead: asyncio.Task[ModelReply], seconds: float = 30) -> None:
     """Until somebody waits for a lock of this kind, or one of these is done."""
     for _ in range(int(seconds / 0.01)):
         if any(each.done() for each in instead) or await desk.value(_WAITING, lock):
@@ -41,17 +41,18 @@ async def until_waiting(desk: Desk, lock: str, *instead: asyncio.Task[ModelReply
 @asynccontextmanager
 async def settling(desk: Desk, call: ModelCall) -> AsyncIterator[asyncio.Task[ModelReply]]:
     """The attempt of a call that has recorded its reply and commits no sooner than this is left."""
-    running = asyncio.create_task(ask(desk, call))
-    await until_asked(desk, call)
     async with desk.db.transaction("local") as other:
-        await other.execute("SELECT FROM conversations WHERE id = $1 FOR UPDATE", call.address.conversation_id)
+        with desk.model.held("late"):
+            running = asyncio.create_task(ask(desk, call))
+            await until_asked(desk, call)
+            await other.execute("SELECT FROM conversations WHERE id = $1 FOR UPDATE", call.address.conversation_id)
         await until_waiting(desk, "transactionid")
         yield running
 
 
 async def test_a_settle_that_commits_while_the_days_row_is_opened_is_counted_in_it(desk: Desk) -> None:
     before = await used_by(desk)
-    late, first = await begun(desk, "desk", Line("slow", seconds=0.3, tokens=30)), await begun(desk, "desk")
+    late, first = await begun(desk, "desk", Line("slow", waits="late", tokens=30)), await begun(desk, "desk")
     async with settling(desk, late) as running:
         await limit_tenant(desk, max_tokens=10**9)
         opening = asyncio.create_task(ask(desk, first))
@@ -63,11 +64,12 @@ async def test_a_settle_that_commits_while_the_days_row_is_opened_is_counted_in_
 
 async def test_a_settle_that_comes_while_the_days_row_is_opened_waits_and_is_charged(desk: Desk) -> None:
     before = await used_by(desk)
-    late = await begun(desk, "desk", Line("slow", seconds=0.3, tokens=30))
-    running = asyncio.create_task(ask(desk, late))
-    await until_asked(desk, late)
+    late = await begun(desk, "desk", Line("slow", waits="late", tokens=30))
     async with desk.db.transaction("local") as tx:
-        await budgets.open_day(tx, [TENANT])
+        with desk.model.held("late"):
+            running = asyncio.create_task(ask(desk, late))
+            await until_asked(desk, late)
+            await budgets.open_day(tx, [TENANT])
         await until_waiting(desk, "advisory", running)
         assert await tx.fetchval("SELECT used_tokens FROM day_usage WHERE agent_id = ''") == before
     assert (await running).problem is None
@@ -76,14 +78,16 @@ async def test_a_settle_that_comes_while_the_days_row_is_opened_waits_and_is_cha
 
 async def test_who_takes_a_dead_call_over_opens_a_row_before_it_locks_the_one_that_others_want(desk: Desk) -> None:
     agent_id = await limited_agent(desk, max_tokens=10**9)
-    dead = await begun(desk, agent_id, Line("slow", seconds=1.5))
-    late = await begun(desk, agent_id, Line("slow", seconds=0.3, tokens=30))
-    zombie = asyncio.create_task(ask(desk, dead, 1))
-    await until_asked(desk, dead)
-    async with settling(desk, late) as running:
-        await limit_tenant(desk, max_tokens=10**9)
-        over = asyncio.create_task(ask(desk, dead, 2))
-        await until_waiting(desk, "advisory", over)
+    dead = await begun(desk, agent_id, Line("slow", waits="taken over"))
+    late = await begun(desk, agent_id, Line("slow", waits="late", tokens=30))
+    with desk.model.held("taken over"):
+        zombie = asyncio.create_task(ask(desk, dead, 1))
+        await until_asked(desk, dead)
+        async with settling(desk, late) as running:
+            await limit_tenant(desk, max_tokens=10**9)
+            over = asyncio.create_task(ask(desk, dead, 2))
+            await until_waiting(desk, "advisory", over)
+        await until(lambda: desk.model.requests[f"{dead.address.turn_id}.{dead.call_id}"] == 2)
     assert (await running).problem is None and (await over).problem is None
     assert (await zombie).problem is not None
     assert (await row(desk, agent_id))[::2] == (50, 0), "the dead one came back: it was paid too"

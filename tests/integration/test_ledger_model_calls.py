@@ -83,18 +83,20 @@ async def test_many_attempts_at_once_settle_once_and_the_others_step_aside(desk:
 
 
 async def test_an_attempt_that_lost_its_epoch_may_not_settle(desk: Desk) -> None:
-    call = await begun(desk, Line("slow", seconds=0.7))
-    zombie = asyncio.create_task(ask(desk, call, 1))
-    await until_asked(desk, call, 1)
-    owner = asyncio.create_task(ask(desk, call, 2))
-    await until_asked(desk, call, 2)
-    assumed = await desk.value("SELECT output_tokens FROM turns WHERE id = $1", call.address.turn_id)
-    assert assumed == USUAL_ANSWER_TOKENS, "what it may have said counts until it comes back"
-    lost = await zombie
-    assert lost.problem is not None and lost.problem.code == "stale_attempt"
-    assert await desk.value("SELECT count(*) FROM messages WHERE turn_id = $1", call.address.turn_id) == 1
-    paid = "SELECT ARRAY[input_tokens, output_tokens, cost_microusd] FROM turns WHERE id = $1"
-    assert await desk.value(paid, call.address.turn_id) == [9, 1, 10], "it was paid, though nobody hears it"
+    call = await begun(desk, Line("slow", waits="each"))
+    with desk.model.held("each") as gate:
+        zombie = asyncio.create_task(ask(desk, call, 1))
+        await until_asked(desk, call, 1)
+        owner = asyncio.create_task(ask(desk, call, 2))
+        await until_asked(desk, call, 2)
+        assumed = await desk.value("SELECT output_tokens FROM turns WHERE id = $1", call.address.turn_id)
+        assert assumed == USUAL_ANSWER_TOKENS, "what it may have said counts until it comes back"
+        gate.release()
+        lost = await zombie
+        assert lost.problem is not None and lost.problem.code == "stale_attempt"
+        assert await desk.value("SELECT count(*) FROM messages WHERE turn_id = $1", call.address.turn_id) == 1
+        paid = "SELECT ARRAY[input_tokens, output_tokens, cost_microusd] FROM turns WHERE id = $1"
+        assert await desk.value(paid, call.address.turn_id) == [9, 1, 10], "it was paid, though nobody hears it"
     reply = await owner
     assert reply.problem is None and reply.turn_used is not None and reply.turn_used.tokens == 20
     assert await desk.value(paid, call.address.turn_id) == [18, 2, 20]
