@@ -245,7 +245,7 @@ async def test_settling_an_effect_wakes_the_readers_of_its_conversation(api: Api
                 pass  # what the end still had to say
             body = {"outcome": "happened", "comment": "saw it in the ledger"}
             assert (await client.post(f"/v1/effects/{key}/settle", json=body)).status_code == 200
-            message = await heard.get_message(timeout=2)
+            message = await heard.get_message(timeout=20)
         assert message is not None and message["data"] == WOKEN_BY_EVENTS
 
 

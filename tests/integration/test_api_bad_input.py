@@ -119,7 +119,7 @@ async def raw(api: Api, head: bytes, *chunks: bytes) -> bytes:
         for chunk in chunks:
             writer.write(chunk)
             await writer.drain()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             return await reader.read(65_536)
     except ConnectionError:
         return await reader.read(65_536)

@@ -109,6 +109,7 @@ async def follow(client: httpx.AsyncClient, path: str) -> list[Sent]:
     return got
 
 
+@pytest.mark.timed
 async def test_a_drain_does_not_wait_for_open_streams(served: Served, turn: Scribe, people: dict[str, Person]) -> None:
     path = f"/v1/turns/{turn.address.turn_id}/events"
     async with client_of(served, people["requester"]) as client:

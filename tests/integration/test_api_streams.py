@@ -129,11 +129,7 @@ async def test_a_reader_that_goes_away_stops_nothing_and_leaves_nothing_open(api
         async with reading(client, turn["events"]) as stream:
             await stream.until("token")
             assert REGISTRY.get_sample_value("perdure_streams") == (before or 0) + 1
-        for _ in range(40):
-            if REGISTRY.get_sample_value("perdure_streams") == before:
-                break
-            await asyncio.sleep(0.05)
-        assert REGISTRY.get_sample_value("perdure_streams") == before
+        await until(lambda: REGISTRY.get_sample_value("perdure_streams") == before)
         await client.get(turn["events"])
         assert (await client.get(f"/v1/turns/{turn['turn_id']}")).json()["answer"] == WORDS
 

@@ -134,7 +134,7 @@ async def test_a_queued_turn_can_be_stopped_and_the_running_one_keeps_the_conver
 async def test_a_stop_is_idempotent_and_ends_the_turn(api: Api) -> None:
     async with api.client() as client:
         conversation_id = await conversation(client)
-        turn_id = (await started(client, conversation_id, "/echo " + "word " * 200)).json()["turn_id"]
+        turn_id = (await started(client, conversation_id, "/echo " + "word " * 1_000)).json()["turn_id"]
         for _ in range(2):
             assert (await client.post(f"/v1/turns/{turn_id}/stop")).status_code == 202
         stream = (await client.get(f"/v1/turns/{turn_id}/events")).text

@@ -130,15 +130,17 @@ async def test_an_unknown_approval_is_not_found(desk: Desk) -> None:
 
 async def test_a_decision_and_the_expiry_never_both_count(desk: Desk) -> None:
     approvals = await opened(desk, 8, 5)
-    moment = await desk.value("SELECT clock_timestamp() + interval '400 ms'")
+    moment = await desk.value("SELECT clock_timestamp() + interval '1.5 seconds'")
     await desk.write("UPDATE approvals SET expires_at = $2 WHERE id = ANY($1)", list(approvals), moment)
     chance = random.Random(11)
 
     async def at(offset_seconds: float) -> None:
         await asyncio.sleep(max(0.0, (moment - datetime.now(UTC)).total_seconds() + offset_seconds))
 
-    async def decides(approval: str) -> str:
-        await at(chance.uniform(-0.15, 0.15))
+    offsets = [-1.2, 0.3, *(chance.uniform(-0.15, 0.15) for _ in range(len(approvals) - 2))]
+
+    async def decides(approval: str, offset: float) -> str:
+        await at(offset)
         try:
             return (await desk.decide(approval))[0].status
         except CallerError as error:
@@ -151,7 +153,7 @@ async def test_a_decision_and_the_expiry_never_both_count(desk: Desk) -> None:
 
     turns = {address.turn_id: address for address in approvals.values()}
     said, _ = await asyncio.gather(
-        asyncio.gather(*map(decides, approvals)), asyncio.gather(*map(reads, turns.values()))
+        asyncio.gather(*map(decides, approvals, offsets)), asyncio.gather(*map(reads, turns.values()))
     )
     for address in turns.values():
         await read(desk, address, approvals)

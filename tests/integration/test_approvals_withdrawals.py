@@ -109,7 +109,7 @@ async def test_of_taking_back_and_running_at_once_exactly_one_happens(council: C
     chance = random.Random(3)
 
     async def later(work: Any, head_start: bool) -> Any:
-        await asyncio.sleep(chance.uniform(0, 0.02) + (1.5 if head_start else 0))
+        await asyncio.sleep(chance.uniform(0, 0.02) + (3 if head_start else 0))
         return await work
 
     # One in ten has a head start on either side: a busy machine may let all the others fall one way.

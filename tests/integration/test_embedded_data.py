@@ -69,7 +69,7 @@ def passable() -> Any:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-async def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
+async def until(condition: Callable[[], Any], seconds: float = 30.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -91,6 +91,7 @@ def of(parts: DataParts) -> tuple[str, str, str]:
     return parts.postgres.admin, parts.redis_url, parts.temporal.address
 
 
+@pytest.mark.timed
 async def test_all_data_survives_kill_9_of_every_process_at_once(tmp_path: Path) -> None:
     async with embedded(tmp_path / "home") as parts:
         admin, redis_url, temporal = of(parts)
@@ -136,7 +137,7 @@ async def test_all_data_survives_kill_9_of_every_process_at_once(tmp_path: Path)
         handle = client.get_workflow_handle_for(Waits.run, "w")
         async with Worker(client, task_queue="q", workflows=[Waits], workflow_runner=UnsandboxedWorkflowRunner()):
             await handle.signal(Waits.go)
-            assert await handle.result(rpc_timeout=timedelta(seconds=10)) == "went on"
+            assert await handle.result(rpc_timeout=timedelta(seconds=30)) == "went on"
 
     # The folder outlives the stack: the same addresses, the same data, after an orderly stop as well.
     async with embedded(tmp_path / "home") as parts:
@@ -171,7 +172,7 @@ asyncio.run(main())
         runner.kill()
         await runner.wait()
         # The kernel ends the children with their supervisor: without any next start.
-        await until(lambda: not any(alive(pid) for pid in pids.values()), 3.0)  # noqa: B023 (used at once)
+        await until(lambda: not any(alive(pid) for pid in pids.values()))  # noqa: B023 (used at once)
         async with embedded(tmp_path / "home", {"postgres"}) as parts:
             assert parts.postgres is not None
             connection = await asyncpg.connect(parts.postgres.admin)

@@ -142,13 +142,13 @@ async def test_the_relays_loop_embeds_what_comes_waits_out_a_model_that_is_away_
     await desk.write("UPDATE episodes SET embed_after = now() WHERE embedder IS NULL")
     await until_true(desk, "SELECT count(*) FROM episodes WHERE agent_id = 'looped' AND embedder = 'loop'")
     stop.set()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, 30)
     assert [each.by for each in await found(desk, "a loon calls", embedder, agent="looped")] == ["cosine"]
     assert await desk.value("SELECT count(*) FROM episodes WHERE embedder <> 'loop'") == 0
 
 
 async def until_true(desk: Desk, sql: str) -> None:
-    for _ in range(250):
+    for _ in range(1_500):
         if await desk.value(sql):
             return
         await asyncio.sleep(0.02)
@@ -228,4 +228,4 @@ async def test_what_an_old_loop_embeds_after_a_roll_out_is_embedded_anew(
         await episodes.set_vectors(tx, [(late, Vector(old.name, old.vector("late of the old")))])
     await until_true(desk, "SELECT count(*) = 2 FROM episodes WHERE agent_id = 'rolled' AND embedder = 'rolled-new'")
     stop.set()
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, 30)

@@ -43,7 +43,7 @@ async def entities_locked(urls: Urls) -> AsyncIterator[None]:
 async def ended(admin: asyncpg.Connection, urls: Urls, where: str) -> None:
     """End the module's one connection of which `where` holds, as a restart of Postgres would."""
     database = urls.app.rpartition("/")[2]
-    for _ in range(500):
+    for _ in range(3_000):
         found = await admin.fetch(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1 "
             f"AND usename = 'perdure_app' AND {where}",
@@ -76,7 +76,7 @@ async def test_a_connection_that_breaks_inside_the_tool(desk: Desk, urls: Urls, 
 
 async def test_a_statement_that_hangs_inside_the_tool(desk: Desk, urls: Urls) -> None:
     address = await desk.approved(("jot", {}))
-    impatient = await Database.connect(urls.app, wait_seconds=0.5, keyring=KEYRING)
+    impatient = await Database.connect(urls.app, wait_seconds=2.0, keyring=KEYRING)
     activity = ToolActivities(replace(desk.deps, db=impatient)).run
     async with entities_locked(urls):
         attempt = asyncio.create_task(desk.activity(activity, await desk.tool_call(address, "t1.0")))

@@ -29,7 +29,7 @@ SHIPPED = Path(__file__).parents[2] / "apps" / "filings" / "agents" / "rule_37.y
 
 
 async def test_a_text_reaches_the_reader_as_it_comes_and_is_the_turns_answer(talk: Clerk) -> None:
-    address = await talk.begin(Step(text="Here is what I have found out.", token_seconds=0.06))
+    address = await talk.begin(Step(text="Here is what I have found out.", token_seconds=0.2))
     sent = await talk.seen_by_reader(address)
     kinds = [event.kind for event in sent]
     pieces = [event for event in sent if event.kind == "token"]
@@ -43,7 +43,7 @@ async def test_a_text_reaches_the_reader_as_it_comes_and_is_the_turns_answer(tal
 
 async def test_reasoning_reaches_the_reader_live_and_is_no_part_of_the_answer(talk: Clerk) -> None:
     thinking = "The user wants me to look into something."
-    address = await talk.begin(Step(thinking=thinking, text="Here it is.", token_seconds=0.06))
+    address = await talk.begin(Step(thinking=thinking, text="Here it is.", token_seconds=0.2))
     sent = await talk.seen_by_reader(address)
     thoughts = [event for event in sent if event.kind == "thinking"]
     assert len(thoughts) >= 3 and "".join(str(event.data["text"]) for event in thoughts) == thinking
@@ -150,8 +150,8 @@ async def test_a_conversation_that_stays_too_long_is_told_so(talk: Clerk) -> Non
 
 async def test_a_reset_in_the_middle_of_a_text_leaves_one_clean_text_for_everybody(talk: Clerk) -> None:
     address = await talk.begin(
-        Step(text="One two three four ", fault=Fault.RESET, token_seconds=0.06),
-        Step(text="One two three four five.", token_seconds=0.06),
+        Step(text="One two three four ", fault=Fault.RESET, token_seconds=0.2),
+        Step(text="One two three four five.", token_seconds=0.2),
     )
     sent = await talk.seen_by_reader(address)
     row = await talk.served.until(address, TurnStatus.COMPLETED)

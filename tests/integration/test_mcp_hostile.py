@@ -91,7 +91,7 @@ async def test_a_call_without_an_answer_ends_with_its_time_and_the_server_is_sta
         await raw.press(seconds=1.0)
     first = raw.session._open
     raw.session.server = raw.session.server.model_copy(
-        update={"command": (*raw.session.server.command[:-1], "well"), "start_seconds": 2.0}
+        update={"command": (*raw.session.server.command[:-1], "well"), "start_seconds": 6.0}
     )
     if how == "hangs":  # it reads nothing any more, so only a new process can answer
         assert (await raw.press()).output == "pressed" and raw.session._open is not first
@@ -147,7 +147,7 @@ async def test_a_server_that_starts_slowly_costs_an_attempt_and_no_outcome(tmp_p
     with pytest.raises(ToolUnavailable, match="not ready in time; nothing was sent"):
         await called.run({"times": 1}, context(card, seconds=0.5))
     assert raw.pressed() == 0
-    assert (await called.run({"times": 1}, context(card, seconds=10))).output == "pressed" and raw.pressed() == 1
+    assert (await called.run({"times": 1}, context(card, seconds=30))).output == "pressed" and raw.pressed() == 1
     await raw.session.close()
 
 

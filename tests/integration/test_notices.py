@@ -139,7 +139,7 @@ async def test_what_does_not_get_through_is_tried_again_later_and_later_and_then
         waits.append(float(str(waiting["seconds"])))
         assert await noticed.deliver() == 0, "not before its time"
         await noticed.time_passes()
-    assert 3 < waits[0] <= 5 < waits[1] <= 10 < waits[2] <= 20
+    assert 0 < waits[0] <= 5 < waits[1] <= 10 < waits[2] <= 20
     assert len(noticed.receiver.requests) == 3, "a redirect is not followed"
     await noticed.desk.write("UPDATE notices SET attempts = $1", MOST_ATTEMPTS - 1)
     noticed.receiver.answers = [500]
@@ -156,7 +156,7 @@ async def test_what_does_not_get_through_is_tried_again_later_and_later_and_then
 async def test_a_receiver_that_says_nothing_holds_up_no_other(
     noticed: Noticed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(posts, "TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr(posts, "TIMEOUT_SECONDS", 2.0)
     other = await Receiver().start()
     try:
         other.secret = await noticed.add(other.url.replace("127.0.0.1", "localhost"))

@@ -24,7 +24,7 @@ from store.ids import new_id
 from store.outbox import Note, Wake
 from store.turns import request_stop
 from tests.conftest import KEYRING, Urls
-from tests.desk import Desk
+from tests.desk import Desk, until
 from tests.doubles.spoken import Line
 
 
@@ -77,7 +77,7 @@ async def test_a_turn_whose_starter_died_is_started_by_the_relay(desk: Desk, rel
     stop = asyncio.Event()
     running = asyncio.create_task(run_relay(relay, Doorbell(temporal, relay), stop))
     handle = temporal.get_workflow_handle(turn_workflow_id(address.turn_id))
-    for _ in range(100):
+    for _ in range(600):
         await asyncio.sleep(0.05)
         if not await left(relay):
             break
@@ -154,9 +154,10 @@ async def test_an_outage_of_postgres_is_said_once_and_so_is_its_end(
     await away.close()
     with capture_logs() as said:
         running = asyncio.create_task(run_relay(away, Heard(temporal, relay), stop))
-        for pool in (closed_pool, open_pool, closed_pool, open_pool):
+        for heard, pool in enumerate((closed_pool, open_pool, closed_pool, open_pool), start=1):
             away.pool = pool
-            await asyncio.sleep(0.5)
+            await until(lambda heard=heard: len(said) >= heard)  # type: ignore[misc]
+            await asyncio.sleep(0.1)  # time to say it again
         stop.set()
         await running
     began, ended = "relay_waits_for_postgres", "relay_waits_for_postgres_no_more"

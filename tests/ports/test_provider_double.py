@@ -26,12 +26,12 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     command = [sys.executable, "-m", "tests.doubles.provider", "--port", str(port), "--script", str(script)]
     process = subprocess.Popen(command, cwd=ROOT, env=os.environ, stdout=subprocess.DEVNULL)
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=5) as made:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as made:
             _wait_until_it_answers(made, process)
             yield made
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(30)
 
 
 def _wait_until_it_answers(client: httpx.Client, process: "subprocess.Popen[bytes]") -> None:

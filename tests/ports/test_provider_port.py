@@ -111,7 +111,7 @@ async def test_the_same_request_is_answered_the_same(talk: Talks) -> None:
 
 
 async def test_an_answer_slower_than_the_time_allowed_is_a_timeout_and_no_answer(talk: Talks) -> None:
-    slow = talk("word " * 100, pace_seconds=0.1, timeout_seconds=1.5)
+    slow = talk("word " * 100, pace_seconds=0.1, timeout_seconds=3.0)
     chunks: list[Chunk] = []
     with pytest.raises(UpstreamUnavailable) as raised:
         async for chunk in slow.provider.stream(slow.request):
@@ -145,8 +145,8 @@ async def test_cancelling_the_listener_ends_the_request(talk: Talks) -> None:
 
 
 async def _soon(true: Callable[[], bool]) -> None:
-    for _ in range(300):
+    for _ in range(3_000):
         if true():
             return
         await asyncio.sleep(0.01)
-    raise AssertionError("not within three seconds")
+    raise AssertionError("it never came to hold")
