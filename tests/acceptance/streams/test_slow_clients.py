@@ -2,7 +2,9 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import psutil
 import pytest
@@ -17,7 +19,7 @@ from tests.acceptance.test_figures import quantile
 IDLE = sized(500, 40)
 SLOW = sized(100, 10)
 TURNS = sized(100, 10)
-"""Of others, before and meanwhile."""
+"""Of others: before, meanwhile, and afterwards, so that a machine that others begin to use is no slow client."""
 AT_SAME_TIME = 2
 WARM_UP = sized(20, 5)
 LONG_WORDS = 14_000
@@ -34,8 +36,13 @@ class First:
     p50: float
     p95: float
 
+    @classmethod
+    def of(cls, seconds: Sequence[float]) -> Self:
+        """Of these turns."""
+        return cls(quantile(sorted(seconds), 0.5), quantile(sorted(seconds), 0.95))
 
-async def _first_tokens(speakers: Speaking, count: int) -> First:
+
+async def _first_tokens(speakers: Speaking, count: int) -> list[float]:
     gate, seconds = asyncio.Semaphore(AT_SAME_TIME), list[float]()
 
     async def one() -> None:
@@ -47,7 +54,7 @@ async def _first_tokens(speakers: Speaking, count: int) -> First:
             seconds.append(followed.first_token_at - asked)
 
     await asyncio.gather(*(one() for _ in range(count)))
-    return First(quantile(sorted(seconds), 0.5), quantile(sorted(seconds), 0.95))
+    return seconds
 
 
 def _bytes_of_api(speakers: Speaking) -> int:
@@ -69,14 +76,15 @@ async def test_idle_and_slow_clients_cost_little_memory_and_nobody_elses_time(
     with Clocked() as clocked:
         async with connected(speakers.stack, paths, slow) as slow_ones:
             await asyncio.sleep(2 * LEAST_SLOW_BYTES)
-            meanwhile = await _first_tokens(speakers, TURNS)
+            meanwhile = First.of(await _first_tokens(speakers, TURNS))
             growth = _bytes_of_api(speakers) - bytes_before
             taken = [each.taken for each in slow_ones]
     await speakers.client.turns.stop(speaks)
-    ratio = meanwhile.p95 / before.p95
+    without = First.of([*before, *await _first_tokens(speakers, TURNS)])
+    ratio = meanwhile.p95 / without.p95
     with capsys.disabled():
         print(f"\n{IDLE} idle and {SLOW} slow clients: the API grew by {growth / 1e6:.1f} MB; others' first token p50")
-        print(f"{before.p50 * 1e3:.0f} -> {meanwhile.p50 * 1e3:.0f} ms, p95 {before.p95 * 1e3:.0f} ->", end=" ")
+        print(f"{without.p50 * 1e3:.0f} -> {meanwhile.p50 * 1e3:.0f} ms, p95 {without.p95 * 1e3:.0f} ->", end=" ")
         print(f"{meanwhile.p95 * 1e3:.0f} ms, {ratio:.2f} times; {clocked}")
     assert min(taken) >= LEAST_SLOW_BYTES, "each slow client was served all the while"
     assert growth < GROWTH_BYTES
