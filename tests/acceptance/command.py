@@ -55,7 +55,7 @@ class Command:
 
     def pending(self, prompt: str) -> dict[str, Any]:
         """The approval that waits because somebody said `prompt`."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + _MOST_SECONDS
         while time.monotonic() < deadline:
             found: list[dict[str, Any]] = self("approvals", "list", "--json").json["items"]
             mine = [approval for approval in found if approval["prompt_excerpt"] == prompt]

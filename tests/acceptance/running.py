@@ -65,7 +65,7 @@ class RunningStack:
         now = self.read()
         return {role for role in now["ready"] if role in killed and now["pids"].get(role) not in (None, killed[role])}
 
-    def wait_restarted(self, killed: Mapping[str, int], seconds: float = 60.0) -> float:
+    def wait_restarted(self, killed: Mapping[str, int], seconds: float = 120.0) -> float:
         """Wait until each role runs and is ready under a new pid; when that was, by the monotonic clock."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:

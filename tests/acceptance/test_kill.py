@@ -6,12 +6,15 @@ import pytest
 
 from tests.acceptance.counted_model import counted_stack
 from tests.acceptance.kill_matrix import run
+from tests.acceptance.machine import Others
 from tests.acceptance.outcome import TABLE_HEAD, Outcome
-from tests.acceptance.scale import sized
+from tests.acceptance.scale import FULL, sized
 
 TURNS = sized(20, 8)
 RECOVERY_SECONDS = 8.0
 """The bar: new worker up to done, 95 of 100 turns."""
+LOADED = 0.15
+"""Others' share of the machine from which the bar of the sample is three times as high."""
 
 
 @pytest.mark.timeout(300)
@@ -19,10 +22,12 @@ async def test_every_turn_survives_kill_9_with_one_effect_one_transcript_and_no_
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with counted_stack(tmp_path) as (stack, double):
-        outcomes: list[Outcome] = await run(stack, double, TURNS)
+        with Others() as others:
+            outcomes: list[Outcome] = await run(stack, double, TURNS)
     with capsys.disabled():
         print("", TABLE_HEAD, *(outcome.row() for outcome in outcomes), sep="\n")
     assert [fault for outcome in outcomes for fault in outcome.faults] == []
     assert [len(outcome.seconds) for outcome in outcomes] == [TURNS] * len(outcomes)
     slow = {outcome.point: outcome.quantile(0.95) for outcome in outcomes}
-    assert all(seconds < RECOVERY_SECONDS for seconds in slow.values()), slow
+    most = RECOVERY_SECONDS * (1 if FULL or others.share < LOADED else 3)
+    assert all(seconds < most for seconds in slow.values()), slow

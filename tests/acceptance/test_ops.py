@@ -32,7 +32,7 @@ def restarted(stack: RunningStack) -> list[str]:
 
 def waiting(perdure: Command, count: int) -> list[dict[str, Any]]:
     """The approvals that wait for the agent, once there are so many."""
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 90
     while time.monotonic() < deadline:
         items: list[dict[str, Any]] = perdure("approvals", "list", "--json").json["items"]
         found = [item for item in items if item["tool"].endswith(RESTART)]
@@ -73,7 +73,7 @@ def test_two_changes_wait_for_two_approvals_and_each_is_made_once_though_the_wor
     both = waiting(perdure, 2)
     Faults(folder(stack) / "faults.json").arm(Fault(Kind.HANG, RESTART, when="after", seconds=60))
     assert perdure("approvals", "approve", both[0]["id"]).code == 0
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while restarted(stack) == before and time.monotonic() < deadline:
         time.sleep(0.05)
     assert len(restarted(stack)) == len(before) + 1, "the effect is made, and its answer hangs"

@@ -3,7 +3,6 @@
 import json
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -208,8 +207,11 @@ def test_a_rejection_at_a_terminal_picks_a_reason_by_its_number(perdure: Command
 def test_watching_tells_in_lines_of_json_and_draws_a_table_on_a_terminal(perdure: Command, rita: Person) -> None:
     lines = rita.start("approvals", "watch", "--json")
     terminal = Terminal(perdure, "approvals", "watch")
+    assert lines.stdout is not None
+    told = map(json.loads, lines.stdout)
     terminal.until(r"Ctrl-C ends it")
     asked = Asked(perdure, "pin a clock")
+    assert next(each for each in told if each["id"] == asked.id)["status"] == "pending"
     row = terminal.until(asked.id)
     assert "pin" in row and "low" in row and "board" in row
     assert perdure("approvals", "approve", asked.id).code == 0
@@ -217,12 +219,10 @@ def test_watching_tells_in_lines_of_json_and_draws_a_table_on_a_terminal(perdure
     terminal.process.send_signal(signal.SIGINT)
     assert terminal.left() == 0
     asked.ended()
-    time.sleep(3)  # the other one looks once a second
+    assert next(each for each in told if each["id"] == asked.id)["status"] != "pending"
     lines.send_signal(signal.SIGINT)
-    out, err = lines.communicate(timeout=30)
+    _, err = lines.communicate(timeout=60)
     assert (lines.returncode, err) == (0, "")
-    mine = [each for each in map(json.loads, out.splitlines()) if each["id"] == asked.id]
-    assert mine[0]["status"] == "pending" and mine[-1]["status"] != "pending"
 
 
 def test_an_effect_is_shown_with_all_that_is_known_and_settled_once_at_most(perdure: Command) -> None:

@@ -81,6 +81,7 @@ async def test_doubled_late_and_forged_signals_have_at_most_one_effect_and_leave
             assert note is not None
             await desk.deps.doorbell.deliver_soon(note)
             await served.until(address, TurnStatus.COMPLETED)
+            await served.handle(address).result()  # the run ends a moment after its turn
             gone += await send(served, address, [bell] * LATE)
 
     sent = TURNS * (DUPLICATES + LATE + FORGED)

@@ -13,7 +13,7 @@ def test_a_worker_killed_between_preflight_and_navigator_does_not_run_preflight_
 ) -> None:
     talk = Talk(client)
     turn_id = talk.begin("hold on")
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 90
     while "preflight" not in talk.read(turn_id)["nodes"] and time.monotonic() < deadline:
         time.sleep(0.02)
     nodes = talk.read(turn_id)["nodes"]

@@ -13,10 +13,10 @@ from tests.acceptance.streams.speakers import more_model_workers, no_model_worke
 
 STREAMS = sized(300, 30)
 KILLS = sized(5, 2)
-WORDS = sized(165, 30)
-"""At the slow agent's pace, 110 s and 20 s: a model call has 120 s."""
+WORDS = sized(165, 40)
+"""At the slow agent's pace, 110 s and 27 s: a model call has 120 s."""
 MORE_WORKERS = sized(2, 0)
-BETWEEN_SECONDS = sized(4, 2)
+BETWEEN_SECONDS = sized(4, 1)
 LIVE_SECONDS = 90.0
 LEAST_LIVE = sized(STREAMS * 9 // 10, 1)
 """Streams that are live at each kill: on a busy machine the sample's may have ended before the last."""
