@@ -4,16 +4,20 @@
 """
 
 import os
+import signal
 import sys
 
-from cli.app import app
-from cli.failures import explained
-from perdure.client import ApiError
-from policy.text import is_clean
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while it imports ends it, without a traceback
+
+from cli.app import app  # noqa: E402
+from cli.failures import explained  # noqa: E402
+from perdure.client import ApiError  # noqa: E402
+from policy.text import is_clean  # noqa: E402
 
 
 def main() -> None:
     """Run, flush, and leave without the interpreter's own shutdown, in which Temporal's core may crash (#300)."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     code = run(sys.argv[1:])
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -7,17 +7,23 @@ import signal
 import socket
 import sys
 import tempfile
-from asyncio.subprocess import Process
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from local.console import Console
 from local.home import Home
 from local.lines import read_lines
 from local.log_file import LogFile
-from local.spawn import spawn
+from local.spawn import describe_exit, spawn
 
 _LONGEST_ANSWER_BYTES = 256
+_ROLE = "nursery"
+_STEADY_SECONDS = 10.0
+"""One that lived for less has failed."""
+_PAUSE_SECONDS = 5.0
+"""The pause after one that failed; each in a row is longer by this."""
 _LAST_OUTPUT_SECONDS = 1.0
 """How long what a process started may go on writing to its pipe when it has ended."""
 
@@ -45,32 +51,69 @@ class Forked:
 
 
 class Nursery:
-    """One nursery, as long as it lives."""
+    """One nursery, which comes back when it dies.
 
-    def __init__(self, process: Process, channel: socket.socket, log: LogFile) -> None:
-        self._process = process
-        self._channel = channel
+    Its programs die with it; they wait for its next life, which imports once what all of them would at the same time.
+    One that dies soon after its start is left alone for a while, and programs are started by themselves.
+    """
+
+    def __init__(
+        self, home: Home, modules: Sequence[str], environ: Mapping[str, str], cwd: Path, console: Console
+    ) -> None:
+        self._modules = modules
+        self._environ = environ
+        self._cwd = cwd
+        self._console = console
+        self._log = LogFile(home.log(_ROLE))
         self._number = 0
+        self._channel: socket.socket | None = None
         self._asked: dict[int, asyncio.Future[int]] = {}
         self._living: dict[int, asyncio.Future[int]] = {}
         self._ended: dict[int, int] = {}
         """How processes ended whose start is only being told."""
-        asyncio.get_running_loop().add_reader(channel, self._hear)
-        self._pump = asyncio.create_task(self._keep(log))
+        self._begun = asyncio.Event()
+        self._lives: asyncio.Task[None] | None = None
 
-    @classmethod
-    async def start(cls, home: Home, modules: Sequence[str], environ: Mapping[str, str], cwd: Path) -> "Nursery":
-        """Start one that imports these modules, in this order. Raises: OSError."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            command = (sys.executable, "-m", "local.nursery", str(theirs.fileno()), *modules)
+    async def start(self) -> None:
+        """Keep one running from here on; returns when the first is there, or could not be started."""
+        self._lives = asyncio.create_task(self._live())
+        await self._begun.wait()
+
+    async def _live(self) -> None:
+        at_once = 0
+        while True:
+            began = time.monotonic()
             try:
-                process = await spawn(command, environ=environ, cwd=cwd, pass_fds=(theirs.fileno(),))
-            except OSError:
-                ours.close()
-                raise
-        ours.setblocking(False)
-        return cls(process, ours, LogFile(home.log("nursery")))
+                told = describe_exit(await self._one_life())
+            except OSError as error:
+                told = f"cannot be started: {error.strerror}"
+            finally:
+                self._begun.set()
+                self._lost()
+            at_once = 0 if time.monotonic() - began > _STEADY_SECONDS else at_once + 1
+            self._console.child(_ROLE, f"{told}; the programs that were forked from it end with it and come back")
+            await asyncio.sleep(at_once * _PAUSE_SECONDS)
+
+    async def _one_life(self) -> int:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours:
+            with theirs:
+                command = (sys.executable, "-m", "local.nursery", str(theirs.fileno()), *self._modules)
+                process = await spawn(command, environ=self._environ, cwd=self._cwd, pass_fds=(theirs.fileno(),))
+            try:
+                ours.setblocking(False)
+                asyncio.get_running_loop().add_reader(ours, self._hear)
+                self._channel = ours
+                self._begun.set()
+                assert process.stdout is not None
+                async for line in read_lines(process.stdout):
+                    self._log.write(line)
+                return await process.wait()
+            finally:
+                self._lost()
+                with suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
 
     async def fork(
         self, role: str, command: Sequence[str], environ: Mapping[str, str], cwd: Path, imports: Sequence[str]
@@ -94,6 +137,8 @@ class Nursery:
         with os.fdopen(writes, "wb"), tempfile.TemporaryFile("w+", encoding="utf-8", errors="surrogateescape") as what:
             json.dump(asked, what)
             what.seek(0)
+            if self._channel is None:
+                raise NurseryGone
             try:
                 socket.send_fds(self._channel, [str(number).encode()], [what.fileno(), writes])
             except OSError as error:
@@ -110,13 +155,14 @@ class Nursery:
 
     async def stop(self) -> None:
         """End it, and by the kernel what it still has."""
-        self._lost()
-        with suppress(ProcessLookupError):
-            self._process.kill()
-        await self._process.wait()
-        await self._pump
+        if self._lives is not None:
+            self._lives.cancel()
+            await asyncio.wait({self._lives})
+        self._log.close()
 
     def _hear(self) -> None:
+        if self._channel is None:
+            return
         try:
             message = self._channel.recv(_LONGEST_ANSWER_BYTES)
         except BlockingIOError:
@@ -138,9 +184,9 @@ class Nursery:
 
     def _lost(self) -> None:
         """What it had forked has been ended by the kernel with it."""
-        if self._channel.fileno() >= 0:
+        if self._channel is not None:
             asyncio.get_running_loop().remove_reader(self._channel)
-            self._channel.close()
+            self._channel = None
         for told in self._asked.values():
             if not told.done():
                 told.set_exception(NurseryGone())
@@ -148,9 +194,3 @@ class Nursery:
             ended.set_result(-signal.SIGKILL)
         self._asked.clear()
         self._living.clear()
-
-    async def _keep(self, log: LogFile) -> None:
-        assert self._process.stdout is not None
-        async for line in read_lines(self._process.stdout):
-            log.write(line)
-        log.close()

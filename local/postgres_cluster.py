@@ -112,6 +112,15 @@ async def _initdb(folder: Path, launch: PostgresLaunch, credentials: Credentials
         shutil.rmtree(fresh, ignore_errors=True)
 
 
+def telling(lines: list[str]) -> str:
+    """The line that says most; the first ones only greet."""
+    for word in ("no space left", "error", "fatal", "panic", "could not"):
+        found = next((line for line in lines if word in line.lower()), None)
+        if found is not None:
+            return found
+    return lines[-1] if lines else "it said nothing"
+
+
 def _password_file(folder: Path) -> Path:
     return folder.with_name(folder.name + ".password")
 
@@ -129,5 +138,4 @@ async def _run(command: tuple[str, ...], launch: PostgresLaunch) -> None:
         with suppress(ProcessLookupError):
             process.kill()
     if code != 0:
-        telling = [line for line in output.splitlines() if "error" in line.lower()] or output.splitlines() or ["?"]
-        raise StackError(f"initdb failed: {telling[0]}")
+        raise StackError(f"initdb failed: {telling(output.splitlines())}")

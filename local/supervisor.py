@@ -47,7 +47,8 @@ class Supervisor:
         Where the kernel can't bind what is forked to the process that forks, each is started by itself.
         """
         if sys.platform == "linux":
-            self._nursery = await Nursery.start(self.home, modules, environ, cwd)
+            self._nursery = Nursery(self.home, modules, environ, cwd, self.console)
+            await self._nursery.start()
 
     async def launch(self, spec: ChildSpec, began: float | None = None) -> None:
         """Start a child, wait until it is ready and say so; from then on it is kept running.

@@ -34,7 +34,8 @@ async def nursery(tmp_path: Path) -> AsyncIterator[Nursery]:
     (tmp_path / "of_a_user" / "__main__.py").write_text(OF_A_USER)
     environ = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "OF_NURSERY": "1", "PYTHONUNBUFFERED": "1"}
     modules = ("json", "broken_here", "of_a_user.__main__", "shared_by_all")
-    opened = await Nursery.start(open_home(tmp_path / "home"), modules, environ, tmp_path)
+    opened = Nursery(open_home(tmp_path / "home"), modules, environ, tmp_path, Console(io.StringIO()))
+    await opened.start()
     yield opened
     await opened.stop()
 
@@ -129,7 +130,12 @@ async def test_what_was_forked_ends_with_the_nursery_and_the_next_is_refused(nur
         await run(nursery, tmp_path, "print('never')")
 
 
-async def test_a_child_that_died_with_the_nursery_comes_back_by_itself(nursery: Nursery, tmp_path: Path) -> None:
+@pytest.mark.parametrize("steady_seconds", [0.0, 60.0])
+async def test_a_child_that_died_with_the_nursery_comes_back_forked_or_by_itself(
+    nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steady_seconds: float
+) -> None:
+    """By itself where the nursery had only just been started: it may have died of what it imports."""
+    monkeypatch.setattr("local.forked._STEADY_SECONDS", steady_seconds)
     (tmp_path / "program.py").write_text("import time\nopen('ready', 'w').close()\ntime.sleep(60)\n")
 
     async def ready(_pid: int) -> bool:
@@ -153,17 +159,19 @@ async def test_a_child_that_died_with_the_nursery_comes_back_by_itself(nursery: 
     assert first is not None and psutil.Process(first).ppid() != os.getpid()
     os.kill(psutil.Process(first).ppid(), signal.SIGKILL)
     deadline = time.monotonic() + 30
-    while kept.pid in (None, first) or not kept.ready:
+    while kept.pid == first or kept.pid is None or not kept.ready:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)
-    assert psutil.Process(kept.pid).ppid() == os.getpid() and alive(first) is None
+    assert kept.pid is not None and alive(first) is None
+    assert (psutil.Process(kept.pid).ppid() == os.getpid()) is (steady_seconds > 0)
     await kept.stop()
 
 
 async def test_who_waits_for_a_nursery_that_dies_is_told(tmp_path: Path) -> None:
     (tmp_path / "endless.py").write_text("import time\ntime.sleep(60)\n")
     environ = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"}
-    nursery = await Nursery.start(open_home(tmp_path / "home"), ("endless",), environ, tmp_path)
+    nursery = Nursery(open_home(tmp_path / "home"), ("endless",), environ, tmp_path, Console(io.StringIO()))
+    await nursery.start()
     command = (sys.executable, "-c", "pass")
     waiting = asyncio.create_task(nursery.fork("thing", command, {}, tmp_path, ("endless",)))
     await asyncio.sleep(0)

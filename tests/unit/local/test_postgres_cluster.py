@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from local.errors import StackError
-from local.postgres_cluster import check_cluster, clear_stale_lock
+from local.postgres_cluster import check_cluster, clear_stale_lock, telling
 from local.postgres_user import PostgresLaunch, copy_install
 from local.probes import postgres_accepts
 from local.spawn import RunAs
@@ -120,3 +120,27 @@ def test_a_launch_puts_its_prefix_first_and_knows_the_owner_of_the_files() -> No
     assert launch.command("initdb", "-D", "x") == ("unshare", "--user", "/pg/bin/initdb", "-D", "x")
     assert launch.owner() == RunAs(os.geteuid(), os.getegid())
     assert PostgresLaunch(Path("/pg"), run_as=RunAs(5, 6)).owner() == RunAs(5, 6)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["The files will be owned by postgres.", "initdb: error: could not create directory"], 1),
+        (
+            [
+                "The files will be owned by postgres.",
+                "FATAL:  could not write: No space left on device",
+                "error: child",
+            ],
+            1,
+        ),
+        (["running bootstrap script ...", "child process was terminated by signal 9"], 1),
+        (["creating directory", "2026 FATAL:  data directory has wrong permissions"], 1),
+    ],
+)
+def test_what_made_initdb_fail_is_told_and_not_its_greeting(lines: list[str], said: int) -> None:
+    assert telling(lines) == lines[said]
+
+
+def test_an_initdb_without_a_word_says_so() -> None:
+    assert telling([]) == "it said nothing"
