@@ -15,6 +15,7 @@ from contracts.errors import CallerError, InvariantBroken
 from contracts.messages import Role
 from contracts.turns import Limits, Routing, TurnAddress, Usage
 from policy.text import estimated_tokens
+from policy.titles import READ_CHARACTERS, title_of
 from store.database import Connection
 from store.ids import new_id
 from store.journal import NewEvent, NewMessage, write
@@ -152,16 +153,21 @@ async def finish(
     row = await tx.fetchrow(
         "UPDATE turns SET status = 'completed', ended_at = clock_timestamp(), answer = $2 WHERE id = $1 RETURNING "
         "input_tokens + output_tokens AS tokens, cost_microusd, "
-        "(extract(epoch FROM clock_timestamp() - created_at) * 1000)::bigint AS duration_ms",
+        "(extract(epoch FROM clock_timestamp() - created_at) * 1000)::bigint AS duration_ms, "
+        "(SELECT left(m.content, $3) FROM conversations c, messages m WHERE c.id = turns.conversation_id "
+        "AND c.title = '' AND m.id = turns.message_id) AS untitled",
         address.turn_id,
         answer,
+        READ_CHARACTERS,
     )
     if row is None:
         raise InvariantBroken("turn_not_found", "there is no such turn")
+    title = title_of(row["untitled"] or "")
     await tx.execute(
-        "UPDATE conversations SET active_turn_id = (SELECT id FROM turns WHERE conversation_id = $1 "
-        "AND status = 'queued' ORDER BY created_at, id LIMIT 1) WHERE id = $1",
+        "UPDATE conversations SET title = coalesce(nullif($2, ''), title), active_turn_id = (SELECT id FROM turns "
+        "WHERE conversation_id = $1 AND status = 'queued' ORDER BY created_at, id LIMIT 1) WHERE id = $1",
         address.conversation_id,
+        title,
     )
-    last = trace.finished(address.turn_id, row["tokens"], row["cost_microusd"], row["duration_ms"], said)
+    last = trace.finished(address.turn_id, row["tokens"], row["cost_microusd"], row["duration_ms"], said, title)
     await write(tx, address, last, messages)

@@ -76,8 +76,8 @@ def after_tool(call_id: str, tool: str, result: str, message_id: str) -> list[Ne
     return [NewEvent(events.TOOL_RESULT, {"tool": tool, "result": result, "message_id": message_id}, call_id)]
 
 
-def finished(turn_id: str, tokens: int, cost_microusd: int, duration_ms: int, said: str) -> list[NewEvent]:
-    """The end of the turn."""
+def finished(turn_id: str, tokens: int, cost_microusd: int, duration_ms: int, said: str, title: str) -> list[NewEvent]:
+    """The end of the turn, with the title of a conversation that had none."""
     done: dict[str, JsonValue] = {
         "execution_id": turn_id,
         "status": "completed",
@@ -88,6 +88,7 @@ def finished(turn_id: str, tokens: int, cost_microusd: int, duration_ms: int, sa
     return [
         _end("initial_llm_call", tokens, said),
         *(event for node in _LAST_NODES for event in _whole(node, tokens)),
+        *([NewEvent(events.TITLE_GENERATED, {"title": title})] if title else []),
         NewEvent(events.COMPLETED, {"status": "completed"}),
         NewEvent(events.DONE, done),
     ]
