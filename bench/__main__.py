@@ -13,7 +13,9 @@ from bench.stacks import ALL
 def main() -> None:
     """Measure and report; exit 1 where two stacks did not do the same work."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="about four minutes instead of half an hour; ratios are coarser")
+    parser.add_argument(
+        "--quick", action="store_true", help="about four minutes instead of half an hour; ratios are coarser"
+    )
     parser.add_argument("--stacks", default=",".join(ALL), help=f"of {', '.join(ALL)}; the first is the reference")
     asked = parser.parse_args()
     names = [name for name in asked.stacks.split(",") if name]
