@@ -160,8 +160,16 @@ def _fresh_token(name: str) -> str:
 
 
 def _kept_tokens(path: Path) -> dict[str, str]:
-    """The local tokens, made once."""
-    kept: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+    """The local tokens, made once.
+
+    Raises: SystemExit with what to do, where they cannot be read.
+    """
+    try:
+        kept = {str(name): str(token) for name, token in json.loads(path.read_text()).items()}
+    except FileNotFoundError:
+        kept = {}
+    except (OSError, ValueError, AttributeError) as error:
+        raise SystemExit(f"{path} cannot be read ({error}); put it back, or move it away for new tokens") from None
     tokens = {name: kept.get(name) or _fresh_token(name) for name in LOCAL_USERS}
     if tokens != kept:
         path.parent.mkdir(parents=True, exist_ok=True)

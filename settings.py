@@ -228,6 +228,8 @@ class Settings(BaseSettings):
             return read(given.get_secret_value() if given else kept.read_text())
         except FileNotFoundError:
             raise SystemExit(f"{name} is not set, and {kept} is not there; see .env.example") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise SystemExit(f"{kept} cannot be read ({error}); set {name}, or see whose file it is") from None
         except CallerError as error:
             raise SystemExit(f"{name}: {error.message}") from None
 

@@ -1,8 +1,10 @@
 """`perdure status`: is everything that should run here alive and well?"""
 
 import asyncio
+import shutil
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,6 +21,8 @@ from perdure.client import ApiError, Client, DeploymentStatus
 
 _PARTS = (("api", "/readyz"), ("temporal", None), ("temporal_ui", "/"), ("postgres", None), ("redis", None))
 """Addresses in run.json, and the page to ask for where one tells more than an open port."""
+_LEAST_FREE_BYTES = 128 << 20
+"""Postgres writes its log in files of 16 MiB and ends when it cannot make one; a few of them, and room for the rest."""
 _DEFAULT_PORTS = {"postgresql": 5432, "postgres": 5432, "redis": 6379, "rediss": 6379, "http": 80, "https": 443}
 
 
@@ -29,7 +33,7 @@ class Health:
     name: str
     well: bool
     what: str
-    """`answers`, `silent`, `runs`, `not ready`, `starting or stopping`, `left behind`."""
+    """`answers`, `silent`, `runs`, `not ready`, `starting or stopping`, `left behind`, `nearly full: 3 MB free`."""
     pid: int | None
     address: str
     """Without any credentials."""
@@ -44,6 +48,7 @@ def status(as_json: AsJson = False) -> None:
     if here.run is None and not as_json:
         raise fail(here.why_nothing_runs(), OTHER)
     found = asyncio.run(_look(here.run)) if here.run is not None else _left_behind(here)
+    found += nearly_full(here.home)
     deployment = _deployment(here.run) if here.run is not None else None
     well = here.run is not None and all(each.well for each in found) and (deployment is None or deployment.well)
     if as_json:
@@ -93,6 +98,17 @@ def _left_behind(here: Surroundings) -> list[Health]:
     found = look(Home(here.home).roster_file)
     what = "left behind" if found.supervisor is None else "starting or stopping"
     return [Health(role, False, what, pid, "") for role, pid in found.children.items()]
+
+
+def nearly_full(home: Path) -> list[Health]:
+    """The disk of the data folder where it has hardly any room left: reads still answer then, but writes fail."""
+    try:
+        free = shutil.disk_usage(home).free
+    except OSError:
+        return []
+    if free >= _LEAST_FREE_BYTES:
+        return []
+    return [Health("disk", False, f"nearly full: {free // 1_000_000} MB free", None, str(home))]
 
 
 async def _look(run: dict[str, Any]) -> list[Health]:

@@ -106,6 +106,8 @@ def _done(data: Mapping[str, Any]) -> str:
     seconds = float(data.get("duration_ms") or 0) / 1000
     cost = float(data.get("cost_usd") or 0)
     told = f"  {data.get('status')} · {data.get('tokens_used')} tokens · ${cost:.4f} · {seconds:.1f} s"
+    if data.get("execution_id"):
+        told += f" · {data['execution_id']}"
     left = data.get("left_over")
     return f"{told}\n  ~ what it did not hear goes on as {left}" if left else told
 

@@ -27,7 +27,7 @@ async def from_cache(folder: Path, console: Console) -> TemporalProgram | None:
     program = folder / "temporal"
     if not program.exists():
         return None
-    fault = "its checksum is not the recorded one"
+    fault = "its checksum is not the recorded one" if program.is_file() else "it is no file"
     if await asyncio.to_thread(_checksum_holds, program):
         _make_executable(program, console)
         found = await read_version(program, "cache")
@@ -92,6 +92,8 @@ def _checksum_file(program: Path) -> Path:
 
 def _checksum_holds(program: Path) -> bool:
     """True as well where no checksum was recorded: someone put a program of their own there."""
+    if not program.is_file():
+        return False
     try:
         recorded = _checksum_file(program).read_text().split()[0]
     except (OSError, IndexError):

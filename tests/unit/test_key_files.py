@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from prepare import _made
+from prepare import _kept_tokens, _made
 from settings import ACCESS_KEY_FILE, AUDIT_KEY_FILE, Settings
 
 KEY = "given by the environment of this test"
@@ -63,6 +63,27 @@ def test_a_process_without_a_key_ends_and_says_what_to_set(
         read(settings(tmp_path))
     with pytest.raises(SystemExit, match="32 characters at least"):
         read(settings(tmp_path, **{variable: "weak"}))
+
+
+@BOTH
+def test_a_key_file_that_cannot_be_read_is_named_in_one_line(
+    tmp_path: Path, variable: str, file: str, read: Read
+) -> None:
+    (tmp_path / file).mkdir()
+    with pytest.raises(SystemExit, match=f"{file} cannot be read .*set {variable}"):
+        read(settings(tmp_path))
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "\udcff"])
+def test_tokens_that_cannot_be_read_are_not_made_anew_over_them(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "tokens.json"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(SystemExit, match=r"tokens\.json cannot be read"):
+        _kept_tokens(path)
+    path.unlink()
+    made = _kept_tokens(path)
+    assert made == _kept_tokens(path)
+    assert set(made) == {"requester", "reviewer", "admin"}
 
 
 def test_heads_are_kept_in_the_data_folder_or_where_one_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

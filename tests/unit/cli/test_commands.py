@@ -189,6 +189,18 @@ def test_status_asks_every_part_and_hides_every_credential(perdure: Perdure, hom
     }
 
 
+def test_a_disk_with_hardly_any_room_left_is_told_and_is_not_well(
+    perdure: Perdure, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / "run.json").write_text(json.dumps({"pids": {"worker-llm": os.getpid()}, "ready": ["worker-llm"]}))
+    assert perdure("status").code == 0
+    monkeypatch.setattr("cli.status._LEAST_FREE_BYTES", 1 << 62)
+    ended, as_json = perdure("status"), perdure("status", "--json")
+    assert (ended.code, as_json.code) == (1, 1)
+    assert "disk" in ended.out and "nearly full" in ended.out
+    assert [part["name"] for part in as_json.json["parts"]] == ["worker-llm", "disk"]
+
+
 def test_status_tells_of_queues_and_of_a_dead_server_and_is_not_well(perdure: Perdure, stack: ApiDouble) -> None:
     queue = {"name": "q-turns", "kinds": ["turns"], "workers": 2, "backlog": 7}
     dead = {"app": "tools", "name": "dead", "fault": "cannot be \x1breached", "at": "2026-01-01T00:00:00Z"}

@@ -27,8 +27,8 @@ def test_two_calls_speak_on_lines_of_their_own() -> None:
         ("tool.executing", {"tool": "book", "attempt": 1}),
         ("tool.result", {"tool": "book"}),
         ("token", {"call_id": "m2", "text": "Booked."}),
-        ("done", {"status": "completed", "tokens_used": 7, "cost_usd": 0.01, "duration_ms": 1500}),
-    ) == ["I ask.", "  → book runs", "  ✓ book is done", "Booked.", "  completed · 7 tokens · $0.0100 · 1.5 s"]
+        ("done", {"status": "completed", "tokens_used": 7, "cost_usd": 0.01, "duration_ms": 1500, "execution_id": "t"}),
+    ) == ["I ask.", "  → book runs", "  ✓ book is done", "Booked.", "  completed · 7 tokens · $0.0100 · 1.5 s · t"]
 
 
 def test_a_reset_of_the_call_that_speaks_voids_its_text() -> None:

@@ -117,6 +117,16 @@ async def test_a_cached_program_that_does_not_run_is_set_aside_whatever_its_chec
     assert (folder / "temporal.broken").read_bytes() == b"\x7fELF cut short"
 
 
+async def test_a_folder_in_the_place_of_the_cached_program_is_set_aside_too(tmp_path: Path) -> None:
+    in_the_way = cached(tmp_path)
+    in_the_way.unlink()
+    (in_the_way / "inside").mkdir(parents=True)
+    out = io.StringIO()
+    assert await from_cache(cache_folder(environ(tmp_path)), Console(out)) is None
+    assert "it is no file" in out.getvalue()
+    assert (in_the_way.with_name("temporal.broken") / "inside").is_dir()
+
+
 async def test_a_cached_program_that_lost_its_execute_bit_gets_it_back_and_is_used(tmp_path: Path) -> None:
     kept = cached(tmp_path)
     kept.chmod(0o644)
