@@ -1,13 +1,16 @@
-"""A value held against a JSON Schema, in bounded time: schemas come from those who write tools and blocks, values from
-models and callers, and neither may hold up the event loop of everybody else.
+"""A value held against a JSON Schema, in bounded time: schemas come from those who write tools and blocks and from
+whatever an MCP server lists, values from models and callers, and none may hold up the event loop of everybody else.
 
 Patterns are matched by `regex`, which stops at a time-out; Python's own `re` backtracks for minutes on a pattern such
 as `^(a+)+$` and forty characters (measured). Distinct items are counted by their canonical text, not compared in pairs.
+The words of the schema that a value meets are counted: one that branches into itself twice, thirty times over, has more
+of them than anybody waits for, whatever the value is. Whatever else a schema does to the library is a fault of its own.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -23,6 +26,11 @@ from contracts.digests import canonical_json
 
 PATTERN_SECONDS = 1.0
 """All patterns of one check together: far above what a sound one takes on a busy machine."""
+LEAST_CHECKS, CHECKS_A_NODE, MOST_CHECKS = 10_000, 20, 200_000
+"""So many words of the schema are looked at, and more for each part of the value: far above what a sound one has. A
+thousand take some 0.02 s (measured)."""
+_ENTRIES_A_CHECK = 10
+"""A word with many entries (`enum`, `required`) counts once more for each of so many."""
 _MOST_ERRORS = 3
 _MOST_ERROR_CHARACTERS = 200
 _NOTHING_OUTSIDE: Registry[bool | Mapping[str, Any]] = Registry()
@@ -31,7 +39,8 @@ _NOTHING_OUTSIDE: Registry[bool | Mapping[str, Any]] = Registry()
 
 def schema_fault(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> str | None:
     """How `args` break `schema`, the first few ways; None where they fit."""
-    until = _DEADLINE.set(time.monotonic() + PATTERN_SECONDS)
+    checks = min(LEAST_CHECKS + CHECKS_A_NODE * _nodes(args), MOST_CHECKS)
+    before = _EFFORT.set(_Effort(time.monotonic() + PATTERN_SECONDS, checks))
     try:
         errors = sorted(
             _BOUNDED(dict(schema), registry=_NOTHING_OUTSIDE).iter_errors(dict(args)),
@@ -43,17 +52,54 @@ def schema_fault(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue])
         return "they could not be matched against the schema's patterns in time; send something simpler"
     except regex.error as error:
         return f"the schema has a pattern that cannot be read, so nothing can be checked against it: {error}"
+    except _TooMuch:
+        return "the schema branches so often that they cannot be checked against it"
+    except Exception as error:  # a schema that names itself without end: not the end of the turn
+        return f"the schema cannot be used, so nothing can be checked against it ({type(error).__name__})"
     finally:
-        _DEADLINE.reset(until)
+        _EFFORT.reset(before)
     if not errors:
         return None
     told = "; ".join(_told(error) for error in errors[:_MOST_ERRORS])
     return told + (f"; and {len(errors) - _MOST_ERRORS} more" if len(errors) > _MOST_ERRORS else "")
 
 
+@dataclass(slots=True)
+class _Effort:
+    """What one check may still take."""
+
+    until: float
+    """For patterns."""
+    checks: int
+
+    def spend(self, wanted: object) -> None:
+        """Raises: _TooMuch."""
+        entries = len(wanted) if isinstance(wanted, list | dict) else 0
+        self.checks -= 1 + entries // _ENTRIES_A_CHECK
+        if self.checks < 0:
+            raise _TooMuch
+
+
+class _TooMuch(Exception):
+    """More words of the schema than one check looks at."""
+
+
+def _nodes(value: object) -> int:
+    """How many parts a value has, itself one of them."""
+    found, left = 0, [value]
+    while left:
+        each = left.pop()
+        found += 1
+        if isinstance(each, Mapping):
+            left += each.values()
+        elif isinstance(each, list):
+            left += each
+    return found
+
+
 def _found(pattern: str, text: str) -> bool:
     """Raises: TimeoutError past the deadline of this check; regex.error."""
-    left = _DEADLINE.get() - time.monotonic()
+    left = _EFFORT.get().until - time.monotonic()
     if left <= 0:
         raise TimeoutError
     return _compiled(pattern).search(text, timeout=left) is not None
@@ -93,16 +139,25 @@ def _unique_items(validator: Any, wanted: bool, instance: Any, schema: Any) -> I
         yield ValidationError("has non-unique elements")
 
 
-_DEADLINE: ContextVar[float] = ContextVar("deadline")
+def _counted(check: Callable[..., Any]) -> Callable[..., Any]:
+    def counted(validator: Any, wanted: Any, instance: Any, schema: Any) -> Any:
+        _EFFORT.get().spend(wanted)
+        return check(validator, wanted, instance, schema)
+
+    return counted
+
+
+_EFFORT: ContextVar[_Effort] = ContextVar("effort")
+_OWN: Mapping[str, Callable[..., Any]] = {
+    "pattern": _pattern,
+    "patternProperties": _pattern_properties,
+    "additionalProperties": _additional_properties,
+    "unevaluatedProperties": _unevaluated,
+    "uniqueItems": _unique_items,
+}
 _BOUNDED: Any = extend(  # type: ignore[no-untyped-call]
     Draft202012Validator,
-    {
-        "pattern": _pattern,
-        "patternProperties": _pattern_properties,
-        "additionalProperties": _additional_properties,
-        "unevaluatedProperties": _unevaluated,
-        "uniqueItems": _unique_items,
-    },
+    {word: _counted(check) for word, check in {**Draft202012Validator.VALIDATORS, **_OWN}.items()},
 )
 
 

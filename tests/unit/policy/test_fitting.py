@@ -6,6 +6,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from pydantic import JsonValue
 
+from policy.arguments import parse_arguments
 from policy.fitting import PATTERN_SECONDS, schema_fault
 
 SLOW = "^(a|aa)+$"
@@ -69,6 +70,38 @@ def test_what_fits_and_what_is_said_otherwise_is_as_jsonschema_has_it(
     fault = schema_fault(args, schema)
     assert (fault is None) == (not theirs)
     assert all(message in (fault or "") for message in theirs)
+
+
+def branching(word: str, leaf: JsonValue) -> dict[str, JsonValue]:
+    """A small schema in which thirty steps lead to a thousand million leaves."""
+    steps: dict[str, JsonValue] = {
+        f"d{step}": {word: [{"$ref": f"#/$defs/d{step + 1}"}, {"$ref": f"#/$defs/d{step + 1}"}]} for step in range(30)
+    }
+    return {"$defs": {**steps, "d30": leaf}, **of(s={"$ref": "#/$defs/d0"})}
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        (branching("anyOf", {"type": "integer"}), "branches so often"),
+        (branching("oneOf", {"type": "integer"}), "branches so often"),
+        (branching("allOf", {"type": "string"}), "branches so often"),
+        ({"type": "object", "$ref": "#"}, "cannot be used"),
+        ({"type": "object", "$dynamicRef": "#"}, "cannot be used"),
+    ],
+    ids=["any", "one", "all", "itself", "itself, dynamically"],
+)
+def test_a_schema_that_nobody_can_get_through_is_a_fault_and_no_error(schema: dict[str, JsonValue], why: str) -> None:
+    began = time.process_time()
+    assert why in str(schema_fault({"s": "x"}, schema))
+    assert time.process_time() - began < 10  # unbounded the first three would take for a day
+    assert parse_arguments('{"s": "x"}', schema).fault, "nor is it one of the turn whose model made the call"
+
+
+def test_a_large_value_that_fits_is_gone_through() -> None:
+    rows: list[JsonValue] = [{"n": number, "s": "x"} for number in range(10_000)]
+    row: JsonValue = {**of(n={"type": "integer", "minimum": 0}, s={"enum": ["x", "y"]}), "required": ["n", "s"]}
+    assert schema_fault({"rows": rows}, of(rows={"type": "array", "items": row})) is None
 
 
 def test_what_cannot_be_checked_does_not_fit() -> None:
