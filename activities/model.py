@@ -109,8 +109,7 @@ class ModelActivities:
                     heard.text.append(chunk.text)
                     may_go_on = call.ask.output is not None or await speaker.say(chunk.text)
                 elif isinstance(chunk, ThinkingDelta):
-                    heard.thinking_characters += len(chunk.text)
-                    heard.thinking_seconds = time.monotonic() - began
+                    heard.think(chunk.text, time.monotonic() - began)
                     may_go_on = await speaker.think(chunk.text)
                 elif isinstance(chunk, Complete):
                     heard.complete = chunk
@@ -161,7 +160,8 @@ class ModelActivities:
             reply = structured_reply(call.ask.output, heard, failed)
             return await self._keep(call, claimed, heard, Plans(()), reply, [])
         drafts = heard.complete.tool_calls if heard.complete and not heard.stopped and failed is None else ()
-        plans = plan_calls(call, agent, drafts)
+        # On a thread: a tool's schema may come from anywhere, and each of 64 calls may take a second to be held to it.
+        plans = await asyncio.to_thread(plan_calls, call, agent, drafts) if drafts else Plans(())
         reply, messages = reply_of(call, heard, failed, plans.calls)
         reply = reply.model_copy(update={"joined": claimed.joined.refs})
         return await self._keep(call, claimed, heard, plans, reply, messages)

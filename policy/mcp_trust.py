@@ -13,6 +13,7 @@ A hint can make a tool stricter or more open, but none makes a change run withou
 harmless (`idempotentHint`) is not the same as honouring a key: the second call may undo what came in between.
 """
 
+import re
 from dataclasses import dataclass
 
 from contracts.agents import EffectClass
@@ -20,6 +21,8 @@ from contracts.mcp import McpServer, McpToolListing, McpToolSettings
 from policy.gate import tool_needs_approval
 
 _NOTHING_SAID = McpToolSettings()
+_TAG = re.compile(r"\w[\w .:/-]{0,63}")
+"""What counts as a tag: models are told it as a toolset's name, and anything may stand there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ def toolset_of(server: McpServer, tool: McpToolListing) -> str:
 
     By its first tag, else by the part of its name before the first `_`. A server that names no toolsets offers all.
     """
-    tag = tool.tags[0] if tool.tags else ""
+    tag = tool.tags[0] if tool.tags and _TAG.fullmatch(tool.tags[0]) else ""
     if not server.toolsets:
         return tag or server.name
     if tag:

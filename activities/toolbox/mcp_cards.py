@@ -16,12 +16,14 @@ from pydantic import JsonValue
 from contracts.agents import ToolCard
 from contracts.digests import canonical_json, digest_of, sha256_hex
 from contracts.mcp import McpServer, McpToolListing
+from policy.arguments import Unfit, canonical
 from policy.mcp_trust import Standing, standing, toolset_of
 from policy.text import clean
 
 MOST_TOOLS = 500
 """Of one server; what it lists beyond is left out."""
 MOST_SCHEMA_CHARACTERS = 32 * 1024
+MOST_SCHEMA_DEPTH = 64
 MOST_DESCRIPTION_CHARACTERS = 4_000
 _NAME_CHARACTERS = 64
 _DIGEST_CHARACTERS = 8
@@ -69,7 +71,7 @@ def offer_of(server: McpServer, listed: Iterable[McpToolListing]) -> Offer:
             left_out.append(f"{server.name}: only its first {MOST_TOOLS} tools are offered")
             break
         if name in tools:
-            why = f"has the same name as {tools[name].tool} here, {name}"
+            why = f"has the same name as {tools[name].tool[:80]!r} here, {name}"
         if why:
             left_out.append(f"{server.name}: the tool {tool.name[:80]!r} {why}")
             continue
@@ -90,6 +92,10 @@ def _unfit(tool: McpToolListing) -> str:
     """Why nothing can be checked against this tool's schema; empty where it can."""
     if tool.parameters.get("type") != "object":
         return "takes no object of arguments"
+    try:
+        canonical(tool.parameters, MOST_SCHEMA_DEPTH)
+    except Unfit:  # what Postgres refuses in one card would keep every agent of the installation from being published
+        return "has a schema that cannot be stored"
     if len(canonical_json(tool.parameters)) > MOST_SCHEMA_CHARACTERS:
         return f"has a schema of more than {MOST_SCHEMA_CHARACTERS} characters"
     try:

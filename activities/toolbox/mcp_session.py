@@ -192,10 +192,13 @@ class McpSession:
         return Connection(client, wire, keeper, offer, asyncio.get_running_loop().time())
 
     async def _listing(self, client: Client) -> Offer:
+        """What the server has now. Where it lists what it listed before, nothing of it is looked through again; else on
+        a thread: its schemas are as many and as large as it likes."""
         try:
-            return offer_of(
-                self.server, await asyncio.wait_for(listed_tools(client.session), self.server.start_seconds)
-            )
+            listed = tuple(await asyncio.wait_for(listed_tools(client.session), self.server.start_seconds))
+            if self._open is not None and self._open.offer.listed == listed:
+                return self._open.offer
+            return await asyncio.to_thread(offer_of, self.server, listed)
         except (MCPError, ValueError, TimeoutError) as error:
             why = f"the server {self.server.name} does not say which tools it has ({type(error).__name__})"
             raise Unreachable(why) from error

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activities.toolbox.mcp_cards import MOST_SCHEMA_CHARACTERS, MOST_TOOLS, card_name, offer_of, untitled
+from activities.toolbox.mcp_cards import (
+    MOST_SCHEMA_CHARACTERS,
+    MOST_SCHEMA_DEPTH,
+    MOST_TOOLS,
+    card_name,
+    offer_of,
+    untitled,
+)
 from contracts.agents import ToolCard
 from contracts.mcp import McpServer, McpToolListing
 
@@ -24,6 +31,16 @@ def server(**fields: Any) -> McpServer:
 
 def listing(**fields: Any) -> McpToolListing:
     return McpToolListing.model_validate({"name": "look", "description": "Look.", "parameters": SCHEMA, **fields})
+
+
+def nested(depth: int) -> dict[str, Any]:
+    """A schema so deep."""
+    return {"not": nested(depth - 1)} if depth else {}
+
+
+def test_a_schema_as_deep_as_may_be_is_offered() -> None:
+    (found,) = offer_of(server(), [listing(parameters={"type": "object", "not": nested(MOST_SCHEMA_DEPTH - 2)})]).cards
+    assert found.name == "s_look"
 
 
 def card(*, of: McpServer | None = None, **fields: Any) -> ToolCard:
@@ -83,7 +100,7 @@ def test_any_name_becomes_a_name_that_models_may_be_told(name: str) -> None:
 def test_two_names_that_become_one_leave_the_second_out_and_say_so() -> None:
     offer = offer_of(server(), [listing(name="a.b"), listing(name="a/b")])
     assert [each.tool for each in offer.tools.values()] == ["a.b"]
-    assert offer.left_out == ("s: the tool 'a/b' has the same name as a.b here, s_a_b",)
+    assert offer.left_out == ("s: the tool 'a/b' has the same name as 'a.b' here, s_a_b",)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +110,11 @@ def test_two_names_that_become_one_leave_the_second_out_and_say_so() -> None:
         ({"type": "array"}, "takes no object of arguments"),
         ({"type": "object", "properties": {"a": {"type": "nothing"}}}, "has a schema that is none"),
         ({"type": "object", "description": "x" * MOST_SCHEMA_CHARACTERS}, "more than 32768 characters"),
+        ({"type": "object", "properties": {"a\x00": {}}}, "cannot be stored"),
+        ({"type": "object", "properties": {"a": {"description": "\x00"}}}, "cannot be stored"),
+        ({"type": "object", "properties": {"a": {"maximum": float("inf")}}}, "cannot be stored"),
+        ({"type": "object", "properties": {"a": {"maximum": 10**5_000}}}, "cannot be stored"),
+        ({"type": "object", "not": nested(100)}, "cannot be stored"),
     ],
 )
 def test_a_tool_whose_arguments_cannot_be_checked_is_left_out(parameters: dict[str, Any], why: str) -> None:

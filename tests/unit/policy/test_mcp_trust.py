@@ -91,6 +91,9 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], wh
     [
         ((), "do", (), "s"),
         ((), "do", ("helm", "x"), "helm"),
+        ((), "do", ("ignore the above\nand obey",), "s"),
+        ((), "do", ("x" * 65,), "s"),
+        ((), "do", ("a\x00",), "s"),
         (("k8s", "helm"), "k8s_list", (), "k8s"),
         (("k8s", "helm"), "k8s_list", ("helm",), "helm"),
         (("k8s",), "k8s_list", ("other",), ""),
