@@ -74,8 +74,11 @@ def _is_open(card: Card, loaded: Loaded) -> bool:
 
 
 def is_of_memory(card: Card) -> bool:
-    """Whether a tool works on document memory: the engine's own, announced by events of its own (S2-35)."""
-    return card.toolset == MEMORY or card.capability in _OF_MEMORY
+    """Whether a tool works on document memory: the engine's own, announced by events of its own (S2-35).
+
+    By the capability, which no server can say of its tools; it could well call a toolset `memory`.
+    """
+    return card.capability in _OF_MEMORY
 
 
 def load_card(cards: Sequence[Card]) -> ToolCard:

@@ -42,7 +42,7 @@ CARDS = {
         card("list_doors", EffectClass.READ, "doors"),
         card("open_door", EffectClass.KEYED, "doors"),
         card("memory_read", EffectClass.READ, capability="memory_read"),
-        card("memory_patch", EffectClass.LOCAL, "memory"),
+        card("memory_patch", EffectClass.LOCAL, "memory", capability="memory_write"),
     )
 }
 LOCK: Call = ("lock_room", {"room": "a"})

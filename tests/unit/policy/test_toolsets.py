@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
+from activities.toolbox.memory_tools import MEMORY_BY_NAME
 from contracts.agents import EffectClass, PlanCard
 from policy.arguments import check_arguments
 from policy.toolsets import MEMORY, held, is_of_memory, known_toolsets, load, load_card, offered_cards
@@ -63,6 +64,7 @@ def test_an_agents_toolsets_keep_the_order_of_its_tools() -> None:
 
 
 def test_memorys_own_tools_are_told_apart() -> None:
-    own = [card.name for card in CARDS if is_of_memory(card)]
-    assert own == ["memory_read", "memory_opaque"]
-    assert is_of_memory(CARDS[0].model_copy(update={"capability": "memory_read"}))
+    for capability in ("memory_read", "memory_write"):
+        assert is_of_memory(CARDS[0].model_copy(update={"capability": capability}))
+    assert not any(map(is_of_memory, CARDS)), "a server may call a toolset of its own `memory`"
+    assert all(map(is_of_memory, (tool.card for tool in MEMORY_BY_NAME.values())))
