@@ -9,6 +9,8 @@ from policy.printable import one_line
 _MOST_CHARACTERS = 160
 _DEEPEST = 6
 """A schema may name itself."""
+_MOST_LOOKS = 500
+"""Parts of a schema that one field is told by: alternatives may each have alternatives, and a server writes them."""
 
 
 def outline(schema: Mapping[str, Any]) -> Iterator[str]:
@@ -23,10 +25,14 @@ def outline(schema: Mapping[str, Any]) -> Iterator[str]:
         yield one_line(told, _MOST_CHARACTERS)
 
 
-def kind(field: object, root: Mapping[str, Any], depth: int = 0) -> str:
+def kind(field: object, root: Mapping[str, Any]) -> str:
     """What a field may hold, in words."""
-    read = followed(field, root)
-    if not read or depth > _DEEPEST:
+    return _kind(field, root, 0, iter(range(_MOST_LOOKS)))
+
+
+def _kind(field: object, root: Mapping[str, Any], depth: int, looks: Iterator[int]) -> str:
+    read = followed(field, root) if depth <= _DEEPEST and next(looks, None) is not None else None
+    if not read:
         return "anything"
     if "const" in read:
         return _json(read["const"])
@@ -34,11 +40,11 @@ def kind(field: object, root: Mapping[str, Any], depth: int = 0) -> str:
         return "one of " + ", ".join(map(_json, read["enum"]))
     either = read.get("anyOf") or read.get("oneOf")
     if isinstance(either, list):
-        return " or ".join(kind(each, root, depth + 1) for each in either)
+        return " or ".join(dict.fromkeys(_kind(each, root, depth + 1, looks) for each in either))
     told = read.get("type", "anything")
     name = " or ".join(map(str, told)) if isinstance(told, list) else str(told)
     if name == "array" and "items" in read:
-        return f"list of {kind(read['items'], root, depth + 1)}{_bounds(read)}"
+        return f"list of {_kind(read['items'], root, depth + 1, looks)}{_bounds(read)}"
     inner = read.get("properties")
     if name == "object" and isinstance(inner, Mapping) and inner:
         return "object with " + ", ".join(map(str, inner))

@@ -5,7 +5,7 @@ another kind) is edited as JSON, and so is every value that is more than a text,
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -17,6 +17,10 @@ from reviewer.forms import Form
 
 _LINE_CHARACTERS = 80
 """A longer text gets a field of several lines."""
+_MOST_LOOKS = 2_000
+"""Parts of a schema by which one field is shaped: alternatives may each have alternatives, and name themselves."""
+_DEEPEST = 6
+_Kinds = tuple[set[str], list[str], bool]
 
 
 class Shape(StrEnum):
@@ -105,7 +109,7 @@ def _field(
     name: str, key: str, args: Mapping[str, Any], spec: Mapping[str, Any], root: Mapping[str, Any], required: bool
 ) -> Field:
     given = name in args
-    kinds, choices, nullable = _kinds(spec, root)
+    kinds, choices, nullable = _kinds(spec, root, iter(range(_MOST_LOOKS))) or (set(), [], False)
     value = args.get(name)
     shape = _shape(value, kinds, choices) if given and value is not None else _shape_of(kinds, choices)
     if given and value is None and not nullable:
@@ -135,11 +139,19 @@ def _typed(field: Field, typed: Form | None, fault: str) -> Field:
     )  # fmt: skip
 
 
-def _kinds(spec: Mapping[str, Any], root: Mapping[str, Any]) -> tuple[set[str], list[str], bool]:
-    """The types of JSON that a field may hold, its choices as JSON, and whether null is one."""
+def _kinds(spec: Mapping[str, Any], root: Mapping[str, Any], looks: Iterator[int], depth: int = 0) -> _Kinds | None:
+    """The types of JSON that a field may hold, its choices as JSON, and whether null is one; None where that is not to
+    be found out within `looks`."""
+    if next(looks, None) is None or depth > _DEEPEST:
+        return None
     either = spec.get("anyOf") or spec.get("oneOf")
     if isinstance(either, list):
-        read = [_kinds(followed(each, root), root) for each in either]
+        read: list[_Kinds] = []
+        for each in either:
+            found = _kinds(followed(each, root), root, looks, depth + 1)
+            if found is None:
+                return None
+            read.append(found)
         kinds = {name for names, _, _ in read for name in names}
         all_choices = [each for _, choices, _ in read for each in choices]
         named = all(choices or names == {"null"} for names, choices, _ in read)

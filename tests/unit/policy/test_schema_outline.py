@@ -29,6 +29,11 @@ def test_a_field_is_told_in_words(field: Any, words: str) -> None:
     assert kind(field, {"$defs": {"Place": place, "Tree": tree}}).startswith(words)
 
 
+def test_alternatives_without_end_are_told_in_no_time() -> None:
+    alternatives = {"anyOf": [{"$ref": "#/$defs/n"}] * 1_000}
+    assert kind({"$ref": "#/$defs/n"}, {"$defs": {"n": alternatives}}) == "anything"
+
+
 def test_each_field_is_one_harmless_line_whatever_its_description_holds() -> None:
     schema = {
         "properties": {"a": {"type": "string", "description": "one\ntwo\x1b[2J" + "x" * 500}, "b\n": {"type": "null"}},
