@@ -27,6 +27,7 @@ from store.database import Connection
 from store.ids import new_id
 from store.joining import leave
 from store.journal import NewEvent, NewMessage, write
+from store.left_open import ends_of_open_calls
 from store.outbox import Note
 from store.transcript import broken_off
 
@@ -87,10 +88,11 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
     status, replaced_by = ask.status, row["replaced_by"]
     if status is TurnStatus.STOPPED and replaced_by is not None:
         status = TurnStatus.REPLACED
-    transcript, answers = list(ask.transcript), list[NewMessage]()
+    transcript, answers, closed = list(ask.transcript), list[NewMessage](), list[NewEvent]()
     if ask.status is not TurnStatus.COMPLETED:
         transcript, answers = await broken_off(tx, ask.address)
         await _lose_track(tx, turn_id)
+        closed = await ends_of_open_calls(tx, turn_id, answers)
     if ask.answer:
         answers.append(NewMessage(new_id(), Role.ASSISTANT, ask.answer, tokens=estimated_tokens(ask.answer)))
     problem = ask.problem.model_dump(mode="json") if ask.problem else None
@@ -138,7 +140,7 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
     kept = [*await _remember(tx, ask, ended), *await _entitle(tx, conversation_id, ended["untitled"])]
     said = [_told(message) for message in answers if message.role is Role.ASSISTANT]
     last = _last_events(ask, after, ended["duration_ms"])
-    await write(tx, ask.address, [*said, *kept, *last, done], answers, pending=ask.events)
+    await write(tx, ask.address, [*said, *closed, *kept, *last, done], answers, pending=ask.events)
     note = None
     if next_id is not None:
         note = await admit(tx, ask.address.model_copy(update={"turn_id": str(next_id)}))

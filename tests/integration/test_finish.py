@@ -3,6 +3,7 @@
 import asyncio
 import random
 
+import asyncpg
 import pytest
 from temporalio.exceptions import ApplicationError
 
@@ -15,6 +16,7 @@ from policy.admission import OnBusy
 from policy.decision import Decision
 from store.finish import finish, finish_broken
 from store.outbox import Note, Wake
+from store.segments import story
 from store.turns import request_stop
 from store.workflow_start import workflow_input
 from tests.desk import Desk, gathered, until
@@ -97,6 +99,41 @@ async def test_the_end_voids_what_is_open_and_keeps_the_words_of_what_was_stripp
     assert (kept[1]["content"], kept[1]["calls"]) == ("asking", []), "its reader has seen the sentence"
     assert len(await desk.rows("SELECT FROM tool_calls WHERE turn_id = $1", address.turn_id)) == 3, "they are on record"
     assert (await desk.kinds(address.turn_id))[-2:] == ["stopped", "done"]
+    async with desk.db.transaction("local") as tx:
+        told = await story(tx, address.turn_id, None)
+    assert {each["call_id"]: each["state"] for each in told if each["kind"] == "tool"} == dict.fromkeys(
+        ("t1.0", "t1.1", "t1.2"), "error"
+    ), "none is left waiting on its reader's screen"
+    closed = await closings(desk, address)
+    assert {(row["data"]["code"], row["data"]["message"]) for row in closed} == {
+        ("not_run", "the turn ended before this call ran")
+    }
+
+
+@pytest.mark.parametrize(
+    ("tool", "code"), [("pay", "outcome_unknown"), ("post", "outcome_unknown"), ("look", "not_known")]
+)
+async def test_a_call_that_was_under_way_with_a_worker_that_is_gone_is_closed_as_truly_as_it_is_known(
+    desk: Desk, tool: str, code: str
+) -> None:
+    address = await desk.plan((tool, {}))
+    await desk.write(
+        "UPDATE tool_calls SET state = 'reserved', epoch = 1, run_id = 'run-1', attempt = 1 WHERE turn_id = $1",
+        address.turn_id,
+    )
+    async with desk.db.transaction("local") as tx:
+        await finish_broken(tx, address, Problem(code="run_terminated", message="gone"))
+    (row,) = await closings(desk, address)
+    key = effect_key(address.turn_id, "t1.0")
+    assert (row["data"]["code"], row["data"].get("effect")) == (code, key if code == "outcome_unknown" else None)
+    assert "not known" in row["data"]["message"] and row["data"]["message_id"]
+    assert (await desk.kinds(address.turn_id))[-1] == "done"
+
+
+async def closings(desk: Desk, address: TurnAddress) -> list[asyncpg.Record]:
+    """The events by which calls without a result are closed."""
+    sql = "SELECT call_id, data FROM events WHERE turn_id = $1 AND kind = 'tool.error' ORDER BY seq"
+    return await desk.rows(sql, address.turn_id)
 
 
 async def test_a_rejected_or_executed_approval_keeps_its_status_through_the_end(desk: Desk) -> None:
