@@ -142,7 +142,13 @@ async def listed(
 
 
 async def decide(
-    tx: Connection, promotion_id: str, decider: Writer, decision: PromotionDecision, seen_sha256: str, comment: str
+    tx: Connection,
+    promotion_id: str,
+    decider: Writer,
+    decision: PromotionDecision,
+    seen_sha256: str,
+    comment: str,
+    limits: MemoryLimits = DEFAULT_LIMITS,
 ) -> View:
     """Decide once and for good; approving writes the shared version, with the decider as its author.
 
@@ -162,7 +168,7 @@ async def decide(
     )
     if refused is not None:
         raise refused
-    made = await _share(tx, decider, found) if decision is PromotionDecision.APPROVE else None
+    made = await _share(tx, decider, found, limits) if decision is PromotionDecision.APPROVE else None
     state = PromotionState.APPROVED if made else PromotionState.REJECTED
     await tx.execute(
         "UPDATE memory_promotions SET status = $2, decided_by = $3, decided_at = now(), comment = $4, "
@@ -178,7 +184,7 @@ async def decide(
     return await get(tx, promotion_id, None)
 
 
-async def _share(tx: Connection, decider: Writer, found: dict[str, Any]) -> Written:
+async def _share(tx: Connection, decider: Writer, found: dict[str, Any], limits: MemoryLimits) -> Written:
     """The shared version, by the rules of every other write."""
     basis = Basis(found["evidence_summary"], found["source_refs"], found["turn_id"], found["call_id"])
     shared = await _shared(tx, found["store"], found["path"], decider.user_id or "", lock=True)
@@ -195,8 +201,8 @@ async def _share(tx: Connection, decider: Writer, found: dict[str, Any]) -> Writ
             found["store"],
             entities=found["entities"],
         )
-        return await create(tx, decider, draft, basis)
-    given = {"title": found["title"], "entities": found["entities"]}
+        return await create(tx, decider, draft, basis, limits)
+    given = {"title": found["title"], "entities": found["entities"], "limits": limits}
     return await update(tx, decider, shared, shared.sha256, found["content"], basis, **given)
 
 

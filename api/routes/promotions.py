@@ -70,7 +70,7 @@ async def decide(
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         await documents_promotions.get(tx, promotion_id, _seen_by(who))
         decided = await documents_promotions.decide(
-            tx, promotion_id, writer_of(who), body.decision, body.sha256, body.comment
+            tx, promotion_id, writer_of(who), body.decision, body.sha256, body.comment, services.memory
         )
         return 200, {name: value for name, value in decided.items() if name != "content"}, None
 

@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 
 from contracts.digests import sha256_hex
-from contracts.documents import Risk, Scope, Trust
+from contracts.documents import DEFAULT_LIMITS, MemoryLimits, Risk, Scope, Trust
 from contracts.errors import CallerError
 from policy.documents.promotion import PromotionDecision, PromotionState
 from policy.documents.writing import Edit, Writer
@@ -260,6 +260,18 @@ async def test_an_approval_of_a_text_whose_target_has_changed_is_a_conflict_and_
     assert (done["status"], done["comment"], done["made_version"]) == ("rejected", "too late", None)
 
 
+async def test_what_is_shared_is_held_to_the_limits_of_its_operator(library: Library) -> None:
+    wide, writer = MemoryLimits(document_bytes=200_000), library.writer("reviewer")
+    async with library.db.transaction("local") as tx:
+        draft = Draft(Scope.USER, "wide", "runbook", "wide", "word " * 30_000)
+        made = await documents.create(tx, writer, draft, limits=wide)
+        source = await documents_reading.get(tx, made.ref.document_id, writer.user_id or "")
+        target, basis = Target("workspace_runbooks", "wide.md", Risk.LOW), Basis("read twice")
+        proposal = await documents_promotions.propose(tx, writer, source, target, basis, wide)
+    assert (await refused(decide(library, proposal, by="admin"))).code == "memory_unsafe"
+    assert (await decide(library, proposal, by="admin", limits=wide))["status"] == "approved"
+
+
 async def test_a_proposal_is_scanned_and_goes_away_with_the_version_that_it_copies(
     library: Library, desk: Desk
 ) -> None:
@@ -335,7 +347,8 @@ async def decide(
     decision: PromotionDecision = PromotionDecision.APPROVE,
     sha256: str | None = None,
     comment: str = "",
+    limits: MemoryLimits = DEFAULT_LIMITS,
 ) -> dict[str, object]:
     async with library.db.transaction("local") as tx:
-        seen = sha256 or str(proposal["sha256"])
-        return await documents_promotions.decide(tx, str(proposal["id"]), library.writer(by), decision, seen, comment)
+        seen, decider = sha256 or str(proposal["sha256"]), library.writer(by)
+        return await documents_promotions.decide(tx, str(proposal["id"]), decider, decision, seen, comment, limits)
