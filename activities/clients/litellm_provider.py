@@ -26,7 +26,14 @@ import litellm
 from activities.boundary import provider_error
 from activities.clients.draft import REFUSAL_TEXT, Draft
 from activities.clients.provider import Chunk, Complete, ProviderRequest, TextDelta
-from activities.clients.usage import believable, microusd, most_input_tokens, most_output_tokens, tokens_of_request
+from activities.clients.usage import (
+    believable,
+    cache_written,
+    microusd,
+    most_input_tokens,
+    most_output_tokens,
+    tokens_of_request,
+)
 from activities.vendors import CONTENT_REFUSED
 from contracts.errors import PerdureError, UpstreamRejected
 from contracts.model import OutputForm
@@ -120,9 +127,10 @@ class LiteLLMProvider:
         """Tokens as reported where that can be believed, and their cost by LiteLLM's table."""
         asked = tokens_of_request(request)
         usage = believable(draft.reported_usage, asked, draft.estimated_tokens())
-        return usage.model_copy(update={"cost_microusd": self.cost_microusd(request.model, usage)})
+        written = cache_written(draft.reported_usage, usage)
+        return usage.model_copy(update={"cost_microusd": self.cost_microusd(request.model, usage, written)})
 
-    def cost_microusd(self, model: str, usage: Usage) -> int:
+    def cost_microusd(self, model: str, usage: Usage, cache_written_tokens: int = 0) -> int:
         """By LiteLLM's table; a model without a price is told of once."""
         try:
             parts = litellm.cost_per_token(
@@ -130,6 +138,7 @@ class LiteLLMProvider:
                 prompt_tokens=usage.input_tokens,
                 completion_tokens=usage.output_tokens,
                 cache_read_input_tokens=usage.cached_tokens,
+                cache_creation_input_tokens=cache_written_tokens,
             )
         except Exception:  # LiteLLM raises a plain Exception for a model without a price
             if model not in self._unpriced:

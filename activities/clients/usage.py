@@ -65,6 +65,14 @@ def believable(reported: Any, input_estimate: int, output_estimate: int) -> Usag
     )
 
 
+def cache_written(reported: Any, usage: Usage) -> int:
+    """Tokens of the request that its vendor wrote to a cache, which cost more than others (Anthropic's: a quarter); no
+    more than it counted and did not read from there."""
+    return min(
+        _count(getattr(reported, "cache_creation_input_tokens", None), 0), usage.input_tokens - usage.cached_tokens
+    )
+
+
 def _count(value: object, estimate: int) -> int:
     """`value` where it can be a count; zero cannot, where there was something to count."""
     if isinstance(value, bool) or not isinstance(value, int):

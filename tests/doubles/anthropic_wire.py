@@ -67,7 +67,11 @@ def message_lines(step: Step, body: dict[str, Any]) -> Iterator[bytes]:
         "content": [],
         "stop_reason": None,
         "stop_sequence": None,
-        "usage": {"input_tokens": usage["prompt_tokens"], "output_tokens": 1},
+        "usage": {
+            "input_tokens": usage["prompt_tokens"],
+            "output_tokens": 1,
+            **{name: count for name, count in usage.items() if name.startswith("cache_")},
+        },
     }
     yield _event("message_start", message=message)
     if step.text:

@@ -6,17 +6,43 @@ from typing import Any
 import pytest
 from pydantic import JsonValue
 
-from activities.clients.provider import Provider, ProviderRequest
+from activities.clients.provider import Complete, Provider, ProviderRequest
 from activities.clients.script import Script
 from contracts.agents import Reasoning
+from contracts.turns import Usage
 from policy.reasoning import LEAST_CAP_TOKENS
 from tests.doubles.playing import PlayingDouble
+from tests.doubles.provider import Seen
+from tests.doubles.provider_steps import Step
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning"),
     pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211"),
 ]
 CLAUDE, OPENAI = "anthropic/claude-sonnet-4-5", "openai/o3-mini"
+
+
+class Caching(PlayingDouble):
+    """Says that it has written most of the request to a cache, and read some of it from there."""
+
+    async def _step(self, seen: Seen) -> Step:
+        usage: dict[str, JsonValue] = {"prompt_tokens": 100, "completion_tokens": 10}
+        cache: dict[str, JsonValue] = {"cache_creation_input_tokens": 2_000, "cache_read_input_tokens": 1_000}
+        return (await super()._step(seen)).model_copy(update={"usage": {**usage, **cache}})
+
+
+async def test_what_anthropic_writes_to_its_cache_and_reads_from_it_is_counted_and_priced(
+    litellm_provider: Provider,
+) -> None:
+    with Caching(Script(fallback="Yes.")) as double:
+        asked = ProviderRequest(
+            CLAUDE, ({"role": "user", "content": "hello"},), params={"api_base": double.root, "api_key": "k"}
+        )
+        async with aclosing(litellm_provider.stream(asked)) as chunks:
+            *_, complete = [chunk async for chunk in chunks]
+    assert isinstance(complete, Complete)
+    # 100 at 3, 2,000 written at 3.75, 1,000 read at 0.30 and 10 at 15 dollars a million.
+    assert complete.usage == Usage(input_tokens=3_100, output_tokens=10, cached_tokens=1_000, cost_microusd=8_250)
 
 
 async def sent(provider: Provider, model: str, reasoning: Reasoning | None, **params: Any) -> dict[str, JsonValue]:
