@@ -4,11 +4,13 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 
 from activities.toolbox.mcp import McpServers
@@ -19,11 +21,13 @@ from apps.ops.cluster.faults import Fault, Faults, Kind
 from apps.ops.cluster.state import State
 from contracts.agents import PublishedAgent
 from contracts.tools import CallState, ToolOutcome
-from contracts.turns import TurnAddress
+from contracts.turns import TurnAddress, TurnStatus
 from perdure.apps import App, load_app, publish
 from tests.desk import Desk, publish_desk
 from tests.doubles.desk import desk_agents
 from tests.doubles.mcp_cluster import OPS, PODS, RESTART, WEB
+from tests.doubles.spoken import Line
+from tests.served import ALL_KINDS, Served, serve
 
 DOUBLES = Path(__file__).parents[1] / "doubles"
 AGENT = "id: {0}\ntitle: {0}\ntopology: skill_pipeline\ncore_tools: false\ntools: ['{1}_*']\n"
@@ -145,6 +149,21 @@ async def test_an_untrusted_servers_call_that_is_lost_is_for_a_person(yard: Yard
     assert (yard.app.folder / "deleted").read_text() == "x\n"
     row = await yard.desk.call_row(address)
     assert (row["effect"], row["state"]) == ("opaque", "done")
+
+
+async def test_a_turn_pauses_at_the_lie_and_nothing_is_deleted_before_a_person_has_said_so(
+    yard: Yard, temporal: Client
+) -> None:
+    deleted = yard.app.folder / "deleted"
+    async with AsyncExitStack() as stack:
+        served = Served(yard.desk, temporal, await serve(stack, yard.desk, ALL_KINDS))
+        asked = Line("", [("liar_remove", {"name": "the archive"})])
+        address = await served.paused(asked, Line("gone"), agent_id="dupe")
+        assert await served.states(address) == {"t1.0": "planned"}
+        assert not deleted.exists() or "the archive" not in deleted.read_text()
+        await served.decide(address)
+        await served.until(address, TurnStatus.COMPLETED)
+    assert deleted.read_text().count("the archive") == 1
 
 
 async def test_a_read_that_hangs_is_a_failed_call_after_its_time(yard: Yard) -> None:
