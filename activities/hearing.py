@@ -20,6 +20,9 @@ from policy.text import CHARACTERS_A_TOKEN, estimated_tokens, preview
 from store.ids import new_id
 from store.journal import NewEvent, NewMessage
 
+MOST_THOUGHT_CHARACTERS = 16_384
+"""Of a call's reasoning that is kept; the rest of it was shown live and is counted."""
+
 
 @dataclass(slots=True)
 class Heard:
@@ -31,6 +34,8 @@ class Heard:
     """From the request."""
     turn_seconds: float = 0.0
     """From the turn's own beginning to the request."""
+    thoughts: list[str] = field(default_factory=list)
+    """The reasoning, as much of it as is kept."""
     thinking_characters: int = 0
     thinking_seconds: float = 0.0
     """From the request to the last of it."""
@@ -65,6 +70,14 @@ class Heard:
             return Usage()
         usage = Usage(input_tokens=self.asked_tokens, output_tokens=said, thinking_tokens=thought)
         return usage.model_copy(update={"cost_microusd": self.price(usage)}) if self.price is not None else usage
+
+    def think(self, text: str, seconds: float) -> None:
+        """Take a piece of the model's reasoning, that came so long after the request."""
+        room = MOST_THOUGHT_CHARACTERS - self.thinking_characters
+        if room > 0:
+            self.thoughts.append(text[:room])
+        self.thinking_characters += len(text)
+        self.thinking_seconds = seconds
 
     def note_broken_off(self, error: PerdureError) -> None:
         """An error ended the answer: what the provider has said by then is paid for as well."""
@@ -132,6 +145,7 @@ def events_of(
         thought: dict[str, JsonValue] = {
             "duration": round(heard.thinking_seconds, 3),
             "characters": heard.thinking_characters,
+            "text": "".join(heard.thoughts),
         }
         events.append(NewEvent(THINKING_COMPLETE, thought, call.call_id))
     # Of an object that is asked for nobody sees a token.

@@ -140,7 +140,7 @@ def _because(data: Mapping[str, Any]) -> str:
 
 def _what(data: Mapping[str, Any]) -> str:
     """The plain values of an event; what is nested is for --json."""
-    told = {name: value for name, value in data.items() if name not in ("turn_id", "seq", "at")}
+    told = {name: value for name, value in data.items() if name not in ("turn_id", "seq", "at", "text")}
     return one_line(" ".join(f"{name}={value}" for name, value in told.items() if not isinstance(value, dict | list)))
 
 

@@ -74,7 +74,7 @@ def segments_of(events: Iterable[Told]) -> list[Segment]:
     for event in events:
         call_id, data = event.call_id or "", event.data
         if event.kind == THINKING_COMPLETE:
-            known = {name: data[name] for name in ("duration", "characters") if name in data}
+            known = {name: data[name] for name in ("duration", "characters", "text") if name in data}
             story.append(Segment("thinking", call_id, facts=known))
         elif event.kind == GENERATION_COMPLETE:
             if data.get("characters"):

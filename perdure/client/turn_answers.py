@@ -122,7 +122,7 @@ class Segment(Answer):
     call_id: str = ""
     state: str = ""
     text: str = ""
-    """Of a `text` or a `message`; the rest is of a `tool`."""
+    """Of a `text` or a `message`, or as much of a `thinking` as is kept; the rest is of a `tool`."""
     tool: str = ""
     arguments: Any = None
     result: Any = None

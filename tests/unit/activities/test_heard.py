@@ -3,7 +3,7 @@
 import pytest
 
 from activities.clients.provider import Complete, DraftCall
-from activities.hearing import Heard, events_of, reply_of, structured_reply
+from activities.hearing import MOST_THOUGHT_CHARACTERS, Heard, events_of, reply_of, structured_reply
 from activities.planning import plan_calls
 from contracts.agents import AgentDefinition, EffectClass, PublishedAgent, ToolCard
 from contracts.errors import Problem, UpstreamUnavailable
@@ -42,7 +42,9 @@ def asking(**given: object) -> ModelCall:
 
 def told(call: ModelCall, *drafts: tuple[str, str]) -> list[NewEvent]:
     """The events of an answer with these calls."""
-    heard = Heard(text=["Let me see."], first_token_seconds=0.5, thinking_characters=40, thinking_seconds=0.25)
+    heard = Heard(text=["Let me see."], first_token_seconds=0.5)
+    heard.think("Which? ", 0.2)
+    heard.think("That one.", 0.25)
     heard.turn_seconds = 3.0
     made = tuple(DraftCall(f"p{n}", name, arguments) for n, (name, arguments) in enumerate(drafts))
     heard.complete = Complete(made, Usage(input_tokens=5, output_tokens=2), "tool_calls", "m")
@@ -54,8 +56,17 @@ def told(call: ModelCall, *drafts: tuple[str, str]) -> list[NewEvent]:
 def test_thinking_that_ended_and_the_first_token_are_told_before_the_answer() -> None:
     events = told(asking())
     assert [event.kind for event in events] == ["thinking.complete", "ttft", "token.usage", "generation.complete"]
-    assert events[0].data == {"duration": 0.25, "characters": 40}
+    assert events[0].data == {"duration": 0.25, "characters": 16, "text": "Which? That one."}
     assert events[1].data == {"seconds": 0.5, "turn_seconds": 3.5}, "an earlier call of the turn may have said nothing"
+
+
+def test_of_long_reasoning_the_beginning_is_kept_and_all_is_counted() -> None:
+    heard = Heard(text=["Yes."])
+    for piece in ("a" * MOST_THOUGHT_CHARACTERS, "bc", "d"):
+        heard.think(piece, 1.0)
+    reply, _ = reply_of(asking(), heard, None, ())
+    thought = events_of(asking(), 1, heard, reply)[0].data
+    assert (thought["characters"], thought["text"]) == (MOST_THOUGHT_CHARACTERS + 3, "a" * MOST_THOUGHT_CHARACTERS)
 
 
 def test_a_later_call_of_the_run_tells_no_first_token() -> None:

@@ -38,7 +38,7 @@ def test_a_call_is_in_the_state_that_its_events_led_to(kinds: list[str], states:
 def test_the_story_is_told_in_order_with_what_is_known_of_each_part() -> None:
     story = segments_of(
         [
-            told("thinking.complete", "m1", duration=1.5, characters=10),
+            told("thinking.complete", "m1", duration=1.5, characters=3, text="Hm."),
             told("generation.complete", "m1", characters=5, message_id="a", partial=False),
             PENDING,
             told("tool.awaiting_approval", "t1.0", tool="pay", approval_id="x"),
@@ -61,7 +61,9 @@ def test_the_story_is_told_in_order_with_what_is_known_of_each_part() -> None:
         ("message", "m3", "completed", "f"),
         ("text", "m3", "partial", "d"),
     ]
-    assert story[0].facts == {"duration": 1.5, "characters": 10} and story[2].facts == {"approval_id": "x"}
+    assert story[0].facts == {"duration": 1.5, "characters": 3, "text": "Hm."} and story[2].facts == {
+        "approval_id": "x"
+    }
 
 
 events = st.builds(
