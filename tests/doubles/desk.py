@@ -1,8 +1,8 @@
 """The target of the desk's tools (tests/apps/desk): it counts what it has done and misbehaves as it is told.
 
-A call's `mode` lists, attempt by attempt: nothing (does it), `refuse` (422), `busy` (429 with a wait), `down` (no
-connection), `break` (does it, and the connection breaks), `lose` (the connection breaks before it does anything),
-`hang` (does it and never answers), `wait` (answers when the test says so).
+A call's `mode` lists, attempt by attempt: nothing (does it), `refuse` (422), `busy` (429 with a wait), `later` (429
+with one of a minute), `down` (no connection), `break` (does it, and the connection breaks), `lose` (the connection
+breaks before it does anything), `hang` (does it and never answers), `wait` (answers when the test says so).
 """
 
 import asyncio
@@ -57,8 +57,8 @@ class World:
             raise httpx.ReadError("reset", request=request)
         if mode == "refuse":
             return httpx.Response(422, json={"message": "the desk says no"}, request=request)
-        if mode == "busy":
-            return httpx.Response(429, headers={"retry-after": "0.1"}, request=request)
+        if mode in ("busy", "later"):
+            return httpx.Response(429, headers={"retry-after": "0.1" if mode == "busy" else "60"}, request=request)
         if path not in KEYED or key not in self._known:
             self._known.add(key)
             self.effects.append((path, key))

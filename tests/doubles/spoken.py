@@ -37,6 +37,8 @@ class Line:
     """Waited between the words and the end."""
     fails: int = 0
     """How many requests of this call break off first."""
+    again_seconds: float = 0.05
+    """The wait that such a request asks for."""
     tokens: int = 10
     waits: str = ""
     """It also waits there for as long as a test holds what it names."""
@@ -90,7 +92,9 @@ class SpokenModel:
             yield TextDelta(piece)
         self.said[key] += 1
         if self.requests[key] <= line.fails:
-            raise UpstreamUnavailable("model_unavailable", "The model broke off.", retry_after_seconds=0.05)
+            raise UpstreamUnavailable(
+                "model_unavailable", "The model broke off.", retry_after_seconds=line.again_seconds
+            )
         await asyncio.sleep(line.seconds)
         if gate := self.gates.get(line.waits):
             await gate.acquire()

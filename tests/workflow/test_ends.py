@@ -78,6 +78,34 @@ async def test_a_stop_while_the_model_is_silent_ends_the_turn_soon(served: Serve
     assert [text for _, text in await served.transcript(address)] == ["thinking"]
 
 
+@pytest.mark.parametrize("what", ["model", "tool"])
+async def test_a_stop_between_two_tries_ends_the_turn_and_nothing_is_tried_again(served: Served, what: str) -> None:
+    """The next try would come after a minute."""
+    waiting = (
+        Line("one two", fails=99, again_seconds=60) if what == "model" else Line("", [("look", {"mode": "later"})])
+    )
+    address = await served.begin(waiting, DONE)
+
+    async def tried_once() -> bool:
+        pending = (await served.handle(address).describe()).raw_description.pending_activities
+        return bool(pending) and pending[0].attempt > 1
+
+    for _ in range(1_500):
+        if await tried_once():
+            break
+        await asyncio.sleep(0.02)
+    await served.stop(address)
+    row = await served.until(address, TurnStatus.STOPPED)
+    assert row["problem"] is None
+    assert (await served.desk.kinds(address.turn_id))[-2:] == ["stopped", "done"]
+    assert served.desk.model.requests[f"{address.turn_id}.m1"] == 1
+    assert served.desk.world.requests[f"{address.turn_id}/t1.0"] == (1 if what == "tool" else 0)
+    told = await served.desk.rows(
+        "SELECT data->>'code' AS code FROM events WHERE turn_id = $1 AND kind = 'tool.error'", address.turn_id
+    )
+    assert [each["code"] for each in told] == (["not_run"] if what == "tool" else [])
+
+
 async def test_a_stop_while_a_call_is_under_way_leaves_its_outcome_to_a_person(served: Served) -> None:
     served.desk.world.go_on.clear()
     address = await served.begin(Line("", [("shout", {"mode": "wait"}), LOOK]), DONE)
