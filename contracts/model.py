@@ -45,6 +45,9 @@ class ModelAsk(Tolerant):
     stage: str = Field(default="", exclude_if=is_empty)
     """The stage of the agent whose instructions, window and parameters hold for this call. Such a call is the graph's
     own: what the user sends meanwhile waits for another one, as it does where an object is asked for."""
+    deaf: bool = Field(default=False, exclude_if=is_empty)
+    """What the user sends meanwhile is not for this call, though its answer is the user's: it waits until the turn is
+    over and is a turn of its own then."""
     output: OutputAsk | None = Field(default=None, exclude_if=is_empty)
     """None: words and calls. With it nothing is said live, and no message is stored."""
     timeout_seconds: float | None = Field(default=None, gt=0, exclude_if=lambda seconds: seconds is None)

@@ -105,7 +105,7 @@ async def claim_call(
     if over is not None:
         raise LimitReached(over.code, over.message)
     on_fallback = bool(row["fallback"] and fallback_model)
-    hears = row["joined"] and not call.ask.stage and call.ask.output is None
+    hears = row["joined"] and not (call.ask.stage or call.ask.output or call.ask.deaf)
     heard = await joined(tx, call.address.turn_id, call.call_id) if hears else NOBODY
     return ModelClaim(
         verdict,

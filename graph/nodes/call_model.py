@@ -49,6 +49,8 @@ class CallModel:
     extract_pattern: str = ""
     by_toolsets: bool = False
     """Whether of the tools that belong to toolsets only those of loaded ones are offered, beside `load_toolset`."""
+    deaf: bool = False
+    """Whether what the user sends into the turn stays unheard by it, and becomes a turn of its own."""
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """A failure, or a budget that is spent, comes back as `error` (S0-05, S0-40); where people may be asked for a
@@ -71,6 +73,7 @@ class CallModel:
                 tools=tools if loaded is None else _within(plan, tools, loaded),
                 prompt=user if isinstance(user, dict) else {},
                 extract_pattern=self.extract_pattern,
+                deaf=self.deaf,
                 toolsets=loaded,
                 ttft_told=bool(state.get("ttft_emitted")),
                 sections=sources_of(state),

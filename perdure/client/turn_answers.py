@@ -84,7 +84,8 @@ class Turn(Answer):
     links: Mapping[str, str] = {}
     message_id: str | None = None
     joined: bool = False
-    """Of an answer to a message with `on_busy="steer"`: the turn was under way, and hears it at its next model call."""
+    """Of an answer to a message with `on_busy="steer"`: the turn was under way, and hears it at its next model call, or
+    leaves it to a turn of its own (`done` names it)."""
     replaces: str | None = None
     """Of an answer to one with `on_busy="replace"`: the turn that ends for this one."""
     replaced_by: str | None = None

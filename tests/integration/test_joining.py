@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import Awaitable
+from typing import Any
 
 import pytest
 
@@ -29,10 +30,10 @@ async def steer(desk: Desk, to: TurnAddress, text: str = "heard", caps: Caps = M
     return started
 
 
-async def ask(desk: Desk, address: TurnAddress, step: int, *, attempt: int = 1, stage: str = "") -> ModelReply:
+async def ask(desk: Desk, address: TurnAddress, step: int, *, attempt: int = 1, **given: Any) -> ModelReply:
     """A model call of the turn that is handed its first message alone."""
     call = (await desk.model_call(address)).model_copy(update={"call_id": model_call_id(step)})
-    call = call.model_copy(update={"ask": call.ask.model_copy(update={"stage": stage})})
+    call = call.model_copy(update={"ask": call.ask.model_copy(update=given)})
     return await desk.activity(ModelActivities(desk.deps).complete, call, attempt=attempt)
 
 
@@ -105,10 +106,11 @@ async def test_messages_are_heard_in_the_order_in_which_they_were_sent_each_once
     assert [each[0] for each in await users(desk, address.conversation_id)][1:] == [*first, *second]
 
 
-async def test_a_call_of_the_graphs_own_leaves_it_to_the_next(desk: Desk) -> None:
+@pytest.mark.parametrize("own", [{"stage": "own"}, {"deaf": True}], ids=str)
+async def test_a_call_of_the_graphs_own_or_a_deaf_one_leaves_it_to_the_next(desk: Desk, own: dict[str, Any]) -> None:
     address, _ = await desk.start(Line("one"), Line("two"), caps=MANY)
     started = await steer(desk, address)
-    assert (await ask(desk, address, 1, stage="own")).joined == ()
+    assert (await ask(desk, address, 1, **own)).joined == ()
     assert [ref.id for ref in (await ask(desk, address, 2)).joined] == [started.message_id]
 
 

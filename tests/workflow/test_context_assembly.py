@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from contracts.turns import TurnStatus
+from policy.admission import OnBusy
 from policy.decision import Decision
 from tests.workflow.conftest import Engine
 
@@ -85,6 +86,24 @@ async def test_a_message_of_danger_is_answered_by_the_fixed_text_and_no_model(en
     assert [(m["role"], m["in_transcript"]) for m in messages] == [("user", True), ("assistant", True)]
     kinds = await engine.kinds(turn_id)
     assert kinds[-4:] == ["generation.complete", "conversation.title.generated", "completed", "done"]
+
+
+async def test_a_message_of_danger_sent_into_a_turn_is_checked_and_reaches_no_answer(engine: Engine) -> None:
+    conversation_id = await engine.conversation("care_navigator")
+    started = await engine.begin("Book p1 at Monday 11:00", agent_id="care_navigator", conversation_id=conversation_id)
+    assert (await engine.until(started.turn_id))["status"] == TurnStatus.AWAITING_APPROVAL.value
+    joined = await engine.begin(
+        "I want to die", agent_id="care_navigator", conversation_id=conversation_id, on_busy=OnBusy.STEER
+    )
+    assert (joined.turn_id, joined.joined) == (started.turn_id, True)
+    (approval,) = await engine.rows("SELECT id FROM approvals WHERE turn_id = $1", started.turn_id)
+    await engine.decide(str(approval["id"]), Decision.REJECT, comment="not now", reason_code="not_now")
+    await engine.until(started.turn_id, TurnStatus.COMPLETED)
+    (done,) = await engine.rows("SELECT data FROM events WHERE turn_id = $1 AND kind = 'done'", started.turn_id)
+    after = done["data"]["left_over"]
+    row = await engine.until(after, TurnStatus.COMPLETED)
+    assert await engine.nodes(after) == ["preflight", "safety_intervention", "finalize"]
+    assert row["answer"].startswith("I am glad that you wrote this.")
 
 
 async def test_an_echo_is_checked_first_and_then_streamed(engine: Engine) -> None:

@@ -59,13 +59,15 @@ class PortBackend:
     ports: Ports
 
     async def generate(self, request: ModelRequest) -> ModelResponse:
-        """No tool is offered: what a model asks for beside its text is nothing to this graph."""
+        """No tool is offered: what a model asks for beside its text is nothing to this graph. And nothing joins the
+        request: it is what it says it is."""
         reply = await self.ports.model.complete(
             ModelAsk(
                 messages=(*request.context, *request.prompt),
                 tools=(),
                 prompt=dict(request.constraints),
                 timeout_seconds=request.timeout_seconds,
+                deaf=True,
             )
         )
         status, error_type = classified(reply.problem, reply.message.text if reply.message else "")

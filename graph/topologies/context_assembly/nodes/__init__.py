@@ -18,6 +18,7 @@ NODES: dict[str, Node] = {
     "context_assembly": RunPhases(),
     "empathy": ReadTone(),
     "context_format": FormatContext(),
-    "navigator": Navigate(CallModel()),
+    # What is sent into the turn after its check has not been checked: it must not reach the answer (S1-13).
+    "navigator": Navigate(CallModel(deaf=True)),
     "finalize": Finalize(),
 }
