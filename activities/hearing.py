@@ -126,10 +126,14 @@ def structured_reply(wanted: OutputAsk, heard: Heard, failed: Problem | None) ->
     problem = failed or (STOPPED if heard.stopped else None)
     if problem is not None:
         return ModelReply(usage=heard.usage, problem=problem, partial=True)
-    drafts = heard.complete.tool_calls if heard.complete else ()
-    if wanted.form is OutputForm.FUNCTION and not drafts:
-        return ModelReply(usage=heard.usage, fault=f"nothing called {wanted.name}")
-    said = drafts[0].raw_arguments if wanted.form is OutputForm.FUNCTION else heard.whole
+    said = heard.whole
+    if wanted.form is OutputForm.FUNCTION:
+        drafts = heard.complete.tool_calls if heard.complete else ()
+        answers = {draft.raw_arguments for draft in drafts if draft.name == wanted.name}
+        if len(answers) != 1:  # of two that differ nobody knows which is meant
+            fault = f"{wanted.name} was called with different answers" if answers else f"nothing called {wanted.name}"
+            return ModelReply(usage=heard.usage, fault=fault)
+        said = answers.pop()
     read = read_object(said, wanted.fits)
     if read.fault is not None:
         return ModelReply(usage=heard.usage, fault=read.fault)

@@ -7,7 +7,7 @@ from activities.hearing import MOST_THOUGHT_CHARACTERS, Heard, events_of, reply_
 from activities.planning import plan_calls
 from contracts.agents import AgentDefinition, EffectClass, PublishedAgent, ToolCard
 from contracts.errors import Problem, UpstreamUnavailable
-from contracts.model import ModelAsk, ModelCall, OutputAsk
+from contracts.model import ModelAsk, ModelCall, OutputAsk, OutputForm
 from contracts.turns import TurnAddress, Usage
 from policy.segments import Told, segments_of
 from policy.toolsets import LOAD_TOOLSET
@@ -81,6 +81,30 @@ def test_an_object_that_was_asked_for_is_no_text_of_the_turn(failed: Problem | N
     assert usage.kind == "token.usage", "nobody has seen a first token"
     assert (complete.kind, complete.data["characters"], complete.data["message_id"]) == ("generation.complete", 0, None)
     assert segments_of([Told(complete.kind, complete.call_id, complete.data)]) == []
+
+
+YES, NO = '{"hijacked": true}', '{"hijacked": false}'
+
+
+@pytest.mark.parametrize(
+    ("calls", "value", "fault"),
+    [
+        ([("verdict", NO)], {"hijacked": False}, ""),
+        ([("verdict", NO), ("verdict", NO)], {"hijacked": False}, ""),
+        ([("verdict", NO), ("verdict", YES)], None, "verdict was called with different answers"),
+        ([("other", NO)], None, "nothing called verdict"),
+        ([("other", NO), ("verdict", YES)], {"hijacked": True}, ""),
+        ([], None, "nothing called verdict"),
+    ],
+)
+def test_an_answer_by_a_function_is_the_one_answer_of_that_function(
+    calls: list[tuple[str, str]], value: dict[str, bool] | None, fault: str
+) -> None:
+    wanted = OutputAsk(name="verdict", fits={"type": "object"}, form=OutputForm.FUNCTION)
+    made = tuple(DraftCall(f"p{n}", name, arguments) for n, (name, arguments) in enumerate(calls))
+    heard = Heard(text=["Let me see."], complete=Complete(made, Usage(), "tool_calls", "m"))
+    reply = structured_reply(wanted, heard, None)
+    assert (reply.value, reply.fault) == (value, fault)
 
 
 def test_a_call_that_is_settled_as_it_is_planned_has_its_end_in_the_log() -> None:

@@ -7,13 +7,14 @@ from contracts.errors import Problem
 from contracts.events import BUDGET, STAGE
 from contracts.memory import TurnContext
 from contracts.messages import Patch
+from contracts.model import ModelReply
 from graph.nodes.call_model import BUDGET_CODES, STOP_CODES, ended_by, spent_by
 from graph.nodes.paid import paid
 from graph.nodes.recalled import found_gate, planned, remembered
 from graph.ports import Ports
 from graph.spec import State
 from graph.topologies.context_assembly.nodes.asking import asked, assembly_of
-from policy.classification import Question, intent_of, safety_of
+from policy.classification import Question, Safety, intent_of, safety_of
 
 NO_ASSEMBLY = Problem(code="no_assembly", message="the agent has no `assembly`, which its topology needs")
 
@@ -48,19 +49,29 @@ class Classify:
 async def _verdicts(state: State, ports: Ports) -> Patch:
     safety, intent = await asyncio.gather(asked(state, ports, Question.SAFETY), asked(state, ports, Question.INTENT))
     patch = paid(state, safety, intent)
-    problems = (reply.problem for reply in (safety, intent))
-    ended = next((each for each in problems if each is not None and each.code in STOP_CODES), None)
+    found = safety_of(safety.value)
+    ended = _ended(safety, intent, found)
     if ended is not None:
         if ended.code in BUDGET_CODES:
             ports.events.emit(BUDGET, {"code": ended.code, "message": ended.message})
         return patch | {"error": ended.model_dump(mode="json"), "status": ended_by(ended)}
-    plan, found = assembly_of(state), safety_of(safety.value)
+    plan = assembly_of(state)
     known = intent_of(intent.value, plan.intents, plan.default_intent)
     ports.events.emit(
         STAGE,
         {"stage": "preflight", "intent": known, "safety_hijacked": found.hijacked, "safety_category": found.category},
     )
     return patch | {"safety_hijacked": found.hijacked, "safety_category": found.category, "intent": known}
+
+
+def _ended(safety: ModelReply, intent: ModelReply, found: Safety) -> Problem | None:
+    """What ends the turn before it is classified: a stop, or a budget. One that only the intent has met ends no turn
+    that is taken over: the fixed text costs nothing."""
+    problems = (reply.problem for reply in (safety, intent))
+    ended = next((each for each in problems if each is not None and each.code in STOP_CODES), None)
+    only_intent = safety.problem is None or safety.problem.code not in STOP_CODES
+    spent = ended is not None and ended.code in BUDGET_CODES
+    return None if spent and only_intent and found.hijacked else ended
 
 
 def _context(context: TurnContext) -> Patch:
