@@ -21,7 +21,7 @@ from contracts.ids import effect_key
 from contracts.pipeline import AssembleCall, Assembled, Bundle, PipelineToolConfig
 from perdure.outcomes import ToolRefused, ToolUnavailable
 from perdure.tools import Tool, ToolContext
-from policy.bundles import aggregated, arguments, completeness_of
+from policy.bundles import aggregated, arguments, completeness_of, given_by
 from policy.faults import Fault, goes_again, wait_seconds
 from policy.refusals import OVER, STOPPED
 from store import bundles
@@ -52,6 +52,8 @@ class Declared:
     """How many of the user's newest messages it is given."""
     caller: dict[str, JsonValue]
     """The agent's own arguments for it."""
+    injected: frozenset[str]
+    """Keys of outputs that any tool of the registry has injected."""
 
 
 class AssemblyActivities:
@@ -93,6 +95,7 @@ class AssemblyActivities:
             slice_hash=call.ask.slice_hash,
             upstream=call.ask.upstream,
             digest=digest_of(output),
+            gives=given_by(output, declared.injected),
         )
         return await self._settle(call, Assembled(tool=call.ask.tool, bundle=bundle, attempts=begun.failed + 1), output)
 
@@ -112,7 +115,8 @@ class AssemblyActivities:
         tool = self._deps.toolbox.find(call.agent_id, call.ask.tool, card)
         if isinstance(tool, Tool) and tool.card.version == card.version:
             hears = assembly.slice_messages if config.hears else 0
-            return Declared(tool, config, hears, assembly.listed(call.ask.tool).arguments)
+            injected = frozenset(key for each in assembly.registry for key in each.inject_inputs)
+            return Declared(tool, config, hears, assembly.listed(call.ask.tool).arguments, injected)
         async with self._deps.db.transaction(call.address.tenant_id) as tx:
             published = await self._deps.shelf.published(tx, call.agent_id)
         now = published.card(call.ask.tool) if published else None

@@ -10,6 +10,7 @@ from pydantic import Field, JsonValue, model_validator
 from contracts.errors import Problem
 from contracts.events import PendingEvent
 from contracts.frozen import Frozen, Tolerant
+from contracts.skills import is_empty
 from contracts.turns import TurnAddress
 
 TOPOLOGY = "context_assembly"
@@ -95,6 +96,8 @@ class PlannedTool(Tolerant):
     optional: bool = False
     hears: bool = False
     timeout_seconds: float = 30.0
+    injects: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
+    """Keys of earlier outputs that become its arguments."""
     basis: str
     """Digest of its card and of all that is fixed about it: another basis is another tool."""
 
@@ -123,6 +126,8 @@ class Bundle(Tolerant):
     """Digest of all that fed it."""
     digest: str
     """Of the output."""
+    gives: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
+    """Those of its keys that tools of the registry have injected."""
 
 
 class ContextMemory(Tolerant):

@@ -1,6 +1,6 @@
 """What a tool of the assembly is given, and what of its output counts (S1-18, S1-26, S1-27, S1-31)."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 
 from pydantic import JsonValue
@@ -31,6 +31,11 @@ def aggregated(outputs: Sequence[Mapping[str, JsonValue]]) -> dict[str, JsonValu
     for output in outputs:
         joined |= {key: value for key, value in output.items() if key != COMPLETENESS}
     return joined
+
+
+def given_by(output: Mapping[str, JsonValue], injected: Collection[str]) -> tuple[str, ...]:
+    """The keys of an output that are among those injected into other tools, in one order."""
+    return tuple(sorted(key for key in output if key in injected and key != COMPLETENESS))
 
 
 def completeness_of(output: object) -> float:

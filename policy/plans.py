@@ -86,6 +86,7 @@ def _assembly(agent: PublishedAgent) -> PlannedAssembly | None:
                 optional=config.optional,
                 hears=config.hears,
                 timeout_seconds=config.timeout,
+                injects=config.inject_inputs,
                 basis=digest_of([_version(agent, config.name), _fixed(config), assembly.listed(config.name).arguments]),
             )
             for config in assembly.registry

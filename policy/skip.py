@@ -42,7 +42,7 @@ def gate(kept: Bundle | None, now: Now, threshold: float) -> Gate:
 
 def upstream_of(basis: str, slice_hash: str | None, outputs: Mapping[str, str]) -> str:
     """Digest of all that feeds a tool: what is fixed about it, the conversation where it hears it, and the digests of
-    its dependencies' outputs by name, as far as these are there."""
+    the outputs that it depends on or has values of, by name, as far as these are there."""
     return digest_of({"basis": basis, "slice": slice_hash, "outputs": dict(outputs)})
 
 

@@ -18,7 +18,7 @@ from contracts.pipeline import (
     PlannedTool,
 )
 from contracts.turns import Usage
-from policy.bundles import aggregated, arguments, completeness_of
+from policy.bundles import aggregated, arguments, completeness_of, given_by
 from policy.skip import slice_hash
 
 Args = dict[str, JsonValue]
@@ -65,6 +65,7 @@ class FakeContext:
                     dependencies=tuple(each for each in config.dependencies if each in names),
                     optional=config.optional,
                     hears=config.hears,
+                    injects=config.inject_inputs,
                     basis=self.bases.get(config.name, config.name),
                 )
                 for config in self.registry
@@ -115,6 +116,7 @@ class FakeContext:
             slice_hash=ask.slice_hash,
             upstream=ask.upstream,
             digest=digest_of(output),
+            gives=given_by(output, {key for each in self.registry for key in each.inject_inputs}),
         )
         self.outputs[self.turn_id, ask.tool] = output
         self.bundles.append(bundle)

@@ -117,6 +117,24 @@ async def test_what_is_no_plain_no_is_answered_by_the_text_and_no_model(verdict:
     assert (len(played.turn.asks), made.ran) == (2, []), "the two questions, and no work after them"
 
 
+@pytest.mark.parametrize("code", ["token_budget_spent", "day_token_budget_spent"])
+@pytest.mark.parametrize("verdict", [{"hijacked": True}, Problem(code="model_unavailable", message="m")])
+async def test_a_turn_that_is_taken_over_has_its_text_though_the_budget_ended_at_the_intent(
+    verdict: Args | Problem, code: str
+) -> None:
+    made = context()
+    made.verdicts |= {"safety": verdict, "intent": Problem(code=code, message="spent")}
+    played = await play(made, Says("never said"))
+    assert (played.traces(), played.outcome()) == (["preflight safety_intervention finalize"], Outcome.COMPLETED)
+    assert played.messages[-1].text == INTERVENTION
+
+
+async def test_no_call_of_the_turn_hears_what_is_sent_after_its_check() -> None:
+    played = await play(context(), Says("", (("look", {}),)), Says("seen"))
+    assert [ask.stage for ask in played.turn.asks] == ["safety", "intent", "empathy", "", ""]
+    assert all(ask.stage or ask.deaf for ask in played.turn.asks)
+
+
 async def test_an_intent_that_cannot_be_told_is_the_default() -> None:
     made = context()
     made.verdicts["intent"] = Problem(code="model_unavailable", message="m")
@@ -179,6 +197,21 @@ async def test_news_run_what_hears_them_and_what_is_not_complete() -> None:
     made.said.append("I cannot sleep")
     await play(made)
     assert made.ran == ["signal", "profile", "fit", "story"], "complete or not: what feeds the fit has changed"
+
+
+async def test_a_value_from_a_tool_that_is_no_dependency_feeds_all_the_same() -> None:
+    made = context(profile=lambda args: {"age": len(made.said), "completeness": 0.9})
+    made.registry = (*REGISTRY[:2], PipelineToolConfig(name="profile", hears=True), *REGISTRY[3:])
+    made.registry += (PipelineToolConfig(name="weather", dependencies=("catalogue",), inject_inputs=("age",)),)
+    made.tools = {**made.tools, "weather": lambda args: {"of": args["age"], "completeness": 0.9}}
+    await play(made)
+    assert made.given[-1] == ("weather", {"age": 1})
+    made.said.append("I moved house")
+    await play(made)
+    assert made.given[-1] == ("weather", {"age": 2}), "what it depends on is what it was; what it is given is not"
+    made.said.append("Thanks")
+    await play(made)
+    assert made.ran == []
 
 
 async def test_another_version_of_a_tool_runs_though_nothing_was_said() -> None:

@@ -88,7 +88,12 @@ class Putting:
         }
 
     def _upstream(self, tool: PlannedTool, slice_hash: str) -> str:
-        outputs = {name: self.bundles[name].digest for name in tool.dependencies if name in self.bundles}
+        """Of what it depends on, and of whatever else has a key that is injected, from any earlier phase."""
+        outputs = {
+            name: bundle.digest
+            for name, bundle in self.bundles.items()
+            if name in tool.dependencies or not {*tool.injects}.isdisjoint(bundle.gives)
+        }
         return upstream_of(tool.basis, slice_hash if tool.hears else None, outputs)
 
 
