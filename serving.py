@@ -42,8 +42,7 @@ from store.database import Database
 from store.live import LiveTokens
 from store.server_looks import ServerLooks
 from store.valkey import Valkey
-from tracing.alarm_bell import AlarmBell
-from tracing.choice import tracer_of, ways_of
+from tracing.choice import tracer_of, traces_of
 from tracing.turn_traces import TurnTraces
 from workflows.build import build_id
 
@@ -150,9 +149,8 @@ async def _deps(
 def _traces(settings: Settings, db: Database, stack: AsyncExitStack) -> TurnTraces:
     """The traces of the turns that end in this worker; open where the operator named a tracer."""
     tracer = tracer_of(settings.tracer, settings.trace_endpoint, secret("tracer"))
-    traces = TurnTraces(db, tracer, {one.name: ways_of(one) for one in TOPOLOGIES}, AlarmBell())
+    traces = traces_of(tracer, db, TOPOLOGIES)
     stack.push_async_callback(traces.close)
-    traces.open()
     return traces
 
 

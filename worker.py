@@ -10,8 +10,9 @@ import os
 import signal
 import sys
 from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING
 
-from contracts.turns import Kind
+from contracts.turns import Kind, TurnAddress, TurnStatus
 from embedding.choice import embedder_of
 from relay.connect import connect
 from relay.deliver import Doorbell
@@ -25,6 +26,9 @@ from relay.search_attributes import register
 from settings import Settings, needed, secret
 from store.database import Database
 from store.start_gate import wait_for_gate
+
+if TYPE_CHECKING:
+    from tracing.turn_traces import TurnTraces
 
 
 def main() -> None:
@@ -68,17 +72,25 @@ async def _relay() -> int:
         url = needed(settings.database_relay_url, "DATABASE_RELAY_URL")
         relay = await Database.connect(url, most=4, application="perdure-relay", keyring=keyring)
         stack.push_async_callback(relay.close)
-        from activities.metrics import metrics_addresses, serve_metrics
+        from activities.metrics import ENDED, metrics_addresses, serve_metrics
 
         ours, sdk = metrics_addresses(settings.metrics_port, settings.metrics_host, "relay")
         serve_metrics(ours)
         client = await connect(sdk)
         await register(client)
         doorbell = Doorbell(client, relay)
+        traces = _traces(settings, relay, stack)
+
+        def ended(address: TurnAddress) -> None:
+            ENDED.labels(status=TurnStatus.FAILED.value).inc()
+            if traces is not None:
+                traces.ended(address)
+
         stop = _stop_asked()
         _ready(settings)
         heads = HeadExport(relay, settings.heads_file(), keyring)
-        work = [run_relay(relay, doorbell, stop), Reconciler(relay, client, doorbell).run(stop), heads.run(stop)]
+        reconciler = Reconciler(relay, client, doorbell, ended)
+        work = [run_relay(relay, doorbell, stop), reconciler.run(stop), heads.run(stop)]
         if settings.webhook_hosts:
             post = Post(Egress(settings.webhook_hosts, settings.webhook_private))
             work.append(run_notices(relay, post, settings.address_of_people(), stop))
@@ -87,6 +99,18 @@ async def _relay() -> int:
             work.append(run_embedding(relay, embedder, stop))
         await asyncio.gather(*work)
     return 0
+
+
+def _traces(settings: Settings, relay: Database, stack: AsyncExitStack) -> "TurnTraces | None":
+    """The traces of the turns that the reconciler ends; None, and nothing imported, where nobody named a tracer."""
+    if settings.tracer in ("", "noop"):
+        return None
+    from graph.registry import TOPOLOGIES
+    from tracing.choice import tracer_of, traces_of
+
+    traces = traces_of(tracer_of(settings.tracer, settings.trace_endpoint, secret("tracer")), relay, TOPOLOGIES)
+    stack.push_async_callback(traces.close)
+    return traces
 
 
 def _stop_asked() -> asyncio.Event:

@@ -16,6 +16,7 @@ from temporalio.service import RPCError
 
 from contracts.errors import Problem
 from contracts.ids import turn_workflow_id
+from contracts.turns import TurnAddress
 from relay.deliver import Doorbell
 from relay.gone import workflow_gone
 from relay.listed import Listed
@@ -55,6 +56,7 @@ MOST_HANDED_ON = 1_000
 SWEPT_EVERY = 720
 """Working memory that has expired is seen by nobody: it is removed in every 720th pass, so within an hour."""
 T = TypeVar("T")
+Ended = Callable[[TurnAddress], None]
 _log = structlog.get_logger(__name__)
 
 _ALIVE = frozenset({WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CONTINUED_AS_NEW})
@@ -63,8 +65,12 @@ _ALIVE = frozenset({WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.CON
 class Reconciler:
     """One pass after another over all tenants."""
 
-    def __init__(self, relay: Database, client: Client, doorbell: Doorbell) -> None:
+    def __init__(
+        self, relay: Database, client: Client, doorbell: Doorbell, ended: Ended = lambda address: None
+    ) -> None:
+        """`ended` is told of each turn that it ended; it neither raises nor waits."""
         self._relay = relay
+        self._ended = ended
         self._client = client
         self._doorbell = doorbell
         self._trouble = Trouble()
@@ -169,8 +175,11 @@ class Reconciler:
         if problem is None:
             return False
         async with self._relay.transaction(turn.address.tenant_id) as tx:
-            note = await finish_broken(tx, turn.address, problem)
+            was_open, note = await finish_broken(tx, turn.address, problem)
+        if not was_open:
+            return False
         _log.warning("turn_finished_by_reconciler", turn_id=turn.address.turn_id, code=problem.code)
+        self._ended(turn.address)
         if note is not None:
             await self._doorbell.deliver_soon(note)
         return True

@@ -37,7 +37,7 @@ async def give_up(relay: Database, doorbell: Doorbell, note: Note, problem: Prob
     """End the turn as failed, and ring for the next one of its conversation."""
     async with relay.transaction(note.tenant_id) as tx:
         turn = await workflow_input(tx, note.turn_id)
-        following = await finish_broken(tx, turn.address, problem) if turn is not None else None
+        _, following = await finish_broken(tx, turn.address, problem) if turn is not None else (False, None)
     _log.error("turn_not_startable", turn_id=note.turn_id, what_temporal_said=problem.message)
     if following is not None:
         await doorbell.deliver_soon(following)

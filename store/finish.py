@@ -197,7 +197,9 @@ def _last_events(ask: FinishAsk, after: dict[str, JsonValue], duration_ms: int) 
     return [NewEvent(COMPLETED, {"status": ask.status.value, **run, "duration_ms": duration_ms})]
 
 
-async def finish_broken(tx: Connection, address: TurnAddress, problem: Problem) -> Note | None:
-    """End a turn whose workflow is gone; what it said and did stays in the transcript."""
+async def finish_broken(tx: Connection, address: TurnAddress, problem: Problem) -> tuple[bool, Note | None]:
+    """End a turn whose workflow is gone; what it said and did stays in the transcript. Whether it was still open, and
+    the start of the next."""
+    was_open = await tx.fetchval("SELECT ended_at IS NULL FROM turns WHERE id = $1 FOR UPDATE", address.turn_id)
     _, note = await finish(tx, FinishAsk(address=address, status=TurnStatus.FAILED, problem=problem))
-    return note
+    return bool(was_open), note

@@ -1,5 +1,6 @@
 """Which tracer a process has: by name. An unknown one, or a package that is not there, is none (S3-40, S3-41)."""
 
+from collections.abc import Iterable
 from typing import Final
 
 import structlog
@@ -7,7 +8,10 @@ import structlog
 from graph.manifest import lines_of
 from graph.spec import END, Fork, Switch, Topology
 from policy.trace_alarms import Ways
+from store.database import Database
+from tracing.alarm_bell import AlarmBell
 from tracing.tracer import NoTracer, Tracer
+from tracing.turn_traces import TurnTraces
 
 NOOP: Final = "noop"
 OTEL: Final = "otel"
@@ -32,6 +36,13 @@ def tracer_of(name: str, endpoint: str, key: str | None) -> Tracer:
     if name not in (NOOP, ""):
         _log.warning("no_tracer", backend=name, error="unknown name")
     return NoTracer()
+
+
+def traces_of(tracer: Tracer, db: Database, topologies: Iterable[Topology]) -> TurnTraces:
+    """The traces of the turns that a process ends; begun where there is a tracer to tell."""
+    traces = TurnTraces(db, tracer, {one.name: ways_of(one) for one in topologies}, AlarmBell())
+    traces.open()
+    return traces
 
 
 def ways_of(topology: Topology) -> Ways:

@@ -7,13 +7,17 @@ import pytest
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowHandle
 
 from contracts.ids import turn_workflow_id
+from contracts.turns import TurnAddress
+from graph.registry import TOPOLOGIES
 from policy.admission import OnBusy
 from relay.deliver import Doorbell
 from relay.reconcile import Reconciler
 from store.database import Database
-from tests.desk import Desk
+from tests.desk import Desk, until
+from tests.doubles.moody_tracer import MoodyTracer
 from tests.doubles.spoken import Line
 from tests.integration.lost_turns import aged, begun, found, status
+from tracing.choice import traces_of
 
 
 async def test_a_turn_terminated_by_hand_fails_within_thirty_seconds_and_the_conversation_goes_on(
@@ -56,6 +60,27 @@ async def test_a_turn_whose_run_is_gone_is_finished_once(
     assert sum(passes) >= 1
     assert await status(desk, address) == ("failed", "run_vanished" if how == "vanish" else "run_terminated")
     assert (await desk.kinds(address.turn_id)).count("done") == 1
+
+
+async def test_a_turn_that_the_reconciler_ends_has_its_trace(desk: Desk, relay: Database, temporal: Client) -> None:
+    address = await begun(desk)
+    await temporal.get_workflow_handle(turn_workflow_id(address.turn_id)).terminate()
+    await aged(desk, address)
+    tracer = MoodyTracer()
+    traces = traces_of(tracer, relay, TOPOLOGIES)
+    try:
+        ending = Reconciler(relay, temporal, Doorbell(temporal, relay), traces.ended)
+        await asyncio.gather(*(ending.once() for _ in range(3)))
+        await traces.settled()
+        await until(lambda: bool(spans(tracer, address)))
+    finally:
+        await traces.close()
+    assert spans(tracer, address) == [("invoke_agent desk", "run_terminated")], "told of once"
+
+
+def spans(tracer: MoodyTracer, address: TurnAddress) -> list[tuple[str, str]]:
+    """Names and errors of what came of a turn."""
+    return [(each.name, each.error) for each in tracer.spans if each.attributes["perdure.trace_id"] == address.turn_id]
 
 
 async def test_a_run_that_lives_or_has_only_just_begun_is_left_alone(desk: Desk, reconciler: Reconciler) -> None:
