@@ -5,11 +5,20 @@ provider's own ids are data. An effect is unique by (turn, call id).
 """
 
 import hashlib
+import re
 
 from contracts.digests import sha256_hex
 
 LAST_WORD_ID = "s1"
 """The id under which readers hear an answer that the graph gives without a model: a turn has one at most."""
+
+
+_TRACE_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
+
+
+def trace_id(given: object, otherwise: str) -> str:
+    """The trace id that came with a request, kept as it is where it is one; else `otherwise` (S3-14)."""
+    return given if isinstance(given, str) and _TRACE_ID.fullmatch(given) else otherwise
 
 
 def model_call_id(step: int) -> str:

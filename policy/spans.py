@@ -56,7 +56,7 @@ class TurnRecord:
     cost_microusd: int = 0
     problem_code: str = ""
     given_trace_id: str = ""
-    """What the request's metadata named."""
+    """What the request's metadata named, where that is one (contracts/ids.py)."""
     happened: tuple[Happened, ...] = ()
     """In the log's order."""
     failures: Mapping[str, str] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 Of each event only those of its data are read that are named here, so that no content leaves Postgres for a trace.
 """
 
+from contracts.ids import trace_id
 from contracts.turns import TurnAddress
 from policy.spans import Happened, TurnRecord
 from store.database import Connection
@@ -38,7 +39,6 @@ async def record_of(tx: Connection, address: TurnAddress) -> TurnRecord | None:
         "AND reply #>> '{problem,code}' IS NOT NULL",
         address.turn_id,
     )
-    given = turn["metadata"].get("trace_id")
     return TurnRecord(
         tenant_id=address.tenant_id,
         conversation_id=address.conversation_id,
@@ -54,7 +54,7 @@ async def record_of(tx: Connection, address: TurnAddress) -> TurnRecord | None:
         output_tokens=turn["output_tokens"],
         cost_microusd=turn["cost_microusd"],
         problem_code=str((turn["problem"] or {}).get("code", "")),
-        given_trace_id=given[:128] if isinstance(given, str) else "",
+        given_trace_id=trace_id(turn["metadata"].get("trace_id"), ""),
         happened=tuple(Happened(row["kind"], row["at"], row["call_id"], row["data"]) for row in events),
         failures={row["call_id"]: row["code"] for row in failed},
     )

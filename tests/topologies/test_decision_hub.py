@@ -146,6 +146,10 @@ async def test_what_is_kept_are_derived_facts_and_what_is_read_advises_the_next_
     assert second.traces() == first.traces()
 
 
+async def test_nothing_joins_the_one_request() -> None:
+    assert [ask.deaf for ask in (await played(Says("fine"))).turn.asks] == [True]
+
+
 async def test_ids_are_fixed_once_and_a_given_trace_id_reaches_the_response() -> None:
     given_id = await played(Says("fine"), metadata={"trace_id": "trace-7"})
     own = await played(Says("fine"))
@@ -155,6 +159,8 @@ async def test_ids_are_fixed_once_and_a_given_trace_id_reaches_the_response() ->
         own.state["execution_id"],
         own.state["execution_id"],
     ]
+    refused = await played(metadata={"trace_id": "trace-7", "input_type": "video"})
+    assert isinstance(refused.state["response"], dict) and refused.state["response"]["trace_id"] == "trace-7"
     response = given_id.state["response"]
     assert isinstance(response, dict)
     assert (response["trace_id"], response["conversation_id"]) == ("trace-7", "c")

@@ -1,16 +1,14 @@
 """state_init_node: who asks, under which ids, and which memory the turn may use (S3-14, S3-15)."""
 
-import re
 from dataclasses import dataclass
 
 from contracts.facts import FactScope
+from contracts.ids import trace_id
 from contracts.messages import Patch
 from graph.nodes.reading import error_of
 from graph.nodes.recalled import planned
 from graph.ports import Ports
 from graph.spec import State
-
-TRACE_ID = re.compile(r"[A-Za-z0-9_.:-]{1,128}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +17,13 @@ class InitState:
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """A trace id that came with the request is kept; without one it is the turn's own id."""
-        ids: Patch = {"trace_id": state["execution_id"], "created_at": ports.clock.now().isoformat()}
         context = await ports.memory.load()
+        ids: Patch = {
+            "trace_id": trace_id(context.metadata.get("trace_id"), str(state["execution_id"])),
+            "created_at": ports.clock.now().isoformat(),
+        }
         if error_of(state) is not None or context.plan is None or context.user_message is None:
             return ids
-        given = context.metadata.get("trace_id")
-        if isinstance(given, str) and TRACE_ID.fullmatch(given):
-            ids["trace_id"] = given
         plan = context.plan
         in_conversation = FactScope.CONVERSATION in plan.facts
         pinned = planned(context)
