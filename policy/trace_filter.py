@@ -23,6 +23,8 @@ DENIED: Final = frozenset(
     | {"authorized", "authorised"}  # leave that was given
     | {"state", "command", "traceback", "stack", "argument", "args", "payload", "body"}  # internals
     | {"preview", "snippet", "excerpt", "summary"}
+    | {"question", "reply", "utterance", "msg", "history", "attachment", "kwarg"}
+    | {"reasoning", "thinking", "thought"}
 )
 """In the singular; a word in the plural is the same word."""
 PAIRS: Final = frozenset({("api", "key"), ("private", "key"), ("access", "key")})
@@ -33,6 +35,8 @@ COUNTS: Final = frozenset(
     | {"gen_ai.response.time_to_first_chunk", "token_estimate"}
 )
 """Names with a denied word that are numbers, and pass as such."""
+NAMING: Final = ("key", "name", "field", "attribute")
+"""Where an entry of a list has the name of its value: `{"key": "prompt", "value": ...}`."""
 MOST_CHARACTERS: Final = 200
 MOST_DEPTH: Final = 8
 MOST_ITEMS: Final = 64
@@ -60,6 +64,10 @@ def filtered(attributes: Mapping[str, JsonValue]) -> tuple[dict[str, JsonValue],
 
 
 def _pairs(given: Mapping[str, JsonValue], removed: list[str], depth: int) -> Iterator[tuple[str, JsonValue]]:
+    named = next(filter(None, (_word_of(given.get(name)) for name in NAMING)), "")
+    if named and len(given) > 1:
+        removed.append(named)
+        return
     for key, value in list(given.items())[:MOST_ITEMS]:
         if key in COUNTS:
             if isinstance(value, int | float):
@@ -81,10 +89,20 @@ def _value(value: JsonValue, removed: list[str], depth: int) -> JsonValue:
     if isinstance(value, dict):
         return dict(_pairs(value, removed, depth + 1))
     if isinstance(value, list):
+        if len(value) == 2 and depth and isinstance(value[0], str) and (word := _word_of(value[0])):
+            removed.append(word)  # a pair of a name and its value
+            return None
         return [_value(each, removed, depth + 1) for each in value[:MOST_ITEMS]]
     if isinstance(value, str):
         return _text(value, removed, depth)
-    return value
+    if value is None or isinstance(value, int | float):
+        return value
+    removed.append(type(value).__name__)  # bytes, and whatever else is no JSON
+    return None
+
+
+def _word_of(name: object) -> str:
+    return is_denied(name) if isinstance(name, str) else ""
 
 
 def _text(value: str, removed: list[str], depth: int) -> JsonValue:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from policy.trace_filter import COUNTS, DENIED, MOST_CHARACTERS, filtered, is_denied
+from policy.trace_filter import COUNTS, DENIED, MOST_CHARACTERS, NAMING, filtered, is_denied
 
 CANARY = "canary-4711"
 STYLES = (
@@ -33,7 +33,9 @@ def denied_names(draw: st.DrawFn) -> str:
 @st.composite
 def hidden(draw: st.DrawFn) -> Any:
     """A structure in which the canary stands under a denied name, at some depth."""
-    inner: Any = {draw(denied_names()): draw(st.sampled_from((CANARY, [CANARY], {"deep": {"er": CANARY}})))}
+    name, value = draw(denied_names()), draw(st.sampled_from((CANARY, [CANARY], {"deep": {"er": CANARY}})))
+    entry = {draw(st.sampled_from(NAMING)): name, "value": value}
+    inner: Any = draw(st.sampled_from(({name: value}, entry, {"parts": [entry]}, {"parts": [[name, value]]})))
     for _ in range(draw(st.integers(0, 12))):
         wrap = draw(st.integers(0, 3))
         if wrap == 0:
@@ -72,6 +74,9 @@ def test_nothing_under_a_denied_name_leaves_at_any_depth(attributes: dict[str, J
             "command",
             "facts",
             "episodes",
+            "reasoning",
+            "kwargs",
+            "last_question",
             "gen_ai.system_instructions",
         ),
     ],
@@ -104,6 +109,18 @@ def test_values_are_short_and_what_only_looks_like_json_is_left_out() -> None:
     kept, removed = filtered({"code": "x" * 1_000, "told": '{"prompt": "can', "deep": _deep(40)})
     assert kept["code"] == "x" * MOST_CHARACTERS and kept["told"] == ""
     assert set(removed) == {"json", "depth"} and CANARY not in json.dumps(kept)
+
+
+@pytest.mark.parametrize(
+    "value", [CANARY.encode(), {CANARY}, (CANARY,), object()], ids=["bytes", "set", "tuple", "object"]
+)
+def test_what_is_no_json_does_not_leave(value: Any) -> None:
+    kept, removed = filtered({"node": value, "deep": {"er": [value]}})
+    assert kept == {"node": None, "deep": {"er": [None]}} and len(removed) == 2
+
+
+def test_the_name_of_a_field_alone_is_no_content() -> None:
+    assert filtered({"context": {"field": "final_output"}}) == ({"context": {"field": "final_output"}}, ())
 
 
 def _deep(levels: int) -> JsonValue:
