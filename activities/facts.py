@@ -37,7 +37,7 @@ class FactsActivities:
                     return await self._answer(call)
             except Exception as error:  # memory advises: no trouble of it may be a turn's
                 _log.warning("facts_unavailable", scope=call.ask.scope.value, error=type(error).__name__)
-                return FactsAnswer(status=call.ask.failed())
+                return FactsAnswer(status=call.ask.failed(), refused_change=facts.was_change(error))
 
     async def _answer(self, call: FactsCall) -> FactsAnswer:
         if not call.ask.authorized:

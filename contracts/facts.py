@@ -77,3 +77,5 @@ class FactsAnswer(Tolerant):
     status: FactStatus
     facts: tuple[Fact, ...] = Field(default=(), exclude_if=is_empty)
     """What was read: of a conversation by type, of a person oldest first."""
+    refused_change: bool = Field(default=False, exclude_if=is_empty)
+    """A fact about a person would have been changed; the database refused it."""

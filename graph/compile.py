@@ -29,7 +29,7 @@ from graph.ports import Ports
 from graph.spec import END, FRESH, START, Edge, Fork, Goto, Join, NodeSpec, Outcome, State, Sub, Switch, Topology
 from graph.step import Body, Run, Step, StepsExhausted
 from graph.validate import check
-from graph.watch import watched
+from graph.watch import unadvised, watched
 
 RUN: Final = "perdure_run"
 """Where the run rides in LangGraph's config."""
@@ -168,7 +168,8 @@ def _body(node: NodeSpec, topology: Topology) -> Body:
     if not isinstance(inner, Sub):
 
         async def work(state: State, run: Run) -> Patch:
-            return await inner(state, watched(run.ports, node, run.alarm))
+            seen = state if node.advised else unadvised(state, topology, node.id, run.alarm)
+            return await inner(seen, watched(run.ports, node, run.alarm))
 
         return work
     nested = _compiled(inner.topology)
@@ -195,7 +196,8 @@ def _choosing_node(step: Step, edge: Fork | Switch, names: Mapping[str, str]) ->
         state, run = channels["state"], cast(Run, config["configurable"][RUN])
         patch = await step.take(state, run, config["metadata"]["langgraph_step"])
         try:
-            targets = await chosen(edge, step.topology.state.apply(state, patch))
+            after = step.topology.state.apply(state, patch)
+            targets = await chosen(edge, unadvised(after, step.topology, step.id, run.alarm))
         except Exception as failure:
             step.fail(failure, run)
             targets = ()

@@ -79,6 +79,8 @@ class NodeSpec:
     """The fields that are this node's to write; None for any. Another is an alarm, and stands."""
     reaches: tuple[str, ...] | None = None
     """Which of `model` and `memory` it may use; None for both. The other is an alarm, and answers."""
+    advised: bool = False
+    """Whether it may go by the topology's `advice`. Another one that reads it is an alarm, and has it."""
     calls: tuple[ActivityRef[Any, Any], ...] = ()
     """The activities by which it reaches outside, for the pictures; every test that plays it holds it to them."""
 
@@ -174,6 +176,8 @@ class Topology:
     strict: bool = False
     """The strict profile: what a provider says is said once, an error too, and no other model is asked. The death of a
     worker is no answer, so its work is done again (S3-13)."""
+    advice: tuple[str, ...] = ()
+    """Fields that only inform: no router goes by them, and no node that does not say so (S3-29)."""
     statuses: Mapping[str, Outcome] = field(default_factory=dict)
     """The topology's own statuses beside those of `Outcome`, and what they mean to the engine."""
 

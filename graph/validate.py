@@ -75,6 +75,9 @@ def _state(topology: Topology) -> Iterator[Fault]:
             yield Fault("kernel_field", one.name, "belongs to the kernel, which sets it as a whole")
         if where := not_json(one.default, one.name):
             yield Fault("default_not_json", one.name, f"has a default that is not JSON: {where}")
+    for name in topology.advice:
+        if name not in own:
+            yield Fault("unknown_field", name, "is advice, and no field of the state")
     words = {outcome.value for outcome in Outcome}
     for status, meaning in topology.statuses.items():
         if status in words and status != meaning.value:

@@ -11,6 +11,8 @@ from contracts.facts import MOST_FACTS, Fact, FactsCall
 from store.database import Connection
 from store.episodes import Vector
 
+CHANGED = "23000"
+"""As the trigger on a person's facts raises it."""
 _WHOSE = "SELECT user_id::text FROM turns WHERE id = $1 AND ended_at IS NULL AND stop_requested_at IS NULL"
 _NEAREST = """
 SELECT type, content, confidence FROM (
@@ -92,6 +94,12 @@ async def add_for_user(tx: Connection, call: FactsCall, user_id: str, vectors: S
             vector.embedder if vector else None,
             vector.literal() if vector else None,
         )
+
+
+def was_change(error: BaseException) -> bool:
+    """Whether the database refused to change a fact about a person: an error of the whole class, and of no row's own
+    constraints."""
+    return isinstance(error, asyncpg.IntegrityConstraintViolationError) and error.sqlstate == CHANGED
 
 
 async def forget(tx: Connection, conversation_id: str) -> None:

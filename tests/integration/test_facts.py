@@ -86,6 +86,24 @@ async def test_the_program_cannot_change_or_remove_what_is_only_added(keepers: D
         await owner.close()
 
 
+async def test_a_write_that_would_change_a_fact_is_refused_and_says_so(keepers: Desk) -> None:
+    address = await turn(keepers)
+    await used(keepers, address, U, *said("tea"))
+    owner = await asyncpg.connect(keepers.owner_url, server_settings={"search_path": "perdure"})
+    try:  # what a migration with a mistake would do
+        await owner.execute(
+            "CREATE FUNCTION rewrite() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN "
+            "UPDATE perdure.user_facts SET content = NEW.content WHERE user_id = NEW.user_id; RETURN NULL; END $$; "
+            "CREATE TRIGGER rewrites BEFORE INSERT ON user_facts FOR EACH ROW EXECUTE FUNCTION rewrite()"
+        )
+        answer = await used(keepers, address, U, *said("coffee"))
+    finally:
+        await owner.execute("DROP TRIGGER rewrites ON user_facts; DROP FUNCTION rewrite()")
+        await owner.close()
+    assert (answer.status, answer.refused_change) == (S.FAILED, True)
+    assert "tea" in {fact.content for fact in (await used(keepers, address, U)).facts}
+
+
 async def test_of_many_facts_the_nearest_are_given_oldest_first(keepers: Desk) -> None:
     desk = replace(keepers, deps=replace(keepers.deps, embedder=None))
     address = await turn(desk, by="reviewer")

@@ -101,6 +101,7 @@ def decision_hub(nodes: Mapping[str, Node]) -> Topology:
                 spanned=node_id != HUB,
                 writes=writes,
                 reaches=reaches,
+                advised=node_id == "model_call_node",
                 calls=_CALLS.get(node_id, ()),
             )
             for node_id, purpose, writes, reaches in _NODES
@@ -123,4 +124,5 @@ def decision_hub(nodes: Mapping[str, Node]) -> Topology:
         entries={FRESH: "router_node"},
         limits=RunLimits(steps=MOST_STEPS),
         strict=True,
+        advice=("memory_read_result", "long_term_memory_read_result"),
     )

@@ -75,6 +75,7 @@ FAULTS: tuple[tuple[str, str, Topology], ...] = (
     ("bad_name", "X-Y", sketch("a", Goto("a", END), state=StateSchema((Field("X-Y"),)))),
     ("kernel_field", "error", sketch("a", Goto("a", END), state=StateSchema((Field("error", [], ADDITIVE),)))),
     ("default_not_json", "x", sketch("a", Goto("a", END), state=StateSchema((Field("x", (1,)),)))),  # type: ignore[arg-type]
+    ("unknown_field", "x", sketch("a", Goto("a", END), advice=("x",))),
     ("kernel_status", "failed", sketch("a", Goto("a", END), statuses={"failed": Outcome.AWAITING})),
     ("sync_node", "a", sketch("a", Goto("a", END), bodies={"a": SyncNode()})),
     ("mutable_node", "a", sketch("a", Goto("a", END), bodies={"a": MutableNode()})),

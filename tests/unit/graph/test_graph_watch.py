@@ -7,7 +7,8 @@ import pytest
 from pydantic import JsonValue
 
 from contracts.alarms import MOST_ALARMS
-from contracts.facts import FactsAsk, FactScope
+from contracts.facts import FactsAnswer, FactsAsk, FactScope, FactStatus
+from contracts.memory import TurnContext
 from contracts.messages import Patch
 from contracts.model import ModelAsk
 from graph.compile import CompiledTopology, compile_topology
@@ -92,6 +93,70 @@ async def test_a_thousand_alarms_change_nothing_of_a_run_but_its_log() -> None:
         "forbidden_state_field_mutated",
     }
     assert {str(each["severity"]) for each in told} == {"error"}
+
+
+@dataclass(frozen=True, slots=True)
+class Led:
+    """Reads what only advises, and writes a fact where none may be changed."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        await ports.memory.facts(FactsAsk(scope=FactScope.USER, authorized=True, write=True))
+        assert {**state}["advice"] == state["advice"]
+        return {"status": "completed", "seen": state.get("advice")}
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Copies the state, and reads none of its advice."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        return {"status": "completed", "seen": {**state}["advice"]}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusing:
+    """A memory whose database refuses to change a fact."""
+
+    async def load(self) -> TurnContext:
+        return TurnContext()
+
+    async def facts(self, ask: FactsAsk) -> FactsAnswer:
+        return FactsAnswer(status=FactStatus.FAILED, refused_change=True)
+
+
+async def misled(state: State) -> Literal["there", "not"]:
+    return "there" if state["advice"] else "not"
+
+
+@pytest.mark.parametrize(
+    ("node", "advised", "edge", "told"),
+    [
+        (Led(), True, Goto("only", END), ["memory_not_append_only"]),
+        (Led(), False, Goto("only", END), ["memory_not_append_only", "memory_advisory_overridden"]),
+        (Copies(), False, Goto("only", END), []),
+        (Copies(), True, Switch("only", misled, {"there": END, "not": END}), ["memory_advisory_overridden"]),
+    ],
+    ids=["a node that may", "a node that may not", "a node that copies", "a router"],
+)
+async def test_advice_that_is_gone_by_and_a_fact_that_would_change_are_told_of(
+    node: Node, advised: bool, edge: Goto | Switch, told: list[str]
+) -> None:
+    compiled = compile_topology(
+        Topology(
+            name="led",
+            version=1,
+            state=StateSchema((Field("advice", "left"), Field("seen"))),
+            nodes=(NodeSpec("only", node, writes=("status", "seen"), reaches=("memory",), advised=advised),),
+            edges=(edge,),
+            entries={FRESH: "only"},
+            advice=("advice",),
+        )
+    )
+    run = FakeRun(FakeTurn({}, {}, []))
+    ports = replace(run.as_ports(), memory=Refusing())
+    state = await compiled.run(compiled.topology.state.initial(), FRESH, ports)
+    assert (state["status"], state["seen"]) == ("completed", "left"), "it has read what is there"
+    assert [data["type"] for kind, data in run.events if kind == "invariant.alarm"] == told
 
 
 async def test_an_operation_without_leave_is_a_warning_even_where_memory_is_declared() -> None:
