@@ -91,7 +91,11 @@ async def api(parts: DataParts, urls: Urls, db: Database, people: dict[str, Pers
         )
         services = running.services
         http = await stack.enter_async_context(new_client())
-        toolbox = Toolbox(tools_of(find_apps()), lambda name: None, http)
+
+        def secret(name: str) -> str | None:
+            return os.environ.get(f"PERDURE_SECRET_{name.upper()}")
+
+        toolbox = Toolbox(tools_of(find_apps()), secret, http)
         deps = Deps(db, services.live, toolbox, Models(lambda name: None), services.doorbell)
         for kind in (Kind.APPROVALS, Kind.MEMORY, Kind.TOOLS, Kind.LLM, Kind.TURNS):
             for worker in workers_for(deps, kind, services.routing.queue(kind)):

@@ -1,0 +1,106 @@
+"""The agent `care_navigator` over REST, with its calendar as a process of its own: what a client sees of a check, of
+skipped tools, and of a booking that a person approves (S1)."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from perdure.apps import SHIPPED
+from tests.integration.conftest import Api
+from tests.unit.apps.payments_process import free_port, wait_until_healthy
+
+AGENT = "care_navigator"
+BUNDLES = {"client_signal", "provider_genome", "patient_context", "therapeutic_fit", "session_narrative"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def calendar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of the calendar."""
+    port, home = free_port(), tmp_path_factory.mktemp("calendar")
+    environ = {**os.environ, "BOOKINGS_PORT": str(port), "PERDURE_COMPANION_HOME": str(home)}
+    address = f"http://127.0.0.1:{port}"
+    process = subprocess.Popen([sys.executable, str(Path(SHIPPED) / "care" / "bookings.py")], env=environ)
+    try:
+        wait_until_healthy(address, process)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PERDURE_SECRET_BOOKINGS_URL", address)
+            yield address
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def talk(client: httpx.AsyncClient) -> str:
+    """Where turns of a new conversation are started."""
+    made = await client.post("/v1/conversations", json={"agent": AGENT})
+    return f"/v1/conversations/{made.json()['id']}/turns"
+
+
+async def turn(client: httpx.AsyncClient, path: str, message: str) -> dict[str, Any]:
+    """A turn that has ended or waits."""
+    answer = await client.post(path, params={"wait": 30}, json={"message": message})
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+async def stages(client: httpx.AsyncClient, of: dict[str, Any]) -> list[dict[str, Any]]:
+    """The `stage` events of a turn's stream, which ends with the turn."""
+    lines = (await client.get(of["events"])).text.splitlines()
+    told = [after for before, after in pairwise(lines) if before == "event: stage"]
+    return [json.loads(line.removeprefix("data: ")) for line in told]
+
+
+async def test_the_second_turn_of_a_conversation_shows_what_it_skipped(api: Api) -> None:
+    async with api.client() as client:
+        path = await talk(client)
+        first = await turn(client, path, "I am anxious and cannot sleep")
+        assert (first["status"], first["topology"]) == ("completed", "context_assembly")
+        ran = [each["ran"] for each in await stages(client, first) if each["stage"] == "context_assembly"]
+        assert {*ran[0], *ran[1]} == BUNDLES and ran[1:] == [["therapeutic_fit"]]
+        second = await turn(client, path, "Thanks")
+        told = [each for each in await stages(client, second) if each["stage"] == "context_assembly"]
+    assert [each["ran"] for each in told] == [[], []]
+    assert {(skipped["tool"], skipped["why"]) for each in told for skipped in each["skipped"]} == {
+        (name, "same_slice") for name in BUNDLES
+    }
+
+
+async def test_a_message_of_danger_is_answered_by_the_fixed_text(api: Api) -> None:
+    async with api.client() as client:
+        found = await turn(client, await talk(client), "I want to die")
+        told = await stages(client, found)
+    assert (found["status"], found["nodes"]) == ("completed", ["preflight", "safety_intervention", "finalize"])
+    assert found["answer"].startswith("I am glad that you wrote this.")
+    assert told[0] | {"stage": "preflight", "safety_hijacked": True, "safety_category": "self_harm"} == told[0]
+
+
+async def test_an_approved_booking_is_made_exactly_once(api: Api, calendar: str) -> None:
+    async with api.client() as client, api.client("reviewer") as reviewer, httpx.AsyncClient() as outside:
+        found = await turn(client, await talk(client), "Book p1 at Monday 10:00")
+        assert found["status"] == "awaiting_approval"
+        assert (await outside.get(f"{calendar}/bookings")).json() == {"bookings": []}, "nothing before somebody decides"
+        (approval_id,) = found["waiting_for"]["ids"]
+        approval = (await reviewer.get(f"/v1/approvals/{approval_id}")).json()
+        assert (approval["tool"], approval["args"]) == ("book_session", {"provider": "p1", "slot": "Monday 10:00"})
+        decision = {"decision": "approve", "digest": approval["digest"]}
+        for expected in (200, 409):
+            decided = await reviewer.post(f"/v1/approvals/{approval_id}/decision", json=decision)
+            assert decided.status_code == expected, decided.text
+        told = await stages(client, found)  # to the turn's end
+        done = (await client.get(f"/v1/turns/{found['turn_id']}")).json()
+        assert (done["status"], done["answer"]) == ("completed", "It is booked: p1, Monday 10:00, number 1.")
+        assert done["nodes"].count("preflight") == 1 and done["nodes"][-1] == "finalize"
+        assert [each["stage"] for each in told].count("preflight") == 1
+        booked = (await outside.get(f"{calendar}/bookings")).json()
+        assert booked == {"bookings": [{"number": 1, "provider": "p1", "slot": "Monday 10:00"}]}
+        effects = (await reviewer.get("/v1/effects")).json()["items"]
+    mine = [(each["tool"], each["effect"], each["state"]) for each in effects if each["turn_id"] == found["turn_id"]]
+    assert mine == [("book_session", "keyed", "done")]
