@@ -70,8 +70,13 @@ class LiveReader:
                     raise  # the process ends
                 continue
             for answer, found in zip(asked.values(), rows or [None] * len(asked), strict=True):
+                try:
+                    batch = _batch(found)
+                except Exception as error:  # an entry that nobody of ours has written: nobody else waits for it
+                    _fail(answer, error)
+                    continue
                 if not answer.done():
-                    answer.set_result(_batch(found))
+                    answer.set_result(batch)
 
     async def _round_trip(self, places: Sequence[TokensPlace]) -> list[Any]:
         try:

@@ -16,6 +16,7 @@ from policy.cursor import Cursor
 from policy.reader import CallKey, TokenBatch
 from store.ids import new_id
 from store.live import LIVE_ENTRIES, LIVE_SECONDS, Appended, LiveTokens
+from store.live_keys import stream_and_epoch
 from store.valkey import Valkey
 from tests.live_model import LiveModel
 
@@ -81,6 +82,20 @@ async def test_many_places_are_read_in_one_round_trip_also_after_the_scripts_are
     await valkey.client.script_flush()
     batches = await asyncio.gather(*(all_tokens(live, each) for each in places))
     assert [[entry.text for entry in batch.entries] for batch in batches] == [["turn"]] * 150
+
+
+async def test_an_entry_that_does_not_read_is_an_error_of_its_own_readers_and_nobody_waits_for_ever(
+    live: LiveTokens, valkey: Valkey, address: TurnAddress
+) -> None:
+    spoilt, places = address, [address.model_copy(update={"conversation_id": new_id()}) for _ in range(3)]
+    for each in (spoilt, *places):
+        await live.append(each, "m1", epoch=1, sequence=0, text="well")
+    stream, _ = stream_and_epoch(spoilt.tenant_id, spoilt.conversation_id)
+    await valkey.client.xadd(stream, {"what": "is this"})
+    async with asyncio.timeout(30):
+        found = await asyncio.gather(*(all_tokens(live, each) for each in (spoilt, *places)), return_exceptions=True)
+    assert isinstance(found[0], KeyError)
+    assert [batch.entries[0].text for batch in found[1:] if isinstance(batch, TokenBatch)] == ["well"] * 3
 
 
 async def test_a_new_attempt_begins_anew_and_the_old_one_is_stale(live: LiveTokens, address: TurnAddress) -> None:
