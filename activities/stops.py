@@ -10,12 +10,14 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
+import structlog
 from redis.exceptions import RedisError
 
 from store import stop_calls
 from store.valkey import Valkey
 
 AGAIN_SECONDS = 1.0
+_log = structlog.get_logger(__name__)
 
 
 class StopHeard:
@@ -62,7 +64,10 @@ class Stops:
             try:
                 await self._follow(stop_calls.heard(valkey))
             except (RedisError, OSError, TimeoutError):
-                await asyncio.sleep(AGAIN_SECONDS)
+                pass
+            except Exception:
+                _log.exception("stops.unforeseen")  # without this every stop of the process would come a second late
+            await asyncio.sleep(AGAIN_SECONDS)
 
     async def _follow(self, called: AsyncGenerator[str, None]) -> None:
         async with aclosing(called):

@@ -1,10 +1,14 @@
 """A block that a stop breaks off: at once, only that turn's, and nothing else is taken for a stop."""
 
 import asyncio
+from collections.abc import AsyncGenerator
 
 import pytest
 
+from activities import stops as stops_module
 from activities.stops import Stops
+from store import stop_calls
+from store.valkey import Valkey
 
 
 async def test_a_stop_ends_the_blocks_of_its_turn_and_no_other() -> None:
@@ -24,6 +28,27 @@ async def test_a_stop_ends_the_blocks_of_its_turn_and_no_other() -> None:
     stops.stop("unknown")
     assert [*await asyncio.wait_for(work, 10)] == [True, True, False]
     assert ended == ["other"]
+
+
+async def test_stops_are_heard_again_after_whatever_has_ended_the_listening(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: list[Exception | None] = [RuntimeError("unforeseen"), ConnectionError("lost"), None]
+    monkeypatch.setattr(stops_module, "AGAIN_SECONDS", 0.01)
+
+    async def heard(valkey: Valkey) -> AsyncGenerator[str, None]:
+        ended = ends.pop(0)
+        if ended is not None:
+            raise ended
+        yield "mine"
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(stop_calls, "heard", heard)
+    stops = Stops()
+    async with asyncio.timeout(30):
+        async with stops.breaking("mine") as stop:
+            following = asyncio.create_task(stops.follow(Valkey.connect("redis://127.0.0.1:1")))
+            await asyncio.sleep(60)
+    assert stop.yes and not following.done()
+    following.cancel()
 
 
 async def test_a_time_out_of_the_works_own_is_no_stop() -> None:
