@@ -8,7 +8,7 @@ Determinism: LangGraph dispatches and merges in the order of its own node names,
 the node in the topology. Its task and checkpoint ids differ on every replay and never leave this module.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypedDict, cast
 
@@ -21,6 +21,7 @@ from langgraph.types import Command
 from langsmith import tracing_context
 from pydantic import JsonValue
 
+from contracts.activities import MODEL_COMPLETE, TOOLS_RUN
 from contracts.errors import InvariantBroken
 from contracts.messages import Patch
 from graph.choice import chosen
@@ -33,6 +34,8 @@ from graph.watch import unadvised, watched
 
 RUN: Final = "perdure_run"
 """Where the run rides in LangGraph's config."""
+NUMBERED: Final = (MODEL_COMPLETE, TOOLS_RUN)
+"""Activities whose calls are named by the step at which they are made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +122,16 @@ def _compiled(topology: Topology) -> CompiledTopology:
     names = {node.id: f"{place:03d}.{node.id}" for place, node in enumerate(topology.nodes)}
     ways = {**names, END: LG_END}
     choices = {edge.source: edge for edge in topology.edges if isinstance(edge, Switch | Fork) and _chooses(edge)}
+    forks = {edge.source: edge.heads for edge in topology.edges if isinstance(edge, Fork)}
+    calling = _calling(topology)
     deferred = {edge.target for edge in topology.edges if isinstance(edge, Join) and edge.deferred}
     graph: StateGraph[Any, Any, Any, Any] = StateGraph(_channels(topology))
     for step in steps.values():
         choice = choices.get(step.id)
-        node, ends = (_choosing_node(step, choice, ways), targets_of(choice)) if choice else (_node(step), ())
+        if choice:
+            node, ends = _choosing_node(step, choice, ways, calling), targets_of(choice)
+        else:
+            node, ends = _node(step, [head for head in forks.get(step.id, ()) if head in calling]), ()
         destinations = tuple(ways[target] for target in ends) or None
         graph.add_node(names[step.id], node, defer=step.id in deferred, destinations=destinations)
     graph.add_conditional_edges(
@@ -136,6 +144,19 @@ def _compiled(topology: Topology) -> CompiledTopology:
 
 def _chooses(edge: Fork | Switch) -> bool:
     return isinstance(edge, Switch) or bool(edge.optional)
+
+
+def _calling(topology: Topology) -> frozenset[str]:
+    """The heads of the branches in which calls are numbered."""
+    bodies = {node.id: node for node in topology.nodes}
+    branches = branches_of(topology)
+    return frozenset(one.head for one in branches if any(_calls_out(bodies[node]) for node in one.nodes))
+
+
+def _calls_out(node: NodeSpec) -> bool:
+    if isinstance(node.run, Sub):
+        return any(map(_calls_out, node.run.topology.nodes))
+    return any(ref in NUMBERED for ref in node.calls)
 
 
 def _channels(topology: Topology) -> type:
@@ -167,29 +188,33 @@ def _body(node: NodeSpec, topology: Topology) -> Body:
     inner = node.run
     if not isinstance(inner, Sub):
 
-        async def work(state: State, run: Run) -> Patch:
+        async def work(state: State, run: Run, ports: Ports) -> Patch:
             seen = state if node.advised else unadvised(state, topology, node.id, run.alarm)
-            return await inner(seen, watched(run.ports, node, run.alarm))
+            return await inner(seen, watched(ports, node, run.alarm))
 
         return work
     nested = _compiled(inner.topology)
 
-    async def work_through(state: State, run: Run) -> Patch:
-        after = await nested.drive(Run(FRESH, run.ports, state, path=f"{run.path}{node.id}/"))
+    async def work_through(state: State, run: Run, ports: Ports) -> Patch:
+        after = await nested.drive(Run(FRESH, ports, state, path=f"{run.path}{node.id}/"))
         return topology.state.delta(state, after)
 
     return work_through
 
 
-def _node(step: Step) -> Any:
+def _node(step: Step, heads: Sequence[str]) -> Any:
+    """A node with one way on, or with a fork into branches of which `heads` make calls."""
+
     async def node(channels: Any, config: RunnableConfig) -> dict[str, Any]:
-        number = config["metadata"]["langgraph_step"]
-        return {"state": await step.take(channels["state"], config["configurable"][RUN], number)}
+        run = cast(Run, config["configurable"][RUN])
+        patch = await step.take(channels["state"], run, config["metadata"]["langgraph_step"])
+        run.enter_fork(heads)
+        return {"state": patch}
 
     return node
 
 
-def _choosing_node(step: Step, edge: Fork | Switch, names: Mapping[str, str]) -> Any:
+def _choosing_node(step: Step, edge: Fork | Switch, names: Mapping[str, str], calling: frozenset[str]) -> Any:
     """A node that says where the run goes on: a conditional edge of LangGraph's costs as much as the node again."""
 
     async def node(channels: Any, config: RunnableConfig) -> Command[str]:
@@ -201,6 +226,7 @@ def _choosing_node(step: Step, edge: Fork | Switch, names: Mapping[str, str]) ->
         except Exception as failure:
             step.fail(failure, run)
             targets = ()
+        run.enter_fork([target for target in targets if target in calling])
         return Command(update={"state": patch}, goto=[names[target] for target in targets])
 
     return node

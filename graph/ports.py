@@ -4,7 +4,7 @@ No port raises for a failure outside: the answer carries a `problem`, which the 
 section 3).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -119,3 +119,6 @@ class Ports:
     people: People
     events: Events
     clock: Clock
+    apart: Callable[[int], "Sequence[Ports]"]
+    """The same ports for each of so many branches that run side by side: their calls are numbered apart
+    (graph/steps.py)."""

@@ -5,7 +5,7 @@ fixed deploy goes on from there. Inside a fork it is held until the branches hav
 together the first in the topology's order surfaces, whichever was faster.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from pydantic import JsonValue
@@ -49,6 +49,8 @@ class Run:
     failed_branches: set[str] = field(default_factory=set)
     wrote: dict[str, frozenset[str]] = field(default_factory=dict)
     """Field that only one branch of the current fork may write -> the branch that did."""
+    apart: dict[str, Ports] = field(default_factory=dict)
+    """By the head of a branch of the current fork: the ports that it calls by."""
     alarmed: set[str] = field(default_factory=set)
     """What was told already, of each kind and place once."""
 
@@ -61,15 +63,25 @@ class Run:
             self.alarmed.add(key)
             self.ports.events.emit(ALARM, told)
 
+    def enter_fork(self, heads: Sequence[str]) -> None:
+        """Give each of these branches, of which more than one makes calls, ports of its own."""
+        if len(heads) > 1:
+            self.apart = dict(zip(heads, self.ports.apart(len(heads)), strict=True))
+
     def leave_fork(self, topology: Topology) -> None:
         """Forget the fork that has ended; raise the first of its failures in the topology's order."""
         for node in topology.nodes if self.failures else ():
             if node.id in self.failures:
                 raise self.failures[node.id]
         self.wrote.clear()
+        self.apart.clear()
+
+    def ports_of(self, branches: frozenset[str]) -> Ports:
+        """The ports of a node of these branches."""
+        return next((ports for head, ports in self.apart.items() if head in branches), self.ports)
 
 
-Body = Callable[[State, Run], Awaitable[Patch]]
+Body = Callable[[State, Run, Ports], Awaitable[Patch]]
 """A node's work, or a whole nested topology."""
 
 
@@ -119,7 +131,7 @@ class Step:
         name = run.path + self.id
         here: dict[str, JsonValue] = {"current_node": name}
         run.ports.events.emit(NODE_START, {"node": name})
-        patch = await self.body({**state, **here}, run)
+        patch = await self.body({**state, **here}, run, run.ports_of(self.branches))
         self.topology.state.check(patch, f"Node `{name}`")
         for alarm in unlawful(self.topology, self.spec, patch):
             run.alarm(alarm)

@@ -19,6 +19,7 @@ from contracts.messages import MessageRef
 from contracts.model import ModelAsk, ModelCall, ModelReply
 from contracts.people import GatedCall, Question, RequestKind, RequestRef, Verdict, VerdictState
 from graph.ports import Ports
+from graph.steps import Steps
 from policy.gate import effect_request
 from policy.refusals import STOPPED
 from workflows.stretch import Stretch
@@ -28,14 +29,16 @@ from workflows.tools_port import ToolsPort
 def ports_of(stretch: Stretch) -> Ports:
     """The six ports of a run."""
     people = PeoplePort(stretch)
-    return Ports(
-        ModelPort(stretch),
-        ToolsPort(stretch, people),
-        MemoryPort(stretch),
-        people,
-        EventsPort(stretch),
-        ClockPort(),
-    )
+    memory, events, clock = MemoryPort(stretch), EventsPort(stretch), ClockPort()
+
+    def counted(steps: Steps) -> Ports:
+        def apart(branches: int) -> Sequence[Ports]:
+            return [counted(own) for own in steps.apart(branches)]
+
+        model, tools = ModelPort(stretch, steps), ToolsPort(stretch, people, steps)
+        return Ports(model, tools, memory, people, events, clock, apart)
+
+    return counted(stretch.steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +46,17 @@ class ModelPort:
     """`model.complete`, a step further each time."""
 
     stretch: Stretch
+    steps: Steps
+    """Of the run, or of a branch of it."""
 
     async def complete(self, ask: ModelAsk) -> ModelReply:
         """One model call, under the id of its step."""
         if self.stretch.mailbox.stop:
             return ModelReply(problem=STOPPED)
-        self.stretch.step += 1
         turn = self.stretch.turn
         call = ModelCall(
             address=turn.address,
-            call_id=model_call_id(self.stretch.step),
+            call_id=model_call_id(self.steps.take()),
             agent_id=turn.agent_id,
             agent_version=turn.agent_version,
             ask=ask.model_copy(update={"messages": tuple(_by_id(message) for message in ask.messages)}),
@@ -96,9 +100,9 @@ class MemoryPort:
             return TurnContext(problem=found)
         self.stretch.events_made = max(self.stretch.events_made, found.events_written)
         if found.pending_round is not None and found.pending_round.calls:
-            self.stretch.step = max(self.stretch.step, step_of(found.pending_round.calls[0].call_id))
+            self.stretch.steps.reach(step_of(found.pending_round.calls[0].call_id))
         elif found.pending:
-            self.stretch.step = max(self.stretch.step, step_of(found.pending[0].call_id))
+            self.stretch.steps.reach(step_of(found.pending[0].call_id))
         return found
 
     async def facts(self, ask: FactsAsk) -> FactsAnswer:
@@ -140,7 +144,7 @@ class PeoplePort:
         """Keep what the pause opens; the requests' names are known by now, a checkpoint on the answer is named here."""
         turn = self.stretch.turn
         self.stretch.goes_on = goes_on
-        gated = [named(call, self.stretch.step) for call in gated]
+        gated = [named(call, self.stretch.steps.last) for call in gated]
         self.stretch.asked = OpenAsk(
             address=turn.address,
             agent_id=turn.agent_id,
@@ -161,7 +165,7 @@ class PeoplePort:
     def question(self, question: Question) -> RequestRef:
         """Keep what the pause opens; it is named by the step after which it is asked."""
         turn = self.stretch.turn
-        named = question.model_copy(update={"call_id": question.call_id or question_id(self.stretch.step)})
+        named = question.model_copy(update={"call_id": question.call_id or question_id(self.stretch.steps.last)})
         self.stretch.asked = OpenAsk(
             address=turn.address, agent_id=turn.agent_id, agent_version=turn.agent_version, questions=(named,)
         )

@@ -20,6 +20,7 @@ from contracts.people import RequestRef
 from contracts.turns import Carried, StopAsk, TurnInput
 from graph.nodes.reading import requests_of
 from graph.spec import State
+from graph.steps import Steps
 from policy.refusals import STOPPED
 from workflows.calls import Calls, problem_of
 from workflows.mailbox import Mailbox
@@ -48,7 +49,7 @@ class Stretch:
         """The turn's topology asks no provider twice."""
         self.mailbox = mailbox
         self.calls = Calls(turn.routing)
-        self.step = carried.step if carried else 0
+        self.steps = Steps(carried.step if carried else 0)
         self.asked: OpenAsk | None = None
         """What the pause opens when the run ends in it."""
         self.goes_on = False
@@ -137,7 +138,7 @@ class Stretch:
             looks=before.looks + 1 if before is not None and unchanged else 0,
             stop=self.mailbox.stop,
             stop_rung=self.mailbox.stop_rung,
-            step=self.step,
+            step=self.steps.last,
             events=tuple(self.events),
             events_made=self.events_made,
         )

@@ -23,6 +23,7 @@ from contracts.ids import tool_call_id
 from contracts.people import RequestRef
 from contracts.pipeline import AssembleAsk, AssembleCall, Assembled
 from contracts.tools import CallState, PlannedAsk, ToolAsk, ToolCall, ToolOutcome
+from graph.steps import Steps
 from policy.gate import effect_request, startable
 from policy.refusals import STOPPED
 from workflows.stretch import Stretch
@@ -45,6 +46,8 @@ class ToolsPort:
 
     stretch: Stretch
     people: Reader
+    steps: Steps
+    """Of the run, or of a branch of it."""
 
     async def run(self, asks: Sequence[ToolAsk], waiting: Sequence[RequestRef] = ()) -> list[ToolOutcome]:
         """All of them side by side; the first carries the events that wait."""
@@ -55,8 +58,7 @@ class ToolsPort:
 
     async def make(self, asks: Sequence[PlannedAsk]) -> list[ToolOutcome]:
         """Calls of the graph's own, under the ids of a step of their own."""
-        self.stretch.step += 1
-        step = self.stretch.step
+        step = self.steps.take()
         return await self.run(
             [
                 ToolAsk(

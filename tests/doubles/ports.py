@@ -31,6 +31,7 @@ from contracts.people import GatedCall, Question, RequestKind, RequestRef, Verdi
 from contracts.pipeline import AssembleAsk, Assembled
 from contracts.tools import CallState, PlannedAsk, ToolAsk, ToolOutcome
 from graph.ports import Ports
+from graph.steps import Steps
 from policy.extract import extracted
 from policy.gate import effect_request, startable
 from policy.refusals import STOPPED
@@ -43,7 +44,7 @@ class FakeRun:
     """One run over a turn: the six ports, and what it asks people for when it ends in a pause."""
 
     turn: FakeTurn
-    step: int = 0
+    steps: Steps = field(default_factory=Steps)
     events: list[tuple[str, Args]] = field(default_factory=list)
     asked: tuple[tuple[GatedCall, ...], tuple[GatedCall, ...]] | None = None
     questions: tuple[Question, ...] = ()
@@ -58,7 +59,20 @@ class FakeRun:
 
     def as_ports(self) -> Ports:
         """This run as the nodes see it."""
-        return Ports(FakeModel(self), FakeTools(self), FakeMemory(self), FakePeople(self), self, self)
+        return self._counted(self.steps)
+
+    @property
+    def step(self) -> int:
+        """The last one."""
+        return self.steps.last
+
+    def _counted(self, steps: Steps) -> Ports:
+        def apart(branches: int) -> list[Ports]:
+            return [self._counted(own) for own in steps.apart(branches)]
+
+        return Ports(
+            FakeModel(self, steps), FakeTools(self, steps), FakeMemory(self), FakePeople(self), self, self, apart
+        )
 
     def emit(self, kind: str, data: Args | None = None, call_id: str | None = None) -> None:
         """Keep the event."""
@@ -87,25 +101,26 @@ class FakeModel:
     """The next line of the script."""
 
     run: FakeRun
+    steps: Steps
 
     async def complete(self, ask: ModelAsk) -> ModelReply:
         """Paid once a step: a step asked for again answers with its stored reply."""
         turn = self.run.turn
         if self.run.stopped:
             return ModelReply(problem=STOPPED)
-        self.run.step += 1
+        step = self.steps.take()
         if self.run.problem is not None:
             return ModelReply(problem=self.run.problem)
-        call_id = model_call_id(self.run.step)
+        call_id = model_call_id(step)
         if call_id not in turn.replies:
             if turn.stopped:
                 return ModelReply(problem=STOPPED)
             turn.asks.append(ask)
             asked = turn.context.verdict(ask) if turn.context is not None and ask.output is not None else None
-            turn.replies[call_id] = asked or self._answer(turn.script.pop(0), ask)
+            turn.replies[call_id] = asked or self._answer(turn.script.pop(0), ask, step)
         return turn.replies[call_id]
 
-    def _answer(self, says: Says, ask: ModelAsk) -> ModelReply:
+    def _answer(self, says: Says, ask: ModelAsk, step: int) -> ModelReply:
         turn = self.run.turn
         if says.problem is not None:
             return ModelReply(problem=says.problem, usage=says.usage)
@@ -114,7 +129,7 @@ class FakeModel:
             value = read.args if read.fault is None else None
             return ModelReply(value=value, fault=read.fault or "", usage=says.usage)
         calls = tuple(
-            turn.plan_call(self.run.step, index, tool, args, ask.tools) for index, (tool, args) in enumerate(says.calls)
+            turn.plan_call(step, index, tool, args, ask.tools) for index, (tool, args) in enumerate(says.calls)
         )
         message = turn.message(Role.ASSISTANT, says.text, calls=calls)
         turn.rounds += [message] if calls else []
@@ -127,6 +142,7 @@ class FakeTools:
     """The ledger's rules without its crashes."""
 
     of: FakeRun
+    steps: Steps
 
     async def run(self, asks: Sequence[ToolAsk], waiting: Sequence[RequestRef] = ()) -> list[ToolOutcome]:
         """Each call by what the ledger says of it. A tool that rings while it runs (`FakeTurn.decide` does) has the
@@ -148,13 +164,13 @@ class FakeTools:
 
     async def make(self, asks: Sequence[PlannedAsk]) -> list[ToolOutcome]:
         """The graph's own calls, in the ledger as a model's are."""
-        self.of.step += 1
+        step = self.steps.take()
         made = []
         for index, ask in enumerate(asks):
-            call_id = tool_call_id(self.of.step, index)
+            call_id = tool_call_id(step, index)
             card = self.of.turn.cards.get(ask.tool)
             if call_id not in self.of.turn.rows and card is not None and not card.needs_approval:
-                self.of.turn.plan_call(self.of.step, index, ask.tool, ask.args, (ask.tool,))
+                self.of.turn.plan_call(step, index, ask.tool, ask.args, (ask.tool,))
             made.append(ToolAsk(call_id=call_id, tool=ask.tool, args=ask.args))
         return await self.run(made)
 
@@ -213,7 +229,7 @@ class FakeMemory:
         if self.run.loaded is None:
             self.run.loaded = self._load()
             for request in self.run.loaded.pending[:1]:
-                self.run.step = max(self.run.step, step_of(request.call_id))
+                self.run.steps.reach(step_of(request.call_id))
         return self.run.loaded
 
     async def facts(self, ask: FactsAsk) -> FactsAnswer:

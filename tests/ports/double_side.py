@@ -15,6 +15,7 @@ from contracts.model import ModelAsk, ModelReply
 from contracts.people import GatedCall, Question, RequestRef, VerdictState
 from contracts.tools import PlannedAsk, ToolAsk, ToolOutcome
 from contracts.turns import Usage
+from graph.steps import Steps
 from tests.doubles.desk import desk_agents
 from tests.doubles.fake_turn import TURN_ID, Ambiguous, Behaviour, FakeTurn, Refused, Says
 from tests.doubles.hub import KEEPER
@@ -120,7 +121,7 @@ class DoubleTurn:
 
     async def run(self, *, step: int = 0, gone: bool = False) -> DoubleRun:
         """A run in memory."""
-        return DoubleRun(FakeRun(self.fake, step, problem=GONE if gone else None))
+        return DoubleRun(FakeRun(self.fake, Steps(step), problem=GONE if gone else None))
 
     async def decide(
         self, call_id: str, state: VerdictState, comment: str = "", args: Mapping[str, JsonValue] | None = None

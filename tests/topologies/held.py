@@ -64,7 +64,7 @@ class Held:
 
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """As the node does it."""
-        seen = {
+        seen: dict[str, Any] = {
             name: Port(name, getattr(ports, name), self.topology, self.node, self.declared)
             for name in ("model", "tools", "memory", "people")
         }

@@ -14,6 +14,7 @@ from graph.nodes.await_verdict import AwaitVerdict
 from graph.nodes.reading import messages_of
 from graph.nodes.run_tools import RunTools
 from graph.spec import FRESH, Outcome
+from graph.steps import Steps
 from graph.topologies.skill_pipeline.nodes import NODES
 from graph.topologies.skill_pipeline.spec import skill_pipeline
 from tests.doubles.fake_turn import TURN_ID, Ambiguous, Args, FakeTurn, Refused, Says
@@ -130,7 +131,7 @@ async def resume(played: Played) -> None:
 
 
 async def _leg(played: Played, entry: str, step: int) -> None:
-    run = FakeRun(played.turn, step)
+    run = FakeRun(played.turn, Steps(step))
     carried = json.loads(json.dumps(played.state))
     played.state = await played.compiled.run(carried, entry, run.as_ports())
     played.runs.append(run)

@@ -84,7 +84,12 @@ async def at_once(node: str) -> None:
 def scripted_ports(rows: Rows | None = None, pace: Callable[[str], Awaitable[None]] = at_once) -> ScriptedPorts:
     """Fresh ports for one run."""
     none: Any = NoPort()
-    return ScriptedPorts(none, none, none, none, RecordedEvents(), none, Script(rows or {}), pace)
+
+    def apart(branches: int) -> list[Ports]:
+        return [made] * branches
+
+    made = ScriptedPorts(none, none, none, none, RecordedEvents(), none, apart, Script(rows or {}), pace)
+    return made
 
 
 def nothing(state: State) -> Patch:

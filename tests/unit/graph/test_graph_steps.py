@@ -1,0 +1,117 @@
+"""The numbers of steps: branches count apart, so that no pace of theirs changes which call has which name."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contracts.activities import MODEL_COMPLETE
+from contracts.messages import Patch
+from contracts.model import ModelAsk, ModelReply
+from graph.compile import compile_topology
+from graph.ports import Ports
+from graph.spec import END, FRESH, Fork, Goto, Join, NodeSpec, State, Sub
+from graph.steps import Steps
+from tests.topologies.stand_ins import scripted_ports
+from tests.unit.graph.sketches import sketch
+
+Pace = Callable[[str], Awaitable[None]]
+
+
+@given(st.lists(st.integers(0, 5), max_size=40), st.integers(0, 9))
+def test_no_number_is_taken_twice_and_each_branch_has_its_own_whatever_the_order(order: list[int], last: int) -> None:
+    run = Steps(last)
+    first, second = run.apart(2)
+    inner = first.apart(2)
+    counters = (second, *inner)
+    taken: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    for each in order:
+        taken[each % 3].append(counters[each % 3].take())
+    alone = Steps(last).apart(2)
+    again = (alone[1], *alone[0].apart(2))
+    for place, numbers in taken.items():
+        assert numbers == [again[place].take() for _ in numbers], "as if no other branch had run"
+    everything = [number for numbers in taken.values() for number in numbers]
+    assert len(set(everything)) == len(everything) and all(number > last for number in everything)
+    assert run.last == max(everything, default=last) and run.take() == run.last > max(everything, default=last)
+
+
+def test_a_counter_counts_on_from_what_it_has_reached() -> None:
+    steps = Steps()
+    assert [steps.take(), steps.take()] == [1, 2]
+    steps.reach(7)
+    steps.reach(3)
+    assert steps.take() == 8
+
+
+@dataclass(frozen=True, slots=True)
+class Recorder:
+    """A model port that tells who called under which number."""
+
+    steps: Steps
+    calls: dict[str, list[int]]
+    pace: Pace
+
+    async def complete(self, ask: ModelAsk) -> ModelReply:
+        """As slow as the pace says."""
+        self.calls.setdefault(ask.stage, []).append(self.steps.take())
+        await self.pace(ask.stage)
+        return ModelReply()
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A node that calls so many times."""
+
+    id: str
+    times: int
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """One call after the other."""
+        for _ in range(self.times):
+            await ports.model.complete(ModelAsk(messages=(), tools=(), prompt={}, stage=self.id))
+        return {}
+
+
+def ports(steps: Steps, calls: dict[str, list[int]], pace: Pace) -> Ports:
+    """Ports that do nothing but record."""
+    model: Any = Recorder(steps, calls, pace)
+    return replace(
+        scripted_ports(), model=model, apart=lambda branches: [ports(own, calls, pace) for own in steps.apart(branches)]
+    )
+
+
+def calling(topology: Any, **times: int) -> Any:
+    """The sketch with these nodes calling."""
+    nodes = tuple(
+        NodeSpec(node.id, Caller(node.id, times[node.id]), calls=(MODEL_COMPLETE,)) if node.id in times else node
+        for node in topology.nodes
+    )
+    return replace(topology, nodes=nodes)
+
+
+INNER = calling(sketch("p q", Goto("p", "q"), Goto("q", END), name="inner", statuses={}), p=1, q=2)
+FORKED = calling(
+    sketch("a n c d", Fork("a", ("n", "c")), Join(("n", "c"), "d"), Goto("d", END), bodies={"n": Sub(INNER)}),
+    a=1,
+    c=2,
+    d=1,
+)
+
+
+@given(st.lists(st.integers(0, 3), min_size=8, max_size=8))
+async def test_calls_of_branches_have_the_same_names_whichever_is_faster(waits: list[int]) -> None:
+    calls: dict[str, list[int]] = {}
+    left = iter(waits)
+
+    async def pace(stage: str) -> None:
+        for _ in range(3 * next(left, 0)):
+            await asyncio.sleep(0)
+
+    compiled = compile_topology(FORKED)
+    state = compiled.topology.state.initial()
+    await compiled.run(state, FRESH, ports(Steps(), calls, pace))
+    assert calls == {"a": [1], "p": [2], "q": [4, 6], "c": [3, 5], "d": [7]}
