@@ -31,10 +31,10 @@ class ConversationFiles:
             found = await files.read_in(tx, self.address.conversation_id, file_id)
         return GivenFile(found.id, found.name, found.media_type, found.content) if found else None
 
-    async def newest(self, media_types: Sequence[str]) -> str | None:
-        """The last upload of one of these types."""
+    async def uploads(self, media_types: Sequence[str], most: int) -> Sequence[str]:
+        """The last uploads of these types, newest first, one of each name."""
         async with self.db.transaction(self.address.tenant_id) as tx:
-            return await files.newest_uploaded(tx, self.address.conversation_id, media_types)
+            return await files.last_uploaded(tx, self.address.conversation_id, media_types, most)
 
 
 async def keep_files(tx: Connection, call: ToolCall, user_id: str, made: Sequence[MadeFile]) -> None:

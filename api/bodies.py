@@ -6,6 +6,7 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from contracts.agents import DayLimits
+from contracts.tables import CLIENT_TABLE, why_no_tables
 from contracts.turns import Limits, OnSpent
 from policy.admission import OnBusy
 from policy.claims import DEFAULT_SECONDS, MOST_SECONDS
@@ -15,6 +16,17 @@ from policy.text import is_blank
 from store.limits import Raise
 
 Metadata = dict[str, JsonValue]
+
+
+def _described(metadata: Metadata) -> Metadata:
+    fault = why_no_tables(metadata[CLIENT_TABLE]) if CLIENT_TABLE in metadata else ""
+    if fault:
+        raise PydanticCustomError("client_table", "{fault}", {"fault": fault})
+    return metadata
+
+
+TurnMetadata = Annotated[Metadata, AfterValidator(_described)]
+"""Of a turn: a table that stays with the client is described as the contract says (S4-44)."""
 
 
 def _worded(text: str) -> str:
@@ -103,7 +115,7 @@ class NewTurnBody(Body):
     on_busy: OnBusy = OnBusy.REJECT
     limits: LimitsBody | None = None
     """Not used where the message joins a turn under way: that one has its own, as it has its metadata."""
-    metadata: Metadata = {}
+    metadata: TurnMetadata = {}
 
 
 class ExecuteBody(Body):
@@ -113,7 +125,7 @@ class ExecuteBody(Body):
     message: Message
     conversation_id: str | None = None
     system_prompt: str | None = Field(default=None, max_length=50_000)
-    metadata: Metadata = {}
+    metadata: TurnMetadata = {}
     limits: LimitsBody | None = None
 
 

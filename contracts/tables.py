@@ -1,10 +1,14 @@
 """A table as a client that keeps it describes it: names, kinds and counts of its columns, never a row."""
 
-from typing import Literal
+from typing import Final, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, JsonValue, ValidationError
 
 from contracts.frozen import Frozen
+
+CLIENT_TABLE: Final = "client_table"
+"""The turn's metadata that says: the data stays with the client; here is what it holds."""
+MOST_OTHERS: Final = 3
 
 
 class _Strict(Frozen):
@@ -28,3 +32,20 @@ class ClientTable(_Strict):
     name: str = Field(min_length=1, max_length=120)
     rows: int = Field(ge=1)
     columns: list[ClientColumn] = Field(min_length=1, max_length=200)
+
+
+class ClientTables(ClientTable):
+    """A table, and those beside it that plans may join."""
+
+    others: list[ClientTable] = Field(default=[], max_length=MOST_OTHERS)
+
+
+def why_no_tables(given: JsonValue) -> str:
+    """What is wrong with a description, in a sentence that quotes nothing of it; empty where it is one."""
+    try:
+        ClientTables.model_validate(given)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        place = ".".join(str(part)[:40] for part in first["loc"])
+        return f"the metadata {CLIENT_TABLE}: {place}: {first['msg']}"[:300]
+    return ""

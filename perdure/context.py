@@ -51,8 +51,8 @@ class Files(Protocol):
         """The file, or None where the conversation has none of this id."""
         ...
 
-    async def newest(self, media_types: Sequence[str]) -> str | None:
-        """The id of the last upload of one of these types."""
+    async def uploads(self, media_types: Sequence[str], most: int) -> Sequence[str]:
+        """The ids of the last uploads of these types, newest first; of several with one name the newest."""
         ...
 
 

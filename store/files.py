@@ -106,15 +106,17 @@ async def of_turns(tx: Connection, turn_ids: Sequence[str]) -> list[dict[str, ob
     return [shown(dict(row)) for row in rows]
 
 
-async def newest_uploaded(tx: Connection, conversation_id: str, media_types: Sequence[str]) -> str | None:
-    """The last upload of one of these types."""
-    found = await tx.fetchval(
-        "SELECT id FROM files WHERE conversation_id = $1 AND turn_id IS NULL AND media_type = ANY($2) "
-        "ORDER BY created_at DESC, id DESC LIMIT 1",
+async def last_uploaded(tx: Connection, conversation_id: str, media_types: Sequence[str], most: int) -> list[str]:
+    """The ids of the last uploads of these types, newest first; of several with one name the newest."""
+    rows = await tx.fetch(
+        "SELECT id FROM (SELECT DISTINCT ON (name) id, created_at FROM files WHERE conversation_id = $1 AND "
+        "turn_id IS NULL AND media_type = ANY($2) ORDER BY name, created_at DESC, id DESC) last "
+        "ORDER BY created_at DESC, id DESC LIMIT $3",
         conversation_id,
         list(media_types),
+        most,
     )
-    return str(found) if found is not None else None
+    return [str(row["id"]) for row in rows]
 
 
 def shown(row: dict[str, object]) -> dict[str, object]:

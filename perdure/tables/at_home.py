@@ -10,92 +10,43 @@ with Client(url, token) as perdure:
     made.specification          # Vega-Lite with the rows put in here
     made.png()                  # drawn here
 ```
-A turn is durable: after a crash of this program `finish(perdure, turn_id, table)` goes on with it.
+A turn is durable: after a crash of this program `finish(perdure, turn_id, table)` goes on with it. For an
+`AsyncClient` there are `ask_async` and `finish_async`.
 """
 
-import json
+import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 from pydantic import JsonValue
 
-from perdure.tables.execution import run_plan
-from perdure.tables.plan import Plan, read_plan
-from perdure.tables.profile import as_json, profile_of
-from perdure.tables.reading import read_csv
+from perdure.client import ApiError, AsyncClient, Client, Turn
+from perdure.tables.home_table import HomeTable
 from perdure.tables.trouble import TableTrouble
 
-if TYPE_CHECKING:
-    import polars as pl
-
-    from perdure.client import Client, Turn
+__all__ = ["HomeTable", "Made", "ask", "ask_async", "finish", "finish_async"]
 
 WAIT_SECONDS = 600.0
-MOST_DRAWN = 5_000
 PAUSE_SECONDS = 0.1
-
-
-@dataclass(slots=True)
-class HomeTable:
-    """A table on this machine."""
-
-    name: str
-    rows: "pl.DataFrame" = field(repr=False)
-    left: "pl.DataFrame | None" = field(default=None, repr=False)
-    """What the last plan left of it."""
-
-    @classmethod
-    def read(cls, path: str | Path) -> Self:
-        """The CSV at `path`; of the path only the file's name is ever told.
-
-        Raises: TableTrouble, OSError.
-        """
-        path = Path(path)
-        return cls(path.stem[:100] or "table", read_csv(path.read_bytes(), "\t" if path.suffix == ".tsv" else ","))
-
-    def described(self) -> dict[str, JsonValue]:
-        """What the turn is told of it at the start."""
-        return {"name": self.name, "rows": self.rows.height, "columns": as_json(profile_of(self.rows))}
-
-    def carry_out(self, xml: str) -> dict[str, JsonValue]:
-        """Carry a plan out here; what is handed in, also where it cannot be done."""
-        plan = read_plan(xml) if xml.strip() else Plan()
-        if isinstance(plan, tuple):
-            return {"ok": False, "error": f"{plan[0].path}: {plan[0].reason}"[:500]}
-        try:
-            ran = run_plan(plan, {self.name: self.rows}, self.name)
-        except TableTrouble as trouble:
-            return {"ok": False, "error": trouble.message[:500]}
-        self.left = ran.table
-        return {"ok": True, "rows": ran.table.height, "columns": as_json(profile_of(ran.table))}
-
-    def drawn_rows(self) -> list[dict[str, Any]]:
-        """What the last plan left, for a picture: so many rows evenly spread where there are more."""
-        table = self.rows if self.left is None else self.left
-        found: list[dict[str, Any]] = json.loads(table.gather_every(-(-table.height // MOST_DRAWN)).write_json())
-        return found
+KIND = "client_run"
+_OVER = frozenset({"already_answered", "question_expired", "turn_stopped"})
+"""Nothing is lost: an earlier try of this program handed in, or the turn's end says why nobody could."""
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
     """What a turn came to."""
 
-    turn: "Turn"
+    turn: Turn
     table: HomeTable = field(repr=False)
 
     @property
     def specification(self) -> dict[str, Any] | None:
         """The Vega-Lite specification with the rows put in, here; None where the turn made none."""
         unbound = (self.turn.output or {}).get("specification")
-        if not isinstance(unbound, dict):
-            return None
-        renamed = unbound.get("usermeta", {}).get("fields", {})
-        rows = [
-            {**row, **{field: row.get(column) for field, column in renamed.items()}} for row in self.table.drawn_rows()
-        ]
-        return {**unbound, "data": {"values": rows}}
+        return self.table.drawn(unbound) if isinstance(unbound, dict) else None
 
     @property
     def explanation(self) -> str:
@@ -104,7 +55,7 @@ class Made:
 
     @property
     def warnings(self) -> list[str]:
-        """What had to be left out."""
+        """What had to be left out, or could not be done."""
         return [str(each) for each in (self.turn.output or {}).get("warnings") or ()]
 
     def png(self) -> bytes:
@@ -120,41 +71,100 @@ class Made:
         return bytes(vl_convert.vegalite_to_png(specification, scale=2, allowed_base_urls=[]))
 
 
-def ask(client: "Client", agent: str, message: str, table: HomeTable, *, timeout_seconds: float = WAIT_SECONDS) -> Made:
-    """A turn about this table, from its start to its end."""
+def ask(client: Client, agent: str, message: str, table: HomeTable, *, timeout_seconds: float = WAIT_SECONDS) -> Made:
+    """A turn about this table, from its start to its end.
+
+    Raises: as `finish`.
+    """
     conversation = client.conversations.create(agent)
     turn = client.turns.start(conversation.id, message, metadata={"client_table": table.described()})
     return finish(client, turn.turn_id, table, timeout_seconds=timeout_seconds)
 
 
-def finish(client: "Client", turn_id: str, table: HomeTable, *, timeout_seconds: float = WAIT_SECONDS) -> Made:
+def finish(client: Client, turn_id: str, table: HomeTable, *, timeout_seconds: float = WAIT_SECONDS) -> Made:
     """The turn at its end: whatever it asks to be done on the table meanwhile is done here.
 
-    Raises: TimeoutError; ApiError; TableTrouble where the turn waits for something else.
+    Raises: TimeoutError once `timeout_seconds` have passed, whatever the turn does; ApiError; TableTrouble where it
+    waits for something else, or where its plan cannot be carried out on this table.
     """
-    answered = set[str]()
+    work = _Work(table, time.monotonic() + timeout_seconds)
     while True:
-        turn = client.turns.wait(turn_id, timeout_seconds=timeout_seconds)
+        turn = client.turns.wait(turn_id, timeout_seconds=work.seconds_left())
         if turn.has_ended:
-            if table.left is None:  # an earlier try of this program handed in
-                table.carry_out(str((turn.output or {}).get("plan") or ""))
-            return Made(turn, table)
-        waits = turn.waiting_for
-        if waits is None or waits.kind != "client_run":
-            raise TableTrouble(f"the turn waits for {waits.kind if waits else 'nothing that is known'}")
-        for request_id in set(waits.ids) - answered:
-            _hand_in(client, turn_id, request_id, table)
-            answered.add(request_id)
+            return work.made(turn)
+        for request_id in work.asked(turn):
+            question = client.turns.question(turn_id, request_id)
+            try:
+                client.turns.answer(turn_id, request_id, KIND, work.handed_in(question.asked))
+            except ApiError as error:
+                work.refused(error)
         time.sleep(PAUSE_SECONDS)  # the turn has yet to look
 
 
-def _hand_in(client: "Client", turn_id: str, request_id: str, table: HomeTable) -> None:
-    from perdure.client import ApiError
+async def ask_async(
+    client: AsyncClient, agent: str, message: str, table: HomeTable, *, timeout_seconds: float = WAIT_SECONDS
+) -> Made:
+    """As `ask`; what is done on the table is done in a thread."""
+    conversation = await client.conversations.create(agent)
+    described = await asyncio.to_thread(table.described)
+    turn = await client.turns.start(conversation.id, message, metadata={"client_table": described})
+    return await finish_async(client, turn.turn_id, table, timeout_seconds=timeout_seconds)
 
-    question = client.turns.question(turn_id, request_id)
-    payload = table.carry_out(str(question.asked.get("plan") or ""))
-    try:
-        client.turns.answer(turn_id, request_id, "client_run", payload)
-    except ApiError as error:
-        if error.code != "already_answered":  # by an earlier try of this program
-            raise
+
+async def finish_async(
+    client: AsyncClient, turn_id: str, table: HomeTable, *, timeout_seconds: float = WAIT_SECONDS
+) -> Made:
+    """As `finish`; what is done on the table is done in a thread."""
+    work = _Work(table, time.monotonic() + timeout_seconds)
+    while True:
+        turn = await client.turns.wait(turn_id, timeout_seconds=work.seconds_left())
+        if turn.has_ended:
+            return await asyncio.to_thread(work.made, turn)
+        for request_id in work.asked(turn):
+            question = await client.turns.question(turn_id, request_id)
+            payload = await asyncio.to_thread(work.handed_in, question.asked)
+            try:
+                await client.turns.answer(turn_id, request_id, KIND, payload)
+            except ApiError as error:
+                work.refused(error)
+        await asyncio.sleep(PAUSE_SECONDS)  # the turn has yet to look
+
+
+@dataclass(slots=True)
+class _Work:
+    """What both ways of finishing a turn decide alike."""
+
+    table: HomeTable
+    until: float
+    answered: set[str] = field(default_factory=set)
+
+    def seconds_left(self) -> float:
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the turn has not ended in time")
+        return left
+
+    def asked(self, turn: Turn) -> list[str]:
+        """The requests that are still to be answered, each once."""
+        waits = turn.waiting_for
+        if waits is None or waits.kind != KIND:
+            raise TableTrouble(f"the turn waits for {waits.kind if waits else 'nothing that is known'}")
+        fresh = [request_id for request_id in waits.ids if request_id not in self.answered]
+        self.answered.update(fresh)
+        return fresh
+
+    def handed_in(self, asked: Mapping[str, Any]) -> dict[str, JsonValue]:
+        return self.table.carry_out(str(asked.get("plan") or ""))
+
+    def refused(self, error: ApiError) -> None:
+        if error.code not in _OVER:
+            raise error
+
+    def made(self, turn: Turn) -> Made:
+        """The turn's end; where an earlier try of this program handed in, its plan is carried out again."""
+        output = turn.output or {}
+        if self.table.left is None and isinstance(output.get("specification"), dict):
+            done = self.table.carry_out(str(output.get("plan") or ""))
+            if done["ok"] is not True:
+                raise TableTrouble(f"the turn's plan cannot be carried out on this table: {done['error']}")
+        return Made(turn, self.table)

@@ -1,19 +1,19 @@
-"""A plan carried out with Polars, step by step. A step that cannot be done says which one and why.
+"""A plan carried out with Polars, step by step. A step that cannot be done says which one and why, and quotes no cell.
 
-Sizes are bounded before they are made: a join's rows are counted from its keys, a pivot's columns from its values.
+Sizes are bounded before they are made (room.py), a pivot's columns by its values.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import polars as pl
 
 from perdure.tables.formula import read_formula
 from perdure.tables.plan import Derive, Filter, Group, JoinWith, Limit, Pivot, Plan, Sort, Step, Summary, Window
+from perdure.tables.room import FAILURES, Room
 from perdure.tables.trouble import TableTrouble
 
-MOST_ROWS = 2_000_000
 MOST_PIVOTED = 100
 _SUMMARIES: Final[Mapping[str, Callable[[pl.Expr], pl.Expr]]] = {
     "sum": lambda x: x.sum(),
@@ -27,6 +27,7 @@ _SUMMARIES: Final[Mapping[str, Callable[[pl.Expr], pl.Expr]]] = {
 _CELL: Final = "\x00cell"
 """While a pivot is made; no column can be called so."""
 _OF_NUMBERS: Final = frozenset({"sum", "mean", "median"})
+_DAY_MILLISECONDS: Final = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,32 +35,65 @@ class Ran:
     """What a plan came to."""
 
     table: pl.DataFrame
-    summed_up: bool
-    """Every row stands for a group of rows."""
+    meant: Mapping[str, str] = field(default_factory=dict)
+    """Of columns that a pivot made and that stand under a number: the value that each stands for."""
 
 
-def run_plan(plan: Plan, tables: Mapping[str, pl.DataFrame], main: str) -> Ran:
-    """Carry the plan out on the input `main`; joins may name the others.
+def run_plan(plan: Plan, tables: Mapping[str, pl.DataFrame], main: str, *, numbered: bool = False) -> Ran:
+    """Carry the plan out on the input that it names first, else on `main`; joins may name the others.
+
+    With `numbered` the columns of a pivot are called `<column> 1`, `<column> 2`, ... and not by their values, which
+    are cells.
 
     Raises: TableTrouble, which names the step.
     """
-    if main not in tables:
-        raise TableTrouble(f"there is no table {main[:80]!r}")
-    table = tables[main]
+    seen = {name: table for name, table in tables.items() if name not in plan.hidden}
+    main = plan.main or main
+    if main not in seen:
+        raise TableTrouble(f"there is no table {main[:80]!r}; the tables are {', '.join(seen)[:400]}")
+    table, meant = seen[main], dict[str, str]()
+    room = Room.beside(seen.values())
     for number, step in enumerate(plan.steps, 1):
-        name = type(step).__name__.lower()
         try:
-            table = _DONE[type(step)](table, step, tables)
+            room.check_step(table, step, seen)
+            table = _days(_done(table, step, seen))
+            room.check(table.height, table.estimated_size())
         except TableTrouble as trouble:
-            raise TableTrouble(f"step {number} ({name}): {trouble.message}") from None
-        except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as error:
-            first = (str(error).splitlines() or [type(error).__name__])[0]
-            raise TableTrouble(f"step {number} ({name}): {first[:200]}") from None
-        if table.height > MOST_ROWS:
-            raise TableTrouble(f"step {number} ({name}): more than {MOST_ROWS} rows")
+            raise TableTrouble(f"step {number} ({type(step).__name__.lower()}): {trouble.message}") from None
+        if numbered and isinstance(step, Pivot):
+            names = _numbers(table, step)
+            table = table.rename(names)
+            meant |= {new: old for old, new in names.items()}
     if not table.height:
         raise TableTrouble("no row is left")
-    return Ran(table, plan.sums_up)
+    return Ran(table, {name: meant[name] for name in table.columns if name in meant})
+
+
+def _done(table: pl.DataFrame, step: Step, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
+    """One step. Polars may quote cells where values are at fault; what it says of a table without rows cannot."""
+    try:
+        return _DONE[type(step)](table, step, tables)
+    except FAILURES:
+        pass
+    try:
+        _DONE[type(step)](table.clear(), step, {name: one.clear() for name, one in tables.items()})
+    except FAILURES as error:
+        told = (str(error).splitlines() or [type(error).__name__])[0]
+        raise TableTrouble(told[:200]) from None
+    raise TableTrouble("the values of a column do not allow it")
+
+
+def _days(table: pl.DataFrame) -> pl.DataFrame:
+    """A span of time is a number of days: no chart has an axis for spans."""
+    spans = [name for name, dtype in table.schema.items() if dtype == pl.Duration]
+    return table.with_columns(pl.col(spans).dt.total_milliseconds() / _DAY_MILLISECONDS) if spans else table
+
+
+def _numbers(table: pl.DataFrame, step: Pivot) -> dict[str, str]:
+    """By the name that a pivot has given a column: the one that tells no cell."""
+    made = [name for name in table.columns if name != step.index]
+    stem = step.columns if not step.index.startswith(f"{step.columns} ") else f"{step.columns}:"
+    return {name: f"{stem} {number}" for number, name in enumerate(made, 1)}
 
 
 def _known(table: pl.DataFrame, *names: str) -> None:
@@ -99,15 +133,10 @@ def _join(table: pl.DataFrame, step: JoinWith, tables: Mapping[str, pl.DataFrame
     other = tables[step.table]
     _known(table, *step.left)
     _known(other, *step.right)
-    counted = (
-        table.group_by(step.left)
-        .len()
-        .join(other.group_by(step.right).len(), left_on=step.left, right_on=step.right, suffix="_other")
-    )
-    if (counted["len"].cast(pl.UInt64) * counted["len_other"].cast(pl.UInt64)).sum() > MOST_ROWS:
-        raise TableTrouble(f"it would make more than {MOST_ROWS} rows")
     how: Any = step.how
-    return table.join(other, left_on=list(step.left), right_on=list(step.right), how=how, suffix=f"_{step.table}")
+    keys: dict[str, Any] = {"left_on": list(step.left), "right_on": list(step.right)}
+    # Else the order is anybody's, and a picture another one each time.
+    return table.join(other, **keys, how=how, suffix=f"_{step.table}", maintain_order="left_right")
 
 
 def _pivot(table: pl.DataFrame, step: Pivot, _: Any) -> pl.DataFrame:

@@ -105,13 +105,16 @@ class Plan:
     """Steps in order."""
 
     steps: tuple[Step, ...] = ()
+    main: str = ""
+    """The input that the steps begin with: the first that is in sight; empty for the caller's choice."""
     hidden: frozenset[str] = frozenset()
     """Inputs that the plan puts out of sight."""
 
     @property
-    def sums_up(self) -> bool:
-        """Whether every row that is left stands for a group of rows."""
-        return any(isinstance(step, Group | Pivot) for step in self.steps)
+    def named(self) -> frozenset[str]:
+        """The tables that it needs by their names."""
+        joined = {step.table for step in self.steps if isinstance(step, JoinWith)}
+        return frozenset((joined | {self.main}) - {""})
 
 
 def read_plan(text: str) -> Plan | tuple[XmlFault, ...]:
@@ -119,8 +122,10 @@ def read_plan(text: str) -> Plan | tuple[XmlFault, ...]:
     root = checked_xml(text, SCHEMA)
     if isinstance(root, tuple):
         return root
-    hidden = frozenset(one.get("name", "") for one in root.iter("input") if one.get("visible") in ("false", "0"))
-    return Plan(tuple(_READERS[child.tag](child) for child in root if child.tag in _READERS), hidden)
+    named = {one.get("name", ""): one.get("visible") not in ("false", "0") for one in root.iter("input")}
+    main = next((name for name, visible in named.items() if visible), "")
+    hidden = frozenset(name for name, visible in named.items() if not visible)
+    return Plan(tuple(_READERS[child.tag](child) for child in root if child.tag in _READERS), main, hidden)
 
 
 def _summary(one: Element) -> Summary:

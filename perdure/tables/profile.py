@@ -20,7 +20,7 @@ class Column:
     distinct: int
     nulls: int
     least: float | None = None
-    """Of numbers; rounded to four digits, so that no cell is told as it stands."""
+    """Of numbers, rounded to four digits: a range and no cell, though a short number is its own rounding."""
     most: float | None = None
 
     def as_json(self) -> dict[str, JsonValue]:
@@ -34,10 +34,10 @@ def profile_of(table: pl.DataFrame) -> list[Column]:
 
 
 def kind_of(dtype: pl.DataType) -> Kind:
-    """How a column of this type is to be read."""
+    """How a column of this type is to be read. A time of day is a name: no axis of days has a place for it."""
     if dtype.is_numeric():
         return "quantitative"
-    if dtype.is_temporal():
+    if dtype in (pl.Date, pl.Datetime):
         return "temporal"
     return "boolean" if dtype == pl.Boolean else "nominal"
 

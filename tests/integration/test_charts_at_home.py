@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from perdure import ApiError, Client
-from perdure.tables.at_home import HomeTable, Made, ask, finish
+from perdure import ApiError, AsyncClient, Client
+from perdure.tables.at_home import HomeTable, Made, ask, finish_async
 from tests.doubles.link import Link
 from tests.integration.conftest import Api
 
@@ -100,11 +100,9 @@ async def test_a_program_that_died_goes_on_with_its_turn_and_hands_in_once(api: 
     turn_id = await asyncio.to_thread(begin)
     other = table(tmp_path)
 
-    def go_on() -> Made:
-        with client(api, api.url) as perdure:
-            return finish(perdure, turn_id, other, timeout_seconds=100)
-
-    specification: Any = (await asyncio.to_thread(go_on)).specification
+    async with AsyncClient(api.url, api.people["requester"].token) as perdure:
+        made = await finish_async(perdure, turn_id, other, timeout_seconds=100)
+    specification: Any = made.specification
     assert len(specification["data"]["values"]) == 2, "the plan is carried out again, here"
 
 
@@ -114,6 +112,9 @@ async def test_nobody_else_hands_in_and_rows_have_no_place_in_what_is_handed_in(
         made = await mine.post("/v1/conversations", json={"agent": AGENT})
         body = {"message": "Plot amount by side", "metadata": {"client_table": kept.described()}}
         path = f"/v1/conversations/{made.json()['id']}/turns"
+        wrong: dict[str, Any] = {**kept.described(), "rows": [["a", 1]]}
+        refused = await mine.post(path, json={**body, "metadata": {"client_table": wrong}})
+        assert refused.status_code == 422 and "client_table: rows" in refused.text, "S4-44"
         turn = (await mine.post(path, params={"wait": 60}, json=body, timeout=90)).json()
         assert turn["status"] == "awaiting_answer", turn
         answers = f"/v1/turns/{turn['turn_id']}/answers/{turn['waiting_for']['ids'][0]}"

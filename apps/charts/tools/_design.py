@@ -69,6 +69,8 @@ def _of_columns(specification: Mapping[str, Any], columns: Sequence[Mapping[str,
     for number, column in enumerate(columns):
         name, least, most = f"c{number}", column.get("least"), column.get("most")
         facts.append(f"column({name},{column['kind']},{min(int(column['distinct']), _MOST_DISTINCT)}).")
+        if least is not None and least < 0:
+            facts.append(f"negative({name}).")
         if least is not None and least > 0:
             facts.append(f"positive({name}).")
             if most is not None and most / least > 1_000:

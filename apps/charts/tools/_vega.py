@@ -61,6 +61,8 @@ def _channel(name: str, one: Mapping[str, Any], fields: Mapping[str, str]) -> di
         made["bin"] = True
     if one["scale"] == "log":
         made["scale"] = {"type": "log"}
+    if made["type"] == "temporal":  # else a day is drawn as the one before it wherever clocks are behind UTC
+        made["scale"] = {"type": "utc"}
     if made["type"] == "nominal" and name in ("x", "y"):
         made["sort"] = None
     return made

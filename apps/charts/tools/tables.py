@@ -1,7 +1,9 @@
 """The tools that work on the conversation's tables: what they hold, whether a plan is one, and carrying it out."""
 
 import asyncio
+import contextlib
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import Field, JsonValue
@@ -9,19 +11,23 @@ from pydantic import Field, JsonValue
 from perdure import GivenFile, MadeFile, ToolContext, ToolRefused, ToolResult, tool
 
 TABLES = ("text/csv", "text/tab-separated-values")
-MOST_DRAWN = 5_000
-"""Rows of a picture; of more, so many evenly spread."""
+MOST_TABLES = 4
+"""Of a conversation, that a plan can work with: the last upload and the ones before it."""
+MOST_TOLD = 60
+"""Columns of another table that are told."""
 Xml = Annotated[str, Field(max_length=40_000)]
 FileId = Annotated[str, Field(max_length=64)]
 
 
 @tool(effect="read", timeout_seconds=60)
 async def profile_table(context: ToolContext) -> JsonValue:
-    """What the table that was uploaded last holds: its columns with their kinds, counts and ranges."""
-    found = await _newest(context)
-    if found is None:
+    """What the table that was uploaded last holds: its columns with their kinds, counts and ranges; and, in `others`,
+    the tables before it, which a plan may join or begin with."""
+    ids = await context.files.uploads(TABLES, MOST_TABLES) if context.files else ()
+    found = [file for file in [await context.files.read(one) for one in ids] if file] if context.files else []
+    if not found:
         return {"table": "", "name": "", "rows": 0, "columns": []}
-    return await asyncio.to_thread(_profiled, found)
+    return await asyncio.to_thread(_told, found)
 
 
 @tool(effect="read", timeout_seconds=20)
@@ -37,21 +43,21 @@ async def check_plan(xml: Xml) -> JsonValue:
 
 
 @tool(effect="read", timeout_seconds=120)
-async def run_plan(context: ToolContext, table: FileId, xml: Xml) -> ToolResult:
-    """Carry a plan out on a table; an empty plan leaves it as it is. The rows that come of it are kept as a file."""
-    found = await context.files.read(table) if context.files else None
-    if found is None:
+async def run_plan(
+    context: ToolContext,
+    table: FileId,
+    xml: Xml,
+    others: Annotated[list[FileId] | None, Field(max_length=MOST_TABLES)] = None,
+) -> ToolResult:
+    """Carry a plan out on a table, with the others that it may join; an empty plan leaves the table as it is. The rows
+    that come of it are kept as a file."""
+    found = [await context.files.read(one) for one in (table, *(others or ()))] if context.files else []
+    files = [file for file in found if file is not None]
+    if not files or files[0].id != table:
         raise ToolRefused("the table is not there any more")
-    outcome, rows = await asyncio.to_thread(_ran, found, xml)
+    outcome, rows = await asyncio.to_thread(_ran, files, xml)
     made = MadeFile("rows.json", "application/json", rows)
     return ToolResult({**outcome, "rows_file": context.file_id(made.name)}, files=(made,))
-
-
-async def _newest(context: ToolContext) -> GivenFile | None:
-    if context.files is None:
-        return None
-    newest = await context.files.newest(TABLES)
-    return await context.files.read(newest) if newest else None
 
 
 def read_table(file: GivenFile) -> Any:
@@ -67,28 +73,36 @@ def read_table(file: GivenFile) -> Any:
         raise ToolRefused(trouble.message) from None
 
 
-def _profiled(file: GivenFile) -> JsonValue:
+def _told(files: Sequence[GivenFile]) -> JsonValue:
+    told, others = _profiled(files[0]), list[JsonValue]()
+    for file in files[1:]:
+        with contextlib.suppress(ToolRefused):  # it is no table to work with; the last one is what was asked about
+            others.append(_profiled(file, MOST_TOLD))
+    return {**told, "others": others} if others else told
+
+
+def _profiled(file: GivenFile, most: int | None = None) -> dict[str, JsonValue]:
     from perdure.tables.profile import as_json, profile_of
 
     table = read_table(file)
-    return {"table": file.id, "name": file.name, "rows": table.height, "columns": as_json(profile_of(table))}
+    columns = as_json(profile_of(table))[:most]
+    return {"table": file.id, "name": file.name, "rows": table.height, "columns": columns}
 
 
-def _ran(file: GivenFile, xml: str) -> tuple[dict[str, JsonValue], bytes]:
+def _ran(files: Sequence[GivenFile], xml: str) -> tuple[dict[str, JsonValue], bytes]:
     from perdure.tables import Plan, TableTrouble, read_plan
     from perdure.tables import run_plan as carried_out
+    from perdure.tables.drawing import drawn_rows, left_out
     from perdure.tables.profile import as_json, profile_of
 
     plan = read_plan(xml) if xml.strip() else Plan()
     if isinstance(plan, tuple):
         raise ToolRefused(f"the plan does not fit: {plan[0].path}: {plan[0].reason}")
+    tables = {file.name: read_table(file) for file in files if file is files[0] or file.name in plan.named}
     try:
-        ran = carried_out(plan, {file.name: read_table(file)}, file.name)
+        table = carried_out(plan, tables, files[0].name).table
     except TableTrouble as trouble:
         raise ToolRefused(trouble.message) from None
-    table, warnings = ran.table, list[JsonValue]()
-    if table.height > MOST_DRAWN:
-        warnings.append(f"{table.height} rows are left; the picture shows {MOST_DRAWN} of them, evenly spread")
-    drawn = table.gather_every(-(-table.height // MOST_DRAWN))
-    rows = json.dumps(json.loads(drawn.write_json()), ensure_ascii=False).encode()
+    warnings: list[JsonValue] = [*left_out(table)]
+    rows = json.dumps(drawn_rows(table), ensure_ascii=False).encode()
     return {"rows": table.height, "columns": as_json(profile_of(table)), "warnings": warnings}, rows

@@ -134,6 +134,27 @@ async def test_names_and_titles_are_text_in_the_picture_and_no_address_is_asked(
     assert "#112233" in drawn.svg
 
 
+async def test_a_day_is_drawn_as_itself_where_clocks_are_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "America/Los_Angeles")
+    encoding = {"column": "day", "kind": "temporal", "scale": "time", "binned": False}
+    design = {
+        "title": "",
+        "mark": "bar",
+        "encodings": {"x": encoding, "y": {**encoding, "column": "n", "kind": "nominal"}},
+    }
+    rows = [{"day": f"2024-03-0{n}", "n": "a"} for n in range(1, 4)]
+    drawn = await _drawing.draw(_vega.vega_lite(design, rows))
+    assert "Mar 01, 2024" in drawn.svg and "Feb 29" not in drawn.svg, drawn.svg
+
+
+async def test_rows_of_one_bar_stand_on_each_other_and_a_pie_has_no_negative_slice() -> None:
+    design = await designed(wanted("region", "sales"))
+    rows = [{"region": "N", "sales": 30}, {"region": "N", "sales": 5}, {"region": "S", "sales": 10}]
+    drawn = await _drawing.draw(_vega.vega_lite(design, rows))
+    assert ">35<" in drawn.svg, "the axis reaches the sum"
+    assert (await designed(wanted("region", "cost", concept="pie")))["mark"] != "arc"
+
+
 async def test_a_specification_that_cannot_be_drawn_is_told() -> None:
     with pytest.raises(_drawing.DrawingFailed):
         await _drawing.draw({"mark": "no such mark"})

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.tables import Plan, TableTrouble, profile_of, read_csv, read_plan, run_plan
+from perdure.tables.drawing import drawn_rows, left_out
 from perdure.tables.formula import read_formula
-from perdure.tables.plan import Filter, Group, JoinWith, Pivot, Summary
+from perdure.tables.plan import Derive, Filter, Group, JoinWith, Pivot, Summary
 
 TABLE = read_csv(b"side,n,day\nN,3,2024-01-01\nS,4,2024-01-02\nN,5,2024-01-03\n")
 
@@ -58,6 +59,7 @@ SUM = '<group><by column="side"/><aggregate column="n" function="sum" as="t"/></
         ('<window function="previous" column="n" as="p"/>', [{"p": None}, {"p": 3}, {"p": 4}]),
         ('<window function="moving_mean" column="n" as="p" rows="2"/>', [{"p": 3.0}, {"p": 3.5}, {"p": 4.5}]),
         ('<pivot index="n" columns="side" values="n" function="count"/>', [{"n": 3, "N": 1, "S": None}]),
+        ('<derive as="d" value="day - if_else(n &gt; 3, day, day)"/>', [{"d": 0.0}]),
     ],
 )
 def test_a_step_does_what_it_says(steps: str, left: list[dict[str, Any]]) -> None:
@@ -91,6 +93,8 @@ def test_a_join_brings_the_columns_of_another_table() -> None:
         ('<aggregate column="side" function="sum" as="a"/>', "sum needs numbers"),
         ('<filter where="n &gt; 100"/>', "no row is left"),
         ('<join table="away"><on left="side" right="side"/></join>', "there is no table 'away'"),
+        ('<input name="away"/>', "there is no table 'away'; the tables are main"),
+        ('<input name="main" visible="false"/>', "there is no table 'main'"),
     ],
 )
 def test_what_cannot_be_done_is_said_with_its_step(steps: str, told: str) -> None:
@@ -103,6 +107,42 @@ def test_a_join_that_would_explode_and_a_pivot_that_would_are_refused_before_the
         run_plan(Plan((JoinWith("main", ("k",), ("k",)),)), {"main": wide}, "main")
     with pytest.raises(TableTrouble, match="more than 100 columns"):
         run_plan(Plan((Pivot("k", "v", "v", "sum"),)), {"main": wide}, "main")
+
+
+def test_a_plan_begins_with_the_table_that_it_names() -> None:
+    names = read_csv(b"key,name\nN,North\nS,South\n")
+    steps = '<input name="names"/><join table="main"><on left="key" right="side"/></join>'
+    assert [row["name"] for row in ran(steps, names=names)] == ["North", "North", "South"]
+
+
+def test_texts_that_are_put_together_again_and_again_are_refused_before_they_are() -> None:
+    long = pl.DataFrame({"t": ["x" * 1_000] * 4_000})
+    nine = "+".join(["t"] * 9)
+    once = run_plan(Plan((Derive("t", nine),)), {"main": long}, "main").table
+    assert once["t"].str.len_chars().max() == 9_000
+    for steps in ((Derive("t", nine), Derive("t", nine)), (Derive("u", "+".join([f"({nine})"] * 9)),)):
+        with pytest.raises(TableTrouble, match=r"\(derive\): it would take more than 256 MiB"):
+            run_plan(Plan(steps), {"main": long}, "main")
+
+
+def test_times_are_names_and_spans_are_days() -> None:
+    table = read_csv(b"at,start,end\n10:00:00,2024-01-01,2024-01-03\n11:30:00,2024-01-01,2024-01-02\n")
+    left = run_plan(planned('<derive as="days" value="end - start"/>'), {"main": table}, "main").table
+    assert left["days"].to_list() == [2.0, 1.0]
+    assert [column.kind for column in profile_of(left)] == ["nominal", "temporal", "temporal", "quantitative"]
+
+
+def test_rows_are_drawn_in_utc_and_a_number_without_an_end_is_none() -> None:
+    table = read_csv(b"at,n\n2024-01-01T05:30:00,1\n2024-01-02T05:30:00,0\n")
+    rows = drawn_rows(run_plan(planned('<derive as="r" value="1 / n"/>'), {"main": table}, "main").table)
+    assert rows[0] == {"at": "2024-01-01T05:30:00.000Z", "n": 1, "r": 1.0} and rows[1]["r"] is None
+    assert drawn_rows(TABLE)[0]["day"] == "2024-01-01"
+    many = pl.DataFrame({"n": range(12_001)})
+    assert (
+        len(drawn_rows(many)) == 4_001
+        and "12001 rows are left; the picture shows 4001" in left_out(many)[0]
+        and not left_out(TABLE)
+    )
 
 
 @pytest.mark.parametrize(
@@ -169,7 +209,7 @@ def test_groups_sum_to_the_whole_and_a_filter_and_its_opposite_share_the_rows(se
         {"k": [chance.choice("abc") for _ in range(size)], "v": [chance.randint(-9, 9) for _ in range(size)]}
     )
     grouped = run_plan(Plan((Group(("k",), (Summary("v", "sum", "v"),)),)), {"main": table}, "main")
-    assert grouped.table["v"].sum() == table["v"].sum() and grouped.summed_up
+    assert grouped.table["v"].sum() == table["v"].sum()
     kept = 0
     for where in ("v > 0", "not (v > 0)"):
         try:

@@ -3,18 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 
 from contracts.memory import TurnContext
 from contracts.messages import Patch
-from contracts.tables import ClientTable
+from contracts.tables import CLIENT_TABLE, ClientTables, why_no_tables
 from graph.nodes.call_model import STOP_CODES
 from graph.ports import Ports
 from graph.spec import State
 from graph.topologies.clarify_solve.state import left
-
-CLIENT_TABLE = "client_table"
-"""The turn's metadata that says: the data stays with the client; here is what it holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +38,14 @@ class Initialize:
         }
         given = context.metadata.get(CLIENT_TABLE)
         if given is not None:
-            try:
-                table = ClientTable.model_validate(given)
-            except ValidationError as error:
-                first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-                told = f"the metadata client_table: {'.'.join(map(str, first['loc']))}: {first['msg']}"
-                return patch | _ended("client_table_invalid", told[:300], "failed")
+            fault = why_no_tables(given)
+            if fault:
+                return patch | _ended("client_table_invalid", fault, "failed")
+            table = ClientTables.model_validate(given)
             patch["input"] = {"message": message.text, "is_client": True}
-            return patch | left(start="request", table=table.model_dump(mode="json", exclude_none=True))
+            return patch | left(
+                start="request", table=table.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+            )
         patch["input"] = {"message": message.text, "is_client": False}
         return patch | left(start=_start(context, plan.words))
 

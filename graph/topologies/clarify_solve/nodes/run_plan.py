@@ -34,11 +34,16 @@ class RunPlan:
             asked: dict[str, JsonValue] = {
                 "plan": text_of(state, "plan_xml"),
                 "table": object_of(state, "table").get("name"),
+                "visualization": text_of(state, "visualization"),
             }
             question = Question(call_id="", kind=RequestKind.CLIENT_RUN, asked=asked, answer_schema=HANDED_IN)
             return waits(ports.people.question(question))
-        table = object_of(state, "table").get("table")
-        ran = await done(state, ports, "run", table=table, xml=text_of(state, "plan_xml"))
+        table = object_of(state, "table")
+        args: dict[str, JsonValue] = {"table": table.get("table"), "xml": text_of(state, "plan_xml")}
+        others = table.get("others")
+        if isinstance(others, list) and args["xml"]:
+            args["others"] = [other.get("table") for other in others if isinstance(other, dict)]
+        ran = await done(state, ports, "run", **args)
         if ran.ends:
             return ran.ends
         return _failed(state, ran.fault) if ran.fault else _came_to(state, ran.output)
