@@ -1,6 +1,7 @@
 """The messages of a model call with their bodies: the past, windowed, and this turn's own in the graph's order."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from contracts.ids import effect_key
 from contracts.messages import MessageRef, WindowPolicy
@@ -22,6 +23,7 @@ async def said_messages(
 ) -> list[Said]:
     """What is said to the model, oldest first, within the agent's window; `skills` are texts by skill id.
 
+    Where an object is asked for, the window is for the past alone (S4-52): what the step itself says all goes out.
     With `compacted` half of what that would be: an attempt before was too long for the model.
     """
     ids = [ref.id for ref in call.ask.messages if ref.id]
@@ -29,6 +31,8 @@ async def said_messages(
     everything: list[StoredMessage | MessageRef] = [*past]
     everything += [own.get(ref.id, ref) if ref.id else ref for ref in call.ask.messages]
     windowed = [_windowed(index, message) for index, message in enumerate(everything)]
+    if call.ask.output is not None:
+        windowed[len(past) :] = [replace(message, tokens=0) for message in windowed[len(past) :]]
     kept = keep(windowed, halved(windowed, window) if compacted else window)
     return [_said(everything[index], skills) for index in kept]
 

@@ -73,7 +73,7 @@ async def test_plot_a_column_by_a_column_gives_a_picture_of_it(api: Api) -> None
         assert metrics["totals"]["input_tokens"] == turn["usage"]["input_tokens"] > 0
         assert all(call["seconds"] > 0 and call["number"] == 1 for call in metrics["calls"])
         assert metrics["totals"]["thinking_tokens"] == 0, "the scripted model thinks nothing"
-        assert metrics["retries"] == {"classify": 1, "planning": 1, "specify": 1}
+        assert metrics["retries"] == {"classify": 1, "planning": 1, "specify": 1, "marks": 1}
         assert "The picture was drawn." in turn["answer"] and turn["output"]["text"].startswith("<p>")
         made = (await client.get(f"{path}/files")).json()["items"]
         assert sorted(file["name"] for file in made if file["turn_id"]) == [

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from contracts.agents import EffectClass, PlanCard
 from contracts.errors import Problem
+from contracts.messages import Role
 from contracts.model import OutputForm
 from contracts.people import PauseKind, RequestKind, VerdictState
 from contracts.turns import Limits
@@ -203,15 +204,20 @@ async def test_a_question_waits_and_the_reply_spends_no_planning_budget() -> Non
     await answered(played, PauseKind.CLARIFICATION, {"text": "the first"})
     assert played.outcome() is Outcome.COMPLETED
     assert processing(played)["entries"] == 3, "the first, and two after the reply's own"
-    assert "the first" in notes(played, 2) and "You offered: a, b" in notes(played, 2), "S4-19"
+    assert "the first" in notes(played, 2) and "Offered: a, b" in notes(played, 2), "S4-19"
 
 
 async def test_a_third_question_never_comes_though_the_model_asks_on() -> None:
     played = await play(kind(), *[plan(asks=True)] * 3, XML, MARKS, DONE)
-    for _ in range(2):
-        await answered(played, PauseKind.CLARIFICATION, {"text": "hm"})
+    for said in ("sales", "by region"):
+        await answered(played, PauseKind.CLARIFICATION, {"text": said})
     assert played.outcome() is Outcome.COMPLETED and len(played.turn.book) == 2
     assert "early_exit must be false" in notes(played, 3) and "early_exit must be false" not in notes(played, 2)
+    said_last = [message.text for message in played.turn.asks[3].messages if message.role is Role.USER]
+    back = "Asked back: Which? Offered: a, b."
+    assert said_last[-4:] == [back, "sales", back, "by region"], (
+        "neither answer is forgotten, and the newest comes last"
+    )
 
 
 async def test_an_unanswered_question_waits_on_and_an_expired_one_ends_in_words() -> None:
@@ -225,7 +231,8 @@ async def test_an_unanswered_question_waits_on_and_an_expired_one_ends_in_words(
 async def test_the_clients_form_asks_no_question_and_ends_with_the_design() -> None:
     played = await play(kind(), plan("<plan/>", asks=True), XML, MARKS, metadata=CLIENT)
     (question,) = played.run.questions
-    assert question.kind is RequestKind.CLIENT_RUN and question.asked == {"plan": "<plan/>", "table": "t"}
+    asked = {"plan": "<plan/>", "table": "t", "visualization": "sales by region"}
+    assert question.kind is RequestKind.CLIENT_RUN and question.asked == asked, "S4-44"
     assert "early_exit must be false" in notes(played, 1), "S4-17"
     await answered(played, PauseKind.CLIENT_RUN, {"ok": True, "rows": 2, "columns": COLUMNS})
     assert played.outcome() is Outcome.COMPLETED
@@ -241,6 +248,39 @@ async def test_what_the_client_could_not_do_is_planned_again() -> None:
     assert played.outcome() is Outcome.AWAITING and "there is no column 'x'" in notes(played, 2)
     await answered(played, PauseKind.CLIENT_RUN, {"ok": True, "rows": 2, "columns": COLUMNS})
     assert played.outcome() is Outcome.COMPLETED
+
+
+async def test_a_design_that_is_not_found_is_a_warning_to_the_client() -> None:
+    nothing: Args = {
+        "success": False,
+        "timed_out": True,
+        "outcome": "timed_out",
+        "message": "No design was found in time.",
+    }
+    made = turn(kind(), plan(), XML, MARKS, DONE, metadata=CLIENT)
+    made.tools = {**made.tools, "solve": lambda args: nothing}
+    played = await begin(made, "clarify_solve")
+    handed_in = {"ok": True, "rows": 2, "columns": COLUMNS, "warnings": ["5 rows were left out"]}
+    await answered(played, PauseKind.CLIENT_RUN, handed_in)
+    output: Any = played.state["output"]
+    assert played.outcome() is Outcome.COMPLETED and "specification" not in output
+    assert output["warnings"] == ["5 rows were left out", "No design was found in time."], "S4-45"
+
+
+async def test_a_model_that_never_plans_ends_in_words_after_six_tries() -> None:
+    played = await play(kind(), *[FAULTY] * 6, DONE)
+    assert played.traces()[0] == f"{CLASSIFY} {PLAN} {SAY}" and "no plan that could be read" in notes(played, -1)
+
+
+async def test_the_tables_before_the_last_one_are_told_and_can_be_joined() -> None:
+    other: dict[str, Any] = {"table": "f0", "name": "u.csv", "rows": 3, "columns": [*COLUMNS[:1]]}
+    made = turn(kind(), plan('<plan><join table="u.csv"/></plan>'), XML, MARKS, DONE)
+    told: Any = {**TABLE, "others": [other]}
+    made.tools = {**made.tools, "profile": lambda args: told}
+    played = await begin(made, "clarify_solve")
+    assert "Another table u.csv, 3 rows" in notes(played, 1) and "f0" not in notes(played, 1)
+    ran = next(args for call_id, args in played.turn.ran if played.turn.rows[call_id].tool == "run")
+    assert (ran["table"], ran["others"]) == ("f1", ["f0"])
 
 
 async def test_exclusions_run_beside_the_specification_and_the_solver_runs_once_after_both() -> None:

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from pydantic import JsonValue
+
 from contracts.messages import Patch
 from contracts.people import Question, RequestKind, Verdict, VerdictState
 from graph.nodes.reading import error_of, requests_of
@@ -45,6 +47,11 @@ class Clarify:
 def _replied(state: State, verdict: Verdict) -> Patch:
     asked = number(state, "clarifications") + 1
     if verdict.state is VerdictState.ANSWERED:
-        reply = str(verdict.answer.get("text", ""))
-        return GOES_ON | left(clarified="replied", replied="yes", reply=reply, clarifications=asked)
+        answer: dict[str, JsonValue] = {
+            "question": text_of(state, "question"),
+            "options": list_of(state, "options"),
+            "reply": str(verdict.answer.get("text", "")),
+        }
+        answers = [*list_of(state, "answers"), answer]
+        return GOES_ON | left(clarified="replied", replied="yes", answers=answers, clarifications=asked)
     return GOES_ON | left(clarified="failed", clarifications=asked, fault=NO_ANSWER)

@@ -8,7 +8,7 @@ from graph.ports import Ports
 from graph.spec import State
 from graph.topologies.clarify_solve.nodes.prompts import asked
 from graph.topologies.clarify_solve.shapes import EXCLUDE
-from graph.topologies.clarify_solve.state import left
+from graph.topologies.clarify_solve.state import counted, left
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,4 +18,5 @@ class Exclude:
     async def __call__(self, state: State, ports: Ports) -> Patch:
         """Selector, value and scope of each; the whole where none is named."""
         got = await ask_object(state, ports, EXCLUDE, asked(state))
-        return {**got.cost, **left(exclusions=(got.value or {}).get("exclusions", []))}
+        found = (got.value or {}).get("exclusions", [])
+        return {**got.cost, **counted(state, "exclude", got.tries), **left(exclusions=found)}

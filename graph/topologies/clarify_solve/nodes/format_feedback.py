@@ -30,8 +30,10 @@ class FormatFeedback:
         drawn = object_of(state, "drawn")
         if drawn:
             output["pictures"] = {name: f"/v1/files/{file}" for name, file in drawn.items()}
-        warnings = object_of(state, "run").get("warnings")
-        output["warnings"] = warnings if isinstance(warnings, list) else []
+        warnings, fault = object_of(state, "run").get("warnings"), text_of(state, "fault")
+        told: list[JsonValue] = [*warnings] if isinstance(warnings, list) else []
+        # S4-45: whoever keeps the data reads no conversation.
+        output["warnings"] = [*told, fault] if fault and bucket(state, "input").get("is_client") else told
         output["retries"] = bucket(state, "turn_metrics")
         return {"status": "completed", "output": {name: replace(value) for name, value in output.items()}}
 

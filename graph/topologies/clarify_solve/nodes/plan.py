@@ -10,13 +10,14 @@ from graph.nodes.ask_object import Got, ask_object, note
 from graph.nodes.reading import error_of
 from graph.ports import Ports
 from graph.spec import State
-from graph.topologies.clarify_solve.nodes.prompts import asked, at_the_cap, described
+from graph.topologies.clarify_solve.nodes.prompts import asked, at_fault, at_the_cap, described
 from graph.topologies.clarify_solve.nodes.tools import done, told_faults
 from graph.topologies.clarify_solve.shapes import PLAN, PLAN_XML
 from graph.topologies.clarify_solve.state import bucket, counted, left, list_of, number, text_of
 
 NO_QUESTION = "No question may be asked any more: early_exit must be false. Decide what is open yourself."
 """At the cap (S4-20), and always where the data stays with a client (S4-17)."""
+ANOTHER = "The last plan could not be used. Make another one, not the same again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +50,11 @@ class Planning:
         return _patch(state, got, own, await self._checked(state, ports, xml))
 
     def _said(self, state: State) -> list[MessageRef]:
-        said = [described(state), *asked(state)]
+        fault = text_of(state, "fault")
+        said = [described(state), *at_fault("plan", fault), *asked(state)]
         if _closed(state):
             said.append(note(NO_QUESTION))
-        fault = text_of(state, "fault")
-        if fault:
-            said.append(note(f"The last plan could not be used. Make another one, not the same again.\n{fault}"))
-        return said
+        return [*said, note(ANOTHER)] if fault else said
 
     async def _checked(self, state: State, ports: Ports, xml: str) -> Patch:
         """What becomes of the XML. None at all leaves the table as it is (S4-31); the same again is no new try."""

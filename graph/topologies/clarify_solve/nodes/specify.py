@@ -7,10 +7,12 @@ from graph.nodes.ask_object import ask_object, note
 from graph.nodes.reading import error_of
 from graph.ports import Ports
 from graph.spec import State
-from graph.topologies.clarify_solve.nodes.prompts import asked, described
+from graph.topologies.clarify_solve.nodes.prompts import asked, at_fault, described
 from graph.topologies.clarify_solve.nodes.tools import done, told_faults
 from graph.topologies.clarify_solve.shapes import MARKS, SPECIFY
 from graph.topologies.clarify_solve.state import XML_GENERATIONS, counted, left, number, object_of, text_of
+
+MEND = "The last specification does not fit. Mend it."
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +32,10 @@ class GenerateXml:
         """The last fault goes into the prompt."""
         if error_of(state) is not None:
             return {}
-        said = [described(state, "run"), *asked(state), note(f"To show: {text_of(state, 'visualization')}")]
         fault = text_of(state, "xml_fault")
-        if fault:
-            said.append(note(f"The last specification does not fit. Mend it.\n{fault}"))
+        said = [described(state, "run"), *at_fault("specification", fault), *asked(state)]
+        said += [note(MEND)] if fault else []
+        said.append(note(f"To show: {text_of(state, 'visualization')}"))
         got = await ask_object(state, ports, SPECIFY, said)
         xml = str((got.value or {}).get("xml", "")).strip()
         generations = number(state, "generations") + 1
@@ -79,4 +81,4 @@ class ClassifyMarks:
         """Scores as they come: the rules take those of a half and more."""
         said = [*asked(state), note(f"The specification: {text_of(state, 'specification')}")]
         got = await ask_object(state, ports, MARKS, said)
-        return {**got.cost, **left(likely=(got.value or {}).get("marks", []))}
+        return {**got.cost, **counted(state, "marks", got.tries), **left(likely=(got.value or {}).get("marks", []))}
