@@ -25,7 +25,7 @@ from contracts.agents import PublishedAgent
 from contracts.digests import sha256_hex
 from contracts.errors import CallerError
 from contracts.skills import DataTable
-from perdure.apps import left_out, publish, tables_of
+from perdure.apps import left_out, played_by, publish, tables_of
 from policy.audit_key import Keyring
 from settings import ACCESS_KEY_FILE, AUDIT_KEY_FILE, Settings, needed, secret
 from store import accounts, content
@@ -35,6 +35,8 @@ from store.migrations import bring_up, is_newest
 from store.provision import provision
 
 LOCAL_TENANT = "local"
+MODEL_SECRET = "model"
+"""The credential of the models that PERDURE_MODELS names."""
 ADMIN_ROLES = ["admin", "reviewer"]
 LOCAL_USERS = {"requester": ["requester"], "reviewer": ["reviewer"], "admin": ADMIN_ROLES}
 
@@ -45,6 +47,7 @@ async def prepare(settings: Settings, admin: str = "", tenant: str = LOCAL_TENAN
     Raises: asyncpg's errors; SystemExit where a variable is missing; CallerError where `admin` was erased.
     """
     owner_url = needed(settings.database_owner_url, "DATABASE_OWNER_URL")
+    model = await _server_model(settings)
     if settings.local and settings.audit_key is None:
         _made(settings.home / AUDIT_KEY_FILE)
     if settings.local and settings.jwt_secret is None:
@@ -65,7 +68,7 @@ async def prepare(settings: Settings, admin: str = "", tenant: str = LOCAL_TENAN
     owner = await asyncpg.connect(owner_url, server_settings={"search_path": "perdure"})
     try:
         await set_up(owner)
-        await _publish(owner, found or await _catalogue(owner, settings), settings)
+        await _publish(owner, found or await _catalogue(owner, settings), settings, model)
         await _sealed(owner, keyring)
         if admin:
             tokens = {admin: _fresh_token(admin)}
@@ -101,7 +104,26 @@ async def _checked(settings: Settings, checked: Collection[str] = frozenset()) -
     return await shipped_and_own(settings.apps, settings.sandbox(), checked, expires_seconds=seconds)
 
 
-async def _publish(owner: asyncpg.Connection, found: Catalogue, settings: Settings) -> None:
+async def _server_model(settings: Settings) -> str:
+    """The model that plays in the script's place; empty where each agent has its own.
+
+    Raises: SystemExit where none of those that are named answers.
+    """
+    if not settings.models:
+        return ""
+    try:
+        from activities.clients.litellm_provider import LiteLLMProvider
+        from activities.clients.smoke_test import first_that_answers
+    except ImportError:
+        raise SystemExit("PERDURE_MODELS needs the extra `llm`") from None
+    provider, key = LiteLLMProvider(), secret(MODEL_SECRET)
+    try:
+        return await first_that_answers(settings.models, provider, {"api_key": key} if key else {})
+    finally:
+        await provider.aclose()
+
+
+async def _publish(owner: asyncpg.Connection, found: Catalogue, settings: Settings, model: str) -> None:
     """Put the apps' agents in place, and say what is wrong with the rest."""
     if found.unchecked:
         sys.stderr.write(f"warning: the types of code blocks were not checked: {found.unchecked}\n")
@@ -111,7 +133,8 @@ async def _publish(owner: asyncpg.Connection, found: Catalogue, settings: Settin
     async with owner.transaction():
         await owner.execute("SELECT set_config('perdure.tenant', $1, true)", content.SHARED)
         before = [agent for _, agent in await content.listed(owner)]
-    for app in found.apps:
+    params = {"api_key_secret": MODEL_SECRET} if secret(MODEL_SECRET) else {}
+    for app in (played_by(app, model, params) if model else app for app in found.apps):
         for problem in app.problems:
             sys.stderr.write(f"{problem}\n")
         offered = await discovered(app, before, secret, settings.home)

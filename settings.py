@@ -85,6 +85,9 @@ class Settings(BaseSettings):
     """The data folder of the embedded stack."""
     apps: Annotated[tuple[Path, ...], NoDecode] = Field(default=(), alias="PERDURE_APP")
     """App folders beside the shipped ones, separated like PATH."""
+    models: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="PERDURE_MODELS")
+    """Models for LiteLLM, by commas: the first that answers at the start plays every agent whose model is `scripted`;
+    where none does, nothing starts. Their key is the credential `model`, or what the provider's own library reads."""
     routing: RoutingName = Field(default=RoutingName.COMPACT, alias="PERDURE_ROUTING")
     """`compact` or `spread`: which task queues a new turn uses; a running turn keeps what it began with."""
     local: bool = Field(default=False, alias="PERDURE_LOCAL")
@@ -198,7 +201,7 @@ class Settings(BaseSettings):
             return tuple(_BASE / part for part in value.split(os.pathsep) if part)
         return value
 
-    @field_validator("webhook_hosts", mode="before")
+    @field_validator("webhook_hosts", "models", mode="before")
     @classmethod
     def _by_commas(cls, value: Any) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value

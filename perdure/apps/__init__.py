@@ -7,7 +7,7 @@ from perdure.apps.block_source import BlockCheck, BlockFault, check_source, firs
 from perdure.apps.engine import ALWAYS_OFFERED, Engine
 from perdure.apps.folder import SHIPPED, App, find_apps, load_app, load_servers
 from perdure.apps.problems import AppProblem, has_mistakes
-from perdure.apps.publish import assembled_tools, left_out, publish, tables_of
+from perdure.apps.publish import assembled_tools, left_out, played_by, publish, tables_of
 
 __all__ = [
     "ALWAYS_OFFERED",
@@ -26,6 +26,7 @@ __all__ = [
     "left_out",
     "load_app",
     "load_servers",
+    "played_by",
     "publish",
     "schema_as_called",
     "tables_of",

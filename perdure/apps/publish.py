@@ -5,8 +5,11 @@ so a version names them by digest and each is stored once.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from contracts.agents import AgentDefinition, EffectClass, PublishedAgent, ToolCard
+from pydantic import JsonValue
+
+from contracts.agents import SCRIPTED, AgentDefinition, EffectClass, PublishedAgent, ToolCard
 from contracts.digests import digest_of
 from contracts.errors import InvariantBroken
 from contracts.skills import CodeBlock, DataTable
@@ -31,6 +34,17 @@ def publish(
     core = {card.name: card for card in core_cards}
     servers = server_cards or {}
     return [_publish(agent, app, core, servers) for agent in app.agents if not _why_not(agent, app, core, servers)]
+
+
+def played_by(app: App, model: str, params: Mapping[str, JsonValue]) -> App:
+    """The app with this model in the place of every script; an agent that names a model of its own keeps it."""
+    agents = tuple(
+        agent.model_copy(update={"model": model, "model_params": {**params, **agent.model_params}, "script": None})
+        if agent.model == SCRIPTED
+        else agent
+        for agent in app.agents
+    )
+    return replace(app, agents=agents)
 
 
 def left_out(app: App, core_cards: Sequence[ToolCard], server_cards: Mapping[str, Sequence[ToolCard]]) -> list[str]:

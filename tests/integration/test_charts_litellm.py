@@ -2,7 +2,7 @@
 again; a model that gives no object is asked in the other form."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
+from activities.clients.smoke_test import first_that_answers
 from activities.models import Models
 from activities.toolbox.shelf import Toolbox
 from contracts.digests import digest_of
 from contracts.turns import TurnAddress, TurnStatus
-from perdure.apps import SHIPPED, load_app, publish
+from perdure.apps import SHIPPED, load_app, played_by, publish
 from store import files
 from store.ids import new_id
 from tests.desk import Desk, publish_desk
@@ -39,15 +40,18 @@ class Bench:
     served: Served
     double: ProviderDouble
 
-    async def ended(self, *steps: Step) -> tuple[TurnAddress, Any]:
-        """A turn about a table, to its end."""
+    async def ended(
+        self, *steps: Step, tables: Mapping[str, bytes] | None = None, words: str = "a chart"
+    ) -> tuple[TurnAddress, Any]:
+        """A turn about tables, which are uploaded in this order, to its end."""
         self.double.script(*steps)
         desk = self.served.desk
         conversation_id = await desk.conversation(AGENT)
-        async with desk.db.transaction("local") as tx:
-            file = files.NewFile(new_id(), "sales.csv", "text/csv", CSV)
-            await files.keep(tx, conversation_id, desk.people["requester"].user_id, [file])
-        address = await self.served.begin(Line("a chart"), agent_id=AGENT, conversation_id=conversation_id)
+        for name, content in (tables or {"sales.csv": CSV}).items():
+            async with desk.db.transaction("local") as tx:
+                file = files.NewFile(new_id(), name, "text/csv", content)
+                await files.keep(tx, conversation_id, desk.people["requester"].user_id, [file])
+        address = await self.served.begin(Line(words), agent_id=AGENT, conversation_id=conversation_id)
         return address, await self.served.until(address, TurnStatus.COMPLETED, TurnStatus.FAILED, seconds=90)
 
     def requests(self, address: TurnAddress) -> list[Any]:
@@ -127,9 +131,11 @@ async def test_a_plan_that_does_not_fit_twice_and_then_does_ends_in_a_picture(be
 async def test_a_specification_that_does_not_fit_twice_and_then_does_ends_in_a_picture(bench: Bench) -> None:
     address, row = await bench.ended(
         CLASSIFIED, plan(""), said(xml="<chart><show/></chart>"), said(xml='<chart><show column="nope"/></chart>'),
-        SPECIFIED, *REST,
+        SPECIFIED, *REST, words="a chart " * 200,
     )  # fmt: skip
     assert row["status"] == "completed" and row["output"]["pictures"]
+    told = [json.dumps(seen.body["messages"]) for seen in bench.requests(address)[:3]]
+    assert all("sales.csv" in each for each in told[:2]), "a long request does not push the table out (S4-52)"
     assert "there is no column" in json.dumps(bench.requests(address)[4].body["messages"])
 
 
@@ -141,6 +147,53 @@ async def test_words_in_place_of_an_object_are_asked_again_by_a_function_that_mu
     assert second["tool_choice"] == {"type": "function", "function": {"name": "classify"}}
     assert "response_format" not in second
     assert await bench.labels(address) == ["classify", "classify", "feedback"]
+
+
+async def test_a_plan_joins_the_table_that_was_uploaded_before(bench: Bench) -> None:
+    join = '<input name="sales.csv"/><join table="names.csv"><on left="region" right="key"/></join>'
+    grouped = '<group><by column="name"/><aggregate column="sales" function="sum" as="sales"/></group>'
+    shown = said(xml='<chart><show column="name"/><show column="sales"/></chart>')
+    address, row = await bench.ended(
+        CLASSIFIED, plan(f"<plan>{join}{grouped}</plan>"), shown, *REST,
+        tables={"sales.csv": CSV, "names.csv": b"key,name\nNorth,Upland\nSouth,Lowland\n"},
+    )  # fmt: skip
+    assert row["status"] == "completed" and row["output"]["pictures"], row["output"]
+    planning = json.dumps(bench.requests(address)[1].body["messages"])
+    assert "Table names.csv, 2 rows" in planning and "Another table sales.csv, 2 rows" in planning
+    async with bench.served.desk.db.transaction("local") as tx:
+        drawn = await files.read(tx, row["output"]["pictures"]["specification"].rpartition("/")[2])
+    values = json.loads(drawn.content)["data"]["values"]
+    assert values == [{"name": "Upland", "sales": 30}, {"name": "Lowland", "sales": 10}]
+
+
+async def test_the_first_model_that_answers_is_the_servers_and_without_one_nothing_starts(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from activities.clients.litellm_provider import LiteLLMProvider  # 5 s, which the bench has spent
+
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-test")
+    monkeypatch.setenv("OPENAI_BASE_URL", bench.double.api_base)
+    provider = LiteLLMProvider()
+    try:
+        bench.double.script(Step(status=401, code="invalid_api_key"), Step(text="ready"))
+        names = ("openai/gpt-4o", "openai/gpt-4o-mini", "openai/o3")
+        assert await first_that_answers(names, provider, {}) == "openai/gpt-4o-mini"
+        bench.double.script(Step(status=401, code="invalid_api_key", times=None))
+        with pytest.raises(SystemExit, match=r"nothing is started.*openai/gpt-4o: model_auth.*openai/o3: model_auth"):
+            await first_that_answers(names, provider, {})
+    finally:
+        await provider.aclose()
+
+
+def test_the_servers_model_plays_every_script_and_no_agents_own_model() -> None:
+    app = load_app(SHIPPED / "charts")
+    (played,) = publish(played_by(app, "openai/gpt-4o", {"api_key_secret": "model"}), [])
+    assert (played.definition.model, played.definition.script) == ("openai/gpt-4o", None)
+    assert (
+        played.definition.model_params == {"api_key_secret": "model"} and played.version != publish(app, [])[0].version
+    )
+    own = replace(app, agents=tuple(agent.model_copy(update={"model": "openai/o3"}) for agent in app.agents))
+    assert played_by(own, "openai/gpt-4o", {}) == own
 
 
 async def test_a_key_that_is_refused_ends_the_ladder_at_once(bench: Bench) -> None:
