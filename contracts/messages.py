@@ -46,6 +46,8 @@ class MessageRef(Tolerant):
     calls: tuple[CallRef, ...] = ()
     call_id: str = ""
     """For a tool message: the call that it answers."""
+    quotes: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
+    """For a note: the requests whose deciders' words its text has cut, in their order; the model gets them whole."""
     skill_id: str = ""
     """For a system message that stands for a skill of the agent: its text is the skill's."""
     entities: tuple[str, ...] = Field(default=(), exclude_if=is_empty)

@@ -110,6 +110,8 @@ class Verdict(Tolerant):
     tool: str = ""
     state: VerdictState
     comment: str = ""
+    is_cut: bool = Field(default=False, exclude_if=is_empty)
+    """`comment` is only the start of what was said; the record has all of it."""
     decided_by: str = ""
     round: MessageRef | None = Field(default=None, exclude_if=is_empty)
     """Of an edited checkpoint: the assistant message that makes its call again."""

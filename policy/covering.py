@@ -16,6 +16,11 @@ ALLOWED = GIVEN | {"reserved"}
 
 REASONED = frozenset({"rejected", "responded", "withdrawn"})
 """Statuses of an approval whose comment says why its call does not run; whoever approved it has said no such thing."""
+_TOLD = {
+    "withdrawn": "the approval was withdrawn",
+    "responded": "a reviewer has responded instead of letting it run; the reason is the response",
+}
+"""Of the statuses of which a model is not told enough by their own word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +59,8 @@ def why_void(
         return "the tool has changed since the call was made"
     if approval is None:
         return "the call needs an approval and has none" if card.needs_approval else None
-    if approval.status == "withdrawn":
-        return "the approval was withdrawn"
+    if approval.status in _TOLD:
+        return _TOLD[approval.status]
     if approval.status not in ALLOWED:
         return f"the approval is {approval.status}"
     if not approval.intact or approval.tool_version != here.version:

@@ -1,6 +1,7 @@
 """Text from outside, made storable, countable and short."""
 
 import unicodedata
+from collections.abc import Iterable
 
 from contracts.messages import PREVIEW_CHARACTERS
 
@@ -34,6 +35,16 @@ def is_blank(text: str) -> bool:
 def preview(text: str) -> str:
     """The start of `text`, for references inside a workflow."""
     return text if len(text) <= PREVIEW_CHARACTERS else text[: PREVIEW_CHARACTERS - 1] + "…"
+
+
+def unabridged(text: str, quoted: Iterable[str]) -> str:
+    """`text`, which quotes the starts of these one after the other, with the whole of each in its place."""
+    done, rest = "", text
+    for each in filter(None, quoted):
+        before, start, after = rest.partition(preview(each))
+        if start:
+            done, rest = done + before + each, after
+    return done + rest
 
 
 def estimated_tokens(text: str) -> int:

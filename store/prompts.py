@@ -7,9 +7,11 @@ from contracts.ids import effect_key
 from contracts.messages import MessageRef, WindowPolicy
 from contracts.model import ModelCall
 from policy.prompt import Said
+from policy.text import unabridged
 from policy.window import Windowed, halved, keep
 from store.database import Connection
 from store.messages import StoredMessage, bodies
+from store.verdicts import words_of
 
 
 async def said_messages(
@@ -27,6 +29,8 @@ async def said_messages(
     With `compacted` half of what that would be: an attempt before was too long for the model.
     """
     ids = [ref.id for ref in call.ask.messages if ref.id]
+    quoted = [request_id for ref in call.ask.messages for request_id in ref.quotes]
+    words = await words_of(tx, call.address.turn_id, quoted) if quoted else {}
     past, own = await bodies(tx, call.address.conversation_id, through_seq, window, ids)
     everything: list[StoredMessage | MessageRef] = [*past]
     everything += [own.get(ref.id, ref) if ref.id else ref for ref in call.ask.messages]
@@ -34,7 +38,7 @@ async def said_messages(
     if call.ask.output is not None:
         windowed[len(past) :] = [replace(message, tokens=0) for message in windowed[len(past) :]]
     kept = keep(windowed, halved(windowed, window) if compacted else window)
-    return [_said(everything[index], skills) for index in kept]
+    return [_said(everything[index], skills, words) for index in kept]
 
 
 def _windowed(index: int, message: StoredMessage | MessageRef) -> Windowed:
@@ -43,10 +47,11 @@ def _windowed(index: int, message: StoredMessage | MessageRef) -> Windowed:
     return Windowed(index, message.role, message.tokens, (), message.call_id)
 
 
-def _said(message: StoredMessage | MessageRef, skills: Mapping[str, str]) -> Said:
+def _said(message: StoredMessage | MessageRef, skills: Mapping[str, str], words: Mapping[str, str]) -> Said:
     if isinstance(message, StoredMessage):
         return Said(message.role, message.content, message.calls, _answers(message))
-    return Said(message.role, skills.get(message.skill_id, message.text))
+    text = unabridged(message.text, [words[each] for each in message.quotes if each in words])
+    return Said(message.role, skills.get(message.skill_id, text))
 
 
 def _keys(message: StoredMessage) -> tuple[str, ...]:

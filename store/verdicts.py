@@ -1,5 +1,6 @@
 """Reading the verdicts of a pause fresh from their durable records (S0-37); what is overdue expires here."""
 
+from collections.abc import Collection, Mapping
 from datetime import datetime
 
 import asyncpg
@@ -112,18 +113,38 @@ def _verdict(request: RequestRef, row: asyncpg.Record | None, ask: VerdictsAsk) 
     look_at = _look_at(request, row)
     if look_at is not None or row["status"] == "pending":
         return unreadable.model_copy(update={"state": VerdictState.PENDING, "look_at": look_at})
-    decision, again = row["decision"] or {}, edited_round(row)
-    if row["status"] == "withdrawn":
-        decision = row["withdrawal"] or {}
+    again, said = edited_round(row), _said(row)
+    words = _words(said)
     return unreadable.model_copy(
         update={
             # The call of an edited checkpoint is made in any case: where that was taken back, the ledger denies it.
             "state": VerdictState.EDITED if again else _STATES[row["status"]],
             "round": again,
-            "comment": preview(decision.get("comment") or decision.get("reason_code") or ""),
-            "decided_by": (decision.get("by") if row["status"] == "withdrawn" else row["decider"]) or "",
+            "comment": preview(words),
+            "is_cut": preview(words) != words,
+            "decided_by": (said.get("by") if row["status"] == "withdrawn" else row["decider"]) or "",
         }
     )
+
+
+async def words_of(tx: Connection, turn_id: str, request_ids: Collection[str]) -> dict[str, str]:
+    """By request of the turn: all that was said, of which a verdict has the start."""
+    rows = await tx.fetch(
+        "SELECT id, status, decision, withdrawal FROM approvals WHERE turn_id = $1 AND id = ANY($2)",
+        turn_id,
+        list(request_ids),
+    )
+    return {str(row["id"]): _words(_said(row)) for row in rows}
+
+
+def _said(row: asyncpg.Record) -> Mapping[str, str]:
+    """What the last who had a word on it said: whoever took it back, else whoever decided."""
+    said: Mapping[str, str] | None = row["withdrawal"] if row["status"] == "withdrawn" else row["decision"]
+    return said or {}
+
+
+def _words(said: Mapping[str, str]) -> str:
+    return said.get("comment") or said.get("reason_code") or ""
 
 
 def _look_at(request: RequestRef, row: asyncpg.Record) -> datetime | None:

@@ -69,7 +69,11 @@ def _paused(requests: Sequence[RequestRef]) -> Patch:
 def _acknowledge(state: State, verdicts: Sequence[Verdict]) -> Patch:
     """Nothing of the round may run: drop it and tell the model why (S0-34)."""
     messages = [message.model_dump(mode="json") for message in messages_of(state)]
-    note = MessageRef(role=Role.SYSTEM, text="\n".join(_told(verdict) for verdict in verdicts))
+    note = MessageRef(
+        role=Role.SYSTEM,
+        text="\n".join(_told(verdict) for verdict in verdicts),
+        quotes=tuple(verdict.request_id for verdict in verdicts if verdict.is_cut),
+    )
     return {
         "status": "running",
         "llm_phase": INITIAL,  # S0-04, also where the synthesis had asked

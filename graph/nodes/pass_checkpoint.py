@@ -26,7 +26,7 @@ def passed(state: State, verdicts: Sequence[Verdict]) -> Patch:
     """
     settled = any(verdict.state is VerdictState.SETTLED for verdict in verdicts)
     refused = [] if settled else [verdict for verdict in verdicts if _is_refused(verdict)]
-    notes = [MessageRef(role=Role.SYSTEM, text=_told(verdict)) for verdict in refused]
+    notes = [_note(verdict) for verdict in refused]
     again = [verdict.round for verdict in verdicts if verdict.round is not None]
     before = messages_of(state)
     there = {message.id for message in before if message.id}
@@ -81,6 +81,11 @@ _WHAT = {
     VerdictState.CANCELLED: "was cancelled",
     VerdictState.WITHDRAWN: "was withdrawn",
 }
+
+
+def _note(verdict: Verdict) -> MessageRef:
+    quotes = (verdict.request_id,) if verdict.is_cut else ()
+    return MessageRef(role=Role.SYSTEM, text=_told(verdict), quotes=quotes)
 
 
 def _told(verdict: Verdict) -> str:

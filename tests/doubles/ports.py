@@ -36,6 +36,7 @@ from policy.extract import extracted
 from policy.gate import effect_request, startable
 from policy.refusals import STOPPED
 from policy.structured import read_object
+from policy.text import preview
 from tests.doubles.fake_turn import NOW, TURN_ID, Args, FakeTurn, Record, Says
 
 
@@ -389,7 +390,8 @@ class FakePeople:
         return verdict.model_copy(
             update={
                 "state": VerdictState.EDITED if record.round else record.state,
-                "comment": record.comment,
+                "comment": preview(record.comment),
+                "is_cut": preview(record.comment) != record.comment,
                 "decided_by": record.decided_by,
                 "round": record.round,
                 "answer": record.args or {} if record.state is VerdictState.ANSWERED else {},

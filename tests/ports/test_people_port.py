@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from contracts.people import RequestKind, RequestRef, Verdict, VerdictState
+from policy.text import preview
 from tests.ports.contract import NewTurn, Run, Turn, approved, asks, gated, line, paused, planned
 
 V = VerdictState
@@ -79,6 +80,14 @@ async def test_a_verdict_says_what_was_decided_why_and_by_whom(new_turn: NewTurn
     assert (await run.verdicts([request])).verdicts == (expected,)
     later = await turn.run(step=1)
     assert (await later.verdicts([request])).verdicts == (expected,), "the same for every run"
+
+
+async def test_a_long_reason_comes_by_its_start_and_says_so(new_turn: NewTurn) -> None:
+    turn = await new_turn(line(("pay", {})))
+    run, requests = await paused(turn, "pay")
+    await turn.decide("t1.0", V.REJECTED, "not in policy, " * 100)
+    (verdict,) = (await run.verdicts(requests)).verdicts
+    assert (verdict.comment, verdict.is_cut) == (preview("not in policy, " * 100), True)
 
 
 async def test_an_open_request_has_nobodys_verdict(new_turn: NewTurn) -> None:

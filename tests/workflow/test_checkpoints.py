@@ -106,11 +106,12 @@ async def test_an_approved_checkpoint_goes_on_and_the_call_has_run_once(served: 
 async def test_a_rejected_checkpoint_is_acknowledged_with_the_reason(served: Served, way: str) -> None:
     address = await at_checkpoint(served)
     await restarted(served, address, way)
-    await served.decide(address, "c1.0", Decision.REJECT, comment="the wrong chair")
+    why = "the wrong chair, " * 100 + "you see"
+    await served.decide(address, "c1.0", Decision.REJECT, comment=why)
     await served.until(address, TurnStatus.COMPLETED)
     note = served.sent_to_model(address)[-1][-1]
     assert note["role"] == "system"
-    assert note["content"].startswith("The result of book was rejected by reviewer: the wrong chair\n")
+    assert note["content"].startswith(f"The result of book was rejected by reviewer: {why}\n")
     assert served.effects(address, "/book") == 1
 
 

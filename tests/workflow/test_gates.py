@@ -17,6 +17,8 @@ A, E, R, S = Decision.APPROVE, Decision.EDIT, Decision.REJECT, Decision.RESPOND
 PAY = ("pay", {"amount": 5})
 POST = ("post", {"text": "hello"})
 Call = tuple[str, Mapping[str, JsonValue]]
+TOO_MUCH, IN_MAY = ("too much, " * 300 + "see", "ask again in May, " * 200 + "please")
+"""Told whole, however long; in a workflow they ride by their starts."""
 DONE = Line("well")
 
 
@@ -37,8 +39,8 @@ async def test_an_approval_that_nobody_decides_on_expires_and_counts_as_denied(s
 ONE = [
     (A, {}, "done", 1, "tool", '"done":"/pay"'),
     (E, {"args": {"amount": 1}}, "done", 1, "tool", "A reviewer changed the arguments"),
-    (R, {"comment": "too much"}, "planned", 0, "system", "was rejected by reviewer: too much"),
-    (S, {"comment": "ask again in May"}, "planned", 0, "system", "was answered instead of run by reviewer: ask again"),
+    (R, {"comment": TOO_MUCH}, "planned", 0, "system", f"was rejected by reviewer: {TOO_MUCH}\n"),
+    (S, {"comment": IN_MAY}, "planned", 0, "system", f"was answered instead of run by reviewer: {IN_MAY}\n"),
 ]
 
 

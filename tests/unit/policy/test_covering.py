@@ -37,9 +37,10 @@ CASES: list[tuple[ToolCard | None, ToolCard | None, Covering | None, str | None]
     (GATED, STRICTER, APPROVED, "do not fit any more"),
     (GATED, GATED, replace(APPROVED, args={"amount": "five"}), "do not fit any more"),
     (GATED, GATED, replace(APPROVED, status="withdrawn"), "was withdrawn"),
+    (GATED, GATED, replace(APPROVED, status="responded"), "the reason is the response"),
     *(
         (GATED, GATED, replace(APPROVED, status=status), f"is {status}")
-        for status in ("pending", "rejected", "responded", "expired", "cancelled", "done", "failed")
+        for status in ("pending", "rejected", "expired", "cancelled", "done", "failed")
     ),
 ]
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.messages import PREVIEW_CHARACTERS
-from policy.text import clean, estimated_tokens, is_blank, is_clean, preview
+from policy.text import clean, estimated_tokens, is_blank, is_clean, preview, unabridged
 
 hostile = st.text(st.characters(codec=None))
 """Every code point, surrogates and NUL included."""
@@ -68,3 +68,20 @@ def test_a_preview_is_the_start_and_never_longer_than_it_may_be(text: str) -> No
 @pytest.mark.parametrize(("length", "tokens"), [(0, 0), (1, 1), (4, 1), (5, 2), (400, 100)])
 def test_four_characters_are_about_a_token(length: int, tokens: int) -> None:
     assert estimated_tokens("x" * length) == tokens
+
+
+LONG = st.builds(
+    lambda text, most: (text * most)[:most],
+    st.text(min_size=1, max_size=3),
+    st.integers(PREVIEW_CHARACTERS - 2, PREVIEW_CHARACTERS + 2),
+)
+
+
+@given(st.lists(LONG, max_size=4))
+def test_what_quotes_the_starts_of_several_gets_the_whole_of_each(said: list[str]) -> None:
+    told = "".join(f"<{preview(each)}>" for each in said)
+    assert unabridged(told, said) == "".join(f"<{each}>" for each in said)
+
+
+def test_what_is_not_quoted_or_is_gone_changes_nothing() -> None:
+    assert unabridged("a note", ["", "x" * 500]) == "a note"
