@@ -145,6 +145,9 @@ ELSEWHERE: tuple[Step, ...] = (
         "idempotency",
         "UPDATE idempotency SET answer = '{\"erased\": true}' WHERE answer <> '{\"erased\": true}' "
         "AND (answer->>'turn_id' IN (SELECT id::text FROM turns WHERE user_id = $1) "
+        # Of many at once an answer may tell of a decision before, with the arguments that it changed.
+        "OR jsonb_path_query_array(answer, '$.items[*].id') ?| ARRAY("
+        "SELECT a.id::text FROM turns t JOIN approvals a ON a.turn_id = t.id WHERE t.user_id = $1) "
         f"OR jsonb_path_exists(answer, '{NAMED}', jsonb_build_object('name', $2::text)))",
         ("user_id", "name"),
     ),

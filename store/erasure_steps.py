@@ -56,10 +56,12 @@ OWN: tuple[Step, ...] = (
         f"WHERE c.user_id = $1 AND e.data <> '{{}}' LIMIT {CHUNK_ROWS}))",
     ),
     _of_turns("model_calls", "reply = NULL", "r.reply IS NOT NULL"),
+    # Without their nonce nobody can guess at what digests were made of; the ledger's digest has none.
     _of_turns(
         "tool_calls",
-        "args = '{}', outcome = NULL, comment = NULL, provider_call_id = ''",
-        "r.args <> '{}' OR r.outcome IS NOT NULL OR r.comment IS NOT NULL OR r.provider_call_id <> ''",
+        "args = '{}', digest = '', outcome = NULL, comment = NULL, provider_call_id = ''",
+        "r.args <> '{}' OR r.digest <> '' OR r.outcome IS NOT NULL OR r.comment IS NOT NULL "
+        "OR r.provider_call_id <> ''",
     ),
     Step(
         "bundles",
@@ -68,13 +70,13 @@ OWN: tuple[Step, ...] = (
     ),
     _of_turns(
         "approvals",
-        "args = '{}', snapshot = '{}', prompt_excerpt = '', reason = '', result = NULL, revision = NULL, "
+        "args = '{}', nonce = '', snapshot = '{}', prompt_excerpt = '', reason = '', result = NULL, revision = NULL, "
         "decision = CASE WHEN x.decision IS NOT NULL THEN jsonb_build_object('type', x.decision->'type') END, "
         "withdrawal = CASE WHEN x.withdrawal IS NOT NULL THEN '{}'::jsonb END, "
         "preview = CASE WHEN x.preview IS NOT NULL THEN '{}'::jsonb END",
-        "r.args <> '{}' OR r.snapshot <> '{}' OR r.prompt_excerpt <> '' OR r.reason <> '' OR r.result IS NOT NULL "
-        "OR r.revision IS NOT NULL OR r.decision <> jsonb_build_object('type', r.decision->'type') "
-        "OR r.withdrawal <> '{}' OR r.preview <> '{}'",
+        "r.args <> '{}' OR r.nonce <> '' OR r.snapshot <> '{}' OR r.prompt_excerpt <> '' OR r.reason <> '' "
+        "OR r.result IS NOT NULL OR r.revision IS NOT NULL "
+        "OR r.decision <> jsonb_build_object('type', r.decision->'type') OR r.withdrawal <> '{}' OR r.preview <> '{}'",
     ),
     _of_turns(
         "questions",

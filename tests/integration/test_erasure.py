@@ -120,6 +120,10 @@ async def end(desk: Desk, address: TurnAddress) -> None:
         await finish(tx, FinishAsk(address=address, status=TurnStatus.STOPPED))
 
 
+GUESSABLE = """
+SELECT (SELECT count(*) FROM turns t JOIN tool_calls k ON k.turn_id = t.id WHERE t.user_id = $1 AND k.digest <> '')
+  + (SELECT count(*) FROM turns t JOIN approvals a ON a.turn_id = t.id WHERE t.user_id = $1 AND a.nonce <> '')
+"""
 PLANTED = (
     "UPDATE conversations SET title = $2, metadata = jsonb_build_object('t', $2) "
     "WHERE id = (SELECT conversation_id FROM turns WHERE id = $1)",
@@ -153,6 +157,10 @@ PLANTED = (
     "SELECT id, 'local', 'voice', $2, 'd', user_id FROM turns WHERE id = $1",
     "INSERT INTO idempotency (tenant_id, user_id, route, key, body_digest, status, answer) "
     "SELECT 'local', user_id, 'r', 'k', 'd', 200, jsonb_build_object('t', $2) FROM turns WHERE id = $1",
+    "INSERT INTO idempotency (tenant_id, user_id, route, key, body_digest, status, answer) "
+    "SELECT 'local', u.id, 'decisions', a.id::text, 'd', 200, jsonb_build_object('items', jsonb_build_array("
+    "jsonb_build_object('id', a.id, 'error', jsonb_build_object('args', $2)))) FROM approvals a, users u "
+    "WHERE a.turn_id = $1 AND u.name = 'reviewer'",
     "WITH me AS MATERIALIZED (SELECT set_config('perdure.reader', '*', true) AS said), store AS ("
     "INSERT INTO memory_stores (tenant_id, slug, scope) VALUES ('local', 'user_memory', 'user') "
     "ON CONFLICT (tenant_id, slug) DO UPDATE SET scope = 'user' RETURNING id), document AS ("
@@ -238,8 +246,11 @@ async def test_no_word_of_an_erased_person_is_left_and_the_chain_verifies(
     before = await marked(admin)
     assert len(before) > 25
     events = await desk.value("SELECT count(*) FROM events")
+    hers = desk.people[NAME].user_id
+    assert await desk.value(GUESSABLE, hers) > 0
     done = await erase(desk.db, "local", NAME, desk.people["admin"].user_id)
     assert sorted(await marked(admin)) == []
+    assert await desk.value(GUESSABLE, hers) == 0, "who reads the tables guesses no arguments by their digests"
     report = await verify(desk.db, "local", KEYRING)
     assert (report.ok, report.faults) == (True, ())
     assert report.erased > 5
