@@ -22,7 +22,7 @@ from policy.text import estimated_tokens
 from policy.titles import READ_CHARACTERS, title_of
 from store import audit, episodes, unsettled_calls
 from store.admission import admit
-from store.audit_calls import record_settled
+from store.audit_calls import record_outcome
 from store.database import Connection
 from store.ids import new_id
 from store.joining import leave
@@ -173,19 +173,31 @@ async def _entitle(tx: Connection, conversation_id: str, first_said: str | None)
     return [NewEvent(TITLE_GENERATED, {"title": title})]
 
 
+_LOSE_TRACK = """
+WITH lost AS (
+  UPDATE tool_calls SET state = 'outcome_unknown'
+  WHERE turn_id = $1 AND state = 'reserved' AND effect IN ('keyed', 'opaque') RETURNING call_id, key, tool, effect, args
+), closed AS (
+  UPDATE approvals a SET status = 'outcome_unknown', version = version + 1 FROM lost
+  WHERE a.turn_id = $1 AND a.call_id = lost.call_id AND a.status = 'reserved'
+  RETURNING a.id, a.call_id, coalesce(a.decision->'args', a.args) AS args
+), undone AS (  -- nothing outside: what has not committed by now never happens
+  UPDATE approvals SET status = 'failed', version = version + 1
+  WHERE turn_id = $1 AND status = 'reserved' AND effect IN ('read', 'local')
+  RETURNING call_id, tool, effect, id, coalesce(decision->'args', args) AS args
+), told AS (
+  SELECT 'outcome_unknown' AS state, lost.call_id, key, tool, effect, closed.id AS approval_id,
+    coalesce(closed.args, lost.args) AS args FROM lost LEFT JOIN closed USING (call_id)
+  UNION ALL SELECT 'failed', call_id, '', tool, effect, id, args FROM undone
+)
+SELECT told.*, t.user_id FROM told JOIN turns t ON t.id = $1 ORDER BY call_id
+"""
+
+
 async def _lose_track(tx: Connection, turn_id: str) -> None:
     """Calls that are under way as the turn ends may still happen outside: a person must be able to settle them."""
-    rows = await tx.fetch(
-        "WITH lost AS (UPDATE tool_calls SET state = 'outcome_unknown' WHERE turn_id = $1 AND state = 'reserved' "
-        "AND effect IN ('keyed', 'opaque') RETURNING call_id) "
-        "UPDATE approvals a SET status = 'outcome_unknown', version = version + 1 FROM lost "
-        "WHERE a.turn_id = $1 AND a.call_id = lost.call_id AND a.status = 'reserved' "
-        "RETURNING a.id, a.call_id, a.tool, coalesce(a.decision->'args', a.args) AS args",
-        turn_id,
-    )
-    for row in rows:
-        given = (str(row["id"]), row["call_id"], row["tool"], row["args"])
-        await record_settled(tx, turn_id, *given, CallState.OUTCOME_UNKNOWN, None)
+    for row in await tx.fetch(_LOSE_TRACK, turn_id):
+        await record_outcome(tx, turn_id, row, CallState(row["state"]), None)
 
 
 def _last_events(ask: FinishAsk, after: dict[str, JsonValue], duration_ms: int) -> list[NewEvent]:

@@ -15,7 +15,7 @@ from contracts.ids import effect_key
 from contracts.tools import CallState, ToolCall
 from policy.covering import Covering
 from policy.ledger import Attempt, Gate, Held, Reservation
-from store.audit_calls import record_settled
+from store.audit_calls import record_outcome
 from store.database import Connection
 from store.journal import NewEvent, NewMessage, write
 
@@ -208,14 +208,15 @@ async def release(tx: Connection, call: ToolCall, epoch: int) -> None:
 
 
 _SETTLE = """
-WITH locked AS (SELECT id, ended_at FROM turns WHERE id = $1 FOR UPDATE),
+WITH locked AS (SELECT id, ended_at, user_id FROM turns WHERE id = $1 FOR UPDATE),
 mine AS (
   UPDATE tool_calls SET state = $4, outcome = $5, settled_at = CASE WHEN $4 = 'outcome_unknown' THEN NULL ELSE now() END
   FROM locked WHERE turn_id = locked.id AND call_id = $2 AND epoch = $3
     -- Its owner may still say what became of a call that was given up as unknown, until a person has.
     AND (state IN ('planned', 'reserved')
       OR (state = 'outcome_unknown' AND settled_by IS NULL AND $4 IN ('done', 'failed')))
-    AND (locked.ended_at IS NULL OR effect <> 'local') RETURNING turn_id, call_id, locked.ended_at
+    AND (locked.ended_at IS NULL OR effect <> 'local')
+    RETURNING turn_id, call_id, locked.ended_at, locked.user_id, key, tool, effect, args
 ), lost AS (
   UPDATE tool_calls SET lost_settles = lost_settles + 1
   WHERE turn_id = $1 AND call_id = $2 AND NOT EXISTS (SELECT FROM mine)
@@ -223,9 +224,10 @@ mine AS (
   UPDATE approvals a SET status = $4, version = version + 1 FROM mine
   WHERE a.turn_id = mine.turn_id AND a.call_id = mine.call_id AND a.status IN ('reserved', 'outcome_unknown')
     AND $4 IN ('done', 'failed', 'outcome_unknown')
-  RETURNING a.id, a.tool, coalesce(a.decision->'args', a.args) AS args
+  RETURNING a.id, coalesce(a.decision->'args', a.args) AS args
 )
-SELECT ended_at IS NOT NULL AS ended, closed.* FROM mine LEFT JOIN closed ON true
+SELECT ended_at IS NOT NULL AS ended, user_id, mine.call_id, key, tool, effect, id AS approval_id,
+  coalesce(closed.args, mine.args) AS args FROM mine LEFT JOIN closed ON true
 """
 
 
@@ -243,9 +245,7 @@ async def settle(
     row = await tx.fetchrow(_SETTLE, turn_id, call_id, epoch, state.value, outcome)
     if row is None:
         return False
-    if row["id"] is not None:
-        said = message.content if message else None
-        await record_settled(tx, turn_id, str(row["id"]), call_id, row["tool"], row["args"], state, said)
+    await record_outcome(tx, turn_id, row, state, message.content if message else None)
     if not row["ended"]:  # the last event of an ended turn is its `done`
         await write(tx, call.address, events, [message] if message else [])
     return True
