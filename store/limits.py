@@ -55,7 +55,7 @@ async def raise_limits(
         raise CallerError("turn_not_found", "there is no such turn", status=404)
     if turn["approval_id"] is None:
         raise CallerError("not_waiting_for_a_limit", "the turn does not ask for a higher limit", status=409)
-    review = await take_up(tx, str(turn["approval_id"]), decider)
+    review = await take_up(tx, str(turn["approval_id"]), decider, asked_again=True)
     digest = review.facts.digest
     review.refuse(Decision.APPROVE, digest, reasoned=True, args_given=False, text=False)
     review.refuse_stopped()

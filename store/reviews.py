@@ -94,8 +94,12 @@ class Review:
             raise CallerError("turn_stopped", "the turn was stopped; nothing of it runs any more", stopped, status=409)
 
 
-async def take_up(tx: Connection, approval_id: str, person: Decider, *, alone: bool = False) -> Review:
+async def take_up(
+    tx: Connection, approval_id: str, person: Decider, *, alone: bool = False, asked_again: bool = False
+) -> Review:
     """Lock the approval and its turn for this person. `alone` keeps their other decisions waiting until the commit.
+    `asked_again` says that the statement which does it asks for role and delegation itself; else they are read anew
+    once the locks are got.
 
     One that is past its deadline and to be escalated then is, first.
 
@@ -110,7 +114,7 @@ async def take_up(tx: Connection, approval_id: str, person: Decider, *, alone: b
     # Where one decision is enough there is nothing to count.
     votes = await tx.fetch(_VOTES, approval_id) if row["quorum"] > 1 else []
     facts = facts_of(row, [_vote(vote, row["reviewers"]) for vote in votes])
-    return Review(row, facts, _seated(person, row["seats"]))
+    return Review(row, facts, _seated(person, row["seats"]) if asked_again else await seated(tx, person))
 
 
 def _vote(vote: asyncpg.Record, reviewers: Sequence[str]) -> Vote:

@@ -1,5 +1,7 @@
 """A claim is renewed for an hour at most: then it is the turn of others, and of the fallback reviewer."""
 
+import asyncio
+
 import pytest
 
 from contracts.errors import CallerError
@@ -9,6 +11,7 @@ from store.database import Database
 from store.overdue import fall_back
 from tests.desk import Desk
 from tests.integration.council import Council, convened
+from tests.integration.test_cold_load import BLOCKED
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +77,18 @@ async def test_after_a_break_or_after_somebody_else_it_is_a_new_lease(council: C
     await later(council, request, 3_900)
     assert await claimed(council, request, "ann", 3_600) == "done"
     assert await council.audited(request) == ["opened", "claimed", "claimed", "claimed", "claimed"]
+
+
+async def test_a_role_that_is_lost_while_an_act_waits_for_the_turn_counts_no_more(council: Council) -> None:
+    address, request = await council.asked("plain")
+    try:
+        async with council.desk.db.transaction("local", address.turn_id):
+            waiting = asyncio.create_task(claimed(council, request, "ann"))
+            for _ in range(1_000):
+                if await council.desk.value(BLOCKED):
+                    break
+                await asyncio.sleep(0.01)
+            await council.roles("ann", "requester")
+        assert await waiting == "role_required"
+    finally:
+        await council.roles("ann", "reviewer")
