@@ -64,15 +64,26 @@ def show(
 ) -> None:
     """What is on record of one approval."""
     with connect(Role.REVIEWER, as_name) as client:
-        rows = client.send(get(path("approvals", approval_id, "audit"), _json))
+        rows = _of_approval(client, approval_id)
     if as_json:
-        say_json(rows)
+        say_json({"items": rows, "next": None})
         return
     lines = [
         (row["seq"], row["at"], row["kind"], row["actor"] or "-", "erased" if row["erased"] else row["data"])
-        for row in rows["items"]
+        for row in rows
     ]
     table(("place", "at", "what", "by", "what was said"), lines, "Nothing is on record.")
+
+
+def _of_approval(client: Client, approval_id: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    cursor: str | None = None
+    while True:
+        page = client.send(get(path("approvals", approval_id, "audit"), _json, {"cursor": cursor}))
+        rows += page["items"]
+        cursor = page["next"]
+        if not cursor:
+            return rows
 
 
 def _verify(heads: list[Any] | None) -> Call[Any]:

@@ -1,5 +1,7 @@
 """Opening the requests of a pause and reading their verdicts."""
 
+from enum import StrEnum
+
 from pydantic import Field, JsonValue
 
 from contracts.errors import Problem
@@ -8,6 +10,23 @@ from contracts.frozen import Tolerant
 from contracts.people import GatedCall, Question, RequestRef, Verdict
 from contracts.skills import is_empty
 from contracts.turns import Limits, TurnAddress
+
+
+class ApprovalStatus(StrEnum):
+    """What an approval is (design section 5)."""
+
+    PENDING = "pending"
+    APPROVED = "approved"
+    EDITED = "edited"
+    REJECTED = "rejected"
+    RESPONDED = "responded"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+    WITHDRAWN = "withdrawn"
+    RESERVED = "reserved"
+    DONE = "done"
+    FAILED = "failed"
+    OUTCOME_UNKNOWN = "outcome_unknown"
 
 
 class OpenAsk(Tolerant):

@@ -20,7 +20,7 @@ import json_repair
 from pydantic import JsonValue
 
 from contracts.digests import digest_of
-from policy.fitting import schema_fault
+from policy.fitting import Misfit, misfits, told_of
 from policy.text import is_clean
 
 MOST_CHARACTERS = 262_144
@@ -44,6 +44,8 @@ class Parsed:
     fault: str | None = None
     """Why these are no arguments for the tool, in words for the model; None where they are."""
     repaired: bool = False
+    misfits: tuple[Misfit, ...] = ()
+    """By field, how they break the schema."""
 
 
 class Unfit(Exception):
@@ -76,8 +78,10 @@ def check_arguments(value: object, schema: Mapping[str, JsonValue]) -> Parsed:
             raise Unfit("they must be one JSON object")
     except Unfit as unfit:
         return _faulty(f"the arguments could not be read: {unfit}; send them again as one JSON object")
-    fault = schema_fault(args, schema)
-    return Parsed(args, digest_of(args)) if fault is None else _faulty(f"the arguments do not fit: {fault}")
+    found = misfits(args, schema)
+    if not found:
+        return Parsed(args, digest_of(args))
+    return replace(_faulty(f"the arguments do not fit: {told_of(found)}"), misfits=tuple(found))
 
 
 def _parse(text: str) -> object:

@@ -8,7 +8,7 @@ of them than anybody waits for, whatever the value is. Whatever else a schema do
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,14 +31,27 @@ LEAST_CHECKS, CHECKS_A_NODE, MOST_CHECKS = 10_000, 20, 200_000
 thousand take some 0.02 s (measured)."""
 _ENTRIES_A_CHECK = 10
 """A word with many entries (`enum`, `required`) counts once more for each of so many."""
-_MOST_ERRORS = 3
+MOST_TOLD = 3
 _MOST_ERROR_CHARACTERS = 200
 _NOTHING_OUTSIDE: Registry[bool | Mapping[str, Any]] = Registry()
 """Without it jsonschema fetches a schema's references to other hosts."""
 
 
-def schema_fault(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> str | None:
-    """How `args` break `schema`, the first few ways; None where they fit."""
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """One way in which arguments break a schema."""
+
+    field: str
+    """Its path, by dots; empty for the whole of them."""
+    problem: str
+
+    def __str__(self) -> str:
+        told = f"{self.field}: {self.problem}" if self.field else self.problem
+        return told if len(told) <= _MOST_ERROR_CHARACTERS else told[: _MOST_ERROR_CHARACTERS - 1] + "…"
+
+
+def misfits(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> list[Misfit]:
+    """How `args` break `schema`, by their fields; none where they fit."""
     checks = min(LEAST_CHECKS + CHECKS_A_NODE * _nodes(args), MOST_CHECKS)
     before = _EFFORT.set(_Effort(time.monotonic() + PATTERN_SECONDS, checks))
     try:
@@ -46,22 +59,33 @@ def schema_fault(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue])
             _BOUNDED(dict(schema), registry=_NOTHING_OUTSIDE).iter_errors(dict(args)),
             key=lambda error: list(map(str, error.path)),
         )
+        return [Misfit(".".join(map(str, error.absolute_path)), error.message) for error in errors]
     except Unresolvable:
-        return "the schema refers to something outside itself, so nothing can be checked against it"
+        why = "the schema refers to something outside itself, so nothing can be checked against it"
     except TimeoutError:
-        return "they could not be matched against the schema's patterns in time; send something simpler"
+        why = "they could not be matched against the schema's patterns in time; send something simpler"
     except regex.error as error:
-        return f"the schema has a pattern that cannot be read, so nothing can be checked against it: {error}"
+        why = f"the schema has a pattern that cannot be read, so nothing can be checked against it: {error}"
     except _TooMuch:
-        return "the schema branches so often that they cannot be checked against it"
+        why = "the schema branches so often that they cannot be checked against it"
     except Exception as error:  # a schema that names itself without end: not the end of the turn
-        return f"the schema cannot be used, so nothing can be checked against it ({type(error).__name__})"
+        why = f"the schema cannot be used, so nothing can be checked against it ({type(error).__name__})"
     finally:
         _EFFORT.reset(before)
-    if not errors:
+    return [Misfit("", why)]
+
+
+def schema_fault(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> str | None:
+    """How `args` break `schema`, the first few ways; None where they fit."""
+    return told_of(misfits(args, schema))
+
+
+def told_of(found: Sequence[Misfit]) -> str | None:
+    """The first few of them as one text; None where there is none."""
+    if not found:
         return None
-    told = "; ".join(_told(error) for error in errors[:_MOST_ERRORS])
-    return told + (f"; and {len(errors) - _MOST_ERRORS} more" if len(errors) > _MOST_ERRORS else "")
+    told = "; ".join(map(str, found[:MOST_TOLD]))
+    return told + (f"; and {len(found) - MOST_TOLD} more" if len(found) > MOST_TOLD else "")
 
 
 @dataclass(slots=True)
@@ -164,9 +188,3 @@ _BOUNDED: Any = extend(  # type: ignore[no-untyped-call]
 @lru_cache(maxsize=1024)
 def _compiled(pattern: str) -> Any:
     return regex.compile(pattern)
-
-
-def _told(error: ValidationError) -> str:
-    where = ".".join(map(str, error.absolute_path))
-    message = f"{where}: {error.message}" if where else error.message
-    return message if len(message) <= _MOST_ERROR_CHARACTERS else message[: _MOST_ERROR_CHARACTERS - 1] + "…"

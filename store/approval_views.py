@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import asyncpg
 
+from contracts.approvals import ApprovalStatus
 from contracts.errors import CallerError
 from contracts.people import RequestKind
 from policy.decision import Decider, not_open_to
@@ -23,8 +24,7 @@ STATUS_NOW = f"CASE WHEN a.status = 'pending' AND {_OVERDUE} THEN 'expired' ELSE
 # The same, said so that an index finds the few that wait among all that were ever decided: none goes by an expression.
 OPEN = f"(a.status = 'pending' AND NOT ({_OVERDUE}))"
 _EXPIRED = f"(a.status IN ('pending', 'expired') AND {STATUS_NOW} = 'expired')"
-_OVER = {"approved", "edited", "rejected", "responded", "cancelled", "withdrawn", "reserved"}
-_OVER |= {"done", "failed", "outcome_unknown"}
+_OVER = frozenset(ApprovalStatus) - {ApprovalStatus.PENDING, ApprovalStatus.EXPIRED}
 """Statuses that nothing but the row says."""
 _COLUMNS = f"""
 a.*, {STATUS_NOW} AS status_now, clock_timestamp() AS now, r.name AS requester, d.name AS decider,
@@ -41,10 +41,13 @@ _FROM = """
 FROM approvals a JOIN users r ON r.id = a.requested_by LEFT JOIN users d ON d.id = a.decided_by
   LEFT JOIN users s ON s.id = a.assignee LEFT JOIN users c ON c.id = a.claimed_by
 """
+MOST_OF_HISTORY = 200
+"""The latest; the audit has all of it, in pages."""
 _ONE = f"""
 SELECT {_COLUMNS}, (SELECT jsonb_agg(jsonb_build_object('what', h.kind, 'at', h.at, 'by', u.name,
   'data', coalesce(h.data, '{{}}')) ORDER BY h.id)
-  FROM audit_trail h LEFT JOIN users u ON u.id = h.actor WHERE h.subject = a.id::text) AS history
+  FROM (SELECT * FROM audit_trail t WHERE t.subject = a.id::text ORDER BY t.id DESC LIMIT {MOST_OF_HISTORY}) h
+    LEFT JOIN users u ON u.id = h.actor) AS history
 {_FROM} WHERE a.id = $1 AND ($2::uuid IS NULL OR a.requested_by = $2)
 """
 OPEN_TO = """((a.requested_by <> {0} OR a.allow_self_approval)

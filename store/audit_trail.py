@@ -7,6 +7,7 @@ import asyncpg
 from contracts.errors import CallerError
 from store.audit_links import NEXT, head_of
 from store.database import Connection, Database
+from store.paging import cursor_after, read_number_cursor
 
 View = dict[str, object]
 CHUNK_ROWS = 200
@@ -22,11 +23,13 @@ _EXPORT_OF_TURN = f"""
 SELECT t.*, u.name AS actor_name FROM audit_trail t LEFT JOIN users u ON u.id = t.actor
 WHERE t.turn_id = $3 AND t.seq > $1 AND t.seq <= $2 ORDER BY t.seq LIMIT {CHUNK_ROWS}
 """
+# Its few rows first: in the order of the page Postgres might look through the whole audit for them.
 _OF_APPROVAL = """
+WITH mine AS MATERIALIZED (SELECT id FROM audit WHERE id > $3 AND subject = ANY(ARRAY(
+  SELECT $1::text UNION ALL
+  SELECT k.key FROM approvals a JOIN tool_calls k ON k.turn_id = a.turn_id AND k.call_id = a.call_id WHERE a.id = $2)))
 SELECT t.*, u.name AS actor_name FROM audit_trail t LEFT JOIN users u ON u.id = t.actor
-WHERE t.subject = $1 OR t.subject = (
-  SELECT k.key FROM approvals a JOIN tool_calls k ON k.turn_id = a.turn_id AND k.call_id = a.call_id WHERE a.id = $2)
-ORDER BY t.id
+WHERE t.id = ANY(ARRAY(SELECT id FROM mine ORDER BY id LIMIT $4)) ORDER BY t.id
 """
 
 
@@ -59,10 +62,13 @@ async def exported(
         after_seq = following
 
 
-async def of_approval(tx: Connection, approval_id: str, requester_id: str | None) -> list[View]:
-    """What is on record of one approval and of the call that it covers; with `requester_id` only that user's own.
+async def of_approval(
+    tx: Connection, approval_id: str, requester_id: str | None, limit: int, cursor: str | None
+) -> tuple[list[View], str | None]:
+    """What is on record of one approval and of the call that it covers, oldest first; with `requester_id` only that
+    user's own.
 
-    Raises: CallerError 404 `approval_not_found`.
+    Raises: CallerError 404 `approval_not_found`, 422 `cursor_invalid`.
     """
     found = await tx.fetchval(
         "SELECT true FROM approvals WHERE id = $1 AND ($2::uuid IS NULL OR requested_by = $2)",
@@ -71,7 +77,10 @@ async def of_approval(tx: Connection, approval_id: str, requester_id: str | None
     )
     if not found:
         raise CallerError("approval_not_found", "there is no such approval", status=404)
-    return [shown(row) for row in await tx.fetch(_OF_APPROVAL, approval_id, approval_id)]
+    _, after = read_number_cursor(cursor)
+    rows = await tx.fetch(_OF_APPROVAL, approval_id, approval_id, after or 0, limit + 1)
+    last = rows[limit - 1] if len(rows) > limit else None
+    return [shown(row) for row in rows[:limit]], cursor_after(last["at"], str(last["id"])) if last else None
 
 
 def shown(row: asyncpg.Record) -> View:

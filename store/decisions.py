@@ -10,6 +10,7 @@ from contracts.people import RequestKind
 from policy.arguments import check_arguments
 from policy.covering import GIVEN
 from policy.decision import Decider, Decision
+from policy.fitting import MOST_TOLD
 from policy.outdated import runs_by
 from policy.quorum import PENDING, status_after
 from policy.text import is_blank
@@ -57,7 +58,7 @@ async def decide(
     Raises: CallerError 404, 403, 409 decided (with the decision), 410, 409 voted or claimed, 409 digest, 422, 409
     `turn_stopped`, 409 `approval_outdated`, 429, in this order.
     """
-    review = await take_up(tx, approval_id, decider, alone=per_minute is not None)
+    review = await take_up(tx, approval_id, decider, alone=per_minute is not None, asked_again=True)
     if ask.channel == CHAT and not chat_may_decide(review.row["risk"]):
         raise CallerError("not_from_chat", "decide on this on its page: its risk is not low", status=403)
     review.refuse(
@@ -140,7 +141,8 @@ def _edited(review: Review, ask: DecisionAsk) -> dict[str, JsonValue]:
     row = review.row
     checked = check_arguments(ask.args, row["schema"])
     if checked.fault is not None:
-        raise CallerError("args_invalid", f"the edit is refused: {checked.fault}", status=422)
+        fields = [{"field": each.field, "problem": each.problem[:200]} for each in checked.misfits[:MOST_TOLD]]
+        raise CallerError("args_invalid", f"the edit is refused: {checked.fault}", {"fields": fields}, status=422)
     digest = frozen_call_digest(
         tenant_id=row["tenant_id"],
         turn_id=str(row["turn_id"]),

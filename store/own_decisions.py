@@ -6,7 +6,7 @@ from policy.describing import described
 from store.approval_views import STATUS_NOW
 from store.database import Connection
 from store.narrowing import Narrowing
-from store.paging import cursor_after, read_key_cursor
+from store.paging import cursor_after, read_number_cursor
 
 _COLUMNS = f"""
 v.id AS vote_id, v.decision, v.at, v.voided_at, v.record, v.seat_id <> v.user_id AS stood_in, o.name AS seat,
@@ -25,10 +25,9 @@ async def own_decisions(
     tx: Connection, user_id: str, limit: int, cursor: str | None
 ) -> tuple[list[dict[str, object]], str | None]:
     """What this person decided, and what came of it."""
-    at, last_id = read_key_cursor(cursor)
     only = Narrowing()
     only.by("v.user_id = {0}", user_id)
-    only.by("(v.at, v.id) < ({0}, {1})", at, int(last_id) if last_id is not None and last_id.isdigit() else 0)
+    only.by("(v.at, v.id) < ({0}, {1})", *read_number_cursor(cursor))
     most = only.parameter(limit + 1)
     rows = await tx.fetch(f"SELECT {_COLUMNS} {_FROM} {only} ORDER BY v.at DESC, v.id DESC LIMIT {most}", *only.given)
     last = rows[limit - 1] if len(rows) > limit else None

@@ -44,5 +44,18 @@ def read_key_cursor(text: str | None) -> tuple[datetime | None, str | None]:
         raise _invalid() from None
 
 
+def read_number_cursor(text: str | None) -> tuple[datetime | None, int | None]:
+    """The same for rows whose second part is a number.
+
+    Raises: CallerError 422 `cursor_invalid`.
+    """
+    at, number = read_key_cursor(text)
+    if number is None:
+        return at, None
+    if not (number.isascii() and number.isdigit() and len(number) < 19):  # no bigint
+        raise _invalid()
+    return at, int(number)
+
+
 def _invalid() -> CallerError:
     return CallerError("cursor_invalid", "the cursor is not one that this list gave out")

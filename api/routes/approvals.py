@@ -15,6 +15,7 @@ from api.review_stream import review_frames
 from api.routes.streams import EventStream, event_stream
 from api.services import Services
 from api.temporal_pages import turn_page
+from contracts.approvals import ApprovalStatus
 from policy.decision import Decider
 from policy.webhooks import CHAT
 from store import approval_views, decisions
@@ -35,7 +36,7 @@ DAY_SECONDS = 86_400
 async def listed(
     services: Open,
     who: Reader,
-    status: Annotated[str | None, Query(max_length=40)] = None,
+    status: ApprovalStatus | None = None,
     agent: Annotated[str | None, Query(max_length=64)] = None,
     tool: Annotated[str | None, Query(max_length=64)] = None,
     turn: str | None = None,
@@ -50,7 +51,7 @@ async def listed(
 ) -> dict[str, object]:
     """Approvals, newest first. A requester sees the own ones; `mine` narrows to what you may decide."""
     filters = Filters(
-        status=status,
+        status=status.value if status else None,
         agent=agent,
         tool=tool,
         risk=risk,

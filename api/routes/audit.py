@@ -13,6 +13,7 @@ from pydantic import Field
 from api.auth import Open, Principal, Reader
 from api.bodies import Body
 from api.ids import ApprovalId, as_uuid
+from api.pages import Limit
 from api.services import Services
 from contracts.digests import canonical_json
 from contracts.errors import CallerError
@@ -20,6 +21,7 @@ from policy.audit_heads import ExportedHead
 from store import audit_heads, audit_links, audit_trail
 
 router = APIRouter(prefix="/v1", tags=["audit"])
+MOST = 200
 Place = Annotated[int, Query(ge=0, le=2**53)]
 
 
@@ -57,10 +59,13 @@ async def export(
 
 
 @router.get("/approvals/{approval_id}/audit", tags=["approvals"])
-async def of_approval(services: Open, who: Reader, approval_id: ApprovalId) -> dict[str, object]:
-    """What is on record of one approval: who asked, what was planned, who decided, what ran."""
+async def of_approval(
+    services: Open, who: Reader, approval_id: ApprovalId, limit: Limit = MOST, cursor: str | None = None
+) -> dict[str, object]:
+    """What is on record of one approval: who asked, what was planned, who decided, what ran; oldest first."""
     async with services.db.transaction(who.tenant_id) as tx:
-        return {"items": await audit_trail.of_approval(tx, approval_id, who.scope), "next": None}
+        items, following = await audit_trail.of_approval(tx, approval_id, who.scope, min(limit, MOST), cursor)
+    return {"items": items, "next": following}
 
 
 async def _verified(services: Services, who: Principal, kept: tuple[ExportedHead, ...]) -> dict[str, object]:

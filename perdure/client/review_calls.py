@@ -128,9 +128,9 @@ def ageing() -> Call[Page[Ageing]]:
     return get(path("approvals", "ageing"), one(Page[Ageing]))
 
 
-def audit_of(approval_id: str) -> Call[Page[AuditEntry]]:
+def audit_of(approval_id: str, *, limit: int | None = None, cursor: str | None = None) -> Call[Page[AuditEntry]]:
     """The audit rows of one approval, oldest first."""
-    return get(path("approvals", approval_id, "audit"), one(Page[AuditEntry]))
+    return get(path("approvals", approval_id, "audit"), one(Page[AuditEntry]), {"limit": limit, "cursor": cursor})
 
 
 def _post(approval_id: str, verb: str, body: Mapping[str, JsonValue], key: str) -> Call[Approval]:

@@ -118,7 +118,12 @@ def limits() -> list[Bad]:
 
 
 def queries() -> list[Bad]:
-    lists = ("/v1/conversations", "/v1/turns", "/v1/approvals", "/v1/effects")
+    lists = ("/v1/conversations", "/v1/turns", "/v1/approvals", "/v1/effects", "/v1/approvals/decided")
+    numbers = (
+        "WyIyMDI2LTAxLTAxVDAwOjAwOjAwKzAwOjAwIiwiwrIiXQ",
+        "WyIyMDI2LTAxLTAxVDAwOjAwOjAwKzAwOjAwIiwiOTk5OTk5OTk5OTk5OTk5OTk5OTkiXQ",
+        "WyIyMDI2LTAxLTAxVDAwOjAwOjAwKzAwOjAwIiwiLTEiXQ",
+    )
     cursors = (
         "x",
         "e30",
@@ -135,10 +140,12 @@ def queries() -> list[Bad]:
         Bad("GET", f"/v1/conversations/{{conversation}}/messages?cursor={each}") for each in ("x", "9" * 30, "-1")
     ]
     found += [Bad("GET", f"{path}?cursor=%ED%A0%80", status=(400,)) for path in lists]
+    found += [Bad("GET", f"/v1/approvals/decided?cursor={each}") for each in numbers]
     found += [
         Bad("GET", "/v1/turns?status=sideways"),
         Bad("GET", "/v1/turns?conversation=x", status=(404, 422)),
         Bad("GET", "/v1/effects?state=sideways"),
+        Bad("GET", "/v1/approvals?status=sideways"),
         Bad("GET", "/v1/approvals?turn=x", status=(404, 422)),
         Bad("GET", "/v1/approvals?expiring=0"),
         Bad("GET", "/v1/approvals?expiring=99999999999999999999"),

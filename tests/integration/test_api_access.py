@@ -113,6 +113,16 @@ def of_turn(asked: Paused) -> list[tuple[str, str, dict[str, object] | None]]:
     ]
 
 
+def protocol_of(asked: Paused) -> list[tuple[str, str, dict[str, object] | None]]:
+    verbs = ("withdraw", "claim", "release", "escalate", "preview")
+    return [
+        *(("POST", f"{asked.path}/{verb}", None) for verb in verbs),
+        ("POST", f"{asked.path}/reassign", {"to": "stranger"}),
+        ("GET", f"{asked.path}/audit", None),
+        ("POST", f"/v1/turns/{asked.turn_id}/limits", {"max_tokens": 10**9}),
+    ]
+
+
 async def test_another_tenants_objects_are_not_there(api: Api, stranger: str) -> None:
     asked = await paused(api)
     async with api.client("reviewer") as reviewer:
@@ -120,7 +130,8 @@ async def test_another_tenants_objects_are_not_there(api: Api, stranger: str) ->
     head = {"Authorization": f"Bearer {stranger}"}
     settle = {"outcome": "happened", "comment": "x"}
     async with httpx.AsyncClient(base_url=api.url, headers=head) as client:
-        for method, path, body in [*of_turn(asked), ("POST", f"/v1/effects/{key}/settle", settle)]:
+        theirs = [*of_turn(asked), *protocol_of(asked), ("POST", f"/v1/effects/{key}/settle", settle)]
+        for method, path, body in theirs:
             answer = await client.request(method, path, json=body)
             assert answer.status_code == 404, (method, path, answer.text)
         for path in ("/v1/turns", "/v1/conversations", "/v1/approvals", "/v1/effects"):

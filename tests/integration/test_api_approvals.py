@@ -154,6 +154,7 @@ async def test_an_edit_is_checked_against_the_schema_and_both_versions_are_on_re
     async with api.client("reviewer") as client:
         bad = await client.post(f"{asked.path}/decision", json=asked.body("edit", args={"order": 7}))
         assert (bad.status_code, code(bad)) == (422, "args_invalid")
+        assert [each["field"] for each in bad.json()["error"]["details"]["fields"]] == ["order"]
         done = await client.post(f"{asked.path}/decision", json=asked.body("edit", args={"order": "1043"}))
         assert done.status_code == 200, done.text
         assert done.json()["decision"]["args"] == {"order": "1043"}

@@ -2,9 +2,16 @@
 
 import json
 
+from pydantic import JsonValue
+
 from contracts.digests import digest_of
+from contracts.ids import effect_key
+from contracts.turns import FinishAsk, TurnStatus
 from policy.decision import Decision
-from store import audit_trail
+from store import approval_views, audit, audit_trail
+from store.audit_links import verify
+from store.finish import finish
+from tests.conftest import KEYRING
 from tests.desk import Desk
 
 REFUND = {"amount": 70}
@@ -53,8 +60,40 @@ async def test_a_call_that_failed_and_one_that_nobody_was_asked_about(desk: Desk
     await desk.decide(request.request_id)
     await desk.run_tool(address, "t1.0")
     await desk.run_tool(address, "t1.1")
-    settled = [row["data"] for row in await exported(desk, address.turn_id) if row["kind"] == "call.settled"]
-    assert [(row["call_id"], row["state"]) for row in settled] == [("t1.0", "failed")]  # type: ignore[index]
+    rows = [row for row in await exported(desk, address.turn_id) if str(row["kind"]).startswith("call.")]
+    assert [(row["kind"], row["subject"], row["actor"]) for row in rows] == [
+        ("call.settled", request.request_id, None),
+        ("call.ran", effect_key(address.turn_id, "t1.1"), "requester"),
+    ]
+    failed, free = (row["data"] for row in rows)
+    assert isinstance(failed, dict) and (failed["call_id"], failed["state"]) == ("t1.0", "failed")
+    assert isinstance(free, dict) and (free["tool"], free["args"], free["state"]) == (
+        "book",
+        {"what": "a table"},
+        "done",
+    )
+    assert "/book" in free["result"]
+    assert (await verify(desk.db, "local", KEYRING)).ok, "nobody had to allow it"
+
+
+async def test_a_free_call_that_is_under_way_as_its_turn_ends_is_on_record(desk: Desk) -> None:
+    address = await desk.plan(("book", {"mode": "break"}))
+    await desk.write("UPDATE tool_calls SET state = 'reserved', epoch = 1 WHERE turn_id = $1", address.turn_id)
+    async with desk.db.transaction("local") as tx:
+        await finish(tx, FinishAsk(address=address, status=TurnStatus.STOPPED))
+    (row,) = [row for row in await exported(desk, address.turn_id) if row["kind"] == "call.ran"]
+    assert isinstance(row["data"], dict) and row["data"]["state"] == "outcome_unknown"
+
+
+async def test_an_approved_call_of_our_own_rows_that_is_under_way_as_its_turn_ends_has_failed(desk: Desk) -> None:
+    address = await desk.approved(("jot", {"text": "never"}))
+    await desk.write("UPDATE tool_calls SET state = 'reserved', epoch = 1 WHERE turn_id = $1", address.turn_id)
+    await desk.write("UPDATE approvals SET status = 'reserved' WHERE turn_id = $1", address.turn_id)
+    async with desk.db.transaction("local") as tx:
+        await finish(tx, FinishAsk(address=address, status=TurnStatus.STOPPED))
+    assert (await desk.approval_row(address))["status"] == "failed"
+    (row,) = [row for row in await exported(desk, address.turn_id) if row["kind"] == "call.settled"]
+    assert isinstance(row["data"], dict) and row["data"]["state"] == "failed"
 
 
 async def test_an_approvals_rows_are_its_own_and_those_of_the_call_that_it_covers(desk: Desk) -> None:
@@ -64,9 +103,24 @@ async def test_an_approvals_rows_are_its_own_and_those_of_the_call_that_it_cover
     await desk.decide(second.request_id, Decision.REJECT, comment="no")
     await desk.run_tool(address)
     async with desk.db.transaction("local") as tx:
-        told = await audit_trail.of_approval(tx, first.request_id, None)
+        told, following = await audit_trail.of_approval(tx, first.request_id, None, 2, None)
+        rest, end = await audit_trail.of_approval(tx, first.request_id, None, 2, following)
+    told += rest
+    assert (len(rest), end) == (1, None)
     assert [row["kind"] for row in told] == ["approval.opened", "approval.decided", "call.settled"]
     assert [row["actor"] for row in told][:2] == ["requester", "reviewer"]
+
+
+async def test_a_history_that_goes_on_and_on_is_shown_by_its_latest(desk: Desk) -> None:
+    address = await desk.plan(("pay", {}))
+    (asked,) = await desk.open(address, "t1.0")
+    async with desk.db.transaction("local") as tx:
+        for number in range(approval_views.MOST_OF_HISTORY):
+            told: dict[str, JsonValue] = {"number": number}
+            await audit.record(tx, "approval.claimed", asked.request_id, told, actor=None, turn_id=address.turn_id)
+        history = (await approval_views.get(tx, asked.request_id, None))["history"]
+    assert isinstance(history, list)
+    assert [entry["data"]["number"] for entry in history] == [*range(approval_views.MOST_OF_HISTORY)]
 
 
 async def test_an_export_goes_on_behind_a_place_and_ends_after_as_many_rows_as_asked_for(desk: Desk) -> None:

@@ -114,6 +114,17 @@ def test_where_a_temporary_file_cannot_be_written_nothing_is_sent(
     assert (ended.code, ended.err, len(stack.asked), seen(tmp_path)) == (1, fault, 1, [])
 
 
+def test_without_any_editor_it_says_what_to_set(
+    perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("EDITOR", "VISUAL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    stack.will(said(APPROVAL))
+    ended = perdure("approvals", "edit", "a-1")
+    assert (ended.code, ended.err, len(stack.asked)) == (2, "set EDITOR, or give what is new as an option\n", 1)
+
+
 @pytest.mark.parametrize("program", ["/nowhere/at/all", "'"])
 def test_an_editor_that_does_not_start_is_named(
     perdure: Perdure, stack: ApiDouble, monkeypatch: pytest.MonkeyPatch, program: str

@@ -108,11 +108,12 @@ def test_an_approvals_rows_are_shown_in_order_and_what_was_erased_is_said_so(
         row | {"seq": 1, "kind": "approval.opened", "data": {"tool": "pay"}},
         row | {"seq": 2, "kind": "approval.decided", "data": None, "erased": True},
     ]
-    stack.will(said({"items": items, "next": None}))
+    stack.will(said({"items": items[:1], "next": "more"}), said({"items": items[1:], "next": None}))
     ended = perdure("audit", "show", "an-id")
     assert ended.code == 0
     assert ended.out.index("approval.opened") < ended.out.index("approval.decided") and "erased" in ended.out
     assert stack.asked[0].path == "/v1/approvals/an-id/audit"
+    assert stack.asked[1].query["cursor"] == ["more"]
 
 
 def test_who_may_not_is_told_so(perdure: Perdure, stack: ApiDouble) -> None:
