@@ -1,6 +1,7 @@
 """Odd answers that are answers all the same: what LiteLLM hands on is whole, storable, counted and priced."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -122,3 +123,31 @@ async def test_calls_at_the_same_time_do_not_mix(litellm_provider: Provider, pro
         return "".join([chunk.text async for chunk in litellm_provider.stream(request) if isinstance(chunk, TextDelta)])
 
     assert await asyncio.gather(*map(ask, range(8))) == [f"{n} " * 20 for n in range(8)]
+
+
+async def test_chunks_that_have_all_arrived_let_the_other_calls_run_between_them() -> None:
+    from activities.clients.litellm_provider import _Checked
+
+    class Arrived:
+        """A stream that never has to wait."""
+
+        def __aiter__(self) -> "Arrived":
+            return self
+
+        async def __anext__(self) -> Any:
+            return SimpleNamespace(choices=())
+
+    beats = 0
+
+    async def beat() -> None:
+        nonlocal beats
+        while True:
+            beats += 1
+            await asyncio.sleep(0)
+
+    beating = asyncio.create_task(beat())
+    chunks = _Checked(Arrived())
+    for _ in range(100):
+        await anext(chunks)
+    beating.cancel()
+    assert beats >= 99
