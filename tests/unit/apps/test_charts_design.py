@@ -1,6 +1,7 @@
 """The design of charts: facts without names, what the rules decide, limits that end the solver, inert pictures."""
 
 import asyncio
+import sys
 import time
 from typing import Any
 
@@ -115,6 +116,20 @@ async def test_a_caller_that_is_cancelled_leaves_no_solver_behind() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert set(psutil.Process().children(recursive=True)) <= before
+
+
+async def test_a_solver_dies_with_the_process_that_started_it() -> None:
+    bomb = "p(1..13). h(1..12). 1{at(P,H):h(H)}1 :- p(P). :- at(P,H), at(Q,H), P<Q."
+    code = f"import asyncio; from apps.charts.tools import _solver; asyncio.run(_solver.solve({bomb!r}, 600.0))"
+    starter = psutil.Popen([sys.executable, "-c", code])
+    try:
+        await until(lambda: bool(starter.children()))
+        (solver,) = starter.children()
+        await until(lambda: solver.cpu_times().user > 1.0)  # it works
+    finally:
+        starter.kill()
+        starter.wait()
+    await until(lambda: not solver.is_running() or solver.status() == psutil.STATUS_ZOMBIE)
 
 
 async def test_names_and_titles_are_text_in_the_picture_and_no_address_is_asked() -> None:
