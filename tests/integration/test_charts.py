@@ -103,6 +103,22 @@ async def test_a_third_question_never_comes(api: Api) -> None:
         assert not turn["output"].get("pictures")
 
 
+async def test_another_message_is_refused_while_a_question_waits_or_takes_the_turns_place(api: Api) -> None:
+    async with api.client() as client:
+        path = await conversation(client, SALES)
+        turn = await say(client, path, "Plot something")
+        refused = await client.post(f"{path}/turns", json={"message": "/echo no"})
+        assert refused.status_code == 409 and turn["turn_id"] in refused.text and "clarification" in refused.text
+        fresh = await say(client, path, "/echo fine", on_busy="replace")
+        assert (fresh["status"], fresh["answer"]) == ("completed", "fine")
+        old = f"/v1/turns/{turn['turn_id']}"
+        assert (await client.get(old)).json()["status"] == "replaced"
+        late = await client.post(
+            f"{old}/answers/{turn['waiting_for']['ids'][0]}", json={"kind": "clarification", "payload": {"text": "x"}}
+        )
+        assert (late.status_code, late.json()["error"]["code"]) == (409, "turn_stopped"), "S4-42"
+
+
 async def test_a_request_without_a_table_a_palette_an_upload_and_a_bypass_ask_for_no_work(api: Api) -> None:
     async with api.client() as client:
         path = await conversation(client)
@@ -113,7 +129,7 @@ async def test_a_request_without_a_table_a_palette_an_upload_and_a_bypass_ask_fo
         assert arrived["nodes"] == ["initialize_processing_state", "feedback_node", "format_feedback"]
         assert (await say(client, path, "/echo one two"))["answer"] == "one two"
         bypassed = await say(client, path, "Plot sales by region #bypass_feedback")
-        assert bypassed["status"] == "completed" and bypassed["attempts"] < palette["attempts"] + 1
+        assert bypassed["status"] == "completed" and bypassed["attempts"] == palette["attempts"] - 1 == 1
 
 
 async def test_a_shortcut_goes_straight_to_the_solver(api: Api) -> None:
