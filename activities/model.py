@@ -75,11 +75,11 @@ class ModelActivities:
                 other = "" if claimed.on_fallback or call.strict else agent.definition.second_model
                 if other and gives_up(error.code, retryable=error.retryable, errors=claimed.errors + 1):
                     error = UpstreamUnavailable(error.code, failed.message, retry_after_seconds=FALLBACK_SECONDS)
-                    await self._say_retry(call, error, claimed, heard.usage, fallback_model=other)
+                    await self._say_retry(call, error, claimed, heard, fallback_model=other)
                     raise to_temporal(error) from None
                 more = claimed.errors + 1 < errors_allowed(strict=call.strict)
                 if error.retryable and more and not claimed.on_fallback:
-                    await self._say_retry(call, error, claimed, heard.usage)
+                    await self._say_retry(call, error, claimed, heard)
                     raise to_temporal(error) from None  # Temporal would store the vendor's text
             # A paid answer is recorded even if a stop arrives meanwhile.
             return await uncancelled(self._settle(call, agent, claimed, heard, failed))
@@ -118,7 +118,7 @@ class ModelActivities:
                     return
 
     async def _say_retry(
-        self, call: ModelCall, error: PerdureError, claimed: ModelClaim, used: Usage, *, fallback_model: str = ""
+        self, call: ModelCall, error: PerdureError, claimed: ModelClaim, heard: Heard, *, fallback_model: str = ""
     ) -> None:
         problem = error.as_problem()
         numbers, attempt = NUMBERS[RetryClass.PROVIDER], this_attempt()[1]
@@ -136,7 +136,8 @@ class ModelActivities:
             call.call_id,
         )
         compact, fall_back = problem.code == CONTEXT_OVERFLOW, bool(fallback_model)
-        await self._count(call, claimed, used, event, compact=compact, fall_back=fall_back)
+        said = "" if call.ask.output is not None else heard.whole
+        await self._count(call, claimed, heard.usage, event, compact=compact, fall_back=fall_back, said=said)
 
     async def _count(
         self,
@@ -147,11 +148,14 @@ class ModelActivities:
         *,
         compact: bool = False,
         fall_back: bool = False,
+        said: str = "",
     ) -> None:
         """Count what this attempt used; another one follows."""
         address = call.address
         async with self._deps.db.transaction(address.tenant_id, address.turn_id, then=budgets.TO_CHARGE) as tx:
-            await unsettled_calls.count(tx, call, claimed, used, failed, compact=compact, fall_back=fall_back)
+            await unsettled_calls.count(
+                tx, call, claimed, used, failed, compact=compact, fall_back=fall_back, said=said
+            )
 
     async def _settle(
         self, call: ModelCall, agent: PublishedAgent, claimed: ModelClaim, heard: Heard, failed: Problem | None

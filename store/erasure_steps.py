@@ -55,7 +55,7 @@ OWN: tuple[Step, ...] = (
         "SELECT e.ctid FROM conversations c JOIN events e ON e.conversation_id = c.id "
         f"WHERE c.user_id = $1 AND e.data <> '{{}}' LIMIT {CHUNK_ROWS}))",
     ),
-    _of_turns("model_calls", "reply = NULL", "r.reply IS NOT NULL"),
+    _of_turns("model_calls", "reply = NULL, said = NULL", "r.reply IS NOT NULL OR r.said IS NOT NULL"),
     # Without their nonce nobody can guess at what digests were made of; the ledger's digest has none.
     _of_turns(
         "tool_calls",

@@ -93,8 +93,11 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
         transcript, answers = await broken_off(tx, ask.address)
         await _lose_track(tx, turn_id)
         closed = await ends_of_open_calls(tx, turn_id, answers)
-    if ask.answer:
-        answers.append(NewMessage(new_id(), Role.ASSISTANT, ask.answer, tokens=estimated_tokens(ask.answer)))
+    answer, partial = ask.answer, False
+    if not answer and ask.status is TurnStatus.STOPPED:  # it may have waited for a model's next attempt
+        answer, partial = await unsettled_calls.words_left(tx, turn_id), True
+    if answer:
+        answers.append(NewMessage(new_id(), Role.ASSISTANT, answer, tokens=estimated_tokens(answer), partial=partial))
     problem = ask.problem.model_dump(mode="json") if ask.problem else None
     was_active = str(active) == turn_id  # a queued turn that is stopped leaves the active one alone
     conversation_id = ask.address.conversation_id
@@ -107,7 +110,7 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
         was_active,
         conversation_id,
         ask.output,
-        ask.answer,
+        answer,
         replaced_by,
         READ_CHARACTERS,
     )
@@ -149,9 +152,10 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
 
 
 def _told(message: NewMessage) -> NewEvent:
-    """Readers are told of an answer that no model gave as of one that they have not heard: they get its stored text."""
+    """Readers are told of an answer that no call ended with as of one that they have not heard: they get its stored
+    text."""
     data: dict[str, JsonValue] = {"attempt": 1, "message_id": message.id, "characters": len(message.content)}
-    return NewEvent(GENERATION_COMPLETE, {**data, "partial": False, "tool_calls": []}, LAST_WORD_ID)
+    return NewEvent(GENERATION_COMPLETE, {**data, "partial": message.partial, "tool_calls": []}, LAST_WORD_ID)
 
 
 async def _remember(tx: Connection, ask: FinishAsk, ended: asyncpg.Record) -> list[NewEvent]:

@@ -176,7 +176,7 @@ _SETTLE = """
 WITH locked AS (
   SELECT id, ended_at FROM turns WHERE id = $1 FOR UPDATE  -- the turn first, as every claim does
 ), mine AS (
-  UPDATE model_calls SET reply = $4, settled_at = now() FROM locked
+  UPDATE model_calls SET reply = $4, said = NULL, settled_at = now() FROM locked
   WHERE turn_id = locked.id AND call_id = $2 AND epoch = $3 AND reply IS NULL
   RETURNING tenant_id, (started_at AT TIME ZONE 'UTC')::date AS day, budget_of IS NOT NULL AS reserved,
     assumed IS NULL AS was_lost

@@ -18,7 +18,8 @@ from store.model_calls import ModelClaim
 
 _COUNT = """
 WITH mine AS (
-  UPDATE model_calls SET errors = errors + $9, compacted = compacted OR $7, fallback = fallback OR $8, assumed = NULL
+  UPDATE model_calls SET errors = errors + $9, compacted = compacted OR $7, fallback = fallback OR $8, assumed = NULL,
+    said = nullif($10, '')
   WHERE turn_id = $1 AND call_id = $2 AND epoch = $3 AND reply IS NULL AND assumed IS NOT NULL RETURNING turn_id
 )
 UPDATE turns SET input_tokens = input_tokens + $4, output_tokens = output_tokens + $5,
@@ -35,8 +36,11 @@ async def count(
     *,
     compact: bool = False,
     fall_back: bool = False,
+    said: str = "",
 ) -> None:
     """Count what an attempt used that will be followed by another; `failed` tells the readers of its provider's error.
+
+    `said` is the answer's text so far, kept for the case that the turn is stopped first (`words_left`).
 
     With `compact` the next attempt sends half of the conversation, with `fall_back` it asks the agent's other model.
     `tx` holds the turn's lock.
@@ -52,6 +56,7 @@ async def count(
         compact,
         fall_back,
         int(failed is not None),
+        said,
     )
     if is_open is None:
         await correct(tx, call, claimed, used)
@@ -126,6 +131,19 @@ async def count_left(tx: Connection, turn_id: str) -> Sequence[Lost]:
     """`count_lost` for every call of a turn that ends, in a transaction that has not waited for settles yet."""
     await tx.execute(budgets.TO_CHARGE)
     return await count_lost(tx, turn_id)
+
+
+async def words_left(tx: Connection, turn_id: str) -> str:
+    """What was said in the attempt that the turn's last call had made as its provider failed; empty where it had ended.
+
+    For a turn that is stopped while that call waits for its next attempt. `tx` holds the turn's lock.
+    """
+    said = await tx.fetchval(
+        "SELECT said FROM model_calls WHERE turn_id = $1 AND reply IS NULL AND said IS NOT NULL "
+        "ORDER BY length(call_id) DESC, call_id DESC LIMIT 1",
+        turn_id,
+    )
+    return str(said or "")
 
 
 async def charge_lost(tx: Connection, turn_id: str, lost: Sequence[Lost]) -> None:

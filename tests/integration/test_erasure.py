@@ -136,7 +136,7 @@ PLANTED = (
     "UPDATE approvals SET reason = $2, result = to_jsonb($2), preview = jsonb_build_object('after', $2), "
     "withdrawal = jsonb_build_object('by', $2), "
     "revision = jsonb_build_object('by', $2, 'args', $2), snapshot = jsonb_build_object('t', $2) WHERE turn_id = $1",
-    "UPDATE model_calls SET reply = jsonb_build_object('t', $2) WHERE turn_id = $1",
+    "UPDATE model_calls SET said = $2, reply = jsonb_build_object('t', $2) WHERE turn_id = $1",
     "INSERT INTO working_memory (tenant_id, conversation_id, field, value, expires_at) "
     "SELECT 'local', conversation_id, 'f', to_jsonb($2), now() + interval '1 day' FROM turns WHERE id = $1",
     "INSERT INTO bundles (tenant_id, conversation_id, turn_id, tool, output, outcome) "

@@ -104,6 +104,13 @@ async def test_a_stop_between_two_tries_ends_the_turn_and_nothing_is_tried_again
         "SELECT data->>'code' AS code FROM events WHERE turn_id = $1 AND kind = 'tool.error'", address.turn_id
     )
     assert [each["code"] for each in told] == (["not_run"] if what == "tool" else [])
+    said = await served.desk.rows(
+        "SELECT m.content, m.partial, m.in_transcript, t.answer FROM turns t JOIN messages m ON m.turn_id = t.id "
+        "WHERE t.id = $1 AND m.role = 'assistant' AND m.content <> ''",
+        address.turn_id,
+    )
+    kept = {"content": "one two", "partial": True, "in_transcript": True, "answer": "one two"}
+    assert [dict(each) for each in said] == ([kept] if what == "model" else [])
 
 
 async def test_a_stop_while_a_call_is_under_way_leaves_its_outcome_to_a_person(served: Served) -> None:
