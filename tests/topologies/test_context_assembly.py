@@ -117,6 +117,16 @@ async def test_what_is_no_plain_no_is_answered_by_the_text_and_no_model(verdict:
     assert (len(played.turn.asks), made.ran) == (2, []), "the two questions, and no work after them"
 
 
+async def test_a_turn_started_again_after_its_check_is_answered_by_the_verdict_that_stands() -> None:
+    made = context()
+    made.verdicts["safety"] = {"hijacked": True}
+    played = await play(made, Says("never said"))
+    made.verdicts["safety"] = {"hijacked": False}
+    await again_from_the_store(played)
+    assert played.traces() == ["preflight safety_intervention finalize"] * 2
+    assert (played.messages[-1].text, len(played.turn.asks)) == (INTERVENTION, 2), "nobody is asked again (S1-15)"
+
+
 @pytest.mark.parametrize("code", ["token_budget_spent", "day_token_budget_spent"])
 @pytest.mark.parametrize("verdict", [{"hijacked": True}, Problem(code="model_unavailable", message="m")])
 async def test_a_turn_that_is_taken_over_has_its_text_though_the_budget_ended_at_the_intent(
