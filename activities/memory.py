@@ -94,6 +94,8 @@ class MemoryActivities:
             agent = await self._deps.shelf.at(tx, ask.agent_id, ask.agent_version)
             loaded = await turn_context.load(tx, ask)
             if loaded is None:
+                if ask.events:
+                    await write(tx, ask.address, [], pending=ask.events)
                 return TurnContext(problem=OVER)
             kept = loaded.working.pop(LOADED_TOOLSETS, None)  # the engine's own: nothing that a model is told
             wanted = _wanted(ask, agent, loaded) if self._deps.memory.enabled else None

@@ -198,6 +198,8 @@ class _Reading:
                 one.ended = at
                 self._nodes.remove(one)
                 return
+        if node not in self._unspanned:  # begun anew before the log was read, so that its beginning is not in it
+            self._open(f"node/{node}", f"node {node}", at, {"perdure.node": node}).ended = at
 
     def _chat(self, call_id: str, happened: Happened) -> None:
         model = happened.data.get("model")

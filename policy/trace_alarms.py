@@ -26,7 +26,7 @@ class Ways:
 
 
 def alarms_of(nodes: Sequence[str], ways: Ways, trace_id: str) -> Iterator[Alarm]:
-    """What is wrong with a turn whose nodes ran in this order; nodes of nested topologies are not looked at."""
+    """What is wrong with a turn whose nodes ended in this order; nodes of nested topologies are not looked at."""
     own = [node for node in nodes if "/" not in node]
     ran: list[str] = []
     for node in own:

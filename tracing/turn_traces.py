@@ -128,7 +128,7 @@ def traced(record: TurnRecord, ways: Ways | None, bell: AlarmBell) -> tuple[Span
     for happened in record.happened:
         if happened.kind == "invariant.alarm":
             _ring_again(happened.data, record, bell)
-    nodes = [str(each.data.get("node", "")) for each in record.happened if each.kind == "node_start"]
+    nodes = [str(each.data.get("node", "")) for each in record.happened if each.kind == "node_end"]
     for alarm in alarms_of(nodes, ways, record.trace_id) if ways and nodes else ():
         bell.ring(alarm)
     return tuple(_clean(span, bell) for span in spans_of(record, ways.unspanned if ways else frozenset()))

@@ -235,6 +235,16 @@ async def test_loading_again_writes_the_waiting_events_once(desk: Desk) -> None:
     assert await nodes(desk, address) == ["n1", "n2"]
 
 
+async def test_a_load_that_finds_a_stopped_turn_writes_the_waiting_events_all_the_same(desk: Desk) -> None:
+    address, _ = await desk.start(Line("hello"))
+    async with desk.db.transaction("local") as tx:
+        await request_stop(tx, address.turn_id, desk.people["requester"].user_id)
+    given = LoadAsk(address=address, agent_id="desk", agent_version=await desk.version(), events=PENDING)
+    loaded = await desk.activity(MemoryActivities(desk.deps).load, given)
+    assert loaded.problem is not None and loaded.problem.code == "stopped"
+    assert await nodes(desk, address) == ["n1", "n2"]
+
+
 async def nodes(desk: Desk, address: TurnAddress) -> list[str]:
     """The nodes whose start is in the log."""
     rows = await desk.rows(

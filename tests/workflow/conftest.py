@@ -33,6 +33,8 @@ from store.live import LiveTokens
 from store.turns import NewTurn, Started, request_stop, start
 from store.valkey import Valkey
 from tests.conftest import Person
+from tests.served import Served
+from tests.walked import RAN, assert_paths
 
 
 @dataclass(slots=True)
@@ -141,6 +143,13 @@ class Engine:
         return [row["kind"] for row in rows]
 
 
+@pytest.fixture(scope="module")
+async def served(served: Served) -> AsyncIterator[Served]:
+    """The desk at work; afterwards every turn that it ran is held against its manifest."""
+    yield served
+    assert_paths(await served.desk.rows(RAN, served.desk.routing.turns))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def frozen() -> None:
     """What a worker does before it serves: a full round of the collector over all of the suite holds a task up for
@@ -195,4 +204,6 @@ async def engine(
         for queue, kind in queues.items():
             for worker in workers_for(deps, kind, queue):
                 await stack.enter_async_context(worker)
-        yield Engine(deps, temporal, routing, people, home)
+        engine = Engine(deps, temporal, routing, people, home)
+        yield engine
+        assert_paths(await engine.rows(RAN, routing.turns))

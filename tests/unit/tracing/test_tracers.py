@@ -10,10 +10,11 @@ import structlog
 from pydantic import JsonValue
 
 from contracts.alarms import Alarm, AlarmType
+from graph.registry import TOPOLOGIES
 from policy.spans import Happened, Span, TurnRecord
 from tests.doubles.collector import Collector, collecting
 from tracing.alarm_bell import KEPT, AlarmBell
-from tracing.choice import tracer_of
+from tracing.choice import tracer_of, ways_of
 from tracing.turn_traces import send, traced
 
 BEGAN = datetime(2026, 3, 1, tzinfo=UTC)
@@ -108,6 +109,16 @@ def test_a_thousand_alarms_are_a_thousand_counts_and_one_line_and_change_no_span
     assert (made[0].id, made[0].began, made[0].ended, made[0].attributes) == (
         (quiet[0].id, quiet[0].began, quiet[0].ended, quiet[0].attributes)
     )
+
+
+def test_a_turn_begun_anew_whose_first_start_was_not_logged_rings_nothing_and_has_that_node() -> None:
+    names = ("system_prompt_node", "memory_node")
+    log = [Happened(kind, BEGAN, None, {"node": name}) for name in names for kind in ("node_start", "node_end")]
+    bell, ways = AlarmBell(), ways_of(next(one for one in TOPOLOGIES if one.name == "skill_pipeline"))
+    made = traced(record(*log, *log[1:]), ways, bell)
+    assert not bell.recent
+    assert [span.name for span in made[1:]] == [f"node {name}" for name in names * 2]
+    assert len({span.id for span in made}) == 5 and not any(span.error for span in made)
 
 
 def test_an_alarm_of_tomorrow_is_no_trouble() -> None:
