@@ -13,7 +13,10 @@ _ONE_AT_A_TIME = (
     "SELECT pg_advisory_xact_lock(hashtextextended('perdure register ' || current_setting('perdure.tenant'), 0))"
 )
 """Or two could be the first."""
-_ANYBODY = "SELECT true FROM users WHERE name <> ALL($1) LIMIT 1"
+_TENANT = """
+SELECT EXISTS (SELECT FROM tenants WHERE tenant_id = current_setting('perdure.tenant')) AS is_there,
+  EXISTS (SELECT FROM users WHERE name <> ALL($1)) AS has_people
+"""
 
 
 async def register(
@@ -31,8 +34,10 @@ async def register(
             await tx.execute("UPDATE users SET display_name = $2 WHERE id = $1", user_id, display_name)
     else:
         await tx.execute(_ONE_AT_A_TIME)
-        is_first = not await tx.fetchval(_ANYBODY, list(LOCAL_USERS) if local else [])
-        if not is_first and not is_open:
+        tenant = await tx.fetchrow(_TENANT, list(LOCAL_USERS) if local else [])
+        is_first = tenant is not None and tenant["is_there"] and not tenant["has_people"]
+        # A tenant that is not there is answered as one that is closed: nobody learns by this which there are.
+        if not is_first and not (is_open and tenant is not None and tenant["is_there"]):
             raise CallerError(
                 "invitation_needed", "an administrator must invite you; send the invitation along", status=403
             )

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import asyncpg
@@ -86,6 +87,19 @@ async def test_where_there_are_people_nobody_registers_unasked(api: Api) -> None
             assert answer.status_code == 403
         for body in ({"name": "x", "password": "short"}, {"name": "Not A Name", "password": PASSWORD}, {"name": "x"}):
             assert (await client.post("/v1/auth/register", json=body)).status_code == 422
+
+
+async def test_a_tenant_that_is_not_there_is_answered_as_one_that_is_closed(api: Api) -> None:
+    body = {"name": "mallory", "password": PASSWORD, "tenant": "not-there"}
+    for is_open in (False, True):
+        signing_in = replace(api.services.signing_in, open_registration=is_open)
+        api.app.state.services = replace(api.services, signing_in=signing_in)
+        try:
+            async with api.client(None) as client:
+                answer = await client.post("/v1/auth/register", json=body)
+        finally:
+            api.app.state.services = api.services
+        assert (answer.status_code, code(answer)) == (403, "invitation_needed")
 
 
 async def test_a_wrong_password_an_unknown_name_and_another_tenant_are_answered_alike(api: Api, ann: str) -> None:
