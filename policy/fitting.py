@@ -2,11 +2,14 @@
 whatever an MCP server lists, values from models and callers, and none may hold up the event loop of everybody else.
 
 Patterns are matched by `regex`, which stops at a time-out; Python's own `re` backtracks for minutes on a pattern such
-as `^(a+)+$` and forty characters (measured). Distinct items are counted by their canonical text, not compared in pairs.
+as `^(a+)+$` and forty characters (measured). Their `$` is the very end, as a Python tool's own check of its arguments
+has it, and not also the place before a last line end. Distinct items are counted by their canonical text, not compared
+in pairs.
 The words of the schema that a value meets are counted: one that branches into itself twice, thirty times over, has more
 of them than anybody waits for, whatever the value is. Whatever else a schema does to the library is a fault of its own.
 """
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -33,6 +36,9 @@ _ENTRIES_A_CHECK = 10
 """A word with many entries (`enum`, `required`) counts once more for each of so many."""
 MOST_TOLD = 3
 _MOST_ERROR_CHARACTERS = 200
+_PART = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*(?:\]|\\?\Z)|\$", re.DOTALL)
+"""What `$` may stand in without being an end: an escape, a class of characters."""
+_BY_LINES = re.compile(r"(?<!\\)\(\?[a-zA-Z]*m")
 _NOTHING_OUTSIDE: Registry[bool | Mapping[str, Any]] = Registry()
 """Without it jsonschema fetches a schema's references to other hosts."""
 
@@ -187,4 +193,6 @@ _BOUNDED: Any = extend(  # type: ignore[no-untyped-call]
 
 @lru_cache(maxsize=1024)
 def _compiled(pattern: str) -> Any:
+    if not _BY_LINES.search(pattern):
+        pattern = _PART.sub(lambda part: r"\Z" if part[0] == "$" else part[0], pattern)
     return regex.compile(pattern)

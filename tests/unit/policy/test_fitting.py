@@ -72,6 +72,27 @@ def test_what_fits_and_what_is_said_otherwise_is_as_jsonschema_has_it(
     assert all(message in (fault or "") for message in theirs)
 
 
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        ("^[a-z0-9_]+$", "x\n"),
+        ("^(?:a|x$)", "x\n"),
+        (r"^x\$$", "x$\n"),
+        (r"^[$\]]$", "$\n"),
+        ("^[]$]$", "$\n"),
+        ("^[[:alpha:]$]$", "$\n"),
+        (r"^\(?mx$", "mx\n"),
+        (r"^x\\$", "x\\\n"),
+    ],
+)
+def test_the_end_is_the_very_end_as_it_is_for_the_tool_itself(pattern: str, text: str) -> None:
+    schema = of(s={"pattern": pattern}, names={"patternProperties": {pattern: False}})
+    assert "does not match" in (schema_fault({"s": text}, schema) or "")
+    assert schema_fault({"s": text[:-1], "names": {text: 1}}, schema) is None
+    assert schema_fault({"names": {text[:-1]: 1}}, schema) is not None
+    assert schema_fault({"s": text}, of(s={"pattern": f"(?m){pattern}"})) is None
+
+
 def branching(word: str, leaf: JsonValue) -> dict[str, JsonValue]:
     """A small schema in which thirty steps lead to a thousand million leaves."""
     steps: dict[str, JsonValue] = {
