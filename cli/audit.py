@@ -123,7 +123,9 @@ def _show(report: dict[str, Any]) -> None:
     if report["ok"]:
         say("Nothing is wrong.")
         return
-    say(f"{report['faults_found']} faults:")
+    kinds = ", ".join(f"{kind} {number}" for kind, number in report["faults_by_kind"].items())
+    few = "" if len(report["faults"]) == report["faults_found"] else f", of which {len(report['faults'])} are here"
+    say(f"{report['faults_found']} faults{few}: {kinds}")
     faults = [(f["seq"], f["kind"], f["audit_id"], f.get("subject")) for f in report["faults"]]
     table(("place", "what is wrong", "row", "approval"), faults, "")
 

@@ -6,11 +6,12 @@ differs from every signed head that was exported since, and a head behind the la
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from policy.audit_faults import MOST_FAULTS, Fault, FaultKind
+from policy.audit_faults import MOST_FAULTS, Fault, FaultKind, told_of
 from policy.audit_key import Keyring, framed, row_text
 
 GENESIS = "0" * 64
@@ -66,8 +67,9 @@ class Report:
     erased: int
     """Rows whose body was erased with its person."""
     faults: tuple[Fault, ...]
-    """The first of them."""
+    """Some of each kind, those about heads first."""
     faults_found: int
+    faults_by_kind: Mapping[FaultKind, int]
 
     @property
     def ok(self) -> bool:
@@ -93,7 +95,8 @@ def link_hash(seq: int, prev: str, entry: Entry) -> str:
 
 @dataclass(slots=True)
 class ChainCheck:
-    """A verification under way. Holds the marks and the faults, never the rows: fed in order, it needs no memory."""
+    """A verification under way. Holds the marks and some faults of each kind, never the rows: fed in order, it needs no
+    memory."""
 
     tenant_id: str
     keyring: Keyring
@@ -107,7 +110,7 @@ class ChainCheck:
     erased: int = 0
     marks_seen: int = 0
     faults: list[Fault] = field(default_factory=list)
-    faults_found: int = 0
+    counts: Counter[FaultKind] = field(default_factory=Counter)
 
     def feed(self, links: Iterable[Link]) -> None:
         """Look at the next links, in order."""
@@ -137,8 +140,15 @@ class ChainCheck:
             if seq > self.last.seq:
                 self.marks_seen += 1
                 self._found(seq, FaultKind.TAIL_CUT)
-        faults = tuple(sorted(self.faults, key=lambda fault: (fault.seq, fault.kind)))
-        return Report(self.rows, self.last, self.marks_seen, self.erased, faults, self.faults_found)
+        return Report(
+            self.rows,
+            self.last,
+            self.marks_seen,
+            self.erased,
+            told_of(self.faults, self.most_faults),
+            self.counts.total(),
+            dict(sorted(self.counts.items())),
+        )
 
     def _look_at(self, link: Link) -> None:
         entry = link.entry
@@ -168,6 +178,6 @@ class ChainCheck:
         self._add(Fault(seq, kind, audit_id))
 
     def _add(self, fault: Fault) -> None:
-        self.faults_found += 1
-        if len(self.faults) < self.most_faults:
+        self.counts[fault.kind] += 1
+        if self.counts[fault.kind] <= self.most_faults:
             self.faults.append(fault)

@@ -1,10 +1,12 @@
 """What a verification of the audit can find, and how it is told."""
 
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
 MOST_FAULTS = 100
-"""Of those that are told; all are counted."""
+"""Of those that are told; all are counted, by kind."""
 
 
 class FaultKind(StrEnum):
@@ -40,6 +42,9 @@ class FaultKind(StrEnum):
     """A call that needed an approval has begun, and no row says that somebody had given it by then."""
 
 
+ABOUT_HEADS = frozenset({FaultKind.HEAD_MOVED, FaultKind.HEAD_DIFFERS, FaultKind.HEAD_FORGED, FaultKind.TAIL_CUT})
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """Something that was not written so; `seq` is its place in the chain, 0 where it has none."""
@@ -49,3 +54,14 @@ class Fault:
     audit_id: int | None = None
     subject: str | None = None
     """What it is about, where that is no row: an approval's id."""
+
+
+def told_of(faults: Iterable[Fault], most: int) -> tuple[Fault, ...]:
+    """At most so many: each kind has its share, so that many of one hide none of another. Those about heads first, the
+    others by their place."""
+    by_kind: defaultdict[FaultKind, list[Fault]] = defaultdict(list)
+    for fault in sorted(faults, key=lambda fault: fault.seq):
+        by_kind[fault.kind].append(fault)
+    turns = sorted((turn, kind) for kind, found in by_kind.items() for turn in range(len(found)))
+    told = [by_kind[kind][turn] for turn, kind in turns[:most]]
+    return tuple(sorted(told, key=lambda fault: (fault.kind not in ABOUT_HEADS, fault.seq, fault.kind)))

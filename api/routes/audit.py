@@ -18,7 +18,7 @@ from api.services import Services
 from contracts.digests import canonical_json
 from contracts.errors import CallerError
 from policy.audit_heads import ExportedHead
-from store import audit_heads, audit_links, audit_trail
+from store import audit_heads, audit_links, audit_trail, turn_views
 
 router = APIRouter(prefix="/v1", tags=["audit"])
 MOST = 200
@@ -54,6 +54,9 @@ async def export(
     """Every row in the order of the chain, one JSON object a line; `after` a place in it, of one `turn`."""
     who.need("admin")
     turn_id = as_uuid(turn, "turn") if turn else None
+    if turn_id:
+        async with services.db.transaction(who.tenant_id) as tx:
+            await turn_views.get(tx, turn_id, who.scope)  # or 404, as for every turn that is not the tenant's
     rows = audit_trail.exported(services.db, who.tenant_id, after, turn_id, limit)
     return StreamingResponse(_lines(rows), media_type="application/jsonl")
 

@@ -12,6 +12,7 @@ from store.ids import new_id
 from tests.conftest import KEYRING, Urls
 from tests.integration.conftest import Api
 from tests.integration.forger import exported_head, forging, written
+from tests.integration.test_api_turns import code
 
 ROUTES = ("/v1/audit/verify", "/v1/audit/export", f"/v1/approvals/{new_id()}/audit")
 
@@ -44,8 +45,10 @@ async def test_the_verification_says_how_far_it_went_and_what_is_wrong(api: Api,
         assert answer.json()["faults"] == [{"seq": head.seq + 5, "kind": "tail_cut", "audit_id": None, "subject": None}]
         async with forging(urls.owner) as forger:
             await forger.execute("UPDATE audit SET kind = 'x' WHERE kind = 'thing.done'")
-        report = (await client.get("/v1/audit/verify")).json()
+        report = (await client.post("/v1/audit/verify", json={"heads": [ahead.model_dump()]})).json()
         assert (report["ok"], len(report["faults"])) == (False, 100)
+        assert report["faults"][0]["kind"] == "tail_cut", "many faults of the rows do not hide it"
+        assert (report["faults_by_kind"]["tail_cut"], report["faults_by_kind"]["row_changed"]) == (1, 700)
         assert report["faults_found"] >= 1_400
         async with forging(urls.owner) as forger:
             await forger.execute("UPDATE audit SET kind = 'thing.done' WHERE kind = 'x'")
@@ -77,7 +80,9 @@ async def test_the_export_is_one_object_a_line_and_goes_on_where_it_was_left(api
         assert [row["seq"] for row in rows] == list(range(1, len(rows) + 1)) and len(rows) >= 500
         rest = await client.get("/v1/audit/export", params={"after": len(rows) - 10, "limit": 4})
         assert [json.loads(line)["seq"] for line in rest.text.splitlines()] == list(range(len(rows) - 9, len(rows) - 5))
-        assert (await client.get("/v1/audit/export", params={"turn": "no-turn"})).status_code == 404
+        for turn in ("no-turn", new_id()):
+            answer = await client.get("/v1/audit/export", params={"turn": turn})
+            assert (answer.status_code, code(answer)) == (404, "turn_not_found")
         for bad in ({"after": -1}, {"limit": 0}, {"after": "x"}):
             assert (await client.get("/v1/audit/export", params=bad)).status_code == 422
     assert set(rows[-1]) >= {"at", "kind", "subject", "actor", "turn_id", "data", "salt", "body_digest", "hash", "prev"}

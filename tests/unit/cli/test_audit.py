@@ -18,8 +18,10 @@ WHOLE: dict[str, Any] = {
     "erased": 1,
     "faults": [],
     "faults_found": 0,
+    "faults_by_kind": {},
 }
-CUT = WHOLE | {"ok": False, "faults": [{"seq": 9, "kind": "tail_cut", "audit_id": None}], "faults_found": 1}
+CUT = WHOLE | {"ok": False, "faults": [{"seq": 9, "kind": "tail_cut", "audit_id": None}], "faults_found": 201}
+CUT["faults_by_kind"] = {"row_changed": 200, "tail_cut": 1}
 HEAD = {"tenant": "local", "seq": 7, "hash": "ab" * 32, "at": "t", "key": "k", "hmac": "h"}
 
 
@@ -43,6 +45,7 @@ def test_faults_are_told_and_end_in_one(perdure: Perdure, stack: ApiDouble) -> N
     stack.will(said(CUT), said(CUT))
     ended = perdure("audit", "verify")
     assert ended.code == 1 and "tail_cut" in ended.out and "Nothing is wrong" not in ended.out
+    assert "201 faults, of which 1 are here: row_changed 200, tail_cut 1" in ended.out
     ended = perdure("audit", "verify", "--json")
     assert (ended.code, ended.json) == (1, CUT)
 

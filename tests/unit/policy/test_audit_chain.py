@@ -178,11 +178,16 @@ def test_faults_are_counted_beyond_those_that_are_told() -> None:
     report = check.report(Head(ROWS, chain()[-1].hash))
     assert (report.faults_found, len(report.faults), report.ok) == (ROWS, 5, False)
     check.note([Fault(0, FaultKind.ROW_UNCHAINED, 9)])
-    assert check.faults_found == ROWS + 1
+    check.marks = {ROWS + 1: frozenset({"0"})}
+    report = check.report(Head(ROWS, chain()[-1].hash))
+    assert report.faults_by_kind == {FaultKind.BODY_CHANGED: ROWS, FaultKind.ROW_UNCHAINED: 1, FaultKind.TAIL_CUT: 1}
+    first, *rest = [(fault.seq, fault.kind) for fault in report.faults]
+    assert first == (ROWS + 1, FaultKind.TAIL_CUT), "what tells of more than a row comes first, and is never left out"
+    assert rest == [(0, FaultKind.ROW_UNCHAINED), *((seq, FaultKind.BODY_CHANGED) for seq in (1, 2, 3))]
 
 
 def test_another_tenants_rows_do_not_verify_as_ours() -> None:
     check = ChainCheck("other", RING, {})
     check.feed(chain())
     assert {fault.kind for fault in check.faults} == {FaultKind.SIGNATURE_WRONG}
-    assert check.faults_found == ROWS
+    assert check.counts.total() == ROWS
