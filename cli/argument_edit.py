@@ -38,7 +38,7 @@ class ArgumentEdit:
         """
         text = self._text or pretty_json(self.before) + "\n"
         name = "arguments.jsonc" if self.by_person else "arguments.json"
-        written = without_comments(edited_text(self._heading(fault) + text, name))
+        written = without_comments(edited_text(self._heading(fault) + text, name, "--args JSON"))
         if written.strip() == text.strip():
             again = "it is as it was, with the same fault; " if fault else ""
             raise EditFailed(f"{again}nothing is changed, so nothing was sent; to let it run as it is, approve it")

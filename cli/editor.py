@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from cli.asking import at_terminal
 from local.config import own_environ
 
 
@@ -17,15 +18,18 @@ class NoTemporaryFile(EditFailed):
     """There is nowhere to write what the editor would open."""
 
 
-def edited_text(text: str, name: str) -> str:
+def edited_text(text: str, name: str, instead: str) -> str:
     """`text` after $VISUAL or $EDITOR, in a file called `name`; readable by its owner only, and gone afterwards.
+    `instead` is the option that needs no editor.
 
     Raises: EditFailed; NoTemporaryFile where the disk is full, or no folder may be written to.
     """
     environ = own_environ()
-    chosen = environ.get("VISUAL") or environ.get("EDITOR") or next(filter(shutil.which, ("nano", "vi")), None)
+    chosen = environ.get("VISUAL") or environ.get("EDITOR")
+    if not chosen and at_terminal():  # without one nano and vi wait for ever
+        chosen = next(filter(shutil.which, ("nano", "vi")), None)
     if not chosen:
-        raise EditFailed("set EDITOR, or give what is new as an option")
+        raise EditFailed(f"there is no editor: set EDITOR (without a terminal, to a program), or give {instead}")
     try:
         made = tempfile.TemporaryDirectory(prefix="perdure-edit-")
     except OSError as error:

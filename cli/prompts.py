@@ -72,7 +72,7 @@ def edit(
     """Save your own draft; $EDITOR opens on what speaks to you now."""
     with connect(Role.REQUESTER, as_name) as client:
         try:
-            text = edited_text(_text_now(client, template), "prompt.md") if file is None else _read(file)
+            text = _read(file) if file else edited_text(_text_now(client, template), "prompt.md", "--file FILE")
         except NoTemporaryFile as error:
             raise fail(str(error), OTHER) from None
         except (EditFailed, OSError, UnicodeDecodeError) as error:

@@ -114,15 +114,19 @@ def test_where_a_temporary_file_cannot_be_written_nothing_is_sent(
     assert (ended.code, ended.err, len(stack.asked), seen(tmp_path)) == (1, fault, 1, [])
 
 
-def test_without_any_editor_it_says_what_to_set(
-    perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_without_an_editor_to_be_had_or_a_terminal_for_one_it_says_what_to_set(
+    perdure: Perdure, stack: ApiDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_terminal: bool
 ) -> None:
-    for name in ("EDITOR", "VISUAL"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
+    if is_terminal:
+        monkeypatch.setenv("PATH", str(tmp_path))
+    else:
+        monkeypatch.setattr("shutil.which", lambda _name: "/bin/false")  # nano or vi, which would wait for ever
+    monkeypatch.setattr("sys.stdin.isatty", lambda: is_terminal)
     stack.will(said(APPROVAL))
     ended = perdure("approvals", "edit", "a-1")
-    assert (ended.code, ended.err, len(stack.asked)) == (2, "set EDITOR, or give what is new as an option\n", 1)
+    fault = "there is no editor: set EDITOR (without a terminal, to a program), or give --args JSON\n"
+    assert (ended.code, ended.err, len(stack.asked)) == (2, fault, 1)
 
 
 @pytest.mark.parametrize("program", ["/nowhere/at/all", "'"])
