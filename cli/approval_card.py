@@ -37,7 +37,7 @@ def show_facts(approval: Approval, *, full: bool) -> None:
         ("checkpoint", approval.checkpoint),
         ("why", approval.reason),
         ("tool", f"{subject(approval)} ({approval.effect}, risk {approval.risk}) of agent {approval.agent}"),
-        ("what it does", approval.description),
+        ("what it does", approval.says or approval.description),
         ("asked by", f"{approval.requested_by}, {moment(approval.requested_at)}"),
         ("who had said", approval.prompt_excerpt),
         ("rule", approval.rule),

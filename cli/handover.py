@@ -73,7 +73,8 @@ def escalate(approval_id: ApprovalId, comment: Comment = "", as_json: AsJson = F
 def withdraw(
     approval_id: ApprovalId, comment: Comment = "", yes: Yes = False, as_json: AsJson = False, as_name: AsName = None
 ) -> None:
-    """Take back your own request, or an approval whose call has not begun; the agent is told that it was withdrawn."""
+    """Take back a request while it is open (who asked, or an admin), or an approval until its call has begun (who gave
+    it, whoever could give it, or an admin); the agent is told that it was withdrawn."""
     with connect(Role.REVIEWER, as_name) as client:
         approval = show_open(client, approval_id, as_json, _NOT_BEGUN)
     confirm("withdraw this?", yes=yes, as_json=as_json)

@@ -17,6 +17,16 @@ def test_of_an_edited_call_the_digest_in_force_and_the_one_asked_for_are_told_ap
     assert told == [["digest", "in", "force", "e" * 16 + "…"], ["digest", "asked", "for", "d" * 16 + "…"]]
 
 
+def test_what_the_call_does_is_told_by_its_arguments_where_the_tool_has_a_sentence(
+    perdure: Perdure, stack: ApiDouble
+) -> None:
+    told = {**APPROVAL, "description": "Pay money back.", "says": 'Pays back the order "1042".'}
+    stack.will(said(told), said({**told, "says": ""}))
+    shown = [perdure("approvals", "show", "a-1").out for _ in range(2)]
+    assert 'Pays back the order "1042".' in shown[0] and "Pay money back." not in shown[0]
+    assert "Pay money back." in shown[1]
+
+
 _PAST, _THEN = "2020-01-01T00:00:00Z", "2020-01-01T00:00:09Z"
 
 
