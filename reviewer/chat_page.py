@@ -20,6 +20,8 @@ CHARACTERS = 60_000
 """Of all texts of a page; what is beyond must be opened."""
 _FEWEST = 1_000
 """Of each text, however many there are."""
+SUGGESTED = 3
+"""Of what a turn proposes to say next."""
 PICTURES = ("image/svg+xml", "image/png")
 """What is shown in place, the better one first."""
 
@@ -104,6 +106,13 @@ class Shown:
                 if file.media_type == kind:
                     best.setdefault(file.name.rpartition(".")[0], file)
         return list(best.values())
+
+    @property
+    def suggestions(self) -> list[str]:
+        """What may be said next, as its output proposes it: `{"suggestions": [{"kind": "text", "text": ...}]}`."""
+        proposed = (self.turn.output or {}).get("suggestions")
+        texts = [each.get("text") for each in proposed if isinstance(each, dict)] if isinstance(proposed, list) else []
+        return [each for each in texts if isinstance(each, str) and each.strip()][:SUGGESTED]
 
     @property
     def waits_for_client(self) -> bool:

@@ -70,6 +70,21 @@ async def test_an_answer_that_no_part_has_said_is_shown_and_so_is_what_went_wron
     assert "<script>window" not in page
 
 
+async def test_what_may_be_said_next_is_said_by_one_click_in_ones_own_conversation(
+    api: SpokenApi, told: dict[str, Any], browse: Browse
+) -> None:
+    proposed = [{"kind": "text", "text": f"{HOSTILE} {number}"} for number in range(5)]
+    told["output"] = {"suggestions": [{"kind": "custom_palette", "colors": ["#000"]}, "odd", *proposed]}
+    page = (await browse(PATH)).text
+    assert page.count('<button name="message"') == 3 and "<script>window" not in page
+    told["output"] = {"suggestions": {"kind": "text"}}
+    assert '<button name="message"' not in (await browse(PATH)).text
+    told["output"] = {"suggestions": proposed}
+    story = f"/v1/conversations/{CONVERSATION}/story"
+    api.answers[story] = ok({"items": [told], "next": None, "seq": 7, "own": False})
+    assert '<button name="message"' not in (await browse(PATH)).text
+
+
 async def test_an_open_turn_can_be_stopped_and_what_is_said_meanwhile_needs_a_way(
     told: dict[str, Any], browse: Browse
 ) -> None:
