@@ -14,6 +14,9 @@ GIVEN = frozenset({"approved", "edited"})
 ALLOWED = GIVEN | {"reserved"}
 """Statuses of an approval that lets its call run; `reserved` is one that an earlier attempt of it has taken."""
 
+REFUSED = frozenset({"rejected", "responded", "expired", "withdrawn"})
+"""Statuses of an approval by which its call is denied, for good."""
+
 REASONED = frozenset({"rejected", "responded", "withdrawn"})
 """Statuses of an approval whose comment says why its call does not run; whoever approved it has said no such thing."""
 _TOLD = {
@@ -46,6 +49,11 @@ class Covering:
         return self.status in GIVEN and self.ready_at is not None and now < self.ready_at
 
 
+def why_not_allowed(status: str) -> str:
+    """What an approval in a status that lets nothing run says to its call."""
+    return _TOLD.get(status, f"the approval is {status}")
+
+
 def why_void(
     card: ToolCard | None, here: ToolCard | None, planned_version: str, approval: Covering | None
 ) -> str | None:
@@ -59,10 +67,8 @@ def why_void(
         return "the tool has changed since the call was made"
     if approval is None:
         return "the call needs an approval and has none" if card.needs_approval else None
-    if approval.status in _TOLD:
-        return _TOLD[approval.status]
     if approval.status not in ALLOWED:
-        return f"the approval is {approval.status}"
+        return why_not_allowed(approval.status)
     if not approval.intact or approval.tool_version != here.version:
         return "the approval is for another call than this one"
     fault = schema_fault(approval.args, here.parameters)

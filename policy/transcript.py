@@ -1,8 +1,9 @@
 """What of a turn that broke off stays in its conversation.
 
-A round whose calls did something must be remembered, or the next turn does it again; of a round that did nothing only
-what the model said with it stays, which its reader has seen; and no call is left without an answer, since providers
-refuse that.
+A round whose calls did something must be remembered, or the next turn does it again. The round that was open as the
+turn broke off stays too, as its reader has seen it: what was asked for, and that it was not run. Of an earlier round
+that did nothing only what the model said with it stays: it was answered in words, and an answer made now would come
+behind them. No call is left without an answer, since providers refuse that.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,8 @@ class Round:
     answers: Mapping[str, str]
     """Call id to the id of its tool message."""
     has_text: bool = False
+    is_open: bool = False
+    """Nothing has been said since but its calls' answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +50,17 @@ def keep_rounds(rounds: Sequence[Round], states: Mapping[str, CallState]) -> tup
             tuple(call for call in each.calls if call not in each.answers),
         )
         for each in rounds
-        if all(call in each.answers for call in each.calls)
+        if each.is_open
+        or all(call in each.answers for call in each.calls)
         or any(states.get(call) in DID_SOMETHING for call in each.calls)
     )
 
 
-def told_of(state: CallState | None) -> tuple[str, str]:
-    """(status, sentence) that a conversation is told of a call that has no result."""
+def told_of(state: CallState | None, refused: str | None = None) -> tuple[str, str]:
+    """(status, sentence) that a conversation is told of a call that has no result; `refused` says who did not allow it,
+    where that is so."""
     if state in (CallState.RESERVED, CallState.OUTCOME_UNKNOWN):
         return "not_known", "the turn ended while this call was under way; whether it happened is not known"
+    if refused is not None:
+        return "denied", refused
     return "not_run", "the turn ended before this call ran"

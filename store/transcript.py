@@ -1,9 +1,12 @@
 """The transcript of a turn that broke off: the graph's own list of messages is not enough then."""
 
+import asyncpg
+
 from contracts.digests import canonical_json
 from contracts.messages import Role
 from contracts.tools import CallState
 from contracts.turns import TurnAddress
+from policy.covering import REASONED, REFUSED, why_not_allowed
 from policy.text import estimated_tokens
 from policy.transcript import Round, keep_rounds, told_of, words_only
 from store.database import Connection
@@ -18,16 +21,30 @@ async def broken_off(tx: Connection, address: TurnAddress) -> tuple[list[str], l
     """
     rows = await tx.fetch(
         "SELECT id, role, calls, call_id, content ~ '\\S' AS has_text FROM messages "
-        "WHERE conversation_id = $1 AND turn_id = $2 AND role <> 'user' ORDER BY seq",
+        "WHERE conversation_id = $1 AND turn_id = $2 AND (role <> 'user' OR in_transcript) ORDER BY seq",
         address.conversation_id,
         address.turn_id,
     )
-    found = await tx.fetch("SELECT call_id, state FROM tool_calls WHERE turn_id = $1", address.turn_id)
+    found = await tx.fetch(
+        "SELECT c.call_id, c.state, a.status, coalesce(nullif(said->>'comment', ''), said->>'reason_code') AS comment "
+        "FROM tool_calls c LEFT JOIN approvals a ON a.turn_id = c.turn_id AND a.call_id = c.call_id "
+        "AND a.status = ANY($2), LATERAL coalesce(a.withdrawal, a.decision) AS said WHERE c.turn_id = $1",
+        address.turn_id,
+        list(REFUSED),
+    )
+    refused = {row["call_id"]: row for row in found if row["status"]}
     states = {row["call_id"]: CallState(row["state"]) for row in found}
     answers = {row["call_id"]: str(row["id"]) for row in rows if row["role"] == "tool"}
+    said = [row for row in rows if row["role"] != "tool"]
     rounds = [
-        Round(str(row["id"]), tuple(call["call_id"] for call in row["calls"]), answers, row["has_text"])
-        for row in rows
+        Round(
+            str(row["id"]),
+            tuple(call["call_id"] for call in row["calls"]),
+            answers,
+            has_text=row["has_text"],
+            is_open=row is said[-1],
+        )
+        for row in said
         if row["calls"]
     ]
     kept = keep_rounds(rounds, states)
@@ -37,10 +54,14 @@ async def broken_off(tx: Connection, address: TurnAddress) -> tuple[list[str], l
     stay = list(bare)
     stay += [str(row["id"]) for row in rows if row["role"] == "assistant" and not row["calls"]]
     stay += [message_id for each in kept for message_id in each.message_ids]
-    return stay, [_answer(call_id, states.get(call_id)) for each in kept for call_id in each.unanswered]
+    unanswered = [call_id for each in kept for call_id in each.unanswered]
+    return stay, [_answer(call_id, states.get(call_id), refused.get(call_id)) for call_id in unanswered]
 
 
-def _answer(call_id: str, state: CallState | None) -> NewMessage:
-    status, message = told_of(state)
-    content = canonical_json({"status": status, "message": message})
+def _answer(call_id: str, state: CallState | None, refused: asyncpg.Record | None) -> NewMessage:
+    status, message = told_of(state, why_not_allowed(refused["status"]) if refused else None)
+    body = {"status": status, "message": message}
+    if status == "denied" and refused and refused["status"] in REASONED and refused["comment"]:
+        body["reason"] = refused["comment"]
+    content = canonical_json(body)
     return NewMessage(new_id(), Role.TOOL, content, call_id=call_id, tokens=estimated_tokens(content))

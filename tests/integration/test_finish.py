@@ -1,6 +1,7 @@
 """The end of a turn: one transaction after which nothing of it happens any more."""
 
 import asyncio
+import json
 import random
 
 import asyncpg
@@ -79,31 +80,42 @@ async def test_a_turn_ends_once_however_many_say_so(desk: Desk) -> None:
     assert (await desk.kinds(first.turn_id))[-1] == "done"
 
 
-async def test_the_end_voids_what_is_open_and_keeps_the_words_of_what_was_stripped_without_calls(
-    desk: Desk,
-) -> None:
-    address = await desk.plan(("pay", {}), ("post", {}), ("look", {}))
-    first, second = await desk.open(address, "t1.0", "t1.1")
+async def test_the_end_voids_what_is_open_and_answers_each_call_that_waited_as_truly_as_it_is_known(desk: Desk) -> None:
+    address = await desk.plan(("pay", {}), ("post", {}), ("look", {}), ("post", {}), ("pay", {}))
+    first, second, told_no, unheard = await desk.open(address, "t1.0", "t1.1", "t1.3", "t1.4")
     await desk.decide(first.request_id)
+    await desk.decide(told_no.request_id, Decision.REJECT, comment="not today")
+    await desk.run_tool(address, "t1.3")
+    await desk.decide(unheard.request_id, Decision.REJECT, comment="nor this")
     await ended(desk, address, status=TurnStatus.STOPPED)
     statuses = await desk.rows("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id)
-    assert [row["status"] for row in statuses] == ["cancelled", "cancelled"]
+    assert sorted(row["status"] for row in statuses) == ["cancelled", "cancelled", "rejected", "rejected"]
     audited = await desk.rows(
         "SELECT subject FROM audit WHERE kind = 'approval.cancelled' AND turn_id = $1", address.turn_id
     )
     assert {row["subject"] for row in audited} == {first.request_id, second.request_id}
     kept = await desk.rows(
-        "SELECT role, content, calls FROM messages WHERE turn_id = $1 AND in_transcript ORDER BY seq", address.turn_id
+        "SELECT role, content, calls, call_id FROM messages WHERE turn_id = $1 AND in_transcript ORDER BY seq",
+        address.turn_id,
     )
-    assert [row["role"] for row in kept] == ["user", "assistant"]
-    assert (kept[1]["content"], kept[1]["calls"]) == ("asking", []), "its reader has seen the sentence"
-    assert len(await desk.rows("SELECT FROM tool_calls WHERE turn_id = $1", address.turn_id)) == 3, "they are on record"
+    assert [row["role"] for row in kept] == ["user", "assistant", *["tool"] * 5]
+    assert kept[1]["content"] == "asking" and len(kept[1]["calls"]) == 5, "its reader has seen it"
+    answers = {row["call_id"]: json.loads(row["content"]) for row in kept[2:]}
+    not_run = {"status": "not_run", "message": "the turn ended before this call ran"}
+    denied = {"status": "denied", "message": "the approval is rejected"}
+    assert answers == {
+        **dict.fromkeys(("t1.0", "t1.1", "t1.2"), not_run),
+        "t1.3": denied | {"reason": "not today"},
+        "t1.4": denied | {"reason": "nor this"},
+    }
     assert (await desk.kinds(address.turn_id))[-2:] == ["stopped", "done"]
     async with desk.db.transaction("local") as tx:
         told = await story(tx, address.turn_id, None)
-    assert {each["call_id"]: each["state"] for each in told if each["kind"] == "tool"} == dict.fromkeys(
-        ("t1.0", "t1.1", "t1.2"), "error"
-    ), "none is left waiting on its reader's screen"
+    states = {each["call_id"]: each["state"] for each in told if each["kind"] == "tool"}
+    assert states == {
+        **dict.fromkeys(("t1.0", "t1.1", "t1.2"), "error"),
+        **dict.fromkeys(("t1.3", "t1.4"), "denied"),
+    }, "none is left waiting on its reader's screen"
     closed = await closings(desk, address)
     assert {(row["data"]["code"], row["data"]["message"]) for row in closed} == {
         ("not_run", "the turn ended before this call ran")

@@ -1,5 +1,7 @@
 """What of a broken-off turn stays in its conversation."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,9 +21,12 @@ TWO = Round("m", ("a", "b"), {"a": "ta"})
         (TWO, {"a": CallState.DONE, "b": CallState.PLANNED}, (Kept(("m", "ta"), ("b",)),)),
         (Round("m", ("a",), {}), {"a": CallState.OUTCOME_UNKNOWN}, (Kept(("m",), ("a",)),)),
         (Round("m", ("a",), {}), {}, ()),
+        (Round("m", ("a",), {}, is_open=True), {"a": CallState.PLANNED}, (Kept(("m",), ("a",)),)),
+        (TWO, {"a": CallState.DENIED, "b": CallState.PLANNED}, ()),
+        (replace(TWO, is_open=True), {"a": CallState.DENIED, "b": CallState.PLANNED}, (Kept(("m", "ta"), ("b",)),)),
     ],
 )
-def test_a_round_stays_where_it_did_something_or_is_answered_whole(
+def test_a_round_stays_where_it_did_something_is_answered_whole_or_was_open_at_the_end(
     case: Round, states: dict[str, CallState], kept: tuple[Kept, ...]
 ) -> None:
     assert keep_rounds([case], states) == kept
@@ -40,7 +45,8 @@ def test_every_call_of_a_kept_round_has_one_answer_and_nothing_done_is_forgotten
 
 
 def test_a_call_that_may_have_happened_is_not_told_as_not_run() -> None:
-    assert told_of(CallState.RESERVED)[0] == "not_known"
+    assert told_of(CallState.RESERVED, "the approval is rejected")[0] == "not_known"
+    assert told_of(CallState.PLANNED, "the approval is rejected") == ("denied", "the approval is rejected")
     assert told_of(CallState.PLANNED)[0] == told_of(None)[0] == "not_run"
 
 
