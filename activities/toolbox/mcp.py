@@ -135,12 +135,24 @@ class McpTool:
             return ServerLost(told)
         if code in _SAID_NO:
             return ToolRefused(f"the server {server} refused the call{_reason(answer)}")
-        if note.lost or (code == CONNECTION_CLOSED and not note.too_large):
+        # A server may use the same number for a no of its own, which says more than that somebody hung up.
+        if note.lost or (code == CONNECTION_CLOSED and not note.too_large and not _is_of_server(answer)):
             return ServerLost(f"the connection to the server {server} ended before it answered")
         told = "its answer is too large to be read" if note.too_large else f"its answer is no result{_reason(answer)}"
         if self.card.effect is EffectClass.READ:
             return ToolRefused(f"the server {server} was asked, and {told}")
         return ServerLost(told)
+
+
+_MADE_HERE = ("Connection closed", "SSE stream failed", "SSE stream ended")
+"""How the library begins what it says of a call whose answer can never come; it has no other mark."""
+
+
+def _is_of_server(answer: object) -> bool:
+    """Whether an error is what the server said, and none that the library made for want of an answer."""
+    from mcp.shared.exceptions import MCPError
+
+    return isinstance(answer, MCPError) and not answer.error.message.startswith(_MADE_HERE)
 
 
 def _session_is_gone(answer: object, note: "Note") -> bool:

@@ -17,7 +17,12 @@ TOOL: dict[str, Any] = {
     "description": "Press the button.",
     "inputSchema": {"type": "object", "properties": {"times": {"type": "integer"}}},
 }
-_ERRORS = {"says_invalid_params": -32602, "says_no_such_method": -32601, "says_internal_error": -32603}
+_ERRORS = {
+    "says_invalid_params": -32602,
+    "says_no_such_method": -32601,
+    "says_internal_error": -32603,
+    "says_its_own": -32000,
+}
 
 
 def answer(message: dict[str, Any], calls: Path, how: str) -> None:

@@ -46,7 +46,9 @@ class Raw:
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize("how", ["result_is_text", "content_is_number", "no_result", "says_internal_error"])
+@pytest.mark.parametrize(
+    "how", ["result_is_text", "content_is_number", "no_result", "says_internal_error", "says_its_own"]
+)
 @pytest.mark.parametrize("trusted", [OPAQUE, READ], ids=["opaque", "read"])
 async def test_an_answer_that_is_none_is_a_typed_end_at_once(tmp_path: Path, how: str, trusted: dict[str, Any]) -> None:
     raw = Raw(tmp_path, how, **trusted)

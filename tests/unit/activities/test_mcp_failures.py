@@ -27,12 +27,17 @@ def said(code: int) -> MCPError:
     return MCPError(code=code, message="because of the test")
 
 
+CUT_OFF = MCPError(code=CLOSED, message="Connection closed")
+"""The library's own word for a connection that ended."""
+
+
 @pytest.mark.parametrize(
     ("answer", "note", "read", "keyed", "opaque"),
     [
         (said(CLOSED), {}, ToolUnavailable, ToolUnavailable, ToolUnavailable),
         (said(INTERNAL), {}, ToolUnavailable, ToolUnavailable, ToolUnavailable),
-        (said(CLOSED), {"sent": True}, ServerLost, ServerLost, ServerLost),
+        (CUT_OFF, {"sent": True}, ServerLost, ServerLost, ServerLost),
+        (said(CLOSED), {"sent": True}, ToolRefused, ServerLost, ServerLost),
         (said(INTERNAL), {"sent": True, "lost": True}, ServerLost, ServerLost, ServerLost),
         (said(NO_METHOD), {"sent": True}, ToolRefused, ToolRefused, ToolRefused),
         (said(BAD), {"sent": True}, ToolRefused, ToolRefused, ToolRefused),
