@@ -28,10 +28,11 @@ def _renamed(column: str) -> str:
 
 
 # The reason of a denial is the last word on its call: that of whoever took it back, else of whoever decided. It stands
-# in the tool's message, and the beginning of that in the outcome and the event: JSON, cut somewhere maybe.
+# in the tool's message, and the beginning of that in the outcome and the event: JSON, cut somewhere maybe. A call
+# that is still planned was denied as its turn broke off, before the model could be told.
 _DENIED = f"""
 SELECT a.turn_id, a.call_id, a.conversation_id FROM approvals a
-JOIN tool_calls k ON k.turn_id = a.turn_id AND k.call_id = a.call_id AND k.state = 'denied'
+JOIN tool_calls k ON k.turn_id = a.turn_id AND k.call_id = a.call_id AND k.state IN ('denied', 'planned')
 WHERE a.turn_id = ANY(ARRAY({TOUCHED})) AND CASE WHEN a.withdrawal IS NULL THEN a.decided_by = $1 ELSE EXISTS (
   SELECT FROM audit w WHERE w.subject = a.id::text AND w.kind = 'approval.withdrawn' AND w.actor = $1) END
 """

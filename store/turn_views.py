@@ -11,7 +11,9 @@ _TOLD = (
     "ARRAY(SELECT e.data->>'node' FROM events e WHERE e.turn_id = t.id AND e.kind = 'node_end' "
     "AND e.data->>'node' IS NOT NULL ORDER BY e.seq) AS nodes, "
     "(SELECT coalesce(e.data->>'turn_seconds', e.data->>'seconds')::float FROM events e "
-    "WHERE e.turn_id = t.id AND e.kind = 'ttft' ORDER BY e.seq LIMIT 1) AS ttft_seconds"
+    "WHERE e.turn_id = t.id AND e.kind = 'ttft' ORDER BY e.seq LIMIT 1) AS ttft_seconds, "
+    "CASE WHEN t.ended_at IS NOT NULL THEN "
+    "(SELECT e.data->>'left_over' FROM events e WHERE e.turn_id = t.id AND e.kind = 'done') END AS left_over"
 )
 
 # The deadline is the one in force: an escalation, or a decision on one of several, has moved it since the pause began.
@@ -95,6 +97,7 @@ def shown(row: asyncpg.Record) -> dict[str, object]:
         "metadata": row["metadata"],
         "stop_requested_at": row["stop_requested_at"],
         "replaced_by": str(row["replaced_by"]) if row["replaced_by"] else None,
+        "left_over": row["left_over"],
         "created_at": row["created_at"],
         "started_at": row["started_at"],
         "ended_at": row["ended_at"],

@@ -89,6 +89,8 @@ class Turn(Answer):
     replaces: str | None = None
     """Of an answer to one with `on_busy="replace"`: the turn that ends for this one."""
     replaced_by: str | None = None
+    left_over: str | None = None
+    """The turn that goes on with messages which joined this one and were not heard by its end."""
 
     @property
     def has_ended(self) -> bool:

@@ -101,6 +101,7 @@ async def test_a_message_joins_the_open_turn_or_takes_its_place_and_a_key_sends_
         events = (await client.get(f"/v1/turns/{paused['turn_id']}/events")).text
         left = re.search(r'"left_over":"([^"]+)"', events)
         assert left is not None and "event: message.joined" in events
+        assert old["left_over"] == left[1] and other.json()["left_over"] is None
         await client.get(f"/v1/turns/{left[1]}/events")
         assert (await client.get(f"/v1/turns/{left[1]}")).json()["answer"] == "by the way"
 

@@ -213,6 +213,10 @@ async def in_turns_of_others(desk: Desk, name: str) -> list[TurnAddress]:
         who.user_id,
         MARK,
     )
+    async with desk.db.transaction("local") as tx:  # never run, so its reason is told as the turn breaks off
+        await audit.record(
+            tx, "approval.withdrawn", first.request_id, {"by": name}, actor=who.user_id, turn_id=address.turn_id
+        )
     await desk.write(
         "INSERT INTO idempotency (tenant_id, user_id, route, key, body_digest, status, answer) "
         "VALUES ('local', $1, 'r', gen_random_uuid()::text, 'd', 200, jsonb_build_object('decided_by', $2::text))",

@@ -130,7 +130,9 @@ async def test_a_stop_of_a_paused_turn_cancels_what_it_asked_for_and_admits_the_
     await served.until(address, TurnStatus.STOPPED)
     assert (await served.until(waiting, TurnStatus.COMPLETED))["answer"] == "my turn"
     assert await served.desk.value("SELECT status FROM approvals WHERE turn_id = $1", address.turn_id) == "cancelled"
-    assert not [text for message in served.sent_to_model(waiting)[0] if (text := str(message)).count("tool_calls")]
+    sent = served.sent_to_model(waiting)[0]
+    assert [message["role"] for message in sent][-4:] == ["user", "assistant", "tool", "user"]
+    assert "not_run" in str(sent[-2]), "the next turn's model is told what became of it"
 
 
 async def test_a_stop_before_the_first_task_ends_the_turn_without_a_model_call(served: Served) -> None:
