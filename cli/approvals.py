@@ -12,7 +12,9 @@ from cli.approval_watch import screen_for, watch_approvals
 from cli.connection import Role, connect
 from cli.deciders import claimed, votes_of
 from cli.decisions import ApprovalId
-from cli.screen import AsJson, AsName, ago, cell, left, moment, say, say_json, table
+from cli.failures import USAGE
+from cli.screen import AsJson, AsName, ago, cell, fail, left, moment, say, say_json, table
+from contracts.approvals import ApprovalStatus
 from perdure.client import Ageing, Approval, Fallback
 from policy.printable import cut
 
@@ -20,6 +22,7 @@ app = typer.Typer(help="What waits for a reviewer.", no_args_is_help=True, rich_
 Mine = Annotated[bool, typer.Option("--mine", help="Only what you may decide.")]
 AgentId = Annotated[str | None, typer.Option(metavar="ID", help="Only of this agent.")]
 _ARGUMENTS_SHOWN = 120
+_STATUSES = (*ApprovalStatus, "all")
 _BUCKETS = ("1h", "1d", "3d", "older")
 
 
@@ -40,6 +43,8 @@ def list_approvals(
     as_name: AsName = None,
 ) -> None:
     """What waits for a decision, newest first."""
+    if status not in _STATUSES:
+        raise fail(f"--status is one of {', '.join(_STATUSES)}", USAGE)
     wanted = None if status == "all" else status
     with connect(Role.REVIEWER, as_name) as client:
         page = client.approvals.list(

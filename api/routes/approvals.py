@@ -1,6 +1,6 @@
 """Approvals: the queue, how it ages, one with its history, the decision."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import JSONResponse
@@ -41,7 +41,7 @@ async def listed(
     tool: Annotated[str | None, Query(max_length=64)] = None,
     turn: str | None = None,
     role: Annotated[str | None, Query(max_length=40)] = None,
-    risk: Annotated[str | None, Query(max_length=40)] = None,
+    risk: Literal["low", "medium", "high"] | None = None,
     assignee: Annotated[str | None, Query(max_length=63, description="a user's name")] = None,
     mine: bool = False,
     expiring: Annotated[int | None, Query(ge=1, le=10_000_000, description="within this many seconds")] = None,

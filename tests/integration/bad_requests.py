@@ -146,6 +146,7 @@ def queries() -> list[Bad]:
         Bad("GET", "/v1/turns?conversation=x", status=(404, 422)),
         Bad("GET", "/v1/effects?state=sideways"),
         Bad("GET", "/v1/approvals?status=sideways"),
+        Bad("GET", "/v1/approvals?risk=sideways"),
         Bad("GET", "/v1/approvals?turn=x", status=(404, 422)),
         Bad("GET", "/v1/approvals?expiring=0"),
         Bad("GET", "/v1/approvals?expiring=99999999999999999999"),

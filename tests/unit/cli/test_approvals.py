@@ -135,6 +135,14 @@ def test_lists_and_single_ones_come_as_json(perdure: Perdure, stack: ApiDouble) 
     assert stack.asked[2].query["status"] == ["pending"]
 
 
+def test_a_status_that_there_is_not_is_a_usage_error_that_names_those_there_are(
+    perdure: Perdure, stack: ApiDouble
+) -> None:
+    ended = perdure("approvals", "list", "--status", "bogus")
+    assert (ended.code, stack.asked) == (2, [])
+    assert "pending, approved" in ended.err and "withdrawn" in ended.err and ended.err.endswith(", all\n")
+
+
 def test_an_approval_says_who_may_decide_who_has_and_whose_it_is_next(perdure: Perdure, stack: ApiDouble) -> None:
     stack.will(said(OPEN))
     lines = dict(line.split("  ", 1) for line in perdure("approvals", "show", "a-1").out.splitlines() if "  " in line)
