@@ -1,4 +1,4 @@
-"""`perdure memory`: the scratchpad of a conversation."""
+"""`perdure memory`: the scratchpad of a conversation, and what is proposed for everybody's memory."""
 
 import json
 from typing import Annotated
@@ -6,13 +6,15 @@ from typing import Annotated
 import typer
 from pydantic import JsonValue
 
+from cli import promotions
 from cli.connection import Role, connect
 from cli.failures import USAGE
 from cli.screen import AsJson, AsName, fail, say, say_json
 from perdure.client.memory_calls import clear_memory, read_memory, write_memory
 from policy.printable import pretty_json
 
-app = typer.Typer(help="The scratchpad of a conversation.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="The scratchpad of a conversation; promotions.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(promotions.app, name="promotions")
 Conversation = Annotated[str, typer.Argument(metavar="CONVERSATION", help="The conversation's id.")]
 
 

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from contracts.digests import sha256_hex
+from perdure.client.promotion_calls import Promotion
 from store.ids import new_id
 from tests.conftest import Person, Urls
 from tests.integration.conftest import Api
@@ -164,6 +165,8 @@ async def test_a_promotion_is_proposed_seen_and_decided_once_by_another(clients:
     assert (stale.status_code, code(stale)) == (409, "memory_conflict")
     done = await clients.admin.post(f"{place}/decision", json=decision)
     assert done.status_code == 200 and (done.json()["status"], done.json()["decided_by"]) == ("approved", "admin")
+    assert [Promotion.model_validate(each).content for each in (*pending, done.json())] == [None] * (len(pending) + 1)
+    assert Promotion.model_validate(seen).content == seen["content"], "the client reads what the API says"
     twice = await clients.admin.post(f"{place}/decision", json={"decision": "reject", "sha256": "x", "comment": "no"})
     assert (twice.status_code, code(twice)) == (409, "promotion_decided")
     (hit,) = (await clients.reviewer.post(f"{DOCUMENTS}/search", json={"query": "heron"})).json()["items"]
