@@ -11,6 +11,7 @@ from activities.boundary import store_error
 from activities.claiming import Held
 from activities.edge import stop_asked
 from activities.stops import Stops
+from activities.toolbox.mcp import ServerLost
 from contracts.errors import PerdureError
 from perdure.tools import ToolContext, ToolRefused, ToolResult, ToolUnavailable
 from policy.ledger import Acted
@@ -81,7 +82,7 @@ async def _tried(held: Held, context: ToolContext) -> Try:
         return Try(Acted.AMBIGUOUS, f"no answer within {held.card.timeout_seconds:g} s", timed_out=True)
     except Exception as error:
         _log.warning("tool_call_broke_off", tool=held.card.name, error=type(error).__name__)
-        told = f"the call broke off ({type(error).__name__})"
+        told = str(error) if isinstance(error, ServerLost) else f"the call broke off ({type(error).__name__})"
         return Try(Acted.AMBIGUOUS, told, hopeless=isinstance(error, MISTAKES))
     return Try(Acted.RETURNED, result=result)
 

@@ -184,7 +184,8 @@ class McpSession:
             await _left(wire, keeper)
             if isinstance(error, Unreachable | asyncio.CancelledError):
                 raise
-            why = "it did not answer in time" if isinstance(error, TimeoutError) else type(error).__name__
+            cause = _first(error)
+            why = "it did not answer in time" if isinstance(cause, TimeoutError) else type(cause).__name__
             raise Unreachable(f"the server {self.server.name} cannot be reached ({why})") from error
         for sentence in offer.left_out:
             _log.warning("mcp_tool_left_out", why=sentence)
@@ -230,6 +231,13 @@ class McpSession:
             return found
 
         return SECRET_PATTERN.sub(lambda match: value(match.group(1)), text)
+
+
+def _first(error: BaseException) -> BaseException:
+    """What went wrong: the library's own tasks hand it on in groups, whose name says nothing."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 async def _keep(streams: Any, wire: Wire, began: asyncio.Future[Client]) -> None:
