@@ -47,8 +47,9 @@ from tracing.turn_traces import TurnTraces
 from workflows.build import build_id
 
 DRAIN = timedelta(seconds=30)
-STICKY = timedelta(seconds=2)
-"""How long a killed worker's cached turns wait for it before another worker takes them."""
+STICKY = timedelta(seconds=1.5)
+"""How long a killed worker's cached turns wait for it before another worker takes them: part of each recovery, with
+the heartbeat's 5 s and the server's second before a retry."""
 WORKFLOW_TASKS_AT_ONCE = 8
 """On two cores: more cold replays at once would starve the deadlock detector (measured, PostHog #48777)."""
 ACTIVITIES_AT_ONCE = 100
