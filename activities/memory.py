@@ -17,6 +17,7 @@ from contracts.documents import Recalled
 from contracts.events import MEMORY_CONTEXT_LOADED
 from contracts.memory import LoadAsk, TurnContext
 from contracts.pipeline import ContextMemory
+from contracts.tables import CLIENT_TABLE
 from contracts.turns import Limits
 from policy.memory_text import Recalled as Episode
 from policy.memory_text import memory_message
@@ -30,7 +31,7 @@ from store.database import Connection
 from store.journal import NewEvent, write
 from store.turn_context import Loaded
 
-READ_METADATA = ("hitl_checkpoint_type", "client_table", "input_type", "trace_id")
+READ_METADATA = ("hitl_checkpoint_type", CLIENT_TABLE, "input_type", "trace_id")
 """Request metadata that nodes decide with; the rest stays in Postgres, out of histories."""
 MIRRORED = ("recent_entity_context",)
 """Working-memory fields that live in state too (S0-16)."""

@@ -1,5 +1,7 @@
 """How a turn ends: one transaction under the turn's and the conversation's lock; no effect can follow it."""
 
+from collections.abc import Mapping, Sequence
+
 import asyncpg
 from pydantic import JsonValue
 
@@ -93,11 +95,7 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
         transcript, answers = await broken_off(tx, ask.address)
         await _lose_track(tx, turn_id)
         closed = await ends_of_open_calls(tx, turn_id, answers)
-    answer, partial = ask.answer, False
-    if not answer and ask.status is TurnStatus.STOPPED:  # it may have waited for a model's next attempt
-        answer, partial = await unsettled_calls.words_left(tx, turn_id), True
-    if answer:
-        answers.append(NewMessage(new_id(), Role.ASSISTANT, answer, tokens=estimated_tokens(answer), partial=partial))
+    said = await _last_word(tx, ask)
     problem = ask.problem.model_dump(mode="json") if ask.problem else None
     was_active = str(active) == turn_id  # a queued turn that is stopped leaves the active one alone
     conversation_id = ask.address.conversation_id
@@ -110,18 +108,14 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
         was_active,
         conversation_id,
         ask.output,
-        answer,
+        said[0].content if said else "",
         replaced_by,
         READ_CHARACTERS,
     )
     if ended is None:
         raise InvariantBroken("turn_vanished", "a turn's row went away under its own lock")
-    for approval in ended["cancelled"] or ():
-        why = {"because": f"the turn ended {status.value} before the call ran"}
-        await audit.record(tx, "approval.cancelled", str(approval), {**why}, actor=None, turn_id=turn_id)
-    if ask.status is TurnStatus.STOPPED and row["stop_requested_at"] is None:
-        because = "its workflow was cancelled at Temporal; nobody asked for a stop here"
-        await audit.record(tx, "turn.cancelled", turn_id, {"because": because}, actor=None, turn_id=turn_id)
+    cancelled_outside = ask.status is TurnStatus.STOPPED and row["stop_requested_at"] is None
+    await _record(tx, turn_id, status, ended["cancelled"] or (), cancelled_outside=cancelled_outside)
     next_id, left_over = ended["next_id"], None
     if ended["left_over"]:
         left_over = await leave(tx, ask.address)
@@ -129,26 +123,50 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
     after: dict[str, JsonValue] = {"replaced_by": str(replaced_by)} if status is TurnStatus.REPLACED else {}
     if left_over is not None:
         after["left_over"] = left_over
-    done = NewEvent(
-        DONE,
-        {
-            "execution_id": turn_id,
-            "status": status.value,
-            "tokens_used": ended["tokens"],
-            "cost_usd": ended["cost_microusd"] / 1e6,
-            "duration_ms": ended["duration_ms"],
-            **after,
-        },
-    )
     kept = [*await _remember(tx, ask, ended), *await _entitle(tx, conversation_id, ended["untitled"])]
-    said = [_told(message) for message in answers if message.role is Role.ASSISTANT]
-    last = _last_events(ask, after, ended["duration_ms"])
-    await write(tx, ask.address, [*said, *closed, *kept, *last, done], answers, pending=ask.events)
+    last = [*_last_events(ask, after, ended["duration_ms"]), _done(turn_id, status, ended, after)]
+    told = [*map(_told, said), *closed, *kept, *last]
+    await write(tx, ask.address, told, [*answers, *said], pending=ask.events)
     note = None
     if next_id is not None:
         note = await admit(tx, ask.address.model_copy(update={"turn_id": str(next_id)}))
     await unsettled_calls.charge_lost(tx, turn_id, lost)  # the rows of their day are locked last
     return Finished(status=status, admitted_turn_id=note.turn_id if note else None), note
+
+
+async def _last_word(tx: Connection, ask: FinishAsk) -> list[NewMessage]:
+    """The answer that no call ended with, where there is one: a text of the graph's own, or what a model had said whose
+    next attempt a stop has forestalled."""
+    answer, partial = ask.answer, False
+    if not answer and ask.status is TurnStatus.STOPPED:
+        answer, partial = await unsettled_calls.words_left(tx, ask.address.turn_id), True
+    if not answer:
+        return []
+    return [NewMessage(new_id(), Role.ASSISTANT, answer, tokens=estimated_tokens(answer), partial=partial)]
+
+
+async def _record(
+    tx: Connection, turn_id: str, status: TurnStatus, cancelled: Sequence[object], *, cancelled_outside: bool
+) -> None:
+    """Append what the audit must know of a turn's end: its approvals that nobody needs any more, and who ended it."""
+    for approval in cancelled:
+        why: dict[str, JsonValue] = {"because": f"the turn ended {status.value} before the call ran"}
+        await audit.record(tx, "approval.cancelled", str(approval), why, actor=None, turn_id=turn_id)
+    if cancelled_outside:
+        because = "its workflow was cancelled at Temporal; nobody asked for a stop here"
+        await audit.record(tx, "turn.cancelled", turn_id, {"because": because}, actor=None, turn_id=turn_id)
+
+
+def _done(turn_id: str, status: TurnStatus, ended: asyncpg.Record, after: Mapping[str, JsonValue]) -> NewEvent:
+    """The event behind which nothing comes."""
+    told: dict[str, JsonValue] = {
+        "execution_id": turn_id,
+        "status": status.value,
+        "tokens_used": ended["tokens"],
+        "cost_usd": ended["cost_microusd"] / 1e6,
+        "duration_ms": ended["duration_ms"],
+    }
+    return NewEvent(DONE, {**told, **after})
 
 
 def _told(message: NewMessage) -> NewEvent:

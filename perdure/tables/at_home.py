@@ -22,6 +22,7 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from contracts.tables import CLIENT_TABLE
 from perdure.client import ApiError, AsyncClient, Client, Turn
 from perdure.tables.home_table import HomeTable
 from perdure.tables.trouble import TableTrouble
@@ -77,7 +78,7 @@ def ask(client: Client, agent: str, message: str, table: HomeTable, *, timeout_s
     Raises: as `finish`.
     """
     conversation = client.conversations.create(agent)
-    turn = client.turns.start(conversation.id, message, metadata={"client_table": table.described()})
+    turn = client.turns.start(conversation.id, message, metadata={CLIENT_TABLE: table.described()})
     return finish(client, turn.turn_id, table, timeout_seconds=timeout_seconds)
 
 
@@ -107,7 +108,7 @@ async def ask_async(
     """As `ask`; what is done on the table is done in a thread."""
     conversation = await client.conversations.create(agent)
     described = await asyncio.to_thread(table.described)
-    turn = await client.turns.start(conversation.id, message, metadata={"client_table": described})
+    turn = await client.turns.start(conversation.id, message, metadata={CLIENT_TABLE: described})
     return await finish_async(client, turn.turn_id, table, timeout_seconds=timeout_seconds)
 
 

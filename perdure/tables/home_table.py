@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import JsonValue
 
 from contracts.errors import CallerError
+from contracts.tables import MOST_OTHERS
 from perdure.tables.drawing import drawn_rows, left_out
 from perdure.tables.execution import Ran, run_plan
 from perdure.tables.plan import Plan, read_plan
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     import polars as pl
 
 MOST_NAME = 100
-MOST_OTHERS = 3
 
 
 @dataclass(slots=True)
