@@ -12,6 +12,7 @@ from contracts.model import ModelCall
 from contracts.tools import ToolCall
 from perdure.tools import ToolResult
 from policy.entities import RECENT, joined
+from policy.told_results import unremembered
 from policy.toolsets import LOADED_TOOLSETS
 from store import working_memory
 from store.database import Connection
@@ -34,13 +35,8 @@ async def remembered(tx: Connection, call: ToolCall, result: ToolResult) -> tupl
     try:
         await working_memory.merge(tx, call.address.tenant_id, call.address.conversation_id, working)
     except CallerError as error:
-        output: JsonValue = {
-            "status": "error",
-            "code": error.code,
-            "message": "The call has run and its effect stands; do not repeat it. What it wanted to remember "
-            f"({', '.join(map(str, fields))}) was not written: {error.message}.",
-            "result": result.output,
-        }
+        wanted = f"What it wanted to remember ({', '.join(map(str, fields))}) was not written: {error.message}."
+        output: JsonValue = unremembered(error.code, wanted, result.output)
         why: dict[str, JsonValue] = {"scope": "working", "fields": fields, "code": error.code}
         return replace(result, output=output), (NewEvent(MEMORY_WRITE_BLOCKED, why, call.ask.call_id),)
     told: dict[str, JsonValue] = {"scope": "working", "fields": fields}

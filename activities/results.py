@@ -14,6 +14,7 @@ from perdure.tools import ToolResult
 from policy.conditions import plain_facts
 from policy.covering import REASONED, Covering
 from policy.text import estimated_tokens, preview
+from policy.told_results import as_changed
 from store.ids import new_id
 from store.journal import NewEvent, NewMessage
 
@@ -48,11 +49,7 @@ def settled_answer(call: ToolCall, card: ToolCard, approval: Covering | None, re
     """
     output: JsonValue = result.output
     if approval is not None and approval.edited:
-        output = {
-            "note": "A reviewer changed the arguments of this call and it has run as changed. Do not issue it again.",
-            "arguments": dict(approval.args),
-            "result": output,
-        }
+        output = as_changed(approval.args, output)
     patch = {name: value for name, value in result.state.items() if name in card.wants_state}
     if len(canonical_json(patch)) > MOST_STATE_CHARACTERS:
         _log.warning("tool_state_dropped", tool=card.name, most=MOST_STATE_CHARACTERS)

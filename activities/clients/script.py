@@ -9,8 +9,11 @@ r"""The rules of a scripted model, as an app writes them in its agent's YAML und
         when: '^Book room (?P<room>\d+)'  # regular expression on the latest user message
         offers: book               # only where this tool (or all of a list) is offered
         call: {tool: book, args: {room: '{room:int}'}}   # one or a list
+      - name: booked as changed
+        after: {tool: book, edited: true, contains: {ok: true}}   # the newest message is this tool's result
+        say: 'A reviewer chose room {result.room}.'
       - name: booked
-        after: {tool: book, contains: {ok: true}}        # the newest message is this tool's result
+        after: {tool: book, contains: {ok: true}}        # with `edited` left out, of either kind
         say: 'Room {result.room} is yours.'
     fallback: 'I can book a room.'
 
@@ -50,7 +53,9 @@ class AfterTool(_Strict):
     status: JsonValue = None
     """Equal to the result's field `status`."""
     contains: str | dict[str, JsonValue] = ""
-    """A text that is somewhere in the result, or fields (dotted) with the values they must have."""
+    """A text that is somewhere in what was told, or fields (dotted) of the result with the values they must have."""
+    edited: bool | None = None
+    """Whether a reviewer changed the call before it ran; None for either. The result is the tool's own in any case."""
 
 
 class ScriptedCall(_Strict):

@@ -24,6 +24,7 @@ from contracts.model import OutputForm
 from contracts.turns import Usage
 from policy.day_budget import Bound
 from policy.text import estimated_tokens
+from policy.told_results import Told, inside
 
 ECHO = "/echo "
 
@@ -34,7 +35,11 @@ class ToolResult:
 
     tool: str
     text: str
+    """All that was told."""
     value: JsonValue
+    """The tool's own result, whatever was said around it."""
+    edited: bool = False
+    """A reviewer changed the call before it ran."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +161,7 @@ def matched(rule: Rule, newest: Newest, offered: set[str]) -> dict[str, str | No
 
 
 def _looks_like(result: ToolResult, after: AfterTool) -> bool:
-    if result.tool != after.tool:
+    if result.tool != after.tool or after.edited not in (None, result.edited):
         return False
     if after.status is not None and _field(result.value, "status") != after.status:
         return False
@@ -207,11 +212,11 @@ def _call_names(messages: Sequence[Mapping[str, JsonValue]]) -> dict[str, str]:
 def _result(message: Mapping[str, JsonValue], names: Mapping[str, str]) -> ToolResult:
     text = _text(message)
     try:
-        value = json.loads(text)
+        told = inside(json.loads(text))
     except (ValueError, RecursionError):
-        value = text
+        told = Told(text)
     name = message.get("name") or names.get(str(message.get("tool_call_id")), "")
-    return ToolResult(str(name), text, value)
+    return ToolResult(str(name), text, told.result, told.edited)
 
 
 def _name_of(holder: Mapping[str, JsonValue]) -> str:

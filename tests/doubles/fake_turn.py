@@ -21,6 +21,7 @@ from contracts.tools import CallState, ToolAsk, ToolOutcome
 from contracts.turns import Limits, Usage
 from policy.conditions import plain_facts
 from policy.text import preview
+from policy.told_results import as_changed
 from policy.toolsets import LOAD_TOOLSET, load
 from tests.doubles.fake_context import FakeContext
 
@@ -213,7 +214,7 @@ class FakeTurn:
             return ToolOutcome(call_id=row.call_id, state=row.state)
         output, patch = answer if isinstance(answer, tuple) else (answer, {})
         if edited is not None:
-            output = {"note": "A reviewer changed the arguments of this call.", "arguments": edited, "result": output}
+            output = as_changed(edited, output)
         wanted = self.cards[row.tool].wants_state
         updates = {name: patch[name] for name in wanted if name in patch}
         facts = plain_facts(output, ask.paths)

@@ -104,3 +104,16 @@ async def test_an_approved_booking_is_made_exactly_once(api: Api, calendar: str)
         effects = (await reviewer.get("/v1/effects")).json()["items"]
     mine = [(each["tool"], each["effect"], each["state"]) for each in effects if each["turn_id"] == found["turn_id"]]
     assert mine == [("book_session", "keyed", "done")]
+
+
+async def test_a_booking_that_a_reviewer_changed_is_told_as_made(api: Api, calendar: str) -> None:
+    async with api.client() as client, api.client("reviewer") as reviewer:
+        found = await turn(client, await talk(client), "Book p2 at Tuesday 9:00")
+        (approval_id,) = found["waiting_for"]["ids"]
+        digest = (await reviewer.get(f"/v1/approvals/{approval_id}")).json()["digest"]
+        decision = {"decision": "edit", "digest": digest, "args": {"provider": "p2", "slot": "Tuesday 11:00"}}
+        decided = await reviewer.post(f"/v1/approvals/{approval_id}/decision", json=decision)
+        assert decided.status_code == 200, decided.text
+        await stages(client, found)  # to the turn's end
+        answer = (await client.get(f"/v1/turns/{found['turn_id']}")).json()["answer"]
+    assert answer.startswith("A reviewer changed the booking before it was made. It is booked: p2, Tuesday 11:00,")

@@ -10,6 +10,7 @@ from activities.clients.script import Script, read_script
 from activities.clients.scripted import ScriptedProvider
 from local.companions import read_companions
 from perdure.apps import SHIPPED, App, Engine, load_app, publish
+from policy.told_results import as_changed
 
 NOTE = (
     "The call to refund was rejected by rita: paid by voucher\n"
@@ -109,7 +110,7 @@ async def test_echo_and_help_are_answered_in_words(app: App) -> None:
         (
             "Refund order 1",
             "refund",
-            {"note": "…", "arguments": {}, "result": {"status": "refunded", "message": "Order 1 was refunded."}},
+            as_changed({}, {"status": "refunded", "message": "Order 1 was refunded."}),
             "A reviewer changed the call before it ran. Order 1 was refunded.",
         ),
         (

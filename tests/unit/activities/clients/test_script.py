@@ -71,4 +71,9 @@ def test_the_example_in_the_module_is_a_script() -> None:
 
     assert module.__doc__ is not None
     example = "\n".join(line for line in module.__doc__.splitlines() if line.startswith("    "))
-    assert [each.name for each in read_script(yaml.safe_load(example)).rules] == ["refused", "book", "booked"]
+    assert [each.name for each in read_script(yaml.safe_load(example)).rules] == [
+        "refused",
+        "book",
+        "booked as changed",
+        "booked",
+    ]

@@ -1,9 +1,12 @@
 """How the scripted model plays the five agents: each text gives its calls, and the figures come from the results."""
 
+import json
 from typing import Any
 
 import pytest
 
+from contracts.digests import canonical_json
+from policy.told_results import as_changed
 from tests.unit.apps.filings.play import agent, agent_ids, answer, play
 
 SPACING = "Mitchell Ranch 1H: the lease line is 330.00 ft away (at least 467 ft)"
@@ -162,6 +165,6 @@ async def test_a_failed_call_and_a_changed_one_are_told_as_such() -> None:
     failed = {**result, "content": '{"status": "error", "message": "the block ran too long"}'}
     said, calls = await answer("rule_37", [*before, failed], [])
     assert (said, calls) == ("The spacing could not be assessed: the block ran too long.", [])
-    changed = {**result, "content": f'{{"note": "…", "arguments": {{}}, "result": {result["content"]}}}'}
+    changed = {**result, "content": canonical_json(as_changed({}, json.loads(result["content"])))}
     said, calls = await answer("rule_37", [*before, changed], [])
     assert said.startswith(f"A reviewer changed the call before it ran. {SPACING}") and calls == []
