@@ -36,11 +36,11 @@ async def said(script: str, tool: str, output: dict[str, Any]) -> str:
     path = (TEMPLATE.parent if script.startswith("template/") else SHIPPED) / f"{script}.yaml"
     read = read_script({**yaml.safe_load(path.read_text()), "tokens_per_second": 0})
     call = {"id": "c1", "type": "function", "function": {"name": tool, "arguments": "{}"}}
-    messages: list[dict[str, Any]] = [
+    messages: tuple[dict[str, Any], ...] = (
         {"role": "user", "content": "do it"},
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c1", "content": canonical_json(output)},
-    ]
+    )
     chunks = ScriptedProvider(read).stream(ProviderRequest("scripted", messages, ()))
     text = "".join([chunk.text async for chunk in chunks if isinstance(chunk, TextDelta)])
     assert text.strip() != read.fallback.strip()
