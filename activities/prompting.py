@@ -5,13 +5,13 @@ behind for the next one.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import JsonValue
 
 from activities.persona import speaking
 from contracts.agents import AgentDefinition, PublishedAgent
-from contracts.messages import MessageRef
+from contracts.messages import MessageRef, Role
 from contracts.model import ModelCall
 from contracts.skills import Skill
 from policy.agent_stages import instructions_of, stands_alone, window_of
@@ -28,7 +28,8 @@ from policy.assembly import (
 )
 from policy.bundles import context_message
 from policy.loading import loaded_skills
-from policy.prompt import WireMessage, wire
+from policy.prompt import Said, WireMessage, wire
+from policy.text import without_word
 from store import bundles, entities, injections
 from store.database import Connection
 from store.model_calls import ModelClaim
@@ -57,6 +58,7 @@ async def prompt_of(tx: Connection, call: ModelCall, agent: PublishedAgent, clai
     said = await said_messages(
         tx, call, claimed.through_seq, window_of(definition, call.ask.stage), texts, compacted=claimed.compacted
     )
+    said = [_heard(one, definition.words.get("bypass", "")) for one in said]
     if stands_alone(definition, call.ask.stage):
         return Prompt(wire(instructions_of(definition, call.ask.stage), "", said), {"stage": call.ask.stage})
     # The caller's own prompt stands as it is, without what the agent's skills would add to it (S0-22).
@@ -70,6 +72,13 @@ async def prompt_of(tx: Connection, call: ModelCall, agent: PublishedAgent, clai
     facts = prompt_facts(persona, base, templates, overridden=bool(override))
     assembly = _assembly(call, definition, persona.key, facts, loaded)
     return Prompt(with_cache_breakpoint(messages, claimed.model), assembly)
+
+
+def _heard(said: Said, bypass: str) -> Said:
+    """What is said to the engine is not said to the model."""
+    if said.role is not Role.USER:
+        return said
+    return replace(said, content=without_word(said.content, bypass) or said.content)
 
 
 async def _context(tx: Connection, call: ModelCall) -> list[str]:

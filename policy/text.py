@@ -1,5 +1,6 @@
 """Text from outside, made storable, countable and short."""
 
+import re
 import unicodedata
 from collections.abc import Iterable
 
@@ -45,6 +46,12 @@ def unabridged(text: str, quoted: Iterable[str]) -> str:
         if start:
             done, rest = done + before + each, after
     return done + rest
+
+
+def without_word(text: str, word: str) -> str:
+    """`text` without each `word` in it that stands alone, and the marks behind it; as it is where none does."""
+    left, found = re.subn(rf"(?<!\S){re.escape(word)}(?![\w-])[.,;:!?]*(?:\s+|$)", "", text) if word else (text, 0)
+    return left.strip() if found else text
 
 
 def estimated_tokens(text: str) -> int:

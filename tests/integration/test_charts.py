@@ -101,6 +101,7 @@ async def test_a_third_question_never_comes(api: Api) -> None:
         turn = await reply(client, turn, text="well")
         assert turn["status"] == "completed", "it goes on with what it has"
         assert not turn["output"].get("pictures")
+        assert "still open" in turn["answer"] and "region, sales, day" in turn["answer"], "and says why nothing came"
 
 
 async def test_another_message_is_refused_while_a_question_waits_or_takes_the_turns_place(api: Api) -> None:
@@ -128,8 +129,27 @@ async def test_a_request_without_a_table_a_palette_an_upload_and_a_bypass_ask_fo
         arrived = await say(client, path, "#uploaded# t.csv")
         assert arrived["nodes"] == ["initialize_processing_state", "feedback_node", "format_feedback"]
         assert (await say(client, path, "/echo one two"))["answer"] == "one two"
-        bypassed = await say(client, path, "Plot sales by region #bypass_feedback")
+        bypassed = await say(client, path, "Which colours are there? #bypass_feedback")
         assert bypassed["status"] == "completed" and bypassed["attempts"] == palette["attempts"] - 1 == 1
+
+
+async def test_a_bypass_anywhere_leaves_the_request_whole_and_what_is_suggested_leads_to_a_picture(api: Api) -> None:
+    async with api.client() as client:
+        path = await conversation(client, SALES)
+        turn = await say(client, path, "Plot sales #bypass_feedback by region")
+        assert turn["output"]["pictures"] and turn["attempts"] == 4, turn["answer"]
+        (offered,) = turn["output"]["suggestions"]
+        turn = await say(client, path, f"#bypass_feedback {offered['text']}")
+        assert turn["output"]["pictures"], turn["answer"]
+        assert (await say(client, path, "Plot nothing by region"))["output"]["suggestions"] == []
+
+
+async def test_a_table_is_joined_with_the_one_before_it(api: Api) -> None:
+    async with api.client() as client:
+        path = await conversation(client, "key,name\nNorth,Upland\nSouth,Lowland\n", SALES)
+        turn = await say(client, path, "Plot sales by name joined with t0.csv on region = key")
+        drawn = (await client.get(turn["output"]["pictures"]["specification"])).json()
+        assert drawn["data"]["values"] == [{"name": "Upland", "sales": 35}, {"name": "Lowland", "sales": 10}]
 
 
 async def test_a_shortcut_goes_straight_to_the_solver(api: Api) -> None:

@@ -220,6 +220,26 @@ async def test_a_third_question_never_comes_though_the_model_asks_on() -> None:
     )
 
 
+async def test_what_stays_open_at_the_bound_is_told_with_the_columns_that_there_are() -> None:
+    played = await play(kind(), *[plan("", asks=True, shows="")] * 3, DONE)
+    for said in ("hm", "well"):
+        await answered(played, PauseKind.CLARIFICATION, {"text": said})
+    assert "still open" in notes(played, -1) and "region, sales" in notes(played, -1)
+    output: Any = played.state["output"]
+    assert output["suggestions"] == [], "what was planned came to nothing"
+    at_home = await play(kind(), plan("", asks=True, shows=""), metadata=CLIENT)
+    await answered(at_home, PauseKind.CLIENT_RUN, {"ok": True, "rows": 9, "columns": COLUMNS})
+    output = at_home.state["output"]
+    assert "region, sales" in last(at_home) and "still open" in output["warnings"][-1]
+
+
+@pytest.mark.parametrize("said", ["a chart #go", "#go a chart", "a #go chart"])
+async def test_the_word_that_saves_the_last_call_is_no_part_of_the_request(said: str) -> None:
+    played = await play(kind(), plan(), XML, MARKS, words={"bypass": "#go"}, said=said)
+    assert [ask.stage for ask in played.turn.asks] == ["classify", "plan", "specify", "marks"]
+    assert played.messages[0].text == "a chart" and "The picture was drawn." in last(played)
+
+
 async def test_an_unanswered_question_waits_on_and_an_expired_one_ends_in_words() -> None:
     played = await play(kind(), plan(asks=True), DONE)
     await _leg(played, PauseKind.CLARIFICATION.value, played.run.step)

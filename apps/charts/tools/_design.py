@@ -77,6 +77,8 @@ def _of_columns(specification: Mapping[str, Any], columns: Sequence[Mapping[str,
                 facts.append(f"wide({name}).")
         if column["name"] in wanted:
             facts.append(f"shown({name}).")
+            if len(wanted) > 1 and column["name"] == next(iter(wanted)):
+                facts.append(f"first({name}).")
             channel = wanted[column["name"]]
             if channel:
                 facts.append(f"wants({name},{channel}).")

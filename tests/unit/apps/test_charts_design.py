@@ -46,7 +46,9 @@ async def designed(specification: dict[str, Any], **given: Any) -> dict[str, Any
     [
         (wanted("region", "sales"), "bar", {"x": "region", "y": "sales"}),
         (wanted("day", "sales"), "line", {"x": "day", "y": "sales"}),
-        (wanted("sales", "cost"), "point", None),
+        (wanted("sales", "cost"), "point", {"x": "sales", "y": "cost"}),
+        (wanted("cost", "sales"), "point", {"x": "cost", "y": "sales"}),
+        (wanted("sales", "day"), "line", {"x": "day", "y": "sales"}),
         (wanted("sales"), "bar", {"x": "sales", "y": ""}),
         (wanted("region"), "bar", {"x": "region", "y": ""}),
         (wanted("region", "sales", concept="a pie chart"), "arc", {"color": "region", "size": "sales"}),

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.messages import PREVIEW_CHARACTERS
-from policy.text import clean, estimated_tokens, is_blank, is_clean, preview, unabridged
+from policy.text import clean, estimated_tokens, is_blank, is_clean, preview, unabridged, without_word
 
 hostile = st.text(st.characters(codec=None))
 """Every code point, surrogates and NUL included."""
@@ -85,3 +85,21 @@ def test_what_quotes_the_starts_of_several_gets_the_whole_of_each(said: list[str
 
 def test_what_is_not_quoted_or_is_gone_changes_nothing() -> None:
     assert unabridged("a note", ["", "x" * 500]) == "a note"
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("Plot a by b #go", "Plot a by b"),
+        ("#go Plot a by b", "Plot a by b"),
+        ("Plot a #go by b", "Plot a by b"),
+        ("Plot a by b\n#go.", "Plot a by b"),
+        ("#go, Plot a #go", "Plot a"),
+        ("#go", ""),
+        ("Plot #gone by x#go or #go-on", "Plot #gone by x#go or #go-on"),
+        ("  Plot a  ", "  Plot a  "),
+    ],
+)
+def test_a_word_is_taken_out_wherever_it_stands_alone(text: str, left: str) -> None:
+    assert without_word(text, "#go") == left
+    assert without_word(text, "") == text

@@ -9,7 +9,7 @@ from contracts.messages import MessageRef, Patch, Role
 from contracts.model import ModelAsk
 from graph.nodes.ask_object import note
 from graph.nodes.call_model import STOP_CODES, spent_by
-from graph.nodes.reading import error_of, messages_of, plan_of
+from graph.nodes.reading import error_of, messages_of
 from graph.ports import Ports
 from graph.spec import State
 from graph.topologies.clarify_solve.state import object_of, text_of
@@ -24,9 +24,8 @@ class Feedback:
         """Ours where the person wants no more, where the model cannot answer, and after a budget is spent."""
         if error_of(state) is not None:
             return {}
-        bypass = plan_of(state).words.get("bypass", "")
         said = messages_of(state)
-        if (bypass and bypass in said[0].text) or spent_by(state) is not None:
+        if text_of(state, "bypass") or spent_by(state) is not None:
             return _own_words(state)
         user = state["user"]
         reply = await ports.model.complete(

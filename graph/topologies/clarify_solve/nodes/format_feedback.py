@@ -48,4 +48,6 @@ def _suggestions(state: State) -> list[JsonValue]:
     if text_of(state, "classified") == "palette":
         colours: list[JsonValue] = [*(palette_of(state) or DEFAULT_PALETTE)]
         return [{"kind": "custom_palette", "colors": colours}]
+    if text_of(state, "fault"):
+        return []  # made with a plan that came to nothing, they would come to nothing too
     return [{"kind": "text", "text": str(each)} for each in list_of(state, "suggestions")]

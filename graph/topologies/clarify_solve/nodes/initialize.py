@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from contracts.memory import TurnContext
 from contracts.messages import Patch
 from contracts.tables import CLIENT_TABLE, ClientTables, why_no_tables
 from graph.nodes.call_model import STOP_CODES
 from graph.ports import Ports
 from graph.spec import State
 from graph.topologies.clarify_solve.state import left
+from policy.text import without_word
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,9 @@ class Initialize:
         plan, message = context.plan, context.user_message
         if plan is None or message is None:
             return _ended("nothing_loaded", "the turn has no plan", "failed")
+        heard = without_word(message.text, plan.words.get("bypass", ""))
+        bypass = "yes" if heard != message.text else None
+        message = message.model_copy(update={"text": heard or message.text})
         patch: Patch = {
             "plan": plan.model_dump(mode="json"),
             "agent_id": plan.agent_id,
@@ -44,14 +47,15 @@ class Initialize:
             table = ClientTables.model_validate(given)
             patch["input"] = {"message": message.text, "is_client": True}
             return patch | left(
-                start="request", table=table.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+                start="request",
+                bypass=bypass,
+                table=table.model_dump(mode="json", exclude_none=True, exclude_defaults=True),
             )
         patch["input"] = {"message": message.text, "is_client": False}
-        return patch | left(start=_start(context, plan.words))
+        return patch | left(start=_start(message.text, plan.words), bypass=bypass)
 
 
-def _start(context: TurnContext, words: Mapping[str, str]) -> str:
-    said = context.user_message.text if context.user_message else ""
+def _start(said: str, words: Mapping[str, str]) -> str:
     for label, word in (("shortcut", words.get("shortcut")), ("upload", words.get("upload"))):
         if word and said.startswith(word):
             return label

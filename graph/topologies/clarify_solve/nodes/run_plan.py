@@ -16,6 +16,9 @@ from graph.topologies.clarify_solve.shapes import HANDED_IN
 from graph.topologies.clarify_solve.state import PLANNING_ENTRIES, bucket, left, number, object_of, text_of
 
 NOT_HANDED_IN = "The client did not hand its work in in time."
+STILL_OPEN = "what is wanted is still open, and no more may be asked. Say which columns to show; there are"
+MOST_NAMED = 12
+"""Columns, where a person is told which there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,13 @@ def _failed(state: State, fault: str) -> Patch:
 
 
 def _came_to(state: State, run: dict[str, JsonValue]) -> Patch:
-    """What is left to show; a turn that asked for no picture shows none."""
+    """What is left to show; a turn that asked for no picture shows none, and says so where that was still open."""
     wanted = text_of(state, "visualization").strip()
-    return left(choregraph="ran", run=run, fault=None, viz="asked" if wanted else "nothing")
+    fault = None if wanted or text_of(state, "early_exit") != "yes" else f"{STILL_OPEN}: {_columns(state)}."
+    return left(choregraph="ran", run=run, fault=fault, viz="asked" if wanted else "nothing")
+
+
+def _columns(state: State) -> str:
+    found = object_of(state, "table").get("columns")
+    names = [str(one.get("name"))[:40] for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    return ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")

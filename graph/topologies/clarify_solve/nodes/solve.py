@@ -52,15 +52,17 @@ def _is_client(state: State) -> bool:
 def _handed_out(state: State, solved: dict[str, JsonValue]) -> Patch:
     """S4-45: what the client gets, and the last word, which no model says here."""
     run = object_of(state, "run")
-    shown = text_of(state, "visualization").strip() or "The plan was carried out; no picture was asked for."
-    before = state["messages"]
+    fault = text_of(state, "fault")
+    shown = text_of(state, "visualization").strip() or fault or "The plan was carried out; no picture was asked for."
+    warnings, before = run.get("warnings"), state["messages"]
+    told: list[JsonValue] = [*warnings] if isinstance(warnings, list) else []
     last = MessageRef(role=Role.ASSISTANT, text=shown)
     output: dict[str, JsonValue] = {
         "specification": solved.get("specification"),
         "design": solved.get("design"),
         "plan": text_of(state, "plan_xml"),
         "explanation": shown,
-        "warnings": run.get("warnings") or [],
+        "warnings": [*told, fault] if fault else told,
         "retries": bucket(state, "turn_metrics"),
     }
     return {
