@@ -68,7 +68,7 @@ async def claimed(deps: Deps, tx: Connection, call: ToolCall, attempt: Attempt, 
         await block_tool(tx, deps.tables, deps.sandbox, agent, card) if card else None
     )
     tool = tool or deps.toolbox.find(call.agent_id, call.ask.tool, card)
-    void = why_void(card, tool.card if tool else None, locked.tool_version, locked.approval)
+    void = why_void(card, tool.card if tool else None, locked.tool_version, locked.approval, locked.waived)
     if void is None and locked.approval is not None:
         void = why_lapsed(locked.approval, await _in_force(deps, tx, call, locked.published_version))
     verdict = claim_tool(locked.gate, locked.row, attempt, allowed=void is None, now=locked.now)

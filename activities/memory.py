@@ -26,7 +26,8 @@ from policy.platform_rules import PLATFORM_RULES
 from policy.refusals import OVER
 from policy.skip import slice_hash
 from policy.toolsets import LOADED_TOOLSETS, held
-from store import bundles, turn_context
+from policy.waivers import waived_of
+from store import bundles, turn_context, waivers
 from store.database import Connection
 from store.journal import NewEvent, write
 from store.turn_context import Loaded
@@ -102,6 +103,9 @@ class MemoryActivities:
             wanted = _wanted(ask, agent, loaded) if self._deps.memory.enabled else None
             if wanted is not None and loaded.memory_text is None and found is None:
                 return wanted
+            waived = waived_of(agent.cards, loaded.waivers)
+            if waived != loaded.waived:
+                await waivers.take(tx, ask.address.turn_id, waived)
             events, persona = await self._fix(tx, ask, loaded, found or Found()), None
             if agent.definition.persona_template:
                 persona, told = await persona_for(tx, ask.address, agent.definition, loaded)
@@ -109,7 +113,7 @@ class MemoryActivities:
             memory = await _context_memory(tx, ask, agent)
             await write(tx, ask.address, events, pending=ask.events)
         toolsets = held(kept, agent.cards, agent.definition.toolsets)
-        context = _context(ask, agent, loaded, found or Found(), toolsets)
+        context = _context(ask, agent, loaded, found or Found(), toolsets, waived)
         if memory is not None:
             context = context.model_copy(update={"context": memory})
         if persona is not None and context.plan is not None:
@@ -159,13 +163,18 @@ async def _nothing() -> None:
 
 
 def _context(
-    ask: LoadAsk, agent: PublishedAgent, loaded: Loaded, found: Found, toolsets: dict[str, bool]
+    ask: LoadAsk,
+    agent: PublishedAgent,
+    loaded: Loaded,
+    found: Found,
+    toolsets: dict[str, bool],
+    waived: tuple[str, ...],
 ) -> TurnContext:
     gate = loaded.gate
     mirrored = (*MIRRORED, *agent.definition.entity_fields)
     rules = rules_of(agent, PLATFORM_RULES, loaded.rule_actions)
     return TurnContext(
-        plan=turn_plan(agent, Limits.model_validate(loaded.limits), rules, toolsets),
+        plan=turn_plan(agent, Limits.model_validate(loaded.limits), rules, toolsets, waived),
         user_message=loaded.user_message,
         user_name=loaded.user_name,
         user_role=loaded.user_role,

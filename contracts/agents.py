@@ -225,6 +225,8 @@ class TurnPlan(Tolerant):
     rules: tuple[Rule, ...] = Field(default=(), exclude_if=is_empty)
     """Every rule of this turn, the platform's included, with the tenant's overrides in place; without those
     that none of its tools can set off."""
+    waived: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
+    """The tools that the tenant lets run without the approval that their cards ask for (S2-41)."""
     assembly: PlannedAssembly | None = Field(default=None, exclude_if=is_empty)
 
     def card(self, name: str) -> PlanCard | None:

@@ -1,5 +1,6 @@
 """Whether a planned tool call may run as it stands: its tool's version, its approval, the arguments approved."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -8,6 +9,7 @@ from pydantic import JsonValue
 from contracts.agents import ToolCard
 from policy.fitting import schema_fault
 from policy.outdated import InForce, why_outdated
+from policy.waivers import asks_by_itself
 
 GIVEN = frozenset({"approved", "edited"})
 """Statuses of an approval whose call has not been reserved; it may still be taken back."""
@@ -55,18 +57,23 @@ def why_not_allowed(status: str) -> str:
 
 
 def why_void(
-    card: ToolCard | None, here: ToolCard | None, planned_version: str, approval: Covering | None
+    card: ToolCard | None,
+    here: ToolCard | None,
+    planned_version: str,
+    approval: Covering | None,
+    waived: Collection[str] = (),
 ) -> str | None:
     """Why this call may not run as it stands, or None where it may.
 
-    `card` is the one that its turn pinned, `here` that of the tool which this worker would run.
+    `card` is the one that its turn pinned, `here` that of the tool which this worker would run; `waived` are the tools
+    that the turn may run without the approval that their cards ask for.
     """
     if card is None or here is None:
         return "this worker has no such tool"
     if here.version != planned_version:
         return "the tool has changed since the call was made"
     if approval is None:
-        return "the call needs an approval and has none" if card.needs_approval else None
+        return "the call needs an approval and has none" if asks_by_itself(card, waived) else None
     if approval.status not in ALLOWED:
         return why_not_allowed(approval.status)
     if not approval.intact or approval.tool_version != here.version:

@@ -19,6 +19,7 @@ from contracts.skills import Rule, RuleAction, RuleTrigger
 from policy.conditions import Subject, Unreadable, read_condition
 from policy.gate import gate_round
 from policy.rules import Fire, deciding, fire
+from policy.waivers import asks_by_itself
 
 _FIXED = ("tool", "capability")
 """Conditions that a card alone answers."""
@@ -51,6 +52,8 @@ class Ruled:
     """All of them, for the record."""
     gated: tuple[GatedCall, ...] = ()
     """What people are asked for."""
+    waived: tuple[CallRef, ...] = ()
+    """The calls for which the tenant's policy is why nobody is asked."""
     abort: Fire | None = None
     """The rule that ends the turn."""
 
@@ -59,11 +62,14 @@ def before_round(plan: TurnPlan, calls: Sequence[CallRef], counters: Mapping[str
     """What holds up which of these calls, decided for all before any runs (S0-59)."""
     fired: list[Fired] = []
     gated = {each.call_id: each for each in gate_round(plan, calls)}
+    stopped = {*gated}
     abort: Fire | None = None
     for call in calls:
         fires = fire(plan.rules, RuleTrigger.BEFORE_TOOL_CALL, _subject(plan, call, counters))
         fired += [Fired(call.call_id, each) for each in fires]
         decided = deciding(fires)
+        if decided is not None:
+            stopped.add(call.call_id)
         if decided is not None and decided.action is RuleAction.ABORT:
             abort = abort or decided
         elif decided is not None:
@@ -74,7 +80,17 @@ def before_round(plan: TurnPlan, calls: Sequence[CallRef], counters: Mapping[str
                 checkpoint=decided.checkpoint,
                 message=decided.message,
             )
-    return Ruled(tuple(fired), tuple(gated[call.call_id] for call in calls if call.call_id in gated), abort)
+    return Ruled(
+        tuple(fired),
+        tuple(gated[call.call_id] for call in calls if call.call_id in gated),
+        tuple(call for call in calls if call.call_id not in stopped and _is_waived(plan, call)),
+        abort,
+    )
+
+
+def _is_waived(plan: TurnPlan, call: CallRef) -> bool:
+    card = plan.card(call.tool)
+    return card is not None and card.needs_approval and not asks_by_itself(card, plan.waived)
 
 
 def after_round(plan: TurnPlan, ran: Sequence[Ran]) -> Ruled:
@@ -107,7 +123,7 @@ def after_round(plan: TurnPlan, ran: Sequence[Ran]) -> Ruled:
                     go_on_when_unavailable=all(_goes_on(plan, one) for one in fires),
                 )
             )
-    return Ruled(tuple(fired), tuple(gated), abort)
+    return Ruled(tuple(fired), tuple(gated), abort=abort)
 
 
 def _goes_on(plan: TurnPlan, fired: Fire) -> bool:

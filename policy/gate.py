@@ -11,6 +11,7 @@ from contracts.agents import EffectClass, TurnPlan
 from contracts.ids import effect_key
 from contracts.messages import CallRef
 from contracts.people import GatedCall, RequestKind, RequestRef, Verdict, VerdictState
+from policy.waivers import asks_by_itself
 
 RULE_MUTATING = "platform:hitl_on_mutating_capability"
 """The platform's rule for every call that may change something."""
@@ -25,7 +26,7 @@ def rule_for(plan: TurnPlan, call: CallRef) -> str | None:
     card = plan.card(call.tool)
     if card is None:
         return RULE_UNKNOWN
-    return RULE_MUTATING if card.needs_approval else None
+    return RULE_MUTATING if asks_by_itself(card, plan.waived) else None
 
 
 def gate_round(plan: TurnPlan, calls: Sequence[CallRef]) -> tuple[GatedCall, ...]:

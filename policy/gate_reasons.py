@@ -4,7 +4,7 @@ Told from what decides (policy/gate.py, policy/firing.py), and never asked by it
 does, a rule's other conditions say at the call.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from pydantic import JsonValue
@@ -13,6 +13,7 @@ from contracts.agents import EffectClass, PlanCard, ToolCard
 from contracts.skills import Rule, RuleTrigger
 from policy.firing import that_can_fire
 from policy.gate import RULE_MUTATING
+from policy.waivers import asks_by_itself
 
 _EFFECTS = {
     EffectClass.READ: "its author wants a person to see each call",
@@ -22,6 +23,7 @@ _EFFECTS = {
 }
 FREE_READ = "it changes nothing (read)"
 FREE_BY_AUTHOR = "its author lets it run without a person"
+FREE_BY_TENANT = "the tenant's policy lets it run without a person"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +40,11 @@ class Reason:
     """The rule's own; empty where it holds for every call."""
 
 
-def reasons_of(card: ToolCard, rules: Iterable[Rule]) -> tuple[Reason, ...]:
-    """Every reason, the card's own first; `rules` are those of its agent, as the tenant has them."""
+def reasons_of(card: ToolCard, rules: Iterable[Rule], waivers: Collection[str] = ()) -> tuple[Reason, ...]:
+    """Every reason, the card's own first; `rules` are those of its agent, as the tenant has them, `waivers` the tools
+    that the tenant lets run without a person."""
     own: tuple[Reason, ...] = ()
-    if card.needs_approval:
+    if asks_by_itself(card, waivers):
         own = (Reason(RuleTrigger.BEFORE_TOOL_CALL.value, "require_hitl", RULE_MUTATING, _EFFECTS[card.effect], {}),)
     planned = PlanCard(
         name=card.name,
@@ -56,6 +59,8 @@ def reasons_of(card: ToolCard, rules: Iterable[Rule]) -> tuple[Reason, ...]:
 
 def free_because(card: ToolCard) -> str:
     """Why a tool without a gate of its own has none."""
+    if card.needs_approval:
+        return FREE_BY_TENANT
     return FREE_READ if card.effect is EffectClass.READ else FREE_BY_AUTHOR
 
 

@@ -15,10 +15,14 @@ from policy.rules import with_overrides
 
 
 def turn_plan(
-    agent: PublishedAgent, limits: Limits, rules: Sequence[Rule] = (), toolsets: Mapping[str, bool] | None = None
+    agent: PublishedAgent,
+    limits: Limits,
+    rules: Sequence[Rule] = (),
+    toolsets: Mapping[str, bool] | None = None,
+    waived: Sequence[str] = (),
 ) -> TurnPlan:
     """The plan of a turn that starts now; `rules` are those that hold for it (`rules_of`), `toolsets` what its
-    conversation has loaded."""
+    conversation has loaded, `waived` the tools that its tenant lets run without a person (`waived_of`)."""
     persona = persona_of(agent.definition)
     offered = _offered(agent)
     cards = tuple(
@@ -52,6 +56,7 @@ def turn_plan(
         toolsets={**(toolsets or {})},
         facts=agent.definition.memory.facts if agent.definition.memory else (),
         rules=that_can_fire(rules, cards),
+        waived=tuple(waived),
         assembly=_assembly(agent),
     )
 

@@ -37,10 +37,13 @@ class Locked:
     """Failed tries of the attempts before; a worker's death is none."""
     published_version: str
     """Of the agent as a new turn would get it; empty where it is not published any more."""
+    waived: tuple[str, ...]
+    """The tools that its turn may run without the approval that their cards ask for."""
 
 
 _READ = """
 SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopped, t.tenant_id, t.user_id, c.state,
+  t.waived_tools,
   c.effect, c.epoch, c.run_id, c.attempt, c.errors, c.first_sent_at, c.tool, c.tool_version, c.args,
   c.key, c.outcome, clock_timestamp() AS now, a.id AS approval_id, a.status AS approval_status,
   a.tool_version AS approved_version, a.args AS frozen_args, a.digest AS approved_digest, a.nonce, a.decision,
@@ -78,6 +81,7 @@ async def lock(tx: Connection, call: ToolCall, card: ToolCard | None) -> Locked 
         r["now"],
         r["errors"],
         r["published_version"] or "",
+        tuple(r["waived_tools"]),
     )
 
 
@@ -208,7 +212,7 @@ async def release(tx: Connection, call: ToolCall, epoch: int) -> None:
 
 
 _SETTLE = """
-WITH locked AS (SELECT id, ended_at, user_id FROM turns WHERE id = $1 FOR UPDATE),
+WITH locked AS (SELECT id, ended_at, user_id, waived_tools FROM turns WHERE id = $1 FOR UPDATE),
 mine AS (
   UPDATE tool_calls SET state = $4, outcome = $5, settled_at = CASE WHEN $4 = 'outcome_unknown' THEN NULL ELSE now() END
   FROM locked WHERE turn_id = locked.id AND call_id = $2 AND epoch = $3
@@ -216,7 +220,8 @@ mine AS (
     AND (state IN ('planned', 'reserved')
       OR (state = 'outcome_unknown' AND settled_by IS NULL AND $4 IN ('done', 'failed')))
     AND (locked.ended_at IS NULL OR effect <> 'local')
-    RETURNING turn_id, call_id, locked.ended_at, locked.user_id, key, tool, effect, args
+    RETURNING turn_id, call_id, locked.ended_at, locked.user_id, key, tool, effect, args,
+    tool = ANY(locked.waived_tools) AS waived
 ), lost AS (
   UPDATE tool_calls SET lost_settles = lost_settles + 1
   WHERE turn_id = $1 AND call_id = $2 AND NOT EXISTS (SELECT FROM mine)
@@ -226,7 +231,7 @@ mine AS (
     AND $4 IN ('done', 'failed', 'outcome_unknown')
   RETURNING a.id, coalesce(a.decision->'args', a.args) AS args
 )
-SELECT ended_at IS NOT NULL AS ended, user_id, mine.call_id, key, tool, effect, id AS approval_id,
+SELECT ended_at IS NOT NULL AS ended, user_id, mine.call_id, key, tool, effect, waived, id AS approval_id,
   coalesce(closed.args, mine.args) AS args FROM mine LEFT JOIN closed ON true
 """
 
@@ -245,7 +250,7 @@ async def settle(
     row = await tx.fetchrow(_SETTLE, turn_id, call_id, epoch, state.value, outcome)
     if row is None:
         return False
-    await record_outcome(tx, turn_id, row, state, message.content if message else None)
+    await record_outcome(tx, turn_id, row, state, message.content if message else None, waived=row["waived"])
     if not row["ended"]:  # the last event of an ended turn is its `done`
         await write(tx, call.address, events, [message] if message else [])
     return True

@@ -12,6 +12,7 @@ from store.database import Connection
 from store.gates import Gate, find_gate
 from store.injections import INJECTED
 from store.rule_actions import ACTIONS
+from store.waivers import WAIVERS
 from store.working_memory import TOUCH, read
 
 
@@ -39,6 +40,10 @@ class Loaded:
     """The number of the last event that its nodes have written."""
     rule_actions: dict[str, str]
     """What the tenant makes of rules (store/rule_actions.py)."""
+    waivers: tuple[str, ...]
+    """The tools that the tenant lets run without a person."""
+    waived: tuple[str, ...]
+    """Those of them that an earlier load of the turn has taken."""
     persona: dict[str, JsonValue] | None = None
     """What an earlier load has fixed of a persona that comes from a template (store/turn_persona.py)."""
 
@@ -48,6 +53,7 @@ WITH {TOUCH}
 SELECT t.metadata, t.limits, t.memory_text, t.persona, t.events_through, t.attempts, t.ended_at, t.stop_requested_at,
   m.id AS message_id, t.input_tokens, t.output_tokens, t.cost_microusd, m.content, m.tokens, u.name, u.display_name,
   u.id AS user_id, u.roles, ({INJECTED}) AS injected, {ACTIONS} AS rule_actions,
+  {WAIVERS} AS waivers, t.waived_tools,
   (SELECT jsonb_object_agg(field, value) FROM live) AS working
 FROM turns t JOIN messages m ON m.id = t.message_id JOIN users u ON u.id = t.user_id WHERE t.id = $2 FOR UPDATE OF t
 """
@@ -79,6 +85,8 @@ async def load(tx: Connection, ask: LoadAsk) -> Loaded | None:
         row["memory_text"],
         row["events_through"],
         row["rule_actions"],
+        tuple(row["waivers"]),
+        tuple(row["waived_tools"]),
         row["persona"],
     )
 

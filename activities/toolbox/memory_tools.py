@@ -156,7 +156,7 @@ async def memory_patch(
     source_refs: Sources = (),
 ) -> ToolResult:
     """Change a document of this conversation or user by replacing texts. expected_sha256 is that of the version read.
-    Waits for a person's approval."""
+    Waits for a person's approval, unless the workspace waives it."""
     tx = transaction(context)
     await hold(tx, context.turn_id)
     changes = [Edit(each.find, each.replace) for each in edits]
@@ -181,7 +181,7 @@ async def memory_propose_promotion(
     source_refs: Sources = (),
 ) -> ToolResult:
     """Propose a document for everybody's use, in workspace_conventions or workspace_runbooks. An administrator
-    decides; nothing shared changes before. Waits for a person's approval."""
+    decides; nothing shared changes before. Waits for a person's approval, unless the workspace waives it."""
     tx = transaction(context)
     await hold(tx, context.turn_id)
     try:

@@ -1,5 +1,6 @@
 """Agents and topologies: what there is, what of it needs a person and why, and how it looks."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from fastapi import APIRouter
@@ -14,7 +15,8 @@ from graph.mermaid import mermaid_of
 from policy.gate_reasons import free_because, reasons_of
 from policy.plans import rules_of
 from policy.platform_rules import PLATFORM_RULES
-from store import content, rule_actions
+from policy.waivers import asks_by_itself
+from store import content, rule_actions, waivers
 
 router = APIRouter(prefix="/v1", tags=["agents"])
 _TOLD = ("fallback_model", "reasoning", "root_skill", "day_limits", "memory", "window", "toolsets")
@@ -51,7 +53,8 @@ async def tools(services: Open, who: Reader, agent_id: str) -> dict[str, object]
     async with services.db.transaction(who.tenant_id) as tx:
         agent = await content.current(tx, agent_id)
         rules = rules_of(agent, PLATFORM_RULES, await rule_actions.actions(tx))
-    return {"items": [_tool(card, rules) for card in agent.cards], "next": None}
+        waived = await waivers.waivers(tx)
+    return {"items": [_tool(card, rules, waived) for card in agent.cards], "next": None}
 
 
 @router.get("/topologies")
@@ -89,7 +92,8 @@ def _brief(agent: PublishedAgent) -> dict[str, object]:
     }
 
 
-def _tool(card: ToolCard, rules: tuple[Rule, ...]) -> dict[str, object]:
-    reasons = [asdict(each) for each in reasons_of(card, rules)]
-    shown = card.model_dump(mode="json", exclude={"secrets"})
-    return shown | {"reasons": reasons, "free_because": "" if card.needs_approval else free_because(card)}
+def _tool(card: ToolCard, rules: tuple[Rule, ...], waived: Sequence[str]) -> dict[str, object]:
+    asks = asks_by_itself(card, waived)
+    shown = card.model_dump(mode="json", exclude={"secrets"}) | {"needs_approval": asks}
+    reasons = [asdict(each) for each in reasons_of(card, rules, waived)]
+    return shown | {"reasons": reasons, "free_because": "" if asks else free_because(card)}

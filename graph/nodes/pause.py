@@ -7,7 +7,7 @@ from pydantic import JsonValue
 from contracts.digests import canonical_json
 from contracts.errors import Problem
 from contracts.events import HITL_RULE_FIRE
-from contracts.messages import Patch
+from contracts.messages import CallRef, Patch
 from contracts.people import GatedCall, RequestKind, RequestRef
 from contracts.tools import ToolOutcome
 from graph.nodes.fields import AWAITING_HITL, NAMED_INDIVIDUAL, ROLE_BASED
@@ -17,6 +17,7 @@ from graph.ports import Ports
 from graph.spec import State
 from policy.firing import Fired
 from policy.gate import RULE_LIMIT_SPENT
+from policy.waivers import told_of
 
 MOST_KEPT_CHARACTERS = 16 * 1024
 """Of the outcomes that a partly run round carries through its pauses; a state rides through histories."""
@@ -26,6 +27,12 @@ def record_fires(ports: Ports, fired: Sequence[Fired]) -> None:
     """Put every fire on record, with where its rule comes from (S0-69)."""
     for each in fired:
         ports.events.emit(HITL_RULE_FIRE, each.fire.told(), each.call_id)
+
+
+def record_waivers(ports: Ports, waived: Sequence[CallRef]) -> None:
+    """Put on record which calls the tenant's policy lets pass, where a rule that stops one is told."""
+    for each in waived:
+        ports.events.emit(HITL_RULE_FIRE, told_of(each.tool), each.call_id)
 
 
 def stripped(

@@ -14,7 +14,7 @@ from contracts.people import GatedCall
 from contracts.tools import CallState, ToolAsk, ToolOutcome
 from graph.nodes.open_round import OpenRound, round_of, still_asked, to_settle
 from graph.nodes.outcomes import Round, ended, over_limit, settled
-from graph.nodes.pause import at_checkpoint, record_fires, stripped
+from graph.nodes.pause import at_checkpoint, record_fires, record_waivers, stripped
 from graph.nodes.reading import error_of, plan_of
 from graph.ports import Ports
 from graph.spec import State
@@ -49,6 +49,7 @@ class RunTools:
             if pending := _pending(plan, found.calls, ruled.gated):
                 ports.events.emit(TOOLS_PENDING, {"calls": pending})
             record_fires(ports, ruled.fired)
+            record_waivers(ports, ruled.waived)
         if ruled.abort is not None:
             return ended(_aborted(ruled.abort))
         if ruled.gated:

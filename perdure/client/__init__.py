@@ -23,6 +23,7 @@ from perdure.client.catalogue_answers import (
     Token,
     Topology,
     User,
+    WaivableTool,
 )
 from perdure.client.effect_answers import Effect, Settled
 from perdure.client.errors import ApiError
@@ -101,6 +102,7 @@ __all__ = [
     "TurnCall",
     "User",
     "Vote",
+    "WaivableTool",
     "Ways",
     "Webhook",
 ]

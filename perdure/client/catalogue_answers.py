@@ -76,6 +76,14 @@ class Rule(Answer):
     message: str = ""
 
 
+class WaivableTool(Answer):
+    """A tool that the tenant may let run without the approval that it needs."""
+
+    tool: str
+    approval: bool
+    """Whether a person is asked."""
+
+
 class Agent(Answer):
     """An agent that turns can be started with."""
 

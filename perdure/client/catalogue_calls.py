@@ -7,7 +7,7 @@ from pydantic import JsonValue
 
 from perdure.client.answers import Page
 from perdure.client.calls import Call, get, one, path, post
-from perdure.client.catalogue_answers import Agent, AgentTool, Budgets, Rule, Token, Topology, User
+from perdure.client.catalogue_answers import Agent, AgentTool, Budgets, Rule, Token, Topology, User, WaivableTool
 
 
 def list_agents() -> Call[Page[Agent]]:
@@ -82,6 +82,17 @@ def set_rule(rule_id: str, do: str) -> Call[Page[Rule]]:
     """Give a rule this action from the next turn on; its own action takes an override back."""
     body: dict[str, JsonValue] = {"rule": rule_id, "do": do}
     return Call("PUT", path("rules"), one(Page[Rule]), body=body)
+
+
+def list_waivable_tools() -> Call[Page[WaivableTool]]:
+    """The tools whose approval the tenant may waive."""
+    return get(path("rules", "tools"), one(Page[WaivableTool]))
+
+
+def set_tool_approval(tool: str, *, approval: bool) -> Call[Page[WaivableTool]]:
+    """Let such a tool run without a person from the next turn on, or have a person asked again."""
+    body: dict[str, JsonValue] = {"tool": tool, "approval": approval}
+    return Call("PUT", path("rules", "tools"), one(Page[WaivableTool]), body=body)
 
 
 def _text(response: httpx.Response) -> str:

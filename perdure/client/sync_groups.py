@@ -117,6 +117,8 @@ class Rules:
     def __init__(self, client: "Client") -> None:
         self.list = client.method(catalogue_calls.list_rules)
         self.set = client.method(catalogue_calls.set_rule)
+        self.tools = client.method(catalogue_calls.list_waivable_tools)
+        self.set_tool = client.method(catalogue_calls.set_tool_approval)
 
 
 class Prompts:

@@ -1,4 +1,5 @@
-"""A tenant's own actions for rules: stricter only, by an administrator, on the record, for turns that begin later."""
+"""A tenant's own actions for rules: stricter only, by an administrator, on the record, for turns that begin later; and
+the approvals that it may waive."""
 
 from typing import Any
 
@@ -46,3 +47,51 @@ async def test_what_may_not_be_set_is_refused(api: Api, who: str, body: dict[str
     async with api.client(who) as client:
         answer = await client.put("/v1/rules", json=body)
     assert (answer.status_code, code(answer)) == (status, told)
+
+
+PATCH, PROPOSE = "memory_patch", "memory_propose_promotion"
+
+
+async def test_an_administrator_waives_the_approval_of_a_memory_tool_and_takes_it_back(api: Api, db: Database) -> None:
+    async with api.client("admin") as admin, api.client("requester") as requester:
+        for approval in (False, False, True):
+            answer = await admin.put("/v1/rules/tools", json={"tool": PATCH, "approval": approval})
+            told = [{"tool": PATCH, "approval": approval}, {"tool": PROPOSE, "approval": True}]
+            assert (answer.status_code, answer.json()["items"]) == (200, told)
+            assert (await requester.get("/v1/rules/tools")).json()["items"] == told
+            tools = (await requester.get("/v1/agents/ops/tools")).json()["items"]
+            (shown,) = [each for each in tools if each["name"] == PATCH]
+            assert (shown["needs_approval"], "tenant" in shown["free_because"]) == (approval, not approval)
+            assert bool(shown["reasons"]) is approval
+    async with db.transaction("local") as tx:
+        rows = await tx.fetch(
+            "SELECT subject, data, actor_name FROM (SELECT t.*, u.name AS actor_name FROM audit_trail t "
+            "JOIN users u ON u.id = t.actor) AS told WHERE kind = 'approval.waiver_set' ORDER BY id"
+        )
+    assert [(row["subject"], row["actor_name"], row["data"]["before"], row["data"]["approval"]) for row in rows] == [
+        (PATCH, "admin", True, False),
+        (PATCH, "admin", False, False),
+        (PATCH, "admin", False, True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("who", "body", "status", "told"),
+    [
+        ("requester", {"tool": PATCH, "approval": False}, 403, "role_required"),
+        ("reviewer", {"tool": PATCH, "approval": False}, 403, "role_required"),
+        ("admin", {"tool": "refund", "approval": False}, 422, "approval_not_waivable"),
+        ("admin", {"tool": "memory_remember", "approval": True}, 422, "approval_not_waivable"),
+        ("admin", {"tool": "Memory_Patch", "approval": False}, 422, "approval_not_waivable"),
+        ("admin", {"tool": "", "approval": False}, 422, "invalid_input"),
+        ("admin", {"tool": PATCH}, 422, "invalid_input"),
+        ("admin", {"tool": [PATCH], "approval": False}, 422, "invalid_input"),
+    ],
+)
+async def test_an_approval_that_nobody_may_waive_stays(
+    api: Api, who: str, body: dict[str, Any], status: int, told: str
+) -> None:
+    async with api.client(who) as client:
+        answer = await client.put("/v1/rules/tools", json=body)
+        assert (answer.status_code, code(answer)) == (status, told)
+        assert all(each["approval"] for each in (await client.get("/v1/rules/tools")).json()["items"])

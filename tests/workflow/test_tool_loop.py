@@ -1,16 +1,25 @@
 """Turns of the operations agent on the real server, over its real MCP server: the texts of api.md, end to end."""
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import pytest
+import yaml
 
 from apps.ops.cluster.faults import Fault, Faults, Kind
 from apps.ops.cluster.state import State
+from contracts.digests import digest_of
 from contracts.ids import approval_id, turn_workflow_id
 from contracts.turns import TurnStatus
 from policy.decision import Decision
+from policy.waivers import RULE_WAIVED, WAIVABLE
+from store import content
 from store.database import Database
+from store.ids import new_id
+from store.waivers import set_waiver
+from tests.conftest import Urls
+from tests.desk import publish_desk
 from tests.integration.library import Library
 from tests.workflow.conftest import Engine
 
@@ -211,3 +220,98 @@ async def test_a_turn_with_all_of_its_tools_stays_small_in_temporal(ops: Ops) ->
             if scheduled.activity_type.name == "model.complete":
                 assert scheduled.ByteSize() < 16 * 1024
     assert max(size for _, size in sizes) < 256 * 1024, sizes
+
+
+TIDY = """
+rules:
+  - name: tidy
+    when: '^Tidy (?P<document>\\S+) of (?P<sha>\\S+)'
+    call:
+      - tool: memory_patch
+        args: {document_id: '{document}', expected_sha256: '{sha}', evidence_summary: seen,
+               edits: [{find: briefly, replace: at length}]}
+      - tool: memory_propose_promotion
+        args: {document_id: '{document}', store: workspace_conventions, path: '{document}.md', risk: low,
+               evidence_summary: seen}
+  - {name: done, after: memory_propose_promotion, say: Tidied.}
+  - {name: refused, note: '.', say: Not all of it.}
+"""
+
+
+@pytest.fixture
+async def tidier(ops: Ops, urls: Urls) -> AsyncIterator[Ops]:
+    """The agent with a script that uses both memory tools that need an approval; nothing is waived afterwards."""
+    async with ops.engine.deps.db.transaction("local") as tx:
+        shipped = await content.current(tx, "ops")
+    changed: dict[str, object] = {"script": yaml.safe_load(TIDY), "toolsets": {"memory": True}}
+    definition = shipped.definition.model_copy(update=changed)
+    more = {"definition": definition, "version": digest_of([shipped.version, TIDY])}
+    await publish_desk(urls.owner, [("ops", shipped.model_copy(update=more))])
+    yield ops
+    await publish_desk(urls.owner, [("ops", shipped)])
+    for tool in WAIVABLE:
+        await waive(ops, tool, waived=False)
+
+
+async def waive(ops: Ops, tool: str, *, waived: bool = True) -> None:
+    """What an administrator does by PUT /v1/rules/tools."""
+    async with ops.engine.deps.db.transaction("local") as tx:
+        await set_waiver(tx, tool, waived=waived, user_id=ops.engine.people["admin"].user_id)
+
+
+async def test_a_tenant_waives_the_approval_of_either_memory_tool_from_the_next_turn_on(
+    tidier: Ops, db: Database
+) -> None:
+    patch, propose = WAIVABLE
+    library, engine = Library(db, tidier.engine.people), tidier.engine
+
+    async def tidy() -> str:
+        made = await library.write(f"prefs-{new_id()[-8:]}", "Answer briefly", by="requester")
+        return await tidier.begin(f"Tidy {made.ref.document_id} of {made.sha256}")
+
+    async def states(turn_id: str) -> dict[str, str]:
+        return {tool: state for _, tool, state in await tidier.calls(turn_id)}
+
+    async def let_pass(turn_id: str) -> list[str]:
+        sql = "SELECT data->>'tool' AS tool FROM events WHERE turn_id = $1 AND kind = 'hitl.rule_fire' ORDER BY seq"
+        return [row["tool"] for row in await engine.rows(sql, turn_id)]
+
+    before = await tidy()
+    await engine.until(before, PAUSED)
+    assert await states(before) == {patch: "planned", propose: "planned"}
+    await waive(tidier, patch)
+    await engine.decide(approval_id(before, "t1.1"), Decision.APPROVE)
+    await tidier.settled(before, "t1.1", "done")
+    assert (await states(before))[patch] == "planned", "a turn under way asks as it began"
+    await engine.decide(approval_id(before, "t1.0"), Decision.REJECT, comment="no")
+    await engine.until(before, TurnStatus.COMPLETED)
+    assert await let_pass(before) == []
+
+    one = await tidy()
+    await engine.until(one, PAUSED)
+    await tidier.settled(one, "t1.0", "done")
+    assert await states(one) == {patch: "done", propose: "planned"}
+    await engine.decide(approval_id(one, "t1.1"), Decision.REJECT, comment="no")
+    await engine.until(one, TurnStatus.COMPLETED)
+    assert await let_pass(one) == [patch]
+
+    await waive(tidier, propose)
+    both = await tidy()
+    row = await engine.until(both)
+    assert (row["status"], row["answer"], await states(both)) == (
+        "completed",
+        "Tidied.",
+        {patch: "done", propose: "done"},
+    )
+    assert await let_pass(both) == [patch, propose]
+    assert await engine.rows("SELECT id FROM approvals WHERE turn_id = $1", both) == []
+    ran = await engine.rows("SELECT data FROM audit_trail WHERE turn_id = $1 AND kind = 'call.ran' ORDER BY id", both)
+    assert {(each["data"]["tool"], each["data"]["rule"]) for each in ran} == {
+        (patch, RULE_WAIVED), (propose, RULE_WAIVED)
+    }  # fmt: skip
+    await waive(tidier, patch, waived=False)
+    again = await tidy()
+    await engine.until(again, PAUSED)
+    assert (await states(again))[patch] == "planned"
+    await engine.stop(again)
+    await engine.until(again, TurnStatus.STOPPED)

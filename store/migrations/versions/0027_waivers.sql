@@ -1,0 +1,10 @@
+-- The tools that a tenant lets run without a person, and which of them a turn has taken as it began.
+SET LOCAL search_path = perdure;
+
+ALTER TABLE tenants ADD COLUMN waived_tools text[] NOT NULL DEFAULT '{}';
+GRANT UPDATE (waived_tools) ON tenants TO perdure_app;
+
+ALTER TABLE turns ADD COLUMN waived_tools text[] NOT NULL DEFAULT '{}';
+
+-- Back to where alembic keeps its own table.
+SET LOCAL search_path = public;
