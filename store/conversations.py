@@ -101,10 +101,11 @@ async def delete(tx: Connection, conversation_id: str, user_id: str) -> None:
 
 
 async def messages(tx: Connection, conversation_id: str, limit: int, after_seq: int) -> Page:
-    """The transcript in order."""
+    """The transcript in order, and between what was said to a turn that ended before it began, which none has heard."""
     rows = await tx.fetch(
-        "SELECT id, turn_id, seq, role, content, calls, call_id, partial, created_at FROM messages "
-        "WHERE conversation_id = $1 AND in_transcript AND seq > $2 ORDER BY seq LIMIT $3",
+        "SELECT m.id, turn_id, seq, role, content, calls, call_id, partial, m.created_at, t.status, in_transcript "
+        "FROM messages m JOIN turns t ON t.id = m.turn_id WHERE m.conversation_id = $1 AND seq > $2 "
+        "AND (in_transcript OR (role = 'user' AND t.ended_at IS NOT NULL)) ORDER BY seq LIMIT $3",
         conversation_id,
         after_seq,
         limit + 1,
@@ -123,6 +124,8 @@ async def messages(tx: Connection, conversation_id: str, limit: int, after_seq: 
             "call_id": row["call_id"],
             "partial": row["partial"],
             "created_at": row["created_at"],
+            "turn_status": row["status"],
+            "heard": row["in_transcript"],
         }
         for row in rows[:limit]
     ]

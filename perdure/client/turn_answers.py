@@ -29,6 +29,9 @@ class Message(Answer):
     role: str
     content: str = ""
     turn_id: str | None = None
+    turn_status: str = ""
+    heard: bool = True
+    """False where its turn ended before it began: no model was told of it."""
 
 
 class Failure(Answer):

@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from contracts.errors import CallerError
+from contracts.messages import WindowPolicy
 from contracts.turns import ENDED, FinishAsk, Finished, TurnAddress, TurnStatus
 from policy.admission import Caps, OnBusy
 from policy.decision import Decision
+from store import conversations
 from store.finish import finish
 from store.outbox import Note, Wake
+from store.prompts import said_messages
 from store.turn_views import get
 from store.turns import Started, request_stop
 from tests.desk import Desk, gathered
@@ -90,6 +93,33 @@ async def test_of_two_that_replace_the_same_turn_the_last_one_runs(desk: Desk) -
     finished, _ = await end(desk, old, old.turn_id, TurnStatus.STOPPED)
     assert finished.admitted_turn_id == second.turn_id
     assert await desk.value("SELECT count(*) FROM outbox WHERE turn_id = $1", first.turn_id) == 0
+
+
+async def test_what_was_said_to_a_turn_that_never_began_stays_with_what_became_of_it(desk: Desk) -> None:
+    old, _ = await desk.start(Line("one"), caps=MANY)
+    replaced = await another(desk, old, OnBusy.REPLACE)
+    waits = await another(desk, old, OnBusy.QUEUE)
+    stopped, new = await another(desk, old, OnBusy.QUEUE), await another(desk, old, OnBusy.REPLACE)
+
+    async def shown() -> list[tuple[str, str, bool]]:
+        async with desk.db.transaction("local") as tx:
+            found, _ = await conversations.messages(tx, old.conversation_id, 50, 0)
+        return [(str(each["turn_id"]), str(each["turn_status"]), bool(each["heard"])) for each in found]
+
+    first = (replaced.turn_id, "replaced", False)
+    assert await shown() == [(old.turn_id, "accepted", True), first], "what still waits is not said yet"
+    async with desk.db.transaction("local") as tx:
+        await request_stop(tx, stopped.turn_id, desk.people["requester"].user_id)
+    await end(desk, old, old.turn_id, TurnStatus.STOPPED)
+    assert await shown() == [
+        (old.turn_id, "replaced", True), first, (stopped.turn_id, "stopped", False), (new.turn_id, "accepted", True)
+    ]  # fmt: skip
+    await end(desk, old, new.turn_id, TurnStatus.COMPLETED)
+    call = await desk.model_call(old.model_copy(update={"turn_id": waits.turn_id}))
+    async with desk.db.transaction("local") as tx:
+        through = await tx.fetchval("SELECT through_seq FROM turns WHERE id = $1", waits.turn_id)
+        said = await said_messages(tx, call, through, WindowPolicy(), {})
+    assert len(said) == 3, "a model is told of the old turn, the new one and its own, and of nothing that nobody heard"
 
 
 async def test_a_turn_that_completes_all_the_same_is_completed_and_the_other_follows_it(desk: Desk) -> None:
