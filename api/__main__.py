@@ -51,7 +51,7 @@ def main() -> None:
     allow_many_connections()
     wait_for_gate(settings.start_gate)  # before the server takes SIGTERM for its own
     config = uvicorn.Config(
-        Front(api, create_pages(Inside(api))),
+        Front(api, create_pages(Inside(api), settings.upload_bytes)),
         host=settings.host,
         port=settings.port,
         log_level=settings.log_level.value,

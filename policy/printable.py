@@ -68,3 +68,11 @@ def _is_hidden(character: str) -> bool:
 def _escape(character: str) -> str:
     units = character.encode("utf-16-be", "surrogatepass")
     return "".join(f"\\u{high:02x}{low:02x}" for high, low in zip(units[::2], units[1::2], strict=True))
+
+
+def size(count: int) -> str:
+    """A length in bytes as a person reads it: `20 MB`, `1.5 KB`."""
+    for name, unit in (("MB", 1 << 20), ("KB", 1 << 10)):
+        if count >= unit:
+            return f"{count / unit:.4g} {name}"
+    return f"{count} bytes"

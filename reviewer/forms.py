@@ -2,20 +2,27 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
 from fastapi import Request
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
+from policy.printable import size
 from policy.text import is_clean
 from reviewer.problems import PageProblem
 
 MOST_BYTES = 2 * 1024 * 1024
 """Percent-encoding makes three bytes of one; what is sent on to the API has the API's own limit."""
-MOST_UPLOAD_BYTES = 104_857_600
-"""The most that an operator can let the API take; what it takes is the API's word."""
+MOST_UPLOAD_BYTES = 20_971_520
+"""What the API takes where its operator says nothing else."""
+_FORM_BYTES = 65_536
+"""What a form has beside its file."""
+_THROWN_AWAY_BYTES = 512 * 1024 * 1024
+"""Of a file that is too long: a browser that is cut off while it sends does not read why."""
 _MOST_FIELDS = 2_000
 _UPLOAD_SECONDS = 300.0
 _BODY_SECONDS = 30.0
@@ -49,6 +56,12 @@ class Upload:
     content: bytes
 
 
+def most_upload_bytes(request: Request) -> int:
+    """How long a file may be here."""
+    most: int = request.app.state.most_upload_bytes
+    return most
+
+
 async def read_upload(request: Request) -> tuple[Form, Upload | None]:
     """The fields and the one file in a request's body; None where none was chosen. Only after it is known who sends it:
     what is long is kept on the disk meanwhile.
@@ -60,8 +73,10 @@ async def read_upload(request: Request) -> tuple[Form, Upload | None]:
     announced = request.headers.get("content-length", "")
     if not announced.isdecimal():
         raise PageProblem(411, "Say how long the file is.")
-    if int(announced) > MOST_UPLOAD_BYTES:
-        raise PageProblem(413, f"A file may have {MOST_UPLOAD_BYTES:,} bytes at most.")
+    most = most_upload_bytes(request)
+    if int(announced) > most + _FORM_BYTES:
+        await _throw_away(request)
+        raise PageProblem(413, f"A file may have {size(most)} at most; this one has {size(int(announced))}.")
     try:
         async with asyncio.timeout(_UPLOAD_SECONDS), request.form(max_files=1, max_fields=10) as read:
             pairs = [(name, text) for name, text in read.multi_items() if isinstance(text, str)]
@@ -75,6 +90,16 @@ async def read_upload(request: Request) -> tuple[Form, Upload | None]:
         raise PageProblem(400, "The form cannot be read.") from None
     _check_texts([*pairs, ("", upload.name if upload else "")])
     return Form(pairs), upload
+
+
+async def _throw_away(request: Request) -> None:
+    left = _THROWN_AWAY_BYTES
+    with suppress(TimeoutError, ClientDisconnect):
+        async with asyncio.timeout(_BODY_SECONDS):
+            async for chunk in request.stream():
+                left -= len(chunk)
+                if left < 0:
+                    return
 
 
 def _check_texts(pairs: Sequence[tuple[str, str]]) -> None:

@@ -13,16 +13,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perdure.client import ApiError
 from reviewer.assets import MOUNTED_AT, Assets
-from reviewer.forms import Form
+from reviewer.forms import MOST_UPLOAD_BYTES, Form
 from reviewer.problems import PageProblem, StaleForm, told
 from reviewer.routes import (
     agents,
+    answers,
     approval,
     bulk,
     chat,
     conversation,
     decide,
+    files,
     inbox,
+    kept,
     mine,
     sign_in,
     status,
@@ -31,9 +34,12 @@ from reviewer.routes import (
     verbs,
 )
 from reviewer.view import page
-from reviewer.visit import Visit, client_for
+from reviewer.visit import Visit, client_for, place_of
 
-ROUTERS = (sign_in, inbox, bulk, mine, decide, approval, verbs, turn, chat, conversation, status, agents, topology)
+ROUTERS = (
+    sign_in, kept, inbox, bulk, mine, decide, approval, verbs, turn, chat, conversation, answers, files, status, agents,
+    topology,
+)  # fmt: skip
 _HEADERS = {
     # No script, style, picture or address but our own, and in nobody's frame.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
@@ -42,15 +48,21 @@ _HEADERS = {
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-_DRAFTED = re.compile(r"(/review/[0-9a-f-]{36})/\w+|(/chat/[0-9a-f-]{36})")
-"""Pages that are drawn again with what was typed into them."""
+_DRAFTED = re.compile(r"(/review/[0-9a-f-]{36})/\w+|(/chat/[0-9a-f-]{36})(?:/files)?")
+"""Forms whose page is drawn again with what was typed into it; every other form is offered to be sent as it was."""
+_LATER = frozenset({429, 503})
+_LONGEST_WAY_BACK = 500
+"""As the API takes it."""
+STALE = {"Perdure-Form": "stale"}
+"""By this header the page's script knows that a form is of an earlier session."""
 _log = structlog.get_logger(__name__)
 
 
-def create_pages(api: ASGIApp) -> FastAPI:
-    """The pages in front of this API."""
+def create_pages(api: ASGIApp, most_upload_bytes: int = MOST_UPLOAD_BYTES) -> FastAPI:
+    """The pages in front of this API, which takes files of so many bytes."""
     app = FastAPI(title="Perdure's pages", openapi_url=None, docs_url=None, redoc_url=None)
     app.state.api = api
+    app.state.most_upload_bytes = most_upload_bytes
     app.add_middleware(Surrounded)
     app.mount(MOUNTED_AT, Assets(), name="assets")
     for module in ROUTERS:
@@ -90,7 +102,9 @@ def _install(app: FastAPI) -> None:
 
     @app.exception_handler(StaleForm)
     async def stale(request: Request, error: StaleForm) -> Response:
-        return await _kept(request, status=error.status, signed_in=True)
+        response = await _kept(request, status=error.status, signed_in=True)
+        response.headers.update(STALE)
+        return response
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
@@ -109,12 +123,17 @@ def _install(app: FastAPI) -> None:
 
 
 async def _shown(request: Request, error: PageProblem | ApiError) -> Response:
-    """The problem as a page, or as a line where a script asked for a part of one."""
+    """The problem as a page, or as a line where a script asked for a part of one; a form that may do later is kept."""
     async with client_for(request) as api:
         problem = told(error)
         visit = Visit(request, api)
-        template = "problem_line.html" if visit.is_live else "problem.html"
-        response = page(visit, template, status=problem.status, problem=problem)
+        form: Form | None = getattr(request.state, "form", None)
+        if form is not None and problem.status in _LATER and not visit.is_live:
+            again = {"title": problem.title, "why": problem.message, "pairs": form.pairs, "action": request.url.path}
+            response = page(visit, "again.html", status=problem.status, **again)
+        else:
+            template = "problem_line.html" if visit.is_live else "problem.html"
+            response = page(visit, template, status=problem.status, problem=problem)
     if problem.retry_after_seconds is not None:
         response.headers["Retry-After"] = str(round(problem.retry_after_seconds))
     return response
@@ -125,7 +144,9 @@ async def _signed_out(request: Request) -> Response:
     if "hx-request" in request.headers:
         return Response(status_code=401)
     if request.method == "GET":
-        return RedirectResponse("/sign-in?" + urlencode({"next": request.url.path}), 303)
+        here = place_of(request)
+        to = here if len(here) <= _LONGEST_WAY_BACK else request.url.path
+        return RedirectResponse("/sign-in?" + urlencode({"next": to}), 303)
     return await _kept(request, status=401, signed_in=False)
 
 
@@ -139,6 +160,7 @@ async def _kept(request: Request, *, status: int, signed_in: bool) -> Response:
             "kept.html",
             status=status,
             signed_in=signed_in,
-            draft=f"{drafted[1] or drafted[2]}/draft" if drafted else None,
+            draft=f"{drafted[1] or drafted[2]}/draft" if drafted else "/kept",
+            to=request.url.path,
             pairs=[pair for pair in form.pairs if pair[0] != "csrf"] if form else [],
         )

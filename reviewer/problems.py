@@ -21,6 +21,8 @@ TITLES = {
     503: "A part of the service is away",
 }
 _OTHERWISE = "Something went wrong"
+AGAIN = "It is not certain whether this was taken. Send it again: it counts once."
+"""Of what was sent as a part of the service went away: its key is the same."""
 
 
 @dataclass(eq=False)

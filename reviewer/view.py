@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from perdure.client import Approval
 from policy.moments import ago, left, span
+from policy.printable import size
 from reviewer.assets import asset
 from reviewer.json_view import drawn
 from reviewer.navigation import entries
@@ -96,6 +97,7 @@ _FILTERS: Mapping[str, Callable[..., object]] = {
     "clock": clock,
     "span": length,
     "time_of": time_of,
+    "size": size,
 }
 
 

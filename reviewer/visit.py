@@ -41,8 +41,7 @@ class Visit:
     @property
     def here(self) -> str:
         """The path and query of this page."""
-        query = self.request.url.query
-        return self.request.url.path + (f"?{query}" if query else "")
+        return place_of(self.request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +113,12 @@ def _check_token(me: Me | None, form: Form) -> None:
     token = me.form_token if me else None
     if token is not None and not hmac.compare_digest(token.encode(), form.get("csrf").encode()):
         raise StaleForm(403, "This form was made before you signed in again.", "form_stale")
+
+
+def place_of(request: Request) -> str:
+    """The path and query that a request is for."""
+    query = request.url.query
+    return request.url.path + (f"?{query}" if query else "")
 
 
 def client_for(request: Request, more: dict[str, str] | None = None) -> AsyncClient:

@@ -1,4 +1,4 @@
-"""A conversation: its page, a part of it for the page's script, and what its person does in it."""
+"""A conversation: its page, a part of it for the page's script, and what its person says in it."""
 
 from dataclasses import dataclass
 from typing import Annotated, get_args
@@ -6,29 +6,19 @@ from typing import Annotated, get_args
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from perdure.client import Agent, ApiError, Question, Story
+from perdure.client import Agent, ApiError, Story
 from perdure.client.turn_calls import OnBusy
-from reviewer.argument_fields import read_fields
 from reviewer.chat_page import SHOWN, Asked, shown, words_of
-from reviewer.forms import Form
-from reviewer.problems import PageProblem
+from reviewer.forms import most_upload_bytes
+from reviewer.problems import AGAIN, PageProblem
 from reviewer.turn_page import value
 from reviewer.view import fresh_key, page
-from reviewer.visit import Post, Posted, Typed, Uploaded, Visit, Visitor
+from reviewer.visit import Post, Posted, Typed, Visit, Visitor
 
 router = APIRouter()
 WAIT_SECONDS = 2.0
 """How long a form that no script sends is held back, so that the page which follows may have the answer already."""
-_AGAIN = "It is not certain whether this was taken. Send it again: it counts once."
 _WAYS = get_args(OnBusy)
-_BY_ENDING = {
-    "csv": "text/csv",
-    "tsv": "text/tab-separated-values",
-    "json": "application/json",
-    "txt": "text/plain",
-    "md": "text/plain",
-}
-"""What a file is by its name: browsers say so by what is installed on the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +57,7 @@ async def turn(visit: Visitor, conversation_id: str, turn_id: str) -> Response:
     """One turn as it is now, for the page's script."""
     if not visit.is_live:
         return RedirectResponse(f"/chat/{conversation_id}#turn-{turn_id}", 303)
-    return await _told(visit, conversation_id, turn_id)
+    return await told_anew(visit, conversation_id, turn_id)
 
 
 @router.post("/chat/{conversation_id}")
@@ -94,65 +84,11 @@ async def say(post: Posted, conversation_id: str) -> Response:
 
 async def not_sent(post: Post, conversation_id: str, message: str, error: ApiError) -> HTMLResponse:
     """The form once more with what was typed and why it was not taken; the same key, so that it counts once."""
-    why = _AGAIN if error.status in (0, 503) else f"Not sent: {error.message}"
+    why = AGAIN if error.status in (0, 503) else f"Not sent: {error.message}"
     kept = Draft(post.form.get("key") or fresh_key(), message, why, busy=error.code == "conversation_busy")
     if post.visit.is_live:
         return _form(post.visit, conversation_id, kept)
     return await show(post.visit, conversation_id, kept, status=error.status or 503)
-
-
-@router.post("/chat/{conversation_id}/turns/{turn_id}/stop")
-async def stop(post: Posted, conversation_id: str, turn_id: str) -> Response:
-    """Ask a turn to stop."""
-    await post.visit.api.turns.stop(turn_id, idempotency_key=post.form.get("key"))
-    return await _after(post.visit, conversation_id, turn_id)
-
-
-@router.post("/chat/{conversation_id}/turns/{turn_id}/answers/{request_id}")
-async def answer(post: Posted, conversation_id: str, turn_id: str, request_id: str) -> Response:
-    """Answer what the turn asks of its person."""
-    api, form = post.visit.api, post.form
-    question = await api.turns.question(turn_id, request_id)
-    refused: Asked | None = None
-    payload, faults = _payload(question, form)
-    if faults:
-        refused = Asked(question, form, faults, "Not sent: see the fields.")
-    else:
-        try:
-            await api.turns.answer(turn_id, request_id, question.kind, payload, idempotency_key=form.get("key"))
-        except ApiError as error:
-            if error.status in (401, 404):
-                raise
-            why = _AGAIN if error.status in (0, 503) else f"Not sent: {error.message}"
-            refused = Asked(question, form, why=why)
-    return await _after(post.visit, conversation_id, turn_id, refused)
-
-
-@router.post("/chat/{conversation_id}/files")
-async def upload(post: Uploaded, conversation_id: str) -> Response:
-    """Put a file into the conversation, for the agent's tools."""
-    visit, why = post.visit, ""
-    if post.upload is None:
-        why = "Choose a file first."
-    else:
-        kind = _BY_ENDING.get(post.upload.name.rpartition(".")[2].lower(), post.upload.media_type)
-        try:
-            await visit.api.files.upload(
-                conversation_id,
-                post.upload.name,
-                post.upload.content,
-                kind or "application/octet-stream",
-                idempotency_key=post.form.get("key"),
-            )
-        except ApiError as error:
-            if error.status in (401, 404):
-                raise
-            why = f"Not uploaded: {error.message}"
-    if not visit.is_live:
-        return await show(visit, conversation_id, file_why=why, status=422) if why else _back(conversation_id)
-    files = (await visit.api.files.list(conversation_id)).items
-    agent = await _agent(visit, (await visit.api.conversations.get(conversation_id)).agent)
-    return page(visit, "chat_files.html", id=conversation_id, agent=agent, uploads=files, file_why=why)
 
 
 async def show(
@@ -170,7 +106,7 @@ async def show(
     api = visit.api
     conversation = await api.conversations.get(conversation_id)
     story = await api.conversations.story(conversation_id, limit=SHOWN, cursor=before)
-    agent = await _agent(visit, conversation.agent)
+    agent = await agent_of(visit, conversation.agent)
     takes_files = story.own and agent is not None and agent.files
     turns = await shown(api, story.items, refused=refused, whole=whole)
     busy = any(not each.turn.has_ended for each in turns)
@@ -186,6 +122,7 @@ async def show(
         turns=turns,
         before=before,
         uploads=(await api.files.list(conversation_id)).items if takes_files else [],
+        most_bytes=most_upload_bytes(visit.request),
         file_why=file_why,
         draft=given,
         value=value,
@@ -195,7 +132,7 @@ async def show(
     )
 
 
-async def _told(
+async def told_anew(
     visit: Visit, conversation_id: str, turn_id: str, refused: Asked | None = None, *, status: int = 200
 ) -> HTMLResponse:
     story: Story = await visit.api.conversations.story(conversation_id, turn=turn_id)
@@ -207,16 +144,16 @@ async def _told(
     return page(visit, "chat_turn.html", status=status, id=conversation_id, each=told, story=story, **given)
 
 
-async def _after(visit: Visit, conversation_id: str, turn_id: str, refused: Asked | None = None) -> Response:
+async def after(visit: Visit, conversation_id: str, turn_id: str, refused: Asked | None = None) -> Response:
     """What stands there once something was done with a turn."""
     if visit.is_live:
-        return await _told(visit, conversation_id, turn_id, refused)
+        return await told_anew(visit, conversation_id, turn_id, refused)
     if refused is not None:
         return await show(visit, conversation_id, refused=refused, status=422)
-    return _back(conversation_id, turn_id)
+    return back(conversation_id, turn_id)
 
 
-def _back(conversation_id: str, turn_id: str = "") -> RedirectResponse:
+def back(conversation_id: str, turn_id: str = "") -> RedirectResponse:
     return RedirectResponse(f"/chat/{conversation_id}" + (f"#turn-{turn_id}" if turn_id else ""), 303)
 
 
@@ -224,15 +161,6 @@ def _form(visit: Visit, conversation_id: str, draft: Draft) -> HTMLResponse:
     return page(visit, "chat_form.html", id=conversation_id, draft=draft, busy=draft.busy)
 
 
-async def _agent(visit: Visit, agent_id: str) -> Agent | None:
+async def agent_of(visit: Visit, agent_id: str) -> Agent | None:
     """The agent; None where the deployment has it no more."""
     return next((each for each in (await visit.api.agents.list()).items if each.id == agent_id), None)
-
-
-def _payload(question: Question, form: Form) -> tuple[dict[str, object], dict[str, str]]:
-    """The answer that the form says, and the faults of its fields."""
-    asked, option = Asked(question), form.get("option")
-    if option and option in asked.options:
-        return {asked.only: option}, {}
-    read = read_fields({}, question.answer_schema, form)
-    return dict(read.args), dict(read.faults)

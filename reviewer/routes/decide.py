@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import replace
 
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
@@ -14,15 +13,15 @@ from reviewer.approval_page import PRESENT, Sent, show
 from reviewer.argument_fields import read_fields
 from reviewer.differences import differences
 from reviewer.forms import Form
-from reviewer.problems import PageProblem
+from reviewer.problems import AGAIN, PageProblem
 from reviewer.view import page
 from reviewer.visit import Post, Posted
 
 router = APIRouter()
 _UNCHANGED = "Nothing is changed, so nothing was sent. To let the call run as it is, approve it."
+AWAY = "The service does not answer"
 _BACK = re.compile(r"/chat/[0-9a-f-]{36}(#turn-[0-9a-f-]{36})?")
 """Where a decision is taken beside what it is about."""
-_AGAIN = "It is not certain whether this was taken. Send it again: it counts once."
 
 
 @router.post("/review/{approval_id}/decision")
@@ -50,7 +49,7 @@ async def decision(post: Posted, approval_id: str) -> Response:
     except ApiError as error:
         if error.status in (401, 404):
             raise
-        why = _AGAIN if error.status in (0, 503) else error.message
+        why = AGAIN if error.status in (0, 503) else error.message
         return await _refused(post, approval_id, error.status or 503, why)
     back = form.get("back")
     return RedirectResponse(back if _BACK.fullmatch(back) else f"/review/{approval_id}", 303)
@@ -105,7 +104,7 @@ async def _refused(post: Post, approval_id: str, status: int, why: str) -> HTMLR
         if error.status in (0, 503):
             pairs = [pair for pair in post.form.pairs if pair[0] != "csrf"]
             action = f"/review/{approval_id}/decision"
-            return page(post.visit, "again.html", status=503, why=why, pairs=pairs, action=action)
+            return page(post.visit, "again.html", status=503, title=AWAY, why=why, pairs=pairs, action=action)
         raise
-    sent = Sent(post.form, f"Not sent: {why}" if why is not _AGAIN else why)
-    return await show(replace(post.visit), approval, sent, status=status)
+    sent = Sent(post.form, f"Not sent: {why}" if why is not AGAIN else why)
+    return await show(post.visit, approval, sent, status=status)

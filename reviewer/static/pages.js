@@ -24,9 +24,12 @@
     document.querySelectorAll("time[data-told=since], time[data-told=until]").forEach(tell);
   }
 
-  function notice(words, link) {
+  // Word of a page that is old goes when the page is new again; word of what was sent stays until something is sent.
+  function notice(words, {link, ofSent = false} = {}) {
     const place = document.getElementById("notice");
+    if (!words && place.hasAttribute("data-of-sent") && !ofSent) return;
     place.textContent = words;
+    place.toggleAttribute("data-of-sent", Boolean(words) && ofSent);
     if (!link) return;
     const anchor = document.createElement("a");
     [anchor.href, anchor.target, anchor.textContent] = [link.href, "_blank", link.words];
@@ -36,30 +39,52 @@
   document.addEventListener("DOMContentLoaded", tellAll);
   setInterval(tellAll, SECONDS);
 
+  const isReading = (ctx) => ctx?.request?.method === "GET";
+
   // What could not be read is asked for again: the next change may be far off, and a stream of changes comes back by
   // itself only once it has begun. What a person sends is never sent again.
   function again({detail: {ctx}}) {
-    if (ctx?.request?.method !== "GET") return;
     const {sourceElement: source, target, swap, request: {action}} = ctx;
     clearTimeout(waiting.get(source));
     const ask = () => { if (source.isConnected && target.isConnected) htmx.ajax("GET", action, {source, target, swap}); };
     waiting.set(source, setTimeout(ask, AGAIN_SECONDS * SECONDS));
   }
 
-  // A part of a page that cannot be read anew stays as it was, and the person is told that it is old.
+  // A form of an earlier session: sent as a plain one it comes back with what was typed.
+  function sendPlainly({form, submitter}) {
+    if (submitter?.name) {
+      const said = document.createElement("input");
+      [said.type, said.name, said.value] = ["hidden", submitter.name, submitter.value];
+      form.append(said);
+    }
+    form.submit();
+  }
+
+  // A part of a page that cannot be read anew stays as it was, and the person is told that it is old. What was sent and
+  // not taken is told in the server's own words.
   document.addEventListener("htmx:response:error", (event) => {
-    const status = event.detail.ctx?.response?.status;
-    if (status === 401) {
+    const {ctx} = event.detail;
+    if (ctx.response.status === 401) {
       const words = "Sign in again in another tab";
-      notice("Your session has ended. What you typed here is kept. ", {href: "/sign-in", words});
-    } else {
+      notice("Your session has ended. What you typed here is kept. ", {link: {href: "/sign-in", words}});
+    } else if (isReading(ctx)) {
       notice("This page could not be brought up to date, and tries again. What you see may be old.");
       again(event);
+    } else if (ctx.response.headers.get("Perdure-Form") === "stale") {
+      sendPlainly(ctx.request);
+    } else {
+      const told = new DOMParser().parseFromString(ctx.text, "text/html").querySelector("[role=alert]");
+      notice(`${told?.textContent ?? "The server could not take it."} Nothing was sent.`, {ofSent: true});
     }
   });
   document.addEventListener("htmx:error", (event) => {
-    notice("The server does not answer. This page tries again; what you see may be old.");
-    again(event);
+    const {ctx} = event.detail;
+    if (isReading(ctx)) {
+      notice("The server does not answer. This page tries again; what you see may be old.");
+      again(event);
+    } else if (ctx) {
+      notice("The server does not answer. Send it again in a moment: it counts once.", {ofSent: true});
+    }
   });
   // The stream of changes: it comes back by itself, and then says at once that there is something to look at.
   document.addEventListener("htmx:sse:error", () => {
@@ -70,8 +95,9 @@
   });
   document.addEventListener("htmx:sse:after:connection", () => notice(""));
   document.addEventListener("htmx:after:swap", (event) => {
-    if (event.detail.ctx?.response?.status >= 400) return;  // nothing was put in place, and it was told why
-    notice("");
+    const {ctx} = event.detail;
+    if (ctx?.response?.status >= 400) return;  // nothing was put in place, and it was told why
+    notice("", {ofSent: Boolean(ctx) && !isReading(ctx)});
     tellAll();
   });
 

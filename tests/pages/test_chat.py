@@ -11,7 +11,7 @@ from playwright.async_api import Browser, FilePayload, Page, expect
 from settings import Settings
 from tests.conftest import Person
 from tests.desk import Desk
-from tests.pages.conftest import NARROW, Site, Window, pages_at, routed
+from tests.pages.conftest import NARROW, Site, Window, pages_at, routed, sign_in
 from tests.pages.test_hostile_pages import CORPUS, UNSEEN
 
 SALES = b"region,sales\nNorth,30\nSouth,10\nNorth,5\n"
@@ -160,3 +160,47 @@ async def again_until(page: Page, place: str, text: str) -> None:
         await page.wait_for_timeout(250)
         await page.reload()
     raise AssertionError(await page.locator("main").inner_text())
+
+
+async def test_a_chosen_file_goes_before_the_words_and_what_is_not_taken_is_told(talking: Site) -> None:
+    window = await begun(talking, "chart_builder")
+    page = window.page
+    field = page.get_by_label("A file for it to work with")
+    sheet: FilePayload = {"name": "sales.csv", "mimeType": "text/csv", "buffer": SALES}
+    await field.set_input_files({**sheet, "buffer": b"a\n" + b"1\n" * 11_000_000})
+    await say(page, "Plot sales by region")
+    await expect(page.locator("#notice")).to_contain_text("A file may have 20 MB at most")
+    await expect(page.get_by_label("Message")).to_have_value("Plot sales by region")
+    await page.evaluate("document.getElementById('file').dataset.mostBytes = '1e12'")
+    await page.get_by_role("button", name="Upload").click()
+    await expect(page.locator("#notice")).to_contain_text("this one has 20.98 MB")
+    await expect(page.locator("#notice")).to_be_in_viewport()
+    await field.set_input_files({**sheet, "buffer": b"a,b\n1\n"})
+    await page.get_by_role("button", name="Send", exact=True).click()
+    await expect(page.locator("#files .problem")).to_contain_text("line 2")
+    await expect(page.locator(".turn")).to_have_count(0)
+    await field.set_input_files(sheet)
+    await page.locator("#message").evaluate("each => { each.style.height = '99px'; }")
+    await page.get_by_role("button", name="Send", exact=True).click()
+    await expect(page.locator("#files")).to_contain_text("Here: sales.csv")
+    await expect(page.locator(".picture img")).to_be_visible(timeout=30_000)
+    await window.checked()
+
+
+async def test_an_answer_typed_before_a_new_sign_in_is_kept_and_sent_afterwards(talking: Site) -> None:
+    window = await begun(talking, "chart_builder")
+    page = window.page
+    sheet: FilePayload = {"name": "sales.csv", "mimeType": "text/csv", "buffer": SALES}
+    await page.get_by_label("A file for it to work with").set_input_files(sheet)
+    await say(page, "Plot something")
+    await page.get_by_label("Your answer").fill("sales by region")
+    second = await window.context.new_page()
+    await window.context.clear_cookies()
+    await sign_in(second, talking.people["requester"].token, "/chat")
+    await page.get_by_role("button", name="Answer").click()
+    await expect(page.locator("h1")).to_have_text("You have signed in again")
+    await page.get_by_role("button", name="Go on with what I typed").click()
+    await expect(page.locator("main")).to_contain_text("sales by region")
+    await page.get_by_role("button", name="Send it").click()
+    await expect(page.locator(".picture img")).to_be_visible(timeout=30_000)
+    await expect(page.locator(".mine").last).to_have_text("sales by region")

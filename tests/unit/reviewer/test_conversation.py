@@ -211,8 +211,19 @@ async def test_a_file_is_refused_that_does_not_say_how_long_it_is_or_comes_from_
     assert bare.status_code == 403
     plain = await browse(f"{PATH}/files", "POST", data={"csrf": "f-1"})
     assert plain.status_code == 415
-    long = {"Content-Type": "multipart/form-data; boundary=x", "Content-Length": "999999999"}
-    assert (await browse(f"{PATH}/files", "POST", content=b"x", headers=long)).status_code == 413
+    long = {"Content-Type": "multipart/form-data; boundary=x", "Content-Length": "209715200"}
+    refused = await browse(f"{PATH}/files", "POST", content=b"x", headers={**long, **LIVE})
+    assert refused.status_code == 413
+    assert "A file may have 20 MB at most; this one has 200 MB." in refused.text
+
+
+async def test_how_large_a_file_may_be_is_said_before_one_is_sent(
+    api: SpokenApi, told: dict[str, Any], browse: Browse
+) -> None:
+    api.answers["/v1/agents"] = ok({"items": [{"id": "desk", "title": "Help desk", "files": ["text/csv"]}]})
+    api.answers[f"/v1/conversations/{CONVERSATION}/files"] = ok({"items": []})
+    page = (await browse(PATH)).text
+    assert "20 MB at most" in page and 'data-most-bytes="20971520"' in page
 
 
 async def test_somebody_elses_conversation_can_be_looked_at_and_nothing_said_in_it(

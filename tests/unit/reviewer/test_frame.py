@@ -127,3 +127,48 @@ def test_where_one_is_is_one_entry_the_longest_that_fits() -> None:
 
 def test_no_page_is_described_to_programs() -> None:
     assert create_pages(SpokenApi().app()).openapi_url is None
+
+
+ANSWER = "/chat/01920000-0000-7000-8000-000000000000/turns/01920000-0000-7000-8000-000000000001/answers/q-1"
+
+
+@pytest.mark.parametrize("path", ["/review/bulk/decide", ANSWER, "/chat"])
+async def test_whatever_was_typed_into_a_form_as_the_session_ended_can_be_sent_afterwards(
+    api: SpokenApi, browse: Browse, path: str
+) -> None:
+    typed = {"csrf": "of before", "key": "k-1", "comment": "none <b>of these", "item": "a:1"}
+    me = api.answers["/v1/auth/me"]
+    api.answers["/v1/auth/me"] = (401, problem("session_over", "sign in"))
+    ended = await browse(path, "POST", data=typed)
+    assert ended.status_code == 401 and "Your session has ended" in ended.text
+    api.answers["/v1/auth/me"] = me
+    stale = await browse(path, "POST", data=typed)
+    assert stale.status_code == 403 and stale.headers["perdure-form"] == "stale"
+    for page in (ended, stale):
+        assert 'action="/kept"' in page.text and f'name="kept_for" value="{path}"' in page.text
+    kept = await browse("/kept", "POST", data={**typed, "kept_for": path})
+    assert kept.status_code == 200 and f'action="{path}"' in kept.text and 'name="csrf" value="f-1"' in kept.text
+    for name in ("key", "comment", "item"):
+        assert f'name="{name}" value="{typed[name].replace("<b>", "&lt;b&gt;")}"' in kept.text
+    assert kept.text.count('name="csrf"') == 2, "one signs out"
+    elsewhere = await browse("/kept", "POST", data={**typed, "kept_for": "//elsewhere.example"})
+    assert elsewhere.status_code == 422 and "elsewhere" not in elsewhere.text
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_what_was_typed_is_kept_where_the_service_has_no_time_for_it(
+    api: SpokenApi, browse: Browse, status: int
+) -> None:
+    api.answers["/v1/auth/me"] = (status, problem("busy", "not now"))
+    path = "/review/01920000-0000-7000-8000-000000000000/decision"
+    answer = await browse(path, "POST", data={"csrf": "f-1", "key": "k-1", "comment": "half an hour of typing"})
+    assert answer.status_code == status and "not now" in answer.text
+    assert f'action="{path}"' in answer.text and 'value="half an hour of typing"' in answer.text
+    assert 'name="csrf" value="f-1"' in answer.text and 'name="key" value="k-1"' in answer.text
+
+
+async def test_a_person_who_signs_in_comes_back_to_the_very_page(api: SpokenApi, browse: Browse) -> None:
+    api.answers["/v1/auth/me"] = (401, problem("session_over", "sign in"))
+    answer = await browse("/review?risk=high&tool=pay")
+    assert answer.headers["location"] == "/sign-in?next=%2Freview%3Frisk%3Dhigh%26tool%3Dpay"
+    assert (await browse("/review?cursor=" + "x" * 600)).headers["location"] == "/sign-in?next=%2Freview"

@@ -1,0 +1,26 @@
+// Files of a conversation: one that is chosen goes before the words, and one that is too long is not sent at all. Without
+// it a file has a button of its own, and the server says what is too long.
+"use strict";
+
+(() => {
+  const chosen = () => document.getElementById("file")?.files[0];
+  let thenSay = false;
+
+  document.addEventListener("submit", (event) => {
+    const field = document.getElementById("file"), isMessage = event.target.id === "say";
+    if (!chosen() || !isMessage && event.target !== field.form) return;
+    const isTooLong = chosen().size > Number(field.dataset.mostBytes);
+    if (!isTooLong && !isMessage) return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+    thenSay = isMessage && !isTooLong;
+    if (thenSay) field.form.requestSubmit();
+    else perdure.notice(`A file may have ${field.dataset.most} at most. Nothing was sent.`, {ofSent: true});
+  }, true);
+
+  document.addEventListener("htmx:finally:request", ({detail: {ctx}}) => {
+    if (!thenSay || !ctx.request.action.endsWith("/files")) return;
+    thenSay = false;
+    if (!chosen() && !document.querySelector("#files .problem")) document.getElementById("say").requestSubmit();
+  });
+})();
