@@ -9,6 +9,8 @@ from contracts.frozen import Frozen
 CLIENT_TABLE: Final = "client_table"
 """The turn's metadata that says: the data stays with the client; here is what it holds."""
 MOST_OTHERS: Final = 3
+MOST_ROWS: Final = 1_000_000
+MOST_COLUMNS: Final = 200
 
 
 class _Strict(Frozen):
@@ -31,7 +33,7 @@ class ClientTable(_Strict):
 
     name: str = Field(min_length=1, max_length=120)
     rows: int = Field(ge=1)
-    columns: list[ClientColumn] = Field(min_length=1, max_length=200)
+    columns: list[ClientColumn] = Field(min_length=1, max_length=MOST_COLUMNS)
 
 
 class ClientTables(ClientTable):

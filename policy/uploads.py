@@ -10,6 +10,7 @@ import re
 import unicodedata
 
 from contracts.errors import CallerError
+from contracts.tables import MOST_COLUMNS, MOST_ROWS
 
 MOST_NAME_CHARACTERS = 120
 TABLES = frozenset({"text/csv", "text/tab-separated-values"})
@@ -53,7 +54,7 @@ def media_type_of(header: str) -> str:
 def check_content(media_type: str, content: bytes) -> None:
     """Take seconds for the largest table: call it in a thread.
 
-    Raises: CallerError 422 `file_empty`, `file_has_nul`, `file_not_utf8`, `table_broken`.
+    Raises: CallerError 422 `file_empty`, `file_has_nul`, `file_not_utf8`, `table_broken`, `table_too_large`.
     """
     if not content.strip():
         raise CallerError("file_empty", "there is nothing in the file", status=422)
@@ -72,8 +73,12 @@ def _check_table(text: str, delimiter: str) -> None:
     try:
         header = next(reader, [])
         width, rows = len(header), 0
+        if width > MOST_COLUMNS:
+            raise _too_large("columns", MOST_COLUMNS)
         for row in reader:
-            rows += 1
+            rows += bool(row)
+            if rows > MOST_ROWS:
+                raise _too_large("rows", MOST_ROWS)
             if row and len(row) != width:
                 raise csv.Error(f"has {len(row)} fields where the header has {width}")
     except csv.Error as error:
@@ -84,3 +89,8 @@ def _check_table(text: str, delimiter: str) -> None:
         raise CallerError("table_broken", "every column needs a name of its own in the first line", status=422)
     if not rows:
         raise CallerError("table_broken", "there are no rows below the names", status=422)
+
+
+def _too_large(what: str, most: int) -> CallerError:
+    told = f"a table has {most} {what} at most"
+    return CallerError("table_too_large", told, {"limit": what, "most": most}, status=422)

@@ -1,6 +1,6 @@
 """A plan carried out with Polars, step by step. A step that cannot be done says which one and why, and quotes no cell.
 
-Sizes are bounded before they are made (room.py), a pivot's columns by its values.
+Sizes are bounded before they are made (room.py), a pivot's columns by its values. What a step leaves out is told.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,22 +12,14 @@ import polars as pl
 from perdure.tables.formula import read_formula
 from perdure.tables.plan import Derive, Filter, Group, JoinWith, Limit, Pivot, Plan, Sort, Step, Summary, Window
 from perdure.tables.room import FAILURES, Room
+from perdure.tables.summaries import known, not_summed, summed_up
 from perdure.tables.trouble import TableTrouble
+from perdure.tables.values import named, plain, wide
 
 MOST_PIVOTED = 100
-_SUMMARIES: Final[Mapping[str, Callable[[pl.Expr], pl.Expr]]] = {
-    "sum": lambda x: x.sum(),
-    "mean": lambda x: x.mean(),
-    "median": lambda x: x.median(),
-    "min": lambda x: x.min(),
-    "max": lambda x: x.max(),
-    "count": lambda x: x.count(),
-    "distinct": lambda x: x.n_unique(),
-}
+MOST_WARNED = 4
 _CELL: Final = "\x00cell"
-"""While a pivot is made; no column can be called so."""
-_OF_NUMBERS: Final = frozenset({"sum", "mean", "median"})
-_DAY_MILLISECONDS: Final = 86_400_000
+"""While a column is made; none can be called so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +29,8 @@ class Ran:
     table: pl.DataFrame
     meant: Mapping[str, str] = field(default_factory=dict)
     """Of columns that a pivot made and that stand under a number: the value that each stands for."""
+    warnings: tuple[str, ...] = ()
+    """What was left out of sums and the like."""
 
 
 def run_plan(plan: Plan, tables: Mapping[str, pl.DataFrame], main: str, *, numbered: bool = False) -> Ran:
@@ -51,12 +45,13 @@ def run_plan(plan: Plan, tables: Mapping[str, pl.DataFrame], main: str, *, numbe
     main = plan.main or main
     if main not in seen:
         raise TableTrouble(f"there is no table {main[:80]!r}; the tables are {', '.join(seen)[:400]}")
-    table, meant = seen[main], dict[str, str]()
+    table, meant, warnings = seen[main], dict[str, str](), dict[str, None]()
     room = Room.beside(seen.values())
     for number, step in enumerate(plan.steps, 1):
         try:
             room.check_step(table, step, seen)
-            table = _days(_done(table, step, seen))
+            warnings |= dict.fromkeys(not_summed(table, step))
+            table = plain(_done(table, step, seen))
             room.check(table.height, table.estimated_size())
         except TableTrouble as trouble:
             raise TableTrouble(f"step {number} ({type(step).__name__.lower()}): {trouble.message}") from None
@@ -66,7 +61,7 @@ def run_plan(plan: Plan, tables: Mapping[str, pl.DataFrame], main: str, *, numbe
             meant |= {new: old for old, new in names.items()}
     if not table.height:
         raise TableTrouble("no row is left")
-    return Ran(table, {name: meant[name] for name in table.columns if name in meant})
+    return Ran(table, {name: meant[name] for name in table.columns if name in meant}, tuple(warnings)[:MOST_WARNED])
 
 
 def _done(table: pl.DataFrame, step: Step, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
@@ -83,12 +78,6 @@ def _done(table: pl.DataFrame, step: Step, tables: Mapping[str, pl.DataFrame]) -
     raise TableTrouble("the values of a column do not allow it")
 
 
-def _days(table: pl.DataFrame) -> pl.DataFrame:
-    """A span of time is a number of days: no chart has an axis for spans."""
-    spans = [name for name, dtype in table.schema.items() if dtype == pl.Duration]
-    return table.with_columns(pl.col(spans).dt.total_milliseconds() / _DAY_MILLISECONDS) if spans else table
-
-
 def _numbers(table: pl.DataFrame, step: Pivot) -> dict[str, str]:
     """By the name that a pivot has given a column: the one that tells no cell."""
     made = [name for name in table.columns if name != step.index]
@@ -96,43 +85,36 @@ def _numbers(table: pl.DataFrame, step: Pivot) -> dict[str, str]:
     return {name: f"{stem} {number}" for number, name in enumerate(made, 1)}
 
 
-def _known(table: pl.DataFrame, *names: str) -> None:
-    for name in names:
-        if name not in table.columns:
-            raise TableTrouble(f"there is no column {name[:80]!r}; the columns are {', '.join(table.columns)[:400]}")
-
-
-def _summed(table: pl.DataFrame, column: str, function: str) -> pl.Expr:
-    _known(table, column)
-    if function in _OF_NUMBERS and not table.schema[column].is_numeric():
-        raise TableTrouble(f"{function} needs numbers, and {column[:80]!r} holds {table.schema[column]}")
-    return _SUMMARIES[function](pl.col(column))
-
-
 def _filter(table: pl.DataFrame, step: Filter, _: Any) -> pl.DataFrame:
-    return table.filter(read_formula(step.where, table.columns))
+    return table.filter(_worked_out(table, read_formula(step.where, table.columns), _CELL))
 
 
 def _derive(table: pl.DataFrame, step: Derive, _: Any) -> pl.DataFrame:
-    return table.with_columns(read_formula(step.value, table.columns).alias(step.name))
+    return table.with_columns(_worked_out(table, read_formula(step.value, table.columns), step.name))
+
+
+def _worked_out(table: pl.DataFrame, formula: pl.Expr, name: str) -> pl.Series:
+    """A formula's value for each row."""
+    used = [wide(each, table.schema[each]) for each in set(formula.meta.root_names())]
+    return table.with_columns(used).with_columns(formula.alias(name)).get_column(name)
 
 
 def _group(table: pl.DataFrame, step: Group, _: Any) -> pl.DataFrame:
-    _known(table, *step.by)
+    known(table, *step.by)
     made = [_of(table, summary) for summary in step.summaries]
     return table.group_by(step.by, maintain_order=True).agg(made) if step.by else table.select(made)
 
 
 def _of(table: pl.DataFrame, summary: Summary) -> pl.Expr:
-    return _summed(table, summary.column, summary.function).alias(summary.name)
+    return summed_up(table, summary.column, summary.function).alias(summary.name)
 
 
 def _join(table: pl.DataFrame, step: JoinWith, tables: Mapping[str, pl.DataFrame]) -> pl.DataFrame:
     if step.table not in tables:
         raise TableTrouble(f"there is no table {step.table[:80]!r}")
     other = tables[step.table]
-    _known(table, *step.left)
-    _known(other, *step.right)
+    known(table, *step.left)
+    known(other, *step.right)
     how: Any = step.how
     keys: dict[str, Any] = {"left_on": list(step.left), "right_on": list(step.right)}
     # Else the order is anybody's, and a picture another one each time.
@@ -140,19 +122,19 @@ def _join(table: pl.DataFrame, step: JoinWith, tables: Mapping[str, pl.DataFrame
 
 
 def _pivot(table: pl.DataFrame, step: Pivot, _: Any) -> pl.DataFrame:
-    _known(table, step.index, step.columns)
-    summed = _summed(table, step.values, step.function).alias(_CELL)
+    known(table, step.index, step.columns)
+    summed = summed_up(table, step.values, step.function).alias(_CELL)
     if table[step.columns].n_unique() > MOST_PIVOTED:
         raise TableTrouble(f"it would make more than {MOST_PIVOTED} columns")
-    cells = table.group_by([step.index, step.columns], maintain_order=True).agg(summed)
+    cells = named(table, step.columns).group_by([step.index, step.columns], maintain_order=True).agg(summed)
     return cells.pivot(on=step.columns, index=step.index, values=_CELL)
 
 
 def _window(table: pl.DataFrame, step: Window, _: Any) -> pl.DataFrame:
-    _known(table, step.column, *step.by, *([step.order.column] if step.order else []))
+    known(table, step.column, *step.by, *([step.order.column] if step.order else []))
     if step.order is not None:
         table = table.sort(step.order.column, descending=step.order.descending, maintain_order=True, nulls_last=True)
-    one = pl.col(step.column)
+    one = wide(step.column, table.schema[step.column])
     made = {
         "running_sum": lambda: one.cum_sum(),
         "moving_mean": lambda: one.rolling_mean(step.rows, min_samples=1),
@@ -165,7 +147,7 @@ def _window(table: pl.DataFrame, step: Window, _: Any) -> pl.DataFrame:
 
 def _sort(table: pl.DataFrame, step: Sort, _: Any) -> pl.DataFrame:
     names = [key.column for key in step.keys]
-    _known(table, *names)
+    known(table, *names)
     descending = [key.descending for key in step.keys]
     return table.sort(names, descending=descending, maintain_order=True, nulls_last=True)
 

@@ -80,7 +80,7 @@ def _read(node: ast.expr, columns: frozenset[str], depth: int) -> pl.Expr:
             result: pl.Expr = _BINARY[type(op)](inside(left), inside(right))
             return result
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return -inside(operand)
+            return pl.lit(0) - inside(operand)  # of whole numbers of 128 bits there is no negation
         case ast.UnaryOp(op=ast.Not(), operand=operand):
             return ~inside(operand)
         case ast.BoolOp(op=op, values=parts):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 MOST_NAME = 100
+MOST_WARNING = 200
 
 
 @dataclass(slots=True)
@@ -81,7 +82,7 @@ class HomeTable:
         except TableTrouble as trouble:
             return {"ok": False, "error": trouble.message[:500]}
         table = self.left.table
-        warnings: list[JsonValue] = [*left_out(table)]
+        warnings: list[JsonValue] = [told[:MOST_WARNING] for told in (*left_out(table), *self.left.warnings)]
         return {"ok": True, "rows": table.height, "columns": as_json(profile_of(table)), "warnings": warnings}
 
     def drawn(self, specification: dict[str, Any]) -> dict[str, Any]:

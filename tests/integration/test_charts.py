@@ -141,7 +141,7 @@ async def test_a_bypass_anywhere_leaves_the_request_whole_and_what_is_suggested_
         (offered,) = turn["output"]["suggestions"]
         turn = await say(client, path, f"#bypass_feedback {offered['text']}")
         assert turn["output"]["pictures"], turn["answer"]
-        assert (await say(client, path, "Plot nothing by region"))["output"]["suggestions"] == []
+        assert (await say(client, path, "Plot x by y #bypass_feedback"))["output"]["suggestions"] == []
 
 
 async def test_a_table_is_joined_with_the_one_before_it(api: Api) -> None:
@@ -177,6 +177,30 @@ async def test_a_table_that_cannot_be_summed_is_told_and_nothing_is_drawn(api: A
         assert turn["nodes"].count("planning_transformation_node") == 3
 
 
+async def test_what_a_picture_leaves_out_is_said_with_it(api: Api) -> None:
+    table = "region,sales,code\nNorth,30,007\nNorth,,007\nSouth,,1\nEast,inf,2\n,-5,007\nWest,1" + "0" * 30 + ",3\n"
+    async with api.client() as client:
+        path = await conversation(client, table)
+        turn = await say(client, path, "Plot sales by region #bypass_feedback")
+        drawn = (await client.get(turn["output"]["pictures"]["specification"])).json()
+        assert [(row["region"], row["sales"]) for row in drawn["data"]["values"]] == [
+            ("North", 30.0), ("South", None), ("East", None), ("(missing)", -5.0), ("West", 1e30),
+        ]  # fmt: skip
+        svg = (await client.get(turn["output"]["pictures"]["svg"])).text
+        assert ">(missing)<" in svg and ">South<" not in svg and ">null<" not in svg
+        assert turn["output"]["warnings"] == [
+            "3 of 6 rows have no value in 'sales': the sum is of the others",
+            "1 row has no value in 'region': it is shown as (missing)",
+            "2 rows have no value in 'sales' and so no place in the picture",
+        ]
+        assert "the sum is of the others." in turn["answer"], "and the person reads it"
+        turn = await say(client, path, "#bypass_feedback Plot sales by code")
+        drawn = (await client.get(turn["output"]["pictures"]["specification"])).json()
+        assert [row["code"] for row in drawn["data"]["values"]] == ["007", "1", "2", "3"]
+        pie = '#bypass_feedback #chart# <chart concept="pie"><show column="code"/><show column="sales"/></chart>'
+        assert "'sales', which has negative values" in str((await say(client, path, pie))["output"]["warnings"])
+
+
 async def test_names_that_are_paths_or_markup_are_inert(api: Api) -> None:
     async with api.client() as client:
         path = await conversation(client, HOSTILE.replace("<script>alert(1)</script>", "<b>x</b>"))
@@ -196,6 +220,7 @@ async def test_names_that_are_paths_or_markup_are_inert(api: Api) -> None:
         ("../a.csv", "text/csv", b"a,b\n1,2\n", 422, "name_not_safe"),
         ("a.csv", "application/zip", b"PK", 415, "unsupported_media_type"),
         ("a.csv", "text/csv", b"", 422, "file_empty"),
+        ("a.csv", "text/csv", b"\n".join([b",".join(b"c%d" % n for n in range(201))] * 2), 422, "table_too_large"),
     ],
 )
 async def test_a_bad_upload_is_a_typed_refusal(

@@ -105,6 +105,12 @@ def _excluded(one: Mapping[str, Any]) -> str:
     return f"excluded({selector},{value},{chr(34) + '*' + chr(34) if scope == '*' else scope})."
 
 
+def wished_of(atoms: Sequence[str]) -> list[str]:
+    """The marks that the person's words mean."""
+    found = [match.groups() for atom in atoms if (match := _ATOM.fullmatch(atom))]
+    return sorted(mark for kind, mark, _ in found if kind == "wished")
+
+
 def design_of(atoms: Sequence[str], specification: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]) -> Design:
     """The design that a model stands for."""
     names = {f"c{number}": column for number, column in enumerate(columns)}
@@ -115,7 +121,9 @@ def design_of(atoms: Sequence[str], specification: Mapping[str, Any], columns: S
         if kind == "chosen":
             mark = first
         elif kind == "at":
-            encodings[second] = {"column": names[first]["name"], "kind": names[first]["kind"], "id": first}
+            column = names[first]
+            missing = bool(column.get("nulls"))
+            encodings[second] = {"column": column["name"], "kind": column["kind"], "missing": missing, "id": first}
         elif kind == "counted":
             encodings[first] = {"column": "", "kind": "quantitative", "id": ""}
         elif kind == "scale":

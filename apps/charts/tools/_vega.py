@@ -30,6 +30,9 @@ def vega_lite(design: Mapping[str, Any], rows: Sequence[Mapping[str, Any]] | Non
         "background": "white",
         "usermeta": {"fields": {field: column for column, field in fields.items() if field != column}},
     }
+    left_out = [fields[str(one["column"])] for one in design["encodings"].values() if _leaves_out(mark, one)]
+    if left_out:
+        made["transform"] = [{"filter": {"field": field, "valid": True}} for field in left_out]
     if design.get("title"):
         made["title"] = {"text": str(design["title"])[:MOST_TITLE]}
     if "row" not in encoding:
@@ -37,6 +40,11 @@ def vega_lite(design: Mapping[str, Any], rows: Sequence[Mapping[str, Any]] | Non
     if palette:
         made["config"] = {"range": {"category": [*palette]}, "mark": {"color": palette[0]}}
     return made
+
+
+def _leaves_out(mark: str, one: Mapping[str, Any]) -> bool:
+    """Whether rows without a value here have no place: else one would be drawn as zero. A line breaks off there."""
+    return bool(one.get("missing")) and mark != "line" and one["kind"] in ("quantitative", "temporal")
 
 
 def _fields(encodings: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:

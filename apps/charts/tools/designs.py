@@ -8,7 +8,7 @@ from pydantic import Field, JsonValue
 
 from perdure import MadeFile, ToolContext, ToolRefused, ToolResult, tool
 
-from . import _design, _drawing, _solver, _vega
+from . import _design, _drawing, _solver, _telling, _vega
 
 Xml = Annotated[str, Field(max_length=40_000)]
 Columns = Annotated[list[dict[str, Any]], Field(max_length=200)]
@@ -58,7 +58,9 @@ async def solve_design(
         }
     design = _design.design_of(solved.atoms, specification, columns)
     unbound = _vega.vega_lite(design, None)
-    return {"success": True, "timed_out": False, "outcome": "solved", "design": design, "specification": unbound}
+    warnings: list[JsonValue] = [*_telling.warnings_of(design, columns, _design.wished_of(solved.atoms))]
+    done = {"success": True, "timed_out": False, "outcome": "solved"}
+    return {**done, "design": design, "specification": unbound, "warnings": warnings}
 
 
 @tool(effect="read", timeout_seconds=90)

@@ -100,9 +100,10 @@ def _ran(files: Sequence[GivenFile], xml: str) -> tuple[dict[str, JsonValue], by
         raise ToolRefused(f"the plan does not fit: {plan[0].path}: {plan[0].reason}")
     tables = {file.name: read_table(file) for file in files if file is files[0] or file.name in plan.named}
     try:
-        table = carried_out(plan, tables, files[0].name).table
+        ran = carried_out(plan, tables, files[0].name)
     except TableTrouble as trouble:
         raise ToolRefused(trouble.message) from None
-    warnings: list[JsonValue] = [*left_out(table)]
+    table = ran.table
+    warnings: list[JsonValue] = [*left_out(table), *ran.warnings]
     rows = json.dumps(drawn_rows(table), ensure_ascii=False).encode()
     return {"rows": table.height, "columns": as_json(profile_of(table)), "warnings": warnings}, rows

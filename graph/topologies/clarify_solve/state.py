@@ -85,3 +85,12 @@ def counted(state: State, name: str, more: int = 1) -> Patch:
     """One counter of `turn_metrics` further."""
     before = bucket(state, "turn_metrics").get(name)
     return {"turn_metrics": {name: replace((before if isinstance(before, int) else 0) + more)}}
+
+
+def warnings_of(*results: dict[str, JsonValue]) -> list[JsonValue]:
+    """What has to be said of a picture: the warnings of all that it came from, in order."""
+    told = list[JsonValue]()
+    for result in results:
+        warnings = result.get("warnings")
+        told += warnings if isinstance(warnings, list) else []
+    return told

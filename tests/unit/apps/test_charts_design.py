@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from apps.charts.tools import _design, _drawing, _solver, _vega
-from perdure.tables import checked_xml
+from apps.charts.tools import _design, _drawing, _solver, _telling, _vega
+from perdure.tables import checked_xml, read_csv
+from perdure.tables.drawing import drawn_rows
 from tests.desk import until
 
 COLUMNS: list[dict[str, Any]] = [
@@ -170,6 +171,43 @@ async def test_rows_of_one_bar_stand_on_each_other_and_a_pie_has_no_negative_sli
     drawn = await _drawing.draw(_vega.vega_lite(design, rows))
     assert ">35<" in drawn.svg, "the axis reaches the sum"
     assert (await designed(wanted("region", "cost", concept="pie")))["mark"] != "arc"
+
+
+async def test_rows_without_a_value_are_left_out_and_told_and_a_missing_name_is_one() -> None:
+    columns = [{**COLUMNS[0], "nulls": 1}, {**COLUMNS[1], "nulls": 2}]
+    specification = wanted("region", "sales")
+    solved = await _solver.solve(_design.program_of(specification, columns), 30.0)
+    design = _design.design_of(solved.atoms, specification, columns)
+    assert _telling.warnings_of(design, columns, ()) == [
+        "1 row has no value in 'region': it is shown as (missing)",
+        "2 rows have no value in 'sales' and so no place in the picture",
+    ]
+    table = read_csv(b"region,sales\nNorth,30\nSouth,\n,5\nEast,\n")
+    drawn = await _drawing.draw(_vega.vega_lite(design, drawn_rows(table)))
+    assert all(f">{word}<" in drawn.svg for word in ("North", "(missing)"))
+    assert all(f">{word}<" not in drawn.svg for word in ("South", "East", "null")), "nothing is drawn as zero"
+    assert _telling.warnings_of(await designed(wanted("region", "sales")), COLUMNS, ()) == []
+
+
+@pytest.mark.parametrize(
+    ("specification", "told"),
+    [
+        (
+            wanted("region", "cost", concept="a pie chart"),
+            ["a pie cannot show 'cost', which has negative values; drawn instead: bars"],
+        ),
+        (wanted("city", "sales", concept="pie"), ["a pie cannot show this; drawn instead: bars"]),
+        (wanted("region", "sales", concept="pie"), []),
+        (wanted("region", "sales", concept="bar or pie"), []),
+        (wanted("region", "sales", concept="wonderful"), []),
+    ],
+)
+async def test_another_mark_than_the_one_that_was_asked_for_is_told(
+    specification: dict[str, Any], told: list[str]
+) -> None:
+    solved = await _solver.solve(_design.program_of(specification, COLUMNS), 30.0)
+    design = _design.design_of(solved.atoms, specification, COLUMNS)
+    assert _telling.warnings_of(design, COLUMNS, _design.wished_of(solved.atoms)) == told
 
 
 async def test_a_specification_that_cannot_be_drawn_is_told() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from contracts.tables import why_no_tables
 from perdure.tables import TableTrouble
-from perdure.tables.at_home import HomeTable, finish, finish_async
+from perdure.tables.at_home import HomeTable, Made, finish, finish_async
 
 LINES = "customer,side,amount,day\n" + "".join(
     f"secret-{n}-{n * 7919 % 997:03d},{'east' if n % 2 else 'west'}-ward,{73_519 + n},2024-01-0{1 + n % 9}\n"
@@ -39,6 +39,7 @@ STEPS = (
     '<join table="ledger"><on left="customer" right="customer"/></join>',
     '<join table="ledger"><on left="customer" right="amount"/></join>',
 )
+SUM = '<group><by column="side"/><aggregate column="n" function="sum" as="n"/></group>'
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +69,25 @@ def test_the_columns_of_a_pivot_go_by_numbers_and_have_their_names_in_the_pictur
     drawn = table.drawn({"mark": "bar", "encoding": encoding})
     assert drawn["encoding"]["y"] == {"field": "side 1", "title": "west-ward"}
     assert drawn["data"]["values"][0] == {"day": "2024-01-01", "side 1": 73_519, "side 2": None}
+
+
+def test_what_is_left_out_is_handed_in_with_the_rest_and_long_numbers_are_drawn(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("side,n\nN,18446744073709551616\nN,\nS,\n,5\n")
+    table = HomeTable.read(path)
+    assert not why_no_tables(table.described())
+    done: Any = table.carry_out(f"<plan>{SUM}</plan>")
+    assert done["warnings"] == [
+        "whole numbers in 'n' are too long for a picture, which rounds them",
+        "2 of 4 rows have no value in 'n': the sum is of the others",
+    ]
+    assert [column["nulls"] for column in done["columns"]] == [1, 1]
+    encoding = {"x": {"field": "side", "type": "nominal"}, "y": {"field": "n", "type": "quantitative"}}
+    turn: Any = SimpleNamespace(output={"specification": {"mark": "bar", "encoding": encoding}})
+    made = Made(turn, table)
+    assert made.specification is not None
+    assert [row["side"] for row in made.specification["data"]["values"]] == ["N", "S", "(missing)"]
+    assert made.png()[:4] == b"\x89PNG"
 
 
 def test_tables_that_lie_beside_it_are_told_and_joined(ledger: Path, tmp_path: Path) -> None:

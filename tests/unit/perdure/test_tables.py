@@ -60,6 +60,8 @@ SUM = '<group><by column="side"/><aggregate column="n" function="sum" as="t"/></
         ('<window function="moving_mean" column="n" as="p" rows="2"/>', [{"p": 3.0}, {"p": 3.5}, {"p": 4.5}]),
         ('<pivot index="n" columns="side" values="n" function="count"/>', [{"n": 3, "N": 1, "S": None}]),
         ('<derive as="d" value="day - if_else(n &gt; 3, day, day)"/>', [{"d": 0.0}]),
+        ('<derive as="d" value="-n"/>', [{"d": -3}]),
+        ('<aggregate column="side" function="distinct" as="d"/>', [{"d": 2}]),
     ],
 )
 def test_a_step_does_what_it_says(steps: str, left: list[dict[str, Any]]) -> None:
@@ -217,6 +219,90 @@ def test_groups_sum_to_the_whole_and_a_filter_and_its_opposite_share_the_rows(se
         except TableTrouble as refused:
             assert refused.message == "no row is left"
     assert kept == size
+
+
+GAPS = read_csv(b"side,n\nN,3\nN,\nS,\nS,NaN\n,4\nW,inf\nW,2.5\n\n")
+
+
+def test_the_sum_of_nothing_is_missing_and_what_is_left_out_is_told() -> None:
+    done = run_plan(planned(SUM), {"main": GAPS}, "main")
+    assert done.table.to_dicts() == [
+        {"side": "N", "t": 3.0},
+        {"side": "S", "t": None},
+        {"side": None, "t": 4.0},
+        {"side": "W", "t": 2.5},
+    ]
+    assert done.warnings == ("4 of 7 rows have no value in 'n': the sum is of the others",)
+    assert [row["side"] for row in drawn_rows(done.table)] == ["N", "S", "(missing)", "W"]
+    both = run_plan(
+        planned('<pivot index="n" columns="side" values="n" function="sum"/>'), {"main": GAPS}, "main"
+    ).table
+    assert "(missing)" in both.columns and both.row(0, named=True)["N"] == 3.0
+
+
+@pytest.mark.parametrize("function", ["mean", "median", "min", "max"])
+def test_whatever_is_worked_out_of_nothing_is_missing(function: str) -> None:
+    summed = f'<group><by column="side"/><aggregate column="n" function="{function}" as="t"/></group>'
+    assert {row["side"]: row["t"] for row in ran(summed, GAPS)}["S"] is None
+    assert ran('<aggregate column="side" function="distinct" as="t"/>', GAPS) == [{"t": 3}]
+
+
+def test_a_number_without_an_end_is_missing_where_it_is_read_and_where_it_is_made() -> None:
+    assert GAPS["n"].null_count() == 4
+    (row,) = ran('<derive as="r" value="n / 0"/><aggregate column="r" function="max" as="r"/>')
+    assert row == {"r": None}
+    with pytest.raises(TableTrouble, match="no value at all"):
+        ran('<aggregate column="n" function="sum" as="t"/>', read_csv(b"side,n\nN,\nS,\n"))
+
+
+@pytest.mark.parametrize(
+    ("cells", "held"),
+    [
+        (("18446744073709551616", "1"), (18446744073709551616, 1)),
+        (("99999999999999999999", "1.5"), (1e20, 1.5)),
+        (("9" * 45, "1"), (1e45, 1.0)),
+        (("9" * 45, "x"), ("9" * 45, "x")),
+        (("00123", "1"), ("00123", "1")),
+        (("007.50", "1"), ("007.50", "1")),
+        (("0", "-0.5"), (0.0, -0.5)),
+        (('"0815"', "1"), ("0815", "1")),
+    ],
+)
+def test_no_digit_of_a_number_or_a_code_is_lost_as_it_is_read(cells: tuple[str, str], held: tuple[Any, Any]) -> None:
+    table = read_csv(f"k,v\na,{cells[0]}\nb,{cells[1]}\n".encode())
+    assert table["v"].to_list() == [held[0], held[1]]
+
+
+def test_whole_numbers_of_more_than_64_bits_are_summed_exactly_and_drawn_rounded_with_a_word() -> None:
+    most = 2**63 - 1
+    table = read_csv(f"side,n\nN,{most}\nN,{most}\nS,1\n".encode())
+    rows = ran(SUM, table)
+    assert rows == [{"side": "N", "t": 2 * most}, {"side": "S", "t": 1}]
+    assert ran('<derive as="d" value="n * n"/>', table)[0]["d"] == most**2
+    assert ran('<window function="running_sum" column="n" as="d"/>', table)[1]["d"] == 2 * most
+    left = run_plan(planned(SUM), {"main": table}, "main").table
+    assert drawn_rows(left)[0]["t"] == float(2 * most)
+    assert left_out(left) == ["whole numbers in 't' are too long for a picture, which rounds them"]
+    assert left_out(TABLE) == []
+
+
+def test_counts_are_subtracted_like_other_numbers() -> None:
+    counted = '<group><by column="side"/><aggregate column="n" function="count" as="c"/></group>'
+    rows = ran(f'{counted}<derive as="d" value="c - 3"/>')
+    assert [row["d"] for row in rows] == [-1, -2]
+
+
+@pytest.mark.parametrize("end", [b"\r", b"\r\n", b"\n"])
+def test_every_end_of_a_line_is_one(end: bytes) -> None:
+    lines = [b"side,n", b'"N\rS",3', b"", b"S,4", b""]
+    assert read_csv(end.join(lines)).to_dicts() == [{"side": "N\rS", "n": 3}, {"side": "S", "n": 4}]
+    assert read_csv(b"side,n\nN,3\rS,4\r\n").height == 2
+
+
+def test_a_column_that_changes_its_kind_far_down_is_still_read() -> None:
+    table = read_csv(b"k,v\n" + b"a,1\n" * 10_001 + b"b,2.5\n")
+    assert table["v"][-1] == 2.5
+    assert read_csv(b"k,v\n" + b"a,2024-01-01\n" * 10_001 + b"b,soon\n")["v"][-1] == "soon"
 
 
 def test_dates_are_dates() -> None:

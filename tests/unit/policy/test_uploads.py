@@ -68,6 +68,19 @@ def test_a_broken_table_is_refused_with_a_code(content: bytes, code: str) -> Non
 
 
 @pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (",".join(f"c{n}" for n in range(201)).encode() + b"\n" + b",".join([b"1"] * 201) + b"\n", "200 columns"),
+        (b"a\n" + b"1\n" * 1_000_001, "1000000 rows"),
+    ],
+)
+def test_a_table_over_the_limits_is_refused_as_it_comes(content: bytes, what: str) -> None:
+    with pytest.raises(CallerError, match=f"a table has {what} at most") as refused:
+        check_content("text/csv", content)
+    assert (refused.value.code, refused.value.http) == ("table_too_large", 422)
+
+
+@pytest.mark.parametrize(
     "content",
     [b'a,b\n1,"x, ""y""\nz"\n', b"\xef\xbb\xbfa,b\r\n1,2\r\n", b'../../etc/passwd,"<script>alert(1)</script>"\n1,2\n'],
 )

@@ -12,7 +12,7 @@ from graph.nodes.call_model import STOP_CODES, spent_by
 from graph.nodes.reading import error_of, messages_of
 from graph.ports import Ports
 from graph.spec import State
-from graph.topologies.clarify_solve.state import object_of, text_of
+from graph.topologies.clarify_solve.state import object_of, text_of, warnings_of
 from policy.budget import COST_SPENT, TOKENS_SPENT
 
 
@@ -67,12 +67,15 @@ def facts(state: State) -> str:
         lines.append(f"A design was found: {design.get('mark')}.")
     if object_of(state, "drawn"):
         lines.append("The picture was drawn.")
-    warnings = run.get("warnings")
-    lines += [str(each) for each in warnings] if isinstance(warnings, list) else []
+    lines += [_sentence(str(each)) for each in warnings_of(run, solved)]
     fault = text_of(state, "fault")
     if fault:
         lines.append(f"It could not be finished: {fault}")
     return "\n".join(lines) or "Nothing was to be done on the data."
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}" + ("" if text.endswith((".", "!", "?")) else ".")
 
 
 def _own_words(state: State) -> Patch:

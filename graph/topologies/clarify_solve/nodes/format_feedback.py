@@ -11,7 +11,7 @@ from graph.ports import Ports
 from graph.reducers import replace
 from graph.spec import State
 from graph.topologies.clarify_solve.nodes.build import palette_of
-from graph.topologies.clarify_solve.state import bucket, list_of, object_of, text_of
+from graph.topologies.clarify_solve.state import bucket, list_of, object_of, text_of, warnings_of
 
 DEFAULT_PALETTE = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2")
 
@@ -30,8 +30,7 @@ class FormatFeedback:
         drawn = object_of(state, "drawn")
         if drawn:
             output["pictures"] = {name: f"/v1/files/{file}" for name, file in drawn.items()}
-        warnings, fault = object_of(state, "run").get("warnings"), text_of(state, "fault")
-        told: list[JsonValue] = [*warnings] if isinstance(warnings, list) else []
+        told, fault = warnings_of(object_of(state, "run"), object_of(state, "solved")), text_of(state, "fault")
         # S4-45: whoever keeps the data reads no conversation.
         output["warnings"] = [*told, fault] if fault and bucket(state, "input").get("is_client") else told
         output["retries"] = bucket(state, "turn_metrics")

@@ -10,7 +10,7 @@ from graph.ports import Ports
 from graph.reducers import replace
 from graph.spec import State
 from graph.topologies.clarify_solve.nodes.tools import done
-from graph.topologies.clarify_solve.state import bucket, left, list_of, object_of, text_of
+from graph.topologies.clarify_solve.state import bucket, left, list_of, object_of, text_of, warnings_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,9 @@ def _is_client(state: State) -> bool:
 
 def _handed_out(state: State, solved: dict[str, JsonValue]) -> Patch:
     """S4-45: what the client gets, and the last word, which no model says here."""
-    run = object_of(state, "run")
-    fault = text_of(state, "fault")
+    told, fault = warnings_of(object_of(state, "run"), solved), text_of(state, "fault")
     shown = text_of(state, "visualization").strip() or fault or "The plan was carried out; no picture was asked for."
-    warnings, before = run.get("warnings"), state["messages"]
-    told: list[JsonValue] = [*warnings] if isinstance(warnings, list) else []
+    before = state["messages"]
     last = MessageRef(role=Role.ASSISTANT, text=shown)
     output: dict[str, JsonValue] = {
         "specification": solved.get("specification"),

@@ -1,0 +1,44 @@
+"""What has to be said of a design: rows that it leaves out, names that are missing, a mark that it cannot have."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+_MARKS = {
+    "bar": "bars",
+    "line": "lines",
+    "area": "areas",
+    "point": "points",
+    "arc": "a pie",
+    "rect": "a heat map",
+    "tick": "ticks",
+}
+MOST_NAME = 60
+
+
+def warnings_of(design: Mapping[str, Any], columns: Sequence[Mapping[str, Any]], wished: Sequence[str]) -> list[str]:
+    """In sentences, for whoever looks at the picture."""
+    shown = {str(one["column"]) for one in design["encodings"].values()}
+    told = [column for column in columns if column["name"] in shown]
+    return [*_mark(str(design["mark"]), told, wished), *_missing(told)]
+
+
+def _mark(mark: str, shown: Sequence[Mapping[str, Any]], wished: Sequence[str]) -> Iterator[str]:
+    if not wished or mark in wished:
+        return
+    below = [_name(column) for column in shown if (column.get("least") or 0) < 0]
+    why = f"{below[0]}, which has negative values" if below and "arc" in wished else "this"
+    yield f"{_MARKS[wished[0]]} cannot show {why}; drawn instead: {_MARKS[mark]}"
+
+
+def _missing(shown: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for column in shown:
+        count = int(column.get("nulls") or 0)
+        if not count:
+            continue
+        rows = f"{count} row{'s have' if count > 1 else ' has'} no value in {_name(column)}"
+        as_name = column["kind"] in ("nominal", "boolean")
+        yield rows + (": it is shown as (missing)" if as_name else " and so no place in the picture")
+
+
+def _name(column: Mapping[str, Any]) -> str:
+    return repr(str(column["name"])[:MOST_NAME])
