@@ -19,6 +19,8 @@ LONG_CHARACTERS = 6_000
 _BEGINNING_CHARACTERS = 1_500
 _QUEUE = 100
 """How far the way to the next and the previous one is looked for."""
+REASONS = ("The arguments are wrong.", "This is not needed.", "This is not allowed here.")
+"""Why a call is rejected, where its agent's policy offers nothing else."""
 PRESENT = {"approve": "Approve", "edit": "Edit", "reject": "Reject", "respond": "Respond"}
 PAST = {"approve": "approved", "edit": "edited and approved", "reject": "rejected", "respond": "responded to"}
 
@@ -60,8 +62,14 @@ async def show(visit: Visit, approval: Approval, sent: Sent | None = None, *, st
         previous=previous,
         following=following,
         past=PAST,
+        reasons=reasons_for(approval),
         roles=visit.me.roles if visit.me else [],
     )
+
+
+def reasons_for(*approvals: Approval) -> list[str]:
+    """The ready reasons for a rejection of these."""
+    return list(dict.fromkeys(reason for each in approvals for reason in each.reject_reasons)) or list(REASONS)
 
 
 def is_long(approval: Approval) -> bool:

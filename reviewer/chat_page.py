@@ -9,7 +9,7 @@ from typing import Any
 from contracts.people import ANSWERED_BY_CLIENT
 from perdure.client import ApiError, Approval, AsyncClient, File, Question, ToldTurn
 from policy.printable import cut
-from reviewer.approval_page import is_long
+from reviewer.approval_page import is_long, reasons_for
 from reviewer.argument_fields import Field, Shape, fields_of
 from reviewer.forms import Form
 from reviewer.seen import seen
@@ -126,6 +126,10 @@ class Shown:
         if waiting is None or waiting.kind in ANSWERED_BY_CLIENT:
             return 0
         return len(set(waiting.ids) - {each.id for each in self.approvals})
+
+    def reasons(self, approval: Approval) -> list[str]:
+        """The ready reasons for a rejection."""
+        return reasons_for(approval)
 
     def opened(self, approval: Approval) -> bool:
         """Whether all that is decided on stands on the page."""

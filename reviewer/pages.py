@@ -31,14 +31,15 @@ from reviewer.routes import (
     status,
     topology,
     turn,
+    unsettled,
     verbs,
 )
 from reviewer.view import page
 from reviewer.visit import Visit, client_for, place_of
 
 ROUTERS = (
-    sign_in, kept, inbox, bulk, mine, decide, approval, verbs, turn, chat, conversation, answers, files, status, agents,
-    topology,
+    sign_in, kept, inbox, bulk, mine, unsettled, decide, approval, verbs, turn, chat, conversation, answers, files,
+    status, agents, topology,
 )  # fmt: skip
 _HEADERS = {
     # No script, style, picture or address but our own, and in nobody's frame.

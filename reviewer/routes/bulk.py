@@ -8,7 +8,7 @@ from fastapi.responses import HTMLResponse
 
 from perdure.client import ApiError, Approval
 from perdure.client.review_calls import Item
-from reviewer.approval_page import PAST, PRESENT, is_long
+from reviewer.approval_page import PAST, PRESENT, is_long, reasons_for
 from reviewer.forms import Form
 from reviewer.problems import PageProblem
 from reviewer.view import page
@@ -57,7 +57,6 @@ async def _look(post: Post, ids: Sequence[str], form: Form, why: str = "") -> HT
     if len(ids) > MOST:
         raise PageProblem(422, f"At most {MOST} are decided on at once.")
     picked = await _each(post, ids)
-    reasons = sorted({reason for approval in picked for reason in approval.reject_reasons})
     return page(
         post.visit,
         "bulk.html",
@@ -65,7 +64,7 @@ async def _look(post: Post, ids: Sequence[str], form: Form, why: str = "") -> HT
         picked=picked,
         taken=taken,
         present=PRESENT,
-        reasons=reasons,
+        reasons=reasons_for(*picked),
         long={approval.id for approval in picked if is_long(approval)},
         why=why,
         typed=form,

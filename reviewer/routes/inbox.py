@@ -64,7 +64,7 @@ async def inbox(
 ) -> HTMLResponse:
     """What waits, newest first; for a script the part of it that changes."""
     api = visit.api
-    found, counts = await asyncio.gather(
+    found, counts, unsettled = await asyncio.gather(
         api.approvals.list(
             status="pending",
             brief=True,
@@ -75,6 +75,7 @@ async def inbox(
             **{kind: getattr(asked, kind) or None for kind in _KINDS},
         ),
         api.approvals.counts(expiring_seconds=DAY_SECONDS),
+        api.effects.list(limit=1),
     )
     me = visit.me or await api.auth.me()
     return page(
@@ -82,6 +83,7 @@ async def inbox(
         "queue.html" if visit.is_live else "inbox.html",
         found=found,
         counts=counts,
+        unsettled=bool(unsettled.items),
         asked=asked,
         narrowed=asked.narrowed,
         options={kind: sorted({*counts.by.get(kind, {}), *filter(None, [getattr(asked, kind)])}) for kind in _KINDS},

@@ -84,6 +84,8 @@
 
   // Somebody decided, or the time is over: what is typed stays, nothing can be sent any more.
   document.addEventListener("htmx:after:swap", () => {
+    const mine = find(".counts strong")?.textContent;
+    if (mine) document.title = document.title.replace(/\(\d+\)/, `(${mine})`);
     if (!find("#state [data-closed]")) return;
     document.querySelectorAll("[data-decides] button").forEach((button) => { button.disabled = true; });
   });

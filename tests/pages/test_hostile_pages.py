@@ -95,10 +95,15 @@ async def test_a_page_left_open_is_told_at_once_when_somebody_else_decides(site:
     page = window.page
     await page.get_by_text("Respond without running it").click()
     await page.get_by_label("What the agent gets", exact=False).fill("half a sent")
+    asked = (await site.visit("requester", f"/review/{approval}")).page
+    await expect(asked.get_by_role("button", name="Withdraw")).to_be_enabled()
     await site.desk.decide(approval, by="admin")
-    await expect(page.locator("#state")).to_contain_text("Approved by admin")
-    for button in await page.locator("[data-decides] button").all():
-        await expect(button).to_be_disabled()
+    for each in (page, asked):
+        await expect(each.locator("#state")).to_contain_text("Approved by admin")
+        buttons = await each.locator("main form button").all()
+        assert buttons
+        for button in buttons:
+            await expect(button).to_be_disabled()
     await expect(page.get_by_label("What the agent gets", exact=False)).to_have_value("half a sent")
     await window.checked()
 

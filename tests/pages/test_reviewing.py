@@ -55,11 +55,22 @@ async def test_a_call_is_rejected_by_keys_alone_with_a_reason(site: Site) -> Non
     window = await site.visit("reviewer", f"/review/{approval}")
     await press(window.page, "r")
     await expect(window.page.locator("#reject")).to_be_focused()
-    await press(window.page, "Shift+Tab")
+    await press(window.page, "Tab")
     await window.page.keyboard.type("not like this")
     await press(window.page, "Tab", "Enter")
     await expect(window.page.locator("#state")).to_contain_text("not like this")
     assert (await decision_of(site, approval))["comment"] == "not like this"
+
+
+async def test_a_call_is_rejected_from_the_inbox_with_four_keys_and_a_ready_reason(site: Site) -> None:
+    approval = await site.asks("post", text="not this one")
+    window = await site.visit("reviewer")
+    await press(window.page, "j", "r")
+    await expect(window.page.locator("#reject")).to_be_focused()
+    await window.checked()
+    await press(window.page, "Space", "Enter")
+    await expect(window.page.locator("#state")).to_contain_text("Rejected by reviewer")
+    assert (await decision_of(site, approval))["reason_code"] == "The arguments are wrong."
 
 
 async def test_a_rejection_without_a_reason_is_not_sent_and_the_page_says_why(site: Site) -> None:
@@ -186,6 +197,7 @@ async def test_the_list_is_narrowed_and_its_counts_are_live(site: Site) -> None:
     before = int(re.findall(r"\d+", await counts.inner_text())[0])
     approval = await site.asks("pay", amount=77)
     await expect(counts).to_contain_text(f"{before + 1} for you to decide")
+    await expect(window.page).to_have_title(re.compile(rf"^Review \({before + 1}\)"))
     await expect(window.page.locator(f"#row-{approval}")).to_be_visible()
     await expect(window.page.locator("tbody a.call").filter(has_text="post")).to_have_count(0)
     await site.desk.decide(approval)

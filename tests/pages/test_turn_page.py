@@ -107,3 +107,22 @@ async def test_the_pages_of_the_machinery_keep_nobody_out_and_are_light(site: Si
     for path in paths:
         await window.page.goto(path)
         assert await window.page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"], path
+
+
+async def test_a_call_that_a_crash_left_unknown_is_settled_on_a_page_and_its_approval_says_so(site: Site) -> None:
+    address = await site.desk.plan(("post", {"text": "<b>once", "mode": "break"}))
+    (request,) = await site.desk.open(address, "t1.0")
+    window = await site.visit("reviewer", f"/review/{request.request_id}")
+    page = window.page
+    await page.get_by_role("button", name="Approve").click()
+    await expect(page.locator("#state")).to_contain_text("Approved by reviewer")
+    await site.desk.run_tool(address)
+    await expect(page.locator("#state")).to_contain_text("Whether the call took effect is not known")
+    await page.get_by_role("link", name="settle it").click()
+    await expect(page.locator("pre.json")).to_contain_text("<b>once")
+    await window.checked()
+    await page.get_by_label("How you know").fill("I looked at the target")
+    await page.get_by_role("button", name="It happened").click()
+    await expect(page.locator("main")).to_contain_text("Of every call it is known")
+    await page.goto(f"/review/{request.request_id}")
+    await expect(page.locator("#state")).to_contain_text("The call is done.")

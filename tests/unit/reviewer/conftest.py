@@ -19,6 +19,7 @@ Said = tuple[int, Mapping[str, Any]]
 KNOWN: Mapping[str, Said] = {
     "/v1/auth/me": (200, {"name": "rita", "roles": ["reviewer"], "form_token": "f-1"}),
     "/v1/approvals/counts": (200, {"waiting": 0, "mine": 0, "expiring": 0, "by": {}}),
+    "/v1/effects": (200, {"items": []}),
 }
 """What every page asks for."""
 
