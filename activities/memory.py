@@ -19,6 +19,7 @@ from contracts.memory import LoadAsk, TurnContext
 from contracts.pipeline import ContextMemory
 from contracts.tables import CLIENT_TABLE
 from contracts.turns import Limits
+from policy.danger import danger_in
 from policy.memory_text import Recalled as Episode
 from policy.memory_text import memory_message
 from policy.plans import rules_of, turn_plan
@@ -152,9 +153,12 @@ async def _context_memory(tx: Connection, ask: LoadAsk, agent: PublishedAgent) -
     assembly = agent.definition.assembly
     if assembly is None:
         return None
-    said = await bundles.said(tx, ask.address.turn_id, assembly.slice_messages)
+    said = await bundles.said(tx, ask.address.turn_id, max(assembly.slice_messages, 2))
+    before, message = ["", *said][-2:] if said else ("", "")
     return ContextMemory(
-        slice_hash=slice_hash(said, assembly.acknowledgements), kept=await bundles.kept(tx, ask.address)
+        slice_hash=slice_hash(said[-assembly.slice_messages :], assembly.acknowledgements),
+        kept=await bundles.kept(tx, ask.address),
+        danger=danger_in(message, before, assembly.danger),
     )
 
 

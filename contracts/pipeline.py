@@ -71,6 +71,8 @@ class ContextAssembly(Frozen):
     """What stands where the intent cannot be told (S1-16)."""
     intervention: str = Field(min_length=1)
     """What a turn answers that the safety check has taken over: this text, and no model's (S1-14)."""
+    danger: dict[str, tuple[str, ...]] = Field(default={}, exclude_if=is_empty)
+    """By category: phrases by which a message is taken over before a model is asked (policy/danger.py)."""
 
     @model_validator(mode="after")
     def _default_is_known(self) -> Self:
@@ -137,6 +139,8 @@ class ContextMemory(Tolerant):
     """Of what the user has said now."""
     kept: tuple[Bundle, ...] = ()
     """The newest of each tool."""
+    danger: str = Field(default="", exclude_if=is_empty)
+    """The category of the agent's words of danger that the message has; empty where it has none."""
 
 
 class Source(Tolerant):

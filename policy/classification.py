@@ -15,6 +15,9 @@ from pydantic import JsonValue
 from contracts.model import OutputAsk, OutputForm
 from policy.text import clean
 
+_NOTHING: Final = frozenset({"", "none", "no", "null", "nothing", "n/a", "na", "safe"})
+"""What a category says where there is none."""
+_CATEGORY: Final = "In a word or two what danger it is; `none` where `hijacked` is false."
 MOST_CHARACTERS: Final = 500
 """Of a text in a verdict: it rides in the turn's state."""
 
@@ -37,7 +40,7 @@ def form_of(question: Question, intents: Sequence[str]) -> dict[str, JsonValue]:
     """The JSON schema of an answer."""
     text: dict[str, JsonValue] = {"type": "string"}
     fields: dict[Question, dict[str, JsonValue]] = {
-        Question.SAFETY: {"hijacked": {"type": "boolean"}, "category": text},
+        Question.SAFETY: {"hijacked": {"type": "boolean"}, "category": {**text, "description": _CATEGORY}},
         Question.INTENT: {"intent": {"type": "string", "enum": [*intents]}},
         Question.EMPATHY: {"tone": text, "guidance": text},
     }
@@ -55,10 +58,14 @@ class Safety:
 
 
 def safety_of(verdict: Mapping[str, JsonValue] | None) -> Safety:
-    """Fail closed: no verdict, or one that is not a plain no, takes the turn over."""
+    """Fail closed: no verdict, or one that is not a plain no, takes the turn over. A no that names a category all the
+    same contradicts itself."""
     if verdict is None or not isinstance(verdict.get("hijacked"), bool):
         return Safety(True, "unavailable")
-    return Safety(verdict["hijacked"] is True, _text(verdict, "category"))
+    category = _text(verdict, "category")
+    if verdict["hijacked"] is False and _is_nothing(verdict.get("category")):
+        return Safety(False, category)
+    return Safety(True, category or ("" if verdict["hijacked"] is True else "unavailable"))
 
 
 def intent_of(verdict: Mapping[str, JsonValue] | None, known: Sequence[str], default: str) -> str:
@@ -70,6 +77,10 @@ def intent_of(verdict: Mapping[str, JsonValue] | None, known: Sequence[str], def
 def empathy_of(verdict: Mapping[str, JsonValue] | None) -> dict[str, JsonValue]:
     """Tone and guidance, as far as they were said."""
     return {name: text for name in ("tone", "guidance") if (text := _text(verdict or {}, name))}
+
+
+def _is_nothing(category: JsonValue) -> bool:
+    return category is None or (isinstance(category, str) and category.strip(" .").casefold() in _NOTHING)
 
 
 def _text(verdict: Mapping[str, JsonValue], name: str) -> str:

@@ -16,6 +16,7 @@ from store import audit
 from store.database import Connection
 from store.finish import finish
 from store.ids import new_id
+from store.interventions import answer, danger_of
 from store.joining import join
 from store.journal import NewEvent, NewMessage, write
 from store.outbox import HEAD_START, Note, Wake, put
@@ -86,7 +87,8 @@ _TRIES = 5
 
 async def start(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: Caps) -> Started:
     """Insert the turn with its message, pinned versions and wake-up; or let the message join the turn under way, which
-    is the one that is started then. After the commit it is durable.
+    is the one that is started then. After the commit it is durable. A message of danger waits for nothing and is
+    refused by nothing: where its turn cannot begin at once, it is answered at once (store/interventions.py).
 
     Raises: CallerError 404 `conversation_not_found`, 409 `conversation_busy`, 429 `queue_full`, `too_many_turns`.
     """
@@ -97,6 +99,10 @@ async def start(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: Caps)
         raise InvariantBroken("nothing_counted", "a count came back without a row")
     load = Load(busy=active is not None, **counted)
     admission = admit(load, caps, new.on_busy)
+    if admission not in (Admission.START, Admission.REPLACE):
+        danger = await danger_of(tx, new.conversation_id, new.message, agent)
+        if danger:
+            return await _intervene(tx, new, agent, message_seq, danger)
     if admission is Admission.BUSY:
         raise await _busy(tx, str(active))
     if admission is Admission.TOO_MANY:
@@ -106,7 +112,8 @@ async def start(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: Caps)
         raise CallerError("queue_full", full, {"retry_after_seconds": 5}, status=429)
     if admission is Admission.JOIN and active is not None:
         return await _join(tx, new, active)
-    started = await _insert(tx, new, agent, message_seq, at_once=admission is Admission.START)
+    first = Admission.START if admission is Admission.START else Admission.QUEUE
+    started = await _insert(tx, new, agent, message_seq, first)
     if admission is Admission.REPLACE and active is not None:
         way = TurnAddress(tenant_id=new.tenant_id, conversation_id=new.conversation_id, turn_id=active)
         return replace(started, note=await give_way(tx, way, started.turn_id, new.user_id), gives_way=way)
@@ -139,7 +146,19 @@ async def _join(tx: Connection, new: NewTurn, active: str) -> Started:
     return Started(active, status, None, message_id, joined=True)
 
 
-async def _insert(tx: Connection, new: NewTurn, agent: PublishedAgent, message_seq: int, *, at_once: bool) -> Started:
+async def _intervene(tx: Connection, new: NewTurn, agent: PublishedAgent, message_seq: int, danger: str) -> Started:
+    """A turn of its own beside the one under way, over as soon as it is durable."""
+    started = await _insert(tx, new, agent, message_seq, None)
+    own = TurnAddress(tenant_id=new.tenant_id, conversation_id=new.conversation_id, turn_id=started.turn_id)
+    await answer(tx, own, agent, danger)
+    return replace(started, status=TurnStatus.COMPLETED)
+
+
+async def _insert(
+    tx: Connection, new: NewTurn, agent: PublishedAgent, message_seq: int, first: Admission | None
+) -> Started:
+    """The turn with its message: begun, queued, or (None) said at once by a turn that nothing starts."""
+    at_once, waits = first is Admission.START, first is Admission.QUEUE
     turn_id, message_id = new_id(), new_id()
     status = TurnStatus.ACCEPTED if at_once else TurnStatus.QUEUED
     limits = tightened(agent.definition.limits, new.limits)
@@ -172,10 +191,10 @@ async def _insert(tx: Connection, new: NewTurn, agent: PublishedAgent, message_s
             routing=new.routing,
         )
         note = Note(number, new.tenant_id, Wake.START, turn_id, begins=begins)
-    event = NewEvent(READY if at_once else QUEUED, {"agent": agent.definition.id, "run_id": turn_id})
+    event = NewEvent(QUEUED if waits else READY, {"agent": agent.definition.id, "run_id": turn_id})
     message = NewMessage(message_id, Role.USER, new.message, tokens=estimated_tokens(new.message))
     await write(tx, address, [event], [message])
-    if not at_once:  # not said yet: the turn before it must not hear it
+    if waits:  # not said yet: the turn before it must not hear it
         await tx.execute("UPDATE messages SET in_transcript = false WHERE id = $1", message_id)
     return Started(turn_id, status, note, message_id)
 

@@ -11,6 +11,7 @@ from perdure.apps.pipeline_files import Registry, parameters_of
 from perdure.apps.problems import AppProblem, did_you_mean
 from perdure.apps.yaml_file import Place, YamlFile
 from policy.classification import Question
+from policy.danger import is_phrase
 from policy.phases import left_out
 
 _TOOLS: Place = ("assembly", "tools")
@@ -26,7 +27,7 @@ def put_assembly(value: dict[str, Any], file: YamlFile, content: Content) -> tup
         return value, [file.problem(("assembly",), f"assembly: only the topology {TOPOLOGY} has one")]
     if "registry" in own:
         return value, [file.problem(("assembly", "registry"), "name the registry under `pipeline:`")]
-    problems = [*_stage_mistakes(value, file)]
+    problems = [*_stage_mistakes(value, file), *_danger_mistakes(own.get("danger"), file)]
     name = own.get("pipeline")
     if not isinstance(name, str):
         return value, problems  # what pydantic says of it is enough
@@ -59,6 +60,15 @@ def _stage_mistakes(value: Mapping[str, Any], file: YamlFile) -> Iterator[AppPro
         if not isinstance(stage, dict) or not stage.get("prompt") or stage.get("alone") is not True:
             place: Place = ("stages", question.value) if isinstance(stage, dict) else ("assembly",)
             yield file.problem(place, f"the stage `{question.value}` needs a `prompt`, and `alone: true`")
+
+
+def _danger_mistakes(danger: object, file: YamlFile) -> Iterator[AppProblem]:
+    """Each phrase must be one that can be found in a message."""
+    for category, phrases in danger.items() if isinstance(danger, dict) else ():
+        for index, phrase in enumerate(phrases if isinstance(phrases, list) else []):
+            if isinstance(phrase, str) and not is_phrase(phrase):
+                why = f"{phrase!r} is no phrase: words, and a `*` behind the last of them where it may go on"
+                yield file.problem(("assembly", "danger", category, index), why)
 
 
 def _mistakes(entries: list[Any], registry: Registry, file: YamlFile, content: Content) -> Iterator[AppProblem]:

@@ -19,6 +19,7 @@ from contracts.pipeline import (
 )
 from contracts.turns import Usage
 from policy.bundles import aggregated, arguments, completeness_of, given_by
+from policy.danger import danger_in
 from policy.skip import slice_hash
 
 Args = dict[str, JsonValue]
@@ -44,6 +45,7 @@ class FakeContext:
     verdicts: dict[str, Args | Problem] = field(default_factory=lambda: dict(CALM))
     turn_id: str = "turn-1"
     acknowledgements: tuple[str, ...] = ("thanks",)
+    danger: Mapping[str, Sequence[str]] = field(default_factory=dict)
     bases: dict[str, str] = field(default_factory=dict)
     """By tool, where it is another one than before."""
     outputs: dict[tuple[str, str], Args] = field(default_factory=dict)
@@ -80,7 +82,11 @@ class FakeContext:
     def memory(self) -> ContextMemory:
         """What a turn loads."""
         newest = {bundle.tool: bundle for bundle in self.bundles}
-        return ContextMemory(slice_hash=slice_hash(self.said, self.acknowledgements), kept=tuple(newest.values()))
+        return ContextMemory(
+            slice_hash=slice_hash(self.said, self.acknowledgements),
+            kept=tuple(newest.values()),
+            danger=danger_in(self.said[-1], "", self.danger),
+        )
 
     @property
     def ran(self) -> list[str]:

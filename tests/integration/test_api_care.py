@@ -117,3 +117,23 @@ async def test_a_booking_that_a_reviewer_changed_is_told_as_made(api: Api, calen
         await stages(client, found)  # to the turn's end
         answer = (await client.get(f"/v1/turns/{found['turn_id']}")).json()["answer"]
     assert answer.startswith("A reviewer changed the booking before it was made. It is booked: p2, Tuesday 11:00,")
+
+
+async def test_words_of_danger_while_a_booking_waits_are_answered_in_the_request_itself(api: Api) -> None:
+    async with api.client() as client:
+        path = await talk(client)
+        waiting = await turn(client, path, "Book p3 at Monday 10:00")
+        assert waiting["status"] == "awaiting_approval"
+        key = {"Idempotency-Key": f"danger-{waiting['turn_id']}"}
+        said = [await client.post(path, json={"message": "I want to  D1E"}, headers=key) for _ in range(2)]
+        assert [(each.status_code, each.json()["status"]) for each in said] == [(202, "completed")] * 2
+        found = (await client.get(f"/v1/turns/{said[0].json()['turn_id']}")).json()
+        assert said[0].json() == said[1].json() and found["answer"].startswith("I am glad that you wrote this.")
+        told = await stages(client, found)
+        assert [each["stage"] for each in told] == ["preflight", "safety_intervention"] and told[0]["at_once"]
+        now = await turn(client, path, "i want to end it all")
+        assert (now["status"], now["answer"]) == ("completed", found["answer"])
+        busy = await client.post(path, json={"message": "Which therapists are there?"})
+        assert (busy.status_code, busy.json()["error"]["details"]["turn_id"]) == (409, waiting["turn_id"])
+        assert (await client.get(f"/v1/turns/{waiting['turn_id']}")).json()["waiting_for"] == waiting["waiting_for"]
+        await client.post(f"/v1/turns/{waiting['turn_id']}/stop")

@@ -117,6 +117,19 @@ async def test_what_is_no_plain_no_is_answered_by_the_text_and_no_model(verdict:
     assert (len(played.turn.asks), made.ran) == (2, []), "the two questions, and no work after them"
 
 
+@pytest.mark.parametrize("limits", [Limits(), Limits(max_tokens=0)])
+async def test_words_of_danger_are_answered_by_the_text_though_no_model_is_asked_and_no_budget_left(
+    limits: Limits,
+) -> None:
+    made = context()
+    made.danger, made.said = {"harm": ["end it*"]}, ["hello", "I will END  it"]
+    played = await play(made, Says("never said"), limits=limits)
+    assert (played.traces(), played.outcome()) == (["preflight safety_intervention finalize"], Outcome.COMPLETED)
+    assert played.messages[-1].text == INTERVENTION and (made.asked, made.ran) == ([], [])
+    (checked, _) = stages(played)
+    assert (checked["safety_hijacked"], checked["safety_category"], checked["intent"]) == (True, "harm", "ask")
+
+
 async def test_a_turn_started_again_after_its_check_is_answered_by_the_verdict_that_stands() -> None:
     made = context()
     made.verdicts["safety"] = {"hijacked": True}

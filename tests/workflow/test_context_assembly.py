@@ -8,11 +8,13 @@ import pytest
 from contracts.turns import TurnStatus
 from policy.admission import OnBusy
 from policy.decision import Decision
+from store.turns import Started
 from tests.workflow.conftest import Engine
 
 GATHER = ["preflight", "assembly_gate"]
 BRANCHES = {"context_assembly", "empathy"}
 FIRST_PHASE = ["client_signal", "provider_genome", "patient_context", "session_narrative"]
+AT_ONCE = ["ready", "stage", "stage", "generation.complete", "completed", "done"]
 ANXIOUS = "I am anxious and cannot sleep"
 
 
@@ -72,14 +74,24 @@ async def test_what_was_put_together_is_before_the_model(engine: Engine) -> None
     assert fit["candidates"][0]["shared"] == ["anxiety", "sleep"], "the first phase's outputs were injected"
 
 
-@pytest.mark.parametrize("text", ["I want to end it all", "/echo I think of self-harm", "i might hurt myself tonight"])
-async def test_a_message_of_danger_is_answered_by_the_fixed_text_and_no_model(engine: Engine, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        ("I want to end it all", []),
+        ("/echo I think of self—hаrm", []),
+        ("i might h u r t  myself tonight", []),
+        ("Somebody hits me", ["m1", "m2"]),  # the model's own verdict
+    ],
+)
+async def test_a_message_of_danger_is_answered_by_the_fixed_text_and_no_model(
+    engine: Engine, text: str, calls: list[str]
+) -> None:
     turn_id = await turn(engine, text, await engine.conversation("care_navigator"))
     assert await engine.nodes(turn_id) == ["preflight", "safety_intervention", "finalize"]
     row = await engine.turn(turn_id)
     assert row["answer"].startswith("I am glad that you wrote this.")
-    calls = await engine.rows("SELECT call_id, reply FROM model_calls WHERE turn_id = $1 ORDER BY call_id", turn_id)
-    assert [call["call_id"] for call in calls] == ["m1", "m2"], "the two questions, and nothing after them"
+    asked = await engine.rows("SELECT call_id, reply FROM model_calls WHERE turn_id = $1 ORDER BY call_id", turn_id)
+    assert [call["call_id"] for call in asked] == calls, "two questions at most, and nothing after them"
     messages = await engine.rows(
         "SELECT role, content, in_transcript FROM messages WHERE turn_id = $1 ORDER BY seq", turn_id
     )
@@ -88,12 +100,12 @@ async def test_a_message_of_danger_is_answered_by_the_fixed_text_and_no_model(en
     assert kinds[-4:] == ["generation.complete", "conversation.title.generated", "completed", "done"]
 
 
-async def test_a_message_of_danger_sent_into_a_turn_is_checked_and_reaches_no_answer(engine: Engine) -> None:
+async def test_a_message_sent_into_a_turn_is_checked_and_reaches_no_answer(engine: Engine) -> None:
     conversation_id = await engine.conversation("care_navigator")
     started = await engine.begin("Book p1 at Monday 11:00", agent_id="care_navigator", conversation_id=conversation_id)
     assert (await engine.until(started.turn_id))["status"] == TurnStatus.AWAITING_APPROVAL.value
     joined = await engine.begin(
-        "I want to die", agent_id="care_navigator", conversation_id=conversation_id, on_busy=OnBusy.STEER
+        "Somebody hits me", agent_id="care_navigator", conversation_id=conversation_id, on_busy=OnBusy.STEER
     )
     assert (joined.turn_id, joined.joined) == (started.turn_id, True)
     (approval,) = await engine.rows("SELECT id FROM approvals WHERE turn_id = $1", started.turn_id)
@@ -104,6 +116,49 @@ async def test_a_message_of_danger_sent_into_a_turn_is_checked_and_reaches_no_an
     row = await engine.until(after, TurnStatus.COMPLETED)
     assert await engine.nodes(after) == ["preflight", "safety_intervention", "finalize"]
     assert row["answer"].startswith("I am glad that you wrote this.")
+
+
+async def test_words_of_danger_while_a_booking_waits_are_answered_at_once_and_it_waits_on(engine: Engine) -> None:
+    conversation_id = await engine.conversation("care_navigator")
+
+    async def say(text: str, way: OnBusy = OnBusy.REJECT) -> Started:
+        return await engine.begin(text, agent_id="care_navigator", conversation_id=conversation_id, on_busy=way)
+
+    started = await say("Book p1 at Monday 11:00")
+    await engine.until(started.turn_id)
+    half = await say("I want to kill", OnBusy.QUEUE)
+    assert half.status is TurnStatus.QUEUED
+    at_once = [
+        await say(text, way)
+        for text, way in (("myself", OnBusy.QUEUE), ("I want to  d\u0456e", OnBusy.STEER), ("suicidal", OnBusy.REJECT))
+    ]
+    for said in at_once:
+        row = await engine.turn(said.turn_id)
+        assert (said.status, row["status"], said.joined) == (TurnStatus.COMPLETED, "completed", False)
+        assert row["answer"].startswith("I am glad that you wrote this.")
+        assert await engine.rows("SELECT 1 FROM model_calls WHERE turn_id = $1", said.turn_id) == []
+        kinds = await engine.kinds(said.turn_id)
+        assert [each for each in kinds if each != "conversation.title.generated"] == AT_ONCE
+    assert (await engine.turn(started.turn_id))["status"] == TurnStatus.AWAITING_APPROVAL.value
+    (approval,) = await engine.rows("SELECT id, status FROM approvals WHERE turn_id = $1", started.turn_id)
+    assert approval["status"] == "pending", "a waiting approval is never lost by a message (O-16)"
+    await engine.decide(str(approval["id"]), Decision.REJECT, comment="not now", reason_code="not_now")
+    done = await engine.until(started.turn_id, TurnStatus.COMPLETED)
+    assert done["answer"].startswith("It was not booked")
+    await engine.until(half.turn_id, TurnStatus.COMPLETED)
+    after = await say("Thanks")
+    assert (await engine.until(after.turn_id, TurnStatus.COMPLETED))["answer"].startswith("I am here.")
+    told = await engine.rows(
+        "SELECT role, turn_id FROM messages WHERE conversation_id = $1 AND in_transcript ORDER BY seq", conversation_id
+    )
+    for said in at_once:
+        assert [row["role"] for row in told if str(row["turn_id"]) == said.turn_id] == ["user", "assistant"]
+
+
+async def test_a_phrase_that_ends_in_the_next_message_is_found(engine: Engine) -> None:
+    conversation_id = await engine.conversation("care_navigator")
+    ways = [await engine.nodes(await turn(engine, text, conversation_id)) for text in ("I want to kill", "myself")]
+    assert ["assembly_gate" in way for way in ways] == [True, False]
 
 
 async def test_an_echo_is_checked_first_and_then_streamed(engine: Engine) -> None:
@@ -133,7 +188,9 @@ async def test_a_booking_waits_and_the_resumed_turn_is_not_checked_again(engine:
     refusal = {"comment": "not this week", "reason_code": "not_now"}
     await engine.decide(str(approval["id"]), Decision.REJECT, **refusal)
     row = await engine.until(started.turn_id, TurnStatus.COMPLETED)
-    assert row["answer"] == "It was not booked. Shall I look for another time?"
+    assert (
+        row["answer"] == "It was not booked: the approval is rejected (not this week). Shall I look for another time?"
+    )
     nodes = await engine.nodes(started.turn_id)
     assert (nodes.count("preflight"), nodes[-2:]) == (1, ["navigator", "finalize"])
     calls = await engine.rows("SELECT call_id FROM model_calls WHERE turn_id = $1", started.turn_id)

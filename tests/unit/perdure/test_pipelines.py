@@ -156,6 +156,11 @@ def test_a_registry_that_could_not_run_is_refused_with_its_line_and_takes_its_ag
         ("pipeline: context", "pipeline: context\n  registry: []", "name the registry under `pipeline:`"),
         ("default_intent: ask", "default_intent: tell", "default_intent: 'tell' is none of the intents"),
         ("alone: true}\n  intent", "alone: false}\n  intent", "the stage `safety` needs a `prompt`, and `alone: true`"),
+        (
+            "pipeline: context",
+            "pipeline: context\n  danger: {harm: ['end it', '*']}",
+            "'*' is no phrase: words, and a `*`",
+        ),
         ("topology: context_assembly", "topology: tool_loop", "only the topology context_assembly has one"),
     ],
 )

@@ -23,7 +23,12 @@ KNOWN = ("Support", "booking")
         ({"hijacked": "false"}, Safety(True, "unavailable")),
         ({"hijacked": 0}, Safety(True, "unavailable")),
         ({"hijacked": None, "category": "none"}, Safety(True, "unavailable")),
-        ({"hijacked": False, "category": 3}, Safety(False, "")),
+        ({"hijacked": False, "category": "None."}, Safety(False, "None.")),
+        ({"hijacked": False, "category": None}, Safety(False, "")),
+        ({"hijacked": False, "category": "self_harm"}, Safety(True, "self_harm")),
+        ({"hijacked": False, "category": 3}, Safety(True, "unavailable")),
+        ({"hijacked": False, "category": ["self_harm"]}, Safety(True, "unavailable")),
+        ({"hijacked": True, "category": "none"}, Safety(True, "none")),
     ],
 )
 def test_only_a_plain_no_clears_a_turn(verdict: dict[str, Any] | None, found: Safety) -> None:
@@ -35,9 +40,25 @@ json_values = st.recursive(
 )
 
 
-@given(st.dictionaries(st.sampled_from(["hijacked", "category", "x"]), json_values))
-def test_nothing_but_false_clears(verdict: dict[str, Any]) -> None:
-    assert safety_of(verdict).hijacked is (verdict.get("hijacked") is not False)
+NOTHING = ["", " ", "none", "None", " NONE. ", "no", "null", "n/a", "N/A", "na", "safe", "nothing"]
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "hijacked": st.just(False) | json_values,
+            "category": st.sampled_from([*NOTHING, "self_harm", "not none", "unsafe"]) | json_values,
+            "x": json_values,
+        },
+    )
+)
+def test_nothing_but_a_no_that_names_no_danger_clears(verdict: dict[str, Any]) -> None:
+    category = verdict.get("category")
+    names_nothing = category is None or (
+        isinstance(category, str) and (category in NOTHING or category.strip(" .").lower() in NOTHING)
+    )
+    assert safety_of(verdict).hijacked is not (verdict.get("hijacked") is False and names_nothing)
 
 
 @pytest.mark.parametrize(

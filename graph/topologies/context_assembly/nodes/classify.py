@@ -1,4 +1,5 @@
-"""preflight: intent and safety, asked side by side, and nothing of a turn before them (S1-12, S1-16)."""
+"""preflight: intent and safety, asked side by side, and nothing of a turn before them (S1-12, S1-16). Words of danger
+take the turn over before that: they are looked for where the whole message is, as the turn is loaded."""
 
 import asyncio
 from dataclasses import dataclass
@@ -39,11 +40,22 @@ class Classify:
         if context.pending:
             ports.events.emit(STAGE, {"stage": "preflight", "resumed": True})
             return patch | {"safety_hijacked": False, "intent": assembly_of(after).default_intent}
+        if context.context is not None and context.context.danger:
+            return patch | _taken_over(after, ports, context.context.danger)
         over = spent_by(after)
         if over is not None:
             ports.events.emit(BUDGET, {"code": over.code, "message": over.message})
             return patch | {"error": over.model_dump(mode="json"), "status": "limited"}
         return patch | await _verdicts(after, ports)
+
+
+def _taken_over(state: State, ports: Ports, category: str) -> Patch:
+    """The message has words of danger: nobody is asked, and no budget is looked at."""
+    intent = assembly_of(state).default_intent
+    ports.events.emit(
+        STAGE, {"stage": "preflight", "intent": intent, "safety_hijacked": True, "safety_category": category}
+    )
+    return {"safety_hijacked": True, "safety_category": category, "intent": intent}
 
 
 async def _verdicts(state: State, ports: Ports) -> Patch:
