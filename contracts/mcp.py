@@ -1,6 +1,7 @@
 """An MCP server as an app names it, and a tool as such a server lists it."""
 
 import re
+from collections.abc import Iterable
 from typing import Self
 
 from pydantic import Field, JsonValue, model_validator
@@ -106,6 +107,9 @@ class McpToolListing(Frozen):
     description: str = ""
     parameters: dict[str, JsonValue]
     """JSON Schema of its arguments."""
+    output: dict[str, JsonValue] | None = Field(default=None, exclude=True)
+    """JSON Schema of its structured answers. No part of what a lock keeps or a card's version is made of: only answers
+    are read by it."""
     hints: McpHints = McpHints()
     tags: tuple[str, ...] = ()
     key_ttl_seconds: float | None = None
@@ -117,6 +121,11 @@ class McpLock(Frozen):
 
     tools: tuple[McpToolListing, ...]
     """In the server's order."""
+
+    @classmethod
+    def of(cls, listed: Iterable[McpToolListing]) -> Self:
+        """What a lock keeps of a list."""
+        return cls(tools=tuple(each.model_copy(update={"output": None}) for each in listed))
 
 
 class McpServerListing(Frozen):

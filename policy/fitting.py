@@ -34,6 +34,8 @@ LEAST_CHECKS, CHECKS_A_NODE, MOST_CHECKS = 10_000, 20, 200_000
 thousand take some 0.02 s (measured)."""
 _ENTRIES_A_CHECK = 10
 """A word with many entries (`enum`, `required`) counts once more for each of so many."""
+_UNCHECKED = frozenset({"unevaluatedProperties"})
+"""Words that are not checked here: a fault of arguments, which are for whoever wrote the schema to mend."""
 MOST_TOLD = 3
 _MOST_ERROR_CHARACTERS = 200
 _PART = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*(?:\]|\\?\Z)|\$", re.DOTALL)
@@ -58,14 +60,33 @@ class Misfit:
 
 def misfits(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> list[Misfit]:
     """How `args` break `schema`, by their fields; none where they fit."""
+    found = _held_against(args, schema)
+    if isinstance(found, str):
+        return [Misfit("", found)]
+    return [Misfit(".".join(map(str, error.absolute_path)), error.message) for error in found]
+
+
+def answer_fault(answer: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> str | None:
+    """How an answer breaks the schema that its own maker gave, the first few ways; None where it fits.
+
+    A schema that cannot be used, or not in time, forbids nothing: whoever gave both might have given none.
+    """
+    found = _held_against(answer, schema)
+    if isinstance(found, str):
+        return None
+    told = [error for error in found if error.validator not in _UNCHECKED]
+    return told_of([Misfit(".".join(map(str, error.absolute_path)), error.message) for error in told])
+
+
+def _held_against(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> list[ValidationError] | str:
+    """The library's errors, or why nothing can be checked against the schema."""
     checks = min(LEAST_CHECKS + CHECKS_A_NODE * _nodes(args), MOST_CHECKS)
     before = _EFFORT.set(_Effort(time.monotonic() + PATTERN_SECONDS, checks))
     try:
-        errors = sorted(
+        return sorted(
             _BOUNDED(dict(schema), registry=_NOTHING_OUTSIDE).iter_errors(dict(args)),
             key=lambda error: list(map(str, error.path)),
         )
-        return [Misfit(".".join(map(str, error.absolute_path)), error.message) for error in errors]
     except Unresolvable:
         why = "the schema refers to something outside itself, so nothing can be checked against it"
     except TimeoutError:
@@ -78,7 +99,7 @@ def misfits(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> l
         why = f"the schema cannot be used, so nothing can be checked against it ({type(error).__name__})"
     finally:
         _EFFORT.reset(before)
-    return [Misfit("", why)]
+    return why
 
 
 def schema_fault(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> str | None:
@@ -132,7 +153,7 @@ def _found(pattern: str, text: str) -> bool:
     left = _EFFORT.get().until - time.monotonic()
     if left <= 0:
         raise TimeoutError
-    return _compiled(pattern).search(text, timeout=left) is not None
+    return _compiled(pattern).search(text, timeout=left, concurrent=True) is not None
 
 
 def _pattern(validator: Any, wanted: str, instance: Any, schema: Any) -> Iterator[ValidationError]:

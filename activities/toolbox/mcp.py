@@ -9,6 +9,7 @@ lists: a tool that has drifted is refused, and nothing is sent. What comes back 
 | the server has forgotten the session (404)                  | unavailable | unavailable |
 | a credential is missing; the tool is gone or has drifted    | refused   | refused       |
 | a result                                                    | result    | result        |
+| a result that the tool's own output schema forbids          | refused   | result, told so |
 | a result that says it is an error (`isError`)               | refused   | refused       |
 | the protocol's own no: no such method, bad request or parameters | refused | refused     |
 | an HTTP status                                              | by the table of perdure/targets.py | same |
@@ -72,7 +73,7 @@ class McpTool:
         """
         from mcp_types import CallToolResult
 
-        from activities.toolbox.mcp_answers import error_of, output_of
+        from activities.toolbox.mcp_answers import error_of, misfit_of, output_of
 
         connection = await self._connection(context)
         offered = connection.offer.tools.get(self.card.name)
@@ -92,8 +93,22 @@ class McpTool:
         if isinstance(answer, CallToolResult) and not note.too_large:
             if answer.is_error:
                 raise ToolRefused(error_of(answer))
-            return result_of(output_of(answer))
+            return self._read(output_of(answer), await misfit_of(answer, offered.output))
         raise self._failure(answer, note)
+
+    def _read(self, output: JsonValue, misfit: str | None) -> ToolResult:
+        """An answer as the model reads it. One that does not fit is no result of a read; of a call that has changed
+        something it is still what is known of it.
+
+        Raises: ToolRefused.
+        """
+        if misfit is None:
+            return result_of(output)
+        server = self.session.server.name
+        told = f"the server {server} was asked, and its answer does not fit the tool's own output schema: {misfit}"
+        if self.card.effect is EffectClass.READ:
+            raise ToolRefused(told)
+        return result_of({"status": "answer_misfit", "message": told, "answer": output})
 
     async def _connection(self, context: ToolContext) -> "Connection":
         """The way to the server, in a part of the call's time.

@@ -4,6 +4,7 @@ An answer has blocks of content and, often, the same once more as structured con
 it is there, it is the result. Images, audio and binary resources are described, never handed on.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, cast
@@ -20,6 +21,7 @@ from mcp_types import (
 from pydantic import JsonValue
 
 from contracts.digests import canonical_json
+from policy.fitting import answer_fault
 from policy.text import clean
 
 MOST_CHARACTERS = 48 * 1024
@@ -46,6 +48,15 @@ def output_of(answer: CallToolResult) -> JsonValue:
     if structured is not None:
         found["structured"] = dict(structured) if _fits(structured) else "[cut: more than can be shown]"
     return found
+
+
+async def misfit_of(answer: CallToolResult, schema: Mapping[str, JsonValue] | None) -> str | None:
+    """How structured content breaks the output schema that its own server gave with the tool; None where it fits, where
+    there is no such schema or no such content, or where it is cut anyway."""
+    structured = answer.structured_content
+    if schema is None or structured is None or not _fits(structured):
+        return None
+    return await asyncio.to_thread(answer_fault, structured, schema)  # a long one takes the validator seconds
 
 
 def error_of(answer: CallToolResult) -> str:

@@ -1,7 +1,8 @@
 """From a server's list of tools to cards: names made fit, schemas made small, what cannot be a tool left out.
 
 A card's version is the digest of all that the server said of the tool and of what the app says of the server, so that
-any drift makes another version, and a call that was planned or approved under the old one is void.
+any drift makes another version, and a call that was planned or approved under the old one is void. What it says of the
+tool's answers is no part of that: no call depends on it.
 """
 
 import re
@@ -37,6 +38,8 @@ class Offered:
     tool: str
     """The server's own name of it."""
     standing: Standing
+    output: Mapping[str, JsonValue] | None = None
+    """What the server says of its structured answers, where that can be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,8 @@ def offer_of(server: McpServer, listed: Iterable[McpToolListing]) -> Offer:
             left_out.append(f"{server.name}: the tool {tool.name[:80]!r} {why}")
             continue
         counted = standing(server, tool)
-        tools[name] = Offered(_card(server, tool, name, toolset, counted), tool.name, counted)
+        output = tool.output if tool.output and not _schema_fault(tool.output) else None
+        tools[name] = Offered(_card(server, tool, name, toolset, counted), tool.name, counted, output)
     return Offer(tools, tuple(left_out), listed)
 
 
@@ -92,14 +96,18 @@ def _unfit(tool: McpToolListing) -> str:
     """Why nothing can be checked against this tool's schema; empty where it can."""
     if tool.parameters.get("type") != "object":
         return "takes no object of arguments"
+    return _schema_fault(tool.parameters)
+
+
+def _schema_fault(schema: dict[str, JsonValue]) -> str:
     try:
-        canonical(tool.parameters, MOST_SCHEMA_DEPTH)
+        canonical(schema, MOST_SCHEMA_DEPTH)
     except Unfit:  # what Postgres refuses in one card would keep every agent of the installation from being published
         return "has a schema that cannot be stored"
-    if len(canonical_json(tool.parameters)) > MOST_SCHEMA_CHARACTERS:
+    if len(canonical_json(schema)) > MOST_SCHEMA_CHARACTERS:
         return f"has a schema of more than {MOST_SCHEMA_CHARACTERS} characters"
     try:
-        Draft202012Validator.check_schema(tool.parameters)
+        Draft202012Validator.check_schema(schema)
     except SchemaError as error:
         return f"has a schema that is none: {error.message[:120]}"
     return ""

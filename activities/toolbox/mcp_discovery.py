@@ -40,7 +40,7 @@ async def listings(app: App, secret_of: "SecretOf", home: Path) -> dict[str, Mcp
     finally:
         await servers.close()
     return {
-        name: McpServerListing(lock=None if offer is None else McpLock(tools=offer.listed), told=told)
+        name: McpServerListing(lock=None if offer is None else McpLock.of(offer.listed), told=told)
         for name, (offer, told) in zip(app.servers, answers, strict=True)
     }
 

@@ -35,6 +35,7 @@ def listing_of(tool: Tool) -> McpToolListing:
         title=tool.title or "",
         description=tool.description or "",
         parameters=tool.input_schema,
+        output=tool.output_schema,
         hints=_hints(tool.annotations),
         tags=_tags(meta),
         key_ttl_seconds=_key_ttl(meta.get(IDEMPOTENCY_KEY)),

@@ -17,6 +17,17 @@ TOOL: dict[str, Any] = {
     "description": "Press the button.",
     "inputSchema": {"type": "object", "properties": {"times": {"type": "integer"}}},
 }
+_PRESSED: dict[str, Any] = {"type": "object", "properties": {"pressed": {"type": "integer"}}, "required": ["pressed"]}
+_SCHEMAS: dict[str, dict[str, Any]] = {
+    "fits": _PRESSED,
+    "misfits": _PRESSED,
+    "has_no_structure": _PRESSED,
+    "slow_pattern": {"type": "object", "properties": {"pressed": {"pattern": "^(a|aa)+$"}}},
+    "schema_elsewhere": {"type": "object", "$ref": "https://nowhere.example/schema.json"},
+    "schema_is_none": {"type": "object", "properties": {"pressed": {"type": "objekt"}}},
+}
+"""What it says of its answers, by HOW."""
+_STRUCTURED: dict[str, Any] = {"misfits": "often", "slow_pattern": "a" * 60 + "b"}
 _ERRORS = {
     "says_invalid_params": -32602,
     "says_no_such_method": -32601,
@@ -32,7 +43,7 @@ def answer(message: dict[str, Any], calls: Path, how: str) -> None:
         version = message["params"]["protocolVersion"]
         say(number, {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": _INFO})
     elif method == "tools/list":
-        say(number, {"tools": [TOOL]})
+        say(number, {"tools": [TOOL | ({"outputSchema": _SCHEMAS[how]} if how in _SCHEMAS else {})]})
     elif method == "tools/call":
         with calls.open("a") as file:
             file.write(json.dumps(message["params"]) + "\n")
@@ -81,6 +92,8 @@ def pressed(number: Any, how: str) -> None:
         sys.stderr.write("x" * 3_000_000)
         sys.stderr.flush()
         say(number, GOOD)
+    elif how in _SCHEMAS and how != "has_no_structure":
+        say(number, GOOD | {"structuredContent": {"pressed": _STRUCTURED.get(how, 1)}})
     elif how == "hangs":
         time.sleep(3600)
     else:

@@ -59,6 +59,29 @@ async def test_an_answer_that_is_none_is_a_typed_end_at_once(tmp_path: Path, how
     await raw.session.close()
 
 
+async def test_an_answer_that_the_tools_own_output_schema_forbids_is_told_as_such(tmp_path: Path) -> None:
+    raw = Raw(tmp_path, "misfits", **READ)
+    with pytest.raises(ToolRefused, match="its answer does not fit the tool's own output schema"):
+        await raw.press()
+    await raw.session.close()
+    changing = Raw(tmp_path, "misfits")
+    output = (await changing.press()).output
+    assert isinstance(output, dict) and output["status"] == "answer_misfit", "the call was made: nobody must settle it"
+    assert "does not fit" in str(output["message"]) and "pressed" in str(output["answer"])
+    await changing.session.close()
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("how", ["fits", "has_no_structure", "slow_pattern", "schema_elsewhere", "schema_is_none"])
+async def test_an_output_schema_that_fits_or_cannot_be_used_leaves_the_answer_as_it_is(
+    tmp_path: Path, how: str
+) -> None:
+    raw, began = Raw(tmp_path, how, **READ), time.monotonic()
+    assert "pressed" in str((await raw.press()).output)
+    assert time.monotonic() - began < 8
+    await raw.session.close()
+
+
 @pytest.mark.parametrize("how", ["says_invalid_params", "says_no_such_method"])
 async def test_the_protocols_own_no_is_a_no(tmp_path: Path, how: str) -> None:
     raw = Raw(tmp_path, how)

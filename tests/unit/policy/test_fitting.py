@@ -7,7 +7,7 @@ from jsonschema import Draft202012Validator
 from pydantic import JsonValue
 
 from policy.arguments import parse_arguments
-from policy.fitting import PATTERN_SECONDS, schema_fault
+from policy.fitting import PATTERN_SECONDS, answer_fault, schema_fault
 
 SLOW = "^(a|aa)+$"
 HOSTILE = "a" * 60 + "b"
@@ -39,6 +39,33 @@ def test_a_pattern_that_backtracks_for_ever_is_a_fault_within_its_time(
     fault = schema_fault(args, schema)
     assert fault is not None and "in time" in fault
     assert time.monotonic() - began < PATTERN_SECONDS + 4  # unbounded it takes minutes; other programs may be busy
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize(
+    ("schema", "answer", "fault"),
+    [
+        (of(n={"type": "integer"}), {"n": 1}, None),
+        (of(n={"type": "integer"}), {"n": "one"}, "n: 'one' is not of type 'integer'"),
+        ({"type": "object", "required": ["n"]}, {}, "'n' is a required property"),
+        (of(n={"$ref": "https://nowhere.example/n.json"}), {"n": 1}, None),
+        (of(n={"$ref": "#/properties/n"}), {"n": 1}, None),
+        (of(s={"pattern": SLOW}), {"s": HOSTILE}, None),
+        (of(s={"pattern": "("}), {"s": "x"}, None),
+        ({**of(n={"type": "integer"}), "unevaluatedProperties": False}, {"n": 1}, None),
+        (
+            {**of(n={"type": "integer"}), "unevaluatedProperties": False},
+            {"n": "one"},
+            "n: 'one' is not of type 'integer'",
+        ),
+    ],
+)
+def test_an_answer_is_held_against_its_makers_schema_as_far_as_that_can_be_used(
+    schema: dict[str, JsonValue], answer: dict[str, JsonValue], fault: str | None
+) -> None:
+    began = time.monotonic()
+    assert answer_fault(answer, schema) == fault
+    assert time.monotonic() - began < PATTERN_SECONDS + 4
 
 
 def test_distinct_items_are_told_in_linear_time() -> None:
