@@ -1,5 +1,8 @@
 """One approval's row as the API answers it."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import asyncpg
 
 from policy.describing import described
@@ -25,6 +28,15 @@ def card_of(row: asyncpg.Record, allowed: list[str], outdated: str | None) -> di
     return _call(row) | _people(row) | {"outdated": outdated, "allowed_decisions": allowed}
 
 
+def frozen_of(row: asyncpg.Record) -> Mapping[str, Any] | asyncpg.Record:
+    """What holds the arguments and the digest of the call that is decided on now, or that was let run."""
+    decision: Mapping[str, Any] = row["decision"] or {}
+    if "args" in decision:
+        return decision
+    revision: Mapping[str, Any] | None = row["revision"] if row["status_now"] == "pending" else None
+    return revision or row
+
+
 def _call(row: asyncpg.Record) -> dict[str, object]:
     # Once it is decided, what was asked for stays in `args`, and what was made of it is in `decision`.
     revision = row["revision"] if row["status_now"] == "pending" else None
@@ -37,7 +49,7 @@ def _call(row: asyncpg.Record) -> dict[str, object]:
         "effect": row["effect"],
         "risk": row["risk"],
         "description": row["description"],
-        "says": described(row["describe"], (revision or row)["args"]),
+        "says": described(row["describe"], frozen_of(row)["args"]),
         "args": (revision or row)["args"],
         "schema": row["schema"],
         "digest": (revision or row)["digest"],

@@ -11,7 +11,7 @@ from contracts.people import RequestKind
 from policy.decision import Decider, not_open_to
 from policy.outdated import runs_by
 from policy.seats import DECIDING_ROLES
-from store.approval_card import ALLOWED, brief_of, card_of, votes_of
+from store.approval_card import ALLOWED, brief_of, card_of, frozen_of, votes_of
 from store.database import Connection
 from store.in_force import outdated
 from store.narrowing import Narrowing
@@ -157,11 +157,11 @@ def _shown(row: asyncpg.Record, viewer: Decider | None, changed: Mapping[str, st
 
 
 def _preview(row: asyncpg.Record) -> dict[str, object] | None:
-    """What a look at the target found; it may be of other arguments than those that are decided on now."""
+    """What a look at the target found; it may be of other arguments than those that are decided on, or ran."""
     found = row["preview"]
     if not found:
         return None if found is None else {}
-    digest = (row["revision"] or row)["digest"]
+    digest = frozen_of(row)["digest"]
     kept = {name: found.get(name) for name in ("at", "before", "after", "fault")}
     return kept | {"is_current": found.get("digest", digest) == digest}
 

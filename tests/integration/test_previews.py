@@ -50,10 +50,14 @@ class Looking:
         made = await self.desk.activity(PreviewActivities(self.desk.deps, seconds).preview, ask)
         return made.kept
 
-    async def seen(self, approval_id: str) -> dict[str, object]:
-        """As a reviewer sees it."""
+    async def shown(self, approval_id: str) -> dict[str, object]:
+        """The approval as a reviewer sees it."""
         async with self.desk.db.transaction("local") as tx:
-            found = (await approval_views.get(tx, approval_id, None))["preview"]
+            return await approval_views.get(tx, approval_id, None)
+
+    async def seen(self, approval_id: str) -> dict[str, object]:
+        """Its preview."""
+        found = (await self.shown(approval_id))["preview"]
         assert isinstance(found, dict)
         return found
 
@@ -62,7 +66,8 @@ class Looking:
 async def looking(desk: Desk) -> AsyncIterator[Looking]:
     tools = desk_agents()[1]
     pay = next(tool for agent_id, tool in tools if (agent_id, tool.card.name) == ("desk", "pay"))
-    card = pay.card.model_copy(update={"previews": True, "version": digest_of("with a preview")})
+    more = {"previews": True, "describe": "Pay {amount}.", "version": digest_of("with a preview")}
+    card = pay.card.model_copy(update=more)
     seeing = replace(pay, card=card, preview=PreviewOf.of("pay", looked, pay.parameters))
     await desk.republished(("desk", "pay"), seeing)
     of_desk = [
@@ -82,6 +87,15 @@ async def test_a_preview_is_of_the_call_that_is_decided_on_now_and_stays_once_it
     await looking.desk.decide(approval_id, Decision.REJECT, comment="no")
     assert not await looking.look(address, approval_id)
     assert await looking.seen(approval_id) == found
+
+
+async def test_once_an_edit_has_decided_the_record_tells_of_the_call_that_ran(looking: Looking) -> None:
+    address, approval_id = await looking.asked(amount=30)
+    assert await looking.look(address, approval_id)
+    await looking.desk.decide(approval_id, Decision.EDIT, args={"amount": 20})
+    shown = await looking.shown(approval_id)
+    assert shown["says"] == "Pay 20." and shown["args"] == {"amount": 30}
+    assert (await looking.seen(approval_id))["is_current"] is False
 
 
 @pytest.mark.parametrize(
