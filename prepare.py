@@ -12,13 +12,14 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import asyncpg
 
 from activities.toolbox.engine_tools import ENGINE_TOOLS
+from activities.toolbox.mcp import ServerMet
 from activities.toolbox.mcp_discovery import discovered
 from catalogue import Catalogue, block_digests, shipped_and_own
 from contracts.agents import PublishedAgent
@@ -33,6 +34,8 @@ from store.audit_seal import seal
 from store.database import set_up
 from store.migrations import bring_up, is_newest
 from store.provision import provision
+from store.server_looks import ServerLooks
+from store.valkey import Valkey
 
 LOCAL_TENANT = "local"
 MODEL_SECRET = "model"
@@ -134,19 +137,33 @@ async def _publish(owner: asyncpg.Connection, found: Catalogue, settings: Settin
         await owner.execute("SELECT set_config('perdure.tenant', $1, true)", content.SHARED)
         before = [agent for _, agent in await content.listed(owner)]
     params = {"api_key_secret": MODEL_SECRET} if secret(MODEL_SECRET) else {}
-    for app in (played_by(app, model, params) if model else app for app in found.apps):
-        for problem in app.problems:
-            sys.stderr.write(f"{problem}\n")
-        offered = await discovered(app, before, secret, settings.home)
-        agents = publish(app, core_cards, offered.cards)
-        for warning in (*offered.warnings, *left_out(app, core_cards, offered.cards)):
-            sys.stderr.write(f"warning: {warning}\n")
-        published += [(app.name, agent) for agent in agents]
-        tables += tables_of(app, agents)
+    async with _met(settings) as met:
+        for app in (played_by(app, model, params) if model else app for app in found.apps):
+            for problem in app.problems:
+                sys.stderr.write(f"{problem}\n")
+            offered = await discovered(app, before, secret, settings.home, met)
+            agents = publish(app, core_cards, offered.cards)
+            for warning in (*offered.warnings, *left_out(app, core_cards, offered.cards)):
+                sys.stderr.write(f"warning: {warning}\n")
+            published += [(app.name, agent) for agent in agents]
+            tables += tables_of(app, agents)
     async with owner.transaction():
         await accounts.ensure_tenant(owner, content.SHARED)
         await owner.execute("SELECT set_config('perdure.tenant', $1, true)", content.SHARED)
         await content.publish(owner, published, tables)
+
+
+@asynccontextmanager
+async def _met(settings: Settings) -> AsyncIterator[ServerMet | None]:
+    """Where it is written down how an MCP server was met; None where there is no Valkey."""
+    if settings.redis_url is None:
+        yield None
+        return
+    valkey = Valkey.connect(settings.redis_url.get_secret_value())
+    try:
+        yield ServerLooks(valkey).met
+    finally:
+        await valkey.close()
 
 
 async def _user(

@@ -134,6 +134,15 @@ def _failed(data: Mapping[str, Any]) -> str:
     return f"  ✗ {data.get('code')}: {data.get('message')}"
 
 
+def _stage(data: Mapping[str, Any]) -> str:
+    """A stage, with what of its tools ran, was skipped or failed."""
+    told = [f"ran {', '.join(map(str, data['ran']))}"] if data.get("ran") else []
+    for what, why in (("skipped", "why"), ("failed", "message")):
+        each = [one for one in data.get(what) or () if isinstance(one, dict)]
+        told += [f"{what} " + ", ".join(f"{one.get('tool')} ({one.get(why)})" for one in each)] if each else []
+    return f"  · stage {_what(data)}" + (f": {one_line('; '.join(told), 400)}" if told else "")
+
+
 def _because(data: Mapping[str, Any]) -> str:
     return f": {one_line(str(data['comment']))}" if data.get("comment") else ""
 
@@ -156,6 +165,7 @@ _LINES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "tool.error": _error,
     "rate_limit": _busy,
     "transient_error": _busy,
+    "stage": _stage,
     "stopped": _stopped,
     "workflow.error": _failed,
     "done": _done,

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,7 @@ CHARACTERS = 60_000
 """Of all texts of a page; what is beyond must be opened."""
 _FEWEST = 1_000
 """Of each text, however many there are."""
+_COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
 SUGGESTED = 3
 """Of what a turn proposes to say next."""
 PICTURES = ("image/svg+xml", "image/png")
@@ -115,9 +117,13 @@ class Shown:
         return [each for each in texts if isinstance(each, str) and each.strip()][:SUGGESTED]
 
     @property
-    def waits_for_client(self) -> bool:
-        """Whether a program of its user's must do something, which no page can."""
-        return any(each.question.kind == "client_run" for each in self.asked)
+    def palettes(self) -> list[list[str]]:
+        """Colours that its output proposes: `{"suggestions": [{"kind": "custom_palette", "colors": ["#4c78a8"]}]}`."""
+        proposed = (self.turn.output or {}).get("suggestions")
+        lists = (
+            [each.get("colors") for each in proposed if isinstance(each, dict)] if isinstance(proposed, list) else []
+        )
+        return [[each for each in colours if _is_colour(each)] for colours in lists if isinstance(colours, list)]
 
     @property
     def settles(self) -> int:
@@ -191,6 +197,10 @@ async def _approval(api: AsyncClient, approval_id: str) -> Approval | None:
         if error.status == 404:  # an effect to be settled has no approval of this id
             return None
         raise
+
+
+def _is_colour(given: object) -> bool:
+    return isinstance(given, str) and _COLOUR.fullmatch(given) is not None
 
 
 def _same(said: str, answer: str) -> bool:

@@ -15,6 +15,7 @@ from perdure.client import Approval
 from policy.moments import ago, left, span
 from policy.printable import size
 from reviewer.assets import asset
+from reviewer.client_work import is_on_a_table, program_for
 from reviewer.json_view import drawn
 from reviewer.navigation import entries
 from reviewer.seen import brief, plain, seen
@@ -112,6 +113,7 @@ def _environment() -> Environment:
     )
     made.filters.update(_FILTERS)
     made.globals.update(asset=asset, as_json=as_json, fresh_key=fresh_key, subject=subject)
+    made.globals.update(is_on_a_table=is_on_a_table, program_for=program_for)
     return made
 
 
@@ -123,6 +125,7 @@ def page(visit: Visit, template: str, *, status: int = 200, **values: Any) -> HT
     path = visit.request.url.path
     known = {
         "here": visit.here,
+        "site": str(visit.request.base_url).rstrip("/"),
         "me": visit.me,
         "form_token": visit.me.form_token or "" if visit.me else "",
         "navigation": entries(path, visit.me.roles if visit.me else ()),

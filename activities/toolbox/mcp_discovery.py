@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from activities.toolbox.mcp import McpServers
+from activities.toolbox.mcp import McpServers, ServerMet
 from activities.toolbox.mcp_cards import Offer, offer_of
 from contracts.agents import PublishedAgent, ToolCard
 from contracts.mcp import McpLock, McpServer, McpServerListing
@@ -45,15 +45,21 @@ async def listings(app: App, secret_of: "SecretOf", home: Path) -> dict[str, Mcp
     }
 
 
-async def discovered(app: App, published: Sequence[PublishedAgent], secret_of: "SecretOf", home: Path) -> Discovered:
+async def discovered(
+    app: App,
+    published: Sequence[PublishedAgent],
+    secret_of: "SecretOf",
+    home: Path,
+    met: ServerMet | None = None,
+) -> Discovered:
     """What the servers of `app` that an agent of it names have: by their locks, or asked where they have none.
-    `published` are the agents as they are stored now."""
+    `published` are the agents as they are stored now; `met` is told how each that was asked was met."""
     named = [
         server
         for server in app.servers.values()
         if any(server_of(name, app.servers) is server for agent in app.agents for name in agent.tools)
     ]
-    servers = McpServers([app], secret_of, home)
+    servers = McpServers([app], secret_of, home, met)
     try:
         answers = await asyncio.gather(*(_offered(servers, app, server) for server in named))
     finally:

@@ -211,6 +211,14 @@ async def test_a_server_that_is_down_at_publishing_leaves_its_cards_as_they_were
     found = await discovered(broken, before, lambda name: None, yard.home)
     assert [card.version for card in found.cards["cluster"]] == [card.version for card in before[1].cards]
     assert any("its 35 tools stay as they were published" in warning for warning in found.warnings)
-    fresh = await discovered(broken, [], lambda name: None, yard.home)
+    met: list[tuple[str, str, str]] = []
+
+    async def told(app: str, server: str, fault: str) -> None:
+        met.append((app, server, fault))
+
+    fresh = await discovered(broken, [], lambda name: None, yard.home, told)
+    faults = {server: fault for _, server, fault in met}
+    assert faults["cluster"]
+    assert faults["liar"] == ""
     assert not fresh.cards["cluster"] and any("its agents are left out" in warning for warning in fresh.warnings)
     assert [agent.definition.id for agent in publish(broken, [], fresh.cards)] == ["dupe"]

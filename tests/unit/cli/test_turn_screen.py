@@ -57,6 +57,19 @@ def test_a_reset_of_the_call_that_speaks_voids_its_text() -> None:
         ),
         ("tool.executing", {"tool": "t", "attempt": 2}, "  → t runs (attempt 2)"),
         ("tool.error", {"tool": "t", "message": "gone"}, "  ✗ t: gone"),
+        (
+            "stage",
+            {
+                "stage": "context_assembly",
+                "phase": 2,
+                "ran": ["rag", "past"],
+                "skipped": [{"tool": "goals", "why": "same_slice"}],
+                "failed": [{"tool": "slots", "code": "tool_failed", "message": "gone\x1b"}],
+            },
+            "  · stage stage=context_assembly phase=2: ran rag, past; skipped goals (same_slice); "
+            "failed slots (gone\\u001b)",
+        ),
+        ("stage", {"stage": "empathy", "tone": "calm"}, "  · stage stage=empathy tone=calm"),
         ("rate_limit", {"code": "model_rate_limited", "retry_in": 3.0}, "asked again in 3 s"),
         ("workflow.error", {"code": "run_vanished", "message": "it is gone"}, "  ✗ run_vanished: it is gone"),
         ("stopped", {}, "  ■ stopped"),

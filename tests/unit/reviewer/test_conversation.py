@@ -171,6 +171,32 @@ async def test_a_question_is_answered_by_a_field_or_an_option(
     assert (await browse(to, "POST", data={"csrf": "f-1", "arg.0": "x"})).status_code == 422
 
 
+async def test_colours_that_are_proposed_are_seen_and_nothing_else_is_drawn(
+    told: dict[str, Any], browse: Browse
+) -> None:
+    colours = ["#4c78a8", 'red" onload="x', 7]
+    told["output"] = {"suggestions": [{"kind": "custom_palette", "colors": colours}]}
+    page = (await browse(PATH)).text
+    assert page.count("<rect") == 1 and 'fill="#4c78a8"' in page and "onload" not in page
+
+
+async def test_work_where_the_data_is_is_told_with_what_to_type(
+    api: SpokenApi, told: dict[str, Any], browse: Browse
+) -> None:
+    told |= {"status": "awaiting_answer", "waiting_for": {"kind": "client_run", "ids": [QUESTION]}}
+    question: dict[str, Any] = {
+        "id": QUESTION, "turn_id": TURN, "kind": "client_run", "status": "pending", "answer_schema": {},
+        "asked": {"plan": "<plan/>", "table": 'sa"les', "visualization": "a by b"},
+    }  # fmt: skip
+    api.answers[f"/v1/turns/{TURN}/answers/{QUESTION}"] = ok(question)
+    page = (await browse(PATH)).text
+    assert f"finish(perdure, &#34;{TURN}&#34;, HomeTable.read(&#34;way/to/sa\\&#34;les.csv&#34;))" in page
+    assert "Client(&#34;http://perdure.example&#34;" in page and "&lt;plan/&gt;" in page
+    question["asked"] = {"fetch": "x"}
+    page = (await browse(PATH)).text
+    assert f"bin/perdure turns answer {TURN} --payload answer.json" in page and "finish(" not in page
+
+
 async def test_what_is_not_taken_comes_back_with_what_was_typed_and_its_key(
     api: SpokenApi, told: dict[str, Any], browse: Browse
 ) -> None:
