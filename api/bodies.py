@@ -10,6 +10,7 @@ from contracts.tables import CLIENT_TABLE, why_no_tables
 from contracts.turns import Limits, OnSpent
 from policy.admission import OnBusy
 from policy.claims import DEFAULT_SECONDS, MOST_SECONDS
+from policy.client_tables import contradiction
 from policy.decision import Decision
 from policy.seats import USER_NAME
 from policy.text import is_blank
@@ -19,7 +20,12 @@ Metadata = dict[str, JsonValue]
 
 
 def _described(metadata: Metadata) -> Metadata:
-    fault = why_no_tables(metadata[CLIENT_TABLE]) if CLIENT_TABLE in metadata else ""
+    given = metadata.get(CLIENT_TABLE)
+    if CLIENT_TABLE not in metadata:
+        return metadata
+    fault = why_no_tables(given)
+    if not fault and isinstance(given, dict) and (found := contradiction(given)):
+        fault = f"the metadata {CLIENT_TABLE}: {found}"
     if fault:
         raise PydanticCustomError("client_table", "{fault}", {"fault": fault})
     return metadata

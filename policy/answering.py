@@ -8,7 +8,9 @@ from pydantic import JsonValue
 
 from contracts.digests import canonical_json
 from contracts.errors import CallerError
+from contracts.people import RequestKind
 from policy.arguments import check_arguments
+from policy.client_tables import handed_in_fault
 
 MOST_CHARACTERS = 65_536
 """Of an answer, as JSON: it rides through the turn's history once."""
@@ -42,4 +44,5 @@ def answer_refusal(asked: Asked, kind: str, payload: dict[str, JsonValue]) -> Ca
     checked = check_arguments(payload, asked.answer_schema)
     if checked.fault is not None:
         return CallerError("answer_invalid", checked.fault.replace("the arguments", "the answer", 1), status=422)
-    return None
+    fault = handed_in_fault(payload) if kind == RequestKind.CLIENT_RUN else ""
+    return CallerError("answer_invalid", f"the answer does not add up: {fault}", status=422) if fault else None

@@ -19,8 +19,9 @@ _TOLD = (
 # The deadline is the one in force: an escalation, or a decision on one of several, has moved it since the pause began.
 WAITS_FOR = """
 CASE WHEN t.waiting IS NOT NULL THEN t.waiting || jsonb_build_object('expires_at', (
-  SELECT to_char(min(a.expires_at) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"')
-  FROM approvals a WHERE a.turn_id = t.id AND a.status = 'pending')) END AS waits_for
+  SELECT to_char(min(o.expires_at) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"') FROM (
+    SELECT expires_at FROM approvals WHERE turn_id = t.id AND status = 'pending' UNION ALL
+    SELECT expires_at FROM questions WHERE turn_id = t.id AND status = 'pending') o)) END AS waits_for
 """
 
 

@@ -1,6 +1,7 @@
 """The chart builder over HTTP: a table comes in, a picture goes out; open requests are asked back, twice at most."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx
@@ -88,6 +89,8 @@ async def test_an_open_request_is_asked_back_and_the_reply_leads_to_a_picture(ap
         assert (turn["status"], turn["waiting_for"]["kind"]) == ("awaiting_answer", "clarification")
         asked = await client.get(f"/v1/turns/{turn['turn_id']}/answers/{turn['waiting_for']['ids'][0]}")
         assert asked.json()["asked"]["question"] == "Which column, by which other?"
+        until = [datetime.fromisoformat(each["expires_at"]) for each in (asked.json(), turn["waiting_for"])]
+        assert until[0] == until[1] > datetime.now(UTC), "a question has an end, which the turn tells"
         turn = await reply(client, turn, text="sales by region")
         assert turn["status"] == "completed" and turn["output"]["pictures"], turn
         assert turn["nodes"].count("planning_transformation_node") == 2

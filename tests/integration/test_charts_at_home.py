@@ -115,6 +115,9 @@ async def test_nobody_else_hands_in_and_rows_have_no_place_in_what_is_handed_in(
         wrong: dict[str, Any] = {**kept.described(), "rows": [["a", 1]]}
         refused = await mine.post(path, json={**body, "metadata": {"client_table": wrong}})
         assert refused.status_code == 422 and "client_table: rows" in refused.text, "S4-44"
+        wrong = {**kept.described(), "rows": 3}
+        refused = await mine.post(path, json={**body, "metadata": {"client_table": wrong}})
+        assert refused.status_code == 422 and "client_table: columns.0.distinct: is more than" in refused.text
         turn = (await mine.post(path, params={"wait": 60}, json=body, timeout=90)).json()
         assert turn["status"] == "awaiting_answer", turn
         answers = f"/v1/turns/{turn['turn_id']}/answers/{turn['waiting_for']['ids'][0]}"
@@ -124,6 +127,11 @@ async def test_nobody_else_hands_in_and_rows_have_no_place_in_what_is_handed_in(
         for payload in ({**run, "data": [[1, 2]]}, {**run, "rows": [{"a": 1}]}, {"ok": "yes"}):
             refused = await mine.post(answers, json={"kind": "client_run", "payload": payload})
             assert (refused.status_code, refused.json()["error"]["code"]) == (422, "answer_invalid")
+        untrue: Any = {"rows: is missing": {"ok": True}, "columns.0.distinct": {**run, "rows": 3}}
+        for place, told in untrue.items():
+            refused = await mine.post(answers, json={"kind": "client_run", "payload": told})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (422, "answer_invalid")
+            assert place in refused.json()["error"]["message"]
         assert (await mine.post(f"/v1/turns/{turn['turn_id']}/stop")).status_code == 202
         late = await mine.post(answers, json={"kind": "client_run", "payload": run})
         assert (late.status_code, late.json()["error"]["code"]) == (409, "turn_stopped")
