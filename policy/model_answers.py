@@ -1,5 +1,6 @@
 """What a model call came to, in the words of a typed backend: three statuses, four types of error (S3-10 to S3-12)."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 from contracts.errors import Problem
@@ -25,10 +26,29 @@ class ErrorType(StrEnum):
 
 
 TIMEOUTS = frozenset({"model_timeout", "activity_timeout"})
-UNREADABLE = frozenset({"model_unreadable"})
+UNUSABLE = frozenset({"model_unreadable", "model_empty_answer", "output_limit", "answer_too_large"})
+"""The backend was there, and what it said is no answer."""
+UNAVAILABLE = frozenset(
+    {
+        *("model_unavailable", "model_cut_off", "model_rate_limited", "model_overloaded", "model_not_found"),
+        *("model_auth", "model_billing", "model_budget", "model_bad_request", "model_setup", "bad_script"),
+        *("context_overflow", "content_refused", "activity_failed", "unexpected_error"),
+        *("store_unavailable", "store_conflict", "store_refused", "day_budget_reserved"),
+    }
+)
+"""No backend was there that took the request. A code that nobody knows counts as one of these (S3-11)."""
 SPENT = TURN_CODES | DAY_CODES
 OURS = frozenset({"stopped", "turn_ended", "stale_attempt"}) | SPENT
 """Ends that no backend brought about: a stop, a turn that is over, a budget that is spent."""
+
+
+_NO_BACKEND = (AnswerStatus.FATAL_ERROR, ErrorType.BACKEND_UNAVAILABLE)
+_MEANS: Mapping[str, tuple[AnswerStatus, ErrorType]] = {
+    **dict.fromkeys(TIMEOUTS, (AnswerStatus.RECOVERABLE_ERROR, ErrorType.TIMEOUT)),
+    **dict.fromkeys(UNUSABLE, (AnswerStatus.RECOVERABLE_ERROR, ErrorType.INVALID_OUTPUT)),
+    **dict.fromkeys(UNAVAILABLE, _NO_BACKEND),
+    **dict.fromkeys(OURS, (AnswerStatus.FATAL_ERROR, ErrorType.UNKNOWN)),
+}
 
 
 def classified(problem: Problem | None, text: str) -> tuple[AnswerStatus, ErrorType | None]:
@@ -38,13 +58,7 @@ def classified(problem: Problem | None, text: str) -> tuple[AnswerStatus, ErrorT
         if text.strip():
             return AnswerStatus.SUCCESS, None
         return AnswerStatus.RECOVERABLE_ERROR, ErrorType.INVALID_OUTPUT
-    if problem.code in TIMEOUTS:
-        return AnswerStatus.RECOVERABLE_ERROR, ErrorType.TIMEOUT
-    if problem.code in UNREADABLE:
-        return AnswerStatus.RECOVERABLE_ERROR, ErrorType.INVALID_OUTPUT
-    if problem.code in OURS:
-        return AnswerStatus.FATAL_ERROR, ErrorType.UNKNOWN
-    return AnswerStatus.FATAL_ERROR, ErrorType.BACKEND_UNAVAILABLE
+    return _MEANS.get(problem.code, _NO_BACKEND)
 
 
 def fallback_text(error_type: ErrorType) -> str:

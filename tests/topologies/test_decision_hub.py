@@ -61,6 +61,7 @@ async def test_a_turn_takes_the_success_path_node_by_node() -> None:
         ("model_unavailable", "backend_unavailable"),
         ("model_auth", "backend_unavailable"),
         ("model_unreadable", "invalid_output"),
+        ("model_empty_answer", "invalid_output"),
         ("something_new", "backend_unavailable"),
     ],
 )
