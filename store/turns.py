@@ -11,6 +11,7 @@ from contracts.messages import Role
 from contracts.turns import ENDED, FinishAsk, Limits, Routing, TurnAddress, TurnInput, TurnStatus
 from policy.admission import Admission, Caps, Load, OnBusy, admit, too_many
 from policy.budget import tightened
+from policy.inputs import unfit
 from policy.text import estimated_tokens
 from store import audit
 from store.database import Connection
@@ -90,8 +91,12 @@ async def start(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: Caps)
     is the one that is started then. After the commit it is durable. A message of danger waits for nothing and is
     refused by nothing: where its turn cannot begin at once, it is answered at once (store/interventions.py).
 
-    Raises: CallerError 404 `conversation_not_found`, 409 `conversation_busy`, 429 `queue_full`, `too_many_turns`.
+    Raises: CallerError 404 `conversation_not_found`, 409 `conversation_busy`, 429 `queue_full`, `too_many_turns`, 422
+    `bad_input_type`, `bad_trace_id`.
     """
+    fault = unfit(agent.definition.topology, new.metadata)
+    if fault is not None:
+        raise fault
     active, message_seq = await _lock(tx, new)
     # Counted after the locks: a statement that waits for one sees what was there before.
     counted = await tx.fetchrow(_COUNT, new.user_id, new.conversation_id, active)

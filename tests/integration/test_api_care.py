@@ -82,6 +82,14 @@ async def test_a_message_of_danger_is_answered_by_the_fixed_text(api: Api) -> No
     assert told[0] | {"stage": "preflight", "safety_hijacked": True, "safety_category": "self_harm"} == told[0]
 
 
+@pytest.mark.parametrize("kind", ["audio", "image", "video", 1])
+async def test_an_input_that_is_no_text_is_refused(api: Api, kind: object) -> None:
+    async with api.client() as client:
+        body = {"message": "a picture of it", "metadata": {"input_type": kind}}
+        refused = await client.post(await talk(client), json=body)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (422, "bad_input_type")
+
+
 async def test_an_approved_booking_is_made_exactly_once(api: Api, calendar: str) -> None:
     async with api.client() as client, api.client("reviewer") as reviewer, httpx.AsyncClient() as outside:
         found = await turn(client, await talk(client), "Book p1 at Monday 10:00")

@@ -34,11 +34,14 @@ async def test_a_given_trace_id_reaches_the_response_and_audio_is_stood_in_for(a
         body = {"agent": "skeleton", "message": "a sound", "metadata": given}
         turn = (await client.post("/v1/execute", json=body)).json()
         events = (await client.get(turn["events"])).text
-        refused = await client.post("/v1/execute", json={**body, "metadata": {"input_type": "video"}})
+        bad = [{"input_type": each} for each in ("video", "", 3, ["text"], None)]
+        bad += [{"trace_id": each} for each in ("two words", "x" * 129, 7)]
+        refused = [await client.post("/v1/execute", json={**body, "metadata": each}) for each in bad]
     assert (turn["status"], turn["nodes"]) == ("completed", WHOLE)
     assert turn["answer"] == "You said: [audio input, which cannot be read yet]"
     assert '"trace_id":"trace-7"' in events.replace(" ", "") and "event: stage" in events
-    assert (refused.json()["status"], refused.json()["error"]["code"]) == ("failed", "bad_input_type")
+    assert [each.status_code for each in refused] == [422] * len(bad)
+    assert [each.json()["error"]["code"] for each in refused] == ["bad_input_type"] * 5 + ["bad_trace_id"] * 3
 
 
 async def test_what_a_person_states_is_known_in_another_conversation(api: Api) -> None:

@@ -7,8 +7,7 @@ from contracts.messages import Patch
 from graph.nodes.call_model import ended_by
 from graph.ports import Ports
 from graph.spec import State
-
-INPUT_TYPES = ("text", "audio", "image")
+from policy.inputs import INPUT_TYPES
 
 
 @dataclass(frozen=True, slots=True)
