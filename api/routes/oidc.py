@@ -17,7 +17,7 @@ from api.auth import SIGN_IN, Open, Visitor, is_secure
 from api.oidc import Provider
 from api.services import Services
 from contracts.errors import CallerError, PerdureError
-from policy.same_site import local_path
+from policy.same_site import is_foreign, local_path
 from store import identities
 
 router = APIRouter(prefix="/v1/auth/oidc", tags=["auth"], include_in_schema=False)
@@ -33,9 +33,12 @@ _SEE_OTHER = 303
 async def start(
     services: Open, request: Request, who: Visitor, next: Annotated[str, Query(max_length=500)] = "", link: bool = False
 ) -> RedirectResponse:
-    """Go to the provider. `link`: whoever is signed in gets this way in beside the others."""
+    """Go to the provider. `link`: whoever is signed in gets this way in beside the others, where a page of ours, or the
+    person, asks for it: another site could have signed its own user in at the provider before."""
     provider = _provider(services)
     try:
+        if link and is_foreign(request.url.netloc, "", request.headers.get("sec-fetch-site", "")):
+            raise CallerError("foreign_origin", "a page of another site asked for this", status=403)
         begun = await provider.begin(_redirect_uri(services, request))
     except PerdureError as error:
         return _back(error)

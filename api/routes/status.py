@@ -22,7 +22,7 @@ router = APIRouter(prefix="/v1", tags=["status"])
 
 @router.get("/status")
 async def status(services: Open, who: Reader) -> dict[str, object]:
-    """Parts, queues, MCP servers as the workers last met them, and what waits, for reviewers and administrators. A part
+    """Parts, queues, MCP servers as they were last met, and what waits, for reviewers and administrators. A part
     that does not answer is said to be away within seconds."""
     if not who.sees_tenant:
         raise CallerError("role_required", "this needs the role reviewer or admin", status=403)

@@ -16,8 +16,13 @@ _WORDS = {
     "token_invalid": "This token is not known here.",
     "code_invalid": "This link was used before, or is too old, or not of this machine. “perdure link” prints another.",
     "oidc_refused": "The provider did not let you in.",
-    "user_exists": "Somebody here has this name already. Sign in as that person, and link the provider then.",
+    "chat_token": "A chat's token signs nobody in.",
+    "foreign_origin": "A page of another site asked for this, so nothing was linked.",
+    "identity_taken": "Somebody else signs in by this identity.",
+    "user_exists": "Somebody here has this name already. If that is you, sign in below: the provider is linked then.",
 }
+_LINK = "/v1/auth/oidc/start?link=true"
+"""Where somebody goes on who signs in to link the provider."""
 _OTHERWISE = "Signing in did not work. Try again in a moment."
 Text = Annotated[str, Query(max_length=2_000)]
 
@@ -27,7 +32,7 @@ async def sign_in(
     visit: Stranger, next: Text = "", failed: Text = "", name: Text = "", code: Text = ""
 ) -> HTMLResponse:
     """The form: a name and a password, or a token; or, with the code of a link, the one button that uses it."""
-    to = local_path(next, "/")
+    to = _LINK if failed == "user_exists" else local_path(next, "/")
     said = _WORDS.get(failed, _OTHERWISE) if failed else ""
     try:
         ways = Ways() if code else await visit.api.auth.ways()

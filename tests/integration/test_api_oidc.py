@@ -78,6 +78,8 @@ async def test_an_account_that_is_there_is_not_taken_over_but_linked_by_its_owne
         assert "perdure_session" not in client.cookies
         token = {"token": api.people["reviewer"].token}
         assert (await client.post("/v1/auth/login", json=token)).status_code == 200
+        forged = await client.get(START, params={"link": "1"}, headers={"Sec-Fetch-Site": "cross-site"})
+        assert failed(forged) == "foreign_origin", "nobody is linked to an identity of another site's choice"
         assert (await come(client, link="1")).headers["location"] == "/review"
     async with api.client(None) as client:
         await come(client)

@@ -292,6 +292,8 @@ async def test_a_links_code_is_posted_and_never_asked_for_by_a_name(api: SpokenA
     api.answers["/v1/auth/ways"] = (503, problem("unavailable", "away"))
     assert "oidc" not in (await browse("/sign-in")).text
     assert "perdure link" in (await browse("/sign-in?failed=code_invalid")).text
+    taken = (await browse("/sign-in?failed=user_exists")).text
+    assert 'name="next" value="/v1/auth/oidc/start?link=true"' in taken, "who signs in now goes on to link"
 
 
 texts = st.integers(0, 2 * CHARACTERS).map(lambda length: "x" * length)
