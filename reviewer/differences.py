@@ -1,4 +1,4 @@
-"""What is different between two JSON values, line by line."""
+"""What is different between two JSON values, or two texts, line by line."""
 
 import difflib
 import json
@@ -23,7 +23,15 @@ class Line:
 def differences(before: Any, after: Any, *, commas: bool = True) -> list[Line]:
     """The lines that differ, with a few around them; none where there is no difference. Without `commas` a line that is
     not the last any more is none that differs: for what is read and never sent."""
-    old, new = _lines(before, commas), _lines(after, commas)
+    return _compared(_lines(before, commas), _lines(after, commas))
+
+
+def text_differences(before: str, after: str) -> list[Line]:
+    """The same of two texts."""
+    return _compared(before.splitlines(), after.splitlines())
+
+
+def _compared(old: list[str], new: list[str]) -> list[Line]:
     if len(old) + len(new) > _MOST_LINES:
         return [] if old == new else [*(Line("-", text) for text in old), *(Line("+", text) for text in new)]
     found: list[Line] = []

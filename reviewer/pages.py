@@ -27,6 +27,7 @@ from reviewer.routes import (
     inbox,
     kept,
     mine,
+    proposals,
     sign_in,
     status,
     topology,
@@ -38,8 +39,8 @@ from reviewer.view import page
 from reviewer.visit import Visit, client_for, place_of
 
 ROUTERS = (
-    sign_in, kept, inbox, bulk, mine, unsettled, decide, approval, verbs, turn, chat, conversation, answers, files,
-    status, agents, topology,
+    sign_in, kept, inbox, bulk, mine, unsettled, proposals, decide, approval, verbs, turn, chat, conversation, answers,
+    files, status, agents, topology,
 )  # fmt: skip
 _HEADERS = {
     # No script, style, picture or address but our own, and in nobody's frame.

@@ -30,6 +30,17 @@ class Promotion(Answer):
     comment: str | None = None
 
 
+class SharedDocument(Answer):
+    """A document of the workspace."""
+
+    id: str
+    store: str
+    path: str
+    sha256: str
+    content: str | None = None
+    """Of one that was asked for by its id."""
+
+
 def list_promotions(
     *, status: str | None = None, limit: int | None = None, cursor: str | None = None
 ) -> Call[Page[Promotion]]:
@@ -49,3 +60,15 @@ def decide_promotion(
     """`approve` or `reject` the text of this digest, once."""
     body = {"decision": decision, "sha256": sha256, "comment": comment}
     return post(path("memory", "promotions", promotion_id, "decision"), one(Promotion), {**body}, key=key)
+
+
+def list_shared(prefix: str) -> Call[Page[SharedDocument]]:
+    """The workspace's documents whose path begins so, without their texts."""
+    return get(
+        path("memory", "documents"), one(Page[SharedDocument]), {"scope": "workspace", "prefix": prefix, "limit": 200}
+    )
+
+
+def read_shared(document_id: str) -> Call[SharedDocument]:
+    """One with its text."""
+    return get(path("memory", "documents", document_id), one(SharedDocument))

@@ -8,12 +8,16 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import HTMLResponse, RedirectResponse
 
+from perdure.client import Me
+from perdure.client.promotion_calls import list_promotions
 from reviewer.view import page
-from reviewer.visit import Visitor
+from reviewer.visit import Visit, Visitor
 
 router = APIRouter()
 SHOWN = 25
 DAY_SECONDS = 86_400
+_COUNTED = 100
+"""Proposals; of more it is said that there are more."""
 _Name = Annotated[str, Query(max_length=64)]
 _KINDS = ("risk", "agent", "tool", "role")
 
@@ -63,8 +67,8 @@ async def inbox(
     cursor: Annotated[str | None, Query(max_length=400)] = None,
 ) -> HTMLResponse:
     """What waits, newest first; for a script the part of it that changes."""
-    api = visit.api
-    found, counts, unsettled = await asyncio.gather(
+    api, me = visit.api, visit.me or await visit.api.auth.me()
+    found, counts, unsettled, proposed = await asyncio.gather(
         api.approvals.list(
             status="pending",
             brief=True,
@@ -76,14 +80,15 @@ async def inbox(
         ),
         api.approvals.counts(expiring_seconds=DAY_SECONDS),
         api.effects.list(limit=1),
+        _proposed(visit, me),
     )
-    me = visit.me or await api.auth.me()
     return page(
         visit,
         "queue.html" if visit.is_live else "inbox.html",
         found=found,
         counts=counts,
         unsettled=bool(unsettled.items),
+        proposed=proposed,
         asked=asked,
         narrowed=asked.narrowed,
         options={kind: sorted({*counts.by.get(kind, {}), *filter(None, [getattr(asked, kind)])}) for kind in _KINDS},
@@ -91,3 +96,12 @@ async def inbox(
         tabs={"mine": asked.path(mine=True), "all": asked.path(mine=False)},
         form_token=me.form_token or "",
     )
+
+
+async def _proposed(visit: Visit, me: Me) -> str:
+    """How many texts wait that this person may decide on for everybody's memory; empty for none."""
+    if "admin" not in me.roles:
+        return ""
+    waiting = await visit.api.send(list_promotions(status="pending", limit=_COUNTED))
+    count = sum(each.proposed_by != me.name for each in waiting.items)
+    return f"{count} or more" if count and waiting.next else str(count or "")

@@ -4,7 +4,12 @@ import re
 
 from playwright.async_api import Page, expect
 
+from contracts.documents import Risk, Scope
 from policy.decision import Decision
+from store import documents_promotions
+from store.documents_promotions import Target
+from store.documents_versions import Basis
+from tests.integration.library import Library
 from tests.pages.conftest import NARROW, Site, Window
 
 
@@ -251,3 +256,45 @@ async def test_the_decision_page_works_on_a_phone(site: Site) -> None:
     await window.page.goto("/review")
     assert await window.page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
     await window.checked()
+
+
+async def test_a_text_for_everybodys_memory_is_read_and_decided_on_without_javascript_and_on_a_phone(
+    site: Site,
+) -> None:
+    library, db = Library(site.desk.db, site.desk.people), site.desk.db
+    told = {"scope": Scope.WORKSPACE, "document_type": "runbook"}
+    await library.write("pages/tone", "Answer briefly.\nUse names.", by="admin", **told)  # type: ignore[arg-type]
+
+    async def proposed(path: str, text: str) -> str:
+        made = await library.write(path.replace("/", "-"), text)
+        source, target = await library.read(made.ref.document_id), Target("workspace_conventions", path, Risk.HIGH)
+        async with db.transaction("local") as tx:
+            found = await documents_promotions.propose(
+                tx, library.writer("requester", agent=True), source, target, Basis("seen in three turns")
+            )
+        return str(found["id"])
+
+    changed, fresh = await proposed("pages/tone", "Answer at length.\nUse names."), await proposed("pages/b", "New.")
+    window = await site.visit("admin", java_script_enabled=False)
+    page = window.page
+    await page.get_by_role("link", name="2 texts").click()
+    await page.locator(f'a[href="/review/memory/{changed}"]').click()
+    await expect(page.locator("del")).to_contain_text("Answer briefly.")
+    await expect(page.locator("ins")).to_contain_text("Answer at length.")
+    await page.get_by_role("button", name="Approve").click()
+    await expect(page.locator(".said.good")).to_contain_text("approved by admin")
+    phone = await site.visit("admin", f"/review/memory/{fresh}", viewport=NARROW, has_touch=True)
+    await phone.page.get_by_role("button", name="Reject").click()
+    await expect(phone.page.get_by_role("alert").filter(has_text="Not done")).to_be_visible()
+    await phone.checked()
+    assert await phone.page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
+    await phone.page.get_by_label("What you want kept").fill("not yet")
+    await phone.page.get_by_role("button", name="Reject").click()
+    await expect(phone.page.locator(".said.bad")).to_contain_text("not yet")
+    await phone.page.goto("/review/memory?all=1")
+    await phone.checked()
+    async with db.transaction("local") as tx:
+        rows = await tx.fetch("SELECT path, status FROM memory_promotions ORDER BY path")
+    assert [(row["path"], row["status"]) for row in rows] == [("pages/b", "rejected"), ("pages/tone", "approved")]
+    await page.goto("/review")
+    await expect(page.locator("main")).not_to_contain_text("Proposed for everybody")
