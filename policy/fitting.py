@@ -63,7 +63,7 @@ def misfits(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> l
     found = _held_against(args, schema)
     if isinstance(found, str):
         return [Misfit("", found)]
-    return [Misfit(".".join(map(str, error.absolute_path)), error.message) for error in found]
+    return [Misfit(".".join(map(str, error.absolute_path)), error.message) for error in map(_nearest, found)]
 
 
 def answer_fault(answer: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> str | None:
@@ -100,6 +100,16 @@ def _held_against(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]
     finally:
         _EFFORT.reset(before)
     return why
+
+
+def _nearest(error: ValidationError) -> ValidationError:
+    """What is wrong by the one alternative of a schema that is of the value's own type; the error itself where several
+    are, or none."""
+    if error.validator not in ("anyOf", "oneOf") or not error.context:
+        return error
+    of_another_type = {each.schema_path[0] for each in error.context if each.validator == "type" and not each.path}
+    near = [each for each in error.context if each.schema_path[0] not in of_another_type]
+    return _nearest(near[0]) if len({each.schema_path[0] for each in near}) == 1 else error
 
 
 def schema_fault(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> str | None:

@@ -92,7 +92,7 @@ def compared(approval: Approval, args: Mapping[str, Any]) -> list[Line] | None:
 def previewed(approval: Approval) -> list[Line] | None:
     """What its tool saw that the call would change; None or empty where it saw nothing."""
     found = approval.preview
-    return differences(found["before"], found["after"], commas=False) if found and not found.get("fault") else None
+    return differences(found["before"], found["after"]) if found and not found.get("fault") else None
 
 
 def _asks_for_all(visit: Visit, sent: Sent) -> bool:

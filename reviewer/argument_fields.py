@@ -6,6 +6,7 @@ another kind) is edited as JSON, and so is every value that is more than a text,
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -132,7 +133,7 @@ def _typed(field: Field, typed: Form | None, fault: str) -> Field:
     text = typed.whole(field.key) if typed is not None else None
     if typed is None or text is None:
         return field
-    given = field.required or bool(text) or bool(typed.get(field.gives))
+    given = field.required or bool(typed.get(field.gives))
     return Field(
         field.name, field.key, field.shape, text, given, field.required, field.nullable, field.may_hold, field.meaning,
         field.choices, fault,
@@ -199,10 +200,15 @@ def _value(field: Field, text: str) -> Any:
         return None
     if field.shape in (Shape.LINE, Shape.LINES):
         return text
-    value = parsed_value(text)
-    if field.shape is Shape.NUMBER and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise Unfit("that is not a number")
-    return value
+    return _number(text) if field.shape is Shape.NUMBER else parsed_value(text)
+
+
+def _number(text: str) -> Any:
+    with suppress(Unfit):
+        value = parsed_value(text)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return value
+    raise Unfit("that is not a number")
 
 
 def _json(value: object) -> str:

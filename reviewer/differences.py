@@ -9,6 +9,8 @@ _MOST_LINES = 3_000
 """Longer ones are told whole, one after the other: comparing them takes seconds."""
 _AROUND = 2
 """Lines that stay the same, shown beside those that do not."""
+_FEW_LINES = 40
+"""Of both together: so few are shown whole, with the brackets that they stand in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +22,9 @@ class Line:
     text: str
 
 
-def differences(before: Any, after: Any, *, commas: bool = True) -> list[Line]:
-    """The lines that differ, with a few around them; none where there is no difference. Without `commas` a line that is
-    not the last any more is none that differs: for what is read and never sent."""
-    return _compared(_lines(before, commas), _lines(after, commas))
+def differences(before: Any, after: Any) -> list[Line]:
+    """The lines that differ, with a few around them, or all where they are few; none where there is no difference."""
+    return _compared(_lines(before), _lines(after))
 
 
 def text_differences(before: str, after: str) -> list[Line]:
@@ -35,7 +36,8 @@ def _compared(old: list[str], new: list[str]) -> list[Line]:
     if len(old) + len(new) > _MOST_LINES:
         return [] if old == new else [*(Line("-", text) for text in old), *(Line("+", text) for text in new)]
     found: list[Line] = []
-    for group in difflib.SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(_AROUND):
+    around = _AROUND if len(old) + len(new) > _FEW_LINES else _FEW_LINES
+    for group in difflib.SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(around):
         if found:
             found.append(Line("…", ""))
         for what, start, end, to_start, to_end in group:
@@ -47,5 +49,6 @@ def _compared(old: list[str], new: list[str]) -> list[Line]:
     return found
 
 
-def _lines(value: Any, commas: bool) -> list[str]:
-    return json.dumps(value, indent=2, ensure_ascii=False, separators=("," if commas else "", ": ")).splitlines()
+def _lines(value: Any) -> list[str]:
+    # Without commas: a line that is not the last any more is none that differs.
+    return json.dumps(value, indent=2, ensure_ascii=False, separators=("", ": ")).split("\n")

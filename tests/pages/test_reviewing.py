@@ -93,7 +93,7 @@ async def test_an_edit_is_made_in_fields_compared_and_sent(site: Site) -> None:
     await press(window.page, "e")
     await window.page.get_by_label("amount", exact=True).fill("4,2")
     await window.page.locator("#edit").click()
-    await expect(window.page.locator(".fault")).to_contain_text("not JSON")
+    await expect(window.page.locator(".fault")).to_contain_text("not a number")
     await expect(window.page.get_by_label("amount", exact=True)).to_have_value("4,2")
     await window.checked()
     await window.page.get_by_label("amount", exact=True).fill("42")

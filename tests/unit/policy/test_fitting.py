@@ -156,3 +156,13 @@ def test_what_cannot_be_checked_does_not_fit() -> None:
     assert "cannot be read" in str(schema_fault({"s": "x"}, of(s={"pattern": "(?P<"})))
     assert "not checked here" in str(schema_fault({"s": "x"}, {"unevaluatedProperties": False}))
     assert "outside itself" in str(schema_fault({}, {"$ref": "https://example.org/schema"}))
+
+
+def test_of_alternatives_the_fault_is_told_by_the_one_that_is_of_the_values_type() -> None:
+    cents: JsonValue = {"anyOf": [{"type": "integer", "maximum": 7450}, {"type": "null"}]}
+    either: JsonValue = {"anyOf": [{"type": "integer", "maximum": 5}, {"type": "integer", "minimum": 20}]}
+    within: JsonValue = {"oneOf": [cents, {"type": "string"}]}
+    assert schema_fault({"s": 999_999}, of(s=cents)) == "s: 999999 is greater than the maximum of 7450"
+    assert schema_fault({"s": 999_999}, of(s=within)) == "s: 999999 is greater than the maximum of 7450"
+    assert schema_fault({"s": "x"}, of(s=cents)) == "s: 'x' is not valid under any of the given schemas"
+    assert schema_fault({"s": 9}, of(s=either)) == "s: 9 is not valid under any of the given schemas"

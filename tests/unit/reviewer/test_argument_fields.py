@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from reviewer.argument_fields import Shape, fields_of
+from reviewer.argument_fields import Shape, fields_of, read_fields
+from reviewer.forms import Form
 
 
 def steps(count: int) -> dict[str, Any]:
@@ -27,3 +28,12 @@ def test_alternatives_within_alternatives_are_still_one_choice() -> None:
     inner = {"oneOf": [{"const": "b"}, {"type": "null"}]}
     (field,) = fields_of({"a": "b"}, {"properties": {"a": {"anyOf": [{"enum": ["a"]}, inner]}}})
     assert (field.shape, field.choices, field.nullable) == (Shape.CHOICE, ('"a"', '"b"'), True)
+
+
+def test_a_number_that_is_none_is_called_so_and_nothing_ticks_itself() -> None:
+    schema = {"properties": {"a": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}}
+    typed = Form([("arg.0", "abc")])
+    faults = read_fields({}, schema, typed).faults
+    assert faults == {"a": "that is not a number"}
+    (field,) = fields_of({}, schema, typed, faults)
+    assert (field.value, field.given, field.fault) == ("abc", False, "that is not a number")
