@@ -1,7 +1,8 @@
 """Before the first start of a version: roles, schema, content, and in local mode the three users with their tokens.
 
 `python prepare.py` may be repeated; it changes only what is not there. Its last line of output is JSON with the local
-tokens, which are kept in a file of mode 0600 of the data folder; Postgres knows their hashes only.
+tokens, which are kept in a file of mode 0600 of the data folder; Postgres knows their hashes only; and with the agents
+that are left out, and why.
 `python prepare.py --admin NAME` makes the first administrator of a deployment that is not local, and prints the token
 once.
 """
@@ -14,6 +15,7 @@ import secrets
 import sys
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import asyncpg
@@ -26,7 +28,7 @@ from contracts.agents import PublishedAgent
 from contracts.digests import sha256_hex
 from contracts.errors import CallerError
 from contracts.skills import DataTable
-from perdure.apps import left_out, played_by, publish, tables_of
+from perdure.apps import left_out, played_by, publish, tables_of, unloaded
 from policy.audit_key import Keyring
 from settings import ACCESS_KEY_FILE, AUDIT_KEY_FILE, Settings, needed, secret
 from store import accounts, content
@@ -44,8 +46,18 @@ ADMIN_ROLES = ["admin", "reviewer"]
 LOCAL_USERS = {"requester": ["requester"], "reviewer": ["reviewer"], "admin": ADMIN_ROLES}
 
 
-async def prepare(settings: Settings, admin: str = "", tenant: str = LOCAL_TENANT) -> dict[str, str]:
-    """Do all of it; the tokens by user name: of the local users, or of the new administrator `admin`.
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What is there now."""
+
+    tokens: dict[str, str]
+    """By user name: of the local users, or of the new administrator."""
+    left_out: tuple[str, ...]
+    """Lines that tell which agents are not there, and why."""
+
+
+async def prepare(settings: Settings, admin: str = "", tenant: str = LOCAL_TENANT) -> Prepared:
+    """Do all of it; with `admin`, make that administrator.
 
     Raises: asyncpg's errors; SystemExit where a variable is missing; CallerError where `admin` was erased.
     """
@@ -71,7 +83,7 @@ async def prepare(settings: Settings, admin: str = "", tenant: str = LOCAL_TENAN
     owner = await asyncpg.connect(owner_url, server_settings={"search_path": "perdure"})
     try:
         await set_up(owner)
-        await _publish(owner, found or await _catalogue(owner, settings), settings, model)
+        missing = await _publish(owner, found or await _catalogue(owner, settings), settings, model)
         await _sealed(owner, keyring)
         if admin:
             tokens = {admin: _fresh_token(admin)}
@@ -79,17 +91,17 @@ async def prepare(settings: Settings, admin: str = "", tenant: str = LOCAL_TENAN
             async with owner.transaction():  # the user may have been there before, as something less
                 await owner.execute("SELECT set_config('perdure.tenant', $1, true)", tenant)
                 await accounts.grant(owner, tenant, admin, ADMIN_ROLES)
-            return tokens
+            return Prepared(tokens, missing)
         await accounts.ensure_tenant(owner, settings.tenant)  # somebody may register in it
         if not settings.local:
-            return {}
+            return Prepared({}, missing)
         tokens = _kept_tokens(settings.home / "tokens.json")
         for name, roles in LOCAL_USERS.items():
             try:
                 await _user(owner, LOCAL_TENANT, name, roles, tokens[name], keyring)
             except CallerError as erased:
                 sys.stderr.write(f"warning: {name} is not made again: {erased.message}\n")
-        return tokens
+        return Prepared(tokens, missing)
     finally:
         await owner.close()
 
@@ -126,12 +138,13 @@ async def _server_model(settings: Settings) -> str:
         await provider.aclose()
 
 
-async def _publish(owner: asyncpg.Connection, found: Catalogue, settings: Settings, model: str) -> None:
-    """Put the apps' agents in place, and say what is wrong with the rest."""
+async def _publish(owner: asyncpg.Connection, found: Catalogue, settings: Settings, model: str) -> tuple[str, ...]:
+    """Put the apps' agents in place, and say what is wrong with the rest; which of them are left out."""
     if found.unchecked:
         sys.stderr.write(f"warning: the types of code blocks were not checked: {found.unchecked}\n")
     published: list[tuple[str, PublishedAgent]] = []
     tables: list[DataTable] = []
+    missing: list[str] = []
     core_cards = [tool.card for tool in ENGINE_TOOLS.values()]
     async with owner.transaction():
         await owner.execute("SELECT set_config('perdure.tenant', $1, true)", content.SHARED)
@@ -143,14 +156,17 @@ async def _publish(owner: asyncpg.Connection, found: Catalogue, settings: Settin
                 sys.stderr.write(f"{problem}\n")
             offered = await discovered(app, before, secret, settings.home, met)
             agents = publish(app, core_cards, offered.cards)
-            for warning in (*offered.warnings, *left_out(app, core_cards, offered.cards)):
+            unserved = left_out(app, core_cards, offered.cards)
+            for warning in (*offered.warnings, *unserved):
                 sys.stderr.write(f"warning: {warning}\n")
+            missing += [*unloaded(app), *unserved]
             published += [(app.name, agent) for agent in agents]
             tables += tables_of(app, agents)
     async with owner.transaction():
         await accounts.ensure_tenant(owner, content.SHARED)
         await owner.execute("SELECT set_config('perdure.tenant', $1, true)", content.SHARED)
         await content.publish(owner, published, tables)
+    return tuple(missing)
 
 
 @asynccontextmanager
@@ -225,8 +241,8 @@ def main() -> None:
     parser.add_argument("--admin", default="", metavar="NAME", help="make this administrator and print the token")
     parser.add_argument("--tenant", default=LOCAL_TENANT, help="whose administrator it is")
     asked = parser.parse_args()
-    tokens = asyncio.run(prepare(Settings(), asked.admin, asked.tenant))
-    sys.stdout.write(json.dumps({"tokens": tokens}) + "\n")
+    done = asyncio.run(prepare(Settings(), asked.admin, asked.tenant))
+    sys.stdout.write(json.dumps({"tokens": done.tokens, "left_out": done.left_out}) + "\n")
 
 
 if __name__ == "__main__":

@@ -56,7 +56,14 @@ def status(as_json: AsJson = False) -> None:
             {"name": each.name, "well": each.well, "state": each.what, "pid": each.pid, "address": each.address}
             for each in found
         ]
-        why = {"message": here.why_nothing_runs()} if here.run is None else {"routing": here.run.get("routing")}
+        why = (
+            {"message": here.why_nothing_runs()}
+            if here.run is None
+            else {
+                "routing": here.run.get("routing"),
+                "left_out": here.run.get("left_out", []),
+            }
+        )
         said = deployment_json(deployment) if deployment is not None else {}
         say_json({"well": well, "home": str(here.home), **why, "parts": parts, **said})
     else:
@@ -64,6 +71,8 @@ def status(as_json: AsJson = False) -> None:
         table(("part", "state", "pid", "address"), rows, "Nothing.")
         if deployment is not None:
             show_deployment(deployment)
+        for line in (here.run or {}).get("left_out", ()):
+            say(line)
         say("All is well." if well else "Something is wrong; its log is in " + str(here.home / "logs"))
     raise typer.Exit(0 if well else OTHER)
 

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from local.child import ChildSpec
@@ -62,13 +63,23 @@ def shared_imports(config: StackConfig) -> tuple[str, ...]:
     return tuple(dict.fromkeys(module for program in config.programs for module in program.imports))
 
 
-def tokens_from(lines: list[str], log: Path) -> dict[str, str]:
-    """The local tokens from the prepare step's last line.
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What the prepare step said with its last line."""
+
+    tokens: Mapping[str, str] = field(default_factory=dict, repr=False)
+    left_out: tuple[str, ...] = ()
+    """Lines that tell which agents are not there, and why."""
+
+
+def prepared_from(lines: list[str], log: Path) -> Prepared:
+    """The local tokens, and which agents are left out, from the prepare step's last line.
 
     Raises: StackError when that is not the promised JSON; the line itself is not repeated, it may hold secrets.
     """
     try:
-        tokens = json.loads(lines[-1])["tokens"]
-        return {str(role): str(token) for role, token in dict(tokens).items()}
+        said = json.loads(lines[-1])
+        tokens = {str(role): str(token) for role, token in dict(said["tokens"]).items()}
+        return Prepared(tokens, tuple(str(each) for each in said.get("left_out", ())))
     except (IndexError, ValueError, KeyError, TypeError) as error:
         raise StackError(f"prepare did not end with its tokens as JSON (log: {log})") from error

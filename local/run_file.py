@@ -5,7 +5,7 @@ everything has ended.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +23,8 @@ class RunFile:
     companions: Mapping[str, str]
     supervisor_pid: int
     routing: str
+    left_out: Sequence[str] = ()
+    """Lines that tell which agents are not there, and why."""
 
     def write(self, pids: Mapping[str, int], ready: list[str]) -> None:
         """Write it with the live processes and those of them that are ready."""
@@ -34,6 +36,7 @@ class RunFile:
             "companions": dict(self.companions),
             "supervisor": self.supervisor_pid,
             "routing": self.routing,
+            "left_out": [*self.left_out],
         }
         write_private(self.path, json.dumps(content, indent=2) + "\n")
 

@@ -144,20 +144,20 @@ async def _bring_up(config: StackConfig, home: Home, supervisor: Supervisor) -> 
     for _, companion in declared:
         url_environ |= companions.token_environ(home, companion)
     outside = without_addresses(config.environ)
-    tokens: dict[str, str] = {}
+    prepared = programs.Prepared()
     home.gate_file.unlink(missing_ok=True)
     addresses_known, temporal_found = asyncio.Event(), asyncio.Event()
     known = DataParts()
 
     async def prepare(data: DataParts) -> None:
-        nonlocal known
+        nonlocal known, prepared
         known = data
         addresses_known.set()
         if config.prepare is None:
             return
         environ = programs.environment(config, home, data.admin_environ(config.environ), url_environ)
         lines = await supervisor.run_once("prepare", config.prepare, environ, ROOT, _PREPARE_SECONDS)
-        tokens.update(programs.tokens_from(lines, home.log("prepare")))
+        prepared = programs.prepared_from(lines, home.log("prepare"))
 
     async def open_gate() -> None:
         await together(
@@ -190,15 +190,16 @@ async def _bring_up(config: StackConfig, home: Home, supervisor: Supervisor) -> 
     run_file = RunFile(
         path=home.run_file,
         addresses=_addresses(config, data),
-        tokens=tokens,
+        tokens=prepared.tokens,
+        left_out=prepared.left_out,
         companions=urls,
         supervisor_pid=os.getpid(),
         routing=config.routing,
     )
     supervisor.on_change = lambda: run_file.write(supervisor.pids(), supervisor.ready_roles())
     supervisor.on_change()
-    pages = await addresses(config.pages, config.port, tokens)
-    _welcome(config, data, tokens, pages, supervisor.console, time.monotonic() - began)
+    pages = await addresses(config.pages, config.port, prepared.tokens)
+    _welcome(config, data, prepared, pages, supervisor.console, time.monotonic() - began)
 
 
 def _port_must_be_free(port: int) -> None:
@@ -221,22 +222,26 @@ def _addresses(config: StackConfig, data: DataParts) -> dict[str, str | None]:
 def _welcome(
     config: StackConfig,
     data: DataParts,
-    tokens: Mapping[str, str],
+    prepared: programs.Prepared,
     pages: Sequence[tuple[str, str]],
     console: Console,
     seconds: float,
 ) -> None:
-    """What a newcomer needs next: the addresses and the tokens."""
+    """What a newcomer needs next: the addresses, the tokens, and which agents are not there."""
     api = f"http://{HOST}:{config.port}"
     console.say(f"Everything is up after {seconds:.1f} s. Ctrl-C stops it; the data stays.")
     console.say()
     rows = [("API", api), *pages]
     if data.temporal is not None and data.temporal.ui:
         rows.append(("Temporal UI", data.temporal.ui))
-    rows += [(f"{role} token", token) for role, token in tokens.items()]
+    rows += [(f"{role} token", token) for role, token in prepared.tokens.items()]
     width = max(len(label) for label, _ in rows)
     for label, value in rows:
         console.say(f"  {label:<{width}}   {value}")
     if any("?code=" in address for _, address in pages):
         console.say("  A link signs you in once, within 15 minutes; `perdure link` prints another.")
     console.say()
+    for line in prepared.left_out:
+        console.say(f"  {line}")
+    if prepared.left_out:
+        console.say()

@@ -157,7 +157,7 @@ async def template(parts: DataParts, tmp_path_factory: pytest.TempPathFactory) -
         "PERDURE_LOCAL": "1",
         "PERDURE_HOME": str(tmp_path_factory.mktemp("tokens")),
     }
-    tokens = await prepare(Settings(_env_file=None, **given))  # type: ignore[arg-type]
+    tokens = (await prepare(Settings(_env_file=None, **given))).tokens  # type: ignore[arg-type]
     return Template(Urls(postgres.admin, postgres.owner, postgres.app, postgres.relay), tokens)
 
 

@@ -7,7 +7,7 @@ from perdure.apps.block_source import BlockCheck, BlockFault, check_source, firs
 from perdure.apps.engine import ALWAYS_OFFERED, Engine
 from perdure.apps.folder import SHIPPED, App, find_apps, load_app, load_servers
 from perdure.apps.problems import AppProblem, has_mistakes
-from perdure.apps.publish import assembled_tools, left_out, played_by, publish, tables_of
+from perdure.apps.publish import assembled_tools, left_out, played_by, publish, tables_of, unloaded
 
 __all__ = [
     "ALWAYS_OFFERED",
@@ -30,4 +30,5 @@ __all__ = [
     "publish",
     "schema_as_called",
     "tables_of",
+    "unloaded",
 ]

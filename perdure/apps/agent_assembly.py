@@ -23,6 +23,10 @@ def put_assembly(value: dict[str, Any], file: YamlFile, content: Content) -> tup
     if not isinstance(own, dict):
         why = f"the topology {TOPOLOGY} needs `assembly:`"
         return value, [file.problem(("topology",), why)] if needed and own is None else []
+    entries = _entries(own.get("tools"))
+    if entries is not None:  # whatever else is wrong, a name alone is no mistake
+        own = {**own, "tools": entries}
+        value = {**value, "assembly": own}
     if not needed:
         return value, [file.problem(("assembly",), f"assembly: only the topology {TOPOLOGY} has one")]
     if "registry" in own:
@@ -36,10 +40,10 @@ def put_assembly(value: dict[str, Any], file: YamlFile, content: Content) -> tup
         hint = did_you_mean(name, content.pipelines)
         why = f"the pipeline {name} has mistakes" if name in content.pipelines else f"unknown pipeline {name!r}{hint}"
         return value, [*problems, file.problem(("assembly", "pipeline"), why)]
-    listed = own.get("tools", [config.name for config in registry])
-    if not isinstance(listed, list):
-        return value, problems
-    entries = [{"name": each} if isinstance(each, str) else each for each in listed]
+    if entries is None:
+        if "tools" in own:
+            return value, problems  # it is no list
+        entries = [{"name": config.name} for config in registry]
     problems += [*_mistakes(entries, registry, file, content)]
     names = [each["name"] for each in entries if isinstance(each, dict) and "name" in each]
     problems += [
@@ -50,6 +54,13 @@ def put_assembly(value: dict[str, Any], file: YamlFile, content: Content) -> tup
     ]
     kept = tuple(config for config in registry if config.name in names)
     return {**value, "assembly": {**own, "tools": entries, "registry": kept}}, problems
+
+
+def _entries(listed: object) -> list[Any] | None:
+    """What a list of tools says, each as a mapping; None where it is no list."""
+    if not isinstance(listed, list):
+        return None
+    return [{"name": each} if isinstance(each, str) else each for each in listed]
 
 
 def _stage_mistakes(value: Mapping[str, Any], file: YamlFile) -> Iterator[AppProblem]:

@@ -52,6 +52,8 @@ class App:
     """MCP servers, by name."""
     locks: Mapping[str, McpLock] = field(default_factory=dict)
     """By server, of those that have one."""
+    unread: tuple[str, ...] = ()
+    """The names of agents whose files are there, and which are not: for their own mistakes or for others'."""
 
 
 def find_apps(extra: Sequence[Path] = (), engine: Engine | None = None) -> list[App]:
@@ -74,7 +76,8 @@ def find_apps(extra: Sequence[Path] = (), engine: Engine | None = None) -> list[
         ]
         kept = tuple(agent for agent in app.agents if agent.id not in owners)
         owners |= {agent.id: app.name for agent in kept}
-        apps.append(replace(app, agents=kept, problems=(*app.problems, *problems)))
+        unread = (*app.unread, *(agent.id for agent in doubled))
+        apps.append(replace(app, agents=kept, problems=(*app.problems, *problems), unread=unread))
     return apps
 
 
@@ -117,12 +120,12 @@ def load_app(folder: Path, engine: Engine | None = None) -> App:
     rules, rule_problems = read_rule_files(folder, RuleScope(own.name, "", named))
     problems += rule_problems
     content = Content(tools, skills, personas, frozenset(reserved), frozenset(own.fenced), lost, pipelines, servers)
-    agents, found = _read_agents(folder, content, engine)
+    agents, read, found = _read_agents(folder, content, engine)
     problems += found
     if has_mistakes(rule_problems) and agents:
         why = "has a mistake, so no agent of this app is loaded: they would run without its rules"
         problems.append(AppProblem(folder / "rules", None, why))
-        agents = {}
+        agents, read = {}, []
     if not agents and not problems:
         problems.append(AppProblem(folder / "agents", None, "has no agent: add one as a .yaml file"))
     return App(
@@ -137,6 +140,7 @@ def load_app(folder: Path, engine: Engine | None = None) -> App:
         {name: table for name, table in tables.items() if table is not None},
         servers,
         {name: lock for name, lock in locks.items() if lock is not None},
+        tuple(path.stem for path in _agent_files(folder) if path not in read),
     )
 
 
@@ -157,12 +161,18 @@ def _read_personas(folder: Path) -> tuple[dict[str, str | None], list[AppProblem
     return texts, [text for text in read.values() if isinstance(text, AppProblem)]
 
 
-def _read_agents(folder: Path, content: Content, engine: Engine) -> tuple[dict[str, AgentDefinition], list[AppProblem]]:
-    """The agents by id."""
+def _agent_files(folder: Path) -> list[Path]:
+    return sorted(path for path in (folder / "agents").iterdir() if path.suffix in (".yaml", ".yml"))
+
+
+def _read_agents(
+    folder: Path, content: Content, engine: Engine
+) -> tuple[dict[str, AgentDefinition], list[Path], list[AppProblem]]:
+    """The agents by id, and the files that they are in."""
     agents: dict[str, AgentDefinition] = {}
     origins: dict[str, Path] = {}
     problems: list[AppProblem] = []
-    for path in sorted(path for path in (folder / "agents").iterdir() if path.suffix in (".yaml", ".yml")):
+    for path in _agent_files(folder):
         agent, found = read_agent(path, content, engine)
         problems += found
         if agent is None:
@@ -171,4 +181,4 @@ def _read_agents(folder: Path, content: Content, engine: Engine) -> tuple[dict[s
             problems.append(AppProblem(path, None, f"the agent {agent.id} is in {origins[agent.id].name} already"))
             continue
         agents[agent.id], origins[agent.id] = agent, path
-    return agents, problems
+    return agents, [*origins.values()], problems

@@ -20,6 +20,9 @@ from perdure.apps.problems import did_you_mean
 from policy.gate import tool_needs_approval
 from policy.toolsets import known_toolsets
 
+MOST_TOLD = 5
+"""Of an app's mistakes, where `perdure skills check` tells all of them."""
+
 
 def publish(
     app: App, core_cards: Sequence[ToolCard], server_cards: Mapping[str, Sequence[ToolCard]] | None = None
@@ -52,6 +55,17 @@ def left_out(app: App, core_cards: Sequence[ToolCard], server_cards: Mapping[str
     core = {card.name: card for card in core_cards}
     reasons = {agent.id: _why_not(agent, app, core, server_cards) for agent in app.agents}
     return [f"the agent {each} of the app {app.name} is left out: {why}" for each, why in reasons.items() if why]
+
+
+def unloaded(app: App) -> list[str]:
+    """Lines that tell which agents of the app its mistakes have kept out, and the mistakes: what others stem from comes
+    before them. Empty where all its agents are there."""
+    mistakes = [str(problem) for problem in app.problems if not problem.warning]
+    if not mistakes or (app.agents and not app.unread):
+        return []
+    what = f"is without {', '.join(app.unread)}" if app.agents else "is left out"
+    more = [f"  and {len(mistakes) - MOST_TOLD} more"] if len(mistakes) > MOST_TOLD else []
+    return [f"the app {app.name} {what}:", *(f"  {each}" for each in mistakes[:MOST_TOLD]), *more]
 
 
 def _why_not(

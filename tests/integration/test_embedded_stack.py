@@ -55,7 +55,8 @@ PROGRAMS = {
         names = [name for name in os.environ if name.endswith("_URL") or name.startswith(("PERDURE_", "TEMPORAL_"))]
         (Path(os.environ["PERDURE_HOME"]) / "prepare-saw.json").write_text(json.dumps(sorted(names)))
         print("migrated", file=sys.stderr)
-        print(json.dumps({"tokens": {"requester": "t-req", "reviewer": "t-rev", "admin": "t-adm"}}))
+        tokens = {"requester": "t-req", "reviewer": "t-rev", "admin": "t-adm"}
+        print(json.dumps({"tokens": tokens, "left_out": ["the app x is left out:", "  a -> b -> a"]}))
         """,
     "api.py": """
         import os
@@ -248,6 +249,8 @@ async def test_a_stack_comes_up_says_where_it_is_and_stops_in_order(start: Start
     assert not [role for role, pid in run["pids"].items() if alive(pid)]
     for role in roles - {"api"}:
         assert sum(line.split()[:2] == [role, "ready"] for line in out.splitlines()) == 1
+    assert run["left_out"] == ["the app x is left out:", "  a -> b -> a"]
+    assert "\n  the app x is left out:\n    a -> b -> a\n" in out
     for shown in (run["api"], run["temporal_ui"], "t-req", "t-rev", "t-adm", "worker-llm       | worker-llm drained"):
         assert shown in out
     for secret in (run["postgres"], run["redis"]):

@@ -18,7 +18,7 @@ from local.home import open_home
 from local.parts import DataParts, without_addresses
 from local.ports import PortBook
 from local.postgres_user import PostgresLaunch
-from local.programs import child_spec, environment, tokens_from
+from local.programs import Prepared, child_spec, environment, prepared_from
 from local.run_file import RunFile
 
 BASE = {"PATH": "/bin", "DATABASE_ADMIN_URL": "stale", "TEMPORAL_API_KEY": "stale", "TEMPORAL_ADDRESS": "stale:1"}
@@ -207,13 +207,15 @@ def test_a_program_gets_the_stacks_settings_and_its_ready_file(tmp_path: Path) -
 
 def test_the_tokens_are_the_last_line_of_the_prepare_step(tmp_path: Path) -> None:
     lines = ["migrated", '{"tokens": {"requester": "a", "reviewer": "b", "admin": "c"}}']
-    assert tokens_from(lines, tmp_path) == {"requester": "a", "reviewer": "b", "admin": "c"}
+    assert prepared_from(lines, tmp_path) == Prepared({"requester": "a", "reviewer": "b", "admin": "c"})
+    lines.append('{"tokens": {}, "left_out": ["the app x is left out:", "  its cycle"]}')
+    assert prepared_from(lines, tmp_path).left_out == ("the app x is left out:", "  its cycle")
 
 
 @pytest.mark.parametrize("lines", [[], ["done"], ["{}"], ['{"tokens": 3}'], ['{"tokens": {"a": "hush"}} x']])
 def test_a_prepare_step_that_breaks_its_promise_is_one_line_without_its_words(tmp_path: Path, lines: list[str]) -> None:
     with pytest.raises(StackError, match="prepare did not end with its tokens") as caught:
-        tokens_from(lines, tmp_path)
+        prepared_from(lines, tmp_path)
     assert "hush" not in str(caught.value)
 
 

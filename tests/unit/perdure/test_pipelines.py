@@ -11,7 +11,7 @@ from activities.clients.script import Script
 from contracts.pipeline import PipelineToolConfig
 from contracts.turns import Limits
 from graph.registry import names
-from perdure.apps import SHIPPED, App, Engine, assembled_tools, load_app, publish
+from perdure.apps import SHIPPED, App, Engine, assembled_tools, load_app, publish, unloaded
 from policy.phases import phases
 from policy.plans import turn_plan
 
@@ -140,6 +140,44 @@ def test_a_registry_that_could_not_run_is_refused_with_its_line_and_takes_its_ag
     assert loaded.agents == ()
     assert problem in told(loaded)
     assert "agents/helper.yaml:5: the pipeline context has mistakes" in told(loaded)
+    (head, first, *_) = (line.replace(f"{loaded.folder}/", "") for line in unloaded(loaded))
+    assert (head, first) == (f"the app {loaded.name} is left out:", f"  {told(loaded)[0]}")
+    assert problem in [line.strip().replace(f"{loaded.folder}/", "") for line in unloaded(loaded)]
+
+
+@pytest.mark.parametrize("tools", ["[fit, signal]", "[{name: fit}, signal]"])
+@pytest.mark.parametrize(
+    ("pipeline", "agent"),
+    [
+        ("tools:\n  - {name: fit, dependencies: [fit]}\n", AGENT),
+        (GOOD, AGENT.replace("pipeline: context", "pipeline: contxt")),
+        (GOOD, AGENT.replace("pipeline: context", "pipeline: 3")),
+        (GOOD, AGENT.replace("pipeline: context", "pipeline: context\n  registry: []")),
+        (GOOD, AGENT.replace("topology: context_assembly", "topology: tool_loop")),
+    ],
+)
+def test_a_list_of_tools_is_no_mistake_because_something_else_is(
+    tmp_path: Path, pipeline: str, agent: str, tools: str
+) -> None:
+    loaded = app(tmp_path, pipeline, agent.replace("  intents:", f"  tools: {tools}\n  intents:"))
+    assert loaded.agents == () and not [each for each in told(loaded) if "tools" in each.partition(": ")[2]]
+
+
+def test_an_agent_that_is_kept_out_is_named_beside_those_that_are_there(tmp_path: Path) -> None:
+    app(tmp_path)
+    (tmp_path / "agents" / "other.yaml").write_text(AGENT.lstrip().replace("helper", "other"))
+    (tmp_path / "agents" / "third.yaml").write_text(AGENT.lstrip().replace("pipeline: context", "pipeline: circle"))
+    circle = "tools:\n  - {name: signal, dependencies: [fit]}\n  - {name: fit, dependencies: [signal]}\n"
+    (tmp_path / "pipelines" / "circle.yaml").write_text(circle)
+    loaded = load_app(tmp_path, ENGINE)
+    assert ([agent.id for agent in loaded.agents], loaded.unread) == (["helper", "other"], ("third",))
+    lines = [line.replace(f"{loaded.folder}/", "") for line in unloaded(loaded)]
+    assert lines == [
+        f"the app {loaded.name} is without third:",
+        "  pipelines/circle.yaml:2: cycle in pipeline: fit -> signal -> fit",
+        "  agents/third.yaml:5: the pipeline circle has mistakes",
+    ]
+    assert unloaded(app(tmp_path / "fine")) == []
 
 
 @pytest.mark.parametrize(
