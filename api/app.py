@@ -92,6 +92,8 @@ def create_app(settings: Settings) -> FastAPI:
         lifespan=lifespan,
         responses=errors.DOCUMENTED,
         redirect_slashes=False,
+        docs_url=None,  # FastAPI's own would be read from another host; the page is in reviewer/
+        redoc_url=None,
     )
     errors.install(app)
     app.add_middleware(Intake, most_bytes=settings.body_bytes, most_file_bytes=settings.upload_bytes)

@@ -2,7 +2,7 @@
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-API_PATHS = ("/v1", "/healthz", "/readyz", "/metrics", "/docs", "/redoc", "/openapi.json")
+API_PATHS = ("/v1", "/healthz", "/readyz", "/metrics", "/openapi.json")
 """The API's paths, with all that is below them; every other path is a page's."""
 SESSION_FORMS = ("/sign-in", "/sign-out")
 """What is posted here begins or ends a session, which is the API's."""

@@ -28,6 +28,7 @@ from reviewer.routes import (
     kept,
     mine,
     proposals,
+    reference,
     sign_in,
     status,
     topology,
@@ -40,7 +41,7 @@ from reviewer.visit import Visit, client_for, place_of
 
 ROUTERS = (
     sign_in, kept, inbox, bulk, mine, unsettled, proposals, decide, approval, verbs, turn, chat, conversation, answers,
-    files, status, agents, topology,
+    files, status, agents, topology, reference,
 )  # fmt: skip
 _HEADERS = {
     # No script, style, picture or address but our own, and in nobody's frame.

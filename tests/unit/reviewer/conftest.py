@@ -35,7 +35,7 @@ class SpokenApi:
 
     def app(self) -> FastAPI:
         """It as an application."""
-        app = FastAPI()
+        app = FastAPI(openapi_url=None)
 
         @app.api_route("/{path:path}", methods=["GET", "POST"])
         async def answer(request: Request) -> JSONResponse:

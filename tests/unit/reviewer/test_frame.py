@@ -19,7 +19,7 @@ EMPTY: Said = (200, {"items": [], "next": None})
         ("/v1/approvals", True),
         ("/v1", True),
         ("/healthz", True),
-        ("/docs/oauth2-redirect", True),
+        ("/docs", False),
         ("/openapi.json", True),
         ("/", False),
         ("/review", False),

@@ -1,0 +1,68 @@
+"""The API as its own description tells it: what can be sent where, in words."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from policy.schema_outline import followed, kind
+
+_METHODS = ("get", "post", "put", "patch", "delete")
+_COMMON = ("Idempotency-Key", "Last-Event-ID")
+_JSON = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """Something that a request may hold."""
+
+    name: str
+    place: str
+    """`path`, `query`, `header`, or `body`."""
+    may_hold: str
+    """In words."""
+    required: bool
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One request."""
+
+    method: str
+    path: str
+    summary: str
+    meaning: str
+    fields: Sequence[Field]
+
+
+def operations(description: Mapping[str, Any]) -> dict[str, list[Operation]]:
+    """Every request of an OpenAPI description, by its first tag."""
+    found: dict[str, list[Operation]] = {}
+    for path, item in description["paths"].items():
+        for method in _METHODS:
+            if method in item:
+                said = item[method]
+                group = str((said.get("tags") or ["others"])[0])
+                found.setdefault(group, []).append(_operation(method, path, said, description))
+    return found
+
+
+def _operation(method: str, path: str, said: Mapping[str, Any], root: Mapping[str, Any]) -> Operation:
+    fields = [*_parameters(said, root), *_body(said, root)]
+    return Operation(method.upper(), path, str(said.get("summary", "")), str(said.get("description", "")), fields)
+
+
+def _parameters(said: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[Field]:
+    for each in said.get("parameters", ()):
+        if each["name"] not in _COMMON:
+            schema = each.get("schema", {})
+            meaning = str(each.get("description") or "")
+            yield Field(each["name"], each["in"], kind(schema, root), bool(each.get("required")), meaning)
+
+
+def _body(said: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[Field]:
+    schema = said.get("requestBody", {}).get("content", {}).get(_JSON, {}).get("schema")
+    read = followed(schema, root)
+    for name, each in read.get("properties", {}).items():
+        meaning = str(followed(each, root).get("description") or "")
+        yield Field(name, "body", kind(each, root), name in read.get("required", ()), meaning)
