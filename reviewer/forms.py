@@ -1,7 +1,7 @@
 """What a plain form posts: pairs of names and values, read whole, with a limit, before any page looks at them."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
@@ -24,6 +24,7 @@ _FORM_BYTES = 65_536
 _THROWN_AWAY_BYTES = 512 * 1024 * 1024
 """Of a file that is too long: a browser that is cut off while it sends does not read why."""
 _MOST_FIELDS = 2_000
+_WORDS = frozenset({"comment", "message", "reason_code", "option", "to"})
 _UPLOAD_SECONDS = 300.0
 _BODY_SECONDS = 30.0
 
@@ -45,6 +46,11 @@ class Form:
     def all(self, name: str) -> list[str]:
         """Every value of this name."""
         return [value for key, value in self.pairs if key == name]
+
+
+def written(pairs: Iterable[tuple[str, str]]) -> list[str]:
+    """What a person wrote into a form: words, and the fields of arguments."""
+    return [value for name, value in pairs if value and (name in _WORDS or name.startswith("arg."))]
 
 
 @dataclass(frozen=True, slots=True)

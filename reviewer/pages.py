@@ -1,6 +1,7 @@
 """The application that draws the pages: its routes, what surrounds every answer, and what stands for a failure."""
 
 import re
+from contextlib import suppress
 from urllib.parse import urlencode
 
 import structlog
@@ -11,7 +12,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from perdure.client import ApiError
+from perdure.client import ApiError, AsyncClient
 from reviewer.assets import MOUNTED_AT, Assets
 from reviewer.forms import MOST_UPLOAD_BYTES, Form
 from reviewer.problems import PageProblem, StaleForm, told
@@ -129,10 +130,11 @@ async def _shown(request: Request, error: PageProblem | ApiError) -> Response:
     """The problem as a page, or as a line where a script asked for a part of one; a form that may do later is kept."""
     async with client_for(request) as api:
         problem = told(error)
-        visit = Visit(request, api)
+        visit = await _visit_of(request, api)
         form: Form | None = getattr(request.state, "form", None)
         if form is not None and problem.status in _LATER and not visit.is_live:
-            again = {"title": problem.title, "why": problem.message, "pairs": form.pairs, "action": request.url.path}
+            pairs = [pair for pair in form.pairs if pair[0] != "csrf"] if visit.me else form.pairs
+            again = {"title": problem.title, "why": problem.message, "pairs": pairs, "action": request.url.path}
             response = page(visit, "again.html", status=problem.status, **again)
         else:
             template = "problem_line.html" if visit.is_live else "problem.html"
@@ -140,6 +142,14 @@ async def _shown(request: Request, error: PageProblem | ApiError) -> Response:
     if problem.retry_after_seconds is not None:
         response.headers["Retry-After"] = str(round(problem.retry_after_seconds))
     return response
+
+
+async def _visit_of(request: Request, api: AsyncClient) -> Visit:
+    """The visit of a page that is not shown; with its person, where that can be told."""
+    visit = Visit(request, api)
+    with suppress(ApiError):
+        return visit if visit.is_live else Visit(request, api, await api.auth.me())
+    return visit
 
 
 async def _signed_out(request: Request) -> Response:

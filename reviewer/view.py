@@ -16,6 +16,7 @@ from policy.moments import ago, left, span
 from policy.printable import size
 from reviewer.assets import asset
 from reviewer.client_work import is_on_a_table, program_for
+from reviewer.forms import written
 from reviewer.json_view import drawn
 from reviewer.navigation import entries
 from reviewer.seen import brief, plain, seen
@@ -112,7 +113,7 @@ def _environment() -> Environment:
         auto_reload=False,
     )
     made.filters.update(_FILTERS)
-    made.globals.update(asset=asset, as_json=as_json, fresh_key=fresh_key, subject=subject)
+    made.globals.update(asset=asset, as_json=as_json, fresh_key=fresh_key, subject=subject, written=written)
     made.globals.update(is_on_a_table=is_on_a_table, program_for=program_for)
     return made
 

@@ -22,7 +22,10 @@ async def approval(visit: Visitor, approval_id: str) -> HTMLResponse:
 async def draft(post: Typed, approval_id: str) -> HTMLResponse:
     """The page with what was typed before; nothing is sent."""
     found = await post.visit.api.approvals.get(approval_id)
-    return await show(post.visit, found, Sent(post.form, "Nothing was sent yet. What you typed is below."))
+    why = "Nothing was sent yet. What you typed is below."
+    if not found.allowed_decisions:
+        why = "Nothing was sent: you may not decide on this, or nobody can any more. What was typed is below."
+    return await show(post.visit, found, Sent(post.form, why))
 
 
 @router.get("/review/{approval_id}/state")

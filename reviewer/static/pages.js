@@ -25,15 +25,19 @@
   }
 
   // Word of a page that is old goes when the page is new again; word of what was sent stays until something is sent.
+  // Neither takes the other's place.
   function notice(words, {link, ofSent = false} = {}) {
-    const place = document.getElementById("notice");
-    if (!words && place.hasAttribute("data-of-sent") && !ofSent) return;
-    place.textContent = words;
-    place.toggleAttribute("data-of-sent", Boolean(words) && ofSent);
-    if (!link) return;
-    const anchor = document.createElement("a");
-    [anchor.href, anchor.target, anchor.textContent] = [link.href, "_blank", link.words];
-    place.append(" ", anchor);
+    const place = document.getElementById("notice"), of = ofSent ? "sent" : "page";
+    const line = place.querySelector(`[data-of=${of}]`) ?? document.createElement("p");
+    if (!words) return line.remove();
+    if (line.textContent === words) return;
+    [line.dataset.of, line.textContent] = [of, words];
+    if (link) {
+      const anchor = document.createElement("a");
+      [anchor.href, anchor.target, anchor.textContent] = [link.href, "_blank", link.words];
+      line.append(" ", anchor);
+    }
+    place.append(line);
   }
 
   document.addEventListener("DOMContentLoaded", tellAll);

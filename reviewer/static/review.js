@@ -7,8 +7,12 @@
 
   const find = (selector) => document.querySelector(selector);
 
+  const FIELDS = "input:not([type=hidden]), select, textarea";
+
+  // To an edit's first field: its button stands behind all of them.
   function go(selector) {
-    const target = find(selector);
+    const button = find(selector);
+    const target = selector === "#edit" && button?.form.querySelector(FIELDS) || button;
     if (!target) return false;
     target.closest("details")?.setAttribute("open", "");
     target.focus();

@@ -11,7 +11,7 @@ from playwright.async_api import Browser, Route, expect
 from settings import Settings
 from tests.conftest import Person
 from tests.desk import Desk
-from tests.pages.conftest import Site, pages_at, sign_in
+from tests.pages.conftest import NARROW, WIDE, Site, pages_at, sign_in
 from tests.pages.test_reviewing import status_of
 
 CORPUS = [
@@ -56,6 +56,31 @@ async def test_hostile_text_is_inert_and_nothing_of_it_is_hidden(site: Site, tex
     await site.desk.decide(approval)
     assert not window.faults, window.faults
     assert {httpx.URL(request.url).host for request in window.asked} == {"127.0.0.1"}
+
+
+async def test_one_long_word_makes_no_page_wider_than_its_window(site: Site) -> None:
+    approval = await site.asks("post", text="W" * 300)
+    await site.desk.write("UPDATE approvals SET describe = 'Write {text} down.' WHERE id = $1", approval)
+    page = (await site.visit("reviewer", f"/review/{approval}", viewport=NARROW)).page
+    await expect(page.locator("p.says")).to_contain_text("WWWW")
+    width = "document.documentElement.scrollWidth"
+    assert await page.evaluate(width) <= NARROW["width"]
+    wide = (await site.visit("reviewer")).page
+    await expect(wide.locator(f"#row-{approval}")).to_contain_text("WWWW")
+    assert await wide.evaluate(width) <= WIDE["width"]
+    await page.get_by_role("button", name="Approve").click()
+    await expect(page.locator("#badge")).to_contain_text("approved")
+    await wide.goto("/review/mine")
+    await expect(wide.locator("tbody")).to_contain_text("WWWW")
+    assert await wide.evaluate(width) <= WIDE["width"]
+
+
+async def test_word_of_what_was_sent_stays_beside_word_of_an_old_page(site: Site) -> None:
+    page = (await site.visit("reviewer", "/review/mine")).page
+    await page.evaluate("perdure.notice('It was not sent.', {ofSent: true}); perdure.notice('This page is old.')")
+    await expect(page.locator("#notice")).to_contain_text("It was not sent.This page is old.")
+    await page.evaluate("perdure.notice('')")
+    await expect(page.locator("#notice")).to_have_text("It was not sent.")
 
 
 async def test_long_arguments_must_be_opened_before_there_is_a_button(site: Site) -> None:
@@ -104,6 +129,7 @@ async def test_a_page_left_open_is_told_at_once_when_somebody_else_decides(site:
         assert buttons
         for button in buttons:
             await expect(button).to_be_disabled()
+    await expect(page.locator("#badge")).to_have_text("approved")
     await expect(page.get_by_label("What the agent gets", exact=False)).to_have_value("half a sent")
     await window.checked()
 

@@ -91,6 +91,7 @@ async def test_an_edit_is_made_in_fields_compared_and_sent(site: Site) -> None:
     approval = await site.asks("pay", amount=4200)
     window = await site.visit("reviewer", f"/review/{approval}")
     await press(window.page, "e")
+    await expect(window.page.locator("[id='arg.0']")).to_be_focused()
     await window.page.get_by_label("amount", exact=True).fill("4,2")
     await window.page.locator("#edit").click()
     await expect(window.page.locator(".fault")).to_contain_text("not a number")

@@ -30,3 +30,45 @@ async def test_a_field_that_does_not_fit_says_why_beside_it(asked: SpokenApi, br
     assert '<p class="fault" id="arg.1-fault">999999 is greater than the maximum of 7450</p>' in page.text
     whole = await browse(f"/review/{ID}/edit", "POST", data={**typed, "as": "json", "json": '{"order": 1}'})
     assert whole.status_code == 422 and "is not of type" in whole.text
+
+
+def vote(by: str, *, counts: bool = True) -> dict[str, Any]:
+    """Of one who approves."""
+    return {"by": by, "decision": "approve", "counts": counts}
+
+
+async def test_a_vote_that_does_not_decide_alone_is_confirmed_with_what_is_missing(
+    asked: SpokenApi, browse: Browse
+) -> None:
+    voted = {**CALL, "quorum": 2, "reviewer_role": "reviewer", "allowed_decisions": [], "votes": [vote("rita")]}
+    asked.answers[f"/v1/approvals/{ID}"] = (200, voted)
+    page = (await browse(f"/review/{ID}")).text
+    assert "Your vote counts: approved." in page and "1 of 2 votes are there; it waits for one more person." in page
+    assert "You cannot decide on it" not in page
+    asked.answers[f"/v1/approvals/{ID}"] = (200, {**voted, "votes": [vote("rita", counts=False), vote("ann")]})
+    page = (await browse(f"/review/{ID}")).text
+    assert "Your vote counts" not in page and "You cannot decide on it: it needs the role reviewer." in page
+
+
+async def test_who_may_not_decide_is_told_so_with_what_was_typed_and_nothing_of_other_calls(
+    asked: SpokenApi, browse: Browse
+) -> None:
+    typed = {"decision": "reject", "comment": "half an hour <b>of typing"}
+    mine = await browse(f"/review/{ID}/draft", "POST", data=typed)
+    assert "What you typed is below" in mine.text and "was approved before this one" in mine.text
+    asked.answers["/v1/auth/me"] = (200, {"name": "ann", "roles": ["requester"], "form_token": "f-1"})
+    asked.answers[f"/v1/approvals/{ID}"] = (200, {**CALL, "allowed_decisions": []})
+    others = (await browse(f"/review/{ID}/draft", "POST", data=typed)).text
+    assert "you may not decide on this" in others and "half an hour &lt;b&gt;of typing" in others
+    assert "was approved before this one" not in others
+
+
+async def test_a_page_that_stays_open_is_told_the_new_state_beside_its_heading(
+    asked: SpokenApi, browse: Browse
+) -> None:
+    assert '<span id="badge">' in (await browse(f"/review/{ID}")).text
+    decided = {**CALL, "status": "approved", "decision": {"type": "approve", "by": "bob"}, "allowed_decisions": []}
+    asked.answers[f"/v1/approvals/{ID}"] = (200, decided)
+    part = await browse(f"/review/{ID}/state?version=1&status=pending", headers={"HX-Request": "true"})
+    badge = part.text.partition('<span id="badge" hx-swap-oob="true">')[2].partition("</span>")[0]
+    assert "approved" in badge and "Approved by bob" in part.text

@@ -94,6 +94,7 @@ async def test_a_refusal_of_the_api_is_a_page_in_words_with_its_status(
     answer = await browse("/review")
     assert answer.status_code == status
     assert says in answer.text and "because &lt;b&gt;of&lt;/b&gt; it" in answer.text and code in answer.text
+    assert "rita" in answer.text and "Sign out" in answer.text, "who is signed in stays so"
 
 
 async def test_a_script_that_asks_for_a_part_is_told_in_a_line(api: SpokenApi, browse: Browse) -> None:
