@@ -30,7 +30,7 @@ from contracts.errors import CallerError
 from contracts.skills import DataTable
 from perdure.apps import left_out, played_by, publish, tables_of, unloaded
 from policy.audit_key import Keyring
-from settings import ACCESS_KEY_FILE, AUDIT_KEY_FILE, Settings, needed, secret
+from settings import ACCESS_KEY_FILE, AUDIT_KEY_FILE, Settings, log_from, needed, secret
 from store import accounts, content
 from store.audit_seal import seal
 from store.database import set_up
@@ -241,7 +241,9 @@ def main() -> None:
     parser.add_argument("--admin", default="", metavar="NAME", help="make this administrator and print the token")
     parser.add_argument("--tenant", default=LOCAL_TENANT, help="whose administrator it is")
     asked = parser.parse_args()
-    done = asyncio.run(prepare(Settings(), asked.admin, asked.tenant))
+    settings = Settings()
+    log_from(settings.log_level)
+    done = asyncio.run(prepare(settings, asked.admin, asked.tenant))
     sys.stdout.write(json.dumps({"tokens": done.tokens, "left_out": done.left_out}) + "\n")
 
 

@@ -52,6 +52,13 @@ class LogLevel(StrEnum):
     ERROR = "error"
 
 
+def log_from(level: LogLevel) -> None:
+    """Write no log line below `level`, whoever of this process has a logger already."""
+    import structlog  # here: the command line needs none
+
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level.value))
+
+
 class Algorithm(StrEnum):
     """How access tokens are signed."""
 

@@ -23,7 +23,7 @@ from relay.post import Egress, Post
 from relay.reconcile import Reconciler
 from relay.remember import run_embedding
 from relay.search_attributes import register
-from settings import Settings, needed, secret
+from settings import Settings, log_from, needed, secret
 from store.database import Database
 from store.start_gate import wait_for_gate
 
@@ -59,6 +59,7 @@ async def _serve(names: list[str]) -> int:
     from serving import serve
 
     settings = Settings()
+    log_from(settings.log_level)
     wait_for_gate(settings.start_gate)
     await serve(settings, [Kind(name) for name in names], _stop_asked(), lambda: _ready(settings))
     return 0
@@ -66,6 +67,7 @@ async def _serve(names: list[str]) -> int:
 
 async def _relay() -> int:
     settings = Settings()
+    log_from(settings.log_level)
     wait_for_gate(settings.start_gate)
     keyring = settings.keyring()
     async with AsyncExitStack() as stack:

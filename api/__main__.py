@@ -12,7 +12,7 @@ from api.app import create_app
 from api.rates import Inside
 from reviewer.front import Front
 from reviewer.pages import create_pages
-from settings import Settings
+from settings import Settings, log_from
 from store.start_gate import wait_for_gate
 
 KEEP_ALIVE_SECONDS = 30
@@ -47,6 +47,7 @@ def allow_many_connections() -> None:
 def main() -> None:
     """Serve until told to stop; leave without the interpreter's own shutdown (temporalio/sdk-python#300)."""
     settings = Settings()
+    log_from(settings.log_level)
     api = create_app(settings)
     allow_many_connections()
     wait_for_gate(settings.start_gate)  # before the server takes SIGTERM for its own

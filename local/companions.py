@@ -83,7 +83,10 @@ def read_all(apps: Sequence[Path]) -> list[tuple[Path, Companion]]:
     ):
         doubled = sorted({value for value in values if values.count(value) > 1})
         if doubled:
-            raise StackError(f"two app folders declare a companion with the {label} {doubled[0]}")
+            where = [str(app) for (app, _), value in zip(found, values, strict=True) if value == doubled[0]]
+            raise StackError(
+                f"two companions have the {label} {doubled[0]}, in the app folders {' and '.join(dict.fromkeys(where))}"
+            )
     return found
 
 

@@ -6,6 +6,7 @@ from copy import deepcopy
 from pydantic import JsonValue
 
 from contracts.digests import canonical_json
+from policy.printable import cut
 
 COMPLETENESS = "completeness"
 """The key of an output under which a tool says how complete it is, from 0 to 1."""
@@ -46,10 +47,10 @@ def completeness_of(output: object) -> float:
     if not isinstance(output, Mapping):
         raise ValueError(f"the output is a {type(output).__name__}, not an object")
     said = output.get(COMPLETENESS, 0.0)
-    if isinstance(said, bool) or not isinstance(said, int | float):
-        raise ValueError(f"its completeness is {said!r}, not a number")
-    if not 0 <= said <= 1:
-        raise ValueError(f"its completeness is {said}, not a number from 0 to 1")
+    if isinstance(said, bool) or not isinstance(said, int | float) or not 0 <= said <= 1:
+        is_none = said is None or said != said  # NaN, which stored values have as null
+        told = "no number, as NaN and infinities are none" if is_none else cut(repr(said), 40)
+        raise ValueError(f"its completeness must be a number from 0 to 1, and is {told}")
     if len(canonical_json(dict(output))) > MOST_CHARACTERS:
         raise ValueError(f"the output is longer than {MOST_CHARACTERS} characters")
     return float(said)

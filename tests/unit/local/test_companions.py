@@ -60,8 +60,10 @@ def test_a_mistake_is_one_line_with_the_file_and_the_field(tmp_path: Path, text:
 
 def test_two_apps_may_not_claim_the_same_name_or_variable(tmp_path: Path) -> None:
     one = app(tmp_path / "a", DECLARED)
-    with pytest.raises(StackError, match="name payments"):
-        read_all([one, app(tmp_path / "b", DECLARED)])
+    other = app(tmp_path / "b", DECLARED)
+    with pytest.raises(StackError, match="name payments") as caught:
+        read_all([one, other])
+    assert str(caught.value).endswith(f"in the app folders {one} and {other}")
     with pytest.raises(StackError, match="url_env PAYMENTS_URL"):
         read_all([one, app(tmp_path / "b", DECLARED.replace("name: payments", "name: other"))])
 
