@@ -80,6 +80,7 @@ async def serve(settings: Settings, kinds: Sequence[Kind], stop: asyncio.Event, 
         ready()
         if any(has_blocks(app) for app in apps):
             sandbox.open_soon()  # it takes a moment of CPU, which no start waits for
+        deps.toolbox.import_soon()
         _log.info("worker_ready", queues=[kind.value for kind in kinds])
         stopping = asyncio.create_task(stop.wait())
         ended, _ = await asyncio.wait({stopping, *running}, return_when=asyncio.FIRST_COMPLETED)

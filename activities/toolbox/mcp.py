@@ -26,6 +26,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,8 @@ _BAD_REQUEST = -32600
 _SAID_NO = frozenset({_BAD_REQUEST, -32601, -32602})
 """JSON-RPC: not a request, no such method, wrong parameters."""
 _MOST_CHARACTERS = 300
+AFTER_START_SECONDS = 5.0
+"""By then the other programs of a stack are up."""
 _OPENING_SHARE = 0.8
 """Of a call's time: for opening a session. Past it nothing was sent, which the call's own time-out could not tell."""
 
@@ -186,6 +189,12 @@ def _reason(answer: object) -> str:
     return f": {text[:_MOST_CHARACTERS]}" if text else ""
 
 
+async def _import_later() -> None:
+    await asyncio.sleep(AFTER_START_SECONDS)
+    for name in ("mcp_session", "mcp_answers"):
+        await asyncio.to_thread(import_module, f"activities.toolbox.{name}")
+
+
 class McpServers:
     """The servers of the apps of one process, each with one session."""
 
@@ -196,6 +205,13 @@ class McpServers:
         self._home = home
         self._met = met
         self._sessions: dict[tuple[str, str], McpSession] = {}
+        self._importing: asyncio.Task[object] | None = None
+
+    def import_soon(self) -> None:
+        """Import what the first call needs once the start is over: half a second of CPU, which a start on two cores has
+        not to spare, and a first call that imports holds up its whole worker."""
+        if any(app.servers for app in self._apps.values()):
+            self._importing = asyncio.create_task(_import_later())
 
     def find(self, agent_id: str, pinned: ToolCard | None) -> McpTool | None:
         """The tool behind a card that a turn of this agent pinned; None where no server of its app has such names."""
@@ -218,6 +234,8 @@ class McpServers:
 
     async def close(self) -> None:
         """End every session."""
+        if self._importing is not None:
+            self._importing.cancel()
         for session in self._sessions.values():
             await session.close()
         self._sessions.clear()

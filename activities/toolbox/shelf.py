@@ -32,6 +32,11 @@ class Toolbox:
         tool = self._tools.get((agent_id, name))
         return tool if tool is not None or self._servers is None else self._servers.find(agent_id, pinned)
 
+    def import_soon(self) -> None:
+        """Import early what only the first call of a server's tool would."""
+        if self._servers is not None:
+            self._servers.import_soon()
+
     def secrets_for(self, card: ToolCard) -> dict[str, str]:
         """The credentials that a tool's card names, as far as they are set."""
         values = {name: self._secret_of(name) for name in card.secrets}

@@ -1,0 +1,27 @@
+"""The library of MCP is no part of a worker's start, nor of its first call."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = """
+import asyncio, sys
+from pathlib import Path
+from activities.toolbox import mcp
+from perdure.apps import find_apps
+
+async def main():
+    servers = mcp.McpServers(find_apps(), lambda name: None, Path("."))
+    assert "mcp" not in sys.modules
+    mcp.AFTER_START_SECONDS = 0.0
+    servers.import_soon()
+    while "activities.toolbox.mcp_answers" not in sys.modules:
+        await asyncio.sleep(0.01)
+    await servers.close()
+
+asyncio.run(main())
+"""
+
+
+def test_what_the_first_call_of_a_servers_tool_needs_is_imported_after_the_start() -> None:
+    subprocess.run([sys.executable, "-c", PROGRAM], cwd=Path(__file__).parents[3], check=True, timeout=60)
