@@ -1,12 +1,14 @@
 """`perdure chat AGENT`: a conversation in the terminal, live, through pauses and worker deaths."""
 
 import sys
+from pathlib import Path
 from typing import Annotated, cast
 
 import typer
 
 from cli.connection import Role, command, connect
 from cli.failures import OTHER, USAGE
+from cli.files import ToSend, say_pictures
 from cli.live_text import LiveText
 from cli.screen import AsJson, AsName, fail, say, say_json
 from cli.turn_screen import TurnScreen
@@ -22,6 +24,9 @@ def chat(
         str | None, typer.Option("-m", "--message", help="Say this, show the answer, leave; 1 if it did not complete.")
     ] = None,
     conversation: Annotated[str | None, typer.Option(metavar="ID", help="Go on with this conversation.")] = None,
+    file: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="Upload it first; may be given again.")
+    ] = None,
     on_busy: Annotated[
         OnBusy, typer.Option(help="Where a turn is open: wait behind it, speak into it (steer), or end it (replace).")
     ] = OnBusy.REJECT,
@@ -31,8 +36,11 @@ def chat(
     """Talk to an agent. With --json: every event as it comes, then the turn, one JSON value a line."""
     if message is not None and not message.strip():
         raise fail("the message is empty: say something after -m, or leave -m out to talk", USAGE)
+    files = [ToSend.at(path) for path in file or ()]
     with connect(Role.REQUESTER, as_name) as client:
         conversation_id = conversation or client.conversations.create(agent).id
+        for each in files:
+            each.upload(client, conversation_id)
         if message is not None:
             turn = _one_turn(client, conversation_id, message, on_busy, as_json)
             raise typer.Exit(0 if turn.status == "completed" else OTHER)
@@ -77,6 +85,8 @@ def _one_turn(client: Client, conversation_id: str, message: str, on_busy: OnBus
     turn = client.turns.get(heard_by)
     if as_json:
         say_json(turn)
+    else:
+        say_pictures(turn)
     return turn
 
 

@@ -93,6 +93,11 @@ def _error(data: Mapping[str, Any]) -> str:
     return f"  ✗ {data.get('tool')}: {data.get('message') or data.get('status') or 'failed'}{_because(data)}"
 
 
+def _asks(data: Mapping[str, Any]) -> str:
+    answer = command("turns", "answer", str(data.get("turn_id")))
+    return f"  ? {one_line(str(data.get('question')))}\n    To answer, type: {answer} TEXT"
+
+
 def _budget(data: Mapping[str, Any]) -> str:
     told = f"  ‖ {one_line(str(data.get('message') or data.get('code')))}"
     if data.get("code") != "limit_spent":
@@ -157,6 +162,7 @@ _LINES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "queued": _queued,
     "message.joined": _joined,
     "tool.awaiting_approval": _awaiting,
+    "clarification.requested": _asks,
     "budget": _budget,
     "tool.approved": _approved,
     "tool.denied": _denied,

@@ -9,6 +9,7 @@ import typer
 from cli.chat import follow
 from cli.connection import Role, command, connect
 from cli.failures import OTHER, USAGE
+from cli.files import say_pictures
 from cli.screen import AsJson, AsName, fail, fields, left, moment, say, say_json, table
 from policy.printable import printable
 
@@ -78,6 +79,7 @@ def show(turn_id: TurnId, as_json: AsJson = False, as_name: AsName = None) -> No
     if turn.answer:
         say()
         say(printable(turn.answer))
+    say_pictures(turn)
 
 
 @app.command("watch")

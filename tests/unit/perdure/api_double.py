@@ -93,9 +93,9 @@ class ApiDouble:
         parts = urlsplit(handler.path)
         raw = handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
         headers = {name.lower(): value for name, value in handler.headers.items()}
-        self.asked.append(
-            Asked(handler.command, parts.path, parse_qs(parts.query), headers, json.loads(raw) if raw else None)
-        )
+        is_json = headers.get("content-type", "application/json") == "application/json"
+        body = json.loads(raw) if raw and is_json else raw or None
+        self.asked.append(Asked(handler.command, parts.path, parse_qs(parts.query), headers, body))
         reply = self.replies.popleft() if self.replies else said({}, 500)
         handler.close_connection = reply.status is None or reply.breaks_off
         if reply.status is None:
