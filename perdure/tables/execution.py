@@ -102,6 +102,10 @@ def _worked_out(table: pl.DataFrame, formula: pl.Expr, name: str) -> pl.Series:
 def _group(table: pl.DataFrame, step: Group, _: Any) -> pl.DataFrame:
     known(table, *step.by)
     made = [_of(table, summary) for summary in step.summaries]
+    names = [*step.by, *(summary.name for summary in step.summaries)]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise TableTrouble(f"the column {twice[:80]!r} would be there twice; what is summed up needs a name of its own")
     return table.group_by(step.by, maintain_order=True).agg(made) if step.by else table.select(made)
 
 

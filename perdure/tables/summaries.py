@@ -54,5 +54,5 @@ def not_summed(table: pl.DataFrame, step: Step) -> Iterator[str]:
     for column, function in found:
         missing = table[column].null_count() if column in table.columns else 0
         if missing:
-            told = f"{missing} of {table.height} rows have no value in {column[:MOST_NAME]!r}"
-            yield f"{told}: the {function} is of the others"
+            rows = f"{missing} of {table.height} rows {'have' if missing > 1 else 'has'}"
+            yield f"{rows} no value in {column[:MOST_NAME]!r}: the {function} is of the others"

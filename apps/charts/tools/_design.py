@@ -123,7 +123,8 @@ def design_of(atoms: Sequence[str], specification: Mapping[str, Any], columns: S
         elif kind == "at":
             column = names[first]
             missing = bool(column.get("nulls"))
-            encodings[second] = {"column": column["name"], "kind": column["kind"], "missing": missing, "id": first}
+            of_it = {"distinct": int(column["distinct"]) - missing, "missing": missing}
+            encodings[second] = {"column": column["name"], "kind": column["kind"], **of_it, "id": first}
         elif kind == "counted":
             encodings[first] = {"column": "", "kind": "quantitative", "id": ""}
         elif kind == "scale":

@@ -9,6 +9,8 @@ _TYPES = {"quantitative": "quantitative", "temporal": "temporal", "nominal": "no
 _MARKS: dict[str, dict[str, Any]] = {"line": {"type": "line", "point": True}, "arc": {"type": "arc", "tooltip": True}}
 _PLAIN = re.compile(r"[^\W\d][\w ]{0,79}")
 MOST_TITLE = 80
+MOST_TICKED = 8
+"""Moments on an axis that has a tick for each."""
 
 
 def vega_lite(design: Mapping[str, Any], rows: Sequence[Mapping[str, Any]] | None, palette: Sequence[str] = ()) -> Any:
@@ -71,6 +73,9 @@ def _channel(name: str, one: Mapping[str, Any], fields: Mapping[str, str]) -> di
         made["scale"] = {"type": "log"}
     if made["type"] == "temporal":  # else a day is drawn as the one before it wherever clocks are behind UTC
         made["scale"] = {"type": "utc"}
+        distinct = int(one.get("distinct") or 0)
+        if name in ("x", "y") and 1 < distinct <= MOST_TICKED:  # else hours stand between a few days
+            made["axis"] = {"tickCount": distinct - 1}
     if made["type"] == "nominal" and name in ("x", "y"):
         made["sort"] = None
     return made

@@ -163,6 +163,9 @@ async def test_a_day_is_drawn_as_itself_where_clocks_are_behind(monkeypatch: pyt
     rows = [{"day": f"2024-03-0{n}", "n": "a"} for n in range(1, 4)]
     drawn = await _drawing.draw(_vega.vega_lite(design, rows))
     assert "Mar 01, 2024" in drawn.svg and "Feb 29" not in drawn.svg, drawn.svg
+    few = {**design, "encodings": {"x": {**encoding, "distinct": 3}, "y": design["encodings"]["y"]}}
+    drawn = await _drawing.draw(_vega.vega_lite(few, rows))
+    assert "PM<" not in drawn.svg and "Sat 02<" in drawn.svg, "a few days have no hours between them"
 
 
 async def test_rows_of_one_bar_stand_on_each_other_and_a_pie_has_no_negative_slice() -> None:

@@ -95,6 +95,10 @@ def test_a_join_brings_the_columns_of_another_table() -> None:
         ('<aggregate column="side" function="sum" as="a"/>', "sum needs numbers"),
         ('<filter where="n &gt; 100"/>', "no row is left"),
         ('<join table="away"><on left="side" right="side"/></join>', "there is no table 'away'"),
+        (
+            '<group><by column="n"/><aggregate column="n" function="sum" as="n"/></group>',
+            "step 1 (group): the column 'n' would be there twice",
+        ),
         ('<input name="away"/>', "there is no table 'away'; the tables are main"),
         ('<input name="main" visible="false"/>', "there is no table 'main'"),
     ],

@@ -61,7 +61,8 @@ def facts(state: State) -> str:
         lines.append("The upload has arrived and can be worked with.")
     run, solved = object_of(state, "run"), object_of(state, "solved")
     if run:
-        lines.append(f"The data was prepared: {run.get('rows')} rows are left.")
+        rows = run.get("rows")
+        lines.append(f"The data was prepared: {'1 row is' if rows == 1 else f'{rows} rows are'} left.")
     design = solved.get("design")
     if isinstance(design, dict):
         lines.append(f"A design was found: {design.get('mark')}.")
