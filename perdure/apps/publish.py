@@ -63,7 +63,7 @@ def unloaded(app: App) -> list[str]:
     mistakes = [str(problem) for problem in app.problems if not problem.warning]
     if not mistakes or (app.agents and not app.unread):
         return []
-    what = f"is without {', '.join(app.unread)}" if app.agents else "is left out"
+    what = f"is without {', '.join(app.unread)}" if app.unread else "is left out"
     more = [f"  and {len(mistakes) - MOST_TOLD} more"] if len(mistakes) > MOST_TOLD else []
     return [f"the app {app.name} {what}:", *(f"  {each}" for each in mistakes[:MOST_TOLD]), *more]
 

@@ -141,7 +141,7 @@ def test_a_registry_that_could_not_run_is_refused_with_its_line_and_takes_its_ag
     assert problem in told(loaded)
     assert "agents/helper.yaml:5: the pipeline context has mistakes" in told(loaded)
     (head, first, *_) = (line.replace(f"{loaded.folder}/", "") for line in unloaded(loaded))
-    assert (head, first) == (f"the app {loaded.name} is left out:", f"  {told(loaded)[0]}")
+    assert (head, first) == (f"the app {loaded.name} is without helper:", f"  {told(loaded)[0]}")
     assert problem in [line.strip().replace(f"{loaded.folder}/", "") for line in unloaded(loaded)]
 
 
