@@ -30,7 +30,7 @@ class WaiverBody(Body):
     """PUT /v1/rules/tools."""
 
     tool: str = Field(min_length=1, max_length=200)
-    approval: bool
+    approval: bool = Field(strict=True)
     """Whether a person is asked."""
 
 

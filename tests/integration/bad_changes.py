@@ -38,6 +38,13 @@ ROUTES: list[tuple[str, str, str, dict[str, object], dict[str, list[object]]]] =
     ("PUT", "/v1/rules", "admin", {"rule": "x", "do": "abort"}, {"rule": NO_TEXT, "do": [*NO_TEXT, "x" * 41]}),
     (
         "PUT",
+        "/v1/rules/tools",
+        "admin",
+        {"tool": "memory_patch", "approval": True},
+        {"tool": [*NO_TEXT, "refund", "memory_patch ", "x" * 201], "approval": [*ANYTHING[1:], None, 0, 1, "false"]},
+    ),
+    (
+        "PUT",
         "/v1/budgets",
         "admin",
         {"max_tokens": 5, "max_cost_usd": 1.0},

@@ -41,3 +41,17 @@ def test_a_rule_that_is_not_there_is_said_so(perdure: Perdure, stack: ApiDouble)
     stack.will(said({"error": {"code": "rule_not_found", "message": "there is no such rule"}}, 404))
     ended = perdure("rules", "set", "nobody", "abort")
     assert ended.code == 4 and "there is no such rule" in ended.err
+
+
+TOOLS = {"items": [{"tool": "memory_patch", "approval": False}, {"tool": "memory_propose_promotion", "approval": True}]}
+
+
+def test_the_approval_of_a_memory_tool_is_waived_and_asked_for_again(perdure: Perdure, stack: ApiDouble) -> None:
+    stack.will(said(TOOLS), said(TOOLS), said(TOOLS))
+    for typed, approval in ((("waive", "memory_patch"), False), (("waive", "memory_patch", "--undo"), True)):
+        ended = perdure("rules", *typed)
+        assert ended.code == 0 and "runs without a person" in ended.out and "a person is asked" in ended.out
+        assert stack.asked[-1].body == {"tool": "memory_patch", "approval": approval}
+    ended = perdure("rules", "tools", "--json")
+    assert json.loads(ended.out)["items"] == TOOLS["items"]
+    assert (stack.asked[-1].method, stack.asked[-1].path) == ("GET", "/v1/rules/tools")
