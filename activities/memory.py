@@ -19,7 +19,6 @@ from contracts.memory import LoadAsk, TurnContext
 from contracts.pipeline import ContextMemory
 from contracts.tables import CLIENT_TABLE
 from contracts.turns import Limits
-from policy.danger import danger_in
 from policy.memory_text import Recalled as Episode
 from policy.memory_text import memory_message
 from policy.plans import rules_of, turn_plan
@@ -28,7 +27,7 @@ from policy.refusals import OVER
 from policy.skip import slice_hash
 from policy.toolsets import LOADED_TOOLSETS, held
 from policy.waivers import waived_of
-from store import bundles, turn_context, waivers
+from store import bundles, interventions, turn_context, waivers
 from store.database import Connection
 from store.journal import NewEvent, write
 from store.turn_context import Loaded
@@ -158,7 +157,7 @@ async def _context_memory(tx: Connection, ask: LoadAsk, agent: PublishedAgent) -
     return ContextMemory(
         slice_hash=slice_hash(said[-assembly.slice_messages :], assembly.acknowledgements),
         kept=await bundles.kept(tx, ask.address),
-        danger=danger_in(message, before, assembly.danger),
+        danger=await interventions.found(message, before, assembly.danger),
     )
 
 

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from contracts.agents import PublishedAgent
 from contracts.events import STAGE
 from contracts.turns import FinishAsk, TurnAddress, TurnStatus
-from policy.danger import danger_in
+from policy.danger import Words, danger_in
 from store.database import Connection
 from store.finish import finish
 from store.journal import NewEvent, write
@@ -26,10 +26,14 @@ async def danger_of(tx: Connection, conversation_id: str, message: str, agent: P
     if assembly is None or not assembly.danger:
         return ""
     last = "SELECT content FROM messages WHERE conversation_id = $1 AND role = 'user' ORDER BY seq DESC LIMIT 1"
-    before = await tx.fetchval(last, conversation_id) or ""
-    if len(message) < _LONG_CHARACTERS:
-        return danger_in(message, before, assembly.danger)
-    return await asyncio.to_thread(danger_in, message, before, assembly.danger)
+    return await found(message, await tx.fetchval(last, conversation_id) or "", assembly.danger)
+
+
+async def found(message: str, before: str, words: Words) -> str:
+    """As `danger_in`, without holding up whatever else this process does."""
+    if len(message) + len(before) < _LONG_CHARACTERS:
+        return danger_in(message, before, words)
+    return await asyncio.to_thread(danger_in, message, before, words)
 
 
 async def answer(tx: Connection, address: TurnAddress, agent: PublishedAgent, category: str) -> None:

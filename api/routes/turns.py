@@ -38,7 +38,8 @@ async def start(
     key: Key = None,
 ) -> JSONResponse:
     """Start a turn, or let the message join the one under way; 202 is durable. With `wait`, 200 with the turn if it
-    ends or pauses in time."""
+    ends or pauses in time. What has its agent's words of danger and would have to wait, or be refused, is `completed`
+    at once."""
     begun, gives_way = None, None
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:

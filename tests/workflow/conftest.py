@@ -70,6 +70,7 @@ class Engine:
         conversation_id: str | None = None,
         on_busy: OnBusy = OnBusy.REJECT,
         limits: Limits | None = None,
+        caps: Caps | None = None,
     ) -> Started:
         """Start a turn and deliver its wake-up."""
         requester = self.people["requester"]
@@ -85,7 +86,7 @@ class Engine:
         )
         async with self.deps.db.transaction(requester.tenant_id) as tx:
             agent = await content.current(tx, agent_id)
-            started = await start(tx, new, agent, Caps())
+            started = await start(tx, new, agent, caps or Caps())
         if started.note is not None:
             await self.deps.doorbell.deliver_soon(started.note)
         return started

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from contracts.errors import CallerError
 from contracts.turns import TurnStatus
-from policy.admission import OnBusy
+from policy.admission import Caps, OnBusy
 from policy.decision import Decision
 from store.turns import Started
 from tests.workflow.conftest import Engine
@@ -153,6 +154,14 @@ async def test_words_of_danger_while_a_booking_waits_are_answered_at_once_and_it
     )
     for said in at_once:
         assert [row["role"] for row in told if str(row["turn_id"]) == said.turn_id] == ["user", "assistant"]
+
+
+async def test_words_of_danger_are_refused_by_no_cap(engine: Engine) -> None:
+    for text, caps in (("I want to die", Caps(turns_a_user=0)), ("x" * 20_000 + " suicidal", Caps(turns_a_user=0))):
+        said = await engine.begin(text, agent_id="care_navigator", caps=caps)
+        assert (await engine.turn(said.turn_id))["answer"].startswith("I am glad that you wrote this.")
+    with pytest.raises(CallerError, match="open turns"):
+        await engine.begin("Hello", agent_id="care_navigator", caps=Caps(turns_a_user=0))
 
 
 async def test_a_phrase_that_ends_in_the_next_message_is_found(engine: Engine) -> None:
