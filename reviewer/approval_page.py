@@ -11,6 +11,7 @@ from perdure.client import Approval
 from reviewer.argument_fields import fields_of
 from reviewer.differences import Line, differences
 from reviewer.forms import Form
+from reviewer.queue import Asked, opened_from
 from reviewer.view import page
 from reviewer.visit import Visit
 
@@ -42,7 +43,8 @@ async def show(visit: Visit, approval: Approval, sent: Sent | None = None, *, st
     opened = len(text) <= LONG_CHARACTERS or _asks_for_all(visit, sent)
     args = (approval.decision or {}).get("args") or approval.args
     before = (approval.revision or {}).get("args_before") or (approval.args if args is not approval.args else None)
-    previous, following = await _beside(visit, approval)
+    asked = opened_from(visit, sent.form)
+    previous, following = await _beside(visit, approval, asked)
     return page(
         visit,
         "approval.html",
@@ -64,6 +66,9 @@ async def show(visit: Visit, approval: Approval, sent: Sent | None = None, *, st
         past=PAST,
         reasons=reasons_for(approval),
         roles=visit.me.roles if visit.me else [],
+        asked=asked,
+        within=asked.within,
+        at=f"/review/{approval.id}{asked.within}",
     )
 
 
@@ -100,10 +105,11 @@ def _asks_for_all(visit: Visit, sent: Sent) -> bool:
     return visit.request.query_params.get("whole") == "1" or (sent.form is not None and sent.form.get("whole") == "1")
 
 
-async def _beside(visit: Visit, approval: Approval) -> tuple[Approval | None, Approval | None]:
-    """The one before and the one after it in the list of what this person may decide; from one that is not in it any
-    more, the first."""
-    found = (await visit.api.approvals.list(status="pending", mine=True, brief=True, limit=_QUEUE)).items
+async def _beside(visit: Visit, approval: Approval, asked: Asked) -> tuple[Approval | None, Approval | None]:
+    """The one before and the one after it in the list that it was opened from; from one that is not in it any more, the
+    first."""
+    listed = visit.api.approvals.list(status="pending", brief=True, limit=_QUEUE, **asked.filters)
+    found = (await listed).items
     at = next((place for place, each in enumerate(found) if each.id == approval.id), None)
     if at is None:
         return None, found[0] if found else None

@@ -122,10 +122,14 @@ _ENVIRONMENT = _environment()
 
 
 def page(visit: Visit, template: str, *, status: int = 200, **values: Any) -> HTMLResponse:
-    """A page, or a part of one."""
+    """A page, or a part of one. `at`: of what answers a form, the address of the page that the form was on; `within`:
+    the list that an approval was opened from."""
     path = visit.request.url.path
     known = {
         "here": visit.here,
+        "at": "",
+        "posted": visit.request.method == "POST",
+        "within": "",
         "site": str(visit.request.base_url).rstrip("/"),
         "me": visit.me,
         "form_token": visit.me.form_token or "" if visit.me else "",

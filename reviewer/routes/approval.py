@@ -6,6 +6,7 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import HTMLResponse
 
 from reviewer.approval_page import Sent, show
+from reviewer.queue import opened_from
 from reviewer.view import page
 from reviewer.visit import Typed, Visitor
 
@@ -36,4 +37,5 @@ async def state(
     found = await visit.api.approvals.get(approval_id)
     if (found.version, found.status) == (version, status):
         return Response(status_code=204)
-    return page(visit, "meanwhile.html", approval=found, was_open=status == "pending")
+    within = opened_from(visit).within
+    return page(visit, "meanwhile.html", approval=found, was_open=status == "pending", within=within)

@@ -14,6 +14,7 @@ from reviewer.argument_fields import read_fields
 from reviewer.differences import differences
 from reviewer.forms import Form
 from reviewer.problems import AGAIN, PageProblem
+from reviewer.queue import opened_from
 from reviewer.view import page
 from reviewer.visit import Post, Posted
 
@@ -52,7 +53,8 @@ async def decision(post: Posted, approval_id: str) -> Response:
         why = AGAIN if error.status in (0, 503) else error.message
         return await _refused(post, approval_id, error.status or 503, why)
     back = form.get("back")
-    return RedirectResponse(back if _BACK.fullmatch(back) else f"/review/{approval_id}", 303)
+    here = f"/review/{approval_id}{opened_from(post.visit, form).within}"
+    return RedirectResponse(back if _BACK.fullmatch(back) else here, 303)
 
 
 @router.post("/review/{approval_id}/edit")
@@ -66,10 +68,14 @@ async def edit(post: Posted, approval_id: str) -> HTMLResponse:
     args, faults, why = _edited(approval, form)
     if faults or why:
         return await show(post.visit, approval, Sent(form, why or "Not sent: see the fields.", faults), status=422)
+    asked = opened_from(post.visit, form)
     return page(
         post.visit,
         "edit.html",
         approval=approval,
+        asked=asked,
+        within=asked.within,
+        at=f"/review/{approval_id}{asked.within}",
         args=args,
         written=json.dumps(args, ensure_ascii=True),
         lines=differences(approval.args, args),

@@ -1,49 +1,22 @@
 """The inbox: what waits for a decision, narrowed by what a person asks for."""
 
 import asyncio
-from dataclasses import dataclass
 from typing import Annotated
-from urllib.parse import urlencode
 
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from perdure.client import Me
 from perdure.client.promotion_calls import list_promotions
+from reviewer.queue import DAY_SECONDS, KINDS, Asked
 from reviewer.view import page
 from reviewer.visit import Visit, Visitor
 
 router = APIRouter()
 SHOWN = 25
-DAY_SECONDS = 86_400
 _COUNTED = 100
 """Proposals; of more it is said that there are more."""
 _Name = Annotated[str, Query(max_length=64)]
-_KINDS = ("risk", "agent", "tool", "role")
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """How the list is narrowed."""
-
-    mine: bool
-    risk: str
-    agent: str
-    tool: str
-    role: str
-    expiring: bool
-
-    def path(self, *, mine: bool, cursor: str | None = None) -> str:
-        """The inbox narrowed so, and whose."""
-        named = {kind: getattr(self, kind) for kind in _KINDS}
-        query = {**({} if mine else {"all": "1"}), **named, **({"expiring": "1"} if self.expiring else {})}
-        text = urlencode({name: value for name, value in {**query, "cursor": cursor or ""}.items() if value})
-        return "/review" + (f"?{text}" if text else "")
-
-    @property
-    def narrowed(self) -> bool:
-        """By more than whose."""
-        return self.expiring or any(getattr(self, kind) for kind in _KINDS)
 
 
 def asked_for(
@@ -72,11 +45,9 @@ async def inbox(
         api.approvals.list(
             status="pending",
             brief=True,
-            mine=asked.mine or None,
-            expiring_seconds=DAY_SECONDS if asked.expiring else None,
             limit=SHOWN,
             cursor=cursor,
-            **{kind: getattr(asked, kind) or None for kind in _KINDS},
+            **asked.filters,
         ),
         api.approvals.counts(expiring_seconds=DAY_SECONDS),
         api.effects.list(limit=1),
@@ -91,7 +62,7 @@ async def inbox(
         proposed=proposed,
         asked=asked,
         narrowed=asked.narrowed,
-        options={kind: sorted({*counts.by.get(kind, {}), *filter(None, [getattr(asked, kind)])}) for kind in _KINDS},
+        options={kind: sorted({*counts.by.get(kind, {}), *filter(None, [getattr(asked, kind)])}) for kind in KINDS},
         further=asked.path(mine=asked.mine, cursor=found.next),
         tabs={"mine": asked.path(mine=True), "all": asked.path(mine=False)},
         form_token=me.form_token or "",

@@ -9,6 +9,7 @@ from fastapi.responses import RedirectResponse, Response
 from perdure.client import ApiError
 from reviewer.approval_page import Sent, show
 from reviewer.problems import PageProblem
+from reviewer.queue import opened_from
 from reviewer.visit import Post, Posted
 
 router = APIRouter()
@@ -80,4 +81,4 @@ async def act(post: Posted, approval_id: str, verb: str) -> Response:
         approval = await post.visit.api.approvals.get(approval_id)
         sent = Sent(post.form, f"Not done: {error.message}")
         return await show(post.visit, approval, sent, status=error.status)
-    return RedirectResponse(f"/review/{approval_id}", 303)
+    return RedirectResponse(f"/review/{approval_id}{opened_from(post.visit, post.form).within}", 303)

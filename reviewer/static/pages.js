@@ -41,6 +41,12 @@
   }
 
   document.addEventListener("DOMContentLoaded", tellAll);
+  // What answers a form has in the history the address of the form's page, so that neither Back nor a reload sends it again.
+  document.addEventListener("DOMContentLoaded", () => {
+    const {at} = document.getElementById("main").dataset;
+    if (at) history.replaceState(null, "", at);
+    document.querySelector(".who")?.addEventListener("submit", () => sessionStorage.clear());
+  });
   setInterval(tellAll, SECONDS);
 
   const isReading = (ctx) => ctx?.request?.method === "GET";

@@ -87,6 +87,31 @@ async def test_a_rejection_without_a_reason_is_not_sent_and_the_page_says_why(si
     await window.checked()
 
 
+async def test_what_is_typed_is_there_after_a_claim_and_after_back_and_back_sends_nothing_again(site: Site) -> None:
+    approval = await site.asks("pay", amount=4200)
+    page = (await site.visit("reviewer", f"/review/{approval}?in=tool%3Dpay")).page
+    amount, words = page.get_by_label("amount", exact=True), page.get_by_label("What the agent is told")
+    await page.get_by_text("Edit the arguments").click()
+    await amount.fill("43")
+    await page.get_by_text("Reject", exact=False).first.click()
+    await words.fill("half a reason")
+    await page.get_by_role("button", name="Claim it").click()
+    await expect(page.locator("dt", has_text="Claimed by")).to_be_visible()
+    await expect(words).to_have_value("half a reason")
+    await page.locator("#edit").click()
+    await expect(page.locator("h1")).to_contain_text("Your edit of")
+    await page.go_back()
+    await expect(amount).to_have_value("43")
+    await expect(amount).to_be_visible()
+    await page.locator("#edit").click()
+    await page.get_by_role("button", name="Approve it as edited").click()
+    await expect(page.locator("#state")).to_contain_text("Edited and approved by reviewer")
+    await page.go_back()
+    await expect(page.locator("#state")).to_contain_text("Edited and approved by reviewer")
+    assert page.url.endswith(f"/review/{approval}?in=tool%3Dpay")
+    assert await page.evaluate("sessionStorage.length") == 0
+
+
 async def test_an_edit_is_made_in_fields_compared_and_sent(site: Site) -> None:
     approval = await site.asks("pay", amount=4200)
     window = await site.visit("reviewer", f"/review/{approval}")

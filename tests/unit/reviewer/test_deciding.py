@@ -72,3 +72,30 @@ async def test_a_page_that_stays_open_is_told_the_new_state_beside_its_heading(
     part = await browse(f"/review/{ID}/state?version=1&status=pending", headers={"HX-Request": "true"})
     badge = part.text.partition('<span id="badge" hx-swap-oob="true">')[2].partition("</span>")[0]
     assert "approved" in badge and "Approved by bob" in part.text
+
+
+async def test_the_next_call_and_the_way_back_are_of_the_list_that_a_call_was_opened_from(
+    asked: SpokenApi, browse: Browse
+) -> None:
+    other = {**CALL, "id": ID[:-1] + "2"}
+    asked.answers["/v1/approvals"] = (200, {"items": [CALL, other]})
+    inbox = (await browse("/review?all=1&tool=refund")).text
+    assert f'href="/review/{ID}?in=all%3D1%26tool%3Drefund"' in inbox
+    within = "?in=all%3D1%26tool%3Drefund"
+    page = (await browse(f"/review/{ID}{within}")).text
+    assert f'href="/review/{other["id"]}{within}" rel="next"' in page and 'href="/review?all=1&amp;tool=refund"' in page
+    listed = [each.query_params for each in asked.asked if each.url.path == "/v1/approvals"][-1]
+    assert (listed["tool"], listed.get("mine")) == ("refund", None)
+    asked.answers[f"/v1/approvals/{ID}/decision"] = (200, CALL)
+    sent = {"csrf": "f-1", "decision": "approve", "digest": "d" * 64, "in": "all=1&tool=refund"}
+    answer = await browse(f"/review/{ID}/decision", "POST", data=sent)
+    assert answer.headers["location"] == f"/review/{ID}{within}"
+    hostile = await browse(f"/review/{ID}/decision", "POST", data={**sent, "in": "//else.example\r\nX: 1&tool=a\r\nb"})
+    assert hostile.headers["location"] == f"/review/{ID}?in=tool%3Da%250D%250Ab"
+
+
+async def test_what_answers_a_form_has_the_address_of_the_forms_page(asked: SpokenApi, browse: Browse) -> None:
+    typed = {"csrf": "f-1", "digest": "d" * 64, "as": "fields", "arg.0": "2003", "arg.1": "100", "in": "risk=high"}
+    edit = (await browse(f"/review/{ID}/edit", "POST", data=typed)).text
+    assert "Your edit of refund" in edit and f'data-at="/review/{ID}?in=risk%3Dhigh"' in edit
+    assert "data-at" not in (await browse(f"/review/{ID}?whole=1")).text
