@@ -54,7 +54,8 @@ def run_plan(plan: Plan, tables: Mapping[str, pl.DataFrame], main: str, *, numbe
             table = plain(_done(table, step, seen))
             room.check(table.height, table.estimated_size())
         except TableTrouble as trouble:
-            raise TableTrouble(f"step {number} ({type(step).__name__.lower()}): {trouble.message}") from None
+            name = type(step).__name__.lower().removesuffix("with")
+            raise TableTrouble(f"step {number} ({name}): {trouble.message}") from None
         if numbered and isinstance(step, Pivot):
             names = _numbers(table, step)
             table = table.rename(names)

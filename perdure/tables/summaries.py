@@ -8,6 +8,7 @@ from typing import Final
 import polars as pl
 
 from perdure.tables.plan import Group, Pivot, Step
+from perdure.tables.profile import kind_of
 from perdure.tables.trouble import TableTrouble
 from perdure.tables.values import wide
 
@@ -21,6 +22,7 @@ _SUMMARIES: Final[Mapping[str, Callable[[pl.Expr], pl.Expr]]] = {
     "count": lambda x: x.count(),
     "distinct": lambda x: x.drop_nulls().n_unique(),
 }
+_HELD: Final = {"quantitative": "numbers", "temporal": "times", "nominal": "text", "boolean": "true and false"}
 _OF_NUMBERS: Final = frozenset({"sum", "mean", "median"})
 
 
@@ -39,7 +41,7 @@ def summed_up(table: pl.DataFrame, column: str, function: str) -> pl.Expr:
     known(table, column)
     dtype = table.schema[column]
     if function in _OF_NUMBERS and not dtype.is_numeric():
-        held = dtype if table[column].count() else "no value at all"
+        held = _HELD[kind_of(dtype)] if table[column].count() else "no value at all"
         raise TableTrouble(f"{function} needs numbers, and {column[:80]!r} holds {held}")
     return _SUMMARIES[function](wide(column, dtype))
 

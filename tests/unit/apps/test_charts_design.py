@@ -155,15 +155,12 @@ async def test_names_and_titles_are_text_in_the_picture_and_no_address_is_asked(
 async def test_a_day_is_drawn_as_itself_where_clocks_are_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "America/Los_Angeles")
     encoding = {"column": "day", "kind": "temporal", "scale": "time", "binned": False}
-    design = {
-        "title": "",
-        "mark": "bar",
-        "encodings": {"x": encoding, "y": {**encoding, "column": "n", "kind": "nominal"}},
-    }
+    by_name = {**encoding, "column": "n", "kind": "nominal"}
+    design = {"title": "", "mark": "bar", "encodings": {"x": encoding, "y": by_name}}
     rows = [{"day": f"2024-03-0{n}", "n": "a"} for n in range(1, 4)]
     drawn = await _drawing.draw(_vega.vega_lite(design, rows))
     assert "Mar 01, 2024" in drawn.svg and "Feb 29" not in drawn.svg, drawn.svg
-    few = {**design, "encodings": {"x": {**encoding, "distinct": 3}, "y": design["encodings"]["y"]}}
+    few = {**design, "encodings": {"x": {**encoding, "distinct": 3}, "y": by_name}}
     drawn = await _drawing.draw(_vega.vega_lite(few, rows))
     assert "PM<" not in drawn.svg and "Sat 02<" in drawn.svg, "a few days have no hours between them"
 

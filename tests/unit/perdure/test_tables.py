@@ -92,9 +92,9 @@ def test_a_join_brings_the_columns_of_another_table() -> None:
         (f'<derive as="a" value="{"-" * 30}n"/>', "nested 20 deep"),
         ('<derive as="a" value="n + side"/>', "step 1 (derive)"),
         ('<derive as="a" value="year(n)"/>', "step 1 (derive)"),
-        ('<aggregate column="side" function="sum" as="a"/>', "sum needs numbers"),
+        ('<aggregate column="side" function="sum" as="a"/>', "sum needs numbers, and 'side' holds text"),
         ('<filter where="n &gt; 100"/>', "no row is left"),
-        ('<join table="away"><on left="side" right="side"/></join>', "there is no table 'away'"),
+        ('<join table="away"><on left="side" right="side"/></join>', "step 1 (join): there is no table 'away'"),
         (
             '<group><by column="n"/><aggregate column="n" function="sum" as="n"/></group>',
             "step 1 (group): the column 'n' would be there twice",

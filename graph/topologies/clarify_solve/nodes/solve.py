@@ -52,7 +52,8 @@ def _is_client(state: State) -> bool:
 def _handed_out(state: State, solved: dict[str, JsonValue]) -> Patch:
     """S4-45: what the client gets, and the last word, which no model says here."""
     told, fault = warnings_of(object_of(state, "run"), solved), text_of(state, "fault")
-    shown = text_of(state, "visualization").strip() or fault or "The plan was carried out; no picture was asked for."
+    nothing = f"{fault[:1].upper()}{fault[1:]}" or "The plan was carried out; no picture was asked for."
+    shown = text_of(state, "visualization").strip() or nothing
     before = state["messages"]
     last = MessageRef(role=Role.ASSISTANT, text=shown)
     output: dict[str, JsonValue] = {
