@@ -5,11 +5,14 @@ also where it begins in one message and ends in the next. Too much is found rath
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from policy.look_alikes import forms, readings
 
 Words = Mapping[str, Sequence[str]]
 """By category: phrases."""
+REACH: Final = 200
+"""How far from where two messages meet a phrase that crosses is looked for, in characters; no phrase is longer."""
 
 
 def danger_in(message: str, before: str, words: Words) -> str:
@@ -17,28 +20,29 @@ def danger_in(message: str, before: str, words: Words) -> str:
     beginning of this one; empty where there is none. What `before` has by itself was said then."""
     if not words:
         return ""
-    alone, first = readings(message), readings(before) if before else ()
+    texts = readings(message)
+    seams = [_seam(*pair) for pair in zip(readings(before), texts, strict=True)] if before else []
     for category, phrases in words.items():
         for phrase in phrases:
-            wanted = forms(phrase)
-            if any(form in text for text, each in zip(alone, wanted, strict=True) for form in each):
+            if any(form in text for text, each in zip(texts, forms(phrase), strict=True) for form in each):
                 return category
-            if any(
-                _spans(earlier, text, form)
-                for earlier, text, each in zip(first, alone, wanted, strict=False)
-                for form in each
-            ):
+            if any(_crosses(form, seam) for seam, each in zip(seams, forms(phrase), strict=False) for form in each):
                 return category
     return ""
 
 
 def is_phrase(phrase: str) -> bool:
-    """Whether it can be looked for: words, and at most one `*`, behind the last of them."""
-    return bool(forms(phrase)) and "*" not in phrase.rstrip()[:-1]
+    """Whether it can be looked for: words, not too many, and at most one `*`, behind the last of them."""
+    return len(phrase) < REACH and bool(forms(phrase)) and "*" not in phrase.rstrip()[:-1]
 
 
-def _spans(before: str, after: str, form: str) -> bool:
-    """Whether `form` is there once the two are read as one text, in neither of them alone."""
-    reach = len(form)
-    joined = before[-reach:].rstrip() + after[:reach]
-    return form in joined and form not in before[-reach:] and form not in after
+def _seam(before: str, after: str) -> tuple[str, str, str]:
+    """Where the two meet: the end of the one, the beginning of the other, and both as one text."""
+    end, beginning = before[-REACH:], after[:REACH]
+    return end, beginning, end.rstrip() + beginning
+
+
+def _crosses(form: str, seam: tuple[str, str, str]) -> bool:
+    """Whether `form` is there once the two are read as one text, and in neither of them alone."""
+    end, beginning, both = seam
+    return form in both and form not in end and form not in beginning
