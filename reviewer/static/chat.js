@@ -10,14 +10,12 @@
   ];
   // As the server writes out what nobody would see (policy/printable.py).
   const HIDDEN = /((?:(?![\n\t])[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}\u115f\u1160\u2800\u3164\uffa0\u{E0100}-\u{E01EF}])+)/u;
-  const AWAY = "The server does not answer. This page tries again; what you see may be old.";
-  const MOST_WAIT = 15000;
 
   const turns = document.getElementById("turns");
   if (!turns?.dataset.stream) return;
   const doing = document.getElementById("doing");
   const reading = new Map();
-  let source = null, lastId = "", wait = 500, retry = 0;
+  let lastId = "";
 
   // Text from outside: nothing of it is markup, and nothing of it is hidden.
   function write(place, text) {
@@ -114,31 +112,16 @@
     write(title, String(data.title));
   }
 
-  function on(kind, act) {
-    source.addEventListener(kind, (event) => {
+  function streamNow() {
+    const [path] = turns.dataset.stream.split("?");
+    return lastId ? `${path}?after=${encodeURIComponent(lastId)}` : turns.dataset.stream;
+  }
+
+  function listen(source) {
+    const on = (kind, act) => source.addEventListener(kind, (event) => {
       lastId = event.lastEventId || lastId;
       act(JSON.parse(event.data));
     });
-  }
-
-  function connect() {
-    clearTimeout(retry);
-    source?.close();
-    if (document.hidden) return;
-    const [path] = turns.dataset.stream.split("?");
-    source = new EventSource(lastId ? `${path}?after=${encodeURIComponent(lastId)}` : turns.dataset.stream);
-    source.onopen = () => {
-      wait = 500;
-      perdure.notice("");
-    };
-    source.onerror = () => {
-      perdure.notice(AWAY);
-      if (source.readyState !== EventSource.CLOSED) return;  // else the browser itself comes back
-      retry = setTimeout(connect, wait);
-      wait = Math.min(wait * 2, MOST_WAIT);
-      const last = turns.querySelector(".turn:last-of-type");
-      if (last) refresh(last.id.slice(5));  // it tells why: the session may be over
-    };
     on("token", onToken);
     on("reset", onReset);
     on("thinking", () => { doing.textContent = "It thinks."; });
@@ -146,9 +129,11 @@
     CHANGES.forEach((kind) => on(kind, (data) => refresh(data.turn_id)));
   }
 
-  document.addEventListener("visibilitychange", connect);
-  addEventListener("pagehide", () => source?.close());
-  addEventListener("pageshow", (event) => { if (event.persisted) connect(); });
+  // The turn tells why the stream was lost: the session may be over.
+  function lost() {
+    const last = turns.querySelector(".turn:last-of-type");
+    if (last) refresh(last.id.slice(5));
+  }
 
   document.addEventListener("htmx:after:swap", () => {
     const form = document.getElementById("say");
@@ -175,5 +160,5 @@
   });
 
   if (!location.hash) scrollTo(0, document.documentElement.scrollHeight);
-  connect();
+  perdure.follow(streamNow, listen, lost);
 })();

@@ -2,7 +2,8 @@
 "use strict";
 
 (() => {
-  const SECONDS = 1000, AGAIN_SECONDS = 3;
+  const SECONDS = 1000, AGAIN_SECONDS = 3, FIRST_WAIT = 500, MOST_WAIT = 15000;
+  const AWAY = "The server does not answer. This page tries again; what you see may be old.";
   const waiting = new WeakMap();
 
   function span(seconds) {
@@ -90,20 +91,41 @@
   document.addEventListener("htmx:error", (event) => {
     const {ctx} = event.detail;
     if (isReading(ctx)) {
-      notice("The server does not answer. This page tries again; what you see may be old.");
+      notice(AWAY);
       again(event);
     } else if (ctx) {
       notice("The server does not answer. Send it again in a moment: it counts once.", {ofSent: true});
     }
   });
-  // The stream of changes: it comes back by itself, and then says at once that there is something to look at.
-  document.addEventListener("htmx:sse:error", () => {
-    notice("The server does not answer. This page tries again; what you see may be old.");
-  });
-  document.addEventListener("htmx:sse:close", () => {
-    notice("This page is not kept up to date any more. Load it again.");
-  });
-  document.addEventListener("htmx:sse:after:connection", () => notice(""));
+  // A stream of the server's, for as long as the page is looked at: a browser has six connections to a server, and tabs
+  // that nobody sees would take them all. One that is lost comes back by itself; `lost` may find out why.
+  function follow(addressOf, listen, lost) {
+    let source = null, wait = FIRST_WAIT, retry = 0;
+    function connect() {
+      clearTimeout(retry);
+      source?.close();
+      source = null;
+      if (document.hidden) return;
+      source = new EventSource(addressOf());
+      source.onopen = () => {
+        wait = FIRST_WAIT;
+        notice("");
+      };
+      source.onerror = () => {
+        notice(AWAY);
+        if (source.readyState !== EventSource.CLOSED) return;  // else the browser itself comes back
+        retry = setTimeout(connect, wait);
+        wait = Math.min(wait * 2, MOST_WAIT);
+        lost();
+      };
+      listen(source);
+    }
+    document.addEventListener("visibilitychange", connect);
+    addEventListener("pagehide", () => source?.close());
+    addEventListener("pageshow", (event) => { if (event.persisted) connect(); });
+    connect();
+  }
+
   document.addEventListener("htmx:after:swap", (event) => {
     const {ctx} = event.detail;
     if (ctx?.response?.status >= 400) return;  // nothing was put in place, and it was told why
@@ -111,5 +133,5 @@
     tellAll();
   });
 
-  window.perdure = {notice};
+  window.perdure = {notice, follow};
 })();

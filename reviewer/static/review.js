@@ -86,6 +86,13 @@
   });
   window.addEventListener("hashchange", arrive);
 
+  // What the server says of the queue makes the page read its part anew; so does a stream that is lost, which tells why.
+  document.addEventListener("DOMContentLoaded", () => {
+    const stream = find("[data-follows]")?.dataset.follows;
+    const look = () => document.body.dispatchEvent(new Event("approvals"));
+    if (stream) perdure.follow(() => stream, (source) => source.addEventListener("approvals", look), look);
+  });
+
   // Somebody decided, or the time is over: what is typed stays, nothing can be sent any more.
   document.addEventListener("htmx:after:swap", () => {
     const mine = find(".counts strong")?.textContent;

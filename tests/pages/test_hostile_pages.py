@@ -163,7 +163,7 @@ async def test_a_page_is_kept_up_to_date_though_the_script_of_its_stream_comes_l
 
     approval = await site.asks("post", text="slow scripts")
     window = await site.visit("reviewer", "/review/mine")
-    await window.page.route("**/assets/hx-sse.min.js*", late)
+    await window.page.route("**/assets/review.js*", late)
     await window.page.goto(f"/review/{approval}")
     await site.desk.decide(approval, by="admin")
     await expect(window.page.locator("#state")).to_contain_text("Approved by admin")

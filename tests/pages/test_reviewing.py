@@ -324,3 +324,17 @@ async def test_a_text_for_everybodys_memory_is_read_and_decided_on_without_javas
     assert [(row["path"], row["status"]) for row in rows] == [("pages/b", "rejected"), ("pages/tone", "approved")]
     await page.goto("/review")
     await expect(page.locator("main")).not_to_contain_text("Proposed for everybody")
+
+
+async def test_tabs_that_nobody_looks_at_leave_the_server_to_the_one_that_is_looked_at(site: Site) -> None:
+    approval = await site.asks("post", text="in the background")
+    window = await site.visit("reviewer")
+    await window.context.add_init_script(
+        "Object.defineProperty(document, 'hidden', {get: () => window.unseen ?? true})"
+    )
+    for _ in range(7):  # a browser has six connections to one server
+        tab = await window.context.new_page()
+        await tab.goto(f"/review/{approval}")
+    await site.desk.decide(approval, by="admin")
+    await tab.evaluate("window.unseen = false; document.dispatchEvent(new Event('visibilitychange'))")
+    await expect(tab.locator("#state")).to_contain_text("Approved by admin")
