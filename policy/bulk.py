@@ -8,7 +8,10 @@ from dataclasses import dataclass
 
 from contracts.people import RequestKind
 
-NOT_IN_BULK = "only calls of low risk and of one tool are approved together; edits and responses are made one by one"
+NOT_IN_BULK = (
+    "only calls of low risk and of one tool are approved together; a checkpoint, a limit, edits and responses are "
+    "decided one by one"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +25,17 @@ class Asked:
     risk: str
 
 
+def alone(kind: str, risk: str) -> str:
+    """Why an approval of this kind and risk is given by itself; empty where it may be given among others."""
+    if kind == RequestKind.CHECKPOINT:
+        return "a checkpoint is read and approved by itself"
+    if kind != RequestKind.APPROVAL:
+        return "a limit is raised by itself"
+    return "" if risk == "low" else f"only calls of low risk are approved together, and this one's is {risk}"
+
+
 def approvable_together(asked: Sequence[Asked]) -> bool:
     """Whether these may be approved by one request."""
     # Another agent's tool of the same name may do something else.
     alike = len({(each.agent_id, each.tool, each.tool_version) for each in asked}) <= 1
-    return alike and all(each.kind == RequestKind.APPROVAL and each.risk == "low" for each in asked)
+    return alike and not any(alone(each.kind, each.risk) for each in asked)
