@@ -138,7 +138,8 @@ async def test_an_edit_that_does_not_fit_the_schema_is_not_sent(site: Site) -> N
     await press(window.page, "e")
     await window.page.get_by_label("amount", exact=True).fill("-5")
     await window.page.locator("#edit").click()
-    await expect(window.page.get_by_role("alert").filter(has_text="Not sent")).to_contain_text("amount")
+    await expect(window.page.get_by_role("alert").filter(has_text="Not sent")).to_contain_text("see the fields")
+    await expect(window.page.locator(".fault")).to_contain_text("-5")
     assert await status_of(site, approval) == "pending"
 
 
