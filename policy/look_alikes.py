@@ -26,7 +26,8 @@ _DIGITS: Final = _table("0o 1i 3e 4a 5s 7t @a $s !i |l")
 _ONES: Final = _DIGITS | _table("1l !l")
 _UNSEEN: Final = frozenset("\u115f\u1160\u2800")
 """Beside formats and marks; other fillers are taken apart into these."""
-_WITH_LETTER: Final = re.compile(r"[\w@$!|]*[^\W\d_][\w@$!|]*")
+_WORD: Final = re.compile(r"[\w@$!|]+")
+_LETTER: Final = re.compile(r"[^\W\d_]")
 _APOSTROPHES: Final = re.compile("['`´‘’ʼ]")
 _NO_WORD: Final = re.compile(r"[\W_]+")
 _SIGNS: Final = re.compile(r"[^\w\s]|_")
@@ -40,8 +41,8 @@ def readings(text: str) -> tuple[str, ...]:
     seen = _seen(text)
     looks = seen if text.isascii() else _seen(unicodedata.normalize("NFKD", text).translate(_CAPITALS))
     looks = looks.translate(_LETTERS)
-    digits = _WITH_LETTER.sub(lambda word: word[0].translate(_DIGITS), looks)
-    ones = _WITH_LETTER.sub(lambda word: word[0].translate(_ONES), looks)
+    digits = _WORD.sub(lambda word: _lettered(word[0], _DIGITS), looks)
+    ones = _WORD.sub(lambda word: _lettered(word[0], _ONES), looks)
     return tuple(_words(each) for each in (seen, looks, digits, ones, _SIGNS.sub("", looks)))
 
 
@@ -62,6 +63,11 @@ def _seen(text: str) -> str:
     return "".join(
         each for each in apart if each not in _UNSEEN and unicodedata.category(each) not in ("Mn", "Me", "Cf")
     )
+
+
+def _lettered(word: str, table: dict[int, str]) -> str:
+    """The word with letters for its digits, where it has a letter: a number is a number."""
+    return word.translate(table) if _LETTER.search(word) else word
 
 
 def _words(text: str) -> str:

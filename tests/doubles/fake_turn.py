@@ -213,11 +213,11 @@ class FakeTurn:
             row.state = CallState.OUTCOME_UNKNOWN
             return ToolOutcome(call_id=row.call_id, state=row.state)
         output, patch = answer if isinstance(answer, tuple) else (answer, {})
+        facts = plain_facts(output, ask.paths)
         if edited is not None:
             output = as_changed(edited, output)
         wanted = self.cards[row.tool].wants_state
         updates = {name: patch[name] for name in wanted if name in patch}
-        facts = plain_facts(output, ask.paths)
         return self._close(row, CallState.DONE, output, updates, facts, whole=ask.args is not None)
 
     def deny(self, row: Row, approval: Record | None) -> ToolOutcome:

@@ -1,5 +1,7 @@
 """Words of danger are found however they are written, across two messages too, and nothing else is found."""
 
+import time
+
 import pytest
 import yaml
 from hypothesis import given
@@ -80,6 +82,14 @@ def test_an_agent_without_words_finds_none_and_the_first_category_that_fits_is_t
 )
 def test_a_phrase_has_words_and_one_star_at_most(phrase: str, is_one: bool) -> None:
     assert is_phrase(phrase) is is_one
+
+
+@pytest.mark.parametrize("piece", ["1", "_", "a ", "a", "@", "\u0301", "\u200b", "k i ", "\u0430", "-", "'", " "])
+def test_a_long_text_is_read_once_whatever_it_repeats(piece: str) -> None:
+    """A quadratic reading of the longest message would take minutes."""
+    began = time.process_time()
+    assert danger_in(piece * (200_000 // len(piece)), "", WORDS) == ""
+    assert time.process_time() - began < 10
 
 
 PHRASES = [(category, phrase) for category, phrases in CARE.items() for phrase in phrases]
