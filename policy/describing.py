@@ -15,6 +15,7 @@ from pydantic import JsonValue
 MOST_CHARACTERS = 300
 """Of a template."""
 _VALUE_CHARACTERS = 80
+_GLANCE_CHARACTERS = 160
 _NOTHING = "(nothing)"
 _PART = re.compile(r"\{\{|\}\}|\{([A-Za-z_]\w*)\}|[{}]")
 
@@ -44,6 +45,17 @@ def names_in(template: str) -> frozenset[str]:
 def described(template: str, args: Mapping[str, JsonValue]) -> str:
     """The sentence for these arguments; empty without a template."""
     return _PART.sub(lambda part: told(args.get(part[1])) if part[1] else part.group()[:1], template)
+
+
+def at_a_glance(args: Mapping[str, JsonValue]) -> str:
+    """The arguments on one line, of the first of them as much as there is room for."""
+    said, room = [], _GLANCE_CHARACTERS
+    for name, value in args.items():
+        said.append(f"{name}: {told(value)}")
+        room -= len(said[-1])
+        if room < 0:
+            return ", ".join(said)[:_GLANCE_CHARACTERS] + "…"
+    return ", ".join(said)
 
 
 def told(value: JsonValue) -> str:

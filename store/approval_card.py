@@ -5,7 +5,7 @@ from typing import Any
 
 import asyncpg
 
-from policy.describing import described
+from policy.describing import at_a_glance, described
 from policy.quorum import counted
 from policy.votes import Vote
 from store.checkpoints import call_told_of
@@ -50,6 +50,7 @@ def _call(row: asyncpg.Record) -> dict[str, object]:
         "risk": row["risk"],
         "description": row["description"],
         "says": described(row["describe"], frozen_of(row)["args"]),
+        "args_brief": at_a_glance(frozen_of(row)["args"]),
         "args": (revision or row)["args"],
         "schema": row["schema"],
         "digest": (revision or row)["digest"],

@@ -2,7 +2,7 @@
 
 import asyncpg
 
-from policy.describing import described
+from policy.describing import at_a_glance, described
 from store.approval_views import STATUS_NOW
 from store.database import Connection
 from store.narrowing import Narrowing
@@ -48,6 +48,7 @@ def _shown(row: asyncpg.Record) -> dict[str, object]:
         "checkpoint": row["checkpoint"],
         "tool": row["tool"],
         "says": described(row["describe"], row["args"]),
+        "args_brief": at_a_glance(row["args"]),
         "agent": row["agent_id"],
         "risk": row["risk"],
         "requested_by": row["requester"],

@@ -58,6 +58,8 @@ class Approval(Answer):
     description: str = ""
     says: str = ""
     """The tool's own sentence about this call, made from its arguments."""
+    args_brief: str = ""
+    """The arguments on one line, the beginning of them where they are long."""
     preview: dict[str, Any] | None = None
     """Only for reviewers, where one approval is asked for: what a look at the target found (`at`, `before`, `after`,
     or `fault`); None where the tool has none, empty where nobody has asked for it."""
@@ -136,6 +138,7 @@ class OwnDecision(Answer):
     """Since an edit by somebody else it is for a call that nobody asks for any more."""
     tool: str = ""
     says: str = ""
+    args_brief: str = ""
     kind: str = "approval"
     checkpoint: str = ""
     agent: str = ""

@@ -77,7 +77,7 @@ async def edit(post: Posted, approval_id: str) -> HTMLResponse:
         within=asked.within,
         at=f"/review/{approval_id}{asked.within}",
         args=args,
-        written=json.dumps(args, ensure_ascii=True),
+        exact=json.dumps(args, ensure_ascii=True),
         lines=differences(approval.args, args),
         pairs=[pair for pair in form.pairs if pair[0] not in ("csrf", "comment", "key", "digest")],
         comment=form.whole("comment") or "",

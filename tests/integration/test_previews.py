@@ -94,7 +94,7 @@ async def test_once_an_edit_has_decided_the_record_tells_of_the_call_that_ran(lo
     assert await looking.look(address, approval_id)
     await looking.desk.decide(approval_id, Decision.EDIT, args={"amount": 20})
     shown = await looking.shown(approval_id)
-    assert shown["says"] == "Pay 20." and shown["args"] == {"amount": 30}
+    assert shown["says"] == "Pay 20." and shown["args_brief"] == "amount: 20" and shown["args"] == {"amount": 30}
     assert (await looking.seen(approval_id))["is_current"] is False
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from policy.describing import BadTemplate, described, names_in
+from policy.describing import BadTemplate, at_a_glance, described, names_in
 
 CASES: list[tuple[str, dict[str, JsonValue], str]] = [
     ("Refund order {order}", {"order": "37"}, 'Refund order "37"'),
@@ -43,3 +43,11 @@ def test_a_text_stays_inside_its_quotes_whatever_it_says(text: str) -> None:
     sentence = described("Send {text} now", {"text": text})
     if "more characters" not in sentence:
         assert json.loads(sentence.removeprefix("Send ").removesuffix(" now")) == text
+
+
+def test_arguments_are_told_on_one_line_as_far_as_there_is_room() -> None:
+    assert at_a_glance({}) == ""
+    assert at_a_glance({"name": "web", "count": 2}) == 'name: "web", count: 2'
+    long = at_a_glance({"a": "x" * 100, "b": "y" * 70, "c": 1})
+    assert long.startswith('a: "xxx') and "(22 more characters), b:" in long and long.endswith("y…")
+    assert "\n" not in at_a_glance({"a": "x\ny"})

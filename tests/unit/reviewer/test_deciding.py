@@ -99,3 +99,15 @@ async def test_what_answers_a_form_has_the_address_of_the_forms_page(asked: Spok
     edit = (await browse(f"/review/{ID}/edit", "POST", data=typed)).text
     assert "Your edit of refund" in edit and f'data-at="/review/{ID}?in=risk%3Dhigh"' in edit
     assert "data-at" not in (await browse(f"/review/{ID}?whole=1")).text
+
+
+async def test_calls_without_a_sentence_of_their_tool_differ_by_their_arguments(
+    asked: SpokenApi, browse: Browse
+) -> None:
+    two = [{**CALL, "id": f"{ID[:-1]}{n}", "says": "", "args_brief": f'name: "{n} <b>"'} for n in (1, 2)]
+    asked.answers["/v1/approvals"] = (200, {"items": two})
+    inbox = (await browse("/review")).text
+    for n in (1, 2):
+        assert f'<span class="says">name: &#34;{n} &lt;b&gt;&#34;</span>' in inbox
+        assert f'aria-label="Pick refund name: &#34;{n} &lt;b&gt;&#34;, asked' in inbox
+    assert "name: &#34;2 &lt;b&gt;&#34;" in (await browse(f"/review/{ID}")).text, "of the next one"
