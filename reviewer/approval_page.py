@@ -8,6 +8,7 @@ from typing import Any
 from fastapi.responses import HTMLResponse
 
 from perdure.client import Approval
+from policy.printable import printable
 from reviewer.argument_fields import fields_of
 from reviewer.differences import Line, differences
 from reviewer.forms import Form
@@ -16,7 +17,7 @@ from reviewer.view import page
 from reviewer.visit import Visit
 
 LONG_CHARACTERS = 6_000
-"""Longer arguments (as JSON) must be opened before anything can be decided about them."""
+"""Longer arguments (as JSON, hidden characters written out) must be opened before anything can be decided on them."""
 _BEGINNING_CHARACTERS = 1_500
 _QUEUE = 100
 """How far the way to the next and the previous one is looked for."""
@@ -40,7 +41,7 @@ async def show(visit: Visit, approval: Approval, sent: Sent | None = None, *, st
     """The page of this approval, with what was typed into it before."""
     sent = sent or Sent()
     text = _written(approval)
-    opened = len(text) <= LONG_CHARACTERS or _asks_for_all(visit, sent)
+    opened = not is_long(approval) or _asks_for_all(visit, sent)
     args = (approval.decision or {}).get("args") or approval.args
     before = (approval.revision or {}).get("args_before") or (approval.args if args is not approval.args else None)
     asked = opened_from(visit, sent.form)
@@ -79,7 +80,8 @@ def reasons_for(*approvals: Approval) -> list[str]:
 
 def is_long(approval: Approval) -> bool:
     """Whether it must be opened before anything can be decided about it."""
-    return len(_written(approval)) > LONG_CHARACTERS
+    text = _written(approval)
+    return len(text) > LONG_CHARACTERS or len(printable(text)) > LONG_CHARACTERS
 
 
 def _written(approval: Approval) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from contextlib import suppress
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import structlog
 from fastapi import FastAPI, Request
@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perdure.client import ApiError, AsyncClient
+from policy.same_site import local_path
 from reviewer.assets import MOUNTED_AT, Assets
 from reviewer.forms import MOST_UPLOAD_BYTES, Form
 from reviewer.problems import PageProblem, StaleForm, told
@@ -138,7 +139,7 @@ async def _shown(request: Request, error: PageProblem | ApiError) -> Response:
             response = page(visit, "again.html", status=problem.status, **again)
         else:
             template = "problem_line.html" if visit.is_live else "problem.html"
-            response = page(visit, template, status=problem.status, problem=problem)
+            response = page(visit, template, status=problem.status, problem=problem, back=_came_from(request))
     if problem.retry_after_seconds is not None:
         response.headers["Retry-After"] = str(round(problem.retry_after_seconds))
     return response
@@ -150,6 +151,13 @@ async def _visit_of(request: Request, api: AsyncClient) -> Visit:
     with suppress(ApiError):
         return visit if visit.is_live else Visit(request, api, await api.auth.me())
     return visit
+
+
+def _came_from(request: Request) -> str:
+    """The page of ours that a form was sent from; empty where none was."""
+    came = urlsplit(request.headers.get("referer", ""))
+    own = request.method == "POST" and came.netloc == request.url.netloc
+    return local_path(came.path, "") if own else ""
 
 
 async def _signed_out(request: Request) -> Response:

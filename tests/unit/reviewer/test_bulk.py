@@ -64,3 +64,13 @@ async def test_what_became_of_each_is_a_page_of_its_own_that_can_be_loaded_again
     assert "1 of 2 rejected" in page and "somebody decided before you" in page
     forged = (await browse(f"/review/bulk/done?decision=reject&of={calls[0]['id']}:<b>Call+us")).text
     assert "Call us" not in forged and "it was refused" in forged
+
+
+async def test_what_is_long_only_as_it_is_written_out_must_be_opened_and_the_page_stays_light(
+    api: SpokenApi, browse: Browse
+) -> None:
+    hidden = {**CHECKPOINT, "kind": "approval", "checkpoint": "", "args": {"text": "a\u200b" * 2_900}}
+    api.answers |= {f"/v1/approvals/{ID}": (200, hidden), "/v1/approvals": (200, {"items": []})}
+    page = (await browse(f"/review/{ID}")).text
+    assert "Open all of it" in page and 'value="approve"' not in page
+    assert len(page.encode()) < 140_000

@@ -241,6 +241,9 @@ async def test_a_file_is_refused_that_does_not_say_how_long_it_is_or_comes_from_
     refused = await browse(f"{PATH}/files", "POST", content=b"x", headers={**long, **LIVE})
     assert refused.status_code == 413
     assert "A file may have 20 MB at most; this one has 200 MB." in refused.text
+    for came, leads in (("http://perdure.example" + PATH, True), ("http://elsewhere.example" + PATH, False)):
+        plain = await browse(f"{PATH}/files", "POST", content=b"x", headers={**long, "Referer": came})
+        assert (f'<a href="{PATH}">Back</a>' in plain.text) is leads
 
 
 async def test_how_large_a_file_may_be_is_said_before_one_is_sent(
