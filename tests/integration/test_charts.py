@@ -190,6 +190,7 @@ async def test_what_a_picture_leaves_out_is_said_with_it(api: Api) -> None:
             ("North", 30.0), ("South", None), ("East", None), ("(missing)", -5.0), ("West", 1e30),
         ]  # fmt: skip
         svg = (await client.get(turn["output"]["pictures"]["svg"])).text
+        assert "2 rows have no value in" in svg, "the picture itself says it"
         assert ">(missing)<" in svg and ">South<" not in svg and ">null<" not in svg
         assert turn["output"]["warnings"] == [
             "3 of 6 rows have no value in 'sales': the sum is of the others",

@@ -72,6 +72,7 @@ async def test_no_row_is_on_the_wire_and_the_picture_is_drawn_here(api: Api, wir
     assert not leaked, f"{sum(map(len, leaked))} bytes of raw rows"
     assert str(tmp_path) not in on_the_wire
     specification: Any = made.specification
+    assert specification["title"]["text"] == "amount by side" and "subtitle" not in specification["title"]
     sums = {row["side"]: row["amount"] for row in specification["data"]["values"]}
     assert sums == {"west-ward": sum(AMOUNTS[0::2]), "east-ward": sum(AMOUNTS[1::2])}
     assert (await asyncio.to_thread(made.png))[:8] == b"\x89PNG\r\n\x1a\n"

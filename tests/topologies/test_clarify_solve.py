@@ -240,6 +240,12 @@ async def test_the_word_that_saves_the_last_call_is_no_part_of_the_request(said:
     assert played.messages[0].text == "a chart" and "The picture was drawn." in last(played)
 
 
+async def test_the_word_that_saves_the_last_call_may_stand_in_a_reply() -> None:
+    played = await play(kind(), plan(asks=True), plan(), XML, MARKS, words={"bypass": "#go"})
+    await answered(played, PauseKind.CLARIFICATION, {"text": "#go the first"})
+    assert played.turn.asks[-1].stage == "marks" and "Offered: a, b.\nthe first" in notes(played, 2)
+
+
 async def test_an_unanswered_question_waits_on_and_an_expired_one_ends_in_words() -> None:
     played = await play(kind(), plan(asks=True), DONE)
     await _leg(played, PauseKind.CLARIFICATION.value, played.run.step)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from textwrap import wrap
 from typing import Any
 
 SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
@@ -9,6 +10,11 @@ _TYPES = {"quantitative": "quantitative", "temporal": "temporal", "nominal": "no
 _MARKS: dict[str, dict[str, Any]] = {"line": {"type": "line", "point": True}, "arc": {"type": "arc", "tooltip": True}}
 _PLAIN = re.compile(r"[^\W\d][\w ]{0,79}")
 MOST_TITLE = 80
+MOST_LEVEL = 6
+"""Names that stand side by side below an axis; more stand on end."""
+LINE_CHARACTERS = 90
+MOST_NOTES = 6
+"""Lines of what has to be said of the picture."""
 MOST_TICKED = 8
 """Moments on an axis that has a tick for each."""
 
@@ -35,8 +41,12 @@ def vega_lite(design: Mapping[str, Any], rows: Sequence[Mapping[str, Any]] | Non
     left_out = [fields[str(one["column"])] for one in design["encodings"].values() if _leaves_out(mark, one)]
     if left_out:
         made["transform"] = [{"filter": {"field": field, "valid": True}} for field in left_out]
-    if design.get("title"):
-        made["title"] = {"text": str(design["title"])[:MOST_TITLE]}
+    title: dict[str, Any] = {"text": str(design["title"])[:MOST_TITLE]} if design.get("title") else {}
+    notes = [line for note in design.get("notes") or () for line in wrap(str(note), LINE_CHARACTERS)]
+    if notes:
+        title |= {"text": title.get("text", ""), "subtitle": notes[:MOST_NOTES], "subtitleColor": "#666"}
+    if title:
+        made["title"] = title
     if "row" not in encoding:
         made |= {"width": 560, "height": 340}
     if palette:
@@ -78,4 +88,6 @@ def _channel(name: str, one: Mapping[str, Any], fields: Mapping[str, str]) -> di
             made["axis"] = {"tickCount": distinct - 1}
     if made["type"] == "nominal" and name in ("x", "y"):
         made["sort"] = None
+        if name == "x" and 0 < int(one.get("distinct") or 0) <= MOST_LEVEL:
+            made["axis"] = {"labelAngle": 0, "labelLimit": 90}
     return made

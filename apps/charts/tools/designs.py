@@ -57,8 +57,8 @@ async def solve_design(
             "message": MESSAGES[solved.outcome],
         }
     design = _design.design_of(solved.atoms, specification, columns)
-    unbound = _vega.vega_lite(design, None)
     warnings: list[JsonValue] = [*_telling.warnings_of(design, columns, _design.wished_of(solved.atoms))]
+    unbound = _vega.vega_lite({**design, "notes": warnings}, None)
     done = {"success": True, "timed_out": False, "outcome": "solved"}
     return {**done, "design": design, "specification": unbound, "warnings": warnings}
 

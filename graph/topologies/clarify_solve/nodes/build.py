@@ -9,7 +9,7 @@ from graph.nodes.reading import error_of, plan_of
 from graph.ports import Ports
 from graph.spec import State
 from graph.topologies.clarify_solve.nodes.tools import done
-from graph.topologies.clarify_solve.state import left, object_of, text_of
+from graph.topologies.clarify_solve.state import left, object_of, text_of, warnings_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +20,11 @@ class Build:
         """The palette is the agent's own."""
         if error_of(state) is not None or text_of(state, "viz") == "nothing":
             return {}
-        args: dict[str, JsonValue] = {
-            "rows_file": object_of(state, "run").get("rows_file"),
-            "design": object_of(state, "solved").get("design"),
-        }
+        run, solved = object_of(state, "run"), object_of(state, "solved")
+        design, told = solved.get("design"), warnings_of(run, solved)
+        if told and isinstance(design, dict):
+            design = {**design, "notes": told}  # a picture goes further than the words beside it
+        args: dict[str, JsonValue] = {"rows_file": run.get("rows_file"), "design": design}
         colours: list[JsonValue] = [*palette_of(state)]
         if colours:
             args["palette"] = colours

@@ -6,12 +6,13 @@ from pydantic import JsonValue
 
 from contracts.messages import Patch
 from contracts.people import Question, RequestKind, Verdict, VerdictState
-from graph.nodes.reading import error_of, requests_of
+from graph.nodes.reading import error_of, plan_of, requests_of
 from graph.ports import Ports
 from graph.spec import State
 from graph.topologies.clarify_solve.nodes.waiting import GOES_ON, looked_at, waits
 from graph.topologies.clarify_solve.shapes import REPLY
 from graph.topologies.clarify_solve.state import PLANNING_ENTRIES, left, list_of, number, text_of
+from policy.text import without_word
 
 NO_ANSWER = "Nobody answered in time."
 
@@ -45,13 +46,15 @@ class Clarify:
 
 
 def _replied(state: State, verdict: Verdict) -> Patch:
-    asked = number(state, "clarifications") + 1
+    asked, bypass = number(state, "clarifications") + 1, plan_of(state).words.get("bypass", "")
     if verdict.state is VerdictState.ANSWERED:
+        said = str(verdict.answer.get("text", ""))
         answer: dict[str, JsonValue] = {
             "question": text_of(state, "question"),
             "options": list_of(state, "options"),
-            "reply": str(verdict.answer.get("text", "")),
+            "reply": without_word(said, bypass) or said,
         }
         answers = [*list_of(state, "answers"), answer]
-        return GOES_ON | left(clarified="replied", replied="yes", answers=answers, clarifications=asked)
+        saves = "yes" if text_of(state, "bypass") or without_word(said, bypass) != said else None
+        return GOES_ON | left(clarified="replied", replied="yes", answers=answers, clarifications=asked, bypass=saves)
     return GOES_ON | left(clarified="failed", clarifications=asked, fault=NO_ANSWER)
