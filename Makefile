@@ -7,6 +7,7 @@ VENV := .venv
 RUN := $(VENV)/bin
 STAMP := $(VENV)/.synced
 STARTED := api.app, cli.app, prepare, reviewer.pages, serving, worker, workflows.turn_run, workflows.turn_wait
+ALONE = tests/acceptance $(shell grep -rl 'mark\.alone' --include='test_*.py' tests)
 export PATH := $(CURDIR)/$(RUN):$(PATH)
 
 .DEFAULT_GOAL := help
@@ -42,15 +43,17 @@ demo: setup ## watch one turn pause, lose its workers to kill -9, and finish wit
 	@$(RUN)/python -m cli.demo
 
 test: setup jail chromium ## the whole test suite, with format, lint, types and import rules
-	@$(MAKE) --no-print-directory static
+	@$(MAKE) --no-print-directory -j2 static collected
 	@$(MAKE) --no-print-directory run OPTIONS="-m 'not alone' -n 3 --no-loadscope-reorder"
-	@$(MAKE) --no-print-directory run OPTIONS="-m alone"
+	@$(MAKE) --no-print-directory run OPTIONS="-m alone $(ALONE)"
 
 # Most tests wait more than they compute, so three files run at a time, each process with its own parts; those with a
 # stack, which take longest, come first.
 # Bytecode is written here whatever the environment says: tests start some hundred processes that import the same.
-.PHONY: run
-run: export PYTHONDONTWRITEBYTECODE =
+.PHONY: run collected
+run collected: export PYTHONDONTWRITEBYTECODE =
+collected: # the tests' modules are compiled once, beside the static checks, instead of by each process of the run
+	@$(RUN)/pytest --collect-only -qq >/dev/null || true  # what is wrong, the run says
 run:
 	@$(RUN)/pytest --cache-clear $(OPTIONS) || { code=$$?; \
 		if test $$code -eq 1 && $(RUN)/python -m tests.again; then exit 0; else exit $$code; fi; }

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from tests.acceptance.running import ROOT
 
 _MOST_SECONDS = 90.0
@@ -32,6 +34,7 @@ class Command:
     """The command line of one data folder."""
 
     def __init__(self, home: Path) -> None:
+        self._home = home
         self.environ = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
         self.environ |= {"PERDURE_HOME": str(home), "PYTHONUNBUFFERED": "1"}
 
@@ -55,10 +58,13 @@ class Command:
 
     def pending(self, prompt: str) -> dict[str, Any]:
         """The approval that waits because somebody said `prompt`."""
+        run = json.loads((self._home / "run.json").read_text())
         deadline = time.monotonic() + _MOST_SECONDS
-        while time.monotonic() < deadline:
-            found: list[dict[str, Any]] = self("approvals", "list", "--json").json["items"]
-            mine = [approval for approval in found if approval["prompt_excerpt"] == prompt]
-            if mine:
-                return mine[0]
+        with httpx.Client(base_url=run["api"], headers={"Authorization": f"Bearer {run['tokens']['reviewer']}"}) as api:
+            while time.monotonic() < deadline:
+                found: list[dict[str, Any]] = api.get("/v1/approvals", params={"status": "pending"}).json()["items"]
+                mine = [approval for approval in found if approval["prompt_excerpt"] == prompt]
+                if mine:
+                    return mine[0]
+                time.sleep(0.05)
         raise AssertionError(f"no approval came for {prompt!r}")

@@ -2,14 +2,13 @@
 
 import json
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from activities.clients.litellm_provider import LiteLLMProvider
 from activities.clients.provider import Complete, ProviderRequest
 from activities.clients.script import read_script
 from activities.clients.scripted import ScriptedProvider
@@ -19,6 +18,9 @@ from contracts.agents import AgentDefinition, DayLimits, PublishedAgent
 from contracts.model import OutputAsk, OutputForm
 from policy.day_budget import Bound
 
+if TYPE_CHECKING:
+    from activities.clients.litellm_provider import LiteLLMProvider
+
 
 def request(model: str, text: str = "hello", **params: Any) -> ProviderRequest:
     """A request with one message."""
@@ -26,7 +28,9 @@ def request(model: str, text: str = "hello", **params: Any) -> ProviderRequest:
 
 
 @pytest.fixture(scope="module")
-def litellm() -> LiteLLMProvider:
+def litellm() -> "LiteLLMProvider":
+    from activities.clients.litellm_provider import LiteLLMProvider  # 5 s, which only who runs these tests spends
+
     return LiteLLMProvider()
 
 
@@ -35,7 +39,7 @@ def bytes_of(asked: ProviderRequest) -> int:
     return len(json.dumps(list(asked.messages), ensure_ascii=False).encode())
 
 
-def test_a_priced_model_is_bounded_by_its_bytes_the_agents_own_limit_and_the_table(litellm: LiteLLMProvider) -> None:
+def test_a_priced_model_is_bounded_by_its_bytes_the_agents_own_limit_and_the_table(litellm: "LiteLLMProvider") -> None:
     asked = request("openai/gpt-4o-mini", "a" * 1_000, max_tokens=200)
     most = litellm.most(asked)
     tokens = bytes_of(asked) + 200
@@ -44,18 +48,18 @@ def test_a_priced_model_is_bounded_by_its_bytes_the_agents_own_limit_and_the_tab
     assert most == Bound(tokens, cost)
 
 
-def test_without_the_agents_limit_the_models_own_counts(litellm: LiteLLMProvider) -> None:
+def test_without_the_agents_limit_the_models_own_counts(litellm: "LiteLLMProvider") -> None:
     asked = request("openai/gpt-4o-mini")
     assert litellm.most(asked).tokens == bytes_of(asked) + 16_384
 
 
-def test_a_prompt_that_is_written_to_a_cache_costs_what_writing_costs(litellm: LiteLLMProvider) -> None:
+def test_a_prompt_that_is_written_to_a_cache_costs_what_writing_costs(litellm: "LiteLLMProvider") -> None:
     plain = request("anthropic/claude-haiku-4-5", "a" * 100_000, max_tokens=1)
     # 1 dollar a million in, 1.25 where it is written to the cache, 5 out.
     assert litellm.most(plain).cost_microusd == pytest.approx(bytes_of(plain) * 1.25 + 5, abs=1)
 
 
-def test_of_a_model_that_no_table_has_only_the_agents_own_limit_bounds_the_tokens(litellm: LiteLLMProvider) -> None:
+def test_of_a_model_that_no_table_has_only_the_agents_own_limit_bounds_the_tokens(litellm: "LiteLLMProvider") -> None:
     assert litellm.most(request("openai/nobody-knows-this")) == Bound(None, None)
     asked = request("openai/nobody-knows-this", max_tokens=50)
     assert litellm.most(asked) == Bound(bytes_of(asked) + 50, None)
@@ -119,7 +123,7 @@ async def test_the_scripted_model_uses_no_more_than_its_bound(text: str) -> None
     assert ends[0].usage.tokens <= most.tokens and ends[0].usage.cost_microusd <= most.cost_microusd
 
 
-async def test_a_worker_says_at_its_start_which_day_limits_cannot_hold(litellm: LiteLLMProvider) -> None:
+async def test_a_worker_says_at_its_start_which_day_limits_cannot_hold(litellm: "LiteLLMProvider") -> None:
     def agent(name: str, limits: DayLimits | None, **given: Any) -> PublishedAgent:
         definition = AgentDefinition(id=name, title="", topology="t", day_limits=limits, **given)
         return PublishedAgent(definition=definition, cards=(), version=name)
