@@ -11,10 +11,11 @@ from starlette.types import Scope
 from api import cookies
 from api.access_tokens import Audience, until
 from api.auth import is_secure, of_token
+from api.auth_bodies import RegisterBody
 from api.services import Services
 from contracts.errors import CallerError
 from policy.addresses import is_of_this_machine
-from store import passwords, refresh_tokens, sessions, sign_in_codes
+from store import passwords, refresh_tokens, registration, sessions, sign_in_codes
 from store.database import Connection
 from store.sessions import Session
 
@@ -58,6 +59,26 @@ async def by_token(services: Services, token: str) -> SignedIn:
         raise CallerError("chat_token", "a chat's token signs nobody in", status=403)
     async with services.db.transaction(owner.tenant_id) as tx:
         return await begin(services, tx, owner.tenant_id, owner.user_id, how="token", local=owner.has_local_token)
+
+
+async def by_registration(services: Services, body: RegisterBody) -> SignedIn:
+    """Take a name and a password, and be signed in.
+
+    Raises: CallerError 403 `invitation_needed`, `invitation_invalid`; 409 `user_exists`, `name_erased`.
+    """
+    tenant = body.tenant or services.signing_in.tenant
+    hashed = await services.passwords.hashed(body.password)
+    async with services.db.transaction(tenant) as tx:
+        user_id = await registration.register(
+            tx,
+            body.name,
+            body.display_name,
+            hashed,
+            invitation=body.invitation,
+            is_open=services.signing_in.open_registration,
+            local=services.local,
+        )
+        return await begin(services, tx, tenant, user_id, how="registration")
 
 
 async def by_code(services: Services, scope: Scope, code: str) -> SignedIn:

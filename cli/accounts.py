@@ -43,7 +43,7 @@ def invite(
         say_json(made)
         return
     say(f"Invitation of {made.name}, shown only this once: {made.invitation}")
-    say(f"Good until {moment(made.expires_at)}, for one password: POST /v1/auth/register takes it")
+    say(f"Good until {moment(made.expires_at)}, for one password: /sign-in takes it, and POST /v1/auth/register")
 
 
 def close(name: Name, as_json: AsJson = False, as_name: AsName = None) -> None:

@@ -12,7 +12,7 @@ from api.services import Services
 from api.sign_in import SignedIn
 from contracts.errors import CallerError
 from policy.refresh import Refresh
-from store import passwords, refresh_tokens, registration, sessions, sign_in_codes, users
+from store import passwords, refresh_tokens, sessions, sign_in_codes, users
 from store.sessions import Session
 
 router = APIRouter(prefix="/v1/auth", tags=["auth"])
@@ -23,20 +23,9 @@ _UNCACHED = {"Cache-Control": "no-store"}
 async def register(services: Open, request: Request, body: RegisterBody) -> JSONResponse:
     """Take a name and a password, and be signed in. The first person of a tenant becomes its administrator; later ones
     send their invitation along."""
-    tenant = body.tenant or services.signing_in.tenant
-    hashed = await services.passwords.hashed(body.password)
-    async with services.db.transaction(tenant) as tx:
-        user_id = await registration.register(
-            tx,
-            body.name,
-            body.display_name,
-            hashed,
-            invitation=body.invitation,
-            is_open=services.signing_in.open_registration,
-            local=services.local,
-        )
-        signed_in = await sign_in.begin(services, tx, tenant, user_id, how="registration")
-        user = await users.get(tx, user_id)
+    signed_in = await sign_in.by_registration(services, body)
+    async with services.db.transaction(signed_in.tenant_id) as tx:
+        user = await users.get(tx, signed_in.session.user_id)
     return _answer(services, request, signed_in, {"user": user}, 201)
 
 

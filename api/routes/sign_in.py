@@ -5,10 +5,12 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import RedirectResponse
+from pydantic import ValidationError
 
 from api import sign_in
 from api.auth import SIGN_IN, Open, Visitor
-from contracts.errors import PerdureError
+from api.auth_bodies import RegisterBody
+from contracts.errors import CallerError, PerdureError
 from policy.same_site import local_path
 from store import sessions
 
@@ -26,24 +28,35 @@ async def enter(
     password: Short = "",
     token: Short = "",
     code: Short = "",
+    invitation: Short = "",
     next: Short = "",
 ) -> RedirectResponse:
-    """Sign in by name and password, by a token or by a link's code, and go on to `next`; back to the form where that
-    failed."""
+    """Sign in by name and password, by a token or by a link's code, or with an invitation and a first password; go on
+    to `next`, and back to the form where that failed."""
     to = local_path(next, HOME)
     try:
         if code:
             signed_in = await sign_in.by_code(services, request.scope, code)
         elif token:
             signed_in = await sign_in.by_token(services, token)
+        elif invitation:
+            signed_in = await sign_in.by_registration(services, _registration(name, password, invitation))
         else:
             signed_in = await sign_in.by_password(services, None, name, password)
     except PerdureError as error:
-        back = urlencode({"failed": error.code, "next": to, "name": name})
+        said = {"failed": error.code, "next": to, "name": name}
+        back = urlencode({**said, "invitation": invitation} if invitation else said)
         return RedirectResponse(f"{SIGN_IN}?{back}", _SEE_OTHER)
     answer = RedirectResponse(to, _SEE_OTHER)
     sign_in.remember(services, request.scope, answer, signed_in)
     return answer
+
+
+def _registration(name: str, password: str, invitation: str) -> RegisterBody:
+    try:
+        return RegisterBody(name=name, password=password, invitation=invitation)
+    except ValidationError:
+        raise CallerError("registration_invalid", "the name or the password does not fit", status=422) from None
 
 
 @router.post("/sign-out")

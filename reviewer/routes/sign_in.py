@@ -14,6 +14,10 @@ router = APIRouter()
 _WORDS = {
     "sign_in_failed": "The name or the password is wrong.",
     "token_invalid": "This token is not known here.",
+    "invitation_invalid": "This is no invitation for this name, or it was used before, or is too old.",
+    "registration_invalid": "A password has 8 to 200 characters, and the name is the one that was invited.",
+    "rate_limited": "Too many tries came from your address.",
+    "sign_in_busy": "Too many people sign in at once.",
     "code_invalid": "This link was used before, or is too old, or not of this machine. “perdure link” prints another.",
     "oidc_refused": "The provider did not let you in.",
     "chat_token": "A chat's token signs nobody in.",
@@ -29,11 +33,20 @@ Text = Annotated[str, Query(max_length=2_000)]
 
 @router.get("/sign-in")
 async def sign_in(
-    visit: Stranger, next: Text = "", failed: Text = "", name: Text = "", code: Text = ""
+    visit: Stranger,
+    next: Text = "",
+    failed: Text = "",
+    name: Text = "",
+    code: Text = "",
+    invitation: Text = "",
+    after: Annotated[int, Query(ge=0, le=3_600)] = 0,
 ) -> HTMLResponse:
-    """The form: a name and a password, or a token; or, with the code of a link, the one button that uses it."""
+    """The form: a name and a password, a token, or an invitation and a first password; or, with the code of a link, the
+    one button that uses it."""
     to = _LINK if failed == "user_exists" else local_path(next, "/")
     said = _WORDS.get(failed, _OTHERWISE) if failed else ""
+    if after:
+        said += f" Try again in {after} s."
     try:
         ways = Ways() if code else await visit.api.auth.ways()
     except ApiError:
@@ -47,4 +60,5 @@ async def sign_in(
         code=code,
         ways=ways,
         by_token=failed == "token_invalid",
+        invitation=invitation,
     )

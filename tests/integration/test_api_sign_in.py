@@ -230,6 +230,23 @@ async def test_a_browser_carries_its_session_in_a_cookie(api: Api, ann: str) -> 
         assert (gone.status_code, code(gone)) == (401, "token_missing")
 
 
+async def test_who_was_invited_sets_a_password_by_the_form_and_is_signed_in(api: Api) -> None:
+    name = f"cleo-{sha256_hex(str(datetime.now(UTC)))[:8]}"
+    async with api.client("admin") as admin, api.client(None) as client:
+        invitation = (await admin.post("/v1/team/invitations", json={"name": name})).json()["invitation"]
+        given = {"name": name, "password": "short", "invitation": invitation, "next": "/chat"}
+        for more, failed in (
+            ({}, "registration_invalid"),
+            ({"name": "eve", "password": PASSWORD}, "invitation_invalid"),
+        ):
+            back = httpx.URL((await client.post("/sign-in", data={**given, **more})).headers["location"])
+            assert (back.params["failed"], back.params["invitation"]) == (failed, invitation)
+            assert "password" not in back.params
+        entered = await client.post("/sign-in", data={**given, "password": PASSWORD})
+        assert (entered.status_code, entered.headers["location"]) == (303, "/chat")
+        assert (await client.get("/v1/auth/me")).json()["name"] == name
+
+
 async def test_a_session_that_is_over_takes_its_cookie_along(api: Api, ann: str) -> None:
     async with api.client(None) as client:
         head = bearer(await signed_in(client, ann))

@@ -173,3 +173,25 @@ async def test_a_person_who_signs_in_comes_back_to_the_very_page(api: SpokenApi,
     answer = await browse("/review?risk=high&tool=pay")
     assert answer.headers["location"] == "/sign-in?next=%2Freview%3Frisk%3Dhigh%26tool%3Dpay"
     assert (await browse("/review?cursor=" + "x" * 600)).headers["location"] == "/sign-in?next=%2Freview"
+
+
+async def test_a_sign_in_that_is_turned_away_unread_leads_back_to_the_form_in_words(
+    api: SpokenApi, browse: Browse
+) -> None:
+    api.answers |= {"/sign-in": (429, problem("rate_limited", "slow down")), "/v1/auth/ways": (200, {"oidc": False})}
+    head = {"Accept": "text/html", "Referer": "http://perdure.example/sign-in?next=%2Freview%2Fmine&failed=x"}
+    assert (await browse("/sign-in", "POST")).status_code == 429, "a program is told as ever"
+    answer = await browse("/sign-in", "POST", headers=head)
+    assert answer.status_code == 303
+    assert answer.headers["location"] == "/sign-in?failed=rate_limited&next=%2Freview%2Fmine"
+    page = (await browse("/sign-in?failed=rate_limited&next=%2Freview%2Fmine&after=15")).text
+    assert "Too many tries came from your address. Try again in 15 s." in page and 'value="/review/mine"' in page
+    api.answers["/sign-in"] = (200, {})
+    assert (await browse("/sign-in", "POST", headers=head)).status_code == 200
+
+
+async def test_an_invitation_has_a_form_that_a_link_fills_in(api: SpokenApi, browse: Browse) -> None:
+    api.answers["/v1/auth/ways"] = (200, {"oidc": False})
+    page = (await browse("/sign-in?invitation=perdure_invitation_x&name=cleo")).text
+    assert 'name="invitation" value="perdure_invitation_x"' in page and 'name="name" value="cleo"' in page
+    assert "Set the password and sign in" in (await browse("/sign-in")).text
