@@ -52,6 +52,11 @@
 
   const isReading = (ctx) => ctx?.request?.method === "GET";
 
+  // What is asked for every few seconds is not asked for while nobody looks.
+  document.addEventListener("htmx:before:request", (event) => {
+    if (document.hidden && event.detail.ctx.sourceElement.matches("[hx-trigger^=every]")) event.preventDefault();
+  });
+
   // What could not be read is asked for again: the next change may be far off, and a stream of changes comes back by
   // itself only once it has begun. What a person sends is never sent again.
   function again({detail: {ctx}}) {

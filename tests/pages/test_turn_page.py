@@ -68,6 +68,21 @@ async def test_a_turn_is_followed_from_its_approval_to_its_end(site: Site) -> No
     await window.checked()
 
 
+async def test_a_turn_that_nobody_looks_at_is_not_asked_for_until_somebody_does(site: Site) -> None:
+    address, approval = await waiting(site, "unseen")
+    window = await site.visit("reviewer", "/review/mine")
+    page = window.page
+    await page.add_init_script("Object.defineProperty(document, 'hidden', {get: () => window.unseen ?? true})")
+    await page.goto(f"/turns/{address.turn_id}")
+    await site.desk.decide(approval)
+    window.asked.clear()
+    await page.wait_for_timeout(3_000)
+    assert not [request.url for request in window.asked if "/turns/" in request.url]
+    await page.evaluate("window.unseen = false")
+    await expect(page.locator(".story")).to_contain_text("approved")
+    await window.checked()
+
+
 async def test_without_javascript_the_page_loads_itself_anew_until_the_turn_has_ended(site: Site) -> None:
     address, _ = await waiting(site, "plain")
     window = await site.visit("reviewer", f"/turns/{address.turn_id}", java_script_enabled=False)
