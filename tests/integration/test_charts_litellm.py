@@ -16,7 +16,9 @@ from activities.toolbox.shelf import Toolbox
 from contracts.digests import digest_of
 from contracts.turns import TurnAddress, TurnStatus
 from perdure.apps import SHIPPED, load_app, played_by, publish
-from store import files
+from perdure.tables import read_csv
+from perdure.tables.at_home import HomeTable
+from store import files, questions
 from store.ids import new_id
 from tests.desk import Desk, publish_desk
 from tests.doubles.provider import ProviderDouble
@@ -30,6 +32,7 @@ pytestmark = [
 ]
 AGENT = "charts_by_model"
 CSV = b"region,sales\nNorth,30\nSouth,10\n"
+RESTING = (TurnStatus.COMPLETED, TurnStatus.FAILED, TurnStatus.AWAITING_ANSWER)
 GROUP = '<group><by column="region"/><aggregate column="sales" function="sum" as="sales"/></group>'
 
 
@@ -52,7 +55,17 @@ class Bench:
                 file = files.NewFile(new_id(), name, "text/csv", content)
                 await files.keep(tx, conversation_id, desk.people["requester"].user_id, [file])
         address = await self.served.begin(Line(words), agent_id=AGENT, conversation_id=conversation_id)
-        return address, await self.served.until(address, TurnStatus.COMPLETED, TurnStatus.FAILED, seconds=90)
+        return address, await self.served.until(address, *RESTING, seconds=90)
+
+    async def answered(self, address: TurnAddress, kind: str, **payload: Any) -> Any:
+        """The turn at its end, after its user has answered what it asks."""
+        desk, row = self.served.desk, await self.served.until(address, TurnStatus.AWAITING_ANSWER)
+        await self.served.waits(address)
+        async with desk.db.transaction("local") as tx:
+            user_id, (request_id,) = desk.people["requester"].user_id, row["waiting"]["ids"]
+            _, note = await questions.answer(tx, address.turn_id, request_id, user_id, kind, payload)
+        assert await desk.deps.doorbell.deliver_soon(note)
+        return await self.served.until(address, TurnStatus.COMPLETED, TurnStatus.FAILED, seconds=90)
 
     def requests(self, address: TurnAddress) -> list[Any]:
         """What the turn has put on the wire."""
@@ -137,6 +150,36 @@ async def test_a_specification_that_does_not_fit_twice_and_then_does_ends_in_a_p
     told = [json.dumps(seen.body["messages"]) for seen in bench.requests(address)[:3]]
     assert all("sales.csv" in each for each in told[:2]), "a long request does not push the table out (S4-52)"
     assert "there is no column" in json.dumps(bench.requests(address)[4].body["messages"])
+
+
+async def test_a_model_asks_back_and_the_reply_leads_to_a_picture(bench: Bench) -> None:
+    asks = said(
+        early_exit=True, question="By what?", options=["region", "day"], transformation="", xml="", visualization="",
+        suggestions=[],
+    )  # fmt: skip
+    address, row = await bench.ended(CLASSIFIED, asks, plan(f"<plan>{GROUP}</plan>"), SPECIFIED, *REST)
+    assert row["status"] == "awaiting_answer"
+    row = await bench.answered(address, "clarification", text="by region")
+    assert row["status"] == "completed" and row["output"]["pictures"], row["problem"]
+    assert await bench.labels(address) == ["classify", "plan", "plan", "specify", "marks", "feedback"]
+    told = json.dumps(bench.requests(address)[2].body["messages"])
+    assert "By what?" in told and "by region" in told, "S4-19"
+
+
+async def test_a_table_that_stays_at_home_is_planned_and_specified_by_a_model_that_sees_no_row(bench: Bench) -> None:
+    bench.double.script(CLASSIFIED, plan(f"<plan>{GROUP}</plan>"), SPECIFIED, REST[0])
+    desk, kept = bench.served.desk, HomeTable("sales", read_csv(CSV))
+    address, started = await desk.start(Line("a chart"), agent_id=AGENT)
+    metadata = {"client_table": kept.described()}
+    await desk.write("UPDATE turns SET metadata = $2 WHERE id = $1", address.turn_id, metadata)
+    assert started.note is not None and await desk.deps.doorbell.deliver_soon(started.note)
+    row = await bench.answered(address, "client_run", **kept.carry_out(f"<plan>{GROUP}</plan>"))
+    assert row["status"] == "completed", row["problem"]
+    drawn = kept.drawn(row["output"]["specification"])
+    assert drawn["data"]["values"] == [{"region": "North", "sales": 30}, {"region": "South", "sales": 10}]
+    assert await bench.labels(address) == ["classify", "plan", "specify", "marks"]
+    sent = json.dumps([seen.body for seen in bench.requests(address)])
+    assert "region" in sent and "North" not in sent
 
 
 async def test_words_in_place_of_an_object_are_asked_again_by_a_function_that_must_be_called(bench: Bench) -> None:
