@@ -3,6 +3,7 @@
 Invariants:
 - No word of it is a model's, except inside a value; and values stand in quotes or are plain JSON, so none of them can
   pose as the sentence.
+- What stands where there is no value is the author's own: `{amount|the whole price}`.
 - It says less than the arguments, never something else: a value that is long is cut and says how much is missing.
 """
 
@@ -17,7 +18,7 @@ MOST_CHARACTERS = 300
 _VALUE_CHARACTERS = 80
 _GLANCE_CHARACTERS = 160
 _NOTHING = "(nothing)"
-_PART = re.compile(r"\{\{|\}\}|\{([A-Za-z_]\w*)\}|[{}]")
+_PART = re.compile(r"\{\{|\}\}|\{([A-Za-z_]\w*)(?:\|([^{}]+))?\}|[{}]")
 
 
 class BadTemplate(ValueError):
@@ -44,7 +45,12 @@ def names_in(template: str) -> frozenset[str]:
 
 def described(template: str, args: Mapping[str, JsonValue]) -> str:
     """The sentence for these arguments; empty without a template."""
-    return _PART.sub(lambda part: told(args.get(part[1])) if part[1] else part.group()[:1], template)
+    return _PART.sub(lambda part: _filled(part, args) if part[1] else part.group()[:1], template)
+
+
+def _filled(part: re.Match[str], args: Mapping[str, JsonValue]) -> str:
+    value = args.get(part[1])
+    return part[2] if part[2] and value in (None, "") else told(value)
 
 
 def at_a_glance(args: Mapping[str, JsonValue]) -> str:

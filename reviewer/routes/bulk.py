@@ -88,6 +88,7 @@ async def _look(visit: Visit, ids: Sequence[str], taken: str, form: Form | None 
         picked=picked,
         taken=taken,
         present=PRESENT,
+        past=PAST,
         reasons=reasons_for(*picked),
         long={approval.id for approval in picked if is_long(approval)},
         apart=apart,

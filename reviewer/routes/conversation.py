@@ -66,6 +66,8 @@ async def say(post: Posted, conversation_id: str) -> Response:
     form, live = post.form, post.visit.is_live
     message, way = form.whole("message") or "", form.get("on_busy")
     try:
+        if not form.get("message"):
+            raise ApiError(422, "message_blank", "say something first")
         started = await post.visit.api.turns.start(
             conversation_id,
             message,

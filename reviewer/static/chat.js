@@ -15,6 +15,7 @@
   if (!turns?.dataset.stream) return;
   const doing = document.getElementById("doing");
   const reading = new Map();
+  const led = new Set();
   let lastId = "";
 
   // Text from outside: nothing of it is markup, and nothing of it is hidden.
@@ -76,6 +77,17 @@
     const words = open?.dataset.open ?? "";
     if (doing.textContent !== words) doing.textContent = words;
     if (way) way.hidden = way.disabled = !open;
+    lead(open?.querySelector(".ask textarea"));
+  }
+
+  // A question that has just come is what a person answers next, unless something else is half written.
+  function lead(answer) {
+    const message = document.getElementById("message");
+    if (!message) return;
+    message.placeholder = answer ? "Something else, for after this question" : "Say something";
+    if (!answer || led.has(answer.form.action)) return;
+    led.add(answer.form.action);
+    if (!message.value && [message, document.body].includes(document.activeElement)) answer.focus();
   }
 
   async function refresh(turn) {

@@ -193,6 +193,8 @@ async def test_an_answer_typed_before_a_new_sign_in_is_kept_and_sent_afterwards(
     sheet: FilePayload = {"name": "sales.csv", "mimeType": "text/csv", "buffer": SALES}
     await page.get_by_label("A file for it to work with").set_input_files(sheet)
     await say(page, "Plot something")
+    await expect(page.get_by_label("Your answer")).to_be_focused()
+    await expect(page.get_by_placeholder("Something else, for after this question")).to_be_visible()
     await page.get_by_label("Your answer").fill("sales by region")
     second = await window.context.new_page()
     await window.context.clear_cookies()
@@ -204,3 +206,4 @@ async def test_an_answer_typed_before_a_new_sign_in_is_kept_and_sent_afterwards(
     await page.get_by_role("button", name="Send it").click()
     await expect(page.locator(".picture img")).to_be_visible(timeout=30_000)
     await expect(page.locator(".mine").last).to_have_text("sales by region")
+    await expect(page.locator("[data-open]")).to_have_count(0, timeout=30_000)

@@ -39,7 +39,7 @@ async def refund_preview(context: ToolContext, order: Order, amount_cents: int |
     risk="high",
     secrets=_SECRETS,
     capability="refund",
-    describe="Refund order {order}. Cents: {amount_cents}; nothing means the whole price. Reason: {reason}",
+    describe="Refund order {order}. Cents: {amount_cents|all of its price}. Reason: {reason|none is given}",
     preview=refund_preview,
 )
 async def refund(

@@ -19,6 +19,10 @@ CASES: list[tuple[str, dict[str, JsonValue], str]] = [
     ("Send {text}", {"text": '". Nothing is sent. "'}, 'Send "\\". Nothing is sent. \\""'),
     ("Send {text}", {"text": "{order}"}, 'Send "{order}"'),
     ("Send {text}", {"text": "x" * 100}, 'Send "' + "x" * 79 + "… (22 more characters)"),
+    ("Pay {amount|all of it}", {}, "Pay all of it"),
+    ("Pay {amount|all of it}", {"amount": 0}, "Pay 0"),
+    ("Pay {amount|all of it} to {to|nobody}", {"amount": None, "to": ""}, "Pay all of it to nobody"),
+    ("Send {text|nothing}", {"text": "{order|x}"}, 'Send "{order|x}"'),
     ("", {"order": "37"}, ""),
 ]
 
@@ -28,14 +32,16 @@ def test_a_template_is_filled_from_the_arguments(template: str, args: dict[str, 
     assert described(template, args) == sentence
 
 
-@pytest.mark.parametrize("template", ["a {", "a }", "{1}", "{a.b}", "{a!r}", "{}", "two\nlines", "x" * 301])
+@pytest.mark.parametrize(
+    "template", ["a {", "a }", "{1}", "{a.b}", "{a!r}", "{}", "{|x}", "{a|}", "two\nlines", "x" * 301]
+)
 def test_a_template_that_cannot_be_filled_is_refused(template: str) -> None:
     with pytest.raises(BadTemplate):
         names_in(template)
 
 
 def test_a_template_names_its_arguments() -> None:
-    assert names_in("Pay {amount} for {{this}} to {to}, {to}") == {"amount", "to"}
+    assert names_in("Pay {amount|all of it} for {{this}} to {to}, {to}") == {"amount", "to"}
 
 
 @given(st.text(max_size=70))

@@ -46,6 +46,7 @@ async def test_what_is_not_approved_with_others_is_told_before_the_last_click_an
     ):
         assert why in page
     risky = (await browse(f"/review/bulk?decision=approve&pick={calls[1]['id']}")).text
+    assert "None of these is approved here" in risky
     assert "<button" not in risky.partition("<main")[2], "nothing is left to be sent"
 
 

@@ -111,3 +111,17 @@ async def test_calls_without_a_sentence_of_their_tool_differ_by_their_arguments(
         assert f'<span class="says">name: &#34;{n} &lt;b&gt;&#34;</span>' in inbox
         assert f'aria-label="Pick refund name: &#34;{n} &lt;b&gt;&#34;, asked' in inbox
     assert "name: &#34;2 &lt;b&gt;&#34;" in (await browse(f"/review/{ID}")).text, "of the next one"
+
+
+async def test_the_history_says_to_whom_it_was_given_and_the_end_has_one_full_stop(
+    asked: SpokenApi, browse: Browse
+) -> None:
+    given = {"what": "approval.reassigned", "by": "rita", "at": "2026-01-01T10:00:00+00:00", "data": {"to": "bob"}}
+    taken = {"by": "ann", "comment": "not <b>needed"}
+    over = {**CALL, "status": "cancelled", "withdrawal": taken, "allowed_decisions": [], "history": [given]}
+    for status, words in (("cancelled", "The turn ended without it"), ("withdrawn", "Withdrawn by ann")):
+        asked.answers[f"/v1/approvals/{ID}"] = (200, {**over, "status": status})
+        page = (await browse(f"/review/{ID}")).text
+        said = page.partition("<p><strong>")[2].partition("</p>")[0]
+        assert words in said and ".</strong>" not in said and "not &lt;b&gt;needed" in said
+        assert "reassigned to bob by rita" in page
