@@ -16,6 +16,7 @@ MOST_NAME_CHARACTERS = 120
 TABLES = frozenset({"text/csv", "text/tab-separated-values"})
 MEDIA_TYPES = TABLES | {"application/json", "text/plain"}
 """What may be uploaded."""
+_HEADER_BYTES = 65_536
 _ODD = re.compile(r'[<>:"|?*]')
 _FORMAT = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
@@ -65,7 +66,16 @@ def check_content(media_type: str, content: bytes) -> None:
     except UnicodeDecodeError as error:
         raise CallerError("file_not_utf8", f"the file is not UTF-8 at byte {error.start}", status=422) from None
     if media_type in TABLES:
-        _check_table(text, "\t" if media_type.endswith("tab-separated-values") else ",")
+        _check_table(text, separator_of(media_type, content))
+
+
+def separator_of(media_type: str, content: bytes) -> str:
+    """What stands between a table's cells, by its first line: a semicolon where that line has one and no comma, as
+    spreadsheets write it where the comma is in the numbers."""
+    if media_type == "text/tab-separated-values":
+        return "\t"
+    header = content[:_HEADER_BYTES].split(b"\n", 1)[0].split(b"\r", 1)[0]
+    return ";" if b";" in header and b"," not in header else ","
 
 
 def _check_table(text: str, delimiter: str) -> None:

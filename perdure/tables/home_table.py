@@ -52,12 +52,13 @@ class HomeTable:
 
     @classmethod
     def _read(cls, path: Path) -> Self:
-        content, tabs = path.read_bytes(), path.suffix == ".tsv"
+        content = path.read_bytes()
+        media_type = "text/tab-separated-values" if path.suffix == ".tsv" else "text/csv"
         try:
-            check_content("text/tab-separated-values" if tabs else "text/csv", content)
+            check_content(media_type, content)
         except CallerError as refused:
             raise TableTrouble(refused.message) from None
-        return cls(path.stem[:MOST_NAME] or "table", read_csv(content, "\t" if tabs else ","))
+        return cls(path.stem[:MOST_NAME] or "table", read_csv(content, media_type))
 
     def described(self) -> dict[str, JsonValue]:
         """What the turn is told of it at the start."""

@@ -14,24 +14,26 @@ import polars as pl
 from contracts.tables import MOST_COLUMNS, MOST_ROWS
 from perdure.tables.trouble import TableTrouble
 from perdure.tables.values import plain
+from policy.uploads import separator_of
 
 _MISSING: Final = ("", "NaN", "nan")
 _LONE_RETURN: Final = re.compile(rb"\r(?!\n)")
-_ODD: Final = re.compile(rb"(?:^|[,\t\n\"])[ ]*[+-]?0\d|\d{19}")
+_ODD: Final = re.compile(rb"(?:^|[,;\t\n\"])[ ]*[+-]?0\d|\d{19}")
 """Where Polars reads a number otherwise than a person would, or not at all: worth a look at each column."""
 _CODE: Final = r"^[+-]?0\d+(\.\d*)?$"
 _LONG: Final = r"^[+-]?\d{19,}$"
 _WHOLE: Final = r"^[+-]?\d{1,38}$"
 
 
-def read_csv(content: bytes, separator: str = ",") -> pl.DataFrame:
-    """The table in a file.
+def read_csv(content: bytes, media_type: str = "text/csv") -> pl.DataFrame:
+    """The table in a file; where semicolons part its cells, a comma may part a number.
 
     Raises: TableTrouble.
     """
     if b"\x00" in content:
         raise TableTrouble("the file holds a NUL, which no text does")
     content = content.removeprefix(b"\xef\xbb\xbf")
+    separator = separator_of(media_type, content)
     try:
         if _LONE_RETURN.search(content):
             content = _with_line_feeds(content, separator)
@@ -51,7 +53,12 @@ def read_csv(content: bytes, separator: str = ",") -> pl.DataFrame:
 
 def _read(content: bytes, separator: str, **how: Any) -> pl.DataFrame:
     return pl.read_csv(
-        io.BytesIO(content), separator=separator, null_values=list(_MISSING), n_rows=MOST_ROWS + 1, **how
+        io.BytesIO(content),
+        separator=separator,
+        decimal_comma=separator == ";",
+        null_values=list(_MISSING),
+        n_rows=MOST_ROWS + 1,
+        **how,
     )
 
 

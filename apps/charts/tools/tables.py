@@ -68,7 +68,7 @@ def read_table(file: GivenFile) -> Any:
     from perdure.tables import TableTrouble, read_csv
 
     try:
-        return read_csv(file.content, "\t" if file.media_type == TABLES[1] else ",")
+        return read_csv(file.content, file.media_type)
     except TableTrouble as trouble:
         raise ToolRefused(trouble.message) from None
 

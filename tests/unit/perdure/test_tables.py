@@ -13,6 +13,7 @@ from perdure.tables import Plan, TableTrouble, profile_of, read_csv, read_plan, 
 from perdure.tables.drawing import drawn_rows, left_out
 from perdure.tables.formula import read_formula
 from perdure.tables.plan import Derive, Filter, Group, JoinWith, Pivot, Summary
+from policy.uploads import check_content
 
 TABLE = read_csv(b"side,n,day\nN,3,2024-01-01\nS,4,2024-01-02\nN,5,2024-01-03\n")
 
@@ -301,6 +302,18 @@ def test_every_end_of_a_line_is_one(end: bytes) -> None:
     lines = [b"side,n", b'"N\rS",3', b"", b"S,4", b""]
     assert read_csv(end.join(lines)).to_dicts() == [{"side": "N\rS", "n": 3}, {"side": "S", "n": 4}]
     assert read_csv(b"side,n\nN,3\rS,4\r\n").height == 2
+
+
+@pytest.mark.parametrize("end", [b"\r", b"\r\n", b"\n"])
+def test_semicolons_part_cells_where_commas_part_numbers(end: bytes) -> None:
+    content = end.join([b"side;price;code", b'"N;S";1,5;007', b"S;-2;012", b""])
+    check_content("text/csv", content)
+    rows = [{"side": "N;S", "price": 1.5, "code": "007"}, {"side": "S", "price": -2.0, "code": "012"}]
+    assert read_csv(content).to_dicts() == rows
+
+
+def test_one_comma_in_the_first_line_makes_semicolons_text() -> None:
+    assert read_csv(b"a;b,n\nx;y,3\n").to_dicts() == [{"a;b": "x;y", "n": 3}]
 
 
 def test_a_column_that_changes_its_kind_far_down_is_still_read() -> None:
