@@ -122,6 +122,7 @@
     const title = document.getElementById("title");
     title.replaceChildren();
     write(title, String(data.title));
+    document.getElementById("with").hidden = false;
   }
 
   function streamNow() {
