@@ -46,11 +46,11 @@ NEUTRAL = {
         "model_calls.run_id model_calls.assumed outbox.* prompt_versions.digest "
         "prompt_versions.stage prompt_versions.template tool_calls.agent_id tool_calls.call_id tool_calls.digest "
         "tool_calls.effect tool_calls.key tool_calls.run_id tool_calls.state tool_calls.tool tool_calls.tool_version "
-        "turns.agent_id turns.agent_version turns.limits turns.routing turns.status turns.topology users.roles "
-        "working_memory.field conversation_memory_usage.* memory_stores.* memory_documents.scope memory_documents.type "
-        "memory_documents.trust memory_documents.sha256 memory_versions.sha256 memory_versions.trust "
-        "memory_versions.call_id memory_promotions.type memory_promotions.sha256 memory_promotions.base_sha256 "
-        "memory_promotions.risk memory_promotions.status memory_promotions.call_id"
+        "turns.agent_id turns.agent_version turns.limits turns.routing turns.status turns.topology turns.waived_tools "
+        "users.roles working_memory.field conversation_memory_usage.* memory_stores.* memory_documents.scope "
+        "memory_documents.type memory_documents.trust memory_documents.sha256 memory_versions.sha256 "
+        "memory_versions.trust memory_versions.call_id memory_promotions.type memory_promotions.sha256 "
+        "memory_promotions.base_sha256 memory_promotions.risk memory_promotions.status memory_promotions.call_id"
     ),
     "gone with the account (store/erasure_steps.py)": (
         "identities.* invitations.token_sha256 passwords.hash refresh_tokens.nonce refresh_tokens.successor_sha256 "
