@@ -39,7 +39,8 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("suite")
 pytest_plugins = ("tests.desk", "tests.served", "tests.workshop")
-SHARES_A_STACK = ("tests/acceptance/approvals/", "tests/acceptance/streams/", "tests/acceptance/assembly/")
+TOGETHER = ("tests/acceptance/approvals/", "tests/acceptance/streams/", "tests/acceptance/assembly/", "tests/pages/")
+"""The files of each share a stack or a browser."""
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -56,11 +57,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class ByStack(xdist.scheduler.LoadFileScheduling):  # type: ignore[misc]
-    """Test files as they come, three at a time; files that share a stack stay in one process."""
+    """Test files as they come, three at a time; files of one of these folders stay in one process."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::", 1)[0]
-        return next((folder for folder in SHARES_A_STACK if file.startswith(folder)), file)
+        return next((folder for folder in TOGETHER if file.startswith(folder)), file)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByStack:

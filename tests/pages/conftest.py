@@ -63,13 +63,15 @@ class Site:
     browser: Browser
     desk: Desk
     app: Any
-    stack: AsyncExitStack
     people: dict[str, Person]
+    open: list[BrowserContext] = field(default_factory=list)
+    """The windows of the test."""
 
     async def window(self, **given: Any) -> Window:
         """A window of nobody yet."""
         options = {"viewport": WIDE, "base_url": self.url, **given}
-        context = await self.stack.enter_async_context(await self.browser.new_context(**options))
+        context = await self.browser.new_context(**options)
+        self.open.append(context)
         window = Window(context, await context.new_page())
         window.page.on("request", lambda request: window.asked.append(request))
         window.page.on("pageerror", lambda error: window.faults.append(str(error)))
@@ -105,7 +107,7 @@ async def sign_in(page: Page, token: str, path: str = "/review") -> None:
     await page.wait_for_url(f"**{path}")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def browser() -> AsyncIterator[Browser]:
     """One Chromium without a window."""
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -149,12 +151,20 @@ async def page_settings(
 
 
 @pytest.fixture(scope="module")
-async def site(page_settings: Settings, browser: Browser, desk: Desk, people: dict[str, Person]) -> AsyncIterator[Site]:
+async def opened(
+    page_settings: Settings, browser: Browser, desk: Desk, people: dict[str, Person]
+) -> AsyncIterator[Site]:
     """The module's pages."""
-    async with AsyncExitStack() as stack:
-        url, app = await stack.enter_async_context(pages_at(page_settings))
-        windows = await stack.enter_async_context(AsyncExitStack())
-        yield Site(url, browser, desk, app, windows, people)
+    async with pages_at(page_settings) as (url, app):
+        yield Site(url, browser, desk, app, people)
+
+
+@pytest.fixture
+async def site(opened: Site) -> AsyncIterator[Site]:
+    """The module's pages, with the windows of one test: a page that is left open goes on asking and drawing."""
+    yield opened
+    while opened.open:
+        await opened.open.pop().close()
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +183,7 @@ def routed(app: Any, desk: Desk) -> None:
     app.state.services = replace(app.state.services, routing=desk.routing)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 async def talking(site: Site, workers: None, desk: Desk) -> Site:
     """The site whose turns are worked on."""
     routed(site.app, desk)

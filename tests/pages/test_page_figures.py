@@ -57,14 +57,19 @@ async def first_paint_ms(window: Window) -> float:
 
 
 @pytest.fixture(scope="module")
-async def crowded(site: Site) -> Site:
-    """The site with ten thousand requests that wait."""
-    async with site.desk.db.transaction("local") as tx:
+async def waiting(opened: Site) -> None:
+    """Ten thousand requests that wait."""
+    async with opened.desk.db.transaction("local") as tx:
         await tx.execute("SET LOCAL statement_timeout = 0")
         await tx.execute(_FILL, WAITING, timeout=120)
-    owner = await asyncpg.connect(site.desk.owner_url, server_settings={"search_path": "perdure"})
+    owner = await asyncpg.connect(opened.desk.owner_url, server_settings={"search_path": "perdure"})
     await owner.execute("ANALYZE approvals")
     await owner.close()
+
+
+@pytest.fixture
+def crowded(site: Site, waiting: None) -> Site:
+    """The site with ten thousand requests that wait."""
     return site
 
 

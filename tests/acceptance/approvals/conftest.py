@@ -41,7 +41,7 @@ class Busy:
         return [str(each["key"]) for each in answer.json()["effects"]]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def busy_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
     """`python -m cli up` in a data folder of its own."""
     with running(
@@ -50,7 +50,7 @@ def busy_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStac
         yield started
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 async def busy(busy_stack: RunningStack) -> AsyncIterator[Busy]:
     """The stack with clients of all its parts."""
     told = busy_stack.read()
