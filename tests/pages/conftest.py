@@ -86,6 +86,11 @@ class Site:
         await window.page.goto(path)
         return window
 
+    async def close(self) -> None:
+        """Close all windows: a page that is left open goes on asking and drawing."""
+        while self.open:
+            await self.open.pop().close()
+
     async def asks(self, tool: str = "post", *, agent_id: str = "desk", **args: Any) -> str:
         """A call that waits for a person; the approval's id."""
         address = await self.desk.plan((tool, args), agent_id=agent_id)
@@ -161,10 +166,9 @@ async def opened(
 
 @pytest.fixture
 async def site(opened: Site) -> AsyncIterator[Site]:
-    """The module's pages, with the windows of one test: a page that is left open goes on asking and drawing."""
+    """The module's pages, with the windows of one test."""
     yield opened
-    while opened.open:
-        await opened.open.pop().close()
+    await opened.close()
 
 
 @pytest.fixture(scope="module")

@@ -50,7 +50,8 @@ async def test_words_come_to_every_tab_inert_and_whole_though_the_api_is_restart
     async with AsyncExitStack() as windows:
         async with pages_at(page_settings) as (url, app):
             routed(app, desk)
-            site = Site(url, browser, desk, app, windows, people)
+            site = Site(url, browser, desk, app, people)
+            windows.push_async_callback(site.close)
             window = await begun(site, "refunds")
             page, second = window.page, await window.context.new_page()
             await second.goto(page.url)

@@ -247,7 +247,8 @@ async def test_the_pages_outlive_a_restart_of_the_api(
 ) -> None:
     async with AsyncExitStack() as windows:
         async with pages_at(page_settings) as (url, app):
-            site = Site(url, browser, desk, app, windows, people)
+            site = Site(url, browser, desk, app, people)
+            windows.push_async_callback(site.close)
             approval = await site.asks("post", text="restart")
             window = await site.visit("reviewer")
             await expect(window.page.locator(f"#row-{approval}")).to_be_visible()
