@@ -20,6 +20,7 @@ from contracts.errors import CallerError
 from contracts.turns import Routing
 from policy.access_keys import AccessKeys
 from policy.audit_key import Keyring
+from policy.uploads import MOST_UPLOAD_BYTES
 
 if TYPE_CHECKING:
     from activities.sandbox import SandboxConfig
@@ -146,7 +147,7 @@ class Settings(BaseSettings):
 
     body_bytes: int = Field(default=262_144, ge=1_024, le=16_777_216, alias="PERDURE_BODY_BYTES")
     """The largest request body, 256 KiB; more is answered 413."""
-    upload_bytes: int = Field(default=20_971_520, ge=1_024, le=104_857_600, alias="PERDURE_UPLOAD_BYTES")
+    upload_bytes: int = Field(default=MOST_UPLOAD_BYTES, ge=1_024, le=104_857_600, alias="PERDURE_UPLOAD_BYTES")
     """The largest file that may be uploaded, 20 MiB; more is answered 413."""
     rate_limiting: bool = Field(default=True, alias="RATE_LIMITING_ENABLED")
     """Whether requests are counted. Whoever has a local token is not counted at all."""

@@ -12,14 +12,9 @@ from cli.failures import OTHER, USAGE
 from cli.screen import AsJson, AsName, fail, moment, say, say_json, table
 from perdure.client import Client, Turn
 from perdure.client.file_calls import File
+from policy.uploads import BY_ENDING
 
 app = typer.Typer(help="What conversations were given and made.", no_args_is_help=True, rich_markup_mode=None)
-MEDIA_TYPES = {
-    ".csv": "text/csv",
-    ".tsv": "text/tab-separated-values",
-    ".json": "application/json",
-    ".txt": "text/plain",
-}
 Conversation = Annotated[str, typer.Argument(metavar="CONVERSATION", help="The conversation's id.")]
 
 
@@ -88,9 +83,9 @@ class ToSend:
 
         Raises: typer.Exit, after a line that says what is wrong with it.
         """
-        media_type = MEDIA_TYPES.get(path.suffix.lower())
+        media_type = BY_ENDING.get(path.suffix.lower())
         if media_type is None:
-            raise fail(f"{path}: a file's name ends in {', '.join(MEDIA_TYPES)}", USAGE)
+            raise fail(f"{path}: a file's name ends in {', '.join(BY_ENDING)}", USAGE)
         try:
             return cls(path.name, path.read_bytes(), media_type)
         except OSError as error:

@@ -14,6 +14,15 @@ from contracts.tables import MOST_COLUMNS, MOST_ROWS
 
 MOST_NAME_CHARACTERS = 120
 TABLES = frozenset({"text/csv", "text/tab-separated-values"})
+MOST_UPLOAD_BYTES = 20_971_520
+"""The longest file that is taken where an operator says nothing else, 20 MiB."""
+BY_ENDING = {
+    ".csv": "text/csv",
+    ".tsv": "text/tab-separated-values",
+    ".json": "application/json",
+    ".txt": "text/plain",
+}
+"""What a file is by the end of its name."""
 MEDIA_TYPES = TABLES | {"application/json", "text/plain"}
 """What may be uploaded."""
 _HEADER_BYTES = 65_536

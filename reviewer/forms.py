@@ -17,8 +17,6 @@ from reviewer.problems import PageProblem
 
 MOST_BYTES = 2 * 1024 * 1024
 """Percent-encoding makes three bytes of one; what is sent on to the API has the API's own limit."""
-MOST_UPLOAD_BYTES = 20_971_520
-"""What the API takes where its operator says nothing else."""
 _FORM_BYTES = 65_536
 """What a form has beside its file."""
 _THROWN_AWAY_BYTES = 512 * 1024 * 1024

@@ -14,8 +14,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perdure.client import ApiError, AsyncClient
 from policy.same_site import local_path
+from policy.uploads import MOST_UPLOAD_BYTES
 from reviewer.assets import MOUNTED_AT, Assets
-from reviewer.forms import MOST_UPLOAD_BYTES, Form
+from reviewer.forms import Form
 from reviewer.problems import PageProblem, StaleForm, told
 from reviewer.routes import (
     agents,

@@ -4,19 +4,14 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 
 from perdure.client import ApiError
+from policy.uploads import BY_ENDING
 from reviewer.forms import most_upload_bytes
 from reviewer.routes.conversation import agent_of, back, show
 from reviewer.view import page
 from reviewer.visit import Post, Uploaded
 
 router = APIRouter()
-_BY_ENDING = {
-    "csv": "text/csv",
-    "tsv": "text/tab-separated-values",
-    "json": "application/json",
-    "txt": "text/plain",
-    "md": "text/plain",
-}
+_BY_ENDING = {**BY_ENDING, ".md": "text/plain"}
 """What a file is by its name: browsers say so by what is installed on the machine."""
 
 
@@ -36,7 +31,7 @@ async def _kept(post: Post, conversation_id: str) -> str:
     """Keep the file; why it was not, empty where it was."""
     if post.upload is None:
         return "Choose a file first."
-    kind = _BY_ENDING.get(post.upload.name.rpartition(".")[2].lower(), post.upload.media_type)
+    kind = _BY_ENDING.get("." + post.upload.name.rpartition(".")[2].lower(), post.upload.media_type)
     try:
         await post.visit.api.files.upload(
             conversation_id,
