@@ -1,0 +1,267 @@
+"""Every operation of the OpenAPI document, called by everyone: without a token, for a foreign Host, from another
+tenant, and in each role. Exactly the callers of the access table pass."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+import asyncpg
+import httpx
+import pytest
+
+from contracts.digests import sha256_hex
+from store import accounts, entities
+from tests.conftest import KEYRING, Urls
+from tests.integration.conftest import Api
+from tests.integration.operations import ADMIN, ANYONE, OPEN, OWNER, PEER, REVIEWER, TABLE, Row
+from tests.integration.test_api_approvals import ended
+from tests.integration.test_api_turns import code, conversation
+
+STRANGER = "stranger"
+
+
+@dataclass(frozen=True)
+class World:
+    """People with tokens, and the owner's objects by group."""
+
+    api: Api
+    tokens: Mapping[str, str]
+    groups: Mapping[str, Mapping[str, str]]
+
+    def ids(self, row: Row, caller: str = "") -> dict[str, str]:
+        groups = self.groups
+        return groups["main"] | groups.get(row.objects, {}) | groups.get(f"{row.objects}:{caller}", {})
+
+
+async def _person(admin: httpx.AsyncClient, name: str, *roles: str) -> str:
+    made = await admin.post("/v1/users", json={"name": name, "roles": roles})
+    assert made.status_code == 201, made.text
+    return str((await admin.post(f"/v1/users/{name}/tokens", json={})).json()["token"])
+
+
+async def _stranger(urls: Urls) -> str:
+    owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
+    try:
+        async with owner.transaction():
+            await accounts.ensure_tenant(owner, "other")
+            await owner.execute("SELECT set_config('perdure.tenant', 'other', true)")
+            roles = ["requester", "reviewer", "admin"]
+            await accounts.ensure_user(owner, "other", STRANGER, roles, sha256_hex("stranger-token"), KEYRING)
+    finally:
+        await owner.close()
+    return "stranger-token"
+
+
+async def _upload(client: httpx.AsyncClient, talk: str) -> str:
+    sent = {"content": b"region,sales\nNorth,1\nSouth,2\n", "headers": {"content-type": "text/csv"}}
+    made = await client.post(f"/v1/conversations/{talk}/files", params={"name": "t.csv"}, **sent)
+    assert made.status_code == 201, made.text
+    return str(made.json()["id"])
+
+
+async def _turn(client: httpx.AsyncClient, message: str, agent: str = "refunds") -> dict[str, str]:
+    """A turn of a new conversation, once it ended or waits, with what it waits for."""
+    talk = await conversation(client, agent=agent)
+    await _upload(client, talk)
+    turn = (await client.post(f"/v1/conversations/{talk}/turns", params={"wait": 30}, json={"message": message})).json()
+    found = {"conversation_id": talk, "turn_id": turn["turn_id"]}
+    waiting = turn.get("waiting_for") or {}
+    if waiting.get("kind") == "approval":
+        approval = (await client.get(f"/v1/approvals/{waiting['ids'][0]}")).json()
+        found |= {"approval_id": approval["id"], "digest": approval["digest"]}
+    elif waiting:
+        found["request_id"] = waiting["ids"][0]
+    return found
+
+
+async def _document(client: httpx.AsyncClient, path: str, **given: str) -> dict[str, str]:
+    body = {
+        "scope": "user",
+        "path": path,
+        "type": "runbook",
+        "title": "T",
+        "content": "Old.",
+        "evidence_summary": "read",
+        "source_refs": ["a"],
+        **given,
+    }
+    made = await client.post("/v1/memory/documents", json=body)
+    assert made.status_code == 201, made.text
+    found = made.json()
+    return {"document_id": found["id"], "version_id": found["version_id"], "document_sha256": found["sha256"]}
+
+
+async def _delegation(client: httpx.AsyncClient, until: str) -> dict[str, str]:
+    made = await client.post("/v1/delegations", json={"to": "second", "until": until})
+    assert made.status_code == 201, made.text
+    return {"delegation_id": made.json()["id"]}
+
+
+async def _draft(client: httpx.AsyncClient, template: str) -> dict[str, str]:
+    made = (await client.put(f"/v1/prompt-templates/{template}/draft", json={"text": "Be kind."})).json()
+    return {"template": template, "version_id": made["id"], "prompt_digest": made["digest"]}
+
+
+async def _groups(api: Api, people: Mapping[str, httpx.AsyncClient], urls: Urls) -> dict[str, dict[str, str]]:
+    owner, admin, reviewer = people[OWNER], people[ADMIN], people[REVIEWER]
+    main = await _turn(owner, "Refund order 1042")
+    talk = main["conversation_id"]
+    main |= {"file_id": await _upload(owner, talk), "agent_id": "refunds"} | await _document(owner, "notes/own.md")
+    main |= {"template": "t1", "rule": (await owner.get("/v1/rules")).json()["items"][0]["id"]}
+    lost = await _turn(owner, "Refund order 1043")
+    asked = {"decision": "approve", "digest": lost["digest"]}
+    assert (await reviewer.post(f"/v1/approvals/{lost['approval_id']}/decision", json=asked)).status_code == 200
+    await ended(owner, lost["turn_id"])
+    async with api.services.db.transaction("local") as tx:
+        forget = "UPDATE tool_calls SET state = 'outcome_unknown' WHERE turn_id = $1 RETURNING key"
+        main["effect_key"] = await tx.fetchval(forget, lost["turn_id"])
+        main["entity_id"] = (await entities.create(tx, "thing", "a thing", {}, None, None)).id
+    main["until"] = (datetime.now(UTC) + timedelta(days=3)).isoformat()
+    delegations = [await _delegation(reviewer, main["until"]) for _ in range(3)]
+    main["slug"] = "workspace_runbooks"
+    hook = await admin.post("/v1/webhooks", json={"url": "https://hooks.example.org/main"})
+    main["webhook_id"] = hook.json()["id"]
+    await admin.put("/v1/memory/stores/workspace_runbooks", json={"archived": False})
+    shared = await _document(admin, "notes/shared.md", scope="workspace", store="workspace_runbooks")
+    redacted = await _document(admin, "notes/redacted.md", scope="workspace", store="workspace_runbooks")
+    target = {
+        "document_id": main["document_id"],
+        "store": "workspace_runbooks",
+        "path": "notes/promoted.md",
+        "risk": "low",
+    }
+    main["promotion_id"] = (await owner.post("/v1/memory/promotions", json=target)).json()["id"]
+    return {
+        "main": main,
+        "spare": await _turn(owner, "Refund order 1044"),
+        "decided": await _turn(owner, "Refund order 1045"),
+        "question": await _turn(owner, "Plot something", "chart_builder"),
+        "ended": await _turn(owner, "/echo hi"),
+        "shared": shared,
+        "redacted": redacted,
+        "idle": {"conversation_id": await conversation(owner)},
+        "escalated:reviewer": await _turn(owner, "Refund order 1046"),
+        "escalated": await _turn(owner, "Refund order 1047"),
+        "prompt": await _draft(owner, "t1"),
+        "archived": await _draft(owner, "t2"),
+        "archived:reviewer": await _draft(reviewer, "t3"),
+        "archived:admin": await _draft(admin, "t4"),
+        "delegation": delegations[0],
+        "delegation:admin": delegations[1],
+        "delegation:reviewer": delegations[2],
+        "topology": {"name": "tool_loop"},
+        "member": {"name": "member"},
+        "leaver": {"name": "second"},
+    }
+
+
+@pytest.fixture(scope="module")
+async def world(api: Api, urls: Urls) -> AsyncIterator[World]:
+    """One set of objects for all operations."""
+    api.app.state.services = replace(api.app.state.services, webhook_hosts=("hooks.example.org",))
+    async with AsyncExitStack() as stack:
+        local = await stack.enter_async_context(api.client("admin"))
+        named = {OWNER: "requester", PEER: "requester", REVIEWER: "reviewer", ADMIN: "admin"}
+        tokens = {
+            name: await _person(local, name, role) for name, role in named.items() if name not in ("reviewer", "admin")
+        }
+        for name, kind in ((REVIEWER, "reviewer"), (ADMIN, "admin")):
+            tokens[name] = await _person(local, f"the-{name}", kind)
+        await _person(local, "second", "reviewer")
+        await _person(local, "member", "requester")
+        tokens[STRANGER] = await _stranger(urls)
+        people = {
+            name: await stack.enter_async_context(
+                httpx.AsyncClient(base_url=api.url, headers={"Authorization": f"Bearer {token}"}, timeout=60)
+            )
+            for name, token in tokens.items()
+        }
+        yield World(api, tokens, await _groups(api, people, urls))
+
+
+async def _ask(world: World, operation: str, caller: str = "", host: str = "") -> tuple[int, str]:
+    """The status and the error code; of a stream only its head is read."""
+    row = TABLE[operation]
+    ids = world.ids(row, caller)
+    method, path = operation.split(" ", 1)
+    for name, value in ids.items():
+        path = path.replace(f"{{{name}}}", value)
+    assert "{" not in path, f"{operation}: no object for {path}"
+    headers = {"Authorization": f"Bearer {world.tokens[caller]}"} if caller else {}
+    headers |= {"Host": host} if host else {}
+    query = {name: ids.get(value, value) for name, value in row.query.items()}
+    if row.raw is not None:
+        sent: dict[str, object] = {"content": row.raw, "headers": headers | {"content-type": "text/csv"}}
+    else:
+        sent = {"headers": headers} | ({"json": row.body(ids)} if row.body else {})
+    async with httpx.AsyncClient(base_url=world.api.url, timeout=60) as client:
+        async with client.stream(method, path, params=query, **sent) as answer:  # type: ignore[arg-type]
+            if answer.status_code >= 400:
+                await answer.aread()
+                return answer.status_code, code(answer)
+            return answer.status_code, ""
+
+
+async def _operations(api: Api) -> set[str]:
+    async with api.client(None) as client:
+        paths = (await client.get("/openapi.json")).json()["paths"]
+    return {f"{method.upper()} {path}" for path, methods in paths.items() for method in methods}
+
+
+async def test_the_table_has_a_row_for_each_operation_and_no_other(api: Api) -> None:
+    found = await _operations(api)
+    assert found == {*TABLE, *OPEN}
+    assert len(found) > 110
+
+
+async def test_without_a_token_nothing_but_the_way_in_is_open(world: World) -> None:
+    wrong = []
+    for operation in TABLE:
+        if (met := await _ask(world, operation)) != (401, "token_missing"):
+            wrong.append((operation, met))
+    async with httpx.AsyncClient(base_url=world.api.url) as client:
+        for operation, status in OPEN.items():
+            method, path = operation.split(" ")
+            if (answer := await client.request(method, path, json={})).status_code != status:
+                wrong.append((operation, (answer.status_code, answer.text)))
+    assert not wrong
+
+
+async def test_a_foreign_host_is_refused_before_the_token_is_looked_at(world: World) -> None:
+    wrong = []
+    for operation in TABLE:
+        for caller in (OWNER, ADMIN, ""):
+            if (met := await _ask(world, operation, caller, "attacker.example")) != (421, "host_not_allowed"):
+                wrong.append((operation, met))
+    async with httpx.AsyncClient(base_url=world.api.url, headers={"Host": "attacker.example"}) as client:
+        for operation in OPEN:
+            method, path = operation.split(" ")
+            expected = 200 if path in ("/healthz", "/readyz") else 421
+            if (answer := await client.request(method, path, json={})).status_code != expected:
+                wrong.append((operation, (answer.status_code, answer.text)))
+    assert not wrong
+
+
+async def test_another_tenant_finds_none_of_the_objects(world: World) -> None:
+    wrong = []
+    for operation, row in TABLE.items():
+        if "{" not in operation or row.named or row.objects == "topology" or "{agent_id}" in operation:
+            continue
+        if (met := await _ask(world, operation, STRANGER))[0] != 404:
+            wrong.append((operation, met))
+    assert not wrong
+
+
+async def test_exactly_the_callers_of_the_table_pass(world: World) -> None:
+    wrong = []
+    for operation, row in TABLE.items():
+        for caller in sorted(ANYONE - row.allowed):
+            met = await _ask(world, operation, caller)
+            if met[0] not in row.refused:
+                wrong.append((operation, caller, "must be refused", met))
+        for caller in sorted(row.allowed):
+            met = await _ask(world, operation, caller)
+            if met[0] not in row.passes:
+                wrong.append((operation, caller, "must pass", met))
+    assert not wrong, "\n".join(map(str, wrong))
