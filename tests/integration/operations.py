@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 OWNER, PEER, REVIEWER, ADMIN = "owner", "peer", "reviewer", "admin"
-"""The callers of one tenant: who made the objects, another requester, a reviewer, an administrator without other roles."""
+"""The callers of one tenant: the owner of the objects, another requester, a reviewer, and an administrator."""
 ANYONE = frozenset({OWNER, PEER, REVIEWER, ADMIN})
 MINE = frozenset({OWNER})
 SEES = frozenset({OWNER, REVIEWER, ADMIN})

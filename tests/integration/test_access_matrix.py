@@ -54,8 +54,9 @@ async def _stranger(urls: Urls) -> str:
 
 
 async def _upload(client: httpx.AsyncClient, talk: str) -> str:
-    sent = {"content": b"region,sales\nNorth,1\nSouth,2\n", "headers": {"content-type": "text/csv"}}
-    made = await client.post(f"/v1/conversations/{talk}/files", params={"name": "t.csv"}, **sent)
+    table, headers = b"region,sales\nNorth,1\nSouth,2\n", {"content-type": "text/csv"}
+    path = f"/v1/conversations/{talk}/files"
+    made = await client.post(path, params={"name": "t.csv"}, content=table, headers=headers)
     assert made.status_code == 201, made.text
     return str(made.json()["id"])
 
