@@ -30,8 +30,8 @@ class World:
     groups: Mapping[str, Mapping[str, str]]
 
     def ids(self, row: Row, caller: str = "") -> dict[str, str]:
-        groups = self.groups
-        return groups["main"] | groups.get(row.objects, {}) | groups.get(f"{row.objects}:{caller}", {})
+        names = ("main", row.objects, f"{row.objects}:{caller}")
+        return {key: value for name in names for key, value in self.groups.get(name, {}).items()}
 
 
 async def _person(admin: httpx.AsyncClient, name: str, *roles: str) -> str:
