@@ -115,7 +115,7 @@ def test_a_host_has_one_spelling(host: str, canonical: str) -> None:
     assert canonical_host(host) == canonical
 
 
-NUMBERS = "2130706433 0x7f.1 0x7f000001 127.1 0177.0.0.1 127.0.0.01 10.0.0.0x7 1.2.3.4.5 256.1.1.1".split()
+NUMBERS = ["2130706433", "0x7f.1", "0x7f000001", "127.1", "0177.0.0.1", "127.0.0.01", "10.0.0.0x7", "256.1.1.1"]
 NO_HOSTS = ["", ".", "a..b", "exämple.org", "①27.0.0.1", "a b", "a%00b", "-a.org", "a/b", "user@host", "x" * 254]
 
 

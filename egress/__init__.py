@@ -1,0 +1,31 @@
+"""The one way out: every HTTP client that talks to somebody outside sends through a transport of this package.
+
+A transport resolves a name once, asks policy/egress.py about each address, connects to a checked address, refuses
+redirects to another host, reads no proxy variables of the environment, and bounds size and time of what comes back.
+"""
+
+from egress.exchange import (
+    ANSWER_BYTES,
+    AnswerWithheld,
+    Call,
+    EgressRefused,
+    Outbound,
+    OutOfTime,
+    calling,
+    refusal_in,
+)
+from egress.transport import BlockingTransport, Transport, new_client
+
+__all__ = [
+    "ANSWER_BYTES",
+    "AnswerWithheld",
+    "BlockingTransport",
+    "Call",
+    "EgressRefused",
+    "OutOfTime",
+    "Outbound",
+    "Transport",
+    "calling",
+    "new_client",
+    "refusal_in",
+]
