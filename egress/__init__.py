@@ -5,11 +5,9 @@ redirects to another host, reads no proxy variables of the environment, and boun
 """
 
 from egress.exchange import (
-    ANSWER_BYTES,
     AnswerWithheld,
     Call,
     EgressRefused,
-    Outbound,
     OutOfTime,
     calling,
     refusal_in,
@@ -17,13 +15,11 @@ from egress.exchange import (
 from egress.transport import BlockingTransport, Transport, new_client
 
 __all__ = [
-    "ANSWER_BYTES",
     "AnswerWithheld",
     "BlockingTransport",
     "Call",
     "EgressRefused",
     "OutOfTime",
-    "Outbound",
     "Transport",
     "calling",
     "new_client",

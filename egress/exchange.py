@@ -5,16 +5,14 @@ import zlib
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import structlog
 
 from contracts.errors import CallerError
-from policy.egress import Named, canonical_host, proxied_refusal_of, refusal_of
+from policy.egress import Named, Outbound, canonical_host, proxied_refusal_of, refusal_of
 
-ANSWER_BYTES: Final = 10 * 1024 * 1024
-"""The largest answer that is read if nothing else is set."""
 UNPACKED: Final = "gzip, deflate"
 """The encodings that are asked for: zlib unpacks them piece by piece, so that a bomb ends at the limit."""
 EVENT_LINES: Final = 1_000
@@ -43,22 +41,6 @@ class OutOfTime(TimeoutError):
     def __init__(self, told: str, *, sent: bool) -> None:
         super().__init__(told)
         self.sent = sent
-
-
-@dataclass(frozen=True, slots=True)
-class Outbound:
-    """What the operator and the apps decide about outgoing requests."""
-
-    named: tuple[Named, ...] = ()
-    """The hosts that may have a private or loopback address."""
-    proxy: str = ""
-    """An HTTP proxy for every host that is not named; it resolves the names. Empty: none."""
-    answer_bytes: int = ANSWER_BYTES
-
-    def naming(self, *named: Named | None) -> "Outbound":
-        """The same with more hosts."""
-        fresh = tuple(each for each in named if each is not None and each not in self.named)
-        return replace(self, named=(*self.named, *fresh)) if fresh else self
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from ipaddress import ip_address
 from typing import TypeVar
 
 from contracts.errors import CallerError
-from egress.exchange import EgressRefused, Outbound, check_addresses
-from policy.egress import canonical_host
+from egress.exchange import EgressRefused, check_addresses
+from policy.egress import Outbound, canonical_host
 
 Stream = TypeVar("Stream")
 MOST_ADDRESSES = 6

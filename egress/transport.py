@@ -15,7 +15,6 @@ from egress.exchange import (
     UNPACKED,
     Call,
     Meter,
-    Outbound,
     OutOfTime,
     check_addresses,
     current_call,
@@ -23,6 +22,7 @@ from egress.exchange import (
     way_out,
 )
 from egress.network import MOST_ADDRESSES, connected, host_of, is_literal, resolve_blocking, share
+from policy.egress import Outbound
 
 SocketOptions = Iterable[Any]
 _FAILURES = (httpcore.ConnectError, httpcore.ConnectTimeout)
@@ -97,8 +97,11 @@ class BlockingTransport(httpx.BaseTransport):
     """The same for a thread that waits. Its deadline is looked at between the pieces of an answer, for each of which
     the client's own time-out holds."""
 
-    def __init__(self, outbound: Outbound, *, verify: ssl.SSLContext | None = None) -> None:
-        self._outbound = outbound
+    def __init__(
+        self, outbound: Outbound, *, verify: ssl.SSLContext | None = None, seconds: float | None = None
+    ) -> None:
+        """`seconds` bound an exchange that has no deadline of its own."""
+        self._outbound, self._seconds = outbound, seconds
         context = verify or _trusted()
         self._direct = httpx.HTTPTransport(verify=context, limits=_LIMITS)
         self._direct._pool = httpcore.ConnectionPool(
@@ -119,10 +122,13 @@ class BlockingTransport(httpx.BaseTransport):
         way = way_out(self._outbound, url.scheme, url.raw_host.decode("ascii"), url.port, request.extensions)
         _ask_for_known_encodings(request)
         inner = self._proxied if way.proxied and self._proxied is not None else self._direct
+        deadline = call.deadline
+        if deadline is None and self._seconds is not None:
+            deadline = time.monotonic() + self._seconds
         response = inner.handle_request(request)
         meter = _meter(self._outbound, call, request, way.host, response)
         assert isinstance(response.stream, httpx.SyncByteStream)
-        return _metered(response, meter, _BlockingBody(response.stream, meter, call.deadline, way.host))
+        return _metered(response, meter, _BlockingBody(response.stream, meter, deadline, way.host))
 
     def close(self) -> None:
         """Closes every connection."""

@@ -8,15 +8,18 @@ address that it stands for is checked, and the connection goes to a checked addr
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Final
 from urllib.parse import urlsplit
 
 from contracts.errors import CallerError
 
 Address = IPv4Address | IPv6Address
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+ANSWER_BYTES: Final = 10 * 1024 * 1024
+"""The largest answer that is read if nothing else is set."""
 _PORTS = {"https": 443, "http": 80}
 
 
@@ -222,6 +225,22 @@ class Named:
         if self.below:
             return host.endswith(f".{self.host}")
         return host == self.host or (is_loopback_host(host) and is_loopback_host(self.host))
+
+
+@dataclass(frozen=True, slots=True)
+class Outbound:
+    """What the operator and the apps decide about outgoing requests."""
+
+    named: tuple[Named, ...] = ()
+    """The hosts that may have a private or loopback address."""
+    proxy: str = ""
+    """An HTTP proxy for every host that is not named; it resolves the names. Empty: none."""
+    answer_bytes: int = ANSWER_BYTES
+
+    def naming(self, *named: Named | None) -> "Outbound":
+        """The same with more hosts."""
+        fresh = tuple(each for each in named if each is not None and each not in self.named)
+        return replace(self, named=(*self.named, *fresh)) if fresh else self
 
 
 def named_host(text: str, *, by_operator: bool) -> Named:

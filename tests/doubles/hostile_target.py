@@ -68,7 +68,7 @@ def threaded(talk: Talk) -> Iterator[Target]:
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
         async with target(talk) as made:
             found.append(made)
-            ends.append(lambda: loop.call_soon_threadsafe(stop.set))  # type: ignore[arg-type, return-value]
+            ends.append(lambda: loop.call_soon_threadsafe(stop.set))  # type: ignore[arg-type]
             began.set()
             await stop.wait()
 
@@ -105,7 +105,7 @@ def floods(
     async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         length = [f"content-length: {most}"] if announced else ["connection: close"]
         writer.write("\r\n".join([f"HTTP/1.1 {status} Flood", *length, *headers]).encode() + b"\r\n\r\n")
-        for _ in range(most // len(piece)):
+        for _number in range(most // len(piece)):
             writer.write(piece)
             await writer.drain()
             if gap:

@@ -15,9 +15,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from egress import AnswerWithheld, BlockingTransport, Call, EgressRefused, Outbound, OutOfTime, Transport, calling
+from egress import AnswerWithheld, BlockingTransport, Call, EgressRefused, OutOfTime, Transport, calling
 from egress.transport import new_client
-from policy.egress import named_by_url, named_host
+from policy.egress import Outbound, named_by_url, named_host
 from tests.doubles.hostile_target import (
     MEBI,
     Talk,
