@@ -51,6 +51,8 @@ class Call:
     answer_bytes: int | None = None
     stream_bytes: int | None = None
     """For a stream of server-sent events as a whole; each event is held to `answer_bytes`. None: the same for both."""
+    failure_bytes: int = 1024 * 1024
+    """Of the body of an answer that is no success: the rest is cut off."""
     deadline: float | None = None
     """By `time.monotonic`: the end of the last byte of the answer."""
 
@@ -145,14 +147,15 @@ class Meter:
     """
 
     def __init__(self, limit: int, call: Call, method: str, host: str, status: int, headers: Mapping[str, str]) -> None:
-        self._limit = self._total = limit
+        self._succeeded = 200 <= status < 300
+        self._limit = self._total = limit if self._succeeded else min(limit, call.failure_bytes)
         self._method, self._host = method, host
-        self._fails = 200 <= status < 300
         self._encoding = headers.get("content-encoding", "identity").strip().lower() or "identity"
         self._unpack = _unpacker(self._encoding)
         self._announced = headers.get("content-length", "") if self._unpack is None else ""
         self._events: _Events | None = None
-        if headers.get("content-type", "").startswith("text/event-stream") and call.stream_bytes is not None:
+        streams = headers.get("content-type", "").startswith("text/event-stream")
+        if self._succeeded and streams and call.stream_bytes is not None:
             self._events, self._total = _Events(), call.stream_bytes
         self._packed = self._unpacked = 0
         self.over = False
@@ -191,8 +194,8 @@ class Meter:
 
     def _end(self, what: str, code: str) -> None:
         self.over = True
-        _log.warning("answer_withheld", host=self._host, code=code, fails=self._fails)
-        if self._fails:
+        _log.warning("answer_withheld", host=self._host, code=code, succeeded=self._succeeded)
+        if self._succeeded:
             why = f"the answer of {self._host} {what}"
             raise AnswerWithheld(why, code=code, method=self._method, limit=self._total)
 

@@ -19,6 +19,7 @@ UNGUARDED = ("aiohttp_openai/",)
 """What the names of models begin with whose requests take another way out."""
 BLOCKING_SECONDS = 60.0
 """For one exchange of a thread that waits, such as that of embeddings; each read has LiteLLM's own time-out."""
+_RULES = "perdure_outbound"
 _HANDLERS = "litellm.llms.custom_httpx.http_handler"
 
 
@@ -28,6 +29,9 @@ def guard(litellm: Any, outbound: Outbound) -> None:
 
     Raises: RuntimeError if this LiteLLM makes its clients in another way.
     """
+    before = getattr(litellm, _RULES, None)
+    if before == outbound:
+        return
     handlers: Any = importlib.import_module(_HANDLERS)
     found = (
         getattr(getattr(handlers, "AsyncHTTPHandler", None), "create_async_transport", None),
@@ -47,8 +51,11 @@ def guard(litellm: Any, outbound: Outbound) -> None:
     handlers.AsyncHTTPHandler.create_async_transport = staticmethod(made)
     handlers.AsyncHTTPHandler._create_async_transport = staticmethod(made)
     handlers.HTTPHandler._create_sync_transport = made_blocking
+    if before is not None:
+        litellm.client_session.close()
     litellm.client_session = httpx.Client(transport=made_blocking(None), trust_env=False, follow_redirects=True)
     litellm.in_memory_llm_clients_cache.flush_cache()
+    setattr(litellm, _RULES, outbound)
 
 
 def _context(given: ssl.SSLContext | None, verified: bool | None) -> ssl.SSLContext | None:

@@ -73,6 +73,9 @@ NOTHING_NAMED = Outbound()
 _STREAM_ANSWERS = 4
 """A streamed answer may have so many times the bytes of one that is not: each token comes in an event of 300 bytes."""
 
+_FAILURE_BYTES = 64 * 1024
+"""Of the body of an error: LiteLLM searches it many times over."""
+
 
 class LiteLLMProvider:
     """A provider for every model that LiteLLM knows; make it before the event loop has to answer.
@@ -110,16 +113,18 @@ class LiteLLMProvider:
         draft = Draft(most_tokens=request.most_tokens)
         deadline = asyncio.get_running_loop().time() + request.timeout_seconds
         response: Any = None
+        call = Call(named=_named(request), stream_bytes=self._stream_bytes, failure_bytes=_FAILURE_BYTES)
         try:
             async with asyncio.timeout_at(deadline):
-                with calling(Call(named=_named(request), stream_bytes=self._stream_bytes)):
+                with calling(call):
                     response = await litellm.acompletion(**_arguments(request))
             if hasattr(response.completion_stream, "__anext__"):  # Bedrock's is a plain iterator
                 response.completion_stream = _Checked(response.completion_stream)
             chunks = aiter(response)
             while True:
                 async with asyncio.timeout_at(deadline):
-                    chunk = await anext(chunks, None)
+                    with calling(call):  # some vendors' requests are sent only now
+                        chunk = await anext(chunks, None)
                 if chunk is None:
                     break
                 for delta in draft.take(chunk):

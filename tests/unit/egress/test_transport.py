@@ -6,7 +6,6 @@ import ssl
 import time
 import tracemalloc
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
@@ -30,8 +29,7 @@ from tests.doubles.hostile_target import (
     target,
     threaded,
 )
-
-Names = Callable[..., list[str]]
+from tests.doubles.resolver import Names
 
 
 def naming(*urls: str, **given: object) -> Outbound:
