@@ -41,6 +41,7 @@ from perdure.apps import (
     load_servers,
     schema_as_called,
 )
+from policy.egress import Outbound
 
 _NOBODY = "check"
 """In the place of a tenant: examples are nobody's."""
@@ -91,11 +92,11 @@ async def one_app(
 
 
 async def asked_servers(
-    folder: Path, secret_of: Callable[[str], str | None], home: Path
+    folder: Path, secret_of: Callable[[str], str | None], home: Path, outbound: Outbound
 ) -> tuple[App, dict[str, McpServerListing]]:
     """The MCP servers of the app in `folder`, and what each lists now; nobody is asked where a file has a mistake."""
     app = await asyncio.to_thread(load_servers, folder)
-    return app, {} if has_mistakes(app.problems) else await listings(app, secret_of, home)
+    return app, {} if has_mistakes(app.problems) else await listings(app, secret_of, home, outbound)
 
 
 class _Checker:

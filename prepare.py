@@ -131,7 +131,7 @@ async def _server_model(settings: Settings) -> str:
         from activities.clients.smoke_test import first_that_answers
     except ImportError:
         raise SystemExit("PERDURE_MODELS needs the extra `llm`") from None
-    provider, key = LiteLLMProvider(), secret(MODEL_SECRET)
+    provider, key = LiteLLMProvider(settings.outbound()), secret(MODEL_SECRET)
     try:
         return await first_that_answers(settings.models, provider, {"api_key": key} if key else {})
     finally:
@@ -154,7 +154,7 @@ async def _publish(owner: asyncpg.Connection, found: Catalogue, settings: Settin
         for app in (played_by(app, model, params) if model else app for app in found.apps):
             for problem in app.problems:
                 sys.stderr.write(f"{problem}\n")
-            offered = await discovered(app, before, secret, settings.home, met)
+            offered = await discovered(app, before, secret, settings.home, met, settings.outbound())
             agents = publish(app, core_cards, offered.cards)
             unserved = left_out(app, core_cards, offered.cards)
             for warning in (*offered.warnings, *unserved):

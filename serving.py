@@ -2,11 +2,13 @@
 
 import asyncio
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
+import httpx
 import structlog
 from temporalio.worker import PollerBehaviorAutoscaling, UnsandboxedWorkflowRunner, Worker
 
@@ -28,15 +30,17 @@ from activities.toolbox.shelf import Toolbox
 from activities.tools import ToolActivities
 from activities.turns import TurnActivities
 from contracts.turns import Kind, Routing, waits_queue
+from egress import new_client
+from egress.litellm_clients import guard
 from embedding.choice import embedder_of
 from graph.registry import TOPOLOGIES
 from perdure.apps import App, assembled_tools, find_apps
 from perdure.apps.mcp_files import server_of
-from perdure.targets import new_client
 from perdure.tools import Tool
+from policy.egress import Outbound
 from relay.connect import connect, need_namespace
 from relay.deliver import Doorbell
-from settings import Settings, needed, secret
+from settings import Settings, needed, secret, variable
 from store import content
 from store.database import Database
 from store.live import LiveTokens
@@ -121,15 +125,21 @@ async def _deps(
     stack.push_async_callback(db.close)
     valkey = Valkey.connect(needed(settings.redis_url, "REDIS_URL"))
     stack.push_async_callback(valkey.close)
-    http = await stack.enter_async_context(new_client())
+    outbound = settings.outbound()
+    http = await stack.enter_async_context(new_client(outbound))
     ours, sdk = metrics_addresses(settings.metrics_port, settings.metrics_host, kinds[0].value)
     serve_metrics(ours)
     doorbell = Doorbell(await connect(sdk), db)
-    servers = McpServers(apps, secret, settings.home, ServerLooks(valkey).met)
+    servers = McpServers(apps, secret, settings.home, ServerLooks(valkey).met, outbound)
     stack.push_async_callback(servers.close)
-    toolbox = Toolbox(tools_of(apps), secret, http, servers)
-    base, key = settings.embeddings_base, secret("embeddings")
-    embedder = embedder_of(settings.embeddings, base, key, remote=loads_memory(kinds))
+    toolbox = Toolbox(tools_of(apps), secret, http, servers, await _clients(apps, outbound, stack))
+    embedder = embedder_of(
+        settings.embeddings,
+        settings.embeddings_base,
+        secret("embeddings"),
+        guard=partial(guard, outbound=outbound),
+        remote=loads_memory(kinds),
+    )
     stops = Stops()
     following = asyncio.create_task(stops.follow(valkey))
     stack.callback(following.cancel)
@@ -137,7 +147,7 @@ async def _deps(
         db,
         LiveTokens(valkey),
         toolbox,
-        Models(secret),
+        Models(secret, outbound),
         doorbell,
         embedder=embedder,
         sandbox=sandbox,
@@ -146,6 +156,17 @@ async def _deps(
         keeps_facts=settings.facts,
         traces=_traces(settings, db, stack) if Kind.TURNS in kinds else None,
     )
+
+
+async def _clients(apps: Sequence[App], outbound: Outbound, stack: AsyncExitStack) -> Mapping[str, httpx.AsyncClient]:
+    """By agent, the client of its app's tools, if the app names hosts: no other app's tools may reach those."""
+    clients: dict[str, httpx.AsyncClient] = {}
+    for app in apps:
+        own = app.outbound(outbound, variable)
+        if own is not outbound:
+            http = await stack.enter_async_context(new_client(own))
+            clients |= {agent.id: http for agent in app.agents}
+    return clients
 
 
 def _traces(settings: Settings, db: Database, stack: AsyncExitStack) -> TurnTraces:

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from contracts.agents import MOST_ANSWER_BYTES
 from contracts.approval_policy import EXPIRES_SECONDS
 from contracts.documents import MemoryLimits
 from contracts.errors import CallerError
 from contracts.turns import Routing
 from policy.access_keys import AccessKeys
 from policy.audit_key import Keyring
+from policy.egress import ANSWER_BYTES, Outbound, named_by_url, named_host
 from policy.uploads import MOST_UPLOAD_BYTES
 
 if TYPE_CHECKING:
@@ -145,6 +147,14 @@ class Settings(BaseSettings):
     webhook_private: bool = Field(default=False, alias="PERDURE_WEBHOOK_PRIVATE")
     """Whether those hosts may lie in a private network."""
 
+    egress_hosts: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="PERDURE_EGRESS_HOSTS")
+    """Hosts that tools, MCP servers and providers may reach although their addresses are not public: `host`,
+    `host:port`, `*.domain` or a network such as 10.0.0.0/8, by commas."""
+    egress_proxy: str = Field(default="", pattern=r"^(https?://[^/?#\s]+/?)?$", alias="PERDURE_EGRESS_PROXY")
+    """An HTTP proxy for requests to every host that is not named; HTTP_PROXY and its like are not read."""
+    answer_bytes: int = Field(default=ANSWER_BYTES, ge=1_024, le=MOST_ANSWER_BYTES, alias="PERDURE_ANSWER_BYTES")
+    """The largest answer of somebody outside that is read, 10 MiB; a tool and an MCP server may set their own."""
+
     body_bytes: int = Field(default=262_144, ge=1_024, le=16_777_216, alias="PERDURE_BODY_BYTES")
     """The largest request body, 256 KiB; more is answered 413."""
     upload_bytes: int = Field(default=MOST_UPLOAD_BYTES, ge=1_024, le=104_857_600, alias="PERDURE_UPLOAD_BYTES")
@@ -209,7 +219,7 @@ class Settings(BaseSettings):
             return tuple(_BASE / part for part in value.split(os.pathsep) if part)
         return value
 
-    @field_validator("webhook_hosts", "models", mode="before")
+    @field_validator("webhook_hosts", "egress_hosts", "models", mode="before")
     @classmethod
     def _by_commas(cls, value: Any) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
@@ -277,6 +287,20 @@ class Settings(BaseSettings):
             write_bytes=self.memory_write_bytes,
         )
 
+    def outbound(self) -> Outbound:
+        """What the operator decides about requests to somebody outside. An address that the operator has written in a
+        setting, or in a variable of a provider's library such as OPENAI_BASE_URL, counts as named.
+
+        Raises: SystemExit for an entry that names no host.
+        """
+        try:
+            named = [named_host(entry, by_operator=True) for entry in self.egress_hosts]
+        except CallerError as error:
+            raise SystemExit(f"PERDURE_EGRESS_HOSTS: {error.message}") from None
+        written = [self.embeddings_base, self.oidc_issuer, self.trace_endpoint, *_base_addresses()]
+        addresses = [named_by_url(url, by_operator=True) for url in written]
+        return Outbound(proxy=self.egress_proxy, answer_bytes=self.answer_bytes).naming(*named, *addresses)
+
     def sandbox(self) -> "SandboxConfig":
         """What the operator decides about the sandbox of code blocks."""
         from activities.sandbox import Limits, SandboxConfig  # here: the API reads settings and runs no block
@@ -298,3 +322,14 @@ def needed(value: SecretStr | None, name: str) -> str:
 def secret(name: str) -> str | None:
     """The credential `name`, from `PERDURE_SECRET_<NAME>`; only the workers that use credentials call this."""
     return os.environ.get(f"PERDURE_SECRET_{name.upper()}")
+
+
+def variable(name: str) -> str | None:
+    """The variable `name`, in which an app's `app.yaml` says that the address of a service of its own is found."""
+    return os.environ.get(name)
+
+
+def _base_addresses() -> list[str]:
+    """The addresses in the variables by which providers' libraries are sent elsewhere."""
+    ends = ("_BASE_URL", "_API_BASE", "_API_URL", "_ENDPOINT")
+    return [value for name, value in os.environ.items() if name.endswith(ends)]

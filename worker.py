@@ -10,9 +10,11 @@ import os
 import signal
 import sys
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 from contracts.turns import Kind, TurnAddress, TurnStatus
+from egress.litellm_clients import guard
 from embedding.choice import embedder_of
 from relay.connect import connect
 from relay.deliver import Doorbell
@@ -96,7 +98,8 @@ async def _relay() -> int:
         if settings.webhook_hosts:
             post = Post(Egress(settings.webhook_hosts, settings.webhook_private))
             work.append(run_notices(relay, post, settings.address_of_people(), stop))
-        embedder = embedder_of(settings.embeddings, settings.embeddings_base, secret("embeddings"))
+        rules = partial(guard, outbound=settings.outbound())
+        embedder = embedder_of(settings.embeddings, settings.embeddings_base, secret("embeddings"), guard=rules)
         if embedder is not None:
             work.append(run_embedding(relay, embedder, stop))
         await asyncio.gather(*work)

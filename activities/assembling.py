@@ -19,6 +19,7 @@ from contracts.digests import digest_of
 from contracts.errors import Problem, UpstreamUnavailable
 from contracts.ids import effect_key
 from contracts.pipeline import AssembleCall, Assembled, Bundle, PipelineToolConfig
+from egress import AnswerWithheld, EgressRefused
 from perdure.outcomes import ToolRefused, ToolUnavailable
 from perdure.tools import Tool, ToolContext
 from policy.bundles import aggregated, arguments, completeness_of, given_by
@@ -176,7 +177,7 @@ class AssemblyActivities:
             user_id=begun.user_id,
             idempotency_key=effect_key(call.address.turn_id, call.ask.tool),
             deadline=datetime.now(UTC) + timedelta(seconds=declared.config.timeout),
-            http=self._deps.toolbox.http,
+            http=self._deps.toolbox.http_for(call.agent_id),
             secrets=self._deps.toolbox.secrets_for(card),
         )
 
@@ -190,6 +191,8 @@ def _failed(error: Exception, timeout_seconds: float) -> Failed:
         return Failed(Fault.STATUS, f"its target answered {error.response.status_code}", error.response.status_code)
     if isinstance(error, ToolRefused):
         return Failed(Fault.REFUSED, error.message)
+    if isinstance(error, AnswerWithheld | EgressRefused):
+        return Failed(Fault.REFUSED, str(error))
     if isinstance(error, TimeoutError):
         return Failed(Fault.TIMEOUT, f"no output within {timeout_seconds:g} s")
     if isinstance(error, httpx.ReadTimeout):

@@ -29,7 +29,8 @@ from activities.vendors import (
     Meaning,
     Table,
 )
-from contracts.errors import InvariantBroken, PerdureError, UpstreamUnavailable
+from contracts.errors import InvariantBroken, PerdureError, UpstreamRejected, UpstreamUnavailable
+from egress import EgressRefused, refusal_in
 from policy.retries import next_delay
 from policy.retry_after import retry_after_seconds
 
@@ -45,6 +46,11 @@ def provider_error(error: Exception) -> PerdureError:
     """What an exception of LiteLLM, openai or their HTTP client means for a model call."""
     if isinstance(error, PerdureError):
         return error
+    ours = refusal_in(error)  # LiteLLM wraps it, in several layers
+    if isinstance(ours, EgressRefused):
+        return UpstreamRejected("egress_refused", f"The model's provider may not be reached: {ours}.")
+    if ours is not None:
+        return UpstreamRejected(ours.code, f"The model's answer was not read: {ours}.")
     # LiteLLM wraps what breaks a running stream; the inner exception has the truth.
     inner = getattr(error, "original_exception", None)
     error = inner if isinstance(inner, Exception) else error

@@ -16,17 +16,20 @@ from activities.clients.scripted import ScriptedProvider
 from contracts.agents import SCRIPTED, PublishedAgent
 from contracts.errors import UpstreamRejected
 from policy.day_budget import caps_of, hold_of
+from policy.egress import Outbound
 from policy.reasoning import is_ambiguous
 
 _log = structlog.get_logger(__name__)
 SecretOf = Callable[[str], str | None]
+NOTHING_NAMED = Outbound()
 
 
 class Models:
     """The providers of one process."""
 
-    def __init__(self, secret_of: SecretOf) -> None:
+    def __init__(self, secret_of: SecretOf, outbound: Outbound = NOTHING_NAMED) -> None:
         self._secret_of = secret_of
+        self._outbound = outbound
         self._litellm: Provider | None = None
         self._importing = asyncio.Lock()
         self._scripted: dict[str, Provider] = {}
@@ -42,7 +45,7 @@ class Models:
             return self._scripted[agent.version]
         async with self._importing:
             if self._litellm is None:
-                self._litellm = await asyncio.to_thread(_import_litellm)
+                self._litellm = await asyncio.to_thread(_import_litellm, self._outbound)
         return self._litellm
 
     async def ready(self, agent: PublishedAgent) -> None:
@@ -88,7 +91,7 @@ def _real_models(agent: PublishedAgent) -> list[str]:
     return [model for model in named if model not in ("", SCRIPTED)]
 
 
-def _import_litellm() -> Provider:
+def _import_litellm(outbound: Outbound) -> Provider:
     from activities.clients.litellm_provider import LiteLLMProvider
 
-    return LiteLLMProvider()
+    return LiteLLMProvider(outbound)

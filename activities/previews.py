@@ -16,6 +16,7 @@ from activities.edge import edge
 from contracts.agents import ToolCard
 from contracts.digests import canonical_json
 from contracts.previews import PreviewAsk, PreviewKept
+from egress import AnswerWithheld, EgressRefused
 from perdure.previews import Preview, PreviewOf
 from perdure.tools import Tool, ToolContext, ToolRefused, ToolUnavailable
 from store import previews
@@ -81,7 +82,7 @@ class PreviewActivities:
             user_id=asked.user_id,
             idempotency_key="",
             deadline=datetime.now(UTC) + timedelta(seconds=self._seconds),
-            http=self._deps.toolbox.http,
+            http=self._deps.toolbox.http_for(asked.agent_id),
             secrets=secrets,
             reads_only=True,
         )
@@ -89,6 +90,8 @@ class PreviewActivities:
             made = await asyncio.wait_for(found.preview.make(asked.args, context), self._seconds)
         except (ToolRefused, ToolUnavailable) as error:
             return {"fault": error.message}
+        except (AnswerWithheld, EgressRefused) as error:
+            return {"fault": str(error)}
         except ValidationError:
             return {"fault": "the arguments do not fit the preview"}
         except TimeoutError:

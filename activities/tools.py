@@ -146,7 +146,7 @@ class ToolActivities:
             idempotency_key=held.locked.key,
             # By this worker's own clock, which the tool compares it with; the reservation's is the database's.
             deadline=datetime.now(UTC) + timedelta(seconds=held.card.timeout_seconds),
-            http=self._deps.toolbox.http,
+            http=self._deps.toolbox.http_for(call.agent_id),
             state=call.ask.state,
             transaction=tx,
             files=ConversationFiles(self._deps.db, call.address),

@@ -12,7 +12,11 @@ from activities.claiming import Held
 from activities.edge import stop_asked
 from activities.stops import Stops
 from activities.toolbox.mcp import ServerLost
+from contracts.agents import ToolCard
 from contracts.errors import PerdureError
+from egress import AnswerWithheld, EgressRefused
+from perdure.outcomes import result_of
+from perdure.targets import WITHHELD_ADVICE, Meaning, meaning_of_withheld
 from perdure.tools import ToolContext, ToolRefused, ToolResult, ToolUnavailable
 from policy.ledger import Acted
 
@@ -74,6 +78,10 @@ async def _tried(held: Held, context: ToolContext) -> Try:
         return Try(Acted.REFUSED, error.message)
     except ToolUnavailable as error:
         return Try(Acted.NOT_SENT, error.message, retry_after_seconds=error.retry_after_seconds)
+    except AnswerWithheld as error:
+        return _withheld(held.card, error)
+    except EgressRefused as error:  # of a tool that sends past `context.send`, and may have sent something before
+        return Try(Acted.AMBIGUOUS, str(error), hopeless=True)
     except asyncio.CancelledError:
         if not stop_asked():
             raise
@@ -85,6 +93,18 @@ async def _tried(held: Held, context: ToolContext) -> Try:
         told = str(error) if isinstance(error, ServerLost) else f"the call broke off ({type(error).__name__})"
         return Try(Acted.AMBIGUOUS, told, hopeless=isinstance(error, MISTAKES))
     return Try(Acted.RETURNED, result=result)
+
+
+def _withheld(card: ToolCard, error: AnswerWithheld) -> Try:
+    """A success whose body was not read, by the table of perdure/targets.py."""
+    meaning, told = meaning_of_withheld(card.effect, error.method), f"{error.code}: {error}"
+    if meaning is Meaning.REFUSED:
+        return Try(Acted.REFUSED, f"{told}; {WITHHELD_ADVICE}")
+    if meaning is Meaning.AMBIGUOUS:
+        return Try(Acted.AMBIGUOUS, told)
+    note = f"the target accepted the {error.method} request, so it was carried out; {error} and was not read"
+    _log.warning("tool_answer_withheld", tool=card.name, code=error.code, limit=error.limit)
+    return Try(Acted.RETURNED, result=result_of({"status": error.code, "message": note, "limit": error.limit}))
 
 
 class Undone(Exception):
@@ -106,6 +126,8 @@ async def done_locally(held: Held, context: ToolContext) -> ToolResult:
             return await held.tool.run(held.args, context)
     except (ToolRefused, ToolUnavailable) as error:
         raise Undone(error.message) from None
+    except (AnswerWithheld, EgressRefused) as error:
+        raise Undone(str(error)) from None
     except PerdureError:
         raise
     except Exception as error:

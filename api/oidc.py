@@ -1,12 +1,15 @@
 """Signing in at a provider elsewhere: OpenID Connect, code flow with PKCE. OAuth itself is Authlib's, an extra.
 
 The provider is asked for three things only, each at an address that it names over TLS: what it offers, tokens for a
-code, and its keys. What it says of a person is believed by its signature, for this client and this very sign-in.
+code, and its keys. These requests obey the rules of egress/: the issuer's host counts as named by the operator. What
+the provider says of a person is believed by its signature, for this client and this very sign-in.
 """
 
 import secrets
 import time
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -16,7 +19,8 @@ from joserfc.jwk import KeySet
 from joserfc.jwt import JWTClaimsRegistry
 
 from contracts.errors import CallerError, UpstreamUnavailable
-from policy.egress import target_of
+from egress import Call, calling
+from policy.egress import Outbound, named_by_url, target_of
 
 if TYPE_CHECKING:
     from authlib.integrations.httpx_client import AsyncOAuth2Client
@@ -26,6 +30,9 @@ ALGORITHMS = ("RS256", "ES256", "PS256", "Ed25519", "EdDSA")
 """Of signatures with a key pair: a client's secret signs nothing here."""
 SCOPE = "openid profile email"
 _TIMEOUT_SECONDS = 10.0
+"""For one sign-in's requests together, and for each read."""
+_MOST_BYTES = 1_048_576
+"""Of each of the provider's answers."""
 _LEEWAY_SECONDS = 30
 _KEPT_SECONDS = 3_600.0
 _OFFERS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
@@ -40,6 +47,7 @@ class OidcConfig:
     client_secret: str
     newcomers: tuple[str, ...]
     """The roles of somebody who comes for the first time; empty: only who is known already gets in."""
+    outbound: Outbound = field(default_factory=Outbound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +75,7 @@ class Provider:
         Raises: UpstreamUnavailable `oidc_unavailable`.
         """
         verifier, nonce = secrets.token_urlsafe(48), secrets.token_urlsafe(24)
-        async with self._client(redirect_uri) as client:
+        async with self._session(redirect_uri) as client:
             offers = await self._known(client)
             url, state = client.create_authorization_url(
                 offers["authorization_endpoint"], code_verifier=verifier, nonce=nonce
@@ -81,7 +89,7 @@ class Provider:
         """
         from authlib.integrations.base_client import OAuthError
 
-        async with self._client(redirect_uri) as client:
+        async with self._session(redirect_uri) as client:
             offers = await self._known(client)
             try:
                 token = await client.fetch_token(
@@ -152,11 +160,21 @@ class Provider:
             raise _away()
         return said
 
+    @asynccontextmanager
+    async def _session(self, redirect_uri: str) -> AsyncIterator["AsyncOAuth2Client"]:
+        """A client whose requests are over within the time of one sign-in."""
+        with calling(Call(deadline=time.monotonic() + _TIMEOUT_SECONDS)):
+            async with self._client(redirect_uri) as client:
+                yield client
+
     def _client(self, redirect_uri: str) -> "AsyncOAuth2Client":
         # Here: it takes 0.3 s to import, and most deployments have no provider.
         from authlib.integrations.httpx_client import AsyncOAuth2Client
 
+        from egress.transport2 import Transport2
+
         secret = self.config.client_secret
+        named = named_by_url(self.config.issuer, by_operator=True)
         return AsyncOAuth2Client(
             self.config.client_id,
             secret or None,
@@ -166,6 +184,8 @@ class Provider:
             code_challenge_method="S256",
             timeout=_TIMEOUT_SECONDS,
             follow_redirects=False,
+            trust_env=False,
+            transport=Transport2(replace(self.config.outbound, answer_bytes=_MOST_BYTES).naming(named)),
         )
 
 

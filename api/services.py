@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -90,7 +90,8 @@ def provider_of(settings: Settings) -> Provider | None:
     if not settings.oidc_client_id:
         raise SystemExit("PERDURE_OIDC_ISSUER is set, and PERDURE_OIDC_CLIENT_ID is not")
     client_secret = secret("oidc") or ""
-    return Provider(OidcConfig(settings.oidc_issuer, settings.oidc_client_id, client_secret, settings.newcomers()))
+    config = OidcConfig(settings.oidc_issuer, settings.oidc_client_id, client_secret, settings.newcomers())
+    return Provider(replace(config, outbound=settings.outbound()))
 
 
 @asynccontextmanager

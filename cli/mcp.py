@@ -73,7 +73,8 @@ def _asked(folder: Path) -> tuple[App, dict[str, McpServerListing]]:
     from settings import Settings, secret
 
     with redirect_stdout(sys.stderr):  # the engine's log lines: stdout is for what was asked
-        asked, listings = asyncio.run(asked_servers(folder, secret, Settings().home))
+        settings = Settings()
+        asked, listings = asyncio.run(asked_servers(folder, secret, settings.home, settings.outbound()))
     for problem in asked.problems:
         sys.stderr.write(printable(str(problem)) + "\n")
     if has_mistakes(asked.problems):

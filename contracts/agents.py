@@ -13,6 +13,9 @@ from contracts.pipeline import ContextAssembly, PlannedAssembly
 from contracts.skills import PlanSkill, Rule, Skill, is_empty
 from contracts.turns import Limits
 
+MOST_ANSWER_BYTES: Final = 256 * 1024 * 1024
+"""No answer is allowed to be larger: it is held in a worker's memory, several times while it is read."""
+
 
 class EffectClass(StrEnum):
     """What a tool promises about its effect (design section 4)."""
@@ -54,6 +57,8 @@ class ToolCard(Frozen):
     """A template for one sentence about a call, filled from its arguments, for reviewers: policy/describing.py."""
     previews: bool = Field(default=False, exclude_if=is_empty)
     """Whether its author has written a read-only preview of a call, for its reviewer."""
+    max_answer_bytes: int | None = Field(default=None, gt=0, le=MOST_ANSWER_BYTES, exclude_if=is_empty)
+    """The largest HTTP answer that the tool reads; None: as the operator has set it (PERDURE_ANSWER_BYTES)."""
     version: str
     """Digest of the card and the author's own version: an approval is for one version."""
 

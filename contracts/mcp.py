@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import Field, JsonValue, model_validator
 
-from contracts.agents import EffectClass
+from contracts.agents import MOST_ANSWER_BYTES, EffectClass
 from contracts.frozen import Frozen
 
 SERVER_NAME_PATTERN = r"^[a-z][a-z0-9_]{0,23}$"
@@ -64,6 +64,8 @@ class McpServer(Frozen):
     """For one call of a tool that names no other."""
     start_seconds: float = Field(default=10.0, gt=0, le=120)
     """For starting it, or reaching it, and for its list of tools."""
+    max_answer_bytes: int | None = Field(default=None, gt=0, le=MOST_ANSWER_BYTES)
+    """Of a server with a url: the largest answer that is read; None: as the operator has set it."""
     tools: dict[str, McpToolSettings] = {}
     """By the server's own names of its tools."""
 
@@ -75,6 +77,8 @@ class McpServer(Frozen):
             raise ValueError("url: must begin with http:// or https://, or with {secret:name}")
         if self.command and self.headers:
             raise ValueError("headers are for a server with a url")
+        if self.command and self.max_answer_bytes is not None:
+            raise ValueError("max_answer_bytes is for a server with a url")
         if self.url and self.env:
             raise ValueError("env is for a server with a command")
         return self

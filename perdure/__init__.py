@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from egress import AnswerWithheld
 from perdure.context import Files, GivenFile, ToolContext, Transaction
 from perdure.outcomes import Audited, MadeFile, ToolRefused, ToolResult, ToolUnavailable
 from perdure.parameters import ToolDefinitionError
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from perdure.client import ApiError, AsyncClient, Client
 
 __all__ = [
+    "AnswerWithheld",
     "ApiError",
     "AsyncClient",
     "Audited",

@@ -1,5 +1,6 @@
 """What a tool is given: whose call it is, the key to send, the clock it runs against, and its ways out."""
 
+import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -11,11 +12,11 @@ from pydantic import JsonValue
 from contracts.agents import EffectClass, ToolCard
 from contracts.documents import DEFAULT_LIMITS, MemoryLimits
 from contracts.ids import file_id
+from egress import AnswerWithheld, Call, EgressRefused, OutOfTime, calling
 from perdure.outcomes import ToolRefused, ToolUnavailable
-from perdure.targets import answer_or_raise, raise_failure
+from perdure.targets import READS, answer_or_raise, raise_failure, raise_withheld
 
 _CONNECT_SECONDS = 5.0
-_READS = ("GET", "HEAD")
 
 
 class Transaction(Protocol):
@@ -116,15 +117,18 @@ class ToolContext:
         headers: Mapping[str, str] | None = None,
         refusals: Collection[int] = (),
     ) -> httpx.Response:
-        """One HTTP request within the deadline; returns a 2xx answer and raises what anything else means.
+        """Sends one HTTP request and reads its answer by the deadline; returns a 2xx answer and raises what anything
+        else means.
 
-        A `keyed` tool's request carries `Idempotency-Key`. Redirects are not followed and nothing is retried here.
-        `refusals` are statuses by which this target says a definite no, whatever the table in targets.py makes of them.
+        A `keyed` tool's request carries `Idempotency-Key`. Redirects are not followed and nothing is retried here. The
+        host must be public, or named by the operator or the app (docs/egress.md). An answer of more than
+        `max_answer_bytes` of the tool is not read. `refusals` are statuses by which this target says a definite no,
+        whatever the table in targets.py makes of them.
 
-        Raises: ToolRefused, ToolUnavailable; TimeoutError and httpx's own exceptions where it may have happened (table
-        in targets.py).
+        Raises: ToolRefused, ToolUnavailable; AnswerWithheld if the target did it and its answer was not read;
+        TimeoutError and httpx's own exceptions if it may have happened (table in targets.py).
         """
-        if self.reads_only and method.upper() not in _READS:
+        if self.reads_only and method.upper() not in READS:
             raise ToolRefused(f"a preview only reads, and {method.upper()} may change something")
         left = (self.deadline - datetime.now(UTC)).total_seconds()
         if left <= 0:
@@ -133,17 +137,22 @@ class ToolContext:
         sent = httpx.Headers(headers)
         if effect is EffectClass.KEYED:
             sent["Idempotency-Key"] = self.idempotency_key
+        soon = min(left, _CONNECT_SECONDS)
         try:
-            response = await self.http.request(
-                method,
-                url,
-                json=json,
-                params=params,
-                headers=sent,
-                follow_redirects=False,
-                timeout=httpx.Timeout(left, connect=min(left, _CONNECT_SECONDS), pool=min(left, _CONNECT_SECONDS)),
-            )
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            with calling(Call(answer_bytes=self.card.max_answer_bytes, deadline=time.monotonic() + left)):
+                response = await self.http.request(
+                    method,
+                    url,
+                    json=json,
+                    params=params,
+                    headers=sent,
+                    follow_redirects=False,
+                    timeout=httpx.Timeout(left, connect=soon, pool=soon),
+                )
+        except AnswerWithheld as error:
+            raise_withheld(effect, error)
+            raise
+        except (httpx.HTTPError, httpx.InvalidURL, EgressRefused, OutOfTime) as error:
             raise_failure(effect, _host(url), error)
             raise
         return answer_or_raise(effect, response, refusals)

@@ -5,6 +5,9 @@ The question is always the same: may it have happened? By the tool's effect clas
 | what came back                                                | read, local | keyed       | opaque      |
 |---------------------------------------------------------------|-------------|-------------|-------------|
 | 2xx                                                           | the answer  | the answer  | the answer  |
+| 2xx to a GET or HEAD, with a body that is not read            | refused     | ambiguous   | ambiguous   |
+| 2xx to anything else, with a body that is not read            | refused     | withheld    | withheld    |
+| a host that the rules of outgoing requests forbid             | refused     | refused     | refused     |
 | no connection: refused, no such host, TLS, time-out, no slot  | unavailable | unavailable | unavailable |
 | an address that no client can use                             | refused     | refused     | refused     |
 | the call's deadline passed before anything was sent           | unavailable | unavailable | unavailable |
@@ -18,9 +21,13 @@ The question is always the same: may it have happened? By the tool's effect clas
 | 503 with Retry-After                                          | unavailable | unavailable | refused     |
 | any other 5xx, 503 without Retry-After                        | unavailable | ambiguous   | ambiguous   |
 
-unavailable = ToolUnavailable, with the wait that Retry-After names; refused = ToolRefused; ambiguous = httpx's own
-exception, or TimeoutError at the deadline. Where the rows differ, this is why:
+unavailable = ToolUnavailable, with the wait that Retry-After names; refused = ToolRefused; withheld = AnswerWithheld:
+the call is recorded as done, with a note in place of its result; ambiguous = httpx's own exception, AnswerWithheld of a
+request that only reads, or TimeoutError at the deadline. Where the rows differ, this is why:
 
+- A body is not read if it has more bytes than the tool may be answered, or an encoding that is not unpacked here. Its
+  status has come, so a write was made: asking again would make it once more, or bring the same answer. A GET of a tool
+  that writes says nothing about what that tool has sent before.
 - A read changes nothing, so it may be made again; at its deadline it was given its time, and is not. A `local` tool's
   effect is in our Postgres; what it asks over HTTP must be a read.
 - 3xx after a write is as often "done, look there" as "not here".
@@ -39,23 +46,17 @@ from enum import StrEnum
 import httpx
 
 from contracts.agents import EffectClass
+from egress import AnswerWithheld, EgressRefused, OutOfTime
 from perdure.outcomes import ToolRefused, ToolUnavailable
 from policy.retry_after import retry_after_seconds
 
 _MOST_WAIT_SECONDS = 3600.0
 _REASON_CHARACTERS = 300
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
-_TIME_IS_UP = (httpx.ReadTimeout, httpx.WriteTimeout)
-_NO_ADDRESS = (httpx.InvalidURL, httpx.UnsupportedProtocol)
-
-
-def new_client() -> httpx.AsyncClient:
-    """The client that tools send through: no connection is used twice.
-
-    A kept connection that the target closes at the moment of the next request looks like a request that was lost on
-    the way, and would make an opaque call's outcome unknown for nothing.
-    """
-    return httpx.AsyncClient(limits=httpx.Limits(max_connections=100, max_keepalive_connections=0))
+_TIME_IS_UP = (httpx.ReadTimeout, httpx.WriteTimeout, OutOfTime)
+_NO_ADDRESS = (httpx.InvalidURL, httpx.UnsupportedProtocol, EgressRefused)
+READS = ("GET", "HEAD")
+WITHHELD_ADVICE = "ask for less, or let the tool's author raise max_answer_bytes"
 
 
 class Meaning(StrEnum):
@@ -63,6 +64,7 @@ class Meaning(StrEnum):
 
     ANSWER = "answer"
     REFUSED = "refused"
+    WITHHELD = "withheld"
     UNAVAILABLE = "unavailable"
     AMBIGUOUS = "ambiguous"
 
@@ -83,9 +85,16 @@ def meaning_of_status(effect: EffectClass, status: int, *, names_wait: bool) -> 
     return Meaning.REFUSED if changes_nothing else Meaning.AMBIGUOUS
 
 
+def meaning_of_withheld(effect: EffectClass, method: str) -> Meaning:
+    """The table above, for a success whose body is not read."""
+    if effect in (EffectClass.READ, EffectClass.LOCAL):
+        return Meaning.REFUSED
+    return Meaning.AMBIGUOUS if method.upper() in READS else Meaning.WITHHELD
+
+
 def meaning_of_failure(effect: EffectClass, error: Exception) -> Meaning:
-    """The table above, for an exception of httpx."""
-    if isinstance(error, _NEVER_SENT):
+    """The table above, for an exception of httpx or of the way out."""
+    if isinstance(error, _NEVER_SENT) or (isinstance(error, OutOfTime) and not error.sent):
         return Meaning.UNAVAILABLE
     if isinstance(error, _NO_ADDRESS):
         return Meaning.REFUSED
@@ -110,6 +119,15 @@ def answer_or_raise(effect: EffectClass, response: httpx.Response, refusals: Col
     if meaning is Meaning.UNAVAILABLE:
         raise ToolUnavailable(said, wait, response.status_code)
     raise httpx.HTTPStatusError(said, request=response.request, response=response)
+
+
+def raise_withheld(effect: EffectClass, error: AnswerWithheld) -> None:
+    """Raises what a success means whose body was not read; returns if the caller raises `error` itself.
+
+    Raises: ToolRefused.
+    """
+    if meaning_of_withheld(effect, error.method) is Meaning.REFUSED:
+        raise ToolRefused(f"{error.code}: {error}; {WITHHELD_ADVICE}") from error
 
 
 def raise_failure(effect: EffectClass, host: str, error: Exception) -> None:

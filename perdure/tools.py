@@ -19,6 +19,7 @@ from pydantic import JsonValue, ValidationError
 
 from contracts.agents import EffectClass, ToolCard
 from contracts.digests import digest_of
+from egress import AnswerWithheld
 from perdure.context import ToolContext, Transaction, UndeclaredSecret
 from perdure.outcomes import Audited, ToolRefused, ToolResult, ToolUnavailable, result_of
 from perdure.parameters import Parameters, ToolDefinitionError
@@ -27,6 +28,7 @@ from policy.describing import BadTemplate, names_in
 from policy.gate import tool_needs_approval
 
 __all__ = [
+    "AnswerWithheld",
     "Audited",
     "Preview",
     "Tool",
@@ -92,6 +94,7 @@ def tool(
     wants_state: Sequence[str] = (),
     describe: str = "",
     preview: Look | None = None,
+    max_answer_bytes: int | None = None,
     version: str = "1",
 ) -> Callable[[Callable[..., Awaitable[object]]], Tool]:
     """Make a tool of an async function; its docstring is what the model is told.
@@ -101,6 +104,7 @@ def tool(
     describe: one sentence about a call for its reviewer, such as "Pay {amount} to {name}": filled from the arguments.
     preview: an async function of the same arguments, or some of them, that looks at the target and changes nothing.
     key_ttl_seconds: `keyed` only, and required there: how long the target remembers a key.
+    max_answer_bytes: the largest HTTP answer that is read; None: as the operator has set it, 10 MiB.
     version: change it when the function's behaviour changes; open approvals of the old version then no longer count.
 
     Raises: ToolDefinitionError.
@@ -146,6 +150,7 @@ def tool(
             "secrets": tuple(secrets),
             "describe": describe,
             "previews": look is not None,
+            "max_answer_bytes": max_answer_bytes,
         }
         try:
             unversioned = ToolCard(**traits, version="")

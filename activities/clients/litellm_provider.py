@@ -38,25 +38,54 @@ from activities.vendors import CONTENT_REFUSED
 from contracts.errors import PerdureError, UpstreamRejected
 from contracts.model import OutputForm
 from contracts.turns import Usage
+from egress import Call, calling
+from egress.litellm_clients import UNGUARDED, guard
 from policy.day_budget import Bound
+from policy.egress import Named, Outbound, named_by_url
 from policy.reasoning import with_thinking
 
 litellm.suppress_debug_info = True
-litellm.disable_aiohttp_transport = True  # one HTTP client, whose exceptions the boundary knows
 logging.getLogger("LiteLLM").setLevel(logging.CRITICAL)  # its log lines may quote the payload
 
 LOG = structlog.get_logger(__name__)
 
 OWNED = frozenset(
-    {"model", "messages", "tools", "stream", "stream_options", "timeout", "num_retries", "max_retries", "fallbacks"}
+    {
+        "client",
+        "shared_session",
+        "ssl_verify",
+        "model",
+        "messages",
+        "tools",
+        "stream",
+        "stream_options",
+        "timeout",
+        "num_retries",
+        "max_retries",
+        "fallbacks",
+    }
 )
-"""What an agent's parameters may not set: they would make a second owner of retries, or another answer."""
+"""What an agent's parameters may not set: they would make a second owner of retries, another answer or another way
+out."""
+
+
+NOTHING_NAMED = Outbound()
+_STREAM_ANSWERS = 4
+"""A streamed answer may have so many times the bytes of one that is not: each token comes in an event of 300 bytes."""
+
+_FAILURE_BYTES = 64 * 1024
+"""Of the body of an error: LiteLLM searches it many times over."""
 
 
 class LiteLLMProvider:
-    """A provider for every model that LiteLLM knows; make it before the event loop has to answer."""
+    """A provider for every model that LiteLLM knows; make it before the event loop has to answer.
 
-    def __init__(self) -> None:
+    Its requests go out under the rules of `outbound`, and to the `api_base` of an agent's own file.
+    """
+
+    def __init__(self, outbound: Outbound = NOTHING_NAMED) -> None:
+        guard(litellm, outbound)
+        self._stream_bytes = _STREAM_ANSWERS * outbound.answer_bytes
         self._unpriced: set[str] = set()
         # What LiteLLM would load in its first call, holding the event loop for 1.5 s (measured).
         importlib.import_module("openai.resources.chat")
@@ -84,15 +113,18 @@ class LiteLLMProvider:
         draft = Draft(most_tokens=request.most_tokens)
         deadline = asyncio.get_running_loop().time() + request.timeout_seconds
         response: Any = None
+        call = Call(named=_named(request), stream_bytes=self._stream_bytes, failure_bytes=_FAILURE_BYTES)
         try:
             async with asyncio.timeout_at(deadline):
-                response = await litellm.acompletion(**_arguments(request))
+                with calling(call):
+                    response = await litellm.acompletion(**_arguments(request))
             if hasattr(response.completion_stream, "__anext__"):  # Bedrock's is a plain iterator
                 response.completion_stream = _Checked(response.completion_stream)
             chunks = aiter(response)
             while True:
                 async with asyncio.timeout_at(deadline):
-                    chunk = await anext(chunks, None)
+                    with calling(call):  # some vendors' requests are sent only now
+                        chunk = await anext(chunks, None)
                 if chunk is None:
                     break
                 for delta in draft.take(chunk):
@@ -207,6 +239,13 @@ def _params(request: ProviderRequest) -> dict[str, JsonValue]:
     return with_thinking(request.model, request.params, request.messages, request.reasoning, can_think=can_think)
 
 
+def _named(request: ProviderRequest) -> tuple[Named, ...]:
+    """The hosts that the agent's own file names; nothing that a model has said is among the parameters."""
+    written = (request.params.get("api_base"), request.params.get("base_url"))
+    found = (named_by_url(url, by_operator=False) for url in written if isinstance(url, str))
+    return tuple(each for each in found if each is not None)
+
+
 def _finish_reason(response: Any) -> object:
     """The provider's own finish reason, None where it sent none."""
     return getattr(response, "received_finish_reason", None) or getattr(response, "intermittent_finish_reason", None)
@@ -220,6 +259,10 @@ def _arguments(request: ProviderRequest) -> dict[str, Any]:
     owned = sorted(OWNED & request.params.keys())
     if owned:
         raise UpstreamRejected("model_setup", f"Model parameters must not set {', '.join(owned)}.")
+    if request.model.startswith(UNGUARDED):
+        raise UpstreamRejected(
+            "model_setup", f"The model {request.model[:80]} is not supported; write openai/... for it."
+        )
     try:
         litellm.get_llm_provider(request.model)
     except Exception as error:  # else LiteLLM calls it a bad request, as if a provider had refused something

@@ -8,6 +8,7 @@ lists: a tool that has drifted is refused, and nothing is sent. What comes back 
 | no connection: the server is down, or cannot be started     | unavailable | unavailable |
 | the server has forgotten the session (404)                  | unavailable | unavailable |
 | a credential is missing; the tool is gone or has drifted    | refused   | refused       |
+| the rules of outgoing requests forbid its address           | refused   | refused       |
 | a result                                                    | result    | result        |
 | a result that the tool's own output schema forbids          | refused   | result, told so |
 | a result that says it is an error (`isError`)               | refused   | refused       |
@@ -39,15 +40,17 @@ from perdure.apps.mcp_files import server_of
 from perdure.context import ToolContext
 from perdure.outcomes import ToolRefused, ToolResult, ToolUnavailable, result_of
 from perdure.targets import Meaning, meaning_of_status
+from policy.egress import Outbound
 
 if TYPE_CHECKING:  # the library takes a second of CPU to import, which a worker without such calls need not spend
     from activities.toolbox.mcp_session import Connection, McpSession, SecretOf
-    from activities.toolbox.mcp_wire import Note
+    from activities.toolbox.mcp_wire import Note, Wire
 
 _BAD_REQUEST = -32600
 _SAID_NO = frozenset({_BAD_REQUEST, -32601, -32602})
 """JSON-RPC: not a request, no such method, wrong parameters."""
 _MOST_CHARACTERS = 300
+NOTHING_NAMED = Outbound()
 AFTER_START_SECONDS = 5.0
 """By then the other programs of a stack are up."""
 _OPENING_SHARE = 0.8
@@ -97,7 +100,7 @@ class McpTool:
             if answer.is_error:
                 raise ToolRefused(error_of(answer))
             return self._read(output_of(answer), await misfit_of(answer, offered.output))
-        raise self._failure(answer, note)
+        raise self._failure(answer, note, connection.wire)
 
     def _read(self, output: JsonValue, misfit: str | None) -> ToolResult:
         """An answer as the model reads it. One that does not fit is no result of a read; of a call that has changed
@@ -132,13 +135,15 @@ class McpTool:
             told = f"the server {self.session.server.name} was not ready in time; nothing was sent"
             raise ToolUnavailable(told) from error
 
-    def _failure(self, answer: object, note: "Note") -> Exception:
+    def _failure(self, answer: object, note: "Note", wire: "Wire") -> Exception:
         """What an answer means that is no result."""
         from mcp.shared.exceptions import MCPError
         from mcp_types import CONNECTION_CLOSED
 
         server = self.session.server.name
         code = answer.error.code if isinstance(answer, MCPError) else None
+        if wire.refused and not note.sent:
+            return ToolRefused(f"the server {server} may not be reached: {wire.refused}")
         if not note.sent:
             return ToolUnavailable(f"the server {server} cannot be reached", note.retry_after_seconds)
         if _session_is_gone(answer, note):
@@ -198,12 +203,20 @@ async def _import_later() -> None:
 class McpServers:
     """The servers of the apps of one process, each with one session."""
 
-    def __init__(self, apps: Iterable[App], secret_of: "SecretOf", home: Path, met: ServerMet | None = None) -> None:
+    def __init__(
+        self,
+        apps: Iterable[App],
+        secret_of: "SecretOf",
+        home: Path,
+        met: ServerMet | None = None,
+        outbound: Outbound = NOTHING_NAMED,
+    ) -> None:
         self._apps = {app.name: app for app in apps}
         self._of_agent = {agent.id: app.name for app in self._apps.values() for agent in app.agents}
         self._secret_of = secret_of
         self._home = home
         self._met = met
+        self._outbound = outbound
         self._sessions: dict[tuple[str, str], McpSession] = {}
         self._importing: asyncio.Task[object] | None = None
 
@@ -228,8 +241,10 @@ class McpServers:
         app, key = self._apps[app_name], (app_name, server.name)
         if key not in self._sessions:
             home = self._home / "mcp" / f"{app_name}-{server.name}"
-            told = {} if self._met is None else {"met": partial(self._met, *key)}
-            self._sessions[key] = McpSession(server, app.folder, home, self._secret_of, **told)
+            session = McpSession(server, app.folder, home, self._secret_of, outbound=self._outbound.naming(*app.egress))
+            if self._met is not None:
+                session.met = partial(self._met, *key)
+            self._sessions[key] = session
         return self._sessions[key]
 
     async def close(self) -> None:

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from activities.toolbox.mcp import McpServers, ServerMet
+from activities.toolbox.mcp import NOTHING_NAMED, McpServers, ServerMet
 from activities.toolbox.mcp_cards import Offer, offer_of
 from contracts.agents import PublishedAgent, ToolCard
 from contracts.mcp import McpLock, McpServer, McpServerListing
 from perdure.apps import App
 from perdure.apps.mcp_files import server_of
+from policy.egress import Outbound
 
 if TYPE_CHECKING:
     from activities.toolbox.mcp_session import SecretOf
@@ -32,9 +33,11 @@ class Discovered:
     warnings: tuple[str, ...] = ()
 
 
-async def listings(app: App, secret_of: "SecretOf", home: Path) -> dict[str, McpServerListing]:
+async def listings(
+    app: App, secret_of: "SecretOf", home: Path, outbound: Outbound = NOTHING_NAMED
+) -> dict[str, McpServerListing]:
     """Ask every server of `app`, by name, whether an agent names it or not and whatever its lock says."""
-    servers = McpServers([app], secret_of, home)
+    servers = McpServers([app], secret_of, home, outbound=outbound)
     try:
         answers = await asyncio.gather(*(_asked(servers, app, server) for server in app.servers.values()))
     finally:
@@ -51,6 +54,7 @@ async def discovered(
     secret_of: "SecretOf",
     home: Path,
     met: ServerMet | None = None,
+    outbound: Outbound = NOTHING_NAMED,
 ) -> Discovered:
     """What the servers of `app` that an agent of it names have: by their locks, or asked where they have none.
     `published` are the agents as they are stored now; `met` is told how each that was asked was met."""
@@ -59,7 +63,7 @@ async def discovered(
         for server in app.servers.values()
         if any(server_of(name, app.servers) is server for agent in app.agents for name in agent.tools)
     ]
-    servers = McpServers([app], secret_of, home, met)
+    servers = McpServers([app], secret_of, home, met, outbound)
     try:
         answers = await asyncio.gather(*(_offered(servers, app, server) for server in named))
     finally:

@@ -11,7 +11,7 @@ import logging
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -28,6 +28,7 @@ from activities.toolbox.mcp_listing import listed_tools
 from activities.toolbox.mcp_stdio import Child, stdio_streams
 from activities.toolbox.mcp_wire import ATTEMPT, Note, Wire
 from contracts.mcp import SECRET_PATTERN, McpServer
+from policy.egress import Outbound, named_by_url
 
 LISTING_SECONDS = 60.0
 """A list of tools that is older is asked for again before a call, so that a changed tool is noticed."""
@@ -105,6 +106,8 @@ class McpSession:
     """The server's own, for its data; made when it is needed."""
     secret_of: SecretOf
     met: Met = _untold
+    outbound: Outbound = field(default_factory=Outbound)
+    """What it may reach beside the address that its file names."""
     _open: Connection | None = field(default=None, init=False)
     _opening: asyncio.Task[Connection] | None = field(default=None, init=False)
 
@@ -185,6 +188,8 @@ class McpSession:
             if isinstance(error, Unreachable | asyncio.CancelledError):
                 raise
             cause = _first(error)
+            if wire.refused:
+                raise Unreachable(f"the server {self.server.name} may not be reached: {wire.refused}") from error
             why = "it did not answer in time" if isinstance(cause, TimeoutError) else type(cause).__name__
             raise Unreachable(f"the server {self.server.name} cannot be reached ({why})") from error
         for sentence in offer.left_out:
@@ -211,7 +216,11 @@ class McpSession:
         """
         if self.server.url:
             headers = {name: self._filled(value) for name, value in self.server.headers.items()}
-            return http_streams(self._filled(self.server.url), headers, wire)
+            url = self._filled(self.server.url)
+            outbound = self.outbound.naming(named_by_url(url, by_operator=False))
+            if self.server.max_answer_bytes is not None:
+                outbound = replace(outbound, answer_bytes=self.server.max_answer_bytes)
+            return http_streams(url, headers, wire, outbound)
         self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
         program, *arguments = self.server.command
         environ = {name: self._filled(value) for name, value in self.server.env.items()}

@@ -12,7 +12,8 @@ from typing import Any
 ATTEMPT = "perdure/attempt"
 """In a call's `_meta`: the token of this try, which means nothing to the server."""
 MOST_MESSAGE_BYTES = 16 * 1024 * 1024
-"""The largest message of a server that is read; a larger one ends the call that it answers."""
+"""The largest line of a program and the largest event of a stream that is read; a larger one ends the call that it
+answers. An answer over HTTP has a limit of its own (PERDURE_ANSWER_BYTES)."""
 
 
 @dataclass(slots=True)
@@ -27,7 +28,7 @@ class Note:
     lost: bool = False
     """It went out and the connection broke off before an answer began."""
     too_large: bool = False
-    """The answer was cut off at `MOST_MESSAGE_BYTES`."""
+    """The answer was cut off: it has more bytes than are read, or an encoding that is not unpacked here."""
 
 
 @dataclass(slots=True)
@@ -38,6 +39,8 @@ class Wire:
     """By token, for as long as the call is under way."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the connection is over, or shall be."""
+    refused: str = ""
+    """Why the rules of outgoing requests forbid to reach the server, if they do."""
 
     def note(self, message: Mapping[str, Any]) -> Note | None:
         """The note of the call that this message is, if it is one."""

@@ -1,6 +1,7 @@
 """Which function runs a tool of an agent, and the credentials that only this worker resolves."""
 
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 
 import httpx
 
@@ -20,11 +21,18 @@ class Toolbox:
         secret_of: SecretOf,
         http: httpx.AsyncClient,
         servers: McpServers | None = None,
+        of_agents: Mapping[str, httpx.AsyncClient] = MappingProxyType({}),
     ) -> None:
+        """`http` is for the tools of agents that have no client in `of_agents`: each app names its own hosts."""
         self._tools: Mapping[tuple[str, str], Tool] = {(agent_id, tool.card.name): tool for agent_id, tool in tools}
         self._secret_of = secret_of
         self._servers = servers
         self.http = http
+        self._of_agents = of_agents
+
+    def http_for(self, agent_id: str) -> httpx.AsyncClient:
+        """The client that the tools of this agent send through."""
+        return self._of_agents.get(agent_id, self.http)
 
     def find(self, agent_id: str, name: str, pinned: ToolCard | None = None) -> Tool | McpTool | None:
         """The tool `name` of this agent, or None where this worker has it not. `pinned` is the card that the turn

@@ -4,7 +4,7 @@ All mistakes of all files are reported together, and what has none is loaded. A 
 read keeps all its agents back: they would run without it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from perdure.apps.stray_links import stray_links
 from perdure.apps.text_file import read_text
 from perdure.apps.tool_files import read_tools
 from perdure.tools import Tool
+from policy.egress import Named, Outbound, named_by_url
 
 SHIPPED = Path(__file__).parents[2] / "apps"
 
@@ -52,8 +53,20 @@ class App:
     """MCP servers, by name."""
     locks: Mapping[str, McpLock] = field(default_factory=dict)
     """By server, of those that have one."""
+    egress: tuple[Named, ...] = ()
+    """Hosts that its tools may reach although their addresses are not public."""
+    services: tuple[str, ...] = ()
+    """The variables that hold the addresses of its companions."""
     unread: tuple[str, ...] = ()
     """The names of agents whose files are there, and which are not: for their own mistakes or for others'."""
+
+    def outbound(self, operators: Outbound, value_of: Callable[[str], str | None]) -> Outbound:
+        """What its tools may reach: beside what the operator has named, the hosts under `egress:`, its companions and
+        the addresses among the credentials of its tools. `value_of` reads a variable of the environment."""
+        secrets = sorted({name for tool in self.tools.values() for name in tool.card.secrets})
+        variables = [*self.services, *(f"PERDURE_SECRET_{name.upper()}" for name in secrets)]
+        addresses = [named_by_url(value_of(name) or "", by_operator=False) for name in variables]
+        return operators.naming(*self.egress, *addresses)
 
 
 def find_apps(extra: Sequence[Path] = (), engine: Engine | None = None) -> list[App]:
@@ -140,6 +153,8 @@ def load_app(folder: Path, engine: Engine | None = None) -> App:
         {name: table for name, table in tables.items() if table is not None},
         servers,
         {name: lock for name, lock in locks.items() if lock is not None},
+        own.egress,
+        own.services,
         tuple(path.stem for path in _agent_files(folder) if path not in read),
     )
 

@@ -13,7 +13,6 @@ from activities.deps import Deps
 from activities.models import Models
 from activities.toolbox.shelf import Toolbox
 from contracts.turns import Kind
-from perdure.targets import new_client
 from relay.connect import DATA_CONVERTER
 from relay.deliver import Doorbell
 from serving import workers_for
@@ -23,6 +22,7 @@ from store.live import LiveTokens
 from store.valkey import Valkey
 from tests.desk import until
 from tests.doubles.broken_inside import Breaks, broken_inside
+from tests.near import new_client
 
 
 async def _main(database: str, redis: str, temporal: str, namespace: str, queue: str) -> None:

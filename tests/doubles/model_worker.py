@@ -12,7 +12,6 @@ from temporalio.client import Client
 from activities.deps import Deps
 from activities.toolbox.shelf import Toolbox
 from contracts.turns import Kind
-from perdure.targets import new_client
 from relay.connect import DATA_CONVERTER
 from relay.deliver import Doorbell
 from serving import workers_for
@@ -20,6 +19,7 @@ from store.database import Database
 from store.live import LiveTokens
 from store.valkey import Valkey
 from tests.doubles.spoken import SpokenModel, SpokenModels
+from tests.near import new_client
 
 
 async def _main(database: str, redis: str, temporal: str, namespace: str, queue: str) -> None:

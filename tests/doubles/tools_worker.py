@@ -17,7 +17,6 @@ from activities.toolbox.mcp import McpServers
 from activities.toolbox.shelf import Toolbox
 from contracts.turns import Kind
 from perdure.apps import find_apps
-from perdure.targets import new_client
 from relay.connect import DATA_CONVERTER
 from relay.deliver import Doorbell
 from serving import tools_of, workers_for
@@ -25,6 +24,7 @@ from settings import Settings
 from store.database import Database
 from store.live import LiveTokens
 from store.valkey import Valkey
+from tests.near import new_client
 
 
 def _none(name: str) -> str | None:

@@ -19,7 +19,6 @@ from api.services import Services
 from contracts.turns import Kind, Routing
 from local import DataParts
 from perdure.apps import find_apps
-from perdure.targets import new_client
 from relay.deliver import Doorbell
 from relay.reconcile import Reconciler
 from serving import tools_of, workers_for
@@ -30,6 +29,7 @@ from tests.conftest import KEYRING, Person, Urls
 from tests.desk import Desk
 from tests.doubles.listening import Listening
 from tests.integration.clerk import Clerk, clerk_at_work
+from tests.near import new_client
 
 
 @dataclass(frozen=True, slots=True)

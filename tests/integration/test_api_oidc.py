@@ -1,5 +1,6 @@
 """Signing in at a provider elsewhere, over real HTTP: who gets in, as whom, and what is turned away."""
 
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,10 @@ import pytest
 from joserfc.jwk import RSAKey
 
 from api.oidc import OidcConfig, Provider
+from egress import EgressRefused
+from tests.doubles.hostile_target import Talk, bomb, floods, says, threaded
 from tests.doubles.oidc_provider import CLIENT_ID, CLIENT_SECRET, OidcProvider
+from tests.doubles.resolver import Names
 from tests.integration.conftest import Api
 from tests.integration.test_api_turns import code
 
@@ -165,6 +169,49 @@ async def test_a_provider_that_says_no_or_nothing_lets_nobody_in(api: Api, provi
         trust(api, provider, client_secret="wrong")
         provider.person = {"sub": "s-1"}
         assert failed(await come(client)) == "oidc_refused"
+
+
+HOSTILE: dict[str, Talk] = {
+    "huge": floods(200, b" " * 65_536, "content-type: application/json"),
+    "a bomb": says(200, bomb(), "content-type: application/json", "content-encoding: gzip"),
+    "elsewhere": says(302, b"", "location: http://127.0.0.1:1/"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+async def test_a_provider_whose_answer_does_not_end_lets_nobody_in(api: Api, provider: OidcProvider, kind: str) -> None:
+    with threaded(HOSTILE[kind]) as made:
+        trust(api, provider, issuer=made.url)
+        async with api.client() as client:
+            answer = await client.get(START)
+    assert answer.status_code in (303, 503)
+    assert "oidc_unavailable" in answer.text + answer.headers.get("location", "")
+    assert len(made.heads) == 1
+
+
+async def test_a_trickled_answer_of_the_provider_ends(
+    api: Api, provider: OidcProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.oidc._TIMEOUT_SECONDS", 0.4)
+    began = time.monotonic()
+    with threaded(floods(200, b" ", gap=0.05)) as made:
+        trust(api, provider, issuer=made.url)
+        async with api.client() as client:
+            answer = await client.get(START)
+    assert "oidc_unavailable" in answer.text + answer.headers.get("location", "") and time.monotonic() - began < 5
+
+
+async def test_only_the_issuers_own_host_is_named_by_its_address(
+    api: Api, provider: OidcProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = Names(monkeypatch)
+    names("keys.public.test", ["127.0.0.1"])
+    config = OidcConfig(provider.issuer, CLIENT_ID, CLIENT_SECRET, ("requester",))
+    async with Provider(config)._session(f"{api.url}{CALLBACK}") as client:
+        assert (await client.request("GET", f"{provider.issuer}/keys", withhold_token=True)).status_code == 200
+        for url in ("https://keys.public.test/keys", "http://127.0.0.1:1/keys"):
+            with pytest.raises(EgressRefused):
+                await client.request("GET", url, withhold_token=True)
 
 
 async def test_where_no_provider_is_set_up_there_is_no_way_in(api: Api) -> None:

@@ -12,6 +12,7 @@ from catalogue import asked_servers
 from perdure.apps import App, load_app
 from perdure.apps.mcp_locks import difference, lock_path, read_lock
 from perdure.outcomes import ToolRefused, ToolResult
+from policy.egress import Outbound
 from tests.doubles.mcp_cluster import OPS, PODS
 from tests.unit.perdure.tool_contexts import context
 
@@ -23,7 +24,7 @@ def no_secret(name: str) -> None:
 
 
 async def test_the_shipped_lock_is_what_the_server_offers(tmp_path: Path) -> None:
-    asked, listings = await asked_servers(OPS, no_secret, tmp_path)
+    asked, listings = await asked_servers(OPS, no_secret, tmp_path, Outbound())
     assert not asked.problems and [*listings] == ["cluster"]
     offered, (locked, problems) = listings["cluster"].lock, read_lock(lock_path(OPS, "cluster"))
     assert offered is not None and locked is not None and not problems

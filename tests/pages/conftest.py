@@ -21,7 +21,6 @@ from api.app import create_app
 from contracts.turns import Kind
 from local import DataParts
 from perdure.apps import find_apps
-from perdure.targets import new_client
 from reviewer.front import Front
 from reviewer.pages import create_pages
 from serving import tools_of
@@ -29,6 +28,7 @@ from settings import Settings
 from tests.conftest import Person, Urls
 from tests.desk import Desk
 from tests.doubles.listening import Listening
+from tests.near import new_client
 from tests.served import serve
 
 expect.set_options(timeout=15_000)

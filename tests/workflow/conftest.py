@@ -19,7 +19,6 @@ from activities.toolbox.shelf import Toolbox
 from contracts.turns import ENDED, Kind, Limits, Routing, TurnStatus
 from local import DataParts
 from perdure.apps import find_apps
-from perdure.targets import new_client
 from policy.admission import Caps, OnBusy
 from policy.decision import Decider, Decision
 from relay.connect import DATA_CONVERTER
@@ -33,6 +32,7 @@ from store.live import LiveTokens
 from store.turns import NewTurn, Started, request_stop, start
 from store.valkey import Valkey
 from tests.conftest import Person
+from tests.near import new_client
 from tests.served import Served
 from tests.walked import RAN, assert_paths
 

@@ -8,7 +8,7 @@ from mcp.shared.exceptions import MCPError
 
 from activities.toolbox.mcp import McpTool, ServerLost
 from activities.toolbox.mcp_session import McpSession
-from activities.toolbox.mcp_wire import Note
+from activities.toolbox.mcp_wire import Note, Wire
 from contracts.mcp import McpServer
 from perdure.outcomes import ToolRefused, ToolUnavailable
 from tests.unit.perdure.tool_contexts import card
@@ -20,7 +20,7 @@ def failure(effect: str, answer: object, **note: Any) -> Exception:
     """What becomes of it."""
     session = McpSession(McpServer(name="s", command=("x",)), Path(), Path(), lambda name: None)
     fields = {"key_ttl_seconds": 5} if effect == "keyed" else {}
-    return McpTool(card(effect, **fields), session)._failure(answer, Note(**note))
+    return McpTool(card(effect, **fields), session)._failure(answer, Note(**note), Wire())
 
 
 def said(code: int) -> MCPError:

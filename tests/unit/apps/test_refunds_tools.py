@@ -12,9 +12,9 @@ from pydantic import JsonValue
 
 from contracts.agents import EffectClass
 from perdure.apps import SHIPPED, load_app
-from perdure.targets import new_client
 from perdure.tools import Tool, ToolContext, ToolRefused, ToolUnavailable
 from policy.arguments import check_arguments
+from tests.near import new_client
 from tests.unit.apps.payments_process import TOKEN, PaymentsProcess, free_port
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from embedding.choice import embedder_of
 from embedding.embedder import EmbeddingUnavailable, query_vector
+from tests.near import near_guard
 from tests.unit.perdure.api_double import ApiDouble, said
 
 MODEL = "openai/text-embedding-3-small"
@@ -24,7 +25,7 @@ def answer(*vectors: tuple[int, list[float]]) -> dict[str, object]:
 
 
 async def test_a_batch_is_one_request_and_vectors_come_back_in_the_order_of_the_texts(provider: ApiDouble) -> None:
-    embedder = embedder_of(MODEL, provider.url, "k-1")
+    embedder = embedder_of(MODEL, provider.url, "k-1", guard=near_guard)
     assert embedder is not None
     provider.will(said(answer((1, [0.0, 1.0]), (0, [1.0, 0.0]))))
     assert await embedder.embed(["a", "b"]) == [[1.0, 0.0], [0.0, 1.0]]
@@ -35,7 +36,7 @@ async def test_a_batch_is_one_request_and_vectors_come_back_in_the_order_of_the_
 
 @pytest.mark.parametrize("status", [401, 429, 500])
 async def test_a_provider_in_trouble_is_asked_once_and_quoted_nowhere(provider: ApiDouble, status: int) -> None:
-    embedder = embedder_of(MODEL, provider.url, "k-1")
+    embedder = embedder_of(MODEL, provider.url, "k-1", guard=near_guard)
     assert embedder is not None
     provider.will(said({"error": {"message": "you sent: secret words"}}, status))
     with pytest.raises(EmbeddingUnavailable) as raised:
@@ -45,7 +46,7 @@ async def test_a_provider_in_trouble_is_asked_once_and_quoted_nowhere(provider: 
 
 
 async def test_fewer_vectors_than_texts_are_none(provider: ApiDouble) -> None:
-    embedder = embedder_of(MODEL, provider.url, "k-1")
+    embedder = embedder_of(MODEL, provider.url, "k-1", guard=near_guard)
     assert embedder is not None
     provider.will(said(answer((0, [1.0]))))
     with pytest.raises(EmbeddingUnavailable):

@@ -10,7 +10,9 @@ from email.utils import format_datetime
 import httpx
 import pytest
 
+import egress
 from contracts.agents import EffectClass
+from egress import AnswerWithheld, EgressRefused, OutOfTime
 from perdure import targets
 from perdure.outcomes import ToolRefused, ToolUnavailable
 from perdure.targets import (
@@ -18,8 +20,11 @@ from perdure.targets import (
     answer_or_raise,
     meaning_of_failure,
     meaning_of_status,
-    new_client,
+    meaning_of_withheld,
 )
+from policy.egress import Outbound
+from tests.doubles.hostile_target import HUGE_BYTES, MEBI, bomb, floods, says, threaded
+from tests.near import new_client
 from tests.unit.perdure.tool_contexts import card, context
 
 COLUMNS = (("read", "local"), ("keyed",), ("opaque",))
@@ -33,9 +38,16 @@ STATUSES = {
     "any other 5xx, 503 without Retry-After": [500, 502, 503, 504, 507, 520],
 }
 FAILURES: dict[str, list[Exception]] = {
-    "no connection": [httpx.ConnectError(""), httpx.ConnectTimeout(""), httpx.PoolTimeout(""), httpx.ProxyError("")],
+    "no connection": [
+        httpx.ConnectError(""),
+        httpx.ConnectTimeout(""),
+        httpx.PoolTimeout(""),
+        httpx.ProxyError(""),
+        OutOfTime("", sent=False),
+    ],
+    "a host that the rules of outgoing requests forbid": [EgressRefused("")],
     "an address that no client can use": [httpx.InvalidURL(""), httpx.UnsupportedProtocol("")],
-    "no answer before the deadline": [httpx.ReadTimeout(""), httpx.WriteTimeout("")],
+    "no answer before the deadline": [httpx.ReadTimeout(""), httpx.WriteTimeout(""), OutOfTime("", sent=True)],
     "reset or garbage after the request may have gone": [
         httpx.ReadError(""),
         httpx.WriteError(""),
@@ -44,6 +56,12 @@ FAILURES: dict[str, list[Exception]] = {
         httpx.LocalProtocolError(""),
         httpx.DecodingError(""),
     ],
+}
+
+
+WITHHELD = {
+    "2xx to a GET or HEAD, with a body that is not read": ["GET", "HEAD", "get"],
+    "2xx to anything else, with a body that is not read": ["POST", "PUT", "PATCH", "DELETE"],
 }
 
 
@@ -59,7 +77,8 @@ def table() -> dict[str, list[Meaning]]:
 
 
 def test_every_row_of_the_table_is_tested_here() -> None:
-    tested = {*STATUSES, *FAILURES, "503 with Retry-After", "the call's deadline passed before anything was sent"}
+    tested = {*STATUSES, *FAILURES, *WITHHELD, "503 with Retry-After"}
+    tested |= {"the call's deadline passed before anything was sent"}
     assert set(table()) == tested
 
 
@@ -70,6 +89,14 @@ def test_a_status_means_what_its_row_says(label: str) -> None:
             for status in STATUSES[label]:
                 found = meaning_of_status(EffectClass(effect), status, names_wait=False)
                 assert found is table()[label][column], (effect, status)
+
+
+@pytest.mark.parametrize("label", WITHHELD)
+def test_a_body_that_is_not_read_means_what_its_row_says(label: str) -> None:
+    for column, effects in enumerate(COLUMNS):
+        for effect in effects:
+            for method in WITHHELD[label]:
+                assert meaning_of_withheld(EffectClass(effect), method) is table()[label][column], (effect, method)
 
 
 def test_503_with_a_wait_means_what_its_row_says() -> None:
@@ -255,3 +282,78 @@ async def test_no_connection_is_used_twice_and_no_redirect_is_followed() -> None
         with pytest.raises(httpx.HTTPStatusError, match="answered 307"):
             await context(card("keyed"), http=http).send("POST", url)
     assert len(heads) == 1
+
+
+# --- what is too large, and where a tool may go
+
+
+TOO_LARGE = {
+    "announced": floods(announced=True),
+    "without an end": floods(),
+    "a bomb": says(200, bomb(), "content-encoding: gzip"),
+    "brotli": says(200, b"x", "content-encoding: br"),
+}
+
+
+@pytest.mark.parametrize("kind", TOO_LARGE)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize("effect", EffectClass)
+async def test_a_success_that_is_too_large_is_no_guess(kind: str, method: str, effect: EffectClass) -> None:
+    code = "answer_encoding" if kind == "brotli" else "answer_too_large"
+    with threaded(TOO_LARGE[kind]) as made:
+        async with new_client() as http:
+            asked = context(card(effect), http=http, seconds=30).send(method, made.url)
+            if effect in (EffectClass.READ, EffectClass.LOCAL):
+                with pytest.raises(ToolRefused, match=f"^{code}: the answer of 127.0.0.1 .*max_answer_bytes"):
+                    await asked
+            else:
+                with pytest.raises(AnswerWithheld) as withheld:
+                    await asked
+                assert (withheld.value.code, withheld.value.method) == (code, method)
+    assert len(made.heads) == 1
+
+
+async def test_a_refusal_names_size_and_limit() -> None:
+    with threaded(floods(announced=True)) as made:
+        async with new_client() as http:
+            with pytest.raises(ToolRefused, match=f"more than {10 * MEBI} bytes \\({HUGE_BYTES} announced\\)"):
+                await context(http=http).send("GET", made.url)
+
+
+@pytest.mark.parametrize(("most", "fits"), [(None, True), (MEBI, True), (MEBI - 1, False)])
+async def test_a_tool_has_its_own_limit(most: int | None, fits: bool) -> None:
+    with threaded(says(200, b"x" * MEBI)) as made:
+        async with new_client() as http:
+            asked = context(card(max_answer_bytes=most), http=http).send("GET", made.url)
+            if fits:
+                assert len((await asked).content) == MEBI
+            else:
+                with pytest.raises(ToolRefused, match="answer_too_large"):
+                    await asked
+
+
+@pytest.mark.parametrize("effect", EffectClass)
+async def test_the_status_of_an_error_counts_however_large_it_is(effect: EffectClass) -> None:
+    with threaded(floods(422, b"no funds " * MEBI)) as made:
+        async with new_client() as http:
+            with pytest.raises(ToolRefused, match=r"answered 422: no funds no funds"):
+                await context(card(effect), http=http, seconds=30).send("POST", made.url)
+
+
+@pytest.mark.parametrize("effect", EffectClass)
+async def test_a_trickled_answer_ends_at_the_deadline(effect: EffectClass) -> None:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    with threaded(floods(200, b"x", gap=0.05)) as made:
+        async with new_client() as http:
+            with pytest.raises(TimeoutError, match="did not answer in time"):
+                await context(card(effect), http=http, seconds=0.4).send("POST", made.url)
+    assert loop.time() - began < 3
+
+
+@pytest.mark.parametrize("effect", EffectClass)
+async def test_a_host_that_nobody_named_is_a_no_and_nothing_is_sent(effect: EffectClass) -> None:
+    async with target(_answer) as (url, heads), egress.new_client(Outbound()) as http:
+        with pytest.raises(ToolRefused, match=r"the address 127\.0\.0\.1 is loopback.*PERDURE_EGRESS_HOSTS"):
+            await context(card(effect), http=http).send("POST", url)
+    assert heads == []

@@ -15,7 +15,7 @@ from contracts.errors import CallerError
 from local.companions import read_companions
 from perdure.apps import App, Engine, load_app
 from perdure.scaffold import scaffold
-from perdure.targets import new_client
+from tests.near import new_client
 from tests.unit.apps.payments_process import free_port
 from tests.unit.perdure.tool_contexts import context
 

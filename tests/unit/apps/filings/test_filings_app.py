@@ -12,12 +12,12 @@ from activities.clients.script import Script
 from activities.toolbox.entities import CORE_BY_NAME
 from contracts.agents import DayLimits, PublishedAgent
 from perdure.apps import App, Engine, load_app, publish
-from perdure.targets import new_client
 from perdure.tools import ToolContext
 from policy.assembly import User, activation, persona_of, prefix, template_messages
 from policy.loading import offered_tools
 from policy.plans import turn_plan
 from policy.text import estimated_tokens
+from tests.near import new_client
 from tests.unit.apps.filings.blocks import FILINGS, run
 
 DOMAIN = re.compile(r"\b(wells?|leases?|rule|flar\w+|filing|texas|rrc|gas|oil|spacing|operator|commission)\b", re.I)

@@ -1,0 +1,93 @@
+"""A target's answer that is too large, through the real ledger: what was done is recorded as done, and nothing is
+guessed."""
+
+from dataclasses import replace
+
+import httpx
+import psutil
+import pytest
+
+from activities.toolbox.shelf import Toolbox
+from contracts.tools import CallState, ToolOutcome
+from contracts.turns import TurnAddress
+from egress import Transport
+from policy.egress import Outbound
+from tests.desk import Desk
+from tests.doubles.desk import desk_agents
+from tests.doubles.hostile_target import MEBI, Talk, Target, bomb, floods, says, threaded
+from tests.near import NEAR
+
+S = CallState
+FLOODS = {"announced": floods(announced=True), "endless": floods(), "bomb": says(200, bomb(), "content-encoding: gzip")}
+
+
+class At(httpx.AsyncBaseTransport):
+    """The desk's target, at a server of this machine."""
+
+    def __init__(self, made: Target, outbound: Outbound) -> None:
+        self._made, self._inner = made, Transport(outbound)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        request.url = request.url.copy_with(host="127.0.0.1", port=self._made.port)
+        return await self._inner.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+async def run(desk: Desk, address: TurnAddress, talk: Talk, outbound: Outbound = NEAR) -> tuple[ToolOutcome, Target]:
+    """The call's only attempt, against a target that talks so."""
+    with threaded(talk) as made:
+        async with httpx.AsyncClient(transport=At(made, outbound)) as http:
+            toolbox = Toolbox(desk_agents()[1], lambda name: None, http)
+            outcome = await replace(desk, deps=replace(desk.deps, toolbox=toolbox)).run_tool(address)
+    return outcome, made
+
+
+async def message(desk: Desk, outcome: ToolOutcome) -> str:
+    """What the model reads."""
+    assert outcome.message is not None
+    found = await desk.value("SELECT content FROM messages WHERE id = $1", outcome.message.id)
+    return str(found)
+
+
+@pytest.mark.parametrize("kind", FLOODS)
+@pytest.mark.parametrize("tool", ["look", "jot"])
+async def test_a_read_is_refused_once_and_a_local_effect_goes_back(desk: Desk, tool: str, kind: str) -> None:
+    address = await desk.plan((tool, {}))
+    outcome, made = await run(desk, address, FLOODS[kind])
+    assert outcome.state is S.FAILED and len(made.heads) == 1
+    told = await message(desk, outcome)
+    assert "answer_too_large" in told and f"more than {10 * MEBI} bytes" in told
+    assert await desk.value("SELECT count(*) FROM entities WHERE created_by_turn = $1", address.turn_id) == 0
+
+
+@pytest.mark.parametrize("kind", FLOODS)
+@pytest.mark.parametrize("tool", ["book", "shout", "post"])
+async def test_a_write_that_the_target_accepted_is_done_and_is_not_sent_again(desk: Desk, tool: str, kind: str) -> None:
+    plan = desk.approved if tool == "post" else desk.plan
+    address = await plan((tool, {}))
+    before = psutil.Process().memory_info().rss
+    outcome, made = await run(desk, address, FLOODS[kind])
+    assert (psutil.Process().memory_info().rss - before) // MEBI < 150
+    assert outcome.state is S.DONE and len(made.heads) == 1
+    told = await message(desk, outcome)
+    assert '"status":"answer_too_large"' in told and "was carried out" in told and "was not read" in told
+    assert (await desk.call_row(address))["state"] == "done"
+    again, other = await run(desk, address, says())
+    assert again == outcome and other.heads == []
+
+
+async def test_an_error_of_the_target_means_what_its_status_says(desk: Desk) -> None:
+    for tool, status, state in (("look", 404, S.FAILED), ("shout", 422, S.FAILED), ("shout", 500, S.OUTCOME_UNKNOWN)):
+        address = await desk.plan((tool, {}))
+        outcome, _ = await run(desk, address, floods(status))
+        assert outcome.state is state
+
+
+@pytest.mark.parametrize("tool", ["look", "jot", "book", "shout"])
+async def test_a_call_to_a_host_that_nobody_named_fails_and_nothing_is_sent(desk: Desk, tool: str) -> None:
+    address = await desk.plan((tool, {}))
+    outcome, made = await run(desk, address, says(), Outbound())
+    assert outcome.state is S.FAILED and made.heads == []
+    assert "PERDURE_EGRESS_HOSTS" in await message(desk, outcome)

@@ -1,0 +1,22 @@
+"""Outgoing requests of tests: to this machine, as if the operator had named it."""
+
+from typing import Any
+
+import httpx
+
+import egress
+from policy.egress import Outbound, named_host
+
+NEAR = Outbound(named=(named_host("localhost", by_operator=True),))
+
+
+def new_client() -> httpx.AsyncClient:
+    """The client of tools, for targets on this machine."""
+    return egress.new_client(NEAR)
+
+
+def near_guard(litellm: Any) -> None:
+    """LiteLLM's clients, for providers on this machine."""
+    from egress.litellm_clients import guard
+
+    guard(litellm, NEAR)

@@ -1,0 +1,171 @@
+"""LiteLLM's requests go out under the rules of egress/, whichever vendor's client carries them."""
+
+import asyncio
+import time
+from contextlib import aclosing
+
+import psutil
+import pytest
+
+from activities.clients.litellm_provider import LiteLLMProvider
+from activities.clients.provider import ProviderRequest
+from contracts.errors import PerdureError, UpstreamRejected, UpstreamUnavailable
+from tests.doubles.hostile_target import (
+    MEBI,
+    Talk,
+    bomb,
+    endless_head,
+    endless_hints,
+    floods,
+    says,
+    threaded,
+)
+from tests.doubles.resolver import Names
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning"),
+    pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211"),
+]
+VENDORS = (
+    "openai/gpt-4o-mini",
+    "anthropic/claude-sonnet-4-5",
+    "mistral/mistral-small-latest",
+    "gemini/gemini-2.5-flash",
+)
+SSE, JSON = "content-type: text/event-stream", "content-type: application/json"
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> Names:
+    return Names(monkeypatch)
+
+
+@pytest.fixture
+def provider(litellm_provider: LiteLLMProvider) -> LiteLLMProvider:
+    """Under rules that name nothing."""
+    return litellm_provider
+
+
+async def fail(provider: LiteLLMProvider, model: str, api_base: str = "", seconds: float = 20.0) -> PerdureError:
+    """The error that one request ends in."""
+    where = {"api_base": api_base} if api_base else {}
+    messages = ({"role": "user", "content": "hello"},)
+    request = ProviderRequest(model, messages, (), {**where, "api_key": "k"}, seconds, "turn-1.m1")
+    with pytest.raises(PerdureError) as raised:
+        async with aclosing(provider.stream(request)) as stream:
+            async for _ in stream:
+                pass
+    return raised.value
+
+
+HOSTILE: dict[str, Talk] = {
+    "a huge body": floods(200, b"x" * MEBI, JSON),
+    "a huge body, announced": floods(200, b"x" * MEBI, JSON, announced=True),
+    "a bomb": says(200, bomb(), JSON, "content-encoding: gzip"),
+    "a bomb of events": says(200, bomb(), SSE, "content-encoding: gzip"),
+    "an endless line": floods(200, b"data: " + b"x" * MEBI, SSE),
+    "an endless event": floods(200, b"data: x\n", SSE),
+    "brotli": says(200, b"x", SSE, "content-encoding: br"),
+}
+
+
+@pytest.mark.parametrize("model", VENDORS)
+@pytest.mark.parametrize("kind", HOSTILE)
+async def test_a_success_that_is_too_large_is_no_answer(provider: LiteLLMProvider, model: str, kind: str) -> None:
+    process = psutil.Process()
+    with threaded(HOSTILE[kind]) as made:
+        before = process.memory_info().rss
+        error = await fail(provider, model, made.url)
+        grown = (process.memory_info().rss - before) // MEBI
+    assert (type(error), error.code) == (
+        UpstreamRejected,
+        "answer_encoding" if kind == "brotli" else "answer_too_large",
+    )
+    assert len(made.heads) == 1 and grown < 150
+
+
+@pytest.mark.parametrize("model", VENDORS)
+@pytest.mark.parametrize("status", [400, 500])
+async def test_a_huge_body_of_an_error_leaves_its_status(provider: LiteLLMProvider, model: str, status: int) -> None:
+    with threaded(floods(status, b'{"error": "' + b"x" * MEBI, JSON)) as made:
+        error = await fail(provider, model, made.url)
+    assert error.code == ("model_bad_request" if status == 400 else "model_unavailable")
+
+
+@pytest.mark.parametrize("model", VENDORS)
+@pytest.mark.parametrize("talk", [endless_head(), endless_hints], ids=["head", "hints"])
+async def test_a_head_without_end_is_a_provider_that_is_down(provider: LiteLLMProvider, model: str, talk: Talk) -> None:
+    began = time.monotonic()
+    with threaded(talk) as made:
+        error = await fail(provider, model, made.url, seconds=3.0)
+    assert type(error) is UpstreamUnavailable and time.monotonic() - began < 15
+
+
+@pytest.mark.parametrize("model", VENDORS)
+async def test_a_redirect_to_another_host_is_not_followed(provider: LiteLLMProvider, model: str) -> None:
+    with threaded(says()) as other:
+        with threaded(says(307, b"", f"location: {other.url}/v1/chat/completions")) as made:
+            error = await fail(provider, model, made.url)
+    assert (type(error), error.code) == (UpstreamRejected, "egress_refused")
+    assert "redirects to another host" in error.message and other.heads == []
+
+
+HOSTS = {
+    "openai/gpt-4o-mini": "api.openai.com",
+    "anthropic/claude-sonnet-4-5": "api.anthropic.com",
+    "mistral/mistral-small-latest": "api.mistral.ai",
+    "gemini/gemini-2.5-flash": "generativelanguage.googleapis.com",
+}
+
+
+@pytest.mark.parametrize("model", VENDORS)
+@pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.7", "169.254.169.254"])
+async def test_a_public_name_with_a_private_address_is_refused(
+    provider: LiteLLMProvider, names: Names, model: str, address: str
+) -> None:
+    asked = names(HOSTS[model], [address])
+    error = await fail(provider, model)
+    assert (type(error), error.code) == (UpstreamRejected, "egress_refused")
+    assert set(asked) == {HOSTS[model]} and address not in error.message
+
+
+@pytest.mark.parametrize("model", VENDORS)
+async def test_an_agents_file_cannot_name_the_clouds_metadata(provider: LiteLLMProvider, model: str) -> None:
+    error = await fail(provider, model, "http://169.254.169.254/v1")
+    assert (error.code, error.retryable) == ("egress_refused", False)
+    assert "only the operator" in error.message
+
+
+@pytest.mark.parametrize("model", VENDORS)
+async def test_no_proxy_of_the_environment_is_used(
+    provider: LiteLLMProvider, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with threaded(says()) as proxy, threaded(says(401, b"{}", JSON)) as made:
+        for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY"):
+            monkeypatch.setenv(name, proxy.url)
+        await provider.aclose()
+        error = await fail(provider, model, made.url)
+        await provider.aclose()
+    assert error.code == "model_auth" and proxy.heads == [] and len(made.heads) == 1
+
+
+async def test_a_vendor_with_a_way_out_of_its_own_is_refused(provider: LiteLLMProvider) -> None:
+    error = await fail(provider, "aiohttp_openai/gpt-4o", "http://127.0.0.1:9/v1")
+    assert (type(error), error.code) == (UpstreamRejected, "model_setup")
+
+
+async def test_other_calls_go_on_while_an_answer_floods(provider: LiteLLMProvider) -> None:
+    waits = list[float]()
+
+    async def beat() -> None:
+        while True:
+            began = time.monotonic()
+            await asyncio.sleep(0.01)
+            waits.append(time.monotonic() - began)
+
+    beating = asyncio.create_task(beat())
+    await asyncio.sleep(0.1)
+    with threaded(HOSTILE["an endless event"]) as made:
+        await fail(provider, "openai/gpt-4o-mini", made.url)
+    beating.cancel()
+    assert max(waits) < 2

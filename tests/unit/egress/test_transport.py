@@ -1,0 +1,357 @@
+"""The way out over real sockets: where it leads, and how much of an answer is read."""
+
+import asyncio
+import datetime
+import ssl
+import time
+import tracemalloc
+import zlib
+from pathlib import Path
+
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from egress import AnswerWithheld, BlockingTransport, Call, EgressRefused, OutOfTime, Transport, calling
+from egress.transport import new_client
+from policy.egress import Outbound, named_by_url, named_host
+from tests.doubles.hostile_target import (
+    MEBI,
+    Talk,
+    bomb,
+    endless_head,
+    endless_hints,
+    floods,
+    says,
+    silence,
+    target,
+    threaded,
+)
+from tests.doubles.resolver import Names
+
+
+def naming(*urls: str, **given: object) -> Outbound:
+    """What the operator's own addresses allow."""
+    return Outbound(**given).naming(*(named_by_url(url, by_operator=True) for url in urls))  # type: ignore[arg-type]
+
+
+# --- where it leads
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]"])
+async def test_this_machine_is_not_reached_unless_it_is_named(host: str) -> None:
+    async with target(says()) as made, new_client(Outbound()) as http:
+        with pytest.raises(EgressRefused, match="loopback"):
+            await http.get(f"http://{host}:{made.port}/")
+    assert made.heads == []
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("http://169.254.169.254/latest/meta-data", "link-local"),
+        ("http://[fe80::1]/", "link-local"),
+        ("http://10.0.0.7/", "private"),
+        ("http://100.64.0.1/", "private"),
+        ("http://0.0.0.0/", "unusable"),
+        ("http://[64:ff9b::7f00:1]/", "loopback"),
+        ("http://2130706433/", "four decimal numbers"),
+        ("http://0x7f.1/", "four decimal numbers"),
+        ("http://127.1/", "four decimal numbers"),
+        ("ftp://example.org/", "scheme"),
+    ],
+)
+async def test_no_request_is_sent_to_what_is_not_public(url: str, why: str) -> None:
+    async with new_client(Outbound()) as http:
+        with pytest.raises(EgressRefused, match=why):
+            await http.get(url)
+
+
+async def test_a_public_name_with_a_private_address_is_refused_and_nothing_is_connected(names: Names) -> None:
+    async with target(says()) as made, new_client(Outbound()) as http:
+        for address in ("127.0.0.1", "10.0.0.7", "::ffff:127.0.0.1", "169.254.169.254"):
+            names("public.test", ["93.184.216.34", address])
+            with pytest.raises(EgressRefused, match=r"public\.test stands for an address"):
+                await http.get(f"http://public.test:{made.port}/")
+    assert made.heads == []
+
+
+async def test_a_name_is_resolved_once_and_the_checked_address_is_connected_to(names: Names) -> None:
+    async with target(says()) as made, new_client(naming(f"http://service.test:{made.port}")) as http:
+        # A second look-up would lead to an address at which nobody listens.
+        asked = names("service.test", ["127.0.0.1"], ["127.0.0.99"])
+        assert (await http.get(f"http://service.test:{made.port}/")).status_code == 200
+    assert asked == ["service.test"]
+    assert f"service.test:{made.port}" in made.heads[0]
+
+
+async def test_the_next_address_is_tried_if_the_first_does_not_answer(names: Names) -> None:
+    async with target(says()) as made, new_client(naming(f"http://service.test:{made.port}")) as http:
+        names("service.test", ["127.0.0.99", "127.0.0.1"])
+        assert (await http.get(f"http://service.test:{made.port}/")).status_code == 200
+
+
+async def test_a_literal_address_is_not_resolved(names: Names) -> None:
+    async with target(says()) as made, new_client(naming(made.url)) as http:
+        asked = names("127.0.0.1", ["10.0.0.7"])
+        await http.get(made.url)
+    assert asked == []
+
+
+async def test_an_unknown_name_is_a_connection_error(names: Names) -> None:
+    names("nowhere.test", [])
+    async with new_client(Outbound()) as http:
+        with pytest.raises(EgressRefused, match="has no address"):
+            await http.get("http://nowhere.test/")
+        with pytest.raises(httpx.ConnectError):
+            await http.get("http://does-not-exist.invalid/")
+
+
+def certificate(folder: Path, host: str) -> ssl.SSLContext:
+    """A server's context with a certificate of its own, which is written to `folder`/ca.pem."""
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, host)])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = made.public_bytes(serialization.Encoding.PEM)
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    (folder / "ca.pem").write_bytes(pem)
+    (folder / "server.pem").write_bytes(private + pem)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(folder / "server.pem")
+    return context
+
+
+async def test_a_certificate_is_held_against_the_name_and_not_the_address(tmp_path: Path, names: Names) -> None:
+    context = certificate(tmp_path, "service.test")
+    trusted = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+    async with target(says(), context) as made:
+        for host in ("service.test", "other.test"):
+            names(host, ["127.0.0.1"])
+        outbound = naming(*(f"https://{host}:{made.port}" for host in ("service.test", "other.test")))
+        async with httpx.AsyncClient(transport=Transport(outbound, verify=trusted)) as http:
+            assert (await http.get(f"https://service.test:{made.port}/")).status_code == 200
+            with pytest.raises(httpx.ConnectError, match=r"(?i)certificate"):
+                await http.get(f"https://other.test:{made.port}/")
+        async with new_client(outbound) as http:
+            with pytest.raises(httpx.ConnectError, match=r"(?i)certificate"):
+                await http.get(f"https://service.test:{made.port}/")
+
+
+async def test_a_redirect_is_followed_to_the_same_host_only() -> None:
+    async with target(says()) as other:
+        places = iter(["/second", f"{other.url}/x"])
+
+        async def redirects(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await says(307, b"", f"location: {next(places)}")(reader, writer)
+
+        async with target(redirects) as made:
+            async with new_client(naming(made.url, other.url), follow_redirects=True) as http:
+                with pytest.raises(EgressRefused, match="redirects to another host"):
+                    await http.get(f"{made.url}/first")
+    assert [head.split()[1] for head in made.heads] == ["/first", "/second"]
+    assert other.heads == []
+
+
+async def test_a_redirect_from_https_to_http_of_the_same_host_is_to_another(tmp_path: Path, names: Names) -> None:
+    context = certificate(tmp_path, "service.test")
+    names("service.test", ["127.0.0.1"])
+    async with target(says()) as plain:
+        talk = says(302, b"", f"location: http://service.test:{plain.port}/")
+        async with target(talk, context) as made:
+            outbound = naming(f"https://service.test:{made.port}", f"http://service.test:{plain.port}")
+            trusted = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+            transport = Transport(outbound, verify=trusted)
+            async with httpx.AsyncClient(transport=transport, follow_redirects=True) as http:
+                with pytest.raises(EgressRefused, match="redirects to another host"):
+                    await http.get(f"https://service.test:{made.port}/")
+    assert plain.heads == []
+
+
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "http_proxy", "ALL_PROXY", "HTTPS_PROXY"])
+async def test_no_proxy_of_the_environment_is_used(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "http://127.0.0.1:9")
+    async with target(says()) as made, new_client(naming(made.url)) as http:
+        assert (await http.get(made.url)).status_code == 200
+    with httpx.Client(transport=BlockingTransport(Outbound()), trust_env=False) as http:
+        with pytest.raises(EgressRefused, match="loopback"):
+            http.get("http://127.0.0.1:9/")
+
+
+async def test_a_configured_proxy_takes_public_names_and_named_hosts_go_past_it(names: Names) -> None:
+    asked = names("public.test", ["127.0.0.1"])
+    async with target(says(200, b"by the proxy")) as proxy, target(says(200, b"direct")) as made:
+        async with new_client(naming(made.url, proxy=proxy.url)) as http:
+            assert (await http.get("http://public.test/x")).text == "by the proxy"
+            assert (await http.get(made.url)).text == "direct"
+            for url in ("http://127.0.0.1:1/", "http://10.0.0.7/", "http://intranet/", "http://a.internal/"):
+                with pytest.raises(EgressRefused):
+                    await http.get(url)
+    assert [head.split()[1] for head in proxy.heads] == ["http://public.test/x"]
+    assert asked == [], "the proxy resolves"
+
+
+# --- how much is read
+
+
+FLOODS: dict[str, tuple[Talk, str]] = {
+    "announced": (floods(announced=True), "announced"),
+    "chunked to the end": (floods(), "more than"),
+    "gzip bomb": (says(200, bomb(), "content-encoding: gzip"), "more than"),
+    "zlib bomb": (says(200, bomb(zlib.MAX_WBITS), "content-encoding: deflate"), "more than"),
+    "raw deflate bomb": (says(200, bomb(-zlib.MAX_WBITS), "content-encoding: deflate"), "more than"),
+    "bomb in a bomb": (says(200, bomb(mebibytes=1), "content-encoding: gzip, gzip"), "not unpacked"),
+    "brotli": (says(200, b"x", "content-encoding: br"), "not unpacked"),
+    "zstandard": (says(200, b"x", "content-encoding: zstd"), "not unpacked"),
+    "empty members": (floods(200, zlib.compress(b"", 9) * 10_000, "content-encoding: identity"), "more than"),
+}
+
+
+@pytest.mark.parametrize("kind", FLOODS)
+async def test_a_success_that_is_too_large_is_withheld(kind: str) -> None:
+    talk, why = FLOODS[kind]
+    with threaded(talk) as made:
+        tracemalloc.start()
+        try:
+            async with new_client(naming(made.url)) as http:
+                with pytest.raises(AnswerWithheld, match=why) as withheld:
+                    await http.post(made.url)
+            assert tracemalloc.get_traced_memory()[1] < 40 * MEBI
+        finally:
+            tracemalloc.stop()
+    assert withheld.value.method == "POST"
+    assert withheld.value.code == ("answer_encoding" if "not unpacked" in why else "answer_too_large")
+
+
+@pytest.mark.parametrize(
+    "talk", [floods(503), says(400, bomb(), "content-encoding: gzip"), says(500, b"x", "content-encoding: br")]
+)
+async def test_the_body_of_an_error_is_cut_and_its_status_stays(talk: Talk) -> None:
+    with threaded(talk) as made:
+        async with new_client(naming(made.url)) as http:
+            answer = await http.get(made.url)
+    assert answer.status_code in (400, 500, 503) and len(answer.content) <= 10 * MEBI
+
+
+@pytest.mark.parametrize(
+    ("window", "encoding"),
+    [(zlib.MAX_WBITS | 16, "gzip"), (zlib.MAX_WBITS, "deflate"), (-zlib.MAX_WBITS, "deflate"), (31, "x-gzip")],
+)
+async def test_a_packed_answer_within_the_limit_is_read_whole(window: int, encoding: str) -> None:
+    packer = zlib.compressobj(9, zlib.DEFLATED, window)
+    body = bytes(range(256)) * 8_000
+    packed = packer.compress(body) + packer.flush()
+    async with target(says(200, packed, f"content-encoding: {encoding}")) as made, new_client(naming(made.url)) as http:
+        answer = await http.get(made.url)
+    assert answer.content == body and "content-encoding" not in answer.headers
+    assert "accept-encoding: gzip, deflate\r\n" in made.heads[0].lower()
+
+
+async def test_garbage_in_place_of_gzip_is_a_decoding_error() -> None:
+    async with target(says(200, b"no gzip", "content-encoding: gzip")) as made, new_client(naming(made.url)) as http:
+        with pytest.raises(httpx.DecodingError):
+            await http.get(made.url)
+
+
+@pytest.mark.parametrize("size", [0, 1, MEBI - 1, MEBI])
+async def test_the_limit_itself_is_not_too_large(size: int) -> None:
+    async with target(says(200, b"x" * size)) as made, new_client(naming(made.url, answer_bytes=MEBI)) as http:
+        assert len((await http.get(made.url)).content) == size
+        with calling(Call(answer_bytes=max(size - 1, 1))):
+            if size > 1:
+                with pytest.raises(AnswerWithheld):
+                    await http.get(made.url)
+
+
+EVENT = b"data: " + b"y" * 100 + b"\n\n"
+
+
+@pytest.mark.parametrize(
+    ("talk", "why"),
+    [
+        (floods(200, b"data: " + b"y" * MEBI, "content-type: text/event-stream"), "an event of more than"),
+        (floods(200, b"data: y\n", "content-type: text/event-stream"), "1000 lines"),
+        (floods(200, b"a\r" * 500, "content-type: text/event-stream"), "1000 lines"),
+        (floods(200, EVENT * 1000, "content-type: text/event-stream"), "more than 4194304 bytes"),
+    ],
+    ids=["one line", "many lines", "carriage returns", "many events"],
+)
+async def test_an_endless_stream_of_events_ends(talk: Talk, why: str) -> None:
+    with threaded(talk) as made:
+        async with new_client(naming(made.url)) as http:
+            with calling(Call(answer_bytes=MEBI, stream_bytes=4 * MEBI)), pytest.raises(AnswerWithheld, match=why):
+                await http.get(made.url)
+
+
+async def test_a_long_stream_of_small_events_is_read() -> None:
+    body = EVENT.replace(b"\n", b"\r\n") * 20_000
+    async with target(says(200, body, "content-type: text/event-stream; charset=utf-8")) as made:
+        async with new_client(naming(made.url)) as http:
+            with calling(Call(answer_bytes=1000, stream_bytes=4 * MEBI)):
+                assert (await http.get(made.url)).content == body
+
+
+async def test_a_head_without_end_is_an_error_of_the_protocol() -> None:
+    with threaded(endless_head()) as made:
+        async with new_client(naming(made.url)) as http:
+            with pytest.raises(httpx.RemoteProtocolError):
+                await http.get(made.url)
+
+
+@pytest.mark.parametrize(
+    "talk", [endless_hints, silence, floods(200, b"x", gap=0.02)], ids=["hints", "silence", "trickle"]
+)
+async def test_the_deadline_holds_for_the_whole_exchange(talk: Talk) -> None:
+    began = time.monotonic()
+    async with target(talk) as made, new_client(naming(made.url), timeout=5) as http:
+        with calling(Call(deadline=began + 0.3)), pytest.raises(OutOfTime) as late:
+            await http.get(made.url)
+    assert late.value.sent and time.monotonic() - began < 2
+
+
+async def test_what_was_not_sent_at_the_deadline_is_told_apart(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang(host: str, port: int) -> list[str]:
+        await asyncio.sleep(60)
+        return []
+
+    monkeypatch.setattr("egress.network.resolve", hang)
+    async with new_client(Outbound(), timeout=5) as http:
+        with calling(Call(deadline=time.monotonic() + 0.2)), pytest.raises(OutOfTime) as late:
+            await http.get("http://slow.test/")
+    assert not late.value.sent
+
+
+# --- the same in a thread that waits
+
+
+def test_a_thread_is_held_to_the_same_rules(names: Names) -> None:
+    names("public.test", ["127.0.0.1"])
+    with threaded(floods(announced=True)) as made, httpx.Client(transport=BlockingTransport(Outbound())) as http:
+        for host in ("127.0.0.1", "public.test", "localhost"):
+            with pytest.raises(EgressRefused):
+                http.get(f"http://{host}:{made.port}/")
+        assert made.heads == []
+        with httpx.Client(transport=BlockingTransport(naming(made.url))) as allowed, pytest.raises(AnswerWithheld):
+            allowed.get(made.url)
+    with threaded(floods(200, b"x", gap=0.02)) as made:
+        with httpx.Client(transport=BlockingTransport(naming(made.url))) as http:
+            with calling(Call(deadline=time.monotonic() + 0.3)), pytest.raises(OutOfTime):
+                http.get(made.url)
+
+
+def test_an_apps_named_host_is_an_entry_like_any_other() -> None:
+    outbound = Outbound().naming(named_host("intranet", by_operator=False), None)
+    assert outbound.naming(*outbound.named) is outbound

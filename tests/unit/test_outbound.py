@@ -1,0 +1,65 @@
+"""What the operator's settings say of outgoing requests."""
+
+import pytest
+
+from policy.egress import ANSWER_BYTES, Named, Outbound
+from tests.repo.test_environment import bare
+
+
+def outbound(**given: str) -> Outbound:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("OPENAI_BASE_URL", "OLLAMA_API_BASE", "AZURE_AI_ENDPOINT", "SOME_TOKEN"):
+            patch.delenv(name, raising=False)
+        for name, value in given.items():
+            patch.setenv(name, value)
+        return bare(**{name: value for name, value in given.items() if name.startswith("PERDURE")}).outbound()
+
+
+def test_nothing_is_named_and_no_proxy_is_used_unless_it_is_set() -> None:
+    assert outbound(HTTPS_PROXY="http://127.0.0.1:3128") == Outbound((), "", ANSWER_BYTES)
+
+
+def test_hosts_proxy_and_size_are_the_operators() -> None:
+    found = outbound(
+        PERDURE_EGRESS_HOSTS="intranet, 10.0.0.0/8,169.254.169.254",
+        PERDURE_EGRESS_PROXY="http://proxy.corp.test:3128",
+        PERDURE_ANSWER_BYTES="2048",
+    )
+    assert [str(each.network or each.host) for each in found.named] == ["intranet", "10.0.0.0/8", "169.254.169.254"]
+    assert all(each.by_operator for each in found.named)
+    assert (found.proxy, found.answer_bytes) == ("http://proxy.corp.test:3128", 2048)
+
+
+@pytest.mark.parametrize("entry", ["http://intranet/", "10.0.0.1/8", "0x7f.1", "a b"])
+def test_an_entry_that_names_no_host_stops_the_start(entry: str) -> None:
+    with pytest.raises(SystemExit, match=r"PERDURE_EGRESS_HOSTS.*is no host"):
+        outbound(PERDURE_EGRESS_HOSTS=entry)
+
+
+def test_addresses_that_the_operator_has_written_count_as_named() -> None:
+    found = outbound(
+        PERDURE_EMBEDDINGS_BASE="http://127.0.0.1:11434/v1",
+        PERDURE_OIDC_ISSUER="https://sso.corp.test",
+        PERDURE_TRACE_ENDPOINT="http://collector:4318/v1/traces",
+        OPENAI_BASE_URL="http://localhost:8000/v1",
+        OLLAMA_API_BASE="http://10.0.0.9:11434",
+        AZURE_AI_ENDPOINT="https://models.corp.test",
+        SOME_TOKEN="http://10.0.0.8",
+    )
+    expected = {
+        ("127.0.0.1", 11434),
+        ("sso.corp.test", 443),
+        ("collector", 4318),
+        ("localhost", 8000),
+        ("10.0.0.9", 11434),
+        ("models.corp.test", 443),
+    }
+    assert {(each.host, each.port) for each in found.named} >= expected
+    assert not any(each.host == "10.0.0.8" for each in found.named)
+    assert Named("localhost", 8000, by_operator=True) in found.named
+
+
+@pytest.mark.parametrize("proxy", ["proxy:3128", "socks5://proxy", "http://proxy/path"])
+def test_a_proxy_is_an_http_address(proxy: str) -> None:
+    with pytest.raises(ValueError, match="PERDURE_EGRESS_PROXY"):
+        outbound(PERDURE_EGRESS_PROXY=proxy)
