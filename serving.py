@@ -15,7 +15,7 @@ from activities.assembling import AssemblyActivities
 from activities.deps import Deps
 from activities.facts import FactsActivities
 from activities.memory import MemoryActivities
-from activities.metrics import ActivityMetrics, metrics_addresses, serve_metrics
+from activities.metrics import ActivityMetrics
 from activities.model import ModelActivities
 from activities.models import Models
 from activities.previews import PreviewActivities
@@ -36,6 +36,7 @@ from perdure.targets import new_client
 from perdure.tools import Tool
 from relay.connect import connect, need_namespace
 from relay.deliver import Doorbell
+from relay.metrics_ports import metrics_addresses, serve_metrics
 from settings import Settings, needed, secret
 from store import content
 from store.database import Database
