@@ -82,7 +82,7 @@ class Perimeter:
         )
 
     def _with_client(self, scope: Scope, headers: Headers) -> Scope:
-        """The request with its client's address, if a proxy of the operator passed it on; a HEAD as the GET that it is."""
+        """The request with the address of its client, behind a proxy of the operator; a HEAD as the GET that it is."""
         peer = (scope.get("client") or ("", 0))[0]
         forwarded = headers.getlist(FORWARDED_FOR)
         client = self._proxies.client(peer, forwarded)

@@ -82,6 +82,6 @@ class OperatorTokens:
         return cls(tuple(hashlib.sha256(each.encode()).digest() for each in secrets))
 
     def know(self, token: str) -> bool:
-        """Whether this is one of them, in a time that does not depend on how much of it is right."""
+        """Whether this is one of them; digests are compared, in constant time."""
         given = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
-        return any([hmac.compare_digest(given, each) for each in self.digests])
+        return any(hmac.compare_digest(given, each) for each in self.digests)

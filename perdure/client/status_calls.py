@@ -62,7 +62,7 @@ class DeploymentStatus(Answer):
     well: bool
     """Whether nothing is wrong with any of it."""
     is_operator: bool = True
-    """Whether this is the operator's answer. A tenant's reviewer or administrator gets no queues, MCP servers and links,
+    """Whether this is the operator's answer. A tenant's reviewer or administrator gets no queues, MCP servers or links,
     and of a part only whether it is available."""
     parts: list[PartState] = []
     queues: list[QueueState] = []

@@ -41,7 +41,7 @@ async def test_a_claim_shows_who_has_it_and_keeps_others_out(api: Api, second: h
         assert other.json()["error"]["details"]["claimed_by"] == "reviewer"
         assert (await second.get(asked.path)).json()["allowed_decisions"] == []
         refused = await requester.post(f"{asked.path}/claim", json={})
-        assert (refused.status_code, code(refused)) == (404, "approval_not_found")
+        assert (refused.status_code, code(refused)) == (403, "role_required")
         assert (await admin.post(f"{asked.path}/release", json={})).json()["claimed_by"] is None
         again = await client.post(f"{asked.path}/release")
         assert (again.status_code, code(again)) == (409, "not_claimed")
@@ -202,7 +202,7 @@ async def test_an_admin_sees_whose_place_is_lent_to_whom_and_ends_it(api: Api, s
             for giver, to in ((client, "second"), (second, "reviewer"))
         ]
         refused = await client.get("/v1/delegations", params={"all": True})
-        assert (refused.status_code, code(refused)) == (404, "approval_not_found")
+        assert (refused.status_code, code(refused)) == (403, "role_required")
         assert (await admin.get("/v1/delegations")).json()["items"] == []
         page = (await admin.get("/v1/delegations", params={"all": True, "limit": 1})).json()
         assert [(each["by"], each["to"]) for each in page["items"]] == [("second", "reviewer")]

@@ -63,8 +63,8 @@ class Owned:
             "/v1/memory/documents", scope="user", path="prefs/tone", type="user_preference", title="t", content="Short."
         )
         proposal = await self.post(
-            "/v1/memory/promotions", document_id=document["id"], store="workspace_conventions", path="policies/tone", risk="low",
-            evidence_summary="e", source_refs=["s"],
+            "/v1/memory/promotions", document_id=document["id"], store="workspace_conventions", path="policies/tone",
+            risk="low", evidence_summary="e", source_refs=["s"],
         )  # fmt: skip
         draft = await self.client.put("/v1/prompt-templates/platform_rules/draft", json={"text": "Be brief."})
         lent = await self.post("/v1/delegations", to=delegate, until=LATER)
