@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
@@ -80,7 +80,7 @@ class Services:
     """None where people sign in here alone."""
     embedder: Embedder | None = None
     """None where episodes are searched by words."""
-    operators: OperatorTokens = OperatorTokens()
+    operators: OperatorTokens = field(default_factory=OperatorTokens)
     """Tokens that read metrics and status, and belong to no user."""
 
 

@@ -16,7 +16,8 @@ class Listening:
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._listener.bind(("127.0.0.1", port))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._server = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1, **config))
+        given = {"log_level": "critical", "timeout_graceful_shutdown": 1, "proxy_headers": False, **config}
+        self._server = uvicorn.Server(uvicorn.Config(app, **given))
         self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

@@ -17,13 +17,12 @@ from playwright.async_api import Browser, BrowserContext, Page, Request, async_p
 
 from activities.models import Models
 from activities.toolbox.shelf import Toolbox
+from api.__main__ import front_door
 from api.app import create_app
 from contracts.turns import Kind
 from local import DataParts
 from perdure.apps import find_apps
 from perdure.targets import new_client
-from reviewer.front import Front
-from reviewer.pages import create_pages
 from serving import tools_of
 from settings import Settings
 from tests.conftest import Person, Urls
@@ -127,7 +126,7 @@ async def browser() -> AsyncIterator[Browser]:
 async def pages_at(settings: Settings, port: int = 0) -> AsyncIterator[tuple[str, Any]]:
     """API and pages on a port; their address and the API's application."""
     api = create_app(settings)
-    listening = Listening(Front(api, create_pages(api)), port)
+    listening = Listening(front_door(api, settings), port)
     await listening.start()
     try:
         yield listening.url, api
