@@ -49,7 +49,7 @@ def allow_many_connections() -> int:
     return MOST_FILES if soft == resource.RLIM_INFINITY else soft
 
 
-def front_door(api: FastAPI, settings: Settings, most_files: int = MOST_FILES) -> Perimeter:
+def front_door(api: FastAPI, settings: Settings, most_files: int) -> Perimeter:
     """API and pages behind the layer that every request passes first.
 
     Raises: SystemExit if hosts or proxies are malformed, or if all addresses are listened on without a public URL.
@@ -63,12 +63,15 @@ def front_door(api: FastAPI, settings: Settings, most_files: int = MOST_FILES) -
     )
 
 
-def server_config(app: Perimeter, settings: Settings, most_files: int) -> uvicorn.Config:
-    """How the server listens. The address of a client behind a proxy is found by the perimeter, not by uvicorn, which
-    believes every process of this machine."""
+def server_config(api: FastAPI, settings: Settings, most_files: int = MOST_FILES) -> uvicorn.Config:
+    """How API and pages are served. The perimeter finds the client's address behind a proxy: uvicorn, if asked to,
+    believes every process of this machine.
+
+    Raises: SystemExit, as `front_door`.
+    """
     places = Places(settings.connections_per_address, most_files)
     return uvicorn.Config(
-        app,
+        front_door(api, settings, most_files),
         host=settings.host,
         port=settings.port,
         http=connections(places, settings.trusted_proxies()),
@@ -88,7 +91,7 @@ def main() -> None:
     log_from(settings.log_level)
     most_files = allow_many_connections()
     api = create_app(settings)
-    config = server_config(front_door(api, settings, most_files), settings, most_files)
+    config = server_config(api, settings, most_files)
     wait_for_gate(settings.start_gate)  # before the server takes SIGTERM for its own
     ours, _ = metrics_addresses(settings.metrics_port, settings.metrics_host, "api")
     serve_metrics(ours)

@@ -116,6 +116,17 @@ def exposed(host: str, public_url: str) -> str:
     )
 
 
+def unprobed(host: str) -> str:
+    """Why the embedded stack must not start its API at this address; empty if it may. Its own probes and the links that
+    it prints go to 127.0.0.1."""
+    if host in ("", LOCALHOST, "127.0.0.1", "0.0.0.0"):
+        return ""
+    return (
+        f"PERDURE_HOST={host} does not include 127.0.0.1, where `perdure up` looks for its API; set "
+        "PERDURE_HOST=127.0.0.1, or PERDURE_HOST=0.0.0.0 with PERDURE_PUBLIC_URL"
+    )
+
+
 def _pattern(text: str, shown: str) -> Named:
     found = named(text)
     if found is None:

@@ -14,7 +14,7 @@ from temporalio.client import Client
 from activities.deps import Deps
 from activities.models import Models
 from activities.toolbox.shelf import Toolbox
-from api.__main__ import front_door
+from api.__main__ import server_config
 from api.app import create_app
 from api.services import Services
 from contracts.turns import Kind, Routing
@@ -62,7 +62,9 @@ async def serving(
         given = {"DATABASE_URL": database_url, "REDIS_URL": redis_url, "PERDURE_AUDIT_HEADS": f"{outside.name}/heads"}
         read = Settings(_env_file=None, **{"RATE_LIMITING_ENABLED": "0", **given, **settings})  # type: ignore[arg-type]
         app = create_app(read)
-        listening = Listening(front_door(app, read))
+        config = server_config(app, read)
+        config.timeout_graceful_shutdown = 1
+        listening = Listening(config)
         await listening.start()
     own = new_id()[-8:]
     routing = Routing(**{kind.value: f"api-{kind.value}-{own}" for kind in Kind})

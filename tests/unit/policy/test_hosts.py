@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.errors import CallerError
-from policy.hosts import AllowedHosts, Named, exposed, listens_everywhere, named
+from policy.hosts import AllowedHosts, Named, exposed, listens_everywhere, named, unprobed
 
 LOCAL = AllowedHosts.of((), listens_on="127.0.0.1")
 PUBLIC = AllowedHosts.of(
@@ -180,3 +180,13 @@ def test_the_sentence_says_what_to_set() -> None:
         "PERDURE_HOST=0.0.0.0 listens on all addresses; set PERDURE_PUBLIC_URL to the address that people use (for "
         "example https://perdure.example.org), or PERDURE_HOST=127.0.0.1"
     )
+
+
+@pytest.mark.parametrize("host", ["", "127.0.0.1", "localhost", "0.0.0.0"])
+def test_the_embedded_stack_finds_its_api_at_this_address(host: str) -> None:
+    assert unprobed(host) == ""
+
+
+@pytest.mark.parametrize("host", ["192.0.2.7", "::", "::1", "127.0.0.2", "box.lan"])
+def test_the_embedded_stack_says_where_it_would_not_find_its_api(host: str) -> None:
+    assert unprobed(host).startswith(f"PERDURE_HOST={host} does not include 127.0.0.1")
