@@ -130,11 +130,13 @@ class Perimeter:
 
 async def _answer(refused: Refused, asked: Headers, send: Send) -> None:
     """A sentence for a person at a browser, the one error form for a program."""
+    request_id = new_id()
     if "text/html" in asked.get("accept", ""):
         kind, body = b"text/plain; charset=utf-8", f"{refused.message}.\n".encode()
     else:
         kind = b"application/json"
-        body = json.dumps(error_body(refused.code, refused.message, {}, new_id())).encode()
+        body = json.dumps(error_body(refused.code, refused.message, {}, request_id)).encode()
     headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode()), *refused.headers]
+    headers.append((b"x-request-id", request_id.encode()))
     await send({"type": "http.response.start", "status": refused.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

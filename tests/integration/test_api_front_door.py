@@ -81,6 +81,7 @@ async def test_no_operation_answers_a_foreign_host_whoever_asks(api: Api, name: 
             else:
                 assert (answer.status_code, code(answer)) == (421, "host_not_allowed"), (method, path)
                 assert "set-cookie" not in answer.headers and "PERDURE_ALLOWED_HOSTS" in answer.text
+                assert answer.json()["error"]["request_id"] == answer.headers["x-request-id"]
 
 
 async def test_no_page_and_no_file_of_a_page_answers_a_foreign_host(api: Api) -> None:

@@ -251,7 +251,7 @@ async def test_a_bulk_decision_says_nothing_of_ids_that_its_caller_cannot_see(wa
         talk = (await own.post("/v1/conversations", json={"agent": "refunds"})).json()["id"]
         turn = await own.post(f"/v1/conversations/{talk}/turns?wait=30", json={"message": "Refund order 1044"})
         seen = turn.json()["waiting_for"]["ids"][0]
-        alone = {}
+        alone: dict[str, str | None] = {}
         for given in (unseen, new_id()):
             for mixed in ((given,), (seen, given), (given, seen)):
                 sent = await client.post(

@@ -4,7 +4,7 @@ import asyncio
 import json
 import resource
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
@@ -97,15 +97,13 @@ class Wire:
             return False
 
 
-Dial = Callable[[], "asyncio.Future[Wire]"]
+Dial = Callable[[], Awaitable[Wire]]
 
 
 @asynccontextmanager
-async def served(
-    places: Places, proxies: Proxies | None = None, **config: object
-) -> AsyncIterator[Callable[[], object]]:
+async def served(places: Places, proxies: Proxies | None = None) -> AsyncIterator[Dial]:
     kind = connections(places, proxies or Proxies(), HEAD_SECONDS)
-    listening = Listening(answer, http=kind, ws="none", **{"timeout_keep_alive": 30, **config})
+    listening = Listening(answer, http=kind, ws="none", timeout_keep_alive=30)
     await listening.start()
     port = int(listening.url.rpartition(":")[2])
     async with AsyncExitStack() as stack:
@@ -120,7 +118,7 @@ async def served(
 
 
 def counted(event: str) -> float:
-    return FRONT_DOOR.labels(event=event)._value.get()
+    return float(FRONT_DOOR.labels(event=event)._value.get())
 
 
 @pytest.mark.parametrize(
