@@ -127,7 +127,10 @@ async def raw(api: Api, head: bytes, *chunks: bytes) -> bytes:
         writer.close()
 
 
-HEAD = b"POST /v1/conversations HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n"
+HEAD = (
+    b"POST /v1/conversations HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
+    b"Content-Type: application/json\r\n"
+)
 
 
 async def test_a_chunked_body_is_measured_while_it_is_read(api: Api) -> None:
