@@ -17,7 +17,7 @@ from activities.assembling import AssemblyActivities
 from activities.deps import Deps
 from activities.facts import FactsActivities
 from activities.memory import MemoryActivities
-from activities.metrics import ActivityMetrics, metrics_addresses, serve_metrics
+from activities.metrics import ActivityMetrics
 from activities.model import ModelActivities
 from activities.models import Models
 from activities.previews import PreviewActivities
@@ -40,6 +40,7 @@ from perdure.tools import Tool
 from policy.egress import Outbound
 from relay.connect import connect, need_namespace
 from relay.deliver import Doorbell
+from relay.metrics_ports import metrics_addresses, serve_metrics
 from settings import Settings, needed, secret, variable
 from store import content
 from store.database import Database

@@ -19,9 +19,11 @@ from contracts.approval_policy import EXPIRES_SECONDS
 from contracts.documents import MemoryLimits
 from contracts.errors import CallerError
 from contracts.turns import Routing
-from policy.access_keys import AccessKeys
+from policy.access_keys import AccessKeys, OperatorTokens
+from policy.addresses import Proxies
 from policy.audit_key import Keyring
 from policy.egress import ANSWER_BYTES, Outbound, named_by_url, named_host
+from policy.hosts import AllowedHosts, exposed
 from policy.uploads import MOST_UPLOAD_BYTES
 
 if TYPE_CHECKING:
@@ -131,7 +133,16 @@ class Settings(BaseSettings):
     open_registration: bool = Field(default=False, alias="PERDURE_OPEN_REGISTRATION")
     """Whether anybody may register, as a requester; else the first person and whoever is invited."""
     public_url: str = Field(default="", pattern=r"^(https?://[^/?#\s]+)?$", alias="PERDURE_PUBLIC_URL")
-    """The address that people use, without a path: for links, and `https` for cookies that go over TLS alone."""
+    """The address that people use, without a path: for links, for the allow-list of hosts, and `https` for cookies that
+    go over TLS alone. Required if the API listens on all addresses."""
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="PERDURE_ALLOWED_HOSTS")
+    """Hosts that API and pages answer beside loopback names and the public URL's host, separated by commas: `host`,
+    `host:port`, `*.domain` or `*`. Others are answered 421."""
+    proxies: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="PERDURE_PROXIES")
+    """Addresses and networks of reverse proxies, separated by commas: the only peers whose `X-Forwarded-For` and
+    `X-Forwarded-Proto` are believed."""
+    operator_token: SecretStr | None = Field(default=None, alias="PERDURE_OPERATOR_TOKEN")
+    """Tokens of 32 characters or more, separated by commas, that read `/metrics` and `/v1/status`. None by default."""
 
     oidc_issuer: str = Field(default="", alias="PERDURE_OIDC_ISSUER")
     """The provider at which people may sign in, too; its client secret is the credential `oidc`."""
@@ -163,6 +174,9 @@ class Settings(BaseSettings):
     """Whether requests are counted. Whoever has a local token is not counted at all."""
     rate_per_minute: int = Field(default=100, ge=1, le=1_000_000, alias="RATE_LIMIT_PER_MINUTE")
     """Requests a minute of one person, and of one address that has not signed in; one more is answered 429."""
+    connections_per_address: int = Field(default=2_000, ge=0, le=1_000_000, alias="PERDURE_CONNECTIONS_PER_ADDRESS")
+    """Connections that one address may hold open at one API process, and requests under way of one client behind a
+    proxy; one more is answered 429. At most a quarter of the files that the process may open. 0: no limit."""
     live_turns_per_user: int = Field(default=50, ge=1, alias="PERDURE_LIVE_TURNS_PER_USER")
     """Turns of one user that have not ended; one more is answered 429."""
     decisions_per_minute: int = Field(default=60, ge=1, le=100_000, alias="PERDURE_DECISIONS_PER_MINUTE")
@@ -182,9 +196,9 @@ class Settings(BaseSettings):
     trace_endpoint: str = Field(default="", alias="PERDURE_TRACE_ENDPOINT")
     """The whole address that traces are sent to; empty: the backend's own."""
     metrics_port: int = Field(default=0, ge=0, le=65_000, alias="PERDURE_METRICS_PORT")
-    """The first of the ports on which workers serve metrics, two each (docs/tracing.md); 0: none does."""
+    """The first of the ports on which the API and the workers serve metrics, two each (docs/tracing.md); 0: none."""
     metrics_host: str = Field(default="127.0.0.1", alias="PERDURE_METRICS_HOST")
-    """The address that they serve them on."""
+    """The address that these ports listen on."""
     facts: bool = Field(default=True, alias="PERDURE_FACTS")
     """Whether graphs that may keep facts can; without it they are told that memory is unavailable."""
     queue_depth: int = Field(default=20, ge=0, alias="PERDURE_QUEUE_DEPTH")
@@ -219,7 +233,7 @@ class Settings(BaseSettings):
             return tuple(_BASE / part for part in value.split(os.pathsep) if part)
         return value
 
-    @field_validator("webhook_hosts", "egress_hosts", "models", mode="before")
+    @field_validator("webhook_hosts", "egress_hosts", "models", "allowed_hosts", "proxies", mode="before")
     @classmethod
     def _by_commas(cls, value: Any) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
@@ -253,6 +267,41 @@ class Settings(BaseSettings):
             raise SystemExit(f"{kept} cannot be read ({error}); set {name}, or see whose file it is") from None
         except CallerError as error:
             raise SystemExit(f"{name}: {error.message}") from None
+
+    def hosts(self) -> AllowedHosts:
+        """The hosts that API and pages answer.
+
+        Raises: SystemExit with what to do if one is malformed, or if the API would listen on all addresses without a
+        public URL.
+        """
+        if why := exposed(self.host, self.public_url):
+            raise SystemExit(why)
+        try:
+            return AllowedHosts.of(self.allowed_hosts, public_url=self.public_url, listens_on=self.host)
+        except CallerError as error:
+            raise SystemExit(f"PERDURE_ALLOWED_HOSTS, PERDURE_PUBLIC_URL or PERDURE_HOST: {error.message}") from None
+
+    def trusted_proxies(self) -> Proxies:
+        """The reverse proxies.
+
+        Raises: SystemExit with what to do if one is neither an address nor a network.
+        """
+        try:
+            return Proxies.of(self.proxies)
+        except CallerError as error:
+            raise SystemExit(f"PERDURE_PROXIES: {error.message}") from None
+
+    def operator_tokens(self) -> OperatorTokens:
+        """The tokens of the operator.
+
+        Raises: SystemExit with what to do if one is too short.
+        """
+        if self.operator_token is None:
+            return OperatorTokens()
+        try:
+            return OperatorTokens.of(self.operator_token.get_secret_value())
+        except CallerError as error:
+            raise SystemExit(f"PERDURE_OPERATOR_TOKEN: {error.message}") from None
 
     def newcomers(self) -> tuple[str, ...]:
         """The roles of whoever comes from the provider for the first time.

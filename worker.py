@@ -76,7 +76,8 @@ async def _relay() -> int:
         url = needed(settings.database_relay_url, "DATABASE_RELAY_URL")
         relay = await Database.connect(url, most=4, application="perdure-relay", keyring=keyring)
         stack.push_async_callback(relay.close)
-        from activities.metrics import ENDED, metrics_addresses, serve_metrics
+        from activities.metrics import ENDED
+        from relay.metrics_ports import metrics_addresses, serve_metrics
 
         ours, sdk = metrics_addresses(settings.metrics_port, settings.metrics_host, "relay")
         serve_metrics(ours)

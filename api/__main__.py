@@ -9,7 +9,10 @@ import uvicorn
 from fastapi import FastAPI
 
 from api.app import create_app
+from api.connections import Places, connections
+from api.perimeter import Perimeter
 from api.rates import Inside
+from relay.metrics_ports import metrics_addresses, serve_metrics
 from reviewer.front import Front
 from reviewer.pages import create_pages
 from settings import Settings, log_from
@@ -35,31 +38,63 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def allow_many_connections() -> None:
-    """Each reader of a stream is an open file, and most systems begin with 1,024 of them a process, far below what they
-    allow."""
+def allow_many_connections() -> int:
+    """Raise the number of files that the process may open, and return it. Each reader of a stream is an open file, and
+    most systems begin with 1,024 of them a process, far below what they allow."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(MOST_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return MOST_FILES if soft == resource.RLIM_INFINITY else soft
+
+
+def front_door(api: FastAPI, settings: Settings, most_files: int) -> Perimeter:
+    """API and pages behind the layer that every request passes first.
+
+    Raises: SystemExit if hosts or proxies are malformed, or if all addresses are listened on without a public URL.
+    """
+    return Perimeter(
+        Front(api, create_pages(Inside(api), settings.upload_bytes)),
+        settings.hosts(),
+        settings.trusted_proxies(),
+        Places(settings.connections_per_address, most_files),
+        tls=settings.public_url.startswith("https://"),
+    )
+
+
+def server_config(api: FastAPI, settings: Settings, most_files: int = MOST_FILES) -> uvicorn.Config:
+    """How API and pages are served. The perimeter finds the client's address behind a proxy: uvicorn, if asked to,
+    believes every process of this machine.
+
+    Raises: SystemExit, as `front_door`.
+    """
+    places = Places(settings.connections_per_address, most_files)
+    return uvicorn.Config(
+        front_door(api, settings, most_files),
+        host=settings.host,
+        port=settings.port,
+        http=connections(places, settings.trusted_proxies()),
+        ws="none",
+        log_level=settings.log_level.value,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=DRAIN_SECONDS,
+    )
 
 
 def main() -> None:
     """Serve until told to stop; leave without the interpreter's own shutdown (temporalio/sdk-python#300)."""
     settings = Settings()
     log_from(settings.log_level)
+    most_files = allow_many_connections()
     api = create_app(settings)
-    allow_many_connections()
+    config = server_config(api, settings, most_files)
     wait_for_gate(settings.start_gate)  # before the server takes SIGTERM for its own
-    config = uvicorn.Config(
-        Front(api, create_pages(Inside(api), settings.upload_bytes)),
-        host=settings.host,
-        port=settings.port,
-        log_level=settings.log_level.value,
-        access_log=False,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=DRAIN_SECONDS,
-    )
+    ours, _ = metrics_addresses(settings.metrics_port, settings.metrics_host, "api")
+    serve_metrics(ours)
     Server(api, config).run()
     sys.stdout.flush()
     os._exit(0)

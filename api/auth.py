@@ -32,6 +32,9 @@ OPEN_PATHS = frozenset(
     }
 )
 """Except for these, by which one gets it."""
+METRICS, STATUS = "/metrics", "/v1/status"
+OPERATOR_PATHS = frozenset({METRICS, STATUS})
+"""What the operator's tokens read, and all that they are for."""
 SIGN_IN = "/sign-in"
 """Where the form is shown and sent to, and where a person lands who has signed out. Like the open paths it asks for no
 session."""
@@ -76,6 +79,12 @@ class Principal:
         """The user whose rows are shown; None for all of the tenant's."""
         return None if self.sees_tenant else self.user_id
 
+    @property
+    def is_operator(self) -> bool:
+        """Whether this user also runs the deployment: the owner of an embedded stack, on their own machine. A tenant's
+        reviewer or administrator elsewhere does not."""
+        return self.has_local_token and self.sees_tenant
+
     def need(self, role: str) -> None:
         """Raises: CallerError 403 `role_required` without this role."""
         if role not in self.roles:
@@ -92,13 +101,18 @@ async def owner_of(services: Services, authorization: str, cookie: str, *, secur
         if found is None:
             raise CallerError("token_missing", "send `Authorization: Bearer <token>`, or sign in", status=401)
         return found
-    scheme, _, token = authorization.partition(" ")
-    token = token.strip()
-    if scheme.lower() != "bearer" or not token:
+    token = bearer_in(authorization)
+    if not token:
         raise CallerError("token_missing", "send `Authorization: Bearer <token>`", status=401)
     if token.startswith(_SIGNED):
         return await _of_session(services, token, Audience.HEADER)
     return await of_token(services, token)
+
+
+def bearer_in(authorization: str) -> str:
+    """The token in an Authorization header; empty if it holds none."""
+    scheme, _, token = authorization.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
 
 
 async def of_token(services: Services, token: str) -> Principal:
@@ -172,6 +186,21 @@ async def principal(request: Request, _: Annotated[HTTPAuthorizationCredentials 
     return found
 
 
+async def principal_or_operator(
+    request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
+) -> Principal | None:
+    """The owner whom the intake found; None for an operator's token, which belongs to no user and no tenant."""
+    return None if getattr(request.state, "is_operator", False) else await principal(request, _)
+
+
+async def operator(found: Annotated[Principal | None, Depends(principal_or_operator)]) -> None:
+    """Raises: CallerError 403 `operator_required`."""
+    if found is not None and not found.is_operator:
+        raise CallerError(
+            "operator_required", "This needs an operator's token (PERDURE_OPERATOR_TOKEN), not a user's", status=403
+        )
+
+
 async def visitor(request: Request, services: Open) -> Principal | None:
     """Who looks at a page; None for somebody who is not signed in, or not any more."""
     try:
@@ -186,5 +215,8 @@ def is_secure(services: Services, scope: Scope) -> bool:
 
 
 Reader = Annotated[Principal, Depends(principal)]
+ReaderOrOperator = Annotated[Principal | None, Depends(principal_or_operator)]
+"""Of a path in OPERATOR_PATHS; None is the operator."""
+Operator = Annotated[None, Depends(operator)]
 Visitor = Annotated[Principal | None, Depends(visitor)]
 """Of a page outside `/v1`, which shows the way in to whoever is None."""

@@ -5,7 +5,7 @@ import re
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from api.auth import GUARDED, OPEN_PATHS, is_secure, owner_of, session_in
+from api.auth import GUARDED, OPEN_PATHS, OPERATOR_PATHS, bearer_in, is_secure, owner_of, session_in
 from api.services import Services
 from contracts.errors import CallerError
 
@@ -16,7 +16,7 @@ _OF_CHAT = re.compile(
 
 async def enter(scope: Scope) -> None:
     """Put the owner of the token or session where the routes look, and count the request: by its person, below `/v1`;
-    by its session, for a page; by its address where there is neither.
+    by its session, for a page; by its address where there is neither. An operator's token has no owner and no count.
 
     Raises: CallerError 401, 403 `chat_token`; LimitReached `rate_limited`; what the database raises where it is away.
     """
@@ -24,7 +24,10 @@ async def enter(scope: Scope) -> None:
     headers, secure = Headers(scope=scope), is_secure(services, scope)
     authorization, cookie = headers.get("authorization", ""), headers.get("cookie", "")
     path, count = scope["path"], services.rates.count_request
-    if not path.startswith(GUARDED) or path in OPEN_PATHS:
+    if path in OPERATOR_PATHS and services.operators.know(bearer_in(authorization)):
+        scope["state"]["is_operator"] = True
+        return
+    if path in OPEN_PATHS or not (path.startswith(GUARDED) or path in OPERATOR_PATHS):
         session_id = None if path in OPEN_PATHS else session_in(services, cookie, secure=secure)
         await (count(scope, "session", session_id) if session_id else count(scope))
         return

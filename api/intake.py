@@ -108,9 +108,12 @@ async def _let_in(scope: Scope, receive: Receive) -> None:
     try:
         await enter(scope)
     except (CallerError, LimitReached) as error:
-        if _header(scope, b"content-length") or _header(scope, b"transfer-encoding"):
+        refused = _turned_away(scope, error)
+        if _header(scope, b"expect"):  # the client waits before it sends its body; it may now send it, or not
+            refused.headers = (*refused.headers, (b"connection", b"close"))
+        elif _header(scope, b"content-length") or _header(scope, b"transfer-encoding"):
             await _read_on(receive)
-        raise _turned_away(scope, error) from error
+        raise refused from error
     except OUTAGES as error:
         _log.warning("part_unavailable", error=type(error).__name__, path=scope["path"])
         again = (b"retry-after", str(RETRY_AFTER_SECONDS).encode())

@@ -19,7 +19,7 @@ RETRY_AFTER_SECONDS = 15
 CALLS_OF_A_PAGE = 5
 """A page that a person opens asks the API several times, so what pages ask counts apart, up to this much more."""
 _INSIDE = "perdure.inside"
-_UNCOUNTED = frozenset({"/healthz", "/readyz", "/metrics"})
+_UNCOUNTED = frozenset({"/healthz", "/readyz"})
 _PREFIX = "perdure:rates"
 
 

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -17,10 +17,12 @@ from contracts.documents import DEFAULT_LIMITS, MemoryLimits
 from contracts.turns import Routing
 from embedding.choice import embedder_of
 from embedding.embedder import Embedder
+from policy.access_keys import OperatorTokens
 from policy.admission import Caps
 from policy.audit_key import Keyring
 from relay.connect import connect
 from relay.deliver import Doorbell
+from relay.metrics_ports import metrics_addresses
 from settings import Settings, needed, secret
 from store.database import Database
 from store.live import LiveTokens
@@ -78,6 +80,8 @@ class Services:
     """None where people sign in here alone."""
     embedder: Embedder | None = None
     """None where episodes are searched by words."""
+    operators: OperatorTokens = field(default_factory=OperatorTokens)
+    """Tokens that read metrics and status, and belong to no user."""
 
 
 def provider_of(settings: Settings) -> Provider | None:
@@ -111,7 +115,8 @@ async def opened(settings: Settings) -> AsyncIterator[Services]:
     valkey = Valkey.connect(needed(settings.redis_url, "REDIS_URL"))
     live = LiveTokens(valkey)
     wakes = Wakes(db, valkey)
-    client = await connect()
+    _, sdk_metrics = metrics_addresses(settings.metrics_port, settings.metrics_host, "api")
+    client = await connect(sdk_metrics)
     passwords = Passwords()
     changes = ReviewChanges(db)
     ringing = asyncio.gather(wakes.run(), changes.run())
@@ -147,6 +152,7 @@ async def opened(settings: Settings) -> AsyncIterator[Services]:
             webhook_hosts=settings.webhook_hosts,
             oidc=provider_of(settings),
             embedder=embedder_of(settings.embeddings, remote=False),
+            operators=settings.operator_tokens(),
         )
     finally:
         ringing.cancel()

@@ -19,6 +19,8 @@ from store import passwords, refresh_tokens, registration, sessions, sign_in_cod
 from store.database import Connection
 from store.sessions import Session
 
+_OF_PROXIES = ("forwarded", "via", "x-forwarded-for", "x-real-ip")
+"""With one of them a request came through a proxy, whose own address and Host header say nothing of the person."""
 _TENANT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
 
@@ -98,8 +100,9 @@ async def by_code(services: Services, scope: Scope, code: str) -> SignedIn:
 
 def may_use_codes(services: Services, scope: Scope) -> bool:
     """Whether this is the embedded stack of one machine, asked by that machine."""
-    caller = scope.get("client") or ("", 0)
-    return services.local and is_of_this_machine(caller[0], Headers(scope=scope).get("host", ""))
+    caller, headers = scope.get("client") or ("", 0), Headers(scope=scope)
+    is_direct = not any(name in headers for name in _OF_PROXIES)
+    return services.local and is_direct and is_of_this_machine(caller[0], headers.get("host", ""))
 
 
 def _no_code() -> CallerError:

@@ -30,8 +30,11 @@ def show_deployment(found: DeploymentStatus) -> None:
     faults = [(part.name, part.fault) for part in found.parts if part.fault]
     if faults:
         table(("part", "what is wrong"), faults, "")
-    rows = [(each.name, each.fault or "served", each.workers, each.backlog) for each in found.queues]
-    table(("queue", "state", "workers", "backlog"), rows, "Nothing is known of the queues.")
+    if found.is_operator:
+        rows = [(each.name, each.fault or "served", each.workers, each.backlog) for each in found.queues]
+        table(("queue", "state", "workers", "backlog"), rows, "Nothing is known of the queues.")
+    else:
+        say("Queues and MCP servers are shown with an operator's token in PERDURE_TOKEN.")
     if found.mcp_servers:
         met = [(f"{each.app}/{each.name}", each.fault or "answers", each.at) for each in found.mcp_servers]
         table(("mcp server", "when it was last needed", "at"), met, "")
@@ -42,4 +45,5 @@ def show_deployment(found: DeploymentStatus) -> None:
 def deployment_json(found: DeploymentStatus) -> dict[str, Any]:
     """The same for a program."""
     whole = found.model_dump(mode="json")
-    return {name: whole[name] for name in ("queues", "mcp_servers", "turns", "oldest_approval")}
+    names = ("is_operator", "queues", "mcp_servers", "turns", "oldest_approval")
+    return {name: whole[name] for name in names}

@@ -62,3 +62,26 @@ class AccessKeys:
     def knows(self, given: str, purpose: str, *of: str) -> bool:
         """Whether one of the keys derives `given` from this."""
         return any(hmac.compare_digest(key.derived(purpose, *of).encode(), given.encode()) for key in self.keys)
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTokens:
+    """The tokens of whoever runs the deployment, kept as digests. Without one, no token is an operator's."""
+
+    digests: tuple[bytes, ...] = field(default=(), repr=False)
+
+    @classmethod
+    def of(cls, text: str) -> "OperatorTokens":
+        """The tokens in `text`, separated by commas: a new one is added before the old one is taken away.
+
+        Raises: CallerError `operator_token_weak` if one is too short to be random.
+        """
+        secrets = secrets_in(text)
+        if not secrets:
+            raise CallerError("operator_token_weak", f"a token {ADVICE}")
+        return cls(tuple(hashlib.sha256(each.encode()).digest() for each in secrets))
+
+    def know(self, token: str) -> bool:
+        """Whether this is one of them; digests are compared, in constant time."""
+        given = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+        return any(hmac.compare_digest(given, each) for each in self.digests)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from contracts.errors import CallerError
 from policy.claims import Claimed, held_by_another
 from policy.moments import told
-from policy.seats import Panel, Seat, seats_for
+from policy.seats import DECIDING_ROLES, Panel, Seat, seats_for
 from policy.votes import Vote, has_voted, is_taken
 
 
@@ -72,11 +72,25 @@ class Decider:
         """The own seat, and those of others."""
         return (Seat(self.user_id, self.name, self.roles), *self.in_place_of)
 
+    def sees(self, user_id: str) -> bool:
+        """Whether this person may know of what that user has asked for. If not, it is answered as if it did not exist,
+        whatever else is wrong with the request."""
+        return self.user_id == user_id or bool(self.roles & DECIDING_ROLES)
+
 
 def refusal(
-    facts: Facts, decider: Decider, decision: Decision, digest: str, *, reasoned: bool, args_given: bool, text: bool
+    facts: Facts,
+    decider: Decider,
+    decision: Decision,
+    digest: str,
+    *,
+    reasoned: bool,
+    args_given: bool,
+    text: bool,
+    unfit: CallerError | None = None,
 ) -> CallerError | None:
-    """The first reason why this decision may not be taken, or None where it may."""
+    """The first reason why this decision may not be taken, or None if it may. `unfit` is why the route that it came by
+    does not take it."""
     found = not_open_to(facts, decider)
     if found is not None:
         return found
@@ -87,6 +101,8 @@ def refusal(
             {"digest": facts.digest},
             status=409,
         )
+    if unfit is not None:
+        return unfit
     if decision is Decision.REJECT and not reasoned:
         return CallerError("reason_required", "a rejection needs a comment or a reason_code", status=422)
     if decision is Decision.EDIT and not facts.editable:

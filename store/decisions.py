@@ -48,9 +48,17 @@ class Decided(Frozen):
 
 
 async def decide(
-    tx: Connection, approval_id: str, decider: Decider, name: str, ask: DecisionAsk, per_minute: int | None = None
+    tx: Connection,
+    approval_id: str,
+    decider: Decider,
+    name: str,
+    ask: DecisionAsk,
+    per_minute: int | None = None,
+    *,
+    unfit: CallerError | None = None,
 ) -> tuple[Decided, Note | None]:
-    """Take `ask` as this person's one decision on this approval.
+    """Take `ask` as this person's one decision on this approval. `unfit` is the 422 of a route that does not take it,
+    which is raised only after what comes before every 422.
 
     The note is the turn's doorbell, to be rung at once; None where others must decide, too, or where a hold begins, at
     whose end the relay rings. With `per_minute` a person's decisions of the last minute are counted.
@@ -67,6 +75,7 @@ async def decide(
         reasoned=not (is_blank(ask.comment) and is_blank(ask.reason_code)),
         args_given=ask.args is not None,
         text=not is_blank(ask.comment),
+        unfit=unfit,
     )
     row = review.row
     if row["kind"] == RequestKind.LIMIT and ask.decision is not Decision.REJECT:

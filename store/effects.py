@@ -44,7 +44,7 @@ async def settle_by_person(
         "WHERE t.id = (SELECT turn_id FROM tool_calls WHERE key = $1) FOR UPDATE",
         key,
     )
-    if row is None:
+    if row is None or not person.sees(str(row["user_id"])):
         raise CallerError("effect_not_found", "there is no such effect", status=404)
     settler = await seated(tx, person)  # after the lock: the roles of now, not those that the request came with
     seat = await _seat(tx, key, str(row["user_id"]), settler)

@@ -45,13 +45,13 @@ async def raise_limits(
     410; 409 `turn_stopped`; 422 `limit_not_raised`, `still_spent`.
     """
     turn = await tx.fetchrow(
-        "SELECT limits, input_tokens + output_tokens AS tokens, cost_microusd, (SELECT id FROM approvals a "
+        "SELECT user_id, limits, input_tokens + output_tokens AS tokens, cost_microusd, (SELECT id FROM approvals a "
         "WHERE a.turn_id = t.id AND a.kind = $2 ORDER BY requested_at DESC LIMIT 1) AS approval_id "
         "FROM turns t WHERE id = $1 FOR UPDATE",
         turn_id,
         RequestKind.LIMIT.value,
     )
-    if turn is None:
+    if turn is None or not decider.sees(str(turn["user_id"])):
         raise CallerError("turn_not_found", "there is no such turn", status=404)
     if turn["approval_id"] is None:
         raise CallerError("not_waiting_for_a_limit", "the turn does not ask for a higher limit", status=409)

@@ -80,9 +80,19 @@ class Review:
         seat = self.seat
         return Vote(self.decider.user_id, seat.user_id, True, self.facts.panel.names(seat.name))
 
-    def refuse(self, decision: Decision, digest: str, *, reasoned: bool, args_given: bool, text: bool) -> None:
+    def refuse(
+        self,
+        decision: Decision,
+        digest: str,
+        *,
+        reasoned: bool,
+        args_given: bool,
+        text: bool,
+        unfit: CallerError | None = None,
+    ) -> None:
         """Raises: CallerError, the first reason in the contract's order."""
-        found = refusal(self.facts, self.decider, decision, digest, reasoned=reasoned, args_given=args_given, text=text)
+        given = {"reasoned": reasoned, "args_given": args_given, "text": text}
+        found = refusal(self.facts, self.decider, decision, digest, **given, unfit=unfit)
         if found is not None:
             raise found
 
@@ -103,10 +113,10 @@ async def take_up(
 
     One that is past its deadline and to be escalated then is, first.
 
-    Raises: CallerError 404 `approval_not_found`.
+    Raises: CallerError 404 `approval_not_found`, also for one that this person may not see.
     """
     row = await tx.fetchrow(_LOCK, approval_id, person.user_id, alone)
-    if row is None:
+    if row is None or not person.sees(str(row["requested_by"])):
         raise CallerError("approval_not_found", "there is no such approval", status=404)
     overdue = row["status"] == "pending" and row["expires_at"] <= row["now"]
     if overdue and await escalate_overdue(tx, approval_id):

@@ -98,6 +98,6 @@ async def _done(
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         _, note = await act(tx)
         shown = await approval_views.get(tx, approval_id, None, person(who))
-        return 200, shown | {"links": links(services, shown)}, note
+        return 200, shown | {"links": links(services, who, shown)}, note
 
     return await once(services, who, f"{verb}/{approval_id}", key, body, work)

@@ -65,7 +65,7 @@ async def listed(
     async with services.db.transaction(who.tenant_id) as tx:
         most = min(limit, MOST)
         items, following = await approval_views.listed(tx, filters, most, cursor, person(who), brief=brief)
-    return {"items": [item | {"links": links(services, item)} for item in items], "next": following}
+    return {"items": [item | {"links": links(services, who, item)} for item in items], "next": following}
 
 
 @router.get("/ageing")
@@ -105,7 +105,7 @@ async def get(services: Open, who: Reader, approval_id: ApprovalId) -> dict[str,
     async with services.db.transaction(who.tenant_id) as tx:
         approval = await approval_views.get(tx, approval_id, who.scope, person(who))
         before = await last_approved(tx, approval_id) if who.sees_tenant else None
-    return approval | {"last_approved": before, "links": links(services, approval)}
+    return approval | {"last_approved": before, "links": links(services, who, approval)}
 
 
 @router.post("/{approval_id}/decision")
@@ -139,8 +139,8 @@ def decisions_per_minute(services: Services, who: Principal) -> int | None:
     return None if who.has_local_token else services.decisions_per_minute
 
 
-def links(services: Services, approval: dict[str, object]) -> dict[str, str]:
+def links(services: Services, who: Principal, approval: dict[str, object]) -> dict[str, str]:
     turn_id = str(approval["turn_id"])
     links = {"turn": f"/v1/turns/{turn_id}", "decision": f"/v1/approvals/{approval['id']}/decision"}
-    page = turn_page(services, turn_id)
+    page = turn_page(services, who, turn_id)
     return links | {"temporal": page} if page else links

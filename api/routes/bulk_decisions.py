@@ -60,7 +60,7 @@ async def _together(services: Services, who: Principal, body: ManyBody) -> bool:
     """Whether those that are to be approved may be approved in one go."""
     ids = [found for item in body.items if item.decision is Decision.APPROVE and (found := _uuid(item.id))]
     async with services.db.transaction(who.tenant_id) as tx:
-        return approvable_together(await asked_about(tx, ids))
+        return approvable_together(await asked_about(tx, ids, person(who)))
 
 
 async def _decide_one(
@@ -71,8 +71,8 @@ async def _decide_one(
     Raises: CallerError, as for a decision; 422 `not_in_bulk`.
     """
     approval_id = as_uuid(item.id, "approval")
-    if item.decision not in (Decision.APPROVE, Decision.REJECT) or (item.decision is Decision.APPROVE and not together):
-        raise CallerError("not_in_bulk", NOT_IN_BULK, status=422)
+    taken = item.decision is Decision.REJECT or (item.decision is Decision.APPROVE and together)
+    unfit = None if taken else CallerError("not_in_bulk", NOT_IN_BULK, status=422)
     ask = DecisionAsk(
         decision=item.decision, digest=item.digest, comment=item.comment, reason_code=item.reason_code, channel="bulk"
     )
@@ -83,7 +83,7 @@ async def _decide_one(
             if before is not None and isinstance(before[1], dict):
                 return {**before[1]}, None
         most = decisions_per_minute(services, who)
-        decided = await decide(tx, approval_id, person(who), who.name, ask, most)
+        decided = await decide(tx, approval_id, person(who), who.name, ask, most, unfit=unfit)
         answer: dict[str, object] = {"id": item.id, "status": decided[0].status}
         if key is not None:
             await idempotency.keep(tx, who.user_id, route, key, 200, jsonable_encoder(answer))

@@ -25,9 +25,9 @@ SHOWN_IN_PLACE = frozenset({"image/png", "image/svg+xml"})
 _INERT = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
-    "Cache-Control": "private, max-age=3600, immutable",
 }
-"""Whatever a file holds, a browser runs nothing of it."""
+"""Whatever a file holds, a browser runs nothing of it. It is not stored there either: whoever signs in next at the same
+browser has other rights."""
 
 
 @router.post("/conversations/{conversation_id}/files", status_code=201)

@@ -4,7 +4,7 @@ from fastapi import APIRouter, Response
 from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from api.auth import Open
+from api.auth import Open, Operator
 from api.parts import parts_of
 
 router = APIRouter(tags=["health"])
@@ -18,13 +18,14 @@ async def healthz() -> dict[str, str]:
 
 @router.get("/readyz")
 async def readyz(services: Open) -> JSONResponse:
-    """Postgres and Temporal answer; Valkey may be away, which costs live tokens only."""
+    """Whether requests can be served: Postgres and Temporal answer. Valkey may be away, which costs live tokens only.
+    Anybody may ask under any host, so the answer is one word; `GET /v1/status` says more to the operator."""
     parts = await parts_of(services)
     ready = parts["postgres"] and parts["temporal"]
-    return JSONResponse({"ready": ready, "parts": parts}, 200 if ready else 503)
+    return JSONResponse({"ready": ready}, 200 if ready else 503)
 
 
 @router.get("/metrics")
-async def metrics() -> Response:
-    """For Prometheus."""
+async def metrics(_: Operator) -> Response:
+    """For Prometheus, by an operator's token. With PERDURE_METRICS_PORT they are also served on a port of their own."""
     return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)

@@ -27,4 +27,4 @@ async def preview(services: Open, who: Reader, approval_id: ApprovalId) -> dict[
         if fault:
             await previews.keep(tx, approval_id, {"fault": fault})
         shown = await approval_views.get(tx, approval_id, None, person(who))
-    return shown | {"links": links(services, shown)}
+    return shown | {"links": links(services, who, shown)}

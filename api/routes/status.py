@@ -3,11 +3,12 @@
 import asyncio
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from fastapi import APIRouter
 from temporalio.service import RPCError
 
-from api.auth import Open, Reader
+from api.auth import Open, Principal, ReaderOrOperator
 from api.parts import LOOK_SECONDS, parts_of
 from api.services import Services
 from api.temporal_pages import queue_page, workflows_page
@@ -18,30 +19,46 @@ from store.server_looks import ServerLooks
 from store.workload import Workload, workload_of
 
 router = APIRouter(prefix="/v1", tags=["status"])
+UNAVAILABLE = "unavailable"
+"""All that a tenant learns of a fault of the deployment."""
 
 
 @router.get("/status")
-async def status(services: Open, who: Reader) -> dict[str, object]:
-    """Parts, queues, MCP servers as they were last met, and what waits, for reviewers and administrators. A part
-    that does not answer is said to be away within seconds."""
-    if not who.sees_tenant:
-        raise CallerError("role_required", "this needs the role reviewer or admin", status=403)
+async def status(services: Open, who: ReaderOrOperator) -> dict[str, object]:
+    """How the deployment is. A part that does not answer is reported within seconds.
+
+    A reviewer or administrator of a tenant gets what concerns the own tenant: whether all is well, which parts are
+    unavailable (its people notice that anyway), its open turns and its oldest approval. How many workers serve which
+    queue, what waits there, which MCP servers there are, how a part fails and where Temporal's pages are is of all
+    tenants together: it is the operator's. `is_operator` tells the two answers apart. An operator's token belongs to no
+    tenant, so `turns` and `oldest_approval` are empty for it.
+    """
+    if who is not None and not who.sees_tenant:
+        raise CallerError("role_required", "This needs the role reviewer or admin, or an operator's token", status=403)
+    tenant_id = who.tenant_id if who is not None else services.signing_in.tenant
     answers, queues, servers, workload = await asyncio.gather(
-        parts_of(services), _queues(services), ServerLooks(services.valkey).listed(), _workload(services, who.tenant_id)
+        parts_of(services), _queues(services), ServerLooks(services.valkey).listed(), _workload(services, tenant_id)
     )
     faults = {name: "" if well else "it does not answer" for name, well in answers.items()}
     faults["relay"] = relay_fault(workload.relay_sessions, workload.overdue)
-    shown = [_queue(services, each) for each in queues]
+    shown = [_queue(services, who, each) for each in queues]
     all_faults = (*faults.values(), *(each["fault"] for each in shown), *(each.fault for each in servers))
+    is_operator = who is None or who.is_operator
+    if not is_operator:
+        faults["workers"] = next(filter(None, (each["fault"] for each in shown)), "")
+        faults["mcp_servers"] = next(filter(None, (each.fault for each in servers)), "")
+        faults = {name: UNAVAILABLE if fault else "" for name, fault in faults.items()}
+    page = workflows_page(services, who)
     return {
         "at": datetime.now(UTC),
+        "is_operator": is_operator,
         "well": not any(all_faults),
         "parts": [{"name": name, "fault": fault} for name, fault in faults.items()],
-        "queues": shown,
-        "mcp_servers": [asdict(each) for each in servers],
-        "turns": workload.turns,
-        "oldest_approval": workload.oldest_approval,
-        "links": {"temporal": workflows_page(services)} if services.temporal_ui else {},
+        "queues": shown if is_operator else [],
+        "mcp_servers": [asdict(each) for each in servers] if is_operator else [],
+        "turns": workload.turns if who is not None else [],
+        "oldest_approval": workload.oldest_approval if who is not None else None,
+        "links": {"temporal": page} if page else {},
     }
 
 
@@ -60,7 +77,7 @@ async def _workload(services: Services, tenant_id: str) -> Workload:
         return await workload_of(tx)
 
 
-def _queue(services: Services, look: QueueLook) -> dict[str, object]:
-    page = queue_page(services, look.name)
+def _queue(services: Services, who: Principal | None, look: QueueLook) -> dict[str, Any]:
+    page = queue_page(services, who, look.name)
     links = {"links": {"temporal": page} if page else {}}
     return asdict(look) | {"fault": queue_fault(look.workers, look.backlog, look.oldest_seconds)} | links

@@ -32,7 +32,7 @@ class EventStream(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-_UNBUFFERED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+_UNBUFFERED = {"X-Accel-Buffering": "no"}
 """Nothing on the way may keep events back."""
 _OVER: dict[int | str, dict[str, Any]] = {
     204: {"description": "the reader has seen the turn's last event: there is nothing more"}

@@ -125,7 +125,7 @@ async def get(services: Open, who: Reader, turn_id: TurnId) -> dict[str, object]
     """One turn."""
     async with services.db.transaction(who.tenant_id) as tx:
         found = await turn_views.get(tx, turn_id, who.scope)
-    page = turn_page(services, turn_id)
+    page = turn_page(services, who, turn_id)
     return found | {"links": {"temporal": page} if page else {}}
 
 

@@ -61,9 +61,12 @@ class DeploymentStatus(Answer):
     at: datetime
     well: bool
     """Whether nothing is wrong with any of it."""
+    is_operator: bool = True
+    """Whether this is the operator's answer. A tenant's reviewer or administrator gets no queues, MCP servers or links,
+    and of a part only whether it is available."""
     parts: list[PartState] = []
     queues: list[QueueState] = []
-    """Empty where Temporal is away."""
+    """Empty if Temporal is away."""
     mcp_servers: list[ServerState] = []
     turns: list[OpenTurns] = []
     oldest_approval: OldestApproval | None = None
@@ -71,5 +74,5 @@ class DeploymentStatus(Answer):
 
 
 def get_status() -> Call[DeploymentStatus]:
-    """How the deployment is, for reviewers and administrators."""
+    """How the deployment is, for reviewers, administrators and operators."""
     return get(path("status"), one(DeploymentStatus))

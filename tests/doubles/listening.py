@@ -11,12 +11,14 @@ class Listening:
     """One, from start to stop."""
 
     def __init__(self, app: Any, port: int = 0, **config: Any) -> None:
+        """`app` may be a whole configuration."""
         # With the protocol named, as uvicorn does it: asyncio then sets TCP_NODELAY; without, every answer takes 40 ms.
         self._listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._listener.bind(("127.0.0.1", port))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
-        self._server = uvicorn.Server(uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1, **config))
+        given = {"log_level": "critical", "timeout_graceful_shutdown": 1, "proxy_headers": False, **config}
+        self._server = uvicorn.Server(app if isinstance(app, uvicorn.Config) else uvicorn.Config(app, **given))
         self._running: asyncio.Task[None] | None = None
 
     async def start(self) -> None:

@@ -179,7 +179,7 @@ def paths() -> list[Bad]:
     found = [Bad("GET", form.format(quote(each, safe="%")), status=(404, 400)) for form in forms for each in ids]
     found += [Bad("POST", f"/v1/turns/{quote(each, safe='%')}/stop", status=(404, 400)) for each in ids]
     found += [
-        Bad("GET", "/nothing", status=(404,)),
+        Bad("GET", "/v1/nothing", status=(404,)),
         Bad("GET", "/v1/", status=(404,)),
         Bad("PUT", "/v1/turns", status=(405,)),
         Bad("DELETE", "/v1/agents", status=(405,)),

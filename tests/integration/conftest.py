@@ -14,6 +14,7 @@ from temporalio.client import Client
 from activities.deps import Deps
 from activities.models import Models
 from activities.toolbox.shelf import Toolbox
+from api.__main__ import server_config
 from api.app import create_app
 from api.services import Services
 from contracts.turns import Kind, Routing
@@ -59,8 +60,11 @@ async def serving(
         patch.setenv("TEMPORAL_NAMESPACE", namespace)
         patch.setenv("TEMPORAL_CONFIG_FILE", os.devnull)
         given = {"DATABASE_URL": database_url, "REDIS_URL": redis_url, "PERDURE_AUDIT_HEADS": f"{outside.name}/heads"}
-        app = create_app(Settings(_env_file=None, **{"RATE_LIMITING_ENABLED": "0", **given, **settings}))  # type: ignore[arg-type]
-        listening = Listening(app)
+        read = Settings(_env_file=None, **{"RATE_LIMITING_ENABLED": "0", **given, **settings})  # type: ignore[arg-type]
+        app = create_app(read)
+        config = server_config(app, read)
+        config.timeout_graceful_shutdown = 1
+        listening = Listening(config)
         await listening.start()
     own = new_id()[-8:]
     routing = Routing(**{kind.value: f"api-{kind.value}-{own}" for kind in Kind})

@@ -1,5 +1,9 @@
 """Who may do what: tokens, tenants, roles."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
 import asyncpg
 import httpx
 import pytest
@@ -7,6 +11,7 @@ import pytest
 from api.auth import OPEN_PATHS
 from contracts.digests import sha256_hex
 from contracts.turns import Kind
+from policy.access_keys import OperatorTokens
 from store import accounts, entities
 from store.server_looks import ServerLooks
 from tests.conftest import KEYRING, Urls
@@ -14,7 +19,7 @@ from tests.integration.conftest import Api
 from tests.integration.test_api_approvals import Paused, paused
 from tests.integration.test_api_turns import code, conversation
 
-OPEN = {"/healthz", "/readyz", "/metrics", "/v1/auth/ways"}
+OPEN = {"/healthz", "/readyz", "/v1/auth/ways"}
 """The only routes without a token, beside the documentation and those by which one gets it; the last one says which
 ways of getting it there are."""
 SOME_ID = "01a1fdeb-b782-7ebe-9496-5deb828d9713"
@@ -154,8 +159,7 @@ async def test_a_requester_sees_own_things_only_and_a_reviewer_those_of_the_tena
     asked = await paused(api, by="admin")
     async with api.client() as client:
         for method, path, body in of_turn(asked):
-            expected = 403 if path.endswith("/decision") else 404
-            assert (await client.request(method, path, json=body)).status_code == expected, (method, path)
+            assert (await client.request(method, path, json=body)).status_code == 404, (method, path)
     async with api.client("reviewer") as client:
         assert (await client.get(f"/v1/turns/{asked.turn_id}")).status_code == 200
         assert (await client.get(asked.path)).status_code == 200
@@ -210,15 +214,39 @@ async def test_agents_and_topologies_are_shown_to_whoever_has_a_token(api: Api) 
             assert (await client.get(f"/v1/topologies/{missing}")).status_code == 404
 
 
-async def test_reviewers_see_who_serves_which_queue_and_how_servers_were_met(api: Api) -> None:
-    async with api.client() as client:
-        assert code(await client.get("/v1/status")) == "role_required"
+OPERATOR_TOKEN = "o" * 40
+
+
+@asynccontextmanager
+async def having(api: Api, **given: object) -> AsyncIterator[None]:
+    """The API with other settings."""
+    services = api.services
+    api.app.state.services = replace(services, **given)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        api.app.state.services = services
+
+
+@asynccontextmanager
+async def operator(api: Api) -> AsyncIterator[httpx.AsyncClient]:
+    """A client with an operator's token, which this API knows meanwhile."""
+    head = {"Authorization": f"Bearer {OPERATOR_TOKEN}"}
+    async with (
+        having(api, operators=OperatorTokens.of(OPERATOR_TOKEN)),
+        httpx.AsyncClient(base_url=api.url, headers=head, timeout=30) as client,
+    ):
+        yield client
+
+
+async def test_an_operator_sees_who_serves_which_queue_and_how_servers_were_met(api: Api) -> None:
     looks = ServerLooks(api.services.valkey)
     await looks.met("tools", "dead", "the server dead cannot be reached (OSError)")
     await looks.met("tools", "living", "")
-    async with api.client("reviewer") as client:
+    async with operator(api) as client:
         found = (await client.get("/v1/status")).json()
     routing = api.services.routing
+    assert found["is_operator"] and not found["well"] and found["links"] == {}
     assert {each["name"] for each in found["queues"]} == {routing.waits, *(routing.queue(kind) for kind in Kind)}
     for queue in found["queues"]:
         assert (queue["workers"], queue["backlog"], queue["fault"]) == (1, 0, ""), queue
@@ -226,7 +254,71 @@ async def test_reviewers_see_who_serves_which_queue_and_how_servers_were_met(api
     assert met["living"] == "" and "cannot be reached" in met["dead"]
     relay = {"name": "relay", "fault": "no relay is connected to Postgres"}
     assert relay in found["parts"] and {"name": "valkey", "fault": ""} in found["parts"]
-    assert not found["well"] and found["links"] == {}
+    assert (found["turns"], found["oldest_approval"]) == ([], None), "an operator's token is of no tenant"
+
+
+@pytest.mark.parametrize("name", ["reviewer", "admin"])
+async def test_of_the_deployment_a_tenant_sees_only_whether_it_is_well(api: Api, name: str) -> None:
+    await ServerLooks(api.services.valkey).met("tools", "dead", "the server dead cannot be reached (OSError)")
+    asked = await paused(api)
+    async with api.client(name) as client:
+        found = (await client.get("/v1/status")).json()
+        parts = {each["name"]: each["fault"] for each in found["parts"]}
+        healthy = dict.fromkeys(("postgres", "temporal", "valkey", "workers"), "")
+        assert parts == {**healthy, "relay": "unavailable", "mcp_servers": "unavailable"}
+        assert (found["is_operator"], found["well"]) == (False, False)
+        assert (found["queues"], found["mcp_servers"], found["links"]) == ([], [], {})
+        assert [each["status"] for each in found["turns"]] == ["awaiting_approval"]
+        assert found["oldest_approval"]["id"] == asked.approval["id"]
+        for word in ("reached", "session", "backlog", "tools", "http"):
+            assert word not in str(found), word
+        await client.post(f"/v1/turns/{asked.turn_id}/stop")
+    async with api.client() as client:
+        assert code(await client.get("/v1/status")) == "role_required"
+
+
+async def test_a_local_reviewer_is_the_operator_of_the_own_machine(api: Api) -> None:
+    asked = await paused(api)
+    ui = "http://temporal.test"
+    for local in (False, True):
+        async with (
+            having(api, local=local, temporal_ui=ui),
+            api.client("reviewer") as client,
+            api.client() as requester,
+        ):
+            assert (await client.get("/v1/status")).json()["is_operator"] is local
+            assert (await client.get("/metrics")).status_code == (200 if local else 403)
+            for path in (f"/v1/turns/{asked.turn_id}", asked.path, "/v1/status"):
+                shown = (await client.get(path)).json()
+                assert (ui in str(shown)) is local, (path, shown["links"])
+            assert (await requester.get("/metrics")).status_code == 403
+            assert ui not in (await requester.get(f"/v1/turns/{asked.turn_id}")).text
+            await requester.post(f"/v1/turns/{asked.turn_id}/stop") if local else None
+
+
+async def test_an_operators_token_reads_metrics_and_status_and_nothing_else(api: Api) -> None:
+    async with operator(api) as client:
+        for method, path in await routes(api):
+            answer = await client.request(method, filled(path), json={})
+            if path in ("/metrics", "/v1/status"):
+                assert answer.status_code == 200, path
+            elif path not in OPEN | OPEN_PATHS:
+                assert (answer.status_code, code(answer)) == (401, "token_invalid"), (method, path)
+
+
+async def test_metrics_are_an_operators(api: Api) -> None:
+    async with api.client(None) as client:
+        for given in ({}, {"Authorization": "Bearer " + "x" * 40}, {"Authorization": f"Bearer {OPERATOR_TOKEN}"}):
+            answer = await client.get("/metrics", headers=given)
+            assert answer.status_code == 401 and code(answer) in ("token_missing", "token_invalid")
+    for name in ("requester", "reviewer", "admin"):
+        async with api.client(name) as client:
+            answer = await client.get("/metrics")
+            assert (answer.status_code, code(answer)) == (403, "operator_required")
+    async with operator(api) as client:
+        for token in (OPERATOR_TOKEN[:-1], OPERATOR_TOKEN + "o"):
+            answer = await client.get("/metrics", headers={"Authorization": f"Bearer {token}"})
+            assert answer.status_code == 401, token
 
 
 async def test_health_and_metrics_tell_nothing_of_anybody(api: Api) -> None:
@@ -234,7 +326,8 @@ async def test_health_and_metrics_tell_nothing_of_anybody(api: Api) -> None:
         await conversation(client)
     async with api.client(None) as client:
         ready = (await client.get("/readyz")).json()
-        assert ready == {"ready": True, "parts": {"postgres": True, "temporal": True, "valkey": True}}
+        assert ready == {"ready": True}
+    async with operator(api) as client:
         metrics = (await client.get("/metrics")).text
         for name in ("perdure_http_request_seconds", "perdure_streams", "perdure_turns_started", "perdure_decisions"):
             assert name in metrics

@@ -128,7 +128,8 @@ async def raw(api: Api, head: bytes, *chunks: bytes) -> bytes:
 
 
 HEAD = (
-    b"POST /v1/conversations HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n"
+    b"POST /v1/conversations HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
+    b"Content-Type: application/json\r\n"
 )
 
 
@@ -150,11 +151,11 @@ async def test_fifty_megabytes_are_refused_without_being_read(api: Api) -> None:
 @pytest.mark.parametrize(
     "head",
     [
-        b"GET /v1/turns?x=\x00 HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"GET /v1/turns HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer a\x00b\r\n\r\n",
-        b"GET /v1/turns/\xed\xa0\x80 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n",
-        b"POST /v1/conversations HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
-        b"POST /v1/conversations HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET /v1/turns?x=\x00 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+        b"GET /v1/turns HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer a\x00b\r\n\r\n",
+        b"GET /v1/turns/\xed\xa0\x80 HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n\r\n",
+        b"POST /v1/conversations HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: -5\r\n\r\n",
+        b"POST /v1/conversations HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
         b"GARBAGE\r\n\r\n",
     ],
 )

@@ -81,7 +81,7 @@ async def test_without_postgres_everything_is_503_with_a_time_to_come_back(behin
         assert_unavailable(await client.get(f"{path}/stream"))
         assert time.monotonic() - began < 5
         ready = await client.get("/readyz")
-        assert (ready.status_code, ready.json()["parts"]["postgres"]) == (503, False)
+        assert (ready.status_code, ready.json()) == (503, {"ready": False})
         assert (await client.get("/healthz")).status_code == 200
         await behind.postgres.mend()
         assert (await client.get(path)).status_code == 200
@@ -111,12 +111,12 @@ async def test_a_turn_accepted_without_temporal_is_durable_and_left_to_the_relay
         assert accepted.status_code == 202
         assert time.monotonic() - began < 5
         ready = await client.get("/readyz")
-        assert (ready.status_code, ready.json()["parts"]["temporal"]) == (503, False)
+        assert (ready.status_code, ready.json()) == (503, {"ready": False})
         async with behind.api.client("reviewer") as reviewer:
             began = time.monotonic()
             status = (await reviewer.get("/v1/status")).json()
             assert time.monotonic() - began < 8
-        assert {"name": "temporal", "fault": "it does not answer"} in status["parts"] and status["queues"] == []
+        assert {"name": "temporal", "fault": "unavailable"} in status["parts"] and status["queues"] == []
         assert not status["well"] and [each["status"] for each in status["turns"]] == ["accepted"]
         await behind.temporal.mend()
         await until_ready(client)
@@ -130,7 +130,7 @@ async def test_without_valkey_the_api_stays_ready_and_turns_are_accepted(behind:
     async with behind.api.client() as client:
         await behind.valkey.cut()
         ready = await client.get("/readyz")
-        assert (ready.status_code, ready.json()["parts"]["valkey"]) == (200, False)
+        assert (ready.status_code, ready.json()) == (200, {"ready": True})
         conversation_id = await conversation(client)
         began = time.monotonic()
         accepted = await client.post(f"/v1/conversations/{conversation_id}/turns", json={"message": "/echo hi"})

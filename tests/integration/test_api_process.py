@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from asyncio.subprocess import Process
@@ -56,12 +57,14 @@ class Served:
         return time.monotonic() - began
 
 
-@pytest.fixture
-async def served(parts: DataParts, urls: Urls) -> AsyncIterator[Served]:
-    assert parts.redis_url is not None and parts.temporal is not None
+def port_of_nobody() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    environ = {
+        return int(probe.getsockname()[1])
+
+
+def environment(parts: DataParts, urls: Urls, port: int) -> dict[str, str]:
+    assert parts.redis_url is not None and parts.temporal is not None
+    return {
         **os.environ,
         "DATABASE_URL": urls.app,
         "REDIS_URL": parts.redis_url,
@@ -72,7 +75,12 @@ async def served(parts: DataParts, urls: Urls) -> AsyncIterator[Served]:
         "LOG_LEVEL": "warning",
         "RATE_LIMITING_ENABLED": "0",
     }
-    running = Served(environ, f"http://127.0.0.1:{port}")
+
+
+@pytest.fixture
+async def served(parts: DataParts, urls: Urls) -> AsyncIterator[Served]:
+    port = port_of_nobody()
+    running = Served(environment(parts, urls, port), f"http://127.0.0.1:{port}")
     await running.start()
     yield running
     await running.end(signal.SIGKILL)
@@ -144,3 +152,74 @@ async def test_readers_of_a_killed_api_come_back_to_the_next_one_with_nothing_mi
             assert text_of(sent) == text
             durable = [event.data["seq"] for event in sent if event.kind not in ("token", "workflow_complete")]
             assert durable == list(range(1, len(durable) + 1)), "no event twice, none missing, no reset needed"
+
+
+def started_with(**environ: str) -> subprocess.CompletedProcess[str]:
+    """`python -m api` that refuses to start."""
+    given = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")} | environ
+    return subprocess.run(
+        [sys.executable, "-m", "api"], cwd=ROOT, env=given, capture_output=True, text=True, timeout=60
+    )
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        (
+            {"PERDURE_HOST": "0.0.0.0"},
+            "PERDURE_HOST=0.0.0.0 listens on all addresses; set PERDURE_PUBLIC_URL to the address that people use (for "
+            "example https://perdure.example.org), or PERDURE_HOST=127.0.0.1",
+        ),
+        (
+            {"PERDURE_HOST": "::"},
+            "PERDURE_HOST=:: listens on all addresses; set PERDURE_PUBLIC_URL to the address that people use (for "
+            "example https://perdure.example.org), or PERDURE_HOST=127.0.0.1",
+        ),
+        (
+            {"PERDURE_ALLOWED_HOSTS": "https://a.example"},
+            "PERDURE_ALLOWED_HOSTS, PERDURE_PUBLIC_URL or PERDURE_HOST: 'https://a.example' is not a host; write host, "
+            "host:port, *.domain or *, and a non-ASCII name as xn--...",
+        ),
+        (
+            {"PERDURE_PROXIES": "proxy.example"},
+            "PERDURE_PROXIES: 'proxy.example' does not appear to be an IPv4 or IPv6 network; write an address, or a "
+            "network without host bits",
+        ),
+    ],
+)
+def test_a_door_that_would_stand_open_is_not_opened(environ: dict[str, str], said: str) -> None:
+    ended = started_with(**environ)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", said + "\n")
+
+
+async def test_the_process_bounds_heads_and_connections_and_has_a_port_for_its_metrics(
+    parts: DataParts, urls: Urls
+) -> None:
+    assert parts.redis_url is not None and parts.temporal is not None
+    port, first = port_of_nobody(), min(port_of_nobody(), 60_000)
+    environ = {
+        **environment(parts, urls, port),
+        "PERDURE_CONNECTIONS_PER_ADDRESS": "20",
+        "PERDURE_METRICS_PORT": str(first),
+        "FORWARDED_ALLOW_IPS": "*",
+    }
+    running = Served(environ, f"http://127.0.0.1:{port}")
+    await running.start()
+    try:
+        async with httpx.AsyncClient() as client:
+            metrics = await client.get(f"http://127.0.0.1:{first + 12}/metrics")
+            assert metrics.status_code == 200 and "perdure_front_door_total" in metrics.text
+            assert "temporal_" in (await client.get(f"http://127.0.0.1:{first + 13}/metrics")).text
+            assert (await client.get(f"{running.url}/metrics")).status_code == 401
+            assert (await client.get(f"{running.url}/healthz", headers={"Host": "evil.example"})).status_code == 200
+            assert (await client.get(f"{running.url}/sign-in", headers={"Host": "evil.example"})).status_code == 421
+        wires = [await asyncio.open_connection("127.0.0.1", port) for _ in range(25)]
+        began = time.monotonic()
+        heads = await asyncio.gather(*(reader.read() for reader, _ in wires))
+        took = time.monotonic() - began
+        for _, writer in wires:
+            writer.close()
+        assert sum(b"too_many_connections" in head for head in heads) >= 5
+        assert 8 < took < 14, "a connection that sends nothing is closed after ten seconds"
+    finally:
+        await running.end(signal.SIGTERM)

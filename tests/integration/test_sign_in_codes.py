@@ -61,7 +61,10 @@ async def test_a_code_is_refused_that_is_too_old_guessed_from_another_site_or_of
     foreign = await entered(local, code, headers={"Origin": "https://elsewhere.example"})
     assert foreign.status_code == 403
     port = httpx.URL(local.url).port
-    assert refused(await entered(local, code, headers={"Host": f"leads-here.example:{port}"}))
+    assert (await entered(local, code, headers={"Host": f"leads-here.example:{port}"})).status_code == 421
+    for name in ("X-Forwarded-For", "Forwarded", "Via"):
+        through_proxy = await entered(local, code, headers={name: "127.0.0.1"})
+        assert refused(through_proxy), "a proxy of this machine brings people of others"
     async with local.services.db.transaction("local") as tx:
         await tx.execute("UPDATE sign_in_codes SET expires_at = now()")
     assert refused(await entered(local, code))

@@ -17,6 +17,7 @@ from playwright.async_api import Browser, BrowserContext, Page, Request, async_p
 
 from activities.models import Models
 from activities.toolbox.shelf import Toolbox
+from api.__main__ import server_config
 from api.app import create_app
 from contracts.turns import Kind
 from local import DataParts
@@ -127,7 +128,9 @@ async def browser() -> AsyncIterator[Browser]:
 async def pages_at(settings: Settings, port: int = 0) -> AsyncIterator[tuple[str, Any]]:
     """API and pages on a port; their address and the API's application."""
     api = create_app(settings)
-    listening = Listening(Front(api, create_pages(api)), port)
+    config = server_config(api, settings)
+    config.timeout_graceful_shutdown = 1
+    listening = Listening(config, port)
     await listening.start()
     try:
         yield listening.url, api

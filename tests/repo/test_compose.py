@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from contracts.turns import Kind
+from policy.hosts import exposed
 from settings import Settings
 from tests.repo.committed import ROOT
 
@@ -115,6 +116,12 @@ def test_the_image_has_the_program_that_builds_the_jail_and_is_nobodys_root() ->
     steps = (ROOT / "deploy" / "Dockerfile").read_text().splitlines()
     assert any(step.startswith("RUN apt-get") and " bubblewrap " in step for step in steps)
     assert "USER perdure" in steps
+
+
+def test_the_api_listens_on_all_addresses_so_it_needs_the_address_that_people_use() -> None:
+    given = services(COMPOSE.read_text())["api"]["environment"]
+    assert exposed(given["PERDURE_HOST"], "") and given["PERDURE_PUBLIC_URL"].startswith("${PERDURE_PUBLIC_URL:?")
+    assert "PERDURE_PUBLIC_URL=" in COMPOSE.read_text().partition("name:")[0], "the top of the file says how to set it"
 
 
 def test_no_secret_is_written_down() -> None:

@@ -6,9 +6,9 @@ import socket
 import httpx
 import pytest
 
-from activities.metrics import ROLES, metrics_addresses, serve_metrics
 from contracts.turns import Kind
 from relay.connect import runtime
+from relay.metrics_ports import ROLES, metrics_addresses, serve_metrics
 from tests.doubles.spoken import Line
 from tests.served import Served
 
@@ -83,7 +83,7 @@ async def test_a_port_that_is_taken_is_no_reason_not_to_work(taken_by: str) -> N
 
 
 def test_every_role_has_two_ports_of_its_own() -> None:
-    assert {kind.value for kind in Kind} | {"relay"} == set(ROLES)
+    assert {kind.value for kind in Kind} | {"relay", "api"} == set(ROLES)
     found = [address for role in ROLES for address in metrics_addresses(9_100, "127.0.0.1", role)]
     assert len(set(found)) == 2 * len(ROLES) and None not in found
     assert metrics_addresses(0, "127.0.0.1", "turns") == (None, None)

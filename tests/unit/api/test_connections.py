@@ -1,18 +1,272 @@
-"""How many connections one API process may hold."""
+"""How many connections one API process holds, for whom, and how long a request's head may take: on a real server."""
 
+import asyncio
+import json
 import resource
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+from starlette.types import Receive, Scope, Send
 
 from api.__main__ import MOST_FILES, allow_many_connections
+from api.connections import SHARE_OF_FILES, Places, connections
+from api.metrics import FRONT_DOOR
+from policy.addresses import Proxies
+from tests.doubles.listening import Listening
+
+HEAD_SECONDS = 0.6
+GET = b"GET /a HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def test_a_process_that_may_open_few_files_takes_what_its_system_allows() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
-        allow_many_connections()
+        most = allow_many_connections()
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        assert hard == before[1] and soft == (MOST_FILES if hard < 0 else min(MOST_FILES, hard))
-        allow_many_connections()
+        assert hard == before[1] and soft == (MOST_FILES if hard < 0 else min(MOST_FILES, hard)) == most
+        assert allow_many_connections() == soft
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (soft, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_one_address_never_holds_more_than_its_share_of_the_files() -> None:
+    assert Places(2_000, 65_536).per_address == 2_000
+    assert Places(2_000, 1_024).per_address == 1_024 // SHARE_OF_FILES
+    assert Places(0, 1_024).per_address == 0, "no limit"
+
+
+def test_places_are_counted_by_address_and_given_back() -> None:
+    places = Places(2, 1_000)
+    assert [places.take("a") for _ in range(3)] == ["", "", "too_many_connections"]
+    assert places.take("b") == "", "others have places of their own"
+    places.give_back("a")
+    assert places.take("a") == ""
+    assert [places.take("c", counted=False) for _ in range(3)] == ["", "", ""]
+
+
+def test_a_full_process_refuses_everybody() -> None:
+    places = Places(0, 600)
+    taken = [places.take(str(number)) for number in range(600)]
+    assert taken.count("") == places.in_all == 344 and taken[-1] == "server_full"
+
+
+async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers at once; below /slow only when it is told to go."""
+    if scope["type"] == "lifespan":
+        while (await receive())["type"] != "lifespan.shutdown":
+            await send({"type": "lifespan.startup.complete"})
+        await send({"type": "lifespan.shutdown.complete"})
+        return
+    if scope["path"] == "/slow":
+        await asyncio.sleep(3 * HEAD_SECONDS)
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+
+
+class Wire:
+    """One connection, byte by byte."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def head(self, seconds: float = 5.0) -> bytes:
+        """The answer up to its body."""
+        return await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), seconds)
+
+    async def rest(self, seconds: float = 5.0) -> bytes:
+        """Everything until the server closes."""
+        try:
+            return await asyncio.wait_for(self.reader.read(), seconds)
+        except ConnectionResetError:
+            return b""
+
+    async def is_open(self) -> bool:
+        """Whether the server still answers here."""
+        try:
+            await self.send(GET)
+            return (await self.head()).startswith(b"HTTP/1.1 200")
+        except (ConnectionError, asyncio.IncompleteReadError):
+            return False
+
+
+Dial = Callable[[], Awaitable[Wire]]
+
+
+@asynccontextmanager
+async def served(places: Places, proxies: Proxies | None = None) -> AsyncIterator[Dial]:
+    kind = connections(places, proxies or Proxies(), HEAD_SECONDS)
+    listening = Listening(answer, http=kind, ws="none", timeout_keep_alive=30)
+    await listening.start()
+    port = int(listening.url.rpartition(":")[2])
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(listening.stop)
+
+        async def dial() -> Wire:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            stack.callback(writer.close)
+            return Wire(reader, writer)
+
+        yield dial
+
+
+def counted(event: str) -> float:
+    return float(FRONT_DOOR.labels(event=event)._value.get())
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"G",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX-A: " + b"a" * 1_000,
+        GET + b"GET / HTTP/1.1\r\nHo",
+    ],
+    ids=["nothing", "a letter", "no end", "a long header", "a second request"],
+)
+async def test_a_head_that_is_not_finished_in_time_ends_its_connection(sent: bytes) -> None:
+    before = counted("head_too_slow")
+    async with served(Places(100, 1_000)) as dial:
+        wire = await dial()
+        began = time.monotonic()
+        await wire.send(sent)
+        if sent.startswith(GET):
+            await wire.head()
+            await wire.reader.readexactly(2)
+            await wire.send(b"s")
+        said = await wire.rest()
+        took = time.monotonic() - began
+        assert HEAD_SECONDS * 0.8 < took < HEAD_SECONDS + 2
+        assert said.startswith(b"HTTP/1.1 408") is bool(sent) and (b'"head_too_slow"' in said) is bool(sent)
+    assert counted("head_too_slow") == before + 1
+
+
+async def test_bytes_that_trickle_in_do_not_make_the_deadline_later() -> None:
+    async with served(Places(100, 1_000)) as dial:
+        wire = await dial()
+        began = time.monotonic()
+        await wire.send(b"GET / HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
+        while time.monotonic() - began < HEAD_SECONDS + 2 and not wire.reader.at_eof():
+            try:
+                await wire.send(b"a")
+            except ConnectionError:
+                break
+            await asyncio.sleep(0.05)
+        assert time.monotonic() - began < HEAD_SECONDS + 1
+
+
+async def test_further_requests_have_deadlines_of_their_own_and_idling_has_none() -> None:
+    async with served(Places(100, 1_000)) as dial:
+        wire = await dial()
+        assert await wire.is_open()
+        await wire.reader.readexactly(2)
+        await asyncio.sleep(2 * HEAD_SECONDS)  # between two requests the keep-alive time counts
+        assert await wire.is_open()
+        await wire.reader.readexactly(2)
+        await wire.send(b"GET /a HT")
+        assert (await wire.rest()).startswith(b"HTTP/1.1 408")
+
+
+async def test_an_answer_may_take_longer_than_a_head() -> None:
+    async with served(Places(100, 1_000)) as dial:
+        wire = await dial()
+        await wire.send(b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (await wire.head()).startswith(b"HTTP/1.1 200")
+
+
+async def test_a_body_that_was_answered_is_read_on_for_a_moment_only() -> None:
+    async with served(Places(100, 1_000)) as dial:
+        wire = await dial()
+        await wire.send(b"POST /a HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n")
+        assert (await wire.head()).startswith(b"HTTP/1.1 200")
+        began = time.monotonic()
+        try:
+            while time.monotonic() - began < HEAD_SECONDS + 3:
+                await wire.send(b"1\r\na\r\n")
+                await asyncio.sleep(0.05)
+        except ConnectionError:
+            pass
+        assert time.monotonic() - began < HEAD_SECONDS + 2
+
+
+async def test_pipelined_requests_are_all_answered() -> None:
+    async with served(Places(100, 1_000)) as dial:
+        wire = await dial()
+        await wire.send(GET * 5 + b"GET /a HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert (await wire.rest()).count(b"HTTP/1.1 200") == 6
+
+
+async def test_one_address_holds_so_many_connections_and_others_after_them() -> None:
+    before = counted("too_many_connections")
+    async with served(Places(5, 1_000)) as dial:
+        wires = [await dial() for _ in range(5)]
+        assert all([await wire.is_open() for wire in wires])
+        one_more = await dial()
+        said = await one_more.rest()
+        head, _, body = said.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 429") and b"Retry-After: 15" in head and b"nosniff" in head
+        error = json.loads(body)["error"]
+        assert error["code"] == "too_many_connections" and "5 connections" in error["message"]
+        assert counted("too_many_connections") == before + 1
+        wires[0].writer.close()
+        await wires[0].writer.wait_closed()
+        await asyncio.sleep(0.1)
+        assert await (await dial()).is_open()
+
+
+async def test_a_proxys_connections_are_those_of_many() -> None:
+    async with served(Places(2, 1_000), Proxies.of(("127.0.0.0/8",))) as dial:
+        wires = [await dial() for _ in range(8)]
+        assert all([await wire.is_open() for wire in wires])
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00",
+        b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET  / HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost : a\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabc",
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: +3\r\n\r\nabc",
+        b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 20_000,
+    ],
+)
+async def test_what_is_not_http_is_refused_in_the_one_form_of_errors(sent: bytes) -> None:
+    async with served(Places(100, 1_000)) as dial:
+        wire = await dial()
+        await wire.send(sent)
+        head, _, body = (await wire.rest()).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400") and b"X-Content-Type-Options: nosniff" in head
+        assert json.loads(body)["error"]["code"] == "request_malformed"
+
+
+async def test_an_offer_to_switch_protocols_is_not_taken() -> None:
+    async with served(Places(100, 1_000)) as dial:
+        wire = await dial()
+        offer = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: YQ==\r\n"
+        await wire.send(GET[:-2] + offer + b"\r\n")
+        assert (await wire.head()).startswith(b"HTTP/1.1 200")
+        await wire.reader.readexactly(2)
+        assert await wire.is_open()
+
+
+@pytest.mark.timed
+async def test_a_slow_flood_keeps_nobody_else_out() -> None:
+    async with served(Places(300, 4_000)) as dial:
+        flood = [await dial() for _ in range(250)]
+        for wire in flood:
+            await wire.send(b"GET / HTTP/1.1\r\nHost: ")
+        began = time.monotonic()
+        assert await (await dial()).is_open()
+        assert time.monotonic() - began < 1.0
+        await asyncio.gather(*(wire.rest(HEAD_SECONDS + 5) for wire in flood))

@@ -201,6 +201,17 @@ def test_a_disk_with_hardly_any_room_left_is_told_and_is_not_well(
     assert [part["name"] for part in as_json.json["parts"]] == ["worker-llm", "disk"]
 
 
+def test_status_of_a_tenant_says_whose_the_rest_is(perdure: Perdure, stack: ApiDouble) -> None:
+    whole = {
+        "at": "2026-01-01T00:00:00Z", "well": False, "is_operator": False,
+        "parts": [{"name": "workers", "fault": "unavailable"}], "turns": [{"status": "queued", "count": 2}],
+    }  # fmt: skip
+    stack.will(said({}), said(whole))
+    ended = perdure("status")
+    assert ended.code == 1 and "workers" in ended.out and "unavailable" in ended.out and "2 queued" in ended.out
+    assert "an operator's token in PERDURE_TOKEN" in ended.out and "Nothing is known of the queues" not in ended.out
+
+
 def test_status_tells_of_queues_and_of_a_dead_server_and_is_not_well(perdure: Perdure, stack: ApiDouble) -> None:
     queue = {"name": "q-turns", "kinds": ["turns"], "workers": 2, "backlog": 7}
     dead = {"app": "tools", "name": "dead", "fault": "cannot be \x1breached", "at": "2026-01-01T00:00:00Z"}

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.errors import CallerError
-from policy.access_keys import AccessKey, AccessKeys
+from policy.access_keys import AccessKey, AccessKeys, OperatorTokens
 
 OLD, NEW = "o" * 40, "n" * 40
 TEXT = st.text(max_size=40)
@@ -39,3 +39,16 @@ def test_what_is_derived_for_one_thing_is_good_for_no_other(purpose: str, mine: 
     assert keys.knows(derived, purpose, others) is (mine == others)
     assert not keys.knows(derived, purpose + "x", mine)
     assert len(derived) == 43, "256 bits"
+
+
+def test_an_operators_token_is_known_whole_and_never_kept() -> None:
+    tokens = OperatorTokens.of(f"{NEW},{OLD}")
+    assert tokens.know(NEW) and tokens.know(OLD)
+    assert not any(tokens.know(each) for each in ("", NEW[:-1], NEW + "n", f"{NEW},{OLD}", "\udcff"))
+    assert NEW not in repr(tokens) and not OperatorTokens().know("")
+
+
+@pytest.mark.parametrize("text", ["", ",", "short", f"{OLD},short", "x" * 31])
+def test_an_operators_token_that_could_be_guessed_is_refused(text: str) -> None:
+    with pytest.raises(CallerError, match="operator_token_weak"):
+        OperatorTokens.of(text)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contracts.errors import CallerError
 from policy.claims import Claimed
 from policy.decision import STATUS_OF, Decider, Decision, Facts, closed, refusal, seat_of
 from policy.seats import Seat
@@ -192,6 +193,30 @@ def test_nothing_is_decided_unless_all_of_it_is_in_order(
         assert args == (decision is Decision.EDIT)
         assert decision is not Decision.REJECT or reasoned
         assert decision is not Decision.RESPOND or text
+
+
+@pytest.mark.parametrize(
+    ("facts", "decider", "digest", "expected"),
+    [
+        (PENDING, Decider("somebody", frozenset()), "digest", "role_required"),
+        (replace(PENDING, status="approved"), REVIEWER, "digest", "already_decided"),
+        (replace(PENDING, status="expired"), REVIEWER, "digest", "approval_expired"),
+        (PENDING, REVIEWER, "another", "digest_differs"),
+        (PENDING, REVIEWER, "digest", "not_in_bulk"),
+    ],
+)
+def test_what_a_route_does_not_take_is_said_after_all_but_the_other_422s(
+    facts: Facts, decider: Decider, digest: str, expected: str
+) -> None:
+    unfit = CallerError("not_in_bulk", "", status=422)
+    found = refusal(facts, decider, Decision.REJECT, digest, **FINE, unfit=unfit)
+    assert found is not None and found.code == expected
+
+
+@given(st.frozensets(st.sampled_from(["requester", "reviewer", "admin"])), st.booleans())
+def test_whoever_may_decide_sees_everything_and_others_their_own(roles: frozenset[str], own: bool) -> None:
+    sees = Decider("ann", roles).sees("ann" if own else "bob")
+    assert sees is (own or bool(roles & {"reviewer", "admin"}))
 
 
 def test_every_decision_has_a_status_of_its_own() -> None:

@@ -51,3 +51,12 @@ async def test_who_may_not_look_is_not_led_there(api: SpokenApi, browse: Browse)
     api.answers["/v1/agents"] = 200, {"items": [], "next": None}
     page = (await browse("/agents")).text
     assert 'href="/agents"' in page and 'href="/status"' not in page
+
+
+async def test_a_tenants_administrator_sees_that_the_rest_is_the_operators(api: SpokenApi, browse: Browse) -> None:
+    parts = [{"name": "postgres", "fault": ""}, {"name": "workers", "fault": "unavailable"}]
+    api.answers["/v1/status"] = 200, deployment(is_operator=False, well=False, queues=[], parts=parts)
+    page = (await browse("/status")).text
+    assert "something is wrong" in page and "unavailable" in page and "workers" in page
+    assert "shown to the operator of this deployment" in page
+    assert "Temporal does not answer" not in page and 'id="queues"' not in page and 'id="servers"' not in page

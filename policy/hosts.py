@@ -1,0 +1,145 @@
+"""Which Host headers this deployment answers, and which addresses it must not listen on without a public URL.
+
+A page of another site can give its own name the address of this server (DNS rebinding): the browser then treats this
+server as part of that site. The Host header still carries the name of the other site, so it is compared with a list.
+`X-Forwarded-Host` is never read: any client can send it.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from socket import inet_aton
+
+from contracts.errors import CallerError
+from policy.addresses import is_loopback
+
+EVERY = "*"
+LOCALHOST = "localhost"
+_MOST_CHARACTERS = 253
+_LABELS = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*")
+_WITH_PORT = re.compile(r"(?P<host>\[[0-9a-f:.]+\]|[^\[\]:]+)(:(?P<port>[0-9]{1,5}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The value of a Host header."""
+
+    host: str
+    """In lower case, without a final dot; an IPv6 address without brackets, in its shortest form."""
+    port: int | None = None
+
+
+def named(text: str) -> Named | None:
+    """The host and port in the value of a Host header; None for a value that is neither a name nor an address.
+
+    A browser sends a name, an IPv4 address with four decimal parts or an IPv6 address in brackets. All else (user
+    names, spaces, percent signs, other spellings of an address) is malformed here.
+    """
+    found = _WITH_PORT.fullmatch(text.lower()) if text.isascii() else None
+    if found is None or (found["port"] and not 0 < int(found["port"]) < 65_536):
+        return None
+    host, port = found["host"], int(found["port"]) if found["port"] else None
+    if host.startswith("["):
+        try:
+            return Named(str(IPv6Address(host[1:-1])), port)
+        except ValueError:
+            return None
+    host = host.removesuffix(".")
+    if len(host) > _MOST_CHARACTERS or not _LABELS.fullmatch(host):
+        return None
+    if host.rpartition(".")[2].isdecimal() and not _is_ipv4(host):
+        return None
+    return Named(host, port)
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedHosts:
+    """The hosts that this deployment answers."""
+
+    names: frozenset[Named] = frozenset()
+    """Without a port: with every port."""
+    domains: frozenset[Named] = frozenset()
+    """Parents whose subdomains are allowed."""
+    all: bool = False
+
+    @classmethod
+    def of(cls, patterns: Iterable[str], *, public_url: str = "", listens_on: str = "") -> "AllowedHosts":
+        """The public URL's host, the one address that the server listens on, and the operator's patterns: `host`,
+        `host:port`, `*.domain` for every subdomain, or `*` for every host.
+
+        Raises: CallerError `host_pattern_invalid`.
+        """
+        given = [each for each in patterns if each != EVERY]
+        domains = frozenset(_pattern(each[2:], each) for each in given if each.startswith("*."))
+        names = {_pattern(each, each) for each in given if not each.startswith("*.")}
+        if public_url:
+            names.add(Named(_pattern(public_url.partition("://")[2], public_url).host))
+        if listens_on and not listens_everywhere(listens_on):
+            names.add(Named(_pattern(f"[{listens_on}]" if ":" in listens_on else listens_on, listens_on).host))
+        return cls(frozenset(names), domains, EVERY in tuple(patterns))
+
+    def allow(self, values: Sequence[str]) -> bool:
+        """Whether a request with these Host headers is answered. Several of them, or none, name no host."""
+        found = named(values[0]) if len(values) == 1 else None
+        if found is None:
+            return False
+        if self.all or found.host == LOCALHOST or is_loopback(found.host):
+            return True
+        ports = (Named(found.host), found)
+        return any(each in self.names for each in ports) or any(
+            found.host.endswith("." + each.host) and each.port in (None, found.port) for each in self.domains
+        )
+
+
+def listens_everywhere(host: str) -> bool:
+    """Whether a server that listens on this address is reached at every address of its machine."""
+    text = host.strip("[]")
+    try:
+        address: IPv4Address | IPv6Address = ip_address(text.partition("%")[0])
+    except ValueError:
+        try:
+            return text in ("", EVERY) or not any(inet_aton(text))  # `0` and `0x0` are 0.0.0.0 to the system
+        except OSError:
+            return False
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_unspecified
+
+
+def exposed(host: str, public_url: str) -> str:
+    """Why the server must not start with this address and this public URL; empty if it may."""
+    if public_url or not listens_everywhere(host):
+        return ""
+    return (
+        f"PERDURE_HOST={host} listens on all addresses; set PERDURE_PUBLIC_URL to the address that people use "
+        "(for example https://perdure.example.org), or PERDURE_HOST=127.0.0.1"
+    )
+
+
+def unprobed(host: str) -> str:
+    """Why the embedded stack must not start its API at this address; empty if it may. Its own probes and the links that
+    it prints go to 127.0.0.1."""
+    if host in ("", LOCALHOST, "127.0.0.1", "0.0.0.0"):
+        return ""
+    return (
+        f"PERDURE_HOST={host} does not include 127.0.0.1, where `perdure up` looks for its API; set "
+        "PERDURE_HOST=127.0.0.1, or PERDURE_HOST=0.0.0.0 with PERDURE_PUBLIC_URL"
+    )
+
+
+def _pattern(text: str, shown: str) -> Named:
+    found = named(text)
+    if found is None:
+        raise CallerError(
+            "host_pattern_invalid",
+            f"{shown!r} is not a host; write host, host:port, *.domain or *, and a non-ASCII name as xn--...",
+        )
+    return found
+
+
+def _is_ipv4(host: str) -> bool:
+    try:
+        IPv4Address(host)
+    except ValueError:
+        return False
+    return True

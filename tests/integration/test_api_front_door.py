@@ -1,0 +1,319 @@
+"""The outermost layer: foreign hosts, forged addresses, the headers of every answer, HEAD, ambiguous requests."""
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from api.auth import OPEN_PATHS
+from api.metrics import FRONT_DOOR
+from api.perimeter import ANY_HOST
+from local import DataParts
+from store.ids import new_id
+from tests.conftest import Person, Urls
+from tests.integration.conftest import Api, serving
+from tests.integration.test_api_turns import code, conversation
+
+EVIL = "rebound.evil.example:8080"
+PROXIED = "perdure.example.org"
+PAGES = ("/", "/review", "/sign-in", "/status", "/docs", "/chat", "/assets/pages.js", "/nothing")
+SAFE = {
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-store",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+@pytest.fixture(scope="module")
+async def proxied(parts: DataParts, urls: Urls, people: dict[str, Person]) -> AsyncIterator[Api]:
+    """An API behind a reverse proxy, which is this very process."""
+    assert parts.redis_url is not None and parts.temporal is not None
+    async with serving(
+        people,
+        database_url=urls.app,
+        redis_url=parts.redis_url,
+        temporal=parts.temporal.address,
+        namespace=parts.temporal.namespace,
+        PERDURE_PUBLIC_URL=f"https://{PROXIED}",
+        PERDURE_ALLOWED_HOSTS="*.tenants.example.org, ops.example.org:9443",
+        PERDURE_PROXIES="127.0.0.1",
+        PERDURE_CONNECTIONS_PER_ADDRESS="3",
+        RATE_LIMITING_ENABLED="1",
+        RATE_LIMIT_PER_MINUTE="5",
+    ) as running:
+        yield running
+
+
+async def operations(api: Api) -> list[tuple[str, str]]:
+    async with api.client(None) as client:
+        paths = (await client.get("/openapi.json")).json()["paths"]
+    return [(method.upper(), path) for path, methods in paths.items() for method in methods]
+
+
+def filled(path: str) -> str:
+    return re.sub(r"\{\w+\}", "01a1fdeb-b782-7ebe-9496-5deb828d9713", path)
+
+
+async def raw(api: Api, sent: bytes, seconds: float = 10.0) -> bytes:
+    """What comes back for these bytes, until the server closes."""
+    url = urlsplit(api.url)
+    reader, writer = await asyncio.open_connection(url.hostname, url.port)
+    try:
+        writer.write(sent)
+        return await asyncio.wait_for(reader.read(), seconds)
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("name", [None, "requester", "reviewer", "admin"])
+async def test_no_operation_answers_a_foreign_host_whoever_asks(api: Api, name: str | None) -> None:
+    found = await operations(api)
+    assert len(found) > 60
+    async with api.client(name) as client:
+        for method, path in found:
+            answer = await client.request(method, filled(path), json={}, headers={"Host": EVIL})
+            if path in ANY_HOST:
+                assert answer.status_code == 200, path
+            else:
+                assert (answer.status_code, code(answer)) == (421, "host_not_allowed"), (method, path)
+                assert "set-cookie" not in answer.headers and "PERDURE_ALLOWED_HOSTS" in answer.text
+                assert answer.json()["error"]["request_id"] == answer.headers["x-request-id"]
+
+
+async def test_no_page_and_no_file_of_a_page_answers_a_foreign_host(api: Api) -> None:
+    async with api.client(None) as client:
+        for path in PAGES:
+            answer = await client.get(path, headers={"Host": EVIL, "Accept": "text/html,*/*"})
+            assert answer.status_code == 421 and answer.headers["content-type"] == "text/plain; charset=utf-8"
+            assert answer.text.startswith("This server does not answer the host rebound.evil.example; open it under")
+        for path in ("/sign-in", "/sign-out", "/review/x/decide"):
+            form = {"Content-Type": "application/x-www-form-urlencoded", "Host": EVIL}
+            assert (await client.post(path, content="name=a", headers=form)).status_code == 421
+
+
+async def test_a_rebound_page_registers_nobody(api: Api) -> None:
+    body = {"name": "mallory", "password": "a long enough password"}
+    async with api.client(None) as client:
+        for path in sorted(OPEN_PATHS):
+            head = {"Host": EVIL, "Origin": f"http://{EVIL}", "Sec-Fetch-Site": "same-origin"}
+            assert (await client.post(path, json=body, headers=head)).status_code == 421, path
+    async with api.services.db.transaction("local") as tx:
+        assert not await tx.fetch("SELECT FROM users WHERE name = 'mallory'")
+
+
+@pytest.mark.parametrize(
+    "host", ["", "localhost evil", "evil@127.0.0.1", "127.0.0.1:x", "127.0.0.1:99999", "[::1", "127.1", "0.0.0.0"]
+)
+async def test_a_host_that_is_malformed_or_of_no_one_is_refused_and_counted(api: Api, host: str) -> None:
+    before = FRONT_DOOR.labels(event="host_not_allowed")._value.get()
+    async with api.client() as client:
+        answer = await client.get("/v1/turns", headers={"Host": host})
+    assert (answer.status_code, code(answer)) == (421, "host_not_allowed")
+    assert FRONT_DOOR.labels(event="host_not_allowed")._value.get() == before + 1
+
+
+async def test_what_else_a_request_says_of_its_host_is_not_read(api: Api) -> None:
+    port = urlsplit(api.url).port
+    for name in ("X-Forwarded-Host", "Forwarded", "X-Original-Host", "X-Host"):
+        for value in ("127.0.0.1", "host=127.0.0.1"):
+            async with api.client() as client:
+                answer = await client.get("/v1/turns", headers={"Host": EVIL, name: value})
+                assert answer.status_code == 421, name
+                assert (await client.get("/v1/turns", headers={name: EVIL})).status_code == 200, name
+    for target in (f"http://127.0.0.1:{port}/v1/turns", f"http://{EVIL}/healthz", "*", "x"):
+        close = b"Connection: close\r\n\r\n"
+        said = await raw(api, f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n".encode() + close)
+        assert said.startswith(b"HTTP/1.1 400") and b'"target_invalid"' in said, (target, said)
+    assert (await raw(api, b"GET /v1/turns HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 421")
+    assert (await raw(api, b"GET /healthz HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 200")
+
+
+async def test_health_under_any_host_is_one_word(api: Api) -> None:
+    async with api.client("admin") as client:
+        for host in ("127.0.0.1", EVIL, "10.1.2.3:8080", ""):
+            for path, body in (("/healthz", {"status": "ok"}), ("/readyz", {"ready": True})):
+                answer = await client.get(path, headers={"Host": host})
+                assert (answer.status_code, answer.json()) == (200, body)
+                assert not {"set-cookie", "server"} & answer.headers.keys()
+        for path in ("/healthz/", "//healthz", "/readyz/x", "/healthz%2f"):
+            assert (await client.get(path, headers={"Host": EVIL})).status_code == 421, path
+        assert (await client.post("/readyz", headers={"Host": EVIL})).status_code == 421
+
+
+async def test_the_hosts_that_the_operator_names_are_answered(proxied: Api) -> None:
+    async with proxied.client(None) as client:
+        for host in (PROXIED, "a.tenants.example.org", "ops.example.org:9443", "localhost", "127.0.0.1:1"):
+            assert (await client.get("/v1/turns", headers={"Host": host})).status_code == 401, host
+        for host in ("tenants.example.org", "ops.example.org", "example.org", EVIL):
+            assert (await client.get("/v1/turns", headers={"Host": host})).status_code == 421, host
+
+
+def unsafe(answer: httpx.Response) -> list[str]:
+    """What an answer lacks."""
+    lacks = [name for name in SAFE if SAFE[name] != answer.headers.get(name)]
+    lacks += [name for name in ("content-security-policy", "referrer-policy") if name not in answer.headers]
+    if "frame-ancestors 'none'" not in answer.headers.get("content-security-policy", ""):
+        lacks.append("frame-ancestors")
+    return lacks + [name for name in ("server", "access-control-allow-origin") if name in answer.headers]
+
+
+async def test_every_answer_of_the_api_is_nosniff_unstored_and_in_nobodys_frame(api: Api) -> None:
+    seen: Counter[int] = Counter()
+    for name in (None, "requester", "admin"):
+        async with api.client(name) as client:
+            for method, path in await operations(api):
+                if "/stream" in path or path.endswith("/events"):
+                    continue
+                answer = await client.request(method, filled(path), json={})
+                seen[answer.status_code] += 1
+                assert not unsafe(answer), (method, path, answer.status_code, unsafe(answer))
+            for sent in (
+                client.request("BREW", "/v1/turns"),
+                client.get("/v1/nothing"),
+                client.get("/v1/turns", headers={"Host": EVIL}),
+                client.post("/v1/conversations", content=b"{", headers={"Content-Type": "application/json"}),
+                client.post("/v1/conversations", content=b'"' + b"x" * 300_000 + b'"'),
+                client.get("/openapi.json"),
+            ):
+                answer = await sent
+                seen[answer.status_code] += 1
+                assert not unsafe(answer), (answer.request.url, unsafe(answer))
+    assert {200, 401, 403, 404, 405, 413, 415, 421, 422} - {415} <= seen.keys()
+
+
+async def test_a_stream_has_the_same_headers(api: Api) -> None:
+    async with api.client() as client:
+        path = f"/v1/conversations/{await conversation(client)}/stream"
+        async with client.stream("GET", path) as stream:
+            assert stream.status_code == 200 and not unsafe(stream)
+            assert stream.headers["x-accel-buffering"] == "no"
+
+
+async def test_pages_keep_their_policy_and_files_are_inert_and_unstored(api: Api) -> None:
+    async with api.client() as client:
+        for path in PAGES:
+            answer = await client.get(path, headers={"Accept": "text/html"}, follow_redirects=True)
+            assert answer.headers["x-content-type-options"] == "nosniff", path
+            assert "frame-ancestors 'none'" in answer.headers["content-security-policy"], path
+            assert "script-src 'self'" in answer.headers["content-security-policy"], path
+            assert answer.headers["cross-origin-opener-policy"] == "same-origin"
+        talk = await conversation(client)
+        sent = await client.post(
+            f"/v1/conversations/{talk}/files?name=a.txt",
+            content="<script>hit()</script>",
+            headers={"Content-Type": "text/plain"},
+        )
+        file = await client.get(f"/v1/files/{sent.json()['id']}")
+        assert "sandbox" in file.headers["content-security-policy"] and file.headers["cache-control"] == "no-store"
+        assert file.headers["content-disposition"].startswith("attachment")
+
+
+async def test_head_is_get_without_its_body(api: Api) -> None:
+    async with api.client("admin") as client:
+        talk = await conversation(client)
+        gets = [path for method, path in await operations(api) if method == "GET" and "{" not in path]
+        gets = [path for path in gets if "stream" not in path and "export" not in path and "oidc" not in path]
+        assert len(gets) > 20
+        for path in (*gets, f"/v1/conversations/{talk}", *PAGES):
+            head, get = [await client.request(method, path) for method in ("HEAD", "GET")]
+            assert head.status_code == get.status_code, path
+            assert head.content == b"", path
+            kept = {"content-type", "cache-control", "content-security-policy", "location"}
+            assert {n: v for n, v in head.headers.items() if n in kept} == {
+                n: v for n, v in get.headers.items() if n in kept
+            }, path
+        for path in (f"/v1/conversations/{talk}/stream", "/v1/approvals/stream"):
+            head = await asyncio.wait_for(client.head(path), 5)
+            assert (head.status_code, head.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+            assert (await client.head(f"/v1/conversations/{new_id()}/stream")).status_code == 404
+        assert (await client.get("/v1/turns")).status_code == 200, "the connection goes on"
+
+
+async def test_a_body_of_two_lengths_is_refused_and_its_connection_ends(api: Api) -> None:
+    for first, second in (
+        ("Content-Length: 4", "Transfer-Encoding: chunked"),
+        ("Transfer-Encoding: chunked", "Content-Length: 4"),
+    ):
+        said = await raw(
+            api,
+            f"POST /v1/auth/login HTTP/1.1\r\nHost: 127.0.0.1\r\n{first}\r\n{second}\r\n\r\n"
+            "0\r\n\r\nGET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode(),
+        )
+        assert said.count(b"HTTP/1.1") == 1 and said.startswith(b"HTTP/1.1 400") and b"length_ambiguous" in said
+
+
+async def test_without_a_token_nobody_is_asked_for_the_body(api: Api) -> None:
+    head = b"POST /v1/conversations HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100000\r\nExpect: 100-continue\r\n"
+    said = await raw(api, head + b"Connection: close\r\n\r\n", 4.0)
+    assert said.startswith(b"HTTP/1.1 401") and b"100 Continue" not in said
+
+
+async def addresses(client: httpx.AsyncClient, *forwarded: str) -> list[int]:
+    return [(await client.get("/v1/auth/ways", headers={"X-Forwarded-For": each})).status_code for each in forwarded]
+
+
+async def test_an_address_that_the_client_writes_itself_is_not_believed(
+    api: Api, parts: DataParts, urls: Urls, people: dict[str, Person]
+) -> None:
+    assert parts.redis_url is not None and parts.temporal is not None
+    async with serving(
+        people,
+        database_url=urls.app,
+        redis_url=parts.redis_url,
+        temporal=parts.temporal.address,
+        namespace=parts.temporal.namespace,
+        RATE_LIMITING_ENABLED="1",
+        RATE_LIMIT_PER_MINUTE="5",
+    ) as bare:
+        async with bare.client(None) as client:
+            found = await addresses(client, *(f"203.0.113.{number}" for number in range(8)))
+            assert found.count(429) >= 3, "all of them are of one address"
+            answer = await client.get("/sign-in", headers={"X-Forwarded-Proto": "https"})
+            assert "strict-transport-security" not in answer.headers
+
+
+async def test_behind_a_proxy_each_client_has_its_own_count(proxied: Api) -> None:
+    async with proxied.client(None) as client:
+        one = new_id()[-4:]
+        mine = f"2001:db8:{one}::1"
+        assert await addresses(client, *[mine] * 7) == [200] * 5 + [429] * 2
+        assert await addresses(client, f"9.9.9.9, {mine}", f"1.2.3.4,{mine}:443") == [429] * 2, (
+            "what it claims is before it"
+        )
+        assert await addresses(client, f"{mine}, 2001:db8:{one}:1::7") == [200]
+
+
+async def test_behind_a_proxy_a_client_has_so_many_requests_under_way(proxied: Api) -> None:
+    head = {"X-Forwarded-For": "198.51.100.77"}
+    async with proxied.client() as client, asyncio.TaskGroup() as group:
+        talk = await conversation(client)
+        path = f"/v1/conversations/{talk}/stream"
+        held = asyncio.Event()
+        opened = asyncio.Semaphore(0)
+
+        async def hold() -> None:
+            async with client.stream("GET", path, headers=head) as stream:
+                assert stream.status_code == 200
+                opened.release()
+                await held.wait()
+
+        readers = [group.create_task(hold()) for _ in range(3)]
+        for _ in readers:
+            await opened.acquire()
+        refused = await client.get("/v1/auth/me", headers=head)
+        assert (refused.status_code, code(refused)) == (429, "too_many_connections")
+        assert refused.headers["retry-after"] == "15"
+        other = await client.get("/v1/auth/me", headers={"X-Forwarded-For": "198.51.100.78"})
+        assert other.status_code == 200
+        assert (await client.get("/readyz", headers=head)).status_code in (200, 429)
+        held.set()
+
+
+async def test_over_tls_browsers_are_told_to_stay_there(proxied: Api) -> None:
+    async with proxied.client() as client:
+        answer = await client.get("/sign-in", headers={"X-Forwarded-For": "198.51.100.99"})
+        assert answer.headers["strict-transport-security"] == "max-age=31536000"
