@@ -5,7 +5,7 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from api.auth import Open
-from api.parts import parts_of
+from api.parts import NEEDED
 
 router = APIRouter(tags=["health"])
 
@@ -18,9 +18,10 @@ async def healthz() -> dict[str, str]:
 
 @router.get("/readyz")
 async def readyz(services: Open) -> JSONResponse:
-    """Postgres and Temporal answer; Valkey may be away, which costs live tokens only."""
-    parts = await parts_of(services)
-    ready = parts["postgres"] and parts["temporal"]
+    """Postgres and Temporal answer and can write, and their disk has room where it is one of this machine; Valkey may
+    be away, which costs live tokens only."""
+    parts = {name: not part.fault for name, part in (await services.parts.look()).items()}
+    ready = all(parts[name] for name in NEEDED if name in parts)
     return JSONResponse({"ready": ready, "parts": parts}, 200 if ready else 503)
 
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from temporalio.service import RPCError
 
 from api.auth import Open, Reader
-from api.parts import LOOK_SECONDS, parts_of
+from api.parts import LOOK_SECONDS
 from api.services import Services
 from api.temporal_pages import queue_page, workflows_page
 from contracts.errors import CallerError
@@ -26,17 +26,21 @@ async def status(services: Open, who: Reader) -> dict[str, object]:
     that does not answer is said to be away within seconds."""
     if not who.sees_tenant:
         raise CallerError("role_required", "this needs the role reviewer or admin", status=403)
-    answers, queues, servers, workload = await asyncio.gather(
-        parts_of(services), _queues(services), ServerLooks(services.valkey).listed(), _workload(services, who.tenant_id)
+    looks, queues, servers, workload = await asyncio.gather(
+        services.parts.look(),
+        _queues(services),
+        ServerLooks(services.valkey).listed(),
+        _workload(services, who.tenant_id),
     )
-    faults = {name: "" if well else "it does not answer" for name, well in answers.items()}
+    faults = {name: part.fault for name, part in looks.items()}
     faults["relay"] = relay_fault(workload.relay_sessions, workload.overdue)
+    notes = {name: {"note": part.note} for name, part in looks.items() if part.note}
     shown = [_queue(services, each) for each in queues]
     all_faults = (*faults.values(), *(each["fault"] for each in shown), *(each.fault for each in servers))
     return {
         "at": datetime.now(UTC),
         "well": not any(all_faults),
-        "parts": [{"name": name, "fault": fault} for name, fault in faults.items()],
+        "parts": [{"name": name, "fault": fault} | notes.get(name, {}) for name, fault in faults.items()],
         "queues": shown,
         "mcp_servers": [asdict(each) for each in servers],
         "turns": workload.turns,
