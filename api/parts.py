@@ -6,10 +6,11 @@ are no load that a caller can make.
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from temporalio.client import Client
 
@@ -19,6 +20,7 @@ from store import write_probes
 from store.database import Database
 from store.valkey import Valkey
 
+Ask = Callable[[], Coroutine[Any, Any, None]]
 LOOK_SECONDS = 2.0
 WRITE_SECONDS = 5.0
 """How long a write that went well speaks for those after it."""
@@ -50,6 +52,8 @@ class Parts:
     least_free_bytes: int = 0
     _written_at: dict[str, float] = field(default_factory=dict)
     _notes: dict[str, str] = field(default_factory=dict)
+    _hanging: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
+    """Questions that were given up and have not ended yet, by part."""
     _under_way: "asyncio.Task[dict[str, PartLook]] | None" = None
 
     async def look(self) -> Mapping[str, PartLook]:
@@ -78,12 +82,10 @@ class Parts:
     async def _read_temporal(self) -> None:
         await self.client.service_client.check_health()
 
-    async def _part(
-        self, name: str, read: Callable[[], Awaitable[None]], write: Callable[[], Awaitable[None]] | None
-    ) -> PartLook:
+    async def _part(self, name: str, read: Ask, write: Ask | None) -> PartLook:
         due = write is not None and monotonic() - self._written_at.get(name, -WRITE_SECONDS) >= WRITE_SECONDS
         try:
-            await asyncio.wait_for(write() if write is not None and due else read(), LOOK_SECONDS)
+            await self._in_time(name, write if write is not None and due else read)
         except Exception as error:  # whatever is wrong with a part, it is not well
             if due and write_probe.not_tested(error):
                 self._written_at[name], self._notes[name] = monotonic(), _WRITE_NOT_TESTED
@@ -94,6 +96,28 @@ class Parts:
             self._written_at[name] = monotonic()
             self._notes.pop(name, None)
         return PartLook(note=self._notes.get(name, ""))
+
+    async def _in_time(self, name: str, ask: Ask) -> None:
+        """Ask, and give up after a moment without waiting until giving up has an end, which can take long.
+
+        Raises: TimeoutError; what asking raises.
+        """
+        if name in self._hanging:
+            raise TimeoutError
+        task = asyncio.create_task(ask())
+        done, _ = await asyncio.wait({task}, timeout=LOOK_SECONDS)
+        if done:
+            await task
+            return
+        self._hanging[name] = task
+        task.add_done_callback(lambda ended: self._has_ended(name, ended))
+        task.cancel()
+        raise TimeoutError
+
+    def _has_ended(self, name: str, task: "asyncio.Task[None]") -> None:
+        del self._hanging[name]
+        if not task.cancelled():
+            task.exception()  # it is of no interest any more
 
 
 def _no_answer(_error: BaseException) -> str:

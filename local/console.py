@@ -9,7 +9,7 @@ import re
 import shutil
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
@@ -25,6 +25,7 @@ _MOST_ALIKE = 5
 """Of lines that differ in their numbers only."""
 _AGAIN = 2
 """Lines of a window that follows a flood."""
+_OF_A_FULL_DISK = re.compile(r"no space left|disk is full|DiskFull|ENOSPC", re.IGNORECASE)
 _NUMBER = re.compile(r"\b[0-9a-f]*\d[0-9a-f]*\b")
 
 
@@ -59,12 +60,16 @@ class Flood:
         self._alike.clear()
         return said
 
+    def folds(self) -> bool:
+        """Leave one line out; whether it is the first of this window."""
+        self.folded += 1
+        return self.folded == 1
+
     def shows(self, line: str) -> bool:
-        """Whether this line is shown."""
+        """Whether this line is shown; to be left out otherwise."""
         kind = _NUMBER.sub("0", line)
         most, most_alike = self._allowed
         if self._shown >= most or self._alike[kind] >= most_alike:
-            self.folded += 1
             return False
         self._shown += 1
         self._alike[kind] += 1
@@ -82,6 +87,8 @@ class Console:
         self._floods: dict[str, Flood] = {}
         self.logs: Path | None = None
         """The folder in which every line of every child is found."""
+        self.disk_is_full: Callable[[], bool] = lambda: False
+        """Tells of a full disk by itself; what the children say of it is then left out."""
         self._live = ""
         self._live_at = 0.0
 
@@ -99,9 +106,10 @@ class Console:
         flood = self._floods.setdefault(role, Flood(time.monotonic()))
         if flood.ends_in(time.monotonic()) <= 0:
             self._close_window(role)
-        if flood.shows(line):
+        told_already = _OF_A_FULL_DISK.search(line) is not None and self.disk_is_full()
+        if not told_already and flood.shows(line):
             self._child(role, line)
-        elif flood.folded == 1:
+        elif flood.folds():
             with suppress(RuntimeError):  # without a loop the next line tells of it
                 asyncio.get_running_loop().call_later(flood.ends_in(time.monotonic()), self._close_window, role)
 

@@ -87,10 +87,10 @@ async def _run(config: StackConfig) -> int:
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, on_signal)
         console.say(f"Perdure, data in {home.root}")
-        supervisor = Supervisor(home, console, config.patience)
+        supervisor = Supervisor(home, console, config.patience, config.least_free_bytes)
         try:
             await _until(stop, _bring_up(config, home, supervisor))
-            await _until(stop, supervisor.watch(config.least_free_bytes))
+            await _until(stop, supervisor.watch())
         finally:
             words = "Stopping; once more Ctrl-C kills." if stop.is_set() else "It cannot go on; ending what runs."
             await _wind_down(home, supervisor, hurry, words)

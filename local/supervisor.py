@@ -34,8 +34,14 @@ _ENOUGH_AGAIN = 1.1
 class Supervisor:
     """Owns the children of one data folder; made by the holder of that folder."""
 
-    def __init__(self, home: Home, console: Console, patience: Patience | None = None) -> None:
+    def __init__(
+        self, home: Home, console: Console, patience: Patience | None = None, least_free_bytes: int = 0
+    ) -> None:
         self.console = console
+        self.least_free_bytes = least_free_bytes
+        """What must be free on the disk of the data folder."""
+        self._full = False
+        console.disk_is_full = self._disk_is_full
         console.logs = home.root / "logs"
         self.home = home
         self.patience = patience or Patience()
@@ -138,29 +144,34 @@ class Supervisor:
     def ready_roles(self) -> list[str]:
         return [role for role, child in self.children.items() if child.ready]
 
-    async def watch(self, least_free_bytes: int) -> None:
-        """Return only by raising what ended a child for good; children that merely die are started again.
+    async def watch(self) -> None:
+        """Return only by raising what ended a child for good; children that merely die are started again."""
+        await together(self._watch_disk(), *(child.failed() for child in self.children.values()))
 
-        A disk with less than `least_free_bytes` is told of once, and so is its end.
-        """
-        await together(self._watch_disk(least_free_bytes), *(child.failed() for child in self.children.values()))
-
-    async def _watch_disk(self, least_free_bytes: int) -> None:
-        full = False
+    async def _watch_disk(self) -> None:
         while True:
-            with suppress(OSError):
-                free = shutil.disk_usage(self.home.root).free
-                if not full and free < least_free_bytes:
-                    full = True
-                    least = f"{least_free_bytes / 1e6:.0f} MB (PERDURE_LEAST_FREE_BYTES)"
-                    self.console.say(
-                        f"  The disk of {self.home.root} is nearly full: {free / 1e6:.0f} MB are free, {least} are "
-                        "needed. Free some space; until then the API is not ready and writes may fail."
-                    )
-                elif full and free > _ENOUGH_AGAIN * least_free_bytes:
-                    full = False
-                    self.console.say(f"  The disk of {self.home.root} has {free / 1e6:.0f} MB free again.")
+            self._disk_is_full()
+            if self._cannot_write:
+                self._write_down()
             await asyncio.sleep(_DISK_SECONDS)
+
+    def _disk_is_full(self) -> bool:
+        """Whether the disk of the data folder has too little room; said once, and once when it has room again."""
+        try:
+            free = shutil.disk_usage(self.home.root).free
+        except OSError:
+            return self._full
+        if not self._full and free < self.least_free_bytes:
+            self._full = True
+            least = f"{self.least_free_bytes / 1e6:.0f} MB (PERDURE_LEAST_FREE_BYTES)"
+            self.console.say(
+                f"  The disk of {self.home.root} is nearly full: {free / 1e6:.0f} MB are free, {least} are needed. "
+                "Free some space; until then the API is not ready and writes may fail."
+            )
+        elif self._full and free > _ENOUGH_AGAIN * self.least_free_bytes:
+            self._full = False
+            self.console.say(f"  The disk of {self.home.root} has {free / 1e6:.0f} MB free again.")
+        return self._full
 
     async def stop(self, hurry: asyncio.Event | None = None) -> None:
         """End all children, rank after rank; once `hurry` is set, all that is left at once by SIGKILL."""
@@ -173,17 +184,22 @@ class Supervisor:
             await self._nursery.stop()
 
     def _changed(self, child: Child) -> None:
-        try:
+        with suppress(OSError):  # it is tried again, and said, in the next line
             if child.pid is None:
                 self._roster.remove(child.spec.role)
             elif not child.ready:
                 self._roster.add(child.spec.role, child.pid, child.spec.death_signal)
+        self._write_down()
+
+    def _write_down(self) -> None:
+        try:
+            self._roster.save()
             if self.on_change is not None and not self._stopping:
                 self.on_change()
             self._cannot_write = ""
         except OSError as error:  # a full disk must not end what still runs
-            if error.strerror != self._cannot_write:
-                self._cannot_write = error.strerror or ""
+            said, self._cannot_write = self._cannot_write, error.strerror or "it fails"
+            if said != self._cannot_write and not self._disk_is_full():
                 self.console.say(f"  cannot write in {self.home.root}: {error.strerror}")
 
 

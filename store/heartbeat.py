@@ -20,11 +20,11 @@ HANG_SECONDS = 20.0
 
 @asynccontextmanager
 async def beating(file: Path | None) -> AsyncIterator[None]:
-    """Write the file, which says that the process is ready, and touch it from this event loop until the block ends."""
+    """Make the file, which says that the process is ready, and touch it from this event loop until the block ends."""
     if file is None:
         yield
         return
-    _write(file)
+    _touch(file)
     task = asyncio.create_task(_beat(file))
     try:
         yield
@@ -34,8 +34,8 @@ async def beating(file: Path | None) -> AsyncIterator[None]:
             await task
 
 
-def _write(file: Path) -> None:
-    file.write_text("ready\n")
+def _touch(file: Path) -> None:
+    file.touch()
 
 
 async def _beat(file: Path) -> None:

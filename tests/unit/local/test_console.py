@@ -16,8 +16,10 @@ def test_a_flood_shows_its_first_lines_and_counts_the_rest_ever_more_seldom() ->
         now = tick / 10
         if flood.ends_in(now) <= 0:
             said.append((now, flood.closed(now)))
-        if flood.shows(f"ERROR: no space left in block {tick}"):
+        if flood.shows(f"ERROR: no room in block {tick}"):
             shown.append(tick)
+        else:
+            flood.folds()
     assert said == [
         (10.0, "(and 95 more lines like these in 10 s"),
         (30.0, "(and 198 more lines like these in 20 s"),
@@ -34,7 +36,7 @@ def test_lines_that_differ_are_shown_up_to_a_number_of_them() -> None:
 def test_after_a_quiet_window_all_is_as_before() -> None:
     flood = Flood(0.0)
     for _ in range(30):
-        flood.shows("away")
+        _ = flood.shows("away") or flood.folds()
     assert flood.closed(10.0).startswith("(and 25 more")
     assert flood.shows("back") and flood.closed(30.0) == ""
     assert [flood.shows("away") for _ in range(6)] == [True] * 5 + [False]
@@ -53,3 +55,18 @@ async def test_what_was_left_out_is_told_also_when_no_other_line_comes(monkeypat
     assert len(lines) == 7
     assert lines[-1] == "postgres         | (and 412 more lines like these in 0 s; log: /data/logs/postgres.log)"
     assert "api              | one" in lines
+
+
+def test_what_children_say_of_a_full_disk_is_counted_and_not_shown() -> None:
+    out = io.StringIO()
+    console, full = Console(out, {}), False
+    console.disk_is_full = lambda: full
+    console.child("temporal", "ERROR database or disk is full (13)")
+    full = True
+    console.child("temporal", "ERROR database or disk is full (13)")
+    console.child("postgres", "PANIC:  could not write: No space left on device")
+    console.child("temporal", "ERROR something else")
+    assert out.getvalue().splitlines() == [
+        "temporal         | ERROR database or disk is full (13)",
+        "temporal         | ERROR something else",
+    ]
