@@ -44,6 +44,7 @@ from relay.metrics_ports import metrics_addresses, serve_metrics
 from settings import Settings, needed, secret, variable
 from store import content
 from store.database import Database
+from store.heartbeat import beating
 from store.live import LiveTokens
 from store.server_looks import ServerLooks
 from store.valkey import Valkey
@@ -63,8 +64,8 @@ HEARTBEAT_THROTTLE = timedelta(seconds=0.2)
 _log = structlog.get_logger("worker")
 
 
-async def serve(settings: Settings, kinds: Sequence[Kind], stop: asyncio.Event, ready: Callable[[], None]) -> None:
-    """Serve these queues until `stop`, then drain; `ready` is called once all of them are about to be polled.
+async def serve(settings: Settings, kinds: Sequence[Kind], stop: asyncio.Event) -> None:
+    """Serve these queues until `stop`, then drain; the heartbeat begins once all of them are about to be polled.
 
     Raises: SystemExit where Temporal has no such namespace.
     """
@@ -82,7 +83,7 @@ async def serve(settings: Settings, kinds: Sequence[Kind], stop: asyncio.Event, 
         queues = Routing.spread()
         workers = [worker for kind in kinds for worker in workers_for(deps, kind, queues.queue(kind))]
         running = [asyncio.create_task(worker.run()) for worker in workers]
-        ready()
+        await stack.enter_async_context(beating(settings.ready_file))
         if any(has_blocks(app) for app in apps):
             sandbox.open_soon()  # it takes a moment of CPU, which no start waits for
         deps.toolbox.import_soon()

@@ -107,9 +107,11 @@ class Settings(BaseSettings):
     temporal_ui: str = Field(default="", alias="PERDURE_TEMPORAL_UI")
     """The address of the Temporal Web UI, for links; empty: no links."""
     ready_file: Path | None = Field(default=None, alias="PERDURE_READY_FILE")
-    """A worker writes this file when it polls."""
+    """A process writes this file when it is ready, and touches it every second while it lives (store/heartbeat.py)."""
     start_gate: Path | None = Field(default=None, alias="PERDURE_START_GATE")
     """Set by the embedded stack: a process opens nothing before this file is there, and imports meanwhile."""
+    least_free_bytes: int = Field(default=134_217_728, ge=0, alias="PERDURE_LEAST_FREE_BYTES")
+    """What must be free on the disk of the embedded stack's data folder, 128 MiB; with less the API is not ready."""
     log_level: LogLevel = Field(default=LogLevel.INFO, alias="LOG_LEVEL")
     """`debug`, `info`, `warning` or `error`."""
 

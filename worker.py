@@ -27,6 +27,7 @@ from relay.remember import run_embedding
 from relay.search_attributes import register
 from settings import Settings, log_from, needed, secret
 from store.database import Database
+from store.heartbeat import beating
 from store.start_gate import wait_for_gate
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ async def _serve(names: list[str]) -> int:
     settings = Settings()
     log_from(settings.log_level)
     wait_for_gate(settings.start_gate)
-    await serve(settings, [Kind(name) for name in names], _stop_asked(), lambda: _ready(settings))
+    await serve(settings, [Kind(name) for name in names], _stop_asked())
     return 0
 
 
@@ -92,7 +93,7 @@ async def _relay() -> int:
                 traces.ended(address)
 
         stop = _stop_asked()
-        _ready(settings)
+        await stack.enter_async_context(beating(settings.ready_file))
         heads = HeadExport(relay, settings.heads_file(), keyring)
         reconciler = Reconciler(relay, client, doorbell, ended)
         work = [run_relay(relay, doorbell, stop), reconciler.run(stop), heads.run(stop)]
@@ -125,11 +126,6 @@ def _stop_asked() -> asyncio.Event:
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stop.set)
     return stop
-
-
-def _ready(settings: Settings) -> None:
-    if settings.ready_file is not None:
-        settings.ready_file.write_text("ready\n")
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ from api.routes import (
 )
 from api.services import opened
 from settings import Settings
+from store.heartbeat import beating
 
 ROUTERS = (
     conversations,
@@ -81,7 +82,7 @@ def create_app(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with opened(settings) as services:
+        async with opened(settings) as services, beating(settings.ready_file):
             app.state.services = services
             yield
 

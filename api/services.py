@@ -10,6 +10,7 @@ from pathlib import Path
 from api.access_tokens import AccessTokens
 from api.oidc import OidcConfig, Provider
 from api.open_streams import OpenStreams
+from api.parts import Parts
 from api.passwords import Passwords
 from api.rates import Rates
 from api.streams import Streams
@@ -68,6 +69,8 @@ class Services:
     rates: Rates
     open_streams: OpenStreams
     signing_in: SigningIn
+    parts: Parts
+    """Whether what this process stands on is well."""
     audit_heads: Path
     """The exported heads of the audit's chains."""
     decisions_per_minute: int = 60
@@ -145,6 +148,7 @@ async def opened(settings: Settings) -> AsyncIterator[Services]:
                 session_lasts=timedelta(days=settings.refresh_days),
                 public_url=settings.public_url,
             ),
+            parts=Parts(db, client, valkey, settings.home if settings.local else None, settings.least_free_bytes),
             audit_heads=settings.heads_file(),
             decisions_per_minute=settings.decisions_per_minute,
             local=settings.local,

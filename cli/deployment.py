@@ -27,9 +27,9 @@ def deployment_of(client: Client) -> DeploymentStatus:
 
 def show_deployment(found: DeploymentStatus) -> None:
     """Tables for a person; parts are shown only where something is wrong with one."""
-    faults = [(part.name, part.fault) for part in found.parts if part.fault]
+    faults = [(part.name, part.fault or part.note) for part in found.parts if part.fault or part.note]
     if faults:
-        table(("part", "what is wrong"), faults, "")
+        table(("part", "what is wrong, or not known"), faults, "")
     if found.is_operator:
         rows = [(each.name, each.fault or "served", each.workers, each.backlog) for each in found.queues]
         table(("queue", "state", "workers", "backlog"), rows, "Nothing is known of the queues.")

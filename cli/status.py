@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +15,20 @@ from cli.connection import Role, Surroundings, connect
 from cli.deployment import deployment_json, deployment_of, show_deployment
 from cli.failures import OTHER
 from cli.screen import AsJson, fail, say, say_json, table
+from local.config import least_free_bytes, own_environ
 from local.home import Home
-from local.probes import http_get, port_open
+from local.probes import grpc_lives, http_get, port_open, postgres_lives, valkey_lives
 from local.roster import alive, look
+from local.spawn import is_stopped
 from perdure.client import ApiError, Client, DeploymentStatus
+from policy.health import disk_fault
 
 _PARTS = (("api", "/readyz"), ("temporal", None), ("temporal_ui", "/"), ("postgres", None), ("redis", None))
 """Addresses in run.json, and the page to ask for where one tells more than an open port."""
-_LEAST_FREE_BYTES = 128 << 20
-"""Postgres writes its log in files of 16 MiB and ends when it cannot make one; a few of them, and room for the rest."""
+_SILENT_SECONDS = 6.0
+"""A process whose heartbeat is older than this hangs: it beats every second. The supervisor kills it later."""
+_ROLES = {"redis": "valkey"}
+"""What a part is called in run.json's pids where it is not its own name."""
 _DEFAULT_PORTS = {"postgresql": 5432, "postgres": 5432, "redis": 6379, "rediss": 6379, "http": 80, "https": 443}
 
 
@@ -33,7 +39,7 @@ class Health:
     name: str
     well: bool
     what: str
-    """`answers`, `silent`, `runs`, `not ready`, `starting or stopping`, `left behind`, `nearly full: 3 MB free`."""
+    """`answers`, `silent`, `runs`, `hangs`, `not ready`, `starting or stopping`, `left behind`, `nearly full: …`."""
     pid: int | None
     address: str
     """Without any credentials."""
@@ -47,8 +53,8 @@ def status(as_json: AsJson = False) -> None:
         raise typer.Exit(_of_api(as_json))
     if here.run is None and not as_json:
         raise fail(here.why_nothing_runs(), OTHER)
-    found = asyncio.run(_look(here.run)) if here.run is not None else _left_behind(here)
-    found += nearly_full(here.home)
+    found = asyncio.run(_look(here.run, Home(here.home))) if here.run is not None else _left_behind(here)
+    found += nearly_full(here.home, least_free_bytes(own_environ()))
     deployment = _deployment(here.run) if here.run is not None else None
     well = here.run is not None and all(each.well for each in found) and (deployment is None or deployment.well)
     if as_json:
@@ -109,41 +115,71 @@ def _left_behind(here: Surroundings) -> list[Health]:
     return [Health(role, False, what, pid, "") for role, pid in found.children.items()]
 
 
-def nearly_full(home: Path) -> list[Health]:
+def nearly_full(home: Path, least_bytes: int) -> list[Health]:
     """The disk of the data folder where it has hardly any room left: reads still answer then, but writes fail."""
     try:
         free = shutil.disk_usage(home).free
     except OSError:
         return []
-    if free >= _LEAST_FREE_BYTES:
+    if not disk_fault(free, least_bytes):
         return []
     return [Health("disk", False, f"nearly full: {free // 1_000_000} MB free", None, str(home))]
 
 
-async def _look(run: dict[str, Any]) -> list[Health]:
+async def _look(run: dict[str, Any], home: Home) -> list[Health]:
     pids: dict[str, int] = run.get("pids") or {}
     ready: list[str] = run.get("ready") or []
     addresses = [(name, page, str(run[name])) for name, page in _PARTS if run.get(name)]
     addresses += [(name, None, url) for name, url in (run.get("companions") or {}).items()]
-    answers = await asyncio.gather(*(_answers(address, page) for _, page, address in addresses))
+    states = await asyncio.gather(
+        *(_state(name, address, page, pids.get(_ROLES.get(name, name)), home) for name, page, address in addresses)
+    )
     found = []
-    for (name, _, address), answer in zip(addresses, answers, strict=True):
-        pid = pids.get({"redis": "valkey"}.get(name, name))
-        found.append(Health(name, answer, "answers" if answer else "silent", pid, _bare(address)))
+    for (name, _, address), state in zip(addresses, states, strict=True):
+        pid = pids.get(_ROLES.get(name, name))
+        found.append(Health(name, state == "answers", state, pid, _bare(address)))
     shown = {"valkey", *(name for name, _, _ in addresses)}
     for role, pid in sorted(pids.items()):
         if role not in shown:
             well = alive(pid) is not None and role in ready
-            found.append(Health(role, well, "runs" if well else "not ready", pid, ""))
+            state = "hangs" if well and _is_silent(home, role, pid) else "runs" if well else "not ready"
+            found.append(Health(role, state == "runs", state, pid, ""))
     return found
 
 
-async def _answers(address: str, page: str | None) -> bool:
+async def _state(name: str, address: str, page: str | None, pid: int | None, home: Home) -> str:
+    """`answers`, or why not: `hangs` for a process of this stack that is there and says nothing."""
     host, port = _host_and_port(address)
-    if page is None:
-        return await port_open(host, port)
-    answer = await http_get(host, port, page)
-    return answer is not None and answer[0] < 400
+    if page is not None:
+        answer = await http_get(host, port, page)
+        answers, speaks = answer is not None and answer[0] < 400, answer is not None
+    else:
+        answers = speaks = await _speaks(name, host, port, address, pid)
+    silent = not speaks or (pid is not None and _is_silent(home, _ROLES.get(name, name), pid))
+    if pid is not None and alive(pid) is not None and silent and await port_open(host, port):
+        return "hangs"
+    return "answers" if answers else "silent"
+
+
+async def _speaks(name: str, host: str, port: int, address: str, pid: int | None) -> bool:
+    """Whether it answers in its own protocol if that is known: a stopped process keeps its port open."""
+    if pid is not None and name == "postgres":
+        return await postgres_lives(host, port)
+    if pid is not None and name == "redis":
+        return await valkey_lives(host, port, urlsplit(address).password or "")
+    if pid is not None and name == "temporal":
+        return await grpc_lives(host, port)
+    return await port_open(host, port)
+
+
+def _is_silent(home: Home, role: str, pid: int) -> bool:
+    """Whether a process that has a heartbeat has none now, or is stopped."""
+    if is_stopped(pid):
+        return True
+    try:
+        return time.time() - home.ready_file(role).stat().st_mtime > _SILENT_SECONDS
+    except OSError:
+        return False
 
 
 def _host_and_port(address: str) -> tuple[str, int]:

@@ -1,7 +1,8 @@
 """One supervised child: started, watched until ready, started again when it dies, ended step by step.
 
 Invariants: exactly one process of a role at a time; a child that was healthy comes back within half a second; one that
-keeps failing comes back ever more slowly; one that exits with an error before it was ever ready ends the start.
+keeps failing comes back ever more slowly; one that exits with an error before it was ever ready ends the start; one
+that does not answer any more is killed and comes back like one that died.
 """
 
 import asyncio
@@ -9,11 +10,12 @@ import re
 import signal
 import time
 from asyncio.subprocess import Process
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from local.console import Console
 from local.errors import StackError
@@ -21,11 +23,13 @@ from local.excerpt import Excerpt
 from local.forked import Forked, Nursery, NurseryGone
 from local.lines import read_lines
 from local.log_file import LogFile
-from local.spawn import RunAs, describe_exit, kill_group, spawn
+from local.patience import LOOK_SECONDS, Listening, Patience, SlowStart
+from local.spawn import RunAs, cpu_seconds, describe_exit, kill_group, kill_tree, spawn
 
 _STEADY_SECONDS = 1.0
 """A child that was ready for less counts as one that failed to start."""
 _PROBE_SECONDS = 0.03
+_LOOK_AT_START_SECONDS = 3.0
 _RESTART_SECONDS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 
 
@@ -55,7 +59,10 @@ class ChildSpec:
     """Clears what an earlier process of this role left behind."""
     imports: tuple[str, ...] = ()
     """What it shares with others: named, it is forked from the nursery where there is one."""
-    ready_seconds: float = 60.0
+    lives: Callable[[int], Awaitable[bool]] | None = None
+    """Asked with its pid now and then while it is ready: whether it still answers. None: it is never found to hang."""
+    held: Callable[[], bool] | None = None
+    """Whether it waits for other parts before it starts, which does not count as its own time."""
     detail: str = ""
     """What to print beside `ready`."""
 
@@ -74,8 +81,12 @@ class Child:
         console: Console,
         changed: Callable[["Child"], None],
         nursery: Nursery | None = None,
+        patience: Patience | None = None,
     ) -> None:
         self.spec = spec
+        self._patience = patience or Patience()
+        self._given_up = ""
+        """Why the first start was given up."""
         self._nursery = nursery
         self.pid: int | None = None
         """The live process, None between two."""
@@ -92,15 +103,12 @@ class Child:
     async def start(self) -> None:
         """Start it and wait until it is ready.
 
-        Raises: StackError when it exits with an error first, or is not ready in time.
+        Raises: StackError when it exits with an error first, or makes no progress.
         """
         self._task = asyncio.create_task(self._keep_running(), name=f"child {self.spec.role}")
         ready = asyncio.create_task(self._was_ready.wait())
         try:
-            async with asyncio.timeout(self.spec.ready_seconds):
-                await asyncio.wait({ready, self._task}, return_when=asyncio.FIRST_COMPLETED)
-        except TimeoutError:
-            raise StackError(self._why(f"was not ready within {self.spec.ready_seconds:.0f} s")) from None
+            await asyncio.wait({ready, self._task}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             ready.cancel()
         if not self._was_ready.is_set() and self._task.done():
@@ -126,8 +134,12 @@ class Child:
             code, ready_for = await self._one_life()
             if self._stopping.is_set():
                 return
+            if self._given_up and not self._was_ready.is_set():
+                raise StackError(self._why(self._given_up))
             if code >= 0 and not self._was_ready.is_set():
                 raise StackError(self._why(f"did not start ({describe_exit(code)})"))
+            if self._given_up:
+                self._console.child(self.spec.role, self._given_up)
             failures = 0 if ready_for >= _STEADY_SECONDS else failures + 1
             delay = restart_delay_seconds(failures)
             self._console.child(self.spec.role, f"{describe_exit(code)}; starting it again in {delay:.1f} s")
@@ -140,25 +152,35 @@ class Child:
         spec = self.spec
         if spec.before_start is not None:
             spec.before_start()
+        starting = SlowStart(self._patience.start_seconds, time.monotonic())
         try:
-            process = await self._start_process()
+            process = await self._patiently(self._start_process(), starting)
         except OSError as error:
             self._log.write(f"{spec.command[0]}: {error.strerror}")
             return 127, 0.0
+        if process is None:
+            return -signal.SIGKILL, 0.0
         self._announce(process.pid, ready=False)
         output = asyncio.create_task(self._pump(process))
         gone = asyncio.create_task(process.wait())
         stopping = asyncio.create_task(self._stopping.wait())
+        hanging = asyncio.create_task(self._hangs(process.pid))
         ready_at: float | None = None
         try:
-            if await self._becomes_ready(process, gone):
+            if await self._becomes_ready(process, gone, starting):
                 ready_at = time.monotonic()
                 self._announce(process.pid, ready=True)
                 self._was_ready.set()
-            await asyncio.wait({gone, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({gone, stopping, hanging}, return_when=asyncio.FIRST_COMPLETED)
             ended = time.monotonic()
+            if hanging.done() and not gone.done() and not stopping.done():
+                silent = f"has not answered for {self._patience.hang_seconds:.0f} s; killing and restarting it"
+                self._console.child(spec.role, silent)
+                kill_tree(process.pid)
+                await gone
             await self._end(process, gone)
         finally:
+            hanging.cancel()
             stopping.cancel()
             kill_group(process.pid)
             # What it wrote last is in the pipe already; a grandchild that holds the pipe open must not hold us.
@@ -166,6 +188,45 @@ class Child:
             output.cancel()
             self._announce(None, ready=False)
         return gone.result(), ended - ready_at if ready_at is not None else 0.0
+
+    async def _patiently(
+        self, start: Coroutine[Any, Any, Process | Forked], starting: SlowStart
+    ) -> Process | Forked | None:
+        """The process once it is there; None where the imports that it waits for were given up, or at the stop."""
+        task = asyncio.create_task(start)
+        try:
+            while not task.done() and not self._stopping.is_set() and not self._gives_up(starting, None):
+                await asyncio.wait({task}, timeout=_LOOK_AT_START_SECONDS)
+            return await task if task.done() else None
+        finally:
+            task.cancel()
+
+    def _gives_up(self, starting: SlowStart, pid: int | None) -> bool:
+        """Look at a start that goes on; whether it has to be ended."""
+        now = time.monotonic()
+        if self.spec.held is not None and self.spec.held():
+            starting.hold(now)
+            return False
+        works = pid if pid is not None or self._nursery is None else self._nursery.pid
+        starting.look(now, cpu_seconds(works) if works is not None else 0.0, self._log.lines)
+        if word := starting.word(now):
+            said = next((line.strip() for line in reversed(self._log.tail) if line.strip()), "")
+            doing = said or ("it has written nothing yet" if pid is not None else "its modules are being imported")
+            self._console.child(self.spec.role, f"{word}: {doing}")
+        self._given_up = starting.failure(now)
+        return bool(self._given_up)
+
+    async def _hangs(self, pid: int) -> None:
+        """Return when the process was ready and has not answered for too long."""
+        lives, heard = self.spec.lives, None
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if lives is None or not self.ready:
+                continue
+            heard = heard or Listening(self._patience.hang_seconds, time.monotonic())
+            answers = await lives(pid)
+            if heard.hangs(answers, time.monotonic()):
+                return
 
     async def _start_process(self) -> Process | Forked:
         spec = self.spec
@@ -176,13 +237,16 @@ class Child:
             spec.command, environ=spec.environ, cwd=spec.cwd, death_signal=spec.death_signal, run_as=spec.run_as
         )
 
-    async def _becomes_ready(self, process: Process | Forked, gone: asyncio.Task[int]) -> bool:
-        deadline = time.monotonic() + self.spec.ready_seconds
+    async def _becomes_ready(self, process: Process | Forked, gone: asyncio.Task[int], starting: SlowStart) -> bool:
+        looked = time.monotonic()
         while not gone.done() and not self._stopping.is_set():
             if await self.spec.ready(process.pid) and not gone.done():
                 return True
-            if time.monotonic() > deadline:
-                kill_group(process.pid)
+            if time.monotonic() - looked > _LOOK_AT_START_SECONDS:
+                looked = time.monotonic()
+                if self._gives_up(starting, process.pid):
+                    kill_tree(process.pid)
+                    await gone
             await asyncio.wait({gone}, timeout=_PROBE_SECONDS)
         return False
 

@@ -10,8 +10,9 @@ companions:
     ready_path: /healthz                 # optional: answers 200 when it is ready; without it an open port is enough
     env: {PAYMENTS_CURRENCY: EUR}        # optional
 ```
-A companion gets the caller's environment without any address of ours, its port, and `PERDURE_COMPANION_HOME`, a folder
-of its own below the data folder: it stands for a system outside.
+A companion that gives no answer on its `ready_path` for PERDURE_HANG_SECONDS is killed and started again. It gets the
+caller's environment without any address of ours, its port, and `PERDURE_COMPANION_HOME`, a folder of its own below the
+data folder: it stands for a system outside.
 """
 
 import secrets
@@ -28,6 +29,7 @@ from local.errors import StackError
 from local.home import Home, write_private
 from local.ports import HOST, PortBook
 from local.probes import http_get, port_open
+from local.spawn import is_stopped
 
 STOP_RANK = 1
 
@@ -101,6 +103,11 @@ def child_spec(home: Home, app: Path, companion: Companion, port: int, environ: 
         answer = await http_get(HOST, port, companion.ready_path)
         return answer is not None and answer[0] == 200
 
+    async def lives(pid: int) -> bool:
+        if companion.ready_path is None:
+            return not is_stopped(pid)  # the kernel accepts connections for a stopped process, too
+        return await http_get(HOST, port, companion.ready_path) is not None
+
     return ChildSpec(
         role=companion.name,
         command=(sys.executable if program == "python" else program, *arguments),
@@ -115,6 +122,7 @@ def child_spec(home: Home, app: Path, companion: Companion, port: int, environ: 
         cwd=app,
         log=home.log(companion.name),
         ready=ready,
+        lives=lives,
         stop_steps=((signal.SIGTERM, 10.0),),
         stop_rank=STOP_RANK,
         detail=url(port),

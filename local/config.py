@@ -15,6 +15,7 @@ from dotenv import dotenv_values
 
 from local.errors import StackError
 from local.links import PAGES, Link
+from local.patience import Patience
 
 Routing = Literal["compact", "spread"]
 _ROUTINGS: dict[str, Routing] = {"compact": "compact", "spread": "spread"}
@@ -24,7 +25,11 @@ ROOT = Path(__file__).parents[1]
 BASE = ROOT if (ROOT / "pyproject.toml").is_file() else Path.cwd()
 """Where `.env` and relative paths in settings lie: in a checkout its own folder, wherever a command is typed; where
 Perdure is installed as a package, the current folder."""
+STACK_ALONE = ("PERDURE_START_SECONDS", "PERDURE_HANG_SECONDS", "PERDURE_TEMPORAL_SYNCHRONOUS")
+"""Variables that are read by this package only; settings.py reads the others."""
 _DEFAULT_PORT = 8080
+LEAST_FREE_BYTES = 128 << 20
+"""Postgres writes its log in files of 16 MiB and ends when it cannot make one; a few of them, and room for the rest."""
 _PYTHON = sys.executable
 _COMPACT_QUEUES = ("turns", "llm")
 _SPREAD_QUEUES = (*_COMPACT_QUEUES, "tools", "memory", "approvals")
@@ -97,6 +102,10 @@ class StackConfig:
     """What to print beside the API's own address."""
     drain_seconds: float = 30.0
     """How long a program may finish its work after SIGTERM."""
+    patience: Patience = field(default_factory=Patience)
+    """How long a slow part and a silent one are waited for."""
+    least_free_bytes: int = LEAST_FREE_BYTES
+    """What must be free on the disk of the data folder."""
 
     @classmethod
     def from_env(
@@ -136,7 +145,20 @@ class StackConfig:
             app_dirs=apps,
             companion_apps=(*shipped_apps(), *apps),
             programs=default_programs(chosen),
+            patience=Patience.from_environ(env),
+            least_free_bytes=least_free_bytes(env),
         )
+
+
+def least_free_bytes(environ: Mapping[str, str]) -> int:
+    """What must be free on the disk of the data folder, by PERDURE_LEAST_FREE_BYTES.
+
+    Raises: StackError.
+    """
+    text = environ.get("PERDURE_LEAST_FREE_BYTES") or str(LEAST_FREE_BYTES)
+    if not re.fullmatch(r"[0-9]{1,15}", text):
+        raise StackError(f"PERDURE_LEAST_FREE_BYTES is {text!r}; it must be a number of bytes")
+    return int(text)
 
 
 def _port(text: str) -> int:

@@ -1,17 +1,79 @@
 """What the terminal shows: calm lines of the supervisor, prefixed lines of the children, one live line while it builds.
 
-Every line of a child is in its log file as well; the terminal may be gone (a closed pipe) and nothing else stops.
+Every line of a child is in its log file as well; the terminal may be gone (a closed pipe) and nothing else stops. Of a
+flood of one child's lines the first are shown, the rest are counted.
 """
 
+import asyncio
+import re
 import shutil
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import TextIO
 
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 _ROLE_WIDTH = 16
 _PLAIN_LIVE_SECONDS = 15.0
 """How often the live line is repeated where it cannot be overwritten."""
+_WINDOW_SECONDS = 10.0
+_LONGEST_WINDOW_SECONDS = 600.0
+_MOST_LINES = 20
+_MOST_ALIKE = 5
+"""Of lines that differ in their numbers only."""
+_AGAIN = 2
+"""Lines of a window that follows a flood."""
+_OF_A_FULL_DISK = re.compile(r"no space left|disk is full|DiskFull|ENOSPC", re.IGNORECASE)
+_NUMBER = re.compile(r"\b[0-9a-f]*\d[0-9a-f]*\b")
+
+
+class Flood:
+    """Which lines of one child are shown: all of a few, the first of many, and then how many more there were.
+
+    A flood that goes on is told of ever more seldom.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._began = now
+        self._seconds = _WINDOW_SECONDS
+        self._allowed = (_MOST_LINES, _MOST_ALIKE)
+        self._shown = 0
+        self._alike: Counter[str] = Counter()
+        self.folded = 0
+        """Lines of this window that are not shown."""
+
+    def ends_in(self, now: float) -> float:
+        """The seconds until this window is over."""
+        return self._began + self._seconds - now
+
+    def closed(self, now: float) -> str:
+        """What to say of the window that is over, and begin the next one; empty where nothing was left out."""
+        said = ""
+        if self.folded:
+            lines = "lines" if self.folded > 1 else "line"
+            said = f"(and {self.folded} more {lines} like these in {now - self._began:.0f} s"
+        self._seconds = min(2 * self._seconds, _LONGEST_WINDOW_SECONDS) if self.folded else _WINDOW_SECONDS
+        self._allowed = (_AGAIN, _AGAIN) if self.folded else (_MOST_LINES, _MOST_ALIKE)
+        self._began, self._shown, self.folded = now, 0, 0
+        self._alike.clear()
+        return said
+
+    def folds(self) -> bool:
+        """Leave one line out; whether it is the first of this window."""
+        self.folded += 1
+        return self.folded == 1
+
+    def shows(self, line: str) -> bool:
+        """Whether this line is shown; to be left out otherwise."""
+        kind = _NUMBER.sub("0", line)
+        most, most_alike = self._allowed
+        if self._shown >= most or self._alike[kind] >= most_alike:
+            return False
+        self._shown += 1
+        self._alike[kind] += 1
+        return True
 
 
 class Console:
@@ -22,6 +84,11 @@ class Console:
         self._tty = bool(stream is not None and stream.isatty())
         self._coloured = self._tty and not (environ or {}).get("NO_COLOR")
         self._roles: dict[str, int] = {}
+        self._floods: dict[str, Flood] = {}
+        self.logs: Path | None = None
+        """The folder in which every line of every child is found."""
+        self.disk_is_full: Callable[[], bool] = lambda: False
+        """Tells of a full disk by itself; what the children say of it is then left out."""
         self._live = ""
         self._live_at = 0.0
 
@@ -35,7 +102,23 @@ class Console:
         self.say(f"  {role:<{_ROLE_WIDTH}} {state:<6} {took:>7}   {detail}".rstrip())
 
     def child(self, role: str, line: str) -> None:
-        """One line that a child wrote, or that is about a child."""
+        """One line that a child wrote, or that is about a child; counted and not shown in a flood."""
+        flood = self._floods.setdefault(role, Flood(time.monotonic()))
+        if flood.ends_in(time.monotonic()) <= 0:
+            self._close_window(role)
+        told_already = _OF_A_FULL_DISK.search(line) is not None and self.disk_is_full()
+        if not told_already and flood.shows(line):
+            self._child(role, line)
+        elif flood.folds():
+            with suppress(RuntimeError):  # without a loop the next line tells of it
+                asyncio.get_running_loop().call_later(flood.ends_in(time.monotonic()), self._close_window, role)
+
+    def _close_window(self, role: str) -> None:
+        said = self._floods[role].closed(time.monotonic())
+        if said:
+            self._child(role, f"{said}; log: {self.logs / role}.log)" if self.logs is not None else f"{said})")
+
+    def _child(self, role: str, line: str) -> None:
         prefix = f"{role:<{_ROLE_WIDTH}} |"
         if self._coloured:
             colour = _COLOURS[self._roles.setdefault(role, len(self._roles)) % len(_COLOURS)]

@@ -4,19 +4,20 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from local import postgres, postgres_cluster, temporal_server, valkey
 from local.credentials import Credentials
 from local.external import external_postgres, external_temporal, must_answer
 from local.home import Home
-from local.ports import PortBook
+from local.ports import HOST, PortBook
 from local.postgres import PostgresAddress
 from local.postgres_user import choose_launch
 from local.supervisor import Supervisor
 from local.temporal_binary import Source, find_temporal
 from local.temporal_build import built
 from local.temporal_download import downloaded
-from local.temporal_server import TemporalAddress
+from local.temporal_server import TemporalAddress, TemporalPorts
 from local.wheels import postgres_install, valkey_server
 
 
@@ -91,6 +92,16 @@ class DataStart:
         await self.supervisor.launch(
             temporal_server.child_spec(self.home, program.path, ports, synchronous), self.began
         )
+        await self._web(program.path, ports)
+
+    async def _web(self, program: Path, ports: TemporalPorts) -> None:
+        from local.temporal_web import WebPages, backend_of  # here: h11 is not needed by other commands
+        from local.web_door import WebDoor
+
+        pages = WebPages(self.home.root / "temporal-ui", program)
+        door = WebDoor(backend_of(ports.http, ports.api_host, pages))
+        self.supervisor.closes += [door.close, pages.close]
+        await door.open(HOST, ports.ui)
 
 
 async def nothing() -> None:

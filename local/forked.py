@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +15,8 @@ from local.console import Console
 from local.home import Home
 from local.lines import read_lines
 from local.log_file import LogFile
-from local.spawn import describe_exit, spawn
+from local.patience import LOOK_SECONDS, Listening, Patience
+from local.spawn import describe_exit, is_stopped, kill_group, spawn
 
 _LONGEST_ANSWER_BYTES = 256
 _ROLE = "nursery"
@@ -58,8 +58,17 @@ class Nursery:
     """
 
     def __init__(
-        self, home: Home, modules: Sequence[str], environ: Mapping[str, str], cwd: Path, console: Console
+        self,
+        home: Home,
+        modules: Sequence[str],
+        environ: Mapping[str, str],
+        cwd: Path,
+        console: Console,
+        patience: Patience | None = None,
     ) -> None:
+        self._patience = patience or Patience()
+        self.pid: int | None = None
+        """The live process, None between two."""
         self._modules = modules
         self._environ = environ
         self._cwd = cwd
@@ -100,6 +109,8 @@ class Nursery:
             with theirs:
                 command = (sys.executable, "-m", "local.nursery", str(theirs.fileno()), *self._modules)
                 process = await spawn(command, environ=self._environ, cwd=self._cwd, pass_fds=(theirs.fileno(),))
+            self.pid = process.pid
+            watched = asyncio.create_task(self._end_if_stopped(process.pid))
             try:
                 ours.setblocking(False)
                 asyncio.get_running_loop().add_reader(ours, self._hear)
@@ -110,10 +121,24 @@ class Nursery:
                     self._log.write(line)
                 return await process.wait()
             finally:
+                watched.cancel()
+                self.pid = None
                 self._lost()
                 with suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
+
+    async def _end_if_stopped(self, pid: int) -> None:
+        """Kill it when somebody has stopped it, and with it by the kernel what it has forked: without it none of those
+        could be started again, or be told to have ended."""
+        heard = Listening(self._patience.hang_seconds, time.monotonic())
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if heard.hangs(not is_stopped(pid), time.monotonic()):
+                break
+        silent = f"has not answered for {self._patience.hang_seconds:.0f} s; killing and restarting it"
+        self._console.child(_ROLE, silent)
+        kill_group(pid)
 
     async def fork(
         self, role: str, command: Sequence[str], environ: Mapping[str, str], cwd: Path, imports: Sequence[str]
@@ -134,7 +159,9 @@ class Nursery:
         reads, writes = os.pipe()
         stdout = asyncio.StreamReader()
         pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdout), os.fdopen(reads, "rb"))
-        with os.fdopen(writes, "wb"), tempfile.TemporaryFile("w+", encoding="utf-8", errors="surrogateescape") as what:
+        # In memory: a full disk must not keep a program from coming back.
+        asked_file = os.fdopen(os.memfd_create("asked"), "w+", encoding="utf-8", errors="surrogateescape")
+        with os.fdopen(writes, "wb"), asked_file as what:
             json.dump(asked, what)
             what.seek(0)
             if self._channel is None:

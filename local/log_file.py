@@ -1,6 +1,8 @@
 """A child's own log: every line it wrote, one file of bounded size and the one before it."""
 
+import os
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 
 _LIMIT_BYTES = 20 * 1024 * 1024
@@ -14,28 +16,33 @@ class LogFile:
         self._path = path
         self._limit_bytes = limit_bytes
         self._written_bytes = 0
+        self.lines = 0
+        """How many there were."""
         self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
         """The last lines, to say why a child did not start."""
-        self._open()
+        self._file = self._open()
 
     def write(self, line: str) -> None:
-        """Keep one line; a full disk must not stop the stack, so a failed write is dropped."""
+        """Keep one line; a full disk must not stop the stack, so a failed write is dropped.
+
+        Nothing is buffered: what could not be written would fail again, at the worst when the file is closed.
+        """
+        self.lines += 1
         self.tail.append(line)
-        if self._written_bytes > self._limit_bytes:
-            self._stream.close()
-            self._open()
-        try:
-            self._written_bytes += self._stream.write(line + "\n")
-            self._stream.flush()
-        except OSError:
-            pass
+        with suppress(OSError):
+            if self._written_bytes > self._limit_bytes:
+                fresh = self._open()
+                os.close(self._file)
+                self._file = fresh
+            self._written_bytes += os.write(self._file, f"{line}\n".encode("utf-8", "replace"))
 
     def close(self) -> None:
-        self._stream.close()
+        with suppress(OSError):
+            os.close(self._file)
 
-    def _open(self) -> None:
+    def _open(self) -> int:
         if self._path.exists():
             self._path.replace(self._path.with_name(self._path.name + ".1"))
+        opened = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         self._written_bytes = 0
-        self._stream = self._path.open("w", encoding="utf-8", errors="replace")
-        self._path.chmod(0o600)
+        return opened

@@ -3,12 +3,18 @@
 import json
 import random
 import socket
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 from local.errors import StackError
 from local.home import write_private
 
 HOST = "127.0.0.1"
+SUPERVISOR = "supervisor"
+"""What the supervisor's own process is called among the others."""
 
 _LOWEST, _HIGHEST = 20_000, 31_999
 """Below 32768, where Linux takes the local ports of outgoing connections: a restarted part finds its port free."""
@@ -23,6 +29,18 @@ def is_free(port: int, host: str = HOST) -> bool:
         except OSError:
             return False
     return True
+
+
+def free_ports(count: int, host: str = HOST) -> list[int]:
+    """As many different ports that a server could listen on now."""
+    probes = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind((host, 0))
+        return [probe.getsockname()[1] for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
 
 
 class PortBook:
@@ -46,6 +64,10 @@ class PortBook:
         self._given.add(port)
         return port
 
+    def names(self) -> dict[int, str]:
+        """What each port that was given out is called."""
+        return {port: name for name, port in self._ports.items() if port in self._given}
+
     def _pick(self) -> int:
         reserved = self._given | set(self._ports.values())
         for _ in range(1000):
@@ -53,6 +75,32 @@ class PortBook:
             if port not in reserved and is_free(port):
                 return port
         raise StackError(f"no free port between {_LOWEST} and {_HIGHEST} on {HOST}")
+
+
+def listening(pids: Mapping[str, int], names: Mapping[int, str]) -> dict[str, int]:
+    """Every TCP port on which one of these processes, or what it started, listens; a port without a name of its own is
+    called after its process, such as `temporal-1`."""
+    found: dict[str, int] = {}
+    for role, pid in pids.items():
+        unnamed = 0
+        for port in sorted(_ports_of(pid, alone=role == SUPERVISOR)):
+            if port in names:
+                found[names[port]] = port
+            else:
+                unnamed += 1
+                found[f"{role}-{unnamed}"] = port
+    return found
+
+
+def _ports_of(pid: int, *, alone: bool) -> set[int]:
+    ports: set[int] = set()
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for each in (process, *([] if alone else process.children(recursive=True))):
+            with suppress(psutil.Error):
+                found = each.net_connections(kind="tcp")
+                ports |= {each.laddr.port for each in found if each.status == psutil.CONN_LISTEN}
+    return ports
 
 
 def _read(path: Path) -> dict[str, int]:

@@ -15,7 +15,7 @@ from local.home import Home
 from local.ports import HOST
 from local.postgres_cluster import BOOTSTRAP, clean_environ, clear_stale_lock
 from local.postgres_user import PostgresLaunch
-from local.probes import postgres_accepts
+from local.probes import postgres_accepts, postgres_lives
 
 DATABASE = "perdure"
 STOP_RANK = 4
@@ -71,6 +71,9 @@ def child_spec(home: Home, launch: PostgresLaunch, port: int) -> ChildSpec:
     async def ready(pid: int) -> bool:
         return postgres_accepts(folder, pid)
 
+    async def lives(_pid: int) -> bool:
+        return await postgres_lives(HOST, port)
+
     return ChildSpec(
         role="postgres",
         command=launch.command("postgres", "-D", str(folder), "-p", str(port), *settings),
@@ -84,6 +87,6 @@ def child_spec(home: Home, launch: PostgresLaunch, port: int) -> ChildSpec:
         run_as=launch.run_as,
         shows=_SHOWN,
         before_start=lambda: clear_stale_lock(folder),
-        ready_seconds=300.0,  # after a crash it first replays up to max_wal_size
+        lives=lives,
         detail=f"{HOST}:{port}",
     )

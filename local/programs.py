@@ -12,7 +12,7 @@ from local.config import ROOT, Program, StackConfig
 from local.errors import StackError
 from local.home import Home
 from local.ports import HOST
-from local.probes import http_get
+from local.probes import beats, http_get
 
 STOP_RANK = 0
 
@@ -50,6 +50,8 @@ def child_spec(config: StackConfig, home: Home, program: Program, environ: Mappi
         cwd=ROOT,
         log=home.log(program.role),
         ready=answers if program.ready == "http" else wrote_file,
+        lives=beats(ready_file),
+        held=lambda: not home.gate_file.exists(),
         stop_steps=((signal.SIGTERM, config.drain_seconds),),
         stop_rank=STOP_RANK,
         before_start=lambda: ready_file.unlink(missing_ok=True),

@@ -27,6 +27,7 @@ class Roster:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._records: dict[str, dict[str, Any]] = {}
+        self._saved: dict[str, dict[str, Any]] = {}
         own = psutil.Process()
         self._supervisor = {"pid": own.pid, "started_at": own.create_time()}
 
@@ -41,19 +42,26 @@ class Roster:
                 "signal": int(end_signal),
                 "supervisor": self._supervisor,
             }
-            self._save()
+        self.save()
 
     def remove(self, role: str) -> None:
         """Forget a child that ended."""
-        if self._records.pop(role, None) is not None:
-            self._save()
+        self._records.pop(role, None)
+        self.save()
 
-    def _save(self) -> None:
+    def save(self) -> None:
+        """Write the list if that has not been done, as on a full disk.
+
+        Raises: OSError.
+        """
+        if self._records == self._saved:
+            return
         # Not synced: after a power cut no process of ours is left to be found.
         fresh = self._path.with_name(self._path.name + ".new")
         fresh.touch(0o600)
         fresh.write_text(json.dumps(list(self._records.values()), indent=1) + "\n")
         fresh.replace(self._path)
+        self._saved = dict(self._records)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,13 +26,14 @@ class RunFile:
     left_out: Sequence[str] = ()
     """Lines that tell which agents are not there, and why."""
 
-    def write(self, pids: Mapping[str, int], ready: list[str]) -> None:
-        """Write it with the live processes and those of them that are ready."""
+    def write(self, pids: Mapping[str, int], ready: list[str], ports: Mapping[str, int]) -> None:
+        """Write it with the live processes, those of them that are ready, and every port that is open."""
         content = {
             **self.addresses,
             "pids": dict(pids),
             "tokens": dict(self.tokens),
             "ready": ready,
+            "ports": dict(ports),
             "companions": dict(self.companions),
             "supervisor": self.supervisor_pid,
             "routing": self.routing,

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 _PR_SET_PDEATHSIG = 1
 # Looked up before any fork: after one, the child may only call what is loaded already.
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -80,6 +82,36 @@ def kill_group(pid: int) -> None:
     """SIGKILL a child and what it started; nothing when all of it has ended."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
+
+
+def kill_tree(pid: int) -> None:
+    """SIGKILL a process with everything that it started, also what has a group of its own or is stopped."""
+    started: list[psutil.Process] = []
+    with suppress(psutil.Error):
+        started = psutil.Process(pid).children(recursive=True)
+    kill_group(pid)
+    for process in started:
+        with suppress(psutil.Error):
+            process.kill()
+
+
+def cpu_seconds(pid: int) -> float:
+    """The processor time that a process and what it started have used; 0 when it has ended."""
+    used = 0.0
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for each in (process, *process.children(recursive=True)):
+            with suppress(psutil.Error):
+                used += sum(each.cpu_times()[:4])  # of those that have ended, too
+    return used
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether somebody has stopped the process by a signal; one that a debugger holds is not meant."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False
 
 
 def describe_exit(code: int) -> str:

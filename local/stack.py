@@ -22,11 +22,10 @@ from local.errors import StackError
 from local.home import Home, hold, its_own, open_home
 from local.links import addresses
 from local.parts import ALL_PARTS, DataParts, checked, start_data, without_addresses
-from local.ports import HOST, PortBook, is_free
+from local.ports import HOST, SUPERVISOR, PortBook, is_free, listening
 from local.run_file import RunFile
 from local.supervisor import Supervisor, together
 
-_PREPARE_SECONDS = 120.0
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -88,7 +87,7 @@ async def _run(config: StackConfig) -> int:
         for number in _STOP_SIGNALS:
             loop.add_signal_handler(number, on_signal)
         console.say(f"Perdure, data in {home.root}")
-        supervisor = Supervisor(home, console)
+        supervisor = Supervisor(home, console, config.patience, config.least_free_bytes)
         try:
             await _until(stop, _bring_up(config, home, supervisor))
             await _until(stop, supervisor.watch())
@@ -156,7 +155,7 @@ async def _bring_up(config: StackConfig, home: Home, supervisor: Supervisor) -> 
         if config.prepare is None:
             return
         environ = programs.environment(config, home, data.admin_environ(config.environ), url_environ)
-        lines = await supervisor.run_once("prepare", config.prepare, environ, ROOT, _PREPARE_SECONDS)
+        lines = await supervisor.run_once("prepare", config.prepare, environ, ROOT)
         prepared = programs.prepared_from(lines, home.log("prepare"))
 
     async def open_gate() -> None:
@@ -196,7 +195,14 @@ async def _bring_up(config: StackConfig, home: Home, supervisor: Supervisor) -> 
         supervisor_pid=os.getpid(),
         routing=config.routing,
     )
-    supervisor.on_change = lambda: run_file.write(supervisor.pids(), supervisor.ready_roles())
+    names = {**book.names(), config.port: "api"}
+
+    def write_run_file() -> None:
+        pids = supervisor.pids()
+        ports = listening({SUPERVISOR: os.getpid(), **pids}, names)
+        run_file.write(pids, supervisor.ready_roles(), ports)
+
+    supervisor.on_change = write_run_file
     supervisor.on_change()
     pages = await addresses(config.pages, config.port, prepared.tokens)
     _welcome(config, data, prepared, pages, supervisor.console, time.monotonic() - began)

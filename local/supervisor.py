@@ -5,9 +5,11 @@ exists; the terminal gets one line for each part that becomes ready.
 """
 
 import asyncio
+import shutil
 import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -21,20 +23,35 @@ from local.forked import Nursery
 from local.home import Home
 from local.lines import read_lines
 from local.log_file import LogFile
+from local.patience import Patience, SlowStart
 from local.roster import Roster, sweep
-from local.spawn import describe_exit, kill_group, spawn
+from local.spawn import cpu_seconds, describe_exit, kill_group, spawn
+
+_DISK_SECONDS = 5.0
+_ENOUGH_AGAIN = 1.1
 
 
 class Supervisor:
     """Owns the children of one data folder; made by the holder of that folder."""
 
-    def __init__(self, home: Home, console: Console) -> None:
+    def __init__(
+        self, home: Home, console: Console, patience: Patience | None = None, least_free_bytes: int = 0
+    ) -> None:
         self.console = console
+        self.least_free_bytes = least_free_bytes
+        """What must be free on the disk of the data folder."""
+        self._full = False
+        console.disk_is_full = self._disk_is_full
+        console.logs = home.root / "logs"
         self.home = home
+        self.patience = patience or Patience()
         self.children: dict[str, Child] = {}
         self.on_change: Callable[[], None] | None = None
         """Called after each start, readiness and end of a child."""
+        self.closes: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        """What else is ended at the stop, before the children."""
         self._stopping = False
+        self._cannot_write = ""
         self._nursery: Nursery | None = None
         found = sweep(home.roster_file)
         if found:
@@ -47,7 +64,7 @@ class Supervisor:
         Where the kernel can't bind what is forked to the process that forks, each is started by itself.
         """
         if sys.platform == "linux":
-            self._nursery = Nursery(self.home, modules, environ, cwd, self.console)
+            self._nursery = Nursery(self.home, modules, environ, cwd, self.console, self.patience)
             await self._nursery.start()
 
     async def launch(self, spec: ChildSpec, began: float | None = None) -> None:
@@ -59,18 +76,16 @@ class Supervisor:
         """
         if spec.role in self.children:
             raise StackError(f"two processes want to be called {spec.role}")
-        child = Child(spec, self.console, self._changed, self._nursery)
+        child = Child(spec, self.console, self._changed, self._nursery, self.patience)
         self.children[spec.role] = child
         began = time.monotonic() if began is None else began
         await child.start()
         self.console.part(spec.role, "ready", time.monotonic() - began, spec.detail)
 
-    async def run_once(
-        self, role: str, command: tuple[str, ...], environ: Mapping[str, str], cwd: Path, seconds: float
-    ) -> list[str]:
+    async def run_once(self, role: str, command: tuple[str, ...], environ: Mapping[str, str], cwd: Path) -> list[str]:
         """Run a command to its end and return the lines of its stdout, which are shown and kept nowhere.
 
-        Raises: StackError when it fails or takes longer than `seconds`.
+        Raises: StackError when it fails or makes no progress.
         """
         began = time.monotonic()
         log = LogFile(self.home.log(role))
@@ -94,12 +109,11 @@ class Supervisor:
             finally:
                 excerpt.close()
 
+        work = asyncio.gather(keep(process.stdout), show(process.stderr), process.wait())
         try:
-            async with asyncio.timeout(seconds):
-                await asyncio.gather(keep(process.stdout), show(process.stderr), process.wait())
-        except TimeoutError:
-            raise StackError(f"{role} took longer than {seconds:.0f} s (log: {self.home.log(role)})") from None
+            await self._patiently(role, work, process.pid, log)
         finally:
+            work.cancel()
             kill_group(process.pid)
             await process.wait()
             log.close()
@@ -111,6 +125,18 @@ class Supervisor:
         self.console.part(role, "done", time.monotonic() - began)
         return lines
 
+    async def _patiently(self, role: str, work: "asyncio.Future[Any]", pid: int, log: LogFile) -> None:
+        slow = SlowStart(self.patience.start_seconds, time.monotonic())
+        while not (await asyncio.wait({work}, timeout=3.0))[0]:
+            now = time.monotonic()
+            slow.look(now, cpu_seconds(pid), log.lines)
+            said = next((line.strip() for line in reversed(log.tail) if line.strip()), "it has written nothing yet")
+            if word := slow.word(now):
+                self.console.child(role, f"{word}: {said}")
+            if why := slow.failure(now):
+                raise StackError(f"{role} {why}: {said} (log: {self.home.log(role)})")
+        await work
+
     def pids(self) -> dict[str, int]:
         """The live processes by role."""
         return {role: child.pid for role, child in self.children.items() if child.pid is not None}
@@ -120,12 +146,37 @@ class Supervisor:
 
     async def watch(self) -> None:
         """Return only by raising what ended a child for good; children that merely die are started again."""
-        await asyncio.gather(*(child.failed() for child in self.children.values()))
-        await asyncio.get_running_loop().create_future()
+        await together(self._watch_disk(), *(child.failed() for child in self.children.values()))
+
+    async def _watch_disk(self) -> None:
+        while True:
+            self._disk_is_full()
+            if self._cannot_write:
+                self._write_down()
+            await asyncio.sleep(_DISK_SECONDS)
+
+    def _disk_is_full(self) -> bool:
+        """Whether the disk of the data folder has too little room; said once, and once when it has room again."""
+        try:
+            free = shutil.disk_usage(self.home.root).free
+        except OSError:
+            return self._full
+        if not self._full and free < self.least_free_bytes:
+            self._full = True
+            least = f"{self.least_free_bytes / 1e6:.0f} MB (PERDURE_LEAST_FREE_BYTES)"
+            self.console.say(
+                f"  The disk of {self.home.root} is nearly full: {free / 1e6:.0f} MB are free, {least} are needed. "
+                "Free some space; until then the API is not ready and writes may fail."
+            )
+        elif self._full and free > _ENOUGH_AGAIN * self.least_free_bytes:
+            self._full = False
+            self.console.say(f"  The disk of {self.home.root} has {free / 1e6:.0f} MB free again.")
+        return self._full
 
     async def stop(self, hurry: asyncio.Event | None = None) -> None:
         """End all children, rank after rank; once `hurry` is set, all that is left at once by SIGKILL."""
         self._stopping = True
+        await asyncio.gather(*(close() for close in self.closes))
         ranked = sorted(self.children.values(), key=lambda child: child.spec.stop_rank)
         for _, rank in groupby(ranked, key=lambda child: child.spec.stop_rank):
             await asyncio.gather(*(child.stop(hurry) for child in rank))
@@ -133,15 +184,23 @@ class Supervisor:
             await self._nursery.stop()
 
     def _changed(self, child: Child) -> None:
-        try:
+        with suppress(OSError):  # it is tried again, and said, in the next line
             if child.pid is None:
                 self._roster.remove(child.spec.role)
             elif not child.ready:
                 self._roster.add(child.spec.role, child.pid, child.spec.death_signal)
+        self._write_down()
+
+    def _write_down(self) -> None:
+        try:
+            self._roster.save()
             if self.on_change is not None and not self._stopping:
                 self.on_change()
+            self._cannot_write = ""
         except OSError as error:  # a full disk must not end what still runs
-            self.console.say(f"  cannot write in {self.home.root}: {error.strerror}")
+            said, self._cannot_write = self._cannot_write, error.strerror or "it fails"
+            if said != self._cannot_write and not self._disk_is_full():
+                self.console.say(f"  cannot write in {self.home.root}: {error.strerror}")
 
 
 async def together(*work: Coroutine[Any, Any, Any]) -> list[Any]:

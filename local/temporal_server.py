@@ -1,14 +1,16 @@
 """The embedded Temporal server: `temporal server start-dev` on a SQLite file in the data folder.
 
 Invariants: histories survive kill -9 of the server (WAL; `synchronous=normal` may lose the last moments in a power cut,
-never the file); every setting that a measured figure rests on is in this file.
+never the file); every setting that a measured figure rests on is in this file; its HTTP API, which cannot be closed,
+refuses every host name but one that no web page knows, and its own Web UI, which refuses none, is not started (ADR 29).
 """
 
 import json
 import re
+import secrets
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from local.child import ChildSpec
@@ -43,6 +45,7 @@ DYNAMIC_CONFIG = {
     # Else a run that is deleted stays until the server has next written down how far its queues are, each half minute.
     "history.transferProcessorEnsureCloseBeforeDelete": False,
 }
+_NAMESPACE_PAGE = f"/api/v1/namespaces/{NAMESPACE}"
 _SHOWN = re.compile(r"level=(WARN|ERROR|FATAL)|^(panic:|Error:|error:)|\[FATAL\]")
 
 
@@ -61,12 +64,15 @@ class TemporalAddress:
 
 @dataclass(frozen=True, slots=True)
 class TemporalPorts:
-    """The four ports of one dev server."""
+    """The ports of one dev server and of the Web UI's door."""
 
     frontend: int
     ui: int
+    """Where the door to the Web UI listens (web_door.py)."""
     http: int
     metrics: int
+    api_host: str = field(default_factory=lambda: f"{secrets.token_hex(16)}.perdure.invalid", repr=False)
+    """The only host name that the HTTP API answers to."""
 
 
 def take_ports(book: PortBook) -> TemporalPorts:
@@ -93,15 +99,15 @@ def command(program: Path, database: str, ports: TemporalPorts, synchronous: str
     """The whole command line; `database` is relative to the working folder, SQLite reads a path as a URI."""
     flags = [
         "--disable-config-file", "--disable-config-env",
-        "--ip", HOST, "--port", str(ports.frontend), "--ui-port", str(ports.ui),
+        "--ip", HOST, "--port", str(ports.frontend), "--headless",
         "--http-port", str(ports.http), "--metrics-port", str(ports.metrics),
-        "--db-filename", database, "--namespace", NAMESPACE, "--ui-disable-news-fetch", "--log-level", "warn",
+        "--db-filename", database, "--namespace", NAMESPACE, "--log-level", "warn",
     ]  # fmt: skip
     for attribute in SEARCH_ATTRIBUTES:
         flags += ["--search-attribute", f"{attribute}=Keyword"]
     for pragma in ("journal_mode=wal", f"synchronous={synchronous}"):
         flags += ["--sqlite-pragma", pragma]
-    for name, value in DYNAMIC_CONFIG.items():
+    for name, value in {**DYNAMIC_CONFIG, "frontend.httpAllowedHosts": [ports.api_host]}.items():
         flags += ["--dynamic-config-value", f"{name}={json.dumps(value)}"]
     return (str(program), "server", "start-dev", *flags)
 
@@ -121,8 +127,11 @@ def child_spec(home: Home, program: Path, ports: TemporalPorts, synchronous: str
     """The server as a child; ready once the namespace answers with all search attributes."""
 
     async def ready(_pid: int) -> bool:
-        answer = await http_get(HOST, ports.http, f"/api/v1/namespaces/{NAMESPACE}")
+        answer = await http_get(HOST, ports.http, _NAMESPACE_PAGE, ports.api_host)
         return answer is not None and answer[0] == 200 and all(name in answer[1] for name in SEARCH_ATTRIBUTES)
+
+    async def lives(_pid: int) -> bool:
+        return await http_get(HOST, ports.http, _NAMESPACE_PAGE, ports.api_host) is not None
 
     return ChildSpec(
         role="temporal",
@@ -131,6 +140,7 @@ def child_spec(home: Home, program: Path, ports: TemporalPorts, synchronous: str
         cwd=home.root,
         log=home.log("temporal"),
         ready=ready,
+        lives=lives,
         # It drains for about 2.7 s.
         stop_steps=((signal.SIGTERM, 10.0),),
         stop_rank=STOP_RANK,

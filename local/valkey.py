@@ -7,7 +7,7 @@ from pathlib import Path
 from local.child import ChildSpec
 from local.home import Home, write_private
 from local.ports import HOST
-from local.probes import valkey_answers
+from local.probes import valkey_answers, valkey_lives
 
 STOP_RANK = 3
 # Valkey marks warnings by '#' after the time: "1234:M 21 Nov 2026 10:12:00.000 # Out Of Memory ..."
@@ -38,6 +38,9 @@ def child_spec(home: Home, program: Path, port: int, password: str) -> ChildSpec
     async def ready(_pid: int) -> bool:
         return await valkey_answers(HOST, port, password)
 
+    async def lives(_pid: int) -> bool:
+        return await valkey_lives(HOST, port, password)
+
     return ChildSpec(
         role="valkey",
         command=(str(program), str(configuration)),
@@ -45,6 +48,7 @@ def child_spec(home: Home, program: Path, port: int, password: str) -> ChildSpec
         cwd=home.valkey,
         log=home.log("valkey"),
         ready=ready,
+        lives=lives,
         stop_steps=((signal.SIGTERM, 10.0),),
         stop_rank=STOP_RANK,
         death_signal=signal.SIGTERM,

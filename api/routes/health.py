@@ -5,7 +5,7 @@ from fastapi.responses import JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from api.auth import Open, Operator
-from api.parts import parts_of
+from api.parts import NEEDED
 
 router = APIRouter(tags=["health"])
 
@@ -18,10 +18,11 @@ async def healthz() -> dict[str, str]:
 
 @router.get("/readyz")
 async def readyz(services: Open) -> JSONResponse:
-    """Whether requests can be served: Postgres and Temporal answer. Valkey may be away, which costs live tokens only.
-    Anybody may ask under any host, so the answer is one word; `GET /v1/status` says more to the operator."""
-    parts = await parts_of(services)
-    ready = parts["postgres"] and parts["temporal"]
+    """Whether requests can be served: Postgres and Temporal answer and can write, and the disk has room if it is one of
+    this machine. Valkey may be away, which costs live tokens only. Anybody may ask under any host, so the answer is one
+    word; `GET /v1/status` says more to the operator."""
+    parts = await services.parts.look()
+    ready = not any(parts[name].fault for name in NEEDED if name in parts)
     return JSONResponse({"ready": ready}, 200 if ready else 503)
 
 

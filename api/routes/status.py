@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from temporalio.service import RPCError
 
 from api.auth import Open, Principal, ReaderOrOperator
-from api.parts import LOOK_SECONDS, parts_of
+from api.parts import LOOK_SECONDS
 from api.services import Services
 from api.temporal_pages import queue_page, workflows_page
 from contracts.errors import CallerError
@@ -25,7 +25,7 @@ UNAVAILABLE = "unavailable"
 
 @router.get("/status")
 async def status(services: Open, who: ReaderOrOperator) -> dict[str, object]:
-    """How the deployment is. A part that does not answer is reported within seconds.
+    """How the deployment is. A part that does not answer or cannot write is reported within seconds.
 
     A reviewer or administrator of a tenant gets what concerns the own tenant: whether all is well, which parts are
     unavailable (its people notice that anyway), its open turns and its oldest approval. How many workers serve which
@@ -36,11 +36,15 @@ async def status(services: Open, who: ReaderOrOperator) -> dict[str, object]:
     if who is not None and not who.sees_tenant:
         raise CallerError("role_required", "This needs the role reviewer or admin, or an operator's token", status=403)
     tenant_id = who.tenant_id if who is not None else services.signing_in.tenant
-    answers, queues, servers, workload = await asyncio.gather(
-        parts_of(services), _queues(services), ServerLooks(services.valkey).listed(), _workload(services, tenant_id)
+    looks, queues, servers, workload = await asyncio.gather(
+        services.parts.look(),
+        _queues(services),
+        ServerLooks(services.valkey).listed(),
+        _workload(services, tenant_id),
     )
-    faults = {name: "" if well else "it does not answer" for name, well in answers.items()}
+    faults = {name: part.fault for name, part in looks.items()}
     faults["relay"] = relay_fault(workload.relay_sessions, workload.overdue)
+    notes = {name: {"note": part.note} for name, part in looks.items() if part.note}
     shown = [_queue(services, who, each) for each in queues]
     all_faults = (*faults.values(), *(each["fault"] for each in shown), *(each.fault for each in servers))
     is_operator = who is None or who.is_operator
@@ -53,7 +57,10 @@ async def status(services: Open, who: ReaderOrOperator) -> dict[str, object]:
         "at": datetime.now(UTC),
         "is_operator": is_operator,
         "well": not any(all_faults),
-        "parts": [{"name": name, "fault": fault} for name, fault in faults.items()],
+        "parts": [
+            {"name": name, "fault": fault} | (notes.get(name, {}) if is_operator else {})
+            for name, fault in faults.items()
+        ],
         "queues": shown if is_operator else [],
         "mcp_servers": [asdict(each) for each in servers] if is_operator else [],
         "turns": workload.turns if who is not None else [],

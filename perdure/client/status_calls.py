@@ -12,6 +12,8 @@ class PartState(Answer):
     name: str
     fault: str = ""
     """What is wrong with it; empty where nothing is. So it is with all that follow."""
+    note: str = ""
+    """What could not be found out, such as whether a hosted Temporal can write."""
 
 
 class QueueState(Answer):

@@ -29,7 +29,7 @@ from tests.integration.forger import forging
 MARK = "zaphod"
 NAME = f"{MARK}.b-1"
 NEUTRAL = {
-    "content of the operator": "agents.* agent_versions.* app_tables.* tenants.*",
+    "content of the operator": "agents.* agent_versions.* app_tables.* tenants.* write_probes.*",
     "ids, digests, states and names of things": (
         "api_tokens.token_sha256 approval_votes.role approval_votes.decision approval_votes.digest approvals.agent_id "
         "approvals.call_id approvals.checkpoint approvals.digest approvals.effect approvals.escalation_role "

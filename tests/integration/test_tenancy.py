@@ -84,6 +84,7 @@ BESIDE_A_TURN = (
     "WITH webhook AS (INSERT INTO webhooks (id, tenant_id, url, with_args, key_id, made_by) "
     "SELECT id, 'local', 'u', false, 'k', user_id FROM turns WHERE id = $1 RETURNING id) "
     "INSERT INTO notices (tenant_id, webhook_id, approval_id, event) SELECT 'local', id, id, 'e' FROM webhook",
+    "INSERT INTO write_probes (tenant_id) SELECT 'local' FROM turns WHERE id = $1",
     "INSERT INTO identities (tenant_id, issuer, subject, user_id) "
     "SELECT 'local', 'i', 's', user_id FROM turns WHERE id = $1",
 )

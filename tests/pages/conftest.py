@@ -22,8 +22,6 @@ from api.app import create_app
 from contracts.turns import Kind
 from local import DataParts
 from perdure.apps import find_apps
-from reviewer.front import Front
-from reviewer.pages import create_pages
 from serving import tools_of
 from settings import Settings
 from tests.conftest import Person, Urls

@@ -17,7 +17,7 @@ from tests.repo.committed import ROOT
 
 COMPOSE = ROOT / "docker-compose.yml"
 WORKER = ["python", "worker.py"]
-BESIDE = {"postgres", "redis", "temporal", "temporal-ui", "prepare", "api", "worker-relay"}
+BESIDE = {"postgres", "redis", "temporal", "temporal-ui", "temporal-ui-door", "prepare", "api", "worker-relay"}
 """The services that serve no task queue."""
 
 
@@ -70,6 +70,37 @@ def test_relay_api_and_preparation_are_started_as_the_programs_are() -> None:
     assert found["worker-relay"]["command"] == [*WORKER, "--relay"]
     assert found["api"]["command"] == ["python", "-m", "api"]
     assert found["prepare"]["command"] == ["python", "prepare.py"]
+
+
+def test_every_worker_and_the_relay_are_watched_by_their_heartbeat() -> None:
+    found = services(COMPOSE.read_text())
+    for name in [name for name in found if name.startswith("worker-")]:
+        file = found[name]["environment"]["PERDURE_READY_FILE"]
+        assert found[name]["healthcheck"]["test"] == ["CMD", "python", "-m", "store.heartbeat", file], name
+    assert "/readyz" in found["api"]["healthcheck"]["test"][-1]
+    assert found["prepare"]["healthcheck"] == {"disable": True}
+
+
+def test_every_published_port_is_on_loopback_and_temporal_has_none() -> None:
+    found = services(COMPOSE.read_text())
+    published = {name: service["ports"] for name, service in found.items() if "ports" in service}
+    assert set(published) == {"api", "temporal-ui-door"}
+    assert all(port.startswith("127.0.0.1:") for ports in published.values() for port in ports)
+
+
+def test_the_web_ui_of_temporal_is_reached_through_its_door_alone() -> None:
+    found = services(COMPOSE.read_text())
+    assert found["temporal-ui"]["network_mode"] == "service:temporal-ui-door"
+    (mounted,) = found["temporal-ui"]["volumes"]
+    written = yaml.safe_load((ROOT / mounted.partition(":")[0]).read_text())
+    assert written["host"] == "127.0.0.1"
+    door = found["temporal-ui-door"]["command"]
+    assert door[1:3] == ["-m", "local.web_door"] and door[-1] == f"127.0.0.1:{written['port']}"
+
+
+def test_temporals_http_api_refuses_every_host() -> None:
+    settings = yaml.safe_load((ROOT / "deploy" / "temporal-dynamic-config.yaml").read_text())
+    assert settings["frontend.httpAllowedHosts"] == [{"value": ["nobody.perdure.invalid"]}]
 
 
 OURS = sorted(name for name, service in services(COMPOSE.read_text()).items() if service["image"] == "perdure")

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from local.config import STACK_ALONE, StackConfig
+from local.temporal_server import synchronous_setting
 from settings import RoutingName, Settings, needed
 
 EXAMPLE = Path(__file__).parents[2] / ".env.example"
@@ -24,7 +26,17 @@ def bare(**given: str) -> Settings:
 
 def test_every_variable_is_in_the_example_and_no_other() -> None:
     named = [name for name, _ in LINE.findall(EXAMPLE.read_text())]
-    assert sorted(named) == sorted(str(each.alias) for each in Settings.model_fields.values())
+    read = [str(each.alias) for each in Settings.model_fields.values()]
+    assert sorted(named) == sorted([*read, *STACK_ALONE])
+
+
+def test_the_values_of_what_only_the_stack_reads_are_its_defaults(tmp_path: Path) -> None:
+    given = {name: value for name, value in LINE.findall(EXAMPLE.read_text()) if name in STACK_ALONE}
+    bare_stack = {"PERDURE_HOME": str(tmp_path), "PERDURE_LEAST_FREE_BYTES": str(bare().least_free_bytes)}
+    from_example = StackConfig.from_env(environ={**bare_stack, **given})
+    assert from_example.patience == StackConfig.from_env(environ={"PERDURE_HOME": str(tmp_path)}).patience
+    assert from_example.least_free_bytes == StackConfig.from_env(environ={}).least_free_bytes
+    assert synchronous_setting(given) == synchronous_setting({})
 
 
 def test_the_examples_values_are_the_defaults() -> None:

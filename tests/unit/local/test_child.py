@@ -5,15 +5,22 @@ import io
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from local.child import Child, ChildSpec, restart_delay_seconds
+from local.config import ROOT
 from local.console import Console
 from local.errors import StackError
+from local.patience import Patience
+from local.probes import beats
 from local.roster import alive
 
 
@@ -33,14 +40,28 @@ def spec(folder: Path, script: str, **changes: Any) -> ChildSpec:
         "stop_steps": ((signal.SIGTERM, 2.0),),
         "stop_rank": 0,
         "before_start": lambda: marker.unlink(missing_ok=True),
-        "ready_seconds": 5.0,
         **changes,
     }
     return ChildSpec(**given)
 
 
-def child(folder: Path, script: str, out: io.StringIO | None = None, **changes: Any) -> Child:
-    return Child(spec(folder, script, **changes), Console(out or io.StringIO()), lambda _child: None)
+def child(
+    folder: Path, script: str, out: io.StringIO | None = None, patience: Patience | None = None, **changes: Any
+) -> Child:
+    console = Console(out or io.StringIO())
+    return Child(spec(folder, script, **changes), console, lambda _child: None, patience=patience)
+
+
+@contextmanager
+def hogs(count: int) -> Iterator[None]:
+    """As many processes that want a whole processor each."""
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
 
 
 async def until(condition: Any, seconds: float = 30.0) -> None:
@@ -78,12 +99,138 @@ async def test_a_child_that_exits_before_it_is_ready_ends_the_start_with_its_las
     await failing.stop()
 
 
-async def test_a_child_that_never_gets_ready_is_given_up_and_ended(tmp_path: Path) -> None:
-    slow = child(tmp_path, "echo thinking; exec sleep 60", ready_seconds=0.3)
-    with pytest.raises(StackError, match=r"was not ready within 0 s: thinking"):
+async def test_a_child_that_makes_no_progress_is_given_up_and_ended(tmp_path: Path) -> None:
+    slow = child(tmp_path, "echo thinking; sleep 60 & wait", patience=Patience(start_seconds=1))
+    with pytest.raises(StackError, match=r"was not ready after \d+ s and made no progress for 1 s: thinking"):
         await slow.start()
     await slow.stop()
     assert slow.pid is None
+
+
+BURN = "import time, pathlib\nwhile time.process_time() < 3: pass\npathlib.Path('ready').touch()\ntime.sleep(60)"
+
+
+async def test_a_slow_child_that_makes_progress_is_named_and_not_torn_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three seconds of work on a busy machine, by a limit that it would not have met."""
+    monkeypatch.setattr("local.patience._FIRST_WORD_SECONDS", 2.0)
+    out = io.StringIO()
+    limit = Patience(start_seconds=4)
+    slow = child(tmp_path, "", out, limit, command=(sys.executable, "-S", "-c", BURN))
+    with hogs(6):
+        began = time.monotonic()
+        await slow.start()
+        took = time.monotonic() - began
+    assert took > limit.start_seconds, "the machine was not busy enough for this test"
+    assert re.search(r"thing +\| not ready after \d+ s; still working: it has written nothing yet", out.getvalue())
+    assert "killed" not in out.getvalue()
+    await slow.stop()
+
+
+async def test_a_child_that_waits_for_others_is_not_given_up(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    waits = child(
+        tmp_path,
+        "while ! test -e gate; do sleep 0.2; done; touch ready; exec sleep 60",
+        patience=Patience(start_seconds=1),
+        held=lambda: not gate.exists(),
+    )
+    starting = asyncio.create_task(waits.start())
+    await asyncio.sleep(7.5)
+    assert not starting.done()
+    gate.touch()
+    await asyncio.wait_for(starting, 20)
+    await waits.stop()
+
+
+BEATS = """
+import asyncio, signal, sys
+from pathlib import Path
+from store.heartbeat import beating
+def hang(*_):
+    while True: pass
+async def main():
+    signal.signal(signal.SIGUSR1, hang)
+    async with beating(Path("ready")):
+        await asyncio.sleep(600)
+asyncio.run(main())
+"""
+
+
+def beating_child(folder: Path, out: io.StringIO, hang_seconds: float) -> Child:
+    return child(
+        folder,
+        "",
+        out,
+        Patience(hang_seconds=hang_seconds),
+        command=(sys.executable, "-c", BEATS),
+        environ={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)},
+        lives=beats(folder / "ready"),
+    )
+
+
+@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGUSR1], ids=["stopped", "busy loop"])
+async def test_a_child_that_hangs_is_killed_and_comes_back(tmp_path: Path, how: signal.Signals) -> None:
+    out = io.StringIO()
+    kept = beating_child(tmp_path, out, hang_seconds=5)
+    await kept.start()
+    await asyncio.sleep(3)
+    first = kept.pid
+    assert first is not None
+    os.kill(first, how)
+    began = time.monotonic()
+    await until(lambda: kept.pid not in (None, first) and kept.ready)
+    assert time.monotonic() - began < 30
+    assert "has not answered for 5 s; killing and restarting it" in out.getvalue()
+    assert kept.restarts == 1 and alive(first) is None
+    await kept.stop()
+
+
+async def test_a_busy_machine_makes_nobody_hang(tmp_path: Path) -> None:
+    out = io.StringIO()
+    kept = beating_child(tmp_path, out, hang_seconds=6)
+    await kept.start()
+    with hogs(8):
+        await asyncio.sleep(15)
+    assert (kept.restarts, out.getvalue()) == (0, "")
+    await kept.stop()
+
+
+def test_after_the_supervisor_itself_was_stopped_every_part_has_its_time_again(tmp_path: Path) -> None:
+    """Both stopped for longer than a part may be silent, as by a laptop that sleeps; then both go on."""
+    driver = tmp_path / "driver.py"
+    driver.write_text(STOPPED.format(here=str(Path(__file__).parent), folder=str(tmp_path)))
+    supervisor = subprocess.Popen(
+        [sys.executable, str(driver)], env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True
+    )
+    assert supervisor.stdout is not None
+    pid = int(supervisor.stdout.readline())
+    os.kill(supervisor.pid, signal.SIGSTOP)
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(12)
+    os.kill(supervisor.pid, signal.SIGCONT)
+    time.sleep(2)
+    os.kill(pid, signal.SIGCONT)
+    said, _ = supervisor.communicate(timeout=60)
+    assert said.splitlines() == [f"0 restarts, {pid} lives: ''"]
+
+
+STOPPED = """
+import asyncio, io, sys
+from pathlib import Path
+sys.path.insert(0, {here!r})
+from test_child import beating_child
+async def main():
+    out = io.StringIO()
+    kept = beating_child(Path({folder!r}), out, hang_seconds=5)
+    await kept.start()
+    print(kept.pid, flush=True)
+    await asyncio.sleep(20)
+    print(f"{{kept.restarts}} restarts, {{kept.pid}} lives: {{out.getvalue()!r}}", flush=True)
+    await kept.stop()
+asyncio.run(main())
+"""
 
 
 async def test_a_program_that_does_not_exist_is_one_clear_line(tmp_path: Path) -> None:

@@ -176,6 +176,9 @@ def test_temporal_gets_the_settings_that_the_figures_rest_on() -> None:
     assert "--dynamic-config-value=history.transferProcessorMaxPollRPS=2000" in pairs
     assert "--sqlite-pragma=journal_mode=wal" in pairs
     assert "--metrics-port=4" in pairs
+    assert "--headless" in command and not any(word.startswith("--ui") for word in command)
+    assert f'--dynamic-config-value=frontend.httpAllowedHosts=["{ports.api_host}"]' in pairs
+    assert ports.api_host != temporal_server.TemporalPorts(1, 2, 3, 4).api_host
     for name in ("PerdureTenant", "PerdureAgent", "PerdureConversation", "PerdureStatus"):
         assert f"--search-attribute={name}=Keyword" in pairs
 
@@ -223,9 +226,9 @@ def test_run_json_has_the_promised_keys_and_is_its_owners_alone(tmp_path: Path) 
     addresses = {"api": "http://a", "temporal": "t:1", "temporal_ui": "u", "postgres": "p", "redis": "r"}
     tokens = {"requester": "x", "reviewer": "y", "admin": "z"}
     run_file = RunFile(tmp_path / "run.json", addresses, tokens, {}, 1, "compact")
-    run_file.write({"api": 7}, ["api"])
+    run_file.write({"api": 7}, ["api"], {"api": 18080})
     content = json.loads(run_file.path.read_text())
-    assert {**addresses, "pids": {"api": 7}, "tokens": tokens}.items() <= content.items()
+    assert {**addresses, "pids": {"api": 7}, "tokens": tokens, "ports": {"api": 18080}}.items() <= content.items()
     assert stat.S_IMODE(run_file.path.stat().st_mode) == 0o600
     run_file.remove()
     assert not run_file.path.exists()

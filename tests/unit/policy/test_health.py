@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from policy.health import LATE_SECONDS, queue_fault, relay_fault
+from policy.health import LATE_SECONDS, disk_fault, queue_fault, relay_fault
 
 COUNT = some.integers(0, 10_000)
 
@@ -31,6 +31,21 @@ def test_a_queue_is_at_fault_unserved_or_late(workers: int, backlog: int, oldest
 )
 def test_a_relay_is_at_fault_that_is_away_or_delivers_nothing(sessions: int, overdue: int, says: str) -> None:
     fault = relay_fault(sessions, overdue)
+    assert says in fault and bool(fault) is bool(says)
+
+
+@pytest.mark.parametrize(
+    ("free", "least", "says"),
+    [
+        (200_000_000, 128 << 20, ""),
+        (128 << 20, 128 << 20, ""),
+        ((128 << 20) - 1, 128 << 20, "134 MB are free"),
+        (0, 128 << 20, "nearly full: 0 MB are free, 134 MB are needed"),
+        (0, 0, ""),
+    ],
+)
+def test_a_disk_is_at_fault_with_less_room_than_there_must_be(free: int, least: int, says: str) -> None:
+    fault = disk_fault(free, least)
     assert says in fault and bool(fault) is bool(says)
 
 

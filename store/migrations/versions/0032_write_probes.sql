@@ -1,0 +1,12 @@
+-- One row of the shared tenant, rewritten every few seconds by each API process: a disk that is full, or a server that
+-- takes no writes, still answers reads.
+CREATE TABLE perdure.write_probes (
+  tenant_id text PRIMARY KEY,
+  at timestamptz NOT NULL DEFAULT now()
+) WITH (fillfactor = 10);
+ALTER TABLE perdure.write_probes ENABLE ROW LEVEL SECURITY;
+ALTER TABLE perdure.write_probes FORCE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON perdure.write_probes
+  USING (tenant_id = current_setting('perdure.tenant', true))
+  WITH CHECK (tenant_id = current_setting('perdure.tenant', true));
+GRANT SELECT, INSERT, UPDATE, DELETE ON perdure.write_probes TO perdure_app;

@@ -1,0 +1,173 @@
+"""A stack that is unwell: parts that hang, a disk that is full. It says so, and it recovers by itself."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from tests.acceptance.command import Command
+from tests.acceptance.running import RunningStack, running
+
+HANG_FOUND_SECONDS = 30.0
+BACK_SECONDS = 60.0
+DISK_MIB = 420
+
+
+def until(condition: Callable[[], Any], seconds: float, what: str) -> float:
+    """Wait for it; the seconds it took."""
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < seconds, what
+        time.sleep(0.1)
+    return time.monotonic() - began
+
+
+def terminal(stack: RunningStack) -> str:
+    """What the person who started the stack has seen so far."""
+    return (stack.home.parent / f"{stack.home.name}.log").read_text()
+
+
+def ready(stack: RunningStack) -> tuple[int, dict[str, bool]]:
+    """The status of /readyz, and its parts; 0 while the API does not answer."""
+    try:
+        answer = httpx.get(f"{stack.api}/readyz", timeout=10)
+    except httpx.HTTPError:
+        return 0, {}
+    return answer.status_code, answer.json()["parts"]
+
+
+def echo(stack: RunningStack) -> str:
+    """The answer of a turn that is started now."""
+    headers = {"Authorization": f"Bearer {stack.token('requester')}"}
+    with httpx.Client(base_url=stack.api, headers=headers, timeout=90) as client:
+        body = {"agent": "general", "message": "/echo still here"}
+        return str(client.post("/v1/execute", json=body).json().get("answer"))
+
+
+def is_another(stack: RunningStack, role: str, pid: int) -> bool:
+    """Whether the process of this role is not the one of before."""
+    return bool(stack.read()["pids"].get(role) != pid)
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
+    """A stack that no other test uses."""
+    with running(tmp_path_factory.mktemp("unwell") / "home") as started:
+        until(lambda: "admin token" in terminal(started), 60, "the stack did not come up")
+        yield started
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    "roles",
+    [("worker-turns", "valkey"), ("worker-llm", "temporal"), ("api", "payments", "worker-relay"), ("postgres",)],
+)
+def test_parts_that_are_stopped_are_named_killed_and_started_again(own: RunningStack, roles: tuple[str, ...]) -> None:
+    before = own.read()["pids"]
+    began = time.monotonic()
+    for role in roles:
+        os.kill(before[role], signal.SIGSTOP)
+    time.sleep(9)
+    states = {part["name"]: part["state"] for part in Command(own.home)("status", "--json").json["parts"]}
+    for role in roles:
+        assert states[{"valkey": "redis"}.get(role, role)] == "hangs", states
+    for role in roles:
+        until(partial(is_another, own, role, before[role]), 40, f"{role} was not killed")
+    found = time.monotonic() - began
+    assert found < HANG_FOUND_SECONDS, found
+    own.wait_restarted({role: before[role] for role in roles}, BACK_SECONDS)
+    for role in roles:
+        assert f"{role:<16} | has not answered for 20 s; killing and restarting it" in terminal(own)
+    others = set(before) - set(roles)
+    assert {role: own.read()["pids"][role] for role in others} == {role: before[role] for role in others}
+    until(lambda: ready(own)[0] == 200, BACK_SECONDS, "not ready again")
+    assert echo(own) == "still here"
+
+
+@pytest.mark.timeout(120)
+def test_while_postgres_is_stopped_the_api_answers_503_in_time(own: RunningStack) -> None:
+    headers = {"Authorization": f"Bearer {own.token('requester')}"}
+    pid = own.read()["pids"]["postgres"]
+    backends = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+    for each in backends:
+        os.kill(each, signal.SIGSTOP)
+    began = time.monotonic()
+    status, parts = ready(own)
+    assert (status, parts["postgres"]) == (503, False)
+    assert time.monotonic() - began < 5
+    answer = httpx.get(f"{own.api}/v1/turns", headers=headers, timeout=30)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
+    assert time.monotonic() - began < 20
+    own.wait_restarted({"postgres": pid}, BACK_SECONDS)
+    until(lambda: ready(own)[0] == 200, BACK_SECONDS, "not ready again")
+    assert echo(own) == "still here"
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """A file system of its own with little room."""
+    folder.mkdir()
+    options = f"size={DISK_MIB}m,mode=0711"
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"a small disk needs the right to mount: {mounted.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Take all the room that is left."""
+    file = folder / "filler"
+    with file.open("wb", buffering=0) as stream:
+        try:
+            while True:
+                stream.write(b"\0" * 65_536)
+        except OSError:
+            pass
+    assert shutil.disk_usage(folder).free < 1 << 20
+    return file
+
+
+@pytest.mark.timeout(300)
+def test_a_full_disk_is_red_is_told_once_and_is_survived(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "home") as disk, running(disk) as stack:
+        until(lambda: "admin token" in terminal(stack), 60, "the stack did not come up")
+        until(lambda: ready(stack)[0] == 200, 30, "the stack is not ready")
+        assert echo(stack) == "still here"
+        file = fill(disk)
+        took = until(lambda: ready(stack)[0] == 503, 10, "a full disk is ready")
+        assert ready(stack)[1]["disk"] is False, took
+        shown = Command(stack.home)("status")
+        assert shown.code == 1 and "nearly full" in shown.out
+        headers = {"Authorization": f"Bearer {stack.token('requester')}"}
+        with httpx.Client(base_url=stack.api, headers=headers, timeout=30) as client:
+            for _ in range(30):  # each of them makes every part write
+                client.post("/v1/conversations", json={"agent": "general"})
+                time.sleep(0.5)
+        killed = stack.kill("worker-llm")
+        until(lambda: psutil.pid_exists(stack.process.pid) and stack.process.poll() is None, 1, "it ended")
+        time.sleep(10)
+        file.unlink()
+        until(lambda: ready(stack)[0] == 200, BACK_SECONDS, "not ready with room on the disk")
+        until(lambda: stack.restarted(killed) == set(killed), BACK_SECONDS, "the worker did not come back")
+        until(lambda: echo(stack) == "still here", BACK_SECONDS, "no turn completes")
+        said = terminal(stack)
+        assert said.count("is nearly full") == 1 and "free again" in said
+        told = [line for line in said.splitlines() if "disk is full" in line or "No space left" in line]
+        assert not told, "what the parts say of it is counted only"
+        assert json.loads((stack.home / "run.json").read_text())["supervisor"] == stack.process.pid

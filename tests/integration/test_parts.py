@@ -1,0 +1,139 @@
+"""What the API finds out about its parts: whether they can write, and what it says where it cannot find out."""
+
+import asyncio
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import asyncpg
+import pytest
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from api.parts import WRITE_SECONDS, Parts
+from relay import write_probe
+from store.write_probes import write_fault
+from tests.conftest import Urls
+from tests.integration.conftest import Api
+
+
+def parts_of(api: Api, home: Path | None = None, least_free_bytes: int = 0) -> Parts:
+    """New ones, which have not written yet."""
+    return Parts(api.services.db, api.services.doorbell.client, api.services.valkey, home, least_free_bytes)
+
+
+async def faults(parts: Parts) -> dict[str, str]:
+    return {name: part.fault for name, part in (await parts.look()).items()}
+
+
+async def written_at(urls: Urls) -> object:
+    connection = await asyncpg.connect(urls.admin.rpartition("/")[0] + "/" + urls.app.rpartition("/")[2])
+    try:
+        return await connection.fetchval("SELECT at FROM perdure.write_probes WHERE tenant_id = '*'")
+    finally:
+        await connection.close()
+
+
+async def test_parts_that_are_well_have_no_fault_and_were_written_to(api: Api, urls: Urls, temporal: Client) -> None:
+    parts = parts_of(api)
+    before = await written_at(urls)
+    assert await faults(parts) == {"postgres": "", "temporal": "", "valkey": ""}
+    first = await written_at(urls)
+    assert first is not None and first != before
+    await faults(parts)
+    assert await written_at(urls) == first, "a write speaks for some seconds"
+
+
+async def test_many_looks_at_once_are_one(api: Api, urls: Urls) -> None:
+    parts = parts_of(api)
+    began = time.monotonic()
+    found = await asyncio.gather(*(parts.look() for _ in range(500)))
+    assert all(each is found[0] for each in found)
+    assert time.monotonic() - began < WRITE_SECONDS
+
+
+async def test_a_postgres_that_only_reads_is_at_fault(api: Api, urls: Urls) -> None:
+    """As a provider does it whose disk is full: every new transaction is read-only."""
+    name = urls.app.rpartition("/")[2]
+    admin = await asyncpg.connect(urls.admin)
+    parts = parts_of(api)
+    try:
+        await admin.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
+        await api.services.db.pool.expire_connections()
+        assert (await faults(parts))["postgres"] == "it takes no writes: it is read-only"
+        async with api.client(None) as client:
+            for _ in range(100):  # its own look may have written a moment ago
+                ready = await client.get("/readyz")
+                if ready.status_code == 503:
+                    break
+                await asyncio.sleep(0.1)
+            assert (ready.status_code, ready.json()["parts"]["postgres"]) == (503, False)
+    finally:
+        await admin.execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
+        await api.services.db.pool.expire_connections()
+        await admin.close()
+    assert (await faults(parts))["postgres"] == ""
+
+
+async def test_the_disk_is_looked_at_where_the_data_is_on_this_machine(api: Api, tmp_path: Path) -> None:
+    assert (await faults(parts_of(api, tmp_path)))["disk"] == ""
+    more_than_there_is = shutil.disk_usage(tmp_path).total + 1
+    assert "the disk is nearly full" in (await faults(parts_of(api, tmp_path, more_than_there_is)))["disk"]
+    assert "disk" not in await faults(parts_of(api, None, more_than_there_is))
+
+
+@dataclass
+class Refusing:
+    """A Temporal that is reached by a client without the right to write settings, as a hosted one may be."""
+
+    status: RPCStatusCode
+
+    async def update_task_queue_config(self, _request: object) -> None:
+        raise RPCError("Request unauthorized.", self.status, b"")
+
+
+@pytest.mark.parametrize("status", [RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED])
+async def test_a_temporal_that_forbids_the_write_is_well_and_it_is_said(
+    api: Api, monkeypatch: pytest.MonkeyPatch, status: RPCStatusCode
+) -> None:
+    client = api.services.doorbell.client
+    monkeypatch.setattr(type(client), "workflow_service", Refusing(status))
+    parts = parts_of(api)
+    for _ in range(2):
+        look = (await parts.look())["temporal"]
+        assert look.fault == "" and "whether it can write is not tested" in look.note
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (asyncpg.DiskFullError("could not extend file"), "its disk is full"),
+        (asyncpg.CannotConnectNowError("the database system is in recovery mode"), "recovering"),
+        (asyncpg.TooManyConnectionsError("sorry"), "no free connection"),
+        (asyncpg.UndefinedTableError("x"), "it cannot write: UndefinedTableError"),
+        (TimeoutError(), "it does not answer"),
+        (ConnectionRefusedError(), "it does not answer"),
+    ],
+)
+def test_errors_of_postgres_are_told_in_words(error: BaseException, says: str) -> None:
+    assert says in write_fault(error)
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (RPCError("UpdateTaskQueueUserData failed: database or disk is full", RPCStatusCode.UNAVAILABLE, b""), "full"),
+        (RPCError("too many", RPCStatusCode.RESOURCE_EXHAUSTED, b""), "overloaded"),
+        (TimeoutError(), "it does not answer"),
+    ],
+)
+def test_errors_of_temporal_are_told_in_words(error: BaseException, says: str) -> None:
+    assert says in write_probe.write_fault(error)
+
+
+async def test_the_write_to_temporal_leaves_nothing_behind_that_grows(temporal: Client) -> None:
+    for _ in range(5):
+        await write_probe.write_once(temporal)
+    running = [each async for each in temporal.list_workflows(f"TaskQueue = '{write_probe.QUEUE}'")]
+    assert running == []
