@@ -149,6 +149,10 @@ class Settings(BaseSettings):
     """The largest request body, 256 KiB; more is answered 413."""
     upload_bytes: int = Field(default=MOST_UPLOAD_BYTES, ge=1_024, le=104_857_600, alias="PERDURE_UPLOAD_BYTES")
     """The largest file that may be uploaded, 20 MiB; more is answered 413."""
+    upload_folder: Path | None = Field(default=None, alias="PERDURE_UPLOAD_FOLDER")
+    """Where an upload is kept until it is whole; by default `uploads` in the data folder."""
+    uploads_per_user: int = Field(default=16, ge=1, le=1_000, alias="PERDURE_UPLOADS_PER_USER")
+    """Uploads that one person may have under way at one API process; one more is answered 429."""
     rate_limiting: bool = Field(default=True, alias="RATE_LIMITING_ENABLED")
     """Whether requests are counted. Whoever has a local token is not counted at all."""
     rate_per_minute: int = Field(default=100, ge=1, le=1_000_000, alias="RATE_LIMIT_PER_MINUTE")
@@ -214,10 +218,10 @@ class Settings(BaseSettings):
     def _by_commas(cls, value: Any) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
-    @field_validator("home")
+    @field_validator("home", "upload_folder")
     @classmethod
-    def _beside_env(cls, value: Path) -> Path:
-        return _BASE / value
+    def _beside_env(cls, value: Path | None) -> Path | None:
+        return None if value is None else _BASE / value
 
     def keyring(self) -> Keyring:
         """The keys of the audit.

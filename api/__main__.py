@@ -3,6 +3,7 @@
 import os
 import resource
 import sys
+import tempfile
 from types import FrameType
 
 import uvicorn
@@ -10,6 +11,7 @@ from fastapi import FastAPI
 
 from api.app import create_app
 from api.rates import Inside
+from api.uploads import upload_folder
 from reviewer.front import Front
 from reviewer.pages import create_pages
 from settings import Settings, log_from
@@ -50,6 +52,8 @@ def main() -> None:
     log_from(settings.log_level)
     api = create_app(settings)
     allow_many_connections()
+    # The pages' forms keep long files where uploads are kept.
+    tempfile.tempdir = str(upload_folder(settings.upload_folder, settings.home))
     wait_for_gate(settings.start_gate)  # before the server takes SIGTERM for its own
     config = uvicorn.Config(
         Front(api, create_pages(Inside(api), settings.upload_bytes)),

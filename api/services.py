@@ -13,6 +13,7 @@ from api.open_streams import OpenStreams
 from api.passwords import Passwords
 from api.rates import Rates
 from api.streams import Streams
+from api.uploads import Uploads, upload_folder
 from contracts.documents import DEFAULT_LIMITS, MemoryLimits
 from contracts.turns import Routing
 from embedding.choice import embedder_of
@@ -66,6 +67,7 @@ class Services:
     rates: Rates
     open_streams: OpenStreams
     signing_in: SigningIn
+    uploads: Uploads
     audit_heads: Path
     """The exported heads of the audit's chains."""
     decisions_per_minute: int = 60
@@ -138,6 +140,9 @@ async def opened(settings: Settings) -> AsyncIterator[Services]:
                 access_lasts=timedelta(minutes=settings.access_minutes),
                 session_lasts=timedelta(days=settings.refresh_days),
                 public_url=settings.public_url,
+            ),
+            uploads=Uploads(
+                upload_folder(settings.upload_folder, settings.home), settings.upload_bytes, settings.uploads_per_user
             ),
             audit_heads=settings.heads_file(),
             decisions_per_minute=settings.decisions_per_minute,

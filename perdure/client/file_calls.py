@@ -1,6 +1,7 @@
 """The calls that are about files of a conversation."""
 
 import uuid
+from collections.abc import AsyncIterable
 from datetime import datetime
 
 import httpx
@@ -23,9 +24,15 @@ class File(Answer):
 
 
 def upload_file(
-    conversation_id: str, name: str, content: bytes, media_type: str = "text/csv", *, idempotency_key: str = ""
+    conversation_id: str,
+    name: str,
+    content: bytes | AsyncIterable[bytes],
+    media_type: str = "text/csv",
+    *,
+    idempotency_key: str = "",
+    length: int | None = None,
 ) -> Call[File]:
-    """A new file of the conversation."""
+    """A new file of the conversation. `length` is that of a stream, if it is known."""
     return Call(
         "POST",
         path("conversations", conversation_id, "files"),
@@ -34,12 +41,18 @@ def upload_file(
         idempotency_key=idempotency_key or str(uuid.uuid4()),
         content=content,
         media_type=media_type,
+        length=length,
     )
 
 
-def list_files(conversation_id: str, *, limit: int | None = None) -> Call[Page[File]]:
-    """What the conversation has, newest first."""
-    return get(path("conversations", conversation_id, "files"), one(Page[File]), {"limit": limit})
+def list_files(conversation_id: str, *, limit: int | None = None, cursor: str | None = None) -> Call[Page[File]]:
+    """The files of the conversation, newest first."""
+    return get(path("conversations", conversation_id, "files"), one(Page[File]), {"limit": limit, "cursor": cursor})
+
+
+def delete_file(file_id: str) -> Call[None]:
+    """Deletes a file of yours for good."""
+    return Call("DELETE", path("files", file_id), lambda _: None)
 
 
 def read_file(file_id: str) -> Call[bytes]:

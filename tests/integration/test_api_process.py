@@ -8,6 +8,7 @@ import sys
 import time
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,8 +57,9 @@ class Served:
         return time.monotonic() - began
 
 
-@pytest.fixture
-async def served(parts: DataParts, urls: Urls) -> AsyncIterator[Served]:
+@asynccontextmanager
+async def served_with(parts: DataParts, urls: Urls, **given: str) -> AsyncIterator[Served]:
+    """The process with these variables beside those that it needs."""
     assert parts.redis_url is not None and parts.temporal is not None
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
@@ -71,11 +73,20 @@ async def served(parts: DataParts, urls: Urls) -> AsyncIterator[Served]:
         "PERDURE_PORT": str(port),
         "LOG_LEVEL": "warning",
         "RATE_LIMITING_ENABLED": "0",
+        **given,
     }
     running = Served(environ, f"http://127.0.0.1:{port}")
     await running.start()
-    yield running
-    await running.end(signal.SIGKILL)
+    try:
+        yield running
+    finally:
+        await running.end(signal.SIGKILL)
+
+
+@pytest.fixture
+async def served(parts: DataParts, urls: Urls) -> AsyncIterator[Served]:
+    async with served_with(parts, urls) as running:
+        yield running
 
 
 def client_of(served: Served, person: Person) -> httpx.AsyncClient:
