@@ -20,6 +20,7 @@ from contracts.errors import CallerError
 from contracts.turns import Routing
 from policy.access_keys import AccessKeys
 from policy.audit_key import Keyring
+from policy.quotas import Quotas
 from policy.uploads import MOST_UPLOAD_BYTES
 
 if TYPE_CHECKING:
@@ -153,6 +154,15 @@ class Settings(BaseSettings):
     """Where an upload is kept until it is whole; by default `uploads` in the data folder."""
     uploads_per_user: int = Field(default=16, ge=1, le=1_000, alias="PERDURE_UPLOADS_PER_USER")
     """Uploads that one person may have under way at one API process; one more is answered 429."""
+    bytes_per_user: int = Field(default=1_073_741_824, ge=0, alias="PERDURE_BYTES_PER_USER")
+    """What one user may keep: files, documents, and the texts of conversations, 1 GiB; 0: no quota. More is answered
+    429 `quota_reached`."""
+    bytes_per_conversation: int = Field(default=268_435_456, ge=0, alias="PERDURE_BYTES_PER_CONVERSATION")
+    """The same of one conversation, 256 MiB."""
+    bytes_per_tenant: int = Field(default=21_474_836_480, ge=0, alias="PERDURE_BYTES_PER_TENANT")
+    """The same of all users of a tenant together, 20 GiB."""
+    files_per_conversation: int = Field(default=1_000, ge=0, alias="PERDURE_FILES_PER_CONVERSATION")
+    """Files that a conversation may have for one more to be uploaded; 0: no quota."""
     rate_limiting: bool = Field(default=True, alias="RATE_LIMITING_ENABLED")
     """Whether requests are counted. Whoever has a local token is not counted at all."""
     rate_per_minute: int = Field(default=100, ge=1, le=1_000_000, alias="RATE_LIMIT_PER_MINUTE")
@@ -261,6 +271,15 @@ class Settings(BaseSettings):
     def address_of_people(self) -> str:
         """The address that links begin with."""
         return self.public_url or f"http://{self.host}:{self.port}"
+
+    def quotas(self) -> Quotas:
+        """What may be kept."""
+        return Quotas(
+            conversation_bytes=self.bytes_per_conversation,
+            user_bytes=self.bytes_per_user,
+            tenant_bytes=self.bytes_per_tenant,
+            conversation_files=self.files_per_conversation,
+        )
 
     def heads_file(self) -> Path:
         """Where chain heads are kept."""

@@ -13,6 +13,7 @@ from api.open_streams import OpenStreams
 from api.passwords import Passwords
 from api.rates import Rates
 from api.streams import Streams
+from api.text_sums import TextSums
 from api.uploads import Uploads, upload_folder
 from contracts.documents import DEFAULT_LIMITS, MemoryLimits
 from contracts.turns import Routing
@@ -59,6 +60,7 @@ class Services:
     doorbell: Doorbell
     routing: Routing
     caps: Caps
+    text_sums: TextSums
     temporal_ui: str
     temporal_namespace: str
     keyring: Keyring
@@ -115,6 +117,7 @@ async def opened(settings: Settings) -> AsyncIterator[Services]:
     client = await connect()
     passwords = Passwords()
     changes = ReviewChanges(db)
+    text_sums = TextSums(db)
     ringing = asyncio.gather(wakes.run(), changes.run())
     try:
         yield Services(
@@ -126,7 +129,8 @@ async def opened(settings: Settings) -> AsyncIterator[Services]:
             streams=Streams(db, live, wakes),
             doorbell=Doorbell(client, db),
             routing=settings.route(),
-            caps=Caps(settings.queue_depth, settings.live_turns_per_user),
+            caps=Caps(settings.queue_depth, settings.live_turns_per_user, settings.quotas()),
+            text_sums=text_sums,
             temporal_ui=settings.temporal_ui,
             temporal_namespace=client.namespace,
             keyring=keyring,
@@ -156,6 +160,7 @@ async def opened(settings: Settings) -> AsyncIterator[Services]:
         ringing.cancel()
         with suppress(asyncio.CancelledError):
             await ringing
+        await text_sums.close()
         passwords.close()
         await valkey.close()
         await db.close()

@@ -9,12 +9,14 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from api.auth import Open, Reader
 from api.bodies import FileBody
-from api.ids import ConversationId, FileId
+from api.ids import ConversationId, FileId, as_uuid
 from api.once import Key, once
 from api.pages import Limit
 from api.services import Services
+from policy.documents.writing import ADMIN
+from policy.quotas import VARIABLES, Scope
 from policy.uploads import media_type_of, safe_name
-from store import conversations, files
+from store import conversations, files, quotas
 from store.database import Connection
 from store.ids import new_id
 from store.outbox import Note
@@ -46,6 +48,7 @@ async def upload(
     length = services.uploads.check_length(request.headers.get("content-length", ""))
     async with services.db.transaction(who.tenant_id) as tx:
         await conversations.get(tx, conversation_id, who.user_id)
+        await quotas.check_room_for_file(tx, services.caps.quotas, who.user_id, conversation_id, length or 0)
     async with services.uploads.received(who.tenant_id, who.user_id, length, request.stream()) as spooled:
         await services.uploads.check(spooled, media_type)
         body = FileBody(name=kept_name, media_type=media_type, sha256=spooled.sha256)
@@ -55,6 +58,7 @@ async def upload(
             async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
                 await conversations.get(tx, conversation_id, who.user_id)
                 (kept,) = await files.keep(tx, conversation_id, who.user_id, [file])
+                await quotas.check_room(tx, services.caps.quotas, who.user_id, conversation_id)
                 return 201, kept, None
 
             return await once(services, who, f"files/{conversation_id}", key, body, work)
@@ -91,6 +95,28 @@ async def delete(services: Open, who: Reader, file_id: FileId) -> Response:
     async with services.db.transaction(who.tenant_id) as tx:
         await files.delete(tx, file_id, who.user_id)
     return Response(status_code=204)
+
+
+@router.get("/usage")
+async def usage(services: Open, who: Reader, conversation: str | None = None) -> dict[str, object]:
+    """What you keep and what you may keep, in bytes; with `conversation` that of one of yours too, and for an
+    administrator that of the tenant."""
+    limits, place = services.caps.quotas, as_uuid(conversation, "conversation") if conversation else None
+    async with services.db.transaction(who.tenant_id) as tx:
+        if place is not None:
+            await conversations.get(tx, place, who.user_id)
+        used, _ = await quotas.used(tx, who.user_id, place)
+    scopes = [*([Scope.CONVERSATION] if place else []), Scope.USER, *([Scope.TENANT] if ADMIN in who.roles else [])]
+    items = [
+        {
+            "scope": scope.value,
+            "used_bytes": used.of(scope),
+            "limit_bytes": limits.of(scope) or None,
+            "variable": VARIABLES[scope],
+        }
+        for scope in scopes
+    ]
+    return {"items": items, "next": None}
 
 
 async def _parts(services: Services, tenant_id: str, file: files.FoundFile) -> AsyncIterator[bytes]:

@@ -23,6 +23,18 @@ class File(Answer):
     created_at: datetime | None = None
 
 
+class Usage(Answer):
+    """What a scope keeps, and its quota."""
+
+    scope: str
+    """`conversation`, `user` or `tenant`."""
+    used_bytes: int
+    limit_bytes: int | None = None
+    """None: there is no quota."""
+    variable: str = ""
+    """By which the operator sets the quota."""
+
+
 def upload_file(
     conversation_id: str,
     name: str,
@@ -53,6 +65,11 @@ def list_files(conversation_id: str, *, limit: int | None = None, cursor: str | 
 def delete_file(file_id: str) -> Call[None]:
     """Deletes a file of yours for good."""
     return Call("DELETE", path("files", file_id), lambda _: None)
+
+
+def usage(conversation_id: str | None = None) -> Call[Page[Usage]]:
+    """What you keep; of a conversation of yours too, and for an administrator of the tenant."""
+    return get(path("usage"), one(Page[Usage]), {"conversation": conversation_id})
 
 
 def read_file(file_id: str) -> Call[bytes]:
