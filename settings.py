@@ -24,6 +24,7 @@ from policy.addresses import Proxies
 from policy.audit_key import Keyring
 from policy.egress import ANSWER_BYTES, Outbound, named_by_url, named_host
 from policy.hosts import AllowedHosts, exposed
+from policy.quotas import Quotas
 from policy.uploads import MOST_UPLOAD_BYTES
 
 if TYPE_CHECKING:
@@ -172,6 +173,19 @@ class Settings(BaseSettings):
     """The largest request body, 256 KiB; more is answered 413."""
     upload_bytes: int = Field(default=MOST_UPLOAD_BYTES, ge=1_024, le=104_857_600, alias="PERDURE_UPLOAD_BYTES")
     """The largest file that may be uploaded, 20 MiB; more is answered 413."""
+    upload_folder: Path | None = Field(default=None, alias="PERDURE_UPLOAD_FOLDER")
+    """Where an upload is kept until it is whole; by default `uploads` in the data folder."""
+    uploads_per_user: int = Field(default=16, ge=1, le=1_000, alias="PERDURE_UPLOADS_PER_USER")
+    """Uploads that one person may have under way at one API process; one more is answered 429."""
+    bytes_per_user: int = Field(default=1_073_741_824, ge=0, alias="PERDURE_BYTES_PER_USER")
+    """What one user may keep: files, documents, and the texts of conversations, 1 GiB; 0: no quota. More is answered
+    429 `quota_reached`."""
+    bytes_per_conversation: int = Field(default=268_435_456, ge=0, alias="PERDURE_BYTES_PER_CONVERSATION")
+    """The same of one conversation, 256 MiB."""
+    bytes_per_tenant: int = Field(default=21_474_836_480, ge=0, alias="PERDURE_BYTES_PER_TENANT")
+    """The same of all users of a tenant together, 20 GiB."""
+    files_per_conversation: int = Field(default=1_000, ge=0, alias="PERDURE_FILES_PER_CONVERSATION")
+    """Files that a conversation may have for one more to be uploaded; 0: no quota."""
     rate_limiting: bool = Field(default=True, alias="RATE_LIMITING_ENABLED")
     """Whether requests are counted. Whoever has a local token is not counted at all."""
     rate_per_minute: int = Field(default=100, ge=1, le=1_000_000, alias="RATE_LIMIT_PER_MINUTE")
@@ -240,10 +254,10 @@ class Settings(BaseSettings):
     def _by_commas(cls, value: Any) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
-    @field_validator("home")
+    @field_validator("home", "upload_folder")
     @classmethod
-    def _beside_env(cls, value: Path) -> Path:
-        return _BASE / value
+    def _beside_env(cls, value: Path | None) -> Path | None:
+        return None if value is None else _BASE / value
 
     def keyring(self) -> Keyring:
         """The keys of the audit.
@@ -318,6 +332,15 @@ class Settings(BaseSettings):
     def address_of_people(self) -> str:
         """The address that links begin with."""
         return self.public_url or f"http://{self.host}:{self.port}"
+
+    def quotas(self) -> Quotas:
+        """What may be kept."""
+        return Quotas(
+            conversation_bytes=self.bytes_per_conversation,
+            user_bytes=self.bytes_per_user,
+            tenant_bytes=self.bytes_per_tenant,
+            conversation_files=self.files_per_conversation,
+        )
 
     def heads_file(self) -> Path:
         """Where chain heads are kept."""

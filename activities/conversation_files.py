@@ -41,7 +41,7 @@ async def keep_files(tx: Connection, call: ToolCall, user_id: str, made: Sequenc
     """Keep what a call made, under ids that follow from the call."""
     turn_id, call_id = call.address.turn_id, call.ask.call_id
     kept = [
-        files.NewFile(file_id(turn_id, call_id, file.name), safe_name(file.name), file.media_type, file.content)
+        files.NewFile.of(file_id(turn_id, call_id, file.name), safe_name(file.name), file.media_type, file.content)
         for file in made
     ]
     await files.keep(tx, call.address.conversation_id, user_id, kept, turn_id=turn_id, call_id=call_id)

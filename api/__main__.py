@@ -3,6 +3,7 @@
 import os
 import resource
 import sys
+import tempfile
 from types import FrameType
 
 import uvicorn
@@ -12,6 +13,7 @@ from api.app import create_app
 from api.connections import Places, connections
 from api.perimeter import Perimeter
 from api.rates import Inside
+from api.uploads import upload_folder
 from relay.metrics_ports import metrics_addresses, serve_metrics
 from reviewer.front import Front
 from reviewer.pages import create_pages
@@ -91,6 +93,8 @@ def main() -> None:
     log_from(settings.log_level)
     most_files = allow_many_connections()
     api = create_app(settings)
+    # The pages' forms keep long files where uploads are kept.
+    tempfile.tempdir = str(upload_folder(settings.upload_folder, settings.home))
     config = server_config(api, settings, most_files)
     wait_for_gate(settings.start_gate)  # before the server takes SIGTERM for its own
     ours, _ = metrics_addresses(settings.metrics_port, settings.metrics_host, "api")

@@ -97,7 +97,7 @@ def create_app(settings: Settings) -> FastAPI:
         redoc_url=None,
     )
     errors.install(app)
-    app.add_middleware(Intake, most_bytes=settings.body_bytes, most_file_bytes=settings.upload_bytes)
+    app.add_middleware(Intake, most_bytes=settings.body_bytes)
     for module in ROUTERS:
         app.include_router(module.router)
     return app

@@ -69,10 +69,14 @@ DOCUMENTED: dict[int | str, dict[str, Any]] = {
     404: {"model": ErrorAnswer, "description": "there is no such thing, or not for this token's owner"},
     409: {"model": ErrorAnswer, "description": "it does not fit the state of things; details say why"},
     410: {"model": ErrorAnswer, "description": "too late"},
-    413: {"model": ErrorAnswer, "description": "the body is too large"},
+    413: {"model": ErrorAnswer, "description": "the body is too large; details.limit_bytes is the limit"},
     415: {"model": ErrorAnswer, "description": "the body does not say that it is JSON"},
     422: {"model": ErrorAnswer, "description": "the request does not fit the form; details say where"},
-    429: {"model": ErrorAnswer, "description": "too much at once; Retry-After says when to come back"},
+    429: {
+        "model": ErrorAnswer,
+        "description": "too much at once; Retry-After says when to come back. Or, without that "
+        "header, a quota is reached; details say whose",
+    },
     503: {"model": ErrorAnswer, "description": "a part is not available; Retry-After says when to come back"},
 }
 """What any route may answer beside what it is for."""
@@ -104,7 +108,8 @@ def install(app: FastAPI) -> None:
         headers = {}
         if status in (429, 503):
             wait = error.details.get("retry_after_seconds", RETRY_AFTER_SECONDS)
-            headers["Retry-After"] = str(wait)
+            if wait is not None:  # None: waiting does not help
+                headers["Retry-After"] = str(wait)
         if status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         if status >= 500:

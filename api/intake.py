@@ -2,7 +2,8 @@
 of a browser the proof that a page of ours sent it.
 
 Pure ASGI, so that a stream is not buffered. The token comes before the body, so that whoever has none learns nothing
-from how a body is read. A body is read here whole (256 KiB at most), checked, and handed on.
+from how a body is read. A body is read here whole (256 KiB at most), checked, and handed on. The body of an uploaded
+file is not: its route reads it (`api/uploads.py`).
 """
 
 import asyncio
@@ -31,7 +32,7 @@ _BODY_SECONDS = 30.0
 _READ_ON_BYTES = 64 * 1024 * 1024
 _READ_ON_SECONDS = 5.0
 _FILES = re.compile(r"/v1/conversations/[^/]+/files")
-"""Where a body is a file and no JSON. One that is announced too large is refused before a byte of it is read."""
+"""Where a body is a file and no JSON."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PATCH", "PUT", "DELETE", "OPTIONS"})
 _log = structlog.get_logger(__name__)
 
@@ -39,10 +40,9 @@ _log = structlog.get_logger(__name__)
 class Intake:
     """The outermost layer of the application."""
 
-    def __init__(self, app: ASGIApp, most_bytes: int, most_file_bytes: int = 0) -> None:
+    def __init__(self, app: ASGIApp, most_bytes: int) -> None:
         self._app = app
         self._most_bytes = most_bytes
-        self._most_file_bytes = most_file_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check, then hand on."""
@@ -59,11 +59,12 @@ class Intake:
                 _count(scope, message["status"], time.monotonic() - began)
             await send(message)
 
+        is_file = scope["method"] == "POST" and _FILES.fullmatch(scope["path"]) is not None
         try:
             _check_head(scope)
             await _let_in(scope, receive)
             async with asyncio.timeout(_BODY_SECONDS):
-                body = await self._body(scope, receive)
+                body = b"" if is_file else await self._body(scope, receive)
             _check_sender(scope, body)
         except TimeoutError:
             slow = Refused(408, "body_too_slow", f"the body did not come within {_BODY_SECONDS:.0f} s")
@@ -72,16 +73,15 @@ class Intake:
         except Refused as refused:
             await _refuse(named, refused, request_id)
             return
-        await self._app(scope, _replay(body, receive), named)
+        if is_file:
+            await _hand_on_file(self._app, scope, receive, named)
+        else:
+            await self._app(scope, _replay(body, receive), named)
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         if scope["method"] in ("GET", "HEAD", "OPTIONS"):
             return b""
-        is_file = _FILES.fullmatch(scope["path"]) is not None
-        most = self._most_file_bytes if is_file else self._most_bytes
-        announced = _header(scope, b"content-length")
-        if is_file and announced.isdecimal() and int(announced) > most:
-            raise Refused(413, "body_too_large", f"a file may have {most} bytes at most")
+        most = self._most_bytes
         chunks: list[bytes] = []
         size = 0
         more = True
@@ -95,13 +95,34 @@ class Intake:
             if size > most:
                 if more:
                     await _read_on(receive)
-                raise Refused(413, "body_too_large", f"a body may have {most} bytes at most")
+                told = f"a request body may have {most} bytes at most (PERDURE_BODY_BYTES)"
+                raise Refused(413, "body_too_large", told, details={"limit_bytes": most})
             chunks.append(chunk)
         body = b"".join(chunks)
-        if body and not is_file and not _is_form(scope):
+        if body and not _is_form(scope):
             check_media_type(_header(scope, b"content-type"))
             check_json(body)
         return body
+
+
+async def _hand_on_file(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Hands the body on as it comes. An answer before its end is a refusal: the rest is thrown away for a while, since
+    a client that is cut off while it sends does not read the answer, and then the connection ends."""
+    is_over = False
+
+    async def watched() -> Message:
+        nonlocal is_over
+        message = await receive()
+        is_over = message["type"] == "http.disconnect" or not message.get("more_body", False)
+        return message
+
+    async def answered(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start" and not is_over:
+            await _read_on(receive)
+            message["headers"] = [*message.get("headers", []), (b"connection", b"close")]
+        await send(message)
+
+    await app(scope, watched, answered)
 
 
 async def _let_in(scope: Scope, receive: Receive) -> None:
@@ -201,7 +222,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 async def _refuse(send: Send, refused: Refused, request_id: str) -> None:
-    body = json.dumps(error_body(refused.code, refused.message, {}, request_id)).encode()
+    body = json.dumps(error_body(refused.code, refused.message, refused.details, request_id)).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     headers += refused.headers
     if refused.status in (408, 413):

@@ -12,8 +12,16 @@ _SHOWN_CHARACTERS = 60
 class Refused(Exception):
     """A request that goes no further, and the answer to it."""
 
-    def __init__(self, status: int, code: str, message: str, *headers: tuple[bytes, bytes]) -> None:
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *headers: tuple[bytes, bytes],
+        details: dict[str, object] | None = None,
+    ) -> None:
         self.status, self.code, self.message, self.headers = status, code, message, headers
+        self.details = details or {}
 
 
 def check_media_type(given: str) -> None:

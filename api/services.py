@@ -14,6 +14,8 @@ from api.parts import Parts
 from api.passwords import Passwords
 from api.rates import Rates
 from api.streams import Streams
+from api.text_sums import TextSums
+from api.uploads import Uploads, upload_folder
 from contracts.documents import DEFAULT_LIMITS, MemoryLimits
 from contracts.turns import Routing
 from embedding.choice import embedder_of
@@ -61,6 +63,7 @@ class Services:
     doorbell: Doorbell
     routing: Routing
     caps: Caps
+    text_sums: TextSums
     temporal_ui: str
     temporal_namespace: str
     keyring: Keyring
@@ -71,6 +74,7 @@ class Services:
     signing_in: SigningIn
     parts: Parts
     """Whether what this process stands on is well."""
+    uploads: Uploads
     audit_heads: Path
     """The exported heads of the audit's chains."""
     decisions_per_minute: int = 60
@@ -122,6 +126,7 @@ async def opened(settings: Settings) -> AsyncIterator[Services]:
     client = await connect(sdk_metrics)
     passwords = Passwords()
     changes = ReviewChanges(db)
+    text_sums = TextSums(db)
     ringing = asyncio.gather(wakes.run(), changes.run())
     try:
         yield Services(
@@ -133,7 +138,8 @@ async def opened(settings: Settings) -> AsyncIterator[Services]:
             streams=Streams(db, live, wakes),
             doorbell=Doorbell(client, db),
             routing=settings.route(),
-            caps=Caps(settings.queue_depth, settings.live_turns_per_user),
+            caps=Caps(settings.queue_depth, settings.live_turns_per_user, settings.quotas()),
+            text_sums=text_sums,
             temporal_ui=settings.temporal_ui,
             temporal_namespace=client.namespace,
             keyring=keyring,
@@ -149,6 +155,9 @@ async def opened(settings: Settings) -> AsyncIterator[Services]:
                 public_url=settings.public_url,
             ),
             parts=Parts(db, client, valkey, settings.home if settings.local else None, settings.least_free_bytes),
+            uploads=Uploads(
+                upload_folder(settings.upload_folder, settings.home), settings.upload_bytes, settings.uploads_per_user
+            ),
             audit_heads=settings.heads_file(),
             decisions_per_minute=settings.decisions_per_minute,
             local=settings.local,
@@ -162,6 +171,7 @@ async def opened(settings: Settings) -> AsyncIterator[Services]:
         ringing.cancel()
         with suppress(asyncio.CancelledError):
             await ringing
+        await text_sums.close()
         passwords.close()
         await valkey.close()
         await db.close()

@@ -1,4 +1,4 @@
-"""`perdure files`: what a conversation was given, and what its turns made."""
+"""`perdure files`: what a conversation was given, what its turns made, and how much is kept."""
 
 import sys
 from dataclasses import dataclass
@@ -11,7 +11,8 @@ from cli.connection import Role, command, connect
 from cli.failures import OTHER, USAGE
 from cli.screen import AsJson, AsName, fail, moment, say, say_json, table
 from perdure.client import Client, Turn
-from perdure.client.file_calls import File
+from perdure.client.file_calls import File, Usage
+from policy.printable import size
 from policy.uploads import BY_ENDING
 
 app = typer.Typer(help="What conversations were given and made.", no_args_is_help=True, rich_markup_mode=None)
@@ -37,7 +38,7 @@ def upload(
 
 @app.command("list")
 def list_files(conversation: Conversation, as_json: AsJson = False, as_name: AsName = None) -> None:
-    """What a conversation has, newest first."""
+    """List the files of a conversation, newest first."""
     with connect(Role.REQUESTER, as_name) as client:
         page = client.files.list(conversation)
     if as_json:
@@ -67,6 +68,40 @@ def get(
     except OSError as error:
         raise fail(f"{path}: {error.strerror}", OTHER) from None
     say(f"{path}: {len(content)} bytes.")
+
+
+@app.command("delete")
+def delete(
+    file_id: Annotated[str, typer.Argument(metavar="FILE", help="The file's id.")], as_name: AsName = None
+) -> None:
+    """Delete a file for good."""
+    with connect(Role.REQUESTER, as_name) as client:
+        client.files.delete(file_id)
+    say(f"{file_id} is deleted.")
+
+
+@app.command("usage")
+def usage(
+    conversation: Annotated[str | None, typer.Argument(metavar="[CONVERSATION]", help="The conversation's id.")] = None,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Show how much you keep, and your quota."""
+    with connect(Role.REQUESTER, as_name) as client:
+        page = client.files.usage(conversation)
+    if as_json:
+        say_json(page)
+        return
+    for each in page.items:
+        say(usage_line(each))
+
+
+def usage_line(found: Usage) -> str:
+    """What a scope keeps, as a sentence."""
+    whose = {"conversation": "this conversation", "user": "you", "tenant": "your tenant"}.get(found.scope, found.scope)
+    if found.limit_bytes is None:
+        return f"{size(found.used_bytes)} used by {whose}; there is no quota."
+    return f"{size(found.used_bytes)} of {size(found.limit_bytes)} used by {whose} ({found.variable})."
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,11 @@ A conversation has one active turn. Nothing admitted is lost: what joins a turn 
 turn when that one ends (store/joining.py), and a turn that is replaced ends on record.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from contracts.errors import CallerError
+from policy.quotas import Quotas, Used, exceeded
 
 _SOON_SECONDS, _LATER_SECONDS = 5, 60
 
@@ -33,6 +34,7 @@ class Admission(StrEnum):
     BUSY = "busy"
     QUEUE_FULL = "queue_full"
     TOO_MANY = "too_many"
+    QUOTA = "quota"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,10 @@ class Load:
     """The active turn was asked to stop: it will hear nothing more."""
     gives_way: int = 0
     """Those of the user's live turns that end for one which replaces."""
+    used: Used = field(default_factory=Used)
+    """The bytes that are kept already."""
+    message_bytes: int = 0
+    """Those that the message adds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,7 @@ class Caps:
 
     queue_depth: int = 20
     turns_a_user: int = 50
+    quotas: Quotas = field(default_factory=Quotas)
 
 
 def admit(load: Load, caps: Caps, on_busy: OnBusy) -> Admission:
@@ -67,6 +74,8 @@ def admit(load: Load, caps: Caps, on_busy: OnBusy) -> Admission:
     One that joins opens no turn: where it is left over, its turn takes the place of the one that has ended. One that
     replaces takes the place of the turn under way, so the queue is as long as before.
     """
+    if exceeded(load.used, caps.quotas, load.message_bytes) is not None:
+        return Admission.QUOTA
     has_room = load.queued < caps.queue_depth
     if on_busy is OnBusy.STEER and load.busy and not load.stopping:
         return Admission.JOIN if has_room else Admission.QUEUE_FULL

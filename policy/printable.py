@@ -71,8 +71,8 @@ def _escape(character: str) -> str:
 
 
 def size(count: int) -> str:
-    """A length in bytes as a person reads it: `20 MB`, `1.5 KB`."""
-    for name, unit in (("MB", 1 << 20), ("KB", 1 << 10)):
+    """A length in bytes as a person reads it: `1 GB`, `20 MB`, `1.5 KB`."""
+    for name, unit in (("GB", 1 << 30), ("MB", 1 << 20), ("KB", 1 << 10)):
         if count >= unit:
             return f"{count / unit:.4g} {name}"
-    return f"{count} bytes"
+    return f"{count} byte" if count == 1 else f"{count} bytes"

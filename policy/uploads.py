@@ -4,16 +4,16 @@ A name that tries to be a path is refused; what else could fool a reader or a fi
 wrong with a table is said when it comes, not by the turn that would work with it.
 """
 
-import csv
 import io
 import re
 import unicodedata
 
 from contracts.errors import CallerError
 from contracts.tables import MOST_COLUMNS, MOST_ROWS
+from policy.file_content import TABLES, UnfitContent, check_stream
+from policy.printable import size
 
 MOST_NAME_CHARACTERS = 120
-TABLES = frozenset({"text/csv", "text/tab-separated-values"})
 MOST_UPLOAD_BYTES = 20_971_520
 """The longest file that is taken where an operator says nothing else, 20 MiB."""
 BY_ENDING = {
@@ -25,7 +25,10 @@ BY_ENDING = {
 """What a file is by the end of its name."""
 MEDIA_TYPES = TABLES | {"application/json", "text/plain"}
 """What may be uploaded."""
-_HEADER_BYTES = 65_536
+LEAST_BYTES_PER_SECOND = 16_384
+"""An upload that is slower than this on average is ended. 20 MiB then take 21 minutes at most."""
+GRACE_SECONDS = 30.0
+"""The time before which the average does not count."""
 _ODD = re.compile(r'[<>:"|?*]')
 _FORMAT = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
@@ -62,54 +65,22 @@ def media_type_of(header: str) -> str:
 
 
 def check_content(media_type: str, content: bytes) -> None:
-    """Take seconds for the largest table: call it in a thread.
+    """Checks a whole file in this process, for callers that hold their own data.
 
-    Raises: CallerError 422 `file_empty`, `file_has_nul`, `file_not_utf8`, `table_broken`, `table_too_large`.
+    Raises: CallerError 422 with the codes of `check_stream`.
     """
-    if not content.strip():
-        raise CallerError("file_empty", "there is nothing in the file", status=422)
-    if b"\x00" in content:
-        raise CallerError("file_has_nul", "the file holds a NUL, which no text does", status=422)
     try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise CallerError("file_not_utf8", f"the file is not UTF-8 at byte {error.start}", status=422) from None
-    if media_type in TABLES:
-        _check_table(text, separator_of(media_type, content))
+        check_stream(io.BytesIO(content), media_type, MOST_COLUMNS, MOST_ROWS)
+    except UnfitContent as unfit:
+        raise CallerError(unfit.code, unfit.message, unfit.details, status=422) from None
 
 
-def separator_of(media_type: str, content: bytes) -> str:
-    """What stands between a table's cells, by its first line: a semicolon where that line has one and no comma, as
-    spreadsheets write it where the comma is in the numbers."""
-    if media_type == "text/tab-separated-values":
-        return "\t"
-    header = content[:_HEADER_BYTES].split(b"\n", 1)[0].split(b"\r", 1)[0]
-    return ";" if b";" in header and b"," not in header else ","
+def is_too_slow(received_bytes: int, seconds: float) -> bool:
+    """Whether an upload that has brought so much in so many seconds is to be ended."""
+    return seconds > GRACE_SECONDS and received_bytes < seconds * LEAST_BYTES_PER_SECOND
 
 
-def _check_table(text: str, delimiter: str) -> None:
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-    try:
-        header = next(reader, [])
-        width, rows = len(header), 0
-        if width > MOST_COLUMNS:
-            raise _too_large("columns", MOST_COLUMNS)
-        for row in reader:
-            rows += bool(row)
-            if rows > MOST_ROWS:
-                raise _too_large("rows", MOST_ROWS)
-            if row and len(row) != width:
-                raise csv.Error(f"has {len(row)} fields where the header has {width}")
-    except csv.Error as error:
-        told = f"line {reader.line_num}: {error}"
-        raise CallerError("table_broken", told, {"line": reader.line_num}, status=422) from None
-    names = [name.strip() for name in header]
-    if not all(names) or len(set(names)) < len(names):
-        raise CallerError("table_broken", "every column needs a name of its own in the first line", status=422)
-    if not rows:
-        raise CallerError("table_broken", "there are no rows below the names", status=422)
-
-
-def _too_large(what: str, most: int) -> CallerError:
-    told = f"a table has {most} {what} at most"
-    return CallerError("table_too_large", told, {"limit": what, "most": most}, status=422)
+def too_large(limit_bytes: int, variable: str) -> CallerError:
+    """The refusal of a file that is larger than one file may be: 413 `too_large`."""
+    message = f"a file may have {size(limit_bytes)} at most; the operator can raise {variable}"
+    return CallerError("too_large", message, {"limit_bytes": limit_bytes, "variable": variable}, status=413)

@@ -1,8 +1,8 @@
 """What a plain form posts: pairs of names and values, read whole, with a limit, before any page looks at them."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
 
@@ -17,6 +17,7 @@ from reviewer.problems import PageProblem
 
 MOST_BYTES = 2 * 1024 * 1024
 """Percent-encoding makes three bytes of one; what is sent on to the API has the API's own limit."""
+_CHUNK_BYTES = 256 * 1024
 _FORM_BYTES = 65_536
 """What a form has beside its file."""
 _THROWN_AWAY_BYTES = 512 * 1024 * 1024
@@ -57,7 +58,14 @@ class Upload:
 
     name: str
     media_type: str
-    content: bytes
+    size_bytes: int
+    file: UploadFile
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The content from its beginning, which lies on the disk if it is long."""
+        await self.file.seek(0)
+        while chunk := await self.file.read(_CHUNK_BYTES):
+            yield chunk
 
 
 def most_upload_bytes(request: Request) -> int:
@@ -66,9 +74,10 @@ def most_upload_bytes(request: Request) -> int:
     return most
 
 
-async def read_upload(request: Request) -> tuple[Form, Upload | None]:
-    """The fields and the one file in a request's body; None where none was chosen. Only after it is known who sends it:
-    what is long is kept on the disk meanwhile.
+@asynccontextmanager
+async def read_upload(request: Request) -> AsyncIterator[tuple[Form, Upload | None]]:
+    """Yields the fields and the file of a request's body; None if no file was chosen. Read only after it is known who
+    sends it. A long file is on the disk, and is gone after the block.
 
     Raises: PageProblem 4xx.
     """
@@ -81,19 +90,21 @@ async def read_upload(request: Request) -> tuple[Form, Upload | None]:
     if int(announced) > most + _FORM_BYTES:
         await _throw_away(request)
         raise PageProblem(413, f"A file may have {size(most)} at most; this one has {size(int(announced))}.")
-    try:
-        async with asyncio.timeout(_UPLOAD_SECONDS), request.form(max_files=1, max_fields=10) as read:
-            pairs = [(name, text) for name, text in read.multi_items() if isinstance(text, str)]
-            file = next((each for _, each in read.multi_items() if isinstance(each, UploadFile)), None)
-            upload = None
-            if file is not None and file.filename:
-                upload = Upload(file.filename, file.content_type or "", await file.read())
-    except TimeoutError:
-        raise PageProblem(408, f"The file did not come within {_UPLOAD_SECONDS:.0f} s.") from None
-    except HTTPException:
-        raise PageProblem(400, "The form cannot be read.") from None
-    _check_texts([*pairs, ("", upload.name if upload else "")])
-    return Form(pairs), upload
+    async with AsyncExitStack() as stack:
+        try:
+            async with asyncio.timeout(_UPLOAD_SECONDS):
+                read = await stack.enter_async_context(request.form(max_files=1, max_fields=10))
+        except TimeoutError:
+            raise PageProblem(408, f"The file did not come within {_UPLOAD_SECONDS:.0f} s.") from None
+        except HTTPException:
+            raise PageProblem(400, "The form cannot be read.") from None
+        pairs = [(name, text) for name, text in read.multi_items() if isinstance(text, str)]
+        file = next((each for _, each in read.multi_items() if isinstance(each, UploadFile)), None)
+        upload = None
+        if file is not None and file.filename:
+            upload = Upload(file.filename, file.content_type or "", file.size or 0, file)
+        _check_texts([*pairs, ("", upload.name if upload else "")])
+        yield Form(pairs), upload
 
 
 async def _throw_away(request: Request) -> None:

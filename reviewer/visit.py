@@ -98,9 +98,9 @@ async def uploaded(request: Request) -> AsyncIterator[Post]:
     _check_origin(request)
     async with client_for(request, {_OUR_OWN: "page"}) as api:
         me = await api.auth.me()
-        form, upload = await read_upload(request)
-        _check_token(me, form)
-        yield Post(Visit(request, api, me), form, upload)
+        async with read_upload(request) as (form, upload):
+            _check_token(me, form)
+            yield Post(Visit(request, api, me), form, upload)
 
 
 def _check_origin(request: Request) -> None:

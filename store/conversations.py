@@ -4,12 +4,13 @@ import asyncpg
 from pydantic import JsonValue
 
 from contracts.errors import CallerError
-from store import episodes, facts
+from store import episodes, facts, files, quotas
 from store.database import Connection
 from store.ids import new_id
 from store.paging import cursor_after, read_cursor
 
 Page = tuple[list[dict[str, object]], str | None]
+_SIZE = "octet_length($4) + octet_length($5::jsonb::text)"
 _COLUMNS = "id, agent_id, title, metadata, active_turn_id, created_at, updated_at, user_id"
 
 
@@ -18,8 +19,8 @@ async def create(
 ) -> dict[str, object]:
     """A new conversation."""
     row = await tx.fetchrow(
-        "INSERT INTO conversations (id, tenant_id, user_id, agent_id, title, metadata) "
-        f"VALUES ($1, current_setting('perdure.tenant'), $2, $3, $4, $5) RETURNING {_COLUMNS}",
+        "INSERT INTO conversations (id, tenant_id, user_id, agent_id, title, metadata, text_bytes) "
+        f"VALUES ($1, current_setting('perdure.tenant'), $2, $3, $4, $5, {_SIZE}) RETURNING {_COLUMNS}",
         new_id(),
         user_id,
         agent_id,
@@ -69,7 +70,9 @@ async def patch(
     Raises: CallerError 404 `conversation_not_found`.
     """
     row = await tx.fetchrow(
-        "UPDATE conversations SET title = coalesce($3, title), metadata = coalesce($4, metadata), updated_at = now() "
+        "UPDATE conversations SET title = coalesce($3, title), metadata = coalesce($4, metadata), updated_at = now(), "
+        "text_bytes = text_bytes + coalesce(octet_length($3) - octet_length(title), 0) "
+        "+ coalesce(octet_length($4::jsonb::text) - octet_length(metadata::text), 0) "
         f"WHERE id = $1 AND user_id = $2 AND deleted_at IS NULL RETURNING {_COLUMNS}",
         conversation_id,
         user_id,
@@ -80,13 +83,14 @@ async def patch(
 
 
 async def delete(tx: Connection, conversation_id: str, user_id: str) -> None:
-    """Soft: it is not shown any more, its turns and their records stay.
+    """Hides a conversation. Its turns and their records stay; its files are deleted, since nothing can read them.
 
     Raises: CallerError 404 `conversation_not_found`, 409 `conversation_busy` while a turn is open.
     """
     row = _there(
         await tx.fetchrow(
-            "SELECT active_turn_id FROM conversations WHERE id = $1 AND user_id = $2 AND deleted_at IS NULL FOR UPDATE",
+            "SELECT active_turn_id, text_bytes FROM conversations WHERE id = $1 AND user_id = $2 "
+            "AND deleted_at IS NULL FOR UPDATE",
             conversation_id,
             user_id,
         )
@@ -95,7 +99,9 @@ async def delete(tx: Connection, conversation_id: str, user_id: str) -> None:
         raise CallerError(
             "conversation_busy", "a turn is open; stop it first", {"turn_id": str(row["active_turn_id"])}, status=409
         )
-    await tx.execute("UPDATE conversations SET deleted_at = now() WHERE id = $1", conversation_id)
+    await tx.execute("UPDATE conversations SET deleted_at = now(), text_bytes = 0 WHERE id = $1", conversation_id)
+    await files.delete_all(tx, conversation_id)
+    await quotas.keep_texts(tx, user_id, row["text_bytes"])
     await facts.forget(tx, conversation_id)
     await episodes.forget(tx, conversation_id)  # what is deleted must not come up in another conversation
 

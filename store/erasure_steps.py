@@ -7,6 +7,7 @@ the numbers of the tenant stay.
 from typing import NamedTuple
 
 from policy.audit_erasures import KEPT_KINDS
+from store.quotas import FORGET_TEXTS
 
 CHUNK_ROWS = 1_000
 """So that no statement holds its rows for long, and none reaches the API's limit of five seconds."""
@@ -120,10 +121,12 @@ OWN: tuple[Step, ...] = (
     ),
     Step(
         "conversations",
-        "UPDATE conversations SET title = '', metadata = '{}', deleted_at = coalesce(deleted_at, now()) "
+        "UPDATE conversations SET title = '', metadata = '{}', text_bytes = 0, "
+        "deleted_at = coalesce(deleted_at, now()) "
         "WHERE id = ANY(ARRAY(SELECT id FROM conversations WHERE user_id = $1 "
-        f"AND (title <> '' OR metadata <> '{{}}' OR deleted_at IS NULL) LIMIT {CHUNK_ROWS}))",
+        f"AND (title <> '' OR metadata <> '{{}}' OR text_bytes > 0 OR deleted_at IS NULL) LIMIT {CHUNK_ROWS}))",
     ),
+    Step("byte_usage", FORGET_TEXTS),  # what is counted of texts; files and documents count themselves
     Step(
         "idempotency",
         "DELETE FROM idempotency WHERE ctid = ANY(ARRAY("

@@ -9,8 +9,11 @@ import asyncpg
 from contracts.digests import bytes_sha256_hex
 from contracts.errors import CallerError
 from store.database import Connection
+from store.paging import cursor_after, read_cursor
 
 _COLUMNS = "id, conversation_id, turn_id, name, media_type, size_bytes, sha256, created_at"
+_KEEP_SECONDS = 60.0
+"""For a statement that carries a file of the largest size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +23,14 @@ class NewFile:
     id: str
     name: str
     media_type: str
-    content: bytes
+    content: bytes | memoryview
+    size_bytes: int
+    sha256: str
+
+    @classmethod
+    def of(cls, file_id: str, name: str, media_type: str, content: bytes) -> "NewFile":
+        """A file whose content is in memory."""
+        return cls(file_id, name, media_type, content, len(content), bytes_sha256_hex(content))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +44,16 @@ class StoredFile:
     created_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file without its content."""
+
+    id: str
+    name: str
+    media_type: str
+    size_bytes: int
+
+
 async def keep(
     tx: Connection,
     conversation_id: str,
@@ -42,13 +62,14 @@ async def keep(
     *,
     turn_id: str | None = None,
     call_id: str | None = None,
-) -> None:
-    """Keep these; one that is there already stays as it is."""
+) -> list[dict[str, object]]:
+    """Keeps files and returns them as `shown`. A file whose id is there already stays as it is and is not returned."""
+    kept = []
     for file in files:
-        await tx.execute(
+        row = await tx.fetchrow(
             "INSERT INTO files (id, tenant_id, conversation_id, user_id, turn_id, call_id, name, media_type, "
             "size_bytes, sha256, content) VALUES ($1, current_setting('perdure.tenant'), $2, $3, $4, $5, $6, $7, $8, "
-            "$9, $10) ON CONFLICT (id) DO NOTHING",
+            f"$9, $10) ON CONFLICT (id) DO NOTHING RETURNING {_COLUMNS}",
             file.id,
             conversation_id,
             user_id,
@@ -56,26 +77,62 @@ async def keep(
             call_id,
             file.name,
             file.media_type,
-            len(file.content),
-            bytes_sha256_hex(file.content),
+            file.size_bytes,
+            file.sha256,
             file.content,
+            timeout=_KEEP_SECONDS,
         )
+        if row is not None:
+            kept.append(shown(dict(row)))
+    return kept
 
 
-async def read(tx: Connection, file_id: str, user_id: str | None = None) -> StoredFile:
-    """A file of this user's (None: of anybody's of the tenant).
+async def find(tx: Connection, file_id: str, user_id: str | None = None) -> FoundFile:
+    """A file of this user's (None: of anybody's of the tenant), without its content.
 
     Raises: CallerError 404 `file_not_found`.
     """
     row = await tx.fetchrow(
-        "SELECT f.* FROM files f JOIN conversations c ON c.id = f.conversation_id "
+        "SELECT f.id, f.name, f.media_type, f.size_bytes FROM files f JOIN conversations c ON c.id = f.conversation_id "
         "WHERE f.id = $1 AND ($2::uuid IS NULL OR f.user_id = $2) AND c.deleted_at IS NULL",
         file_id,
         user_id,
     )
     if row is None:
-        raise CallerError("file_not_found", "there is no such file", status=404)
-    return _stored(row)
+        raise _not_found()
+    return FoundFile(str(row["id"]), row["name"], row["media_type"], row["size_bytes"])
+
+
+async def part(tx: Connection, file_id: str, begin: int, count: int) -> bytes:
+    """A piece of a file's content. Postgres reads no more than that: the column is stored uncompressed.
+
+    Raises: CallerError 404 `file_not_found` if the file was deleted meanwhile.
+    """
+    found = await tx.fetchval(
+        "SELECT substring(content FROM $2 FOR $3) FROM files WHERE id = $1", file_id, begin + 1, count
+    )
+    if found is None:
+        raise _not_found()
+    return bytes(found)
+
+
+async def delete(tx: Connection, file_id: str, user_id: str) -> None:
+    """Deletes a file of this user's.
+
+    Raises: CallerError 404 `file_not_found`.
+    """
+    deleted = await tx.fetchval("DELETE FROM files WHERE id = $1 AND user_id = $2 RETURNING id", file_id, user_id)
+    if deleted is None:
+        raise _not_found()
+
+
+async def delete_all(tx: Connection, conversation_id: str) -> None:
+    """Deletes the files of a conversation."""
+    await tx.execute("DELETE FROM files WHERE conversation_id = $1", conversation_id, timeout=_KEEP_SECONDS)
+
+
+def _not_found() -> CallerError:
+    return CallerError("file_not_found", "there is no such file", status=404)
 
 
 def _stored(row: asyncpg.Record) -> StoredFile:
@@ -88,14 +145,22 @@ async def read_in(tx: Connection, conversation_id: str, file_id: str) -> StoredF
     return _stored(row) if row is not None else None
 
 
-async def of_conversation(tx: Connection, conversation_id: str, limit: int) -> list[dict[str, object]]:
-    """What a conversation has, newest first, without the contents."""
+async def of_conversation(
+    tx: Connection, conversation_id: str, limit: int, cursor: str | None = None
+) -> tuple[list[dict[str, object]], str | None]:
+    """The files of a conversation, newest first, without the contents; and the cursor of the next page."""
+    at, last_id = read_cursor(cursor)
     rows = await tx.fetch(
-        f"SELECT {_COLUMNS} FROM files WHERE conversation_id = $1 ORDER BY created_at DESC, id DESC LIMIT $2",
+        f"SELECT {_COLUMNS} FROM files WHERE conversation_id = $1 "
+        "AND ($2::timestamptz IS NULL OR (created_at, id) < ($2, $3::uuid)) "
+        "ORDER BY created_at DESC, id DESC LIMIT $4",
         conversation_id,
-        limit,
+        at,
+        last_id,
+        limit + 1,
     )
-    return [shown(dict(row)) for row in rows]
+    following = cursor_after(rows[limit - 1]["created_at"], str(rows[limit - 1]["id"])) if len(rows) > limit else None
+    return [shown(dict(row)) for row in rows[:limit]], following
 
 
 async def of_turns(tx: Connection, turn_ids: Sequence[str]) -> list[dict[str, object]]:

@@ -4,6 +4,7 @@ Both counters live on the conversation row, which is locked by the statement tha
 before they commit, so that the lock is short and a reader that sees event n has every event below it.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -53,7 +54,7 @@ WITH turn AS (
   UPDATE turns SET events_through = $6 WHERE id = $2 AND $6 > (SELECT written_through FROM turn)
 ), bumped AS (
   UPDATE conversations SET event_seq = event_seq + (SELECT count(*) FROM fresh), message_seq = message_seq + $3,
-    updated_at = now()
+    text_bytes = text_bytes + $8, updated_at = now()
   WHERE id = $1
   RETURNING tenant_id, event_seq - (SELECT count(*) FROM fresh) AS events_before, message_seq - $3 AS messages_before
 ), written AS (
@@ -74,12 +75,16 @@ async def write(
     events: Sequence[NewEvent],
     messages: Sequence[NewMessage] = (),
     pending: Sequence[PendingEvent] = (),
+    beside_bytes: int = 0,
 ) -> None:
     """Append `messages` and `events` to the conversation, in one statement. Write it last before the commit.
 
     `pending` are events that nodes left for this activity; they come first, and those that an earlier attempt has
     written are left out. So are all of them once the turn has ended, since its last event is its `done`: only the write
     that says `done` may still bring its own. Who hands them in holds the lock of the turn's row.
+
+    `beside_bytes` are bytes that the caller has written beside the messages, such as a turn's metadata: both count
+    towards the conversation's quota.
 
     Raises: UpstreamRejected `checkpoint_decided`.
     """
@@ -117,4 +122,10 @@ async def write(
         ],
         max((event.number for event in pending), default=0),
         ends,
+        beside_bytes + sum(map(_size, messages)),
     )
+
+
+def _size(message: NewMessage) -> int:
+    calls = json.dumps(message.calls, ensure_ascii=False) if message.calls else ""
+    return len((message.content + calls).encode(errors="surrogatepass"))

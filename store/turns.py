@@ -1,7 +1,9 @@
 """Turns: started under their user's and their conversation's lock, stopped by a flag on their row."""
 
+import json
 from dataclasses import dataclass, field, replace
 
+import asyncpg
 from pydantic import JsonValue
 
 from contracts.agents import PublishedAgent
@@ -12,6 +14,7 @@ from contracts.turns import ENDED, FinishAsk, Limits, Routing, TurnAddress, Turn
 from policy.admission import Admission, Caps, Load, OnBusy, admit, too_many
 from policy.budget import tightened
 from policy.inputs import unfit
+from policy.quotas import Used, check
 from policy.text import estimated_tokens
 from store import audit
 from store.database import Connection
@@ -21,6 +24,7 @@ from store.interventions import answer, danger_of
 from store.joining import join
 from store.journal import NewEvent, NewMessage, write
 from store.outbox import HEAD_START, Note, Wake, put
+from store.quotas import columns
 from store.replacing import give_way, hold_active
 from store.turn_views import WAITS_FOR
 
@@ -38,6 +42,12 @@ class NewTurn:
     metadata: dict[str, JsonValue] = field(default_factory=dict)
     system_prompt: str | None = None
     routing: Routing = field(default_factory=Routing)
+
+    @property
+    def beside_bytes(self) -> int:
+        """What is kept of the turn beside its message."""
+        texts = json.dumps(self.metadata, ensure_ascii=False) + (self.system_prompt or "")
+        return len(texts.encode(errors="surrogatepass"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +72,14 @@ FOR NO KEY UPDATE OF u FOR UPDATE OF c
 """
 """The user's row before the conversation's: the user's starts count one after the other, and none of them holds up the
 conversation's journal while it waits. NO KEY, as every row that names the user has a KEY SHARE lock on it."""
-_COUNT = """
+_COUNT = f"""
 SELECT count(*) AS open_of_user, count(*) FILTER (WHERE status LIKE 'awaiting%') AS waiting_of_user,
   (SELECT count(*) FROM turns WHERE conversation_id = $2 AND status = 'queued')
     + (SELECT count(*) FROM messages WHERE turn_id = $3 AND joins = '') AS queued,
   coalesce((SELECT stop_requested_at IS NOT NULL FROM turns WHERE id = $3), false) AS stopping,
   (SELECT count(*) FROM turns a, turns w WHERE a.id = $3 AND w.id IN (a.id, a.replaced_by)
-    AND w.ended_at IS NULL AND w.user_id = $1) AS gives_way
+    AND w.ended_at IS NULL AND w.user_id = $1) AS gives_way,
+  {columns("$1", "$2")}
 FROM turns WHERE user_id = $1 AND ended_at IS NULL
 """
 _START = f"""
@@ -91,8 +102,8 @@ async def start(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: Caps)
     is the one that is started then. After the commit it is durable. A message of danger waits for nothing and is
     refused by nothing: where its turn cannot begin at once, it is answered at once (store/interventions.py).
 
-    Raises: CallerError 404 `conversation_not_found`, 409 `conversation_busy`, 429 `queue_full`, `too_many_turns`, 422
-    `bad_input_type`, `bad_trace_id`.
+    Raises: CallerError 404 `conversation_not_found`, 409 `conversation_busy`, 429 `queue_full`, `too_many_turns`,
+    `quota_reached`, 422 `bad_input_type`, `bad_trace_id`.
     """
     fault = unfit(agent.definition.topology, new.metadata)
     if fault is not None:
@@ -102,7 +113,7 @@ async def start(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: Caps)
     counted = await tx.fetchrow(_COUNT, new.user_id, new.conversation_id, active)
     if counted is None:
         raise InvariantBroken("nothing_counted", "a count came back without a row")
-    load = Load(busy=active is not None, **counted)
+    load = _load(new, counted, busy=active is not None)
     admission = admit(load, caps, new.on_busy)
     if admission not in (Admission.START, Admission.REPLACE):
         danger = await danger_of(tx, new.conversation_id, new.message, agent)
@@ -112,6 +123,8 @@ async def start(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: Caps)
         raise await _busy(tx, str(active))
     if admission is Admission.TOO_MANY:
         raise too_many(load, caps)
+    if admission is Admission.QUOTA:
+        check(load.used, caps.quotas, load.message_bytes)
     if admission is Admission.QUEUE_FULL:
         full = "as many turns wait in this conversation as may; wait for one to end"
         raise CallerError("queue_full", full, {"retry_after_seconds": 5}, status=429)
@@ -123,6 +136,14 @@ async def start(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: Caps)
         way = TurnAddress(tenant_id=new.tenant_id, conversation_id=new.conversation_id, turn_id=active)
         return replace(started, note=await give_way(tx, way, started.turn_id, new.user_id), gives_way=way)
     return started
+
+
+def _load(new: NewTurn, counted: asyncpg.Record, *, busy: bool) -> Load:
+    sizes = ("conversation_bytes", "user_bytes", "tenant_bytes")
+    counts = {name: value for name, value in counted.items() if name not in sizes}
+    used = Used(*(counted[name] for name in sizes))
+    message_bytes = len(new.message.encode(errors="surrogatepass")) + new.beside_bytes
+    return Load(busy=busy, used=used, message_bytes=message_bytes, **counts)
 
 
 async def _lock(tx: Connection, new: NewTurn) -> tuple[str | None, int]:
@@ -198,7 +219,7 @@ async def _insert(
         note = Note(number, new.tenant_id, Wake.START, turn_id, begins=begins)
     event = NewEvent(QUEUED if waits else READY, {"agent": agent.definition.id, "run_id": turn_id})
     message = NewMessage(message_id, Role.USER, new.message, tokens=estimated_tokens(new.message))
-    await write(tx, address, [event], [message])
+    await write(tx, address, [event], [message], beside_bytes=new.beside_bytes)
     if waits:  # not said yet: the turn before it must not hear it
         await tx.execute("UPDATE messages SET in_transcript = false WHERE id = $1", message_id)
     return Started(turn_id, status, note, message_id)

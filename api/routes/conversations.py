@@ -11,7 +11,7 @@ from api.ids import ConversationId, as_uuid
 from api.once import Key, once
 from api.pages import Limit
 from contracts.errors import CallerError
-from store import content, conversation_story, conversations
+from store import content, conversation_story, conversations, quotas
 from store.database import Connection
 from store.outbox import Note
 
@@ -25,9 +25,13 @@ async def create(services: Open, who: Reader, body: NewConversation, key: Key = 
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         await content.current(tx, body.agent)
-        return 201, await conversations.create(tx, who.user_id, body.agent, body.title, body.metadata), None
+        made = await conversations.create(tx, who.user_id, body.agent, body.title, body.metadata)
+        await quotas.check_room(tx, services.caps.quotas, who.user_id, str(made["id"]))
+        return 201, made, None
 
-    return await once(services, who, "conversations", key, body, work)
+    answer = await once(services, who, "conversations", key, body, work)
+    services.text_sums.wrote(who.tenant_id, who.user_id)
+    return answer
 
 
 @router.get("")
@@ -57,12 +61,16 @@ async def patch(
 ) -> dict[str, object]:
     """Change title or metadata."""
     async with services.db.transaction(who.tenant_id) as tx:
-        return await conversations.patch(tx, conversation_id, who.user_id, body.title, body.metadata)
+        changed = await conversations.patch(tx, conversation_id, who.user_id, body.title, body.metadata)
+        if body.metadata is not None:
+            await quotas.check_room(tx, services.caps.quotas, who.user_id, conversation_id)
+    services.text_sums.wrote(who.tenant_id, who.user_id)
+    return changed
 
 
 @router.delete("/{conversation_id}", status_code=204)
 async def delete(services: Open, who: Reader, conversation_id: ConversationId) -> Response:
-    """Hide a conversation; its records stay."""
+    """Hide a conversation and delete its files; its turns and their records stay."""
     async with services.db.transaction(who.tenant_id) as tx:
         await conversations.delete(tx, conversation_id, who.user_id)
     return Response(status_code=204)

@@ -22,9 +22,10 @@ from api.document_bodies import (
 from api.ids import as_uuid
 from api.once import Key, once
 from api.pages import Limit
+from api.services import Services
 from contracts.documents import Scope
 from policy.documents.writing import ADMIN, Edit, Writer
-from store import documents, documents_reading, documents_removal, documents_stores
+from store import documents, documents_reading, documents_removal, documents_stores, quotas
 from store.database import Connection
 from store.documents import Draft
 from store.documents_search import Question, search, shown
@@ -98,7 +99,9 @@ async def create(services: Open, who: Reader, body: NewDocument, key: Key = None
     )
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        return 201, _written(await documents.create(tx, writer_of(who), draft, body.basis(), services.memory)), None
+        made = await documents.create(tx, writer_of(who), draft, body.basis(), services.memory)
+        await _check_room(services, tx, who, made)
+        return 201, _written(made), None
 
     return await once(services, who, "memory/documents", key, body, work)
 
@@ -148,6 +151,7 @@ async def update(services: Open, who: Reader, document_id: DocumentId, body: Upd
             entities=body.entities,
             limits=services.memory,
         )
+        await _check_room(services, tx, who, made)
     return _written(made)
 
 
@@ -160,6 +164,7 @@ async def patch(services: Open, who: Reader, document_id: DocumentId, body: Patc
         made = await documents.update(
             tx, writer_of(who), found, body.expected_sha256, edits, body.basis(), limits=services.memory
         )
+        await _check_room(services, tx, who, made)
     return _written(made)
 
 
@@ -204,6 +209,12 @@ async def redact(
 def writer_of(who: Principal) -> Writer:
     """A person, by that person's roles."""
     return Writer(who.user_id, who.roles)
+
+
+async def _check_room(services: Services, tx: Connection, who: Principal, made: Written) -> None:
+    """Raises: CallerError 429 `quota_reached`; what is a workspace's counts for the tenant alone."""
+    owner_id = None if made.scope is Scope.WORKSPACE else who.user_id
+    await quotas.check_room(tx, services.caps.quotas, owner_id)
 
 
 def _written(made: Written) -> dict[str, object]:

@@ -51,4 +51,5 @@ async def execute(services: Open, who: Reader, body: ExecuteBody, key: Key = Non
     answer = await once(services, who, "execute", key, body, work)
     if begun is not None:  # now it is durable; a replayed key begins nothing
         TURNS_STARTED.labels(agent=begun).inc()
+    services.text_sums.wrote(who.tenant_id, who.user_id)
     return await waited(services, who, answer, WAIT_SECONDS)

@@ -1,20 +1,22 @@
 """Files: uploads into a conversation, and what its turns made."""
 
-import asyncio
+from collections.abc import AsyncIterator
 from typing import Annotated
 from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 
 from api.auth import Open, Reader
 from api.bodies import FileBody
-from api.ids import ConversationId, FileId
+from api.ids import ConversationId, FileId, as_uuid
 from api.once import Key, once
 from api.pages import Limit
-from contracts.digests import bytes_sha256_hex
-from policy.uploads import check_content, media_type_of, safe_name
-from store import conversations, files
+from api.services import Services
+from policy.documents.writing import ADMIN
+from policy.quotas import VARIABLES, Scope
+from policy.uploads import media_type_of, safe_name
+from store import conversations, files, quotas
 from store.database import Connection
 from store.ids import new_id
 from store.outbox import Note
@@ -28,6 +30,7 @@ _INERT = {
 }
 """Whatever a file holds, a browser runs nothing of it. It is not stored there either: whoever signs in next at the same
 browser has other rights."""
+_PART_BYTES = 2**20
 
 
 @router.post("/conversations/{conversation_id}/files", status_code=201)
@@ -39,35 +42,86 @@ async def upload(
     name: Annotated[str, Query(min_length=1, max_length=400)],
     key: Key = None,
 ) -> JSONResponse:
-    """Upload a file: its bytes are the body, its type the header `Content-Type`, its name the query."""
+    """Upload a file: its bytes are the body, its type is the header `Content-Type`, its name is in the query. Whatever
+    can be refused is refused before the body is read."""
     kept_name, media_type = safe_name(name), media_type_of(request.headers.get("content-type", ""))
-    content = await request.body()
-    await asyncio.to_thread(check_content, media_type, content)
-    body = FileBody(name=kept_name, media_type=media_type, sha256=bytes_sha256_hex(content))
-
-    async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
+    length = services.uploads.check_length(request.headers.get("content-length", ""))
+    async with services.db.transaction(who.tenant_id) as tx:
         await conversations.get(tx, conversation_id, who.user_id)
-        file = files.NewFile(new_id(), kept_name, media_type, content)
-        await files.keep(tx, conversation_id, who.user_id, [file])
-        kept = await files.of_conversation(tx, conversation_id, MOST)
-        return 201, next(each for each in kept if each["id"] == file.id), None
+        await quotas.check_room_for_file(tx, services.caps.quotas, who.user_id, conversation_id, length or 0)
+    async with services.uploads.received(who.tenant_id, who.user_id, length, request.stream()) as spooled:
+        await services.uploads.check(spooled, media_type)
+        body = FileBody(name=kept_name, media_type=media_type, sha256=spooled.sha256)
+        async with services.uploads.content(spooled) as content:
+            file = files.NewFile(new_id(), kept_name, media_type, content, spooled.size_bytes, spooled.sha256)
 
-    return await once(services, who, f"files/{conversation_id}", key, body, work)
+            async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
+                await conversations.get(tx, conversation_id, who.user_id)
+                (kept,) = await files.keep(tx, conversation_id, who.user_id, [file])
+                await quotas.check_room(tx, services.caps.quotas, who.user_id, conversation_id)
+                return 201, kept, None
+
+            return await once(services, who, f"files/{conversation_id}", key, body, work)
 
 
 @router.get("/conversations/{conversation_id}/files")
-async def listed(services: Open, who: Reader, conversation_id: ConversationId, limit: Limit = 50) -> dict[str, object]:
-    """What a conversation has, newest first."""
+async def listed(
+    services: Open, who: Reader, conversation_id: ConversationId, limit: Limit = 50, cursor: str | None = None
+) -> dict[str, object]:
+    """The files of a conversation, newest first."""
     async with services.db.transaction(who.tenant_id) as tx:
         await conversations.get(tx, conversation_id, who.user_id)
-        return {"items": await files.of_conversation(tx, conversation_id, min(limit, MOST)), "next": None}
+        items, following = await files.of_conversation(tx, conversation_id, min(limit, MOST), cursor)
+    return {"items": items, "next": following}
 
 
 @router.get("/files/{file_id}", response_class=Response)
 async def content(services: Open, who: Reader, file_id: FileId) -> Response:
-    """A file's bytes; pictures are shown in place, everything else is for keeping."""
+    """A file's bytes. Pictures are shown in place, everything else is downloaded."""
     async with services.db.transaction(who.tenant_id) as tx:
-        file = await files.read(tx, file_id, who.scope)
+        file = await files.find(tx, file_id, who.scope)
     place = "inline" if file.media_type in SHOWN_IN_PLACE else "attachment"
-    headers = {**_INERT, "Content-Disposition": f"{place}; filename*=UTF-8''{quote(file.name, safe='')}"}
-    return Response(file.content, media_type=file.media_type, headers=headers)
+    headers = {
+        **_INERT,
+        "Content-Disposition": f"{place}; filename*=UTF-8''{quote(file.name, safe='')}",
+        "Content-Length": str(file.size_bytes),
+    }
+    return StreamingResponse(_parts(services, who.tenant_id, file), media_type=file.media_type, headers=headers)
+
+
+@router.delete("/files/{file_id}", status_code=204)
+async def delete(services: Open, who: Reader, file_id: FileId) -> Response:
+    """Delete a file of yours for good, whether you uploaded it or a turn made it."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        await files.delete(tx, file_id, who.user_id)
+    return Response(status_code=204)
+
+
+@router.get("/usage")
+async def usage(services: Open, who: Reader, conversation: str | None = None) -> dict[str, object]:
+    """What you keep and what you may keep, in bytes; with `conversation` that of one of yours too, and for an
+    administrator that of the tenant."""
+    limits, place = services.caps.quotas, as_uuid(conversation, "conversation") if conversation else None
+    async with services.db.transaction(who.tenant_id) as tx:
+        if place is not None:
+            await conversations.get(tx, place, who.user_id)
+        used, _ = await quotas.used(tx, who.user_id, place)
+    scopes = [*([Scope.CONVERSATION] if place else []), Scope.USER, *([Scope.TENANT] if ADMIN in who.roles else [])]
+    items = [
+        {
+            "scope": scope.value,
+            "used_bytes": used.of(scope),
+            "limit_bytes": limits.of(scope) or None,
+            "variable": VARIABLES[scope],
+        }
+        for scope in scopes
+    ]
+    return {"items": items, "next": None}
+
+
+async def _parts(services: Services, tenant_id: str, file: files.FoundFile) -> AsyncIterator[bytes]:
+    """The content piece by piece, so that a slow reader holds a piece and no connection to the database."""
+    for begin in range(0, file.size_bytes, _PART_BYTES):
+        async with services.db.transaction(tenant_id) as tx:
+            part = await files.part(tx, file.id, begin, _PART_BYTES)
+        yield part

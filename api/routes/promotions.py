@@ -13,7 +13,7 @@ from api.pages import Limit
 from api.routes.documents import writer_of
 from policy.documents.promotion import PromotionState
 from policy.documents.writing import ADMIN
-from store import documents_promotions, documents_reading
+from store import documents_promotions, documents_reading, quotas
 from store.database import Connection
 from store.documents_promotions import Target
 from store.outbox import Note
@@ -38,6 +38,7 @@ async def propose(services: Open, who: Reader, body: ProposalBody, key: Key = No
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
         source = await documents_reading.get(tx, document_id, who.user_id)
         made = await documents_promotions.propose(tx, writer_of(who), source, target, body.basis(), services.memory)
+        await quotas.check_room(tx, services.caps.quotas, who.user_id)
         # The answer is kept under its key for a day: the text itself is read where it can be redacted.
         return 201, {name: value for name, value in made.items() if name != "content"}, None
 

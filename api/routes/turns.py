@@ -68,6 +68,7 @@ async def start(
     answer = await once(services, who, f"turns/{conversation_id}", key, body, work, durable)
     if begun is not None:  # now it is durable; a replayed key begins nothing
         TURNS_STARTED.labels(agent=begun).inc()
+    services.text_sums.wrote(who.tenant_id, who.user_id)
     await services.live.wake(conversation_id)
     return await waited(services, who, answer, wait)
 

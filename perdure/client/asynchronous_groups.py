@@ -64,6 +64,8 @@ class Files:
         self.upload = client.method(file_calls.upload_file)
         self.list = client.method(file_calls.list_files)
         self.read = client.method(file_calls.read_file)
+        self.delete = client.method(file_calls.delete_file)
+        self.usage = client.method(file_calls.usage)
 
 
 class Effects:

@@ -4,7 +4,7 @@ Every POST gets its Idempotency-Key when the value is made, so sending the same 
 """
 
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
@@ -32,14 +32,18 @@ class Call(Generic[T]):
     idempotency_key: str | None = None
     wait_seconds: float = 0.0
     """How long the server was asked to hold its answer back."""
-    content: bytes | None = field(default=None, repr=False)
-    """The bytes of a file, in place of a JSON body."""
+    content: bytes | AsyncIterable[bytes] | None = field(default=None, repr=False)
+    """The bytes of a file, in place of a JSON body. The asynchronous client also sends a stream, once."""
+    length: int | None = None
+    """Of a `content` that is a stream."""
     media_type: str = ""
     """Of `content`."""
 
     @property
     def may_repeat(self) -> bool:
         """Whether sending it again is harmless even where the first one may have arrived."""
+        if self.content is not None and not isinstance(self.content, bytes):
+            return False
         return self.method != "POST" or self.idempotency_key is not None
 
     def arguments(self) -> dict[str, Any]:
@@ -52,6 +56,8 @@ class Call(Generic[T]):
         if self.content is not None:
             given["content"] = self.content
             given["headers"] = {**given["headers"], "Content-Type": self.media_type}
+            if self.length is not None:
+                given["headers"]["Content-Length"] = str(self.length)
         elif self.body is not None:
             given["json"] = self.body
         return given

@@ -1,6 +1,7 @@
 """The calls that are about files of a conversation."""
 
 import uuid
+from collections.abc import AsyncIterable
 from datetime import datetime
 
 import httpx
@@ -22,10 +23,28 @@ class File(Answer):
     created_at: datetime | None = None
 
 
+class Usage(Answer):
+    """What a scope keeps, and its quota."""
+
+    scope: str
+    """`conversation`, `user` or `tenant`."""
+    used_bytes: int
+    limit_bytes: int | None = None
+    """None: there is no quota."""
+    variable: str = ""
+    """By which the operator sets the quota."""
+
+
 def upload_file(
-    conversation_id: str, name: str, content: bytes, media_type: str = "text/csv", *, idempotency_key: str = ""
+    conversation_id: str,
+    name: str,
+    content: bytes | AsyncIterable[bytes],
+    media_type: str = "text/csv",
+    *,
+    idempotency_key: str = "",
+    length: int | None = None,
 ) -> Call[File]:
-    """A new file of the conversation."""
+    """A new file of the conversation. `length` is that of a stream, if it is known."""
     return Call(
         "POST",
         path("conversations", conversation_id, "files"),
@@ -34,12 +53,23 @@ def upload_file(
         idempotency_key=idempotency_key or str(uuid.uuid4()),
         content=content,
         media_type=media_type,
+        length=length,
     )
 
 
-def list_files(conversation_id: str, *, limit: int | None = None) -> Call[Page[File]]:
-    """What the conversation has, newest first."""
-    return get(path("conversations", conversation_id, "files"), one(Page[File]), {"limit": limit})
+def list_files(conversation_id: str, *, limit: int | None = None, cursor: str | None = None) -> Call[Page[File]]:
+    """The files of the conversation, newest first."""
+    return get(path("conversations", conversation_id, "files"), one(Page[File]), {"limit": limit, "cursor": cursor})
+
+
+def delete_file(file_id: str) -> Call[None]:
+    """Deletes a file of yours for good."""
+    return Call("DELETE", path("files", file_id), lambda _: None)
+
+
+def usage(conversation_id: str | None = None) -> Call[Page[Usage]]:
+    """What you keep; of a conversation of yours too, and for an administrator of the tenant."""
+    return get(path("usage"), one(Page[Usage]), {"conversation": conversation_id})
 
 
 def read_file(file_id: str) -> Call[bytes]:

@@ -14,7 +14,7 @@ import polars as pl
 from contracts.tables import MOST_COLUMNS, MOST_ROWS
 from perdure.tables.trouble import TableTrouble
 from perdure.tables.values import plain
-from policy.uploads import separator_of
+from policy.file_content import separator_of
 
 _MISSING: Final = ("", "NaN", "nan")
 _LONE_RETURN: Final = re.compile(rb"\r(?!\n)")

@@ -36,9 +36,10 @@ async def _kept(post: Post, conversation_id: str) -> str:
         await post.visit.api.files.upload(
             conversation_id,
             post.upload.name,
-            post.upload.content,
+            post.upload.chunks(),
             kind or "application/octet-stream",
             idempotency_key=post.form.get("key"),
+            length=post.upload.size_bytes,
         )
     except ApiError as error:
         if error.status in (401, 404):

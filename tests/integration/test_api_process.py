@@ -9,6 +9,7 @@ import sys
 import time
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,7 +63,7 @@ def port_of_nobody() -> int:
         return int(probe.getsockname()[1])
 
 
-def environment(parts: DataParts, urls: Urls, port: int) -> dict[str, str]:
+def environment(parts: DataParts, urls: Urls, port: int, **given: str) -> dict[str, str]:
     assert parts.redis_url is not None and parts.temporal is not None
     return {
         **os.environ,
@@ -74,16 +75,26 @@ def environment(parts: DataParts, urls: Urls, port: int) -> dict[str, str]:
         "PERDURE_PORT": str(port),
         "LOG_LEVEL": "warning",
         "RATE_LIMITING_ENABLED": "0",
+        **given,
     }
+
+
+@asynccontextmanager
+async def served_with(parts: DataParts, urls: Urls, **given: str) -> AsyncIterator[Served]:
+    """The process with these variables beside those that it needs."""
+    port = port_of_nobody()
+    running = Served(environment(parts, urls, port, **given), f"http://127.0.0.1:{port}")
+    await running.start()
+    try:
+        yield running
+    finally:
+        await running.end(signal.SIGKILL)
 
 
 @pytest.fixture
 async def served(parts: DataParts, urls: Urls) -> AsyncIterator[Served]:
-    port = port_of_nobody()
-    running = Served(environment(parts, urls, port), f"http://127.0.0.1:{port}")
-    await running.start()
-    yield running
-    await running.end(signal.SIGKILL)
+    async with served_with(parts, urls) as running:
+        yield running
 
 
 def client_of(served: Served, person: Person) -> httpx.AsyncClient:

@@ -252,7 +252,7 @@ async def test_an_upload_of_200_megabytes_is_refused_before_it_is_read(api: Api)
         except httpx.TransportError:
             pass  # it was cut off while it still sent
         else:
-            assert (sent.status_code, sent.json()["error"]["code"]) == (413, "body_too_large")
+            assert (sent.status_code, sent.json()["error"]["code"]) == (413, "too_large")
         assert (await client.get(f"{path}/files")).json()["items"] == []
 
 

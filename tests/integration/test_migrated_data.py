@@ -9,6 +9,8 @@ import asyncpg
 import pytest
 
 from policy.audit_faults import FaultKind
+from policy.quotas import Used
+from store import quotas
 from store.audit_links import verify
 from store.audit_seal import seal
 from store.database import Database, set_up
@@ -161,3 +163,46 @@ async def test_audit_rows_of_before_are_chained_sealed_and_erasable_and_none_is_
     finally:
         await db.close()
         await owner.close()
+
+
+OLD_BYTES = (
+    "INSERT INTO tenants VALUES ('local'), ('second')",
+    "INSERT INTO users (id, tenant_id, name) VALUES ($1, 'local', 'ann')",
+    "INSERT INTO conversations (id, tenant_id, user_id, agent_id, title) VALUES ($1, 'local', $1, 'desk', 'ab')",
+    "INSERT INTO turns (id, tenant_id, conversation_id, user_id, agent_id, agent_version, topology, status, routing, "
+    "limits, message_id, through_seq, system_prompt) "
+    "VALUES ($1, 'local', $1, $1, 'desk', 'v', 'tool_loop', 'completed', '{}', '{}', $1, 0, 'abcd')",
+    "INSERT INTO messages (id, tenant_id, conversation_id, turn_id, seq, role, content) "
+    "VALUES ($1, 'local', $1, $1, 1, 'user', 'b\u00fcch')",
+    "INSERT INTO files (id, tenant_id, conversation_id, user_id, name, media_type, size_bytes, sha256, content) "
+    "SELECT gen_random_uuid(), 'local', $1, $1, 'n', 'text/plain', n, 'd', 'x' FROM generate_series(1, 4) n",
+    "WITH store AS (INSERT INTO memory_stores (tenant_id, slug, scope) VALUES ('local', 's', 'user') RETURNING id) "
+    "INSERT INTO memory_documents (id, tenant_id, store_id, scope, owner_id, path, type, title, trust, version_id, "
+    "sha256, words) SELECT $1, 'local', id, 'user', $1, 'p', 't', 't', 'user_authored', $1, 'd', '' FROM store",
+    "INSERT INTO memory_versions (id, tenant_id, document_id, owner_id, number, sha256, content, trust, author, "
+    "by_agent) VALUES ($1, 'local', $1, $1, 1, 'd', '12345', 'user_authored', $1, false)",
+)
+
+
+async def test_bytes_of_before_are_counted(empty: dict[str, str]) -> None:
+    await asyncio.to_thread(upgrade, empty["owner"], "0027")
+    owner, own_id = await connected(empty["owner"]), new_id()
+    async with owner.transaction():
+        await owner.execute("SELECT set_config('perdure.reader', '*', true)")
+        for statement in OLD_BYTES:
+            await owner.execute(statement, *((own_id,) if "$1" in statement else ()))
+    await owner.close()
+    await asyncio.to_thread(upgrade, empty["owner"])
+    db = await Database.connect(empty["app"], most=2, keyring=KEYRING)
+    try:
+        async with db.transaction("local") as tx:
+            texts = 2 + 2 + 5 + 2 + 4  # title, metadata of the conversation, message, metadata and prompt of the turn
+            used, count = await quotas.used(tx, own_id, own_id)
+            assert (used, count) == (Used(10 + texts, 10 + 5 + texts, 10 + 5 + texts), 4)
+            await tx.execute("DELETE FROM files")
+            used, count = await quotas.used(tx, own_id, own_id)
+            assert (used, count) == (Used(texts, 5 + texts, 5 + texts), 0)
+        async with db.transaction("second") as tx:
+            assert (await quotas.used(tx, own_id, own_id))[0] == Used()
+    finally:
+        await db.close()

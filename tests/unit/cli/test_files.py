@@ -60,3 +60,25 @@ def test_a_place_that_cannot_be_written_is_told(perdure: Perdure, stack: ApiDoub
     stack.will(Reply(200, b"x"))
     ended = perdure("files", "get", "f-2", str(tmp_path / "no" / "such" / "folder"))
     assert ended.code == 1 and "No such file" in ended.err
+
+
+def test_what_is_kept_is_a_sentence_and_a_file_can_be_deleted(perdure: Perdure, stack: ApiDouble) -> None:
+    items = [
+        {
+            "scope": "conversation",
+            "used_bytes": 0,
+            "limit_bytes": 268435456,
+            "variable": "PERDURE_BYTES_PER_CONVERSATION",
+        },
+        {"scope": "user", "used_bytes": 12 * 2**20, "limit_bytes": 2**30, "variable": "PERDURE_BYTES_PER_USER"},
+        {"scope": "tenant", "used_bytes": 13 * 2**20, "limit_bytes": None, "variable": "PERDURE_BYTES_PER_TENANT"},
+    ]
+    stack.will(said({"items": items, "next": None}), Reply(204, b""))
+    assert perdure("files", "usage", "c-1").out.splitlines() == [
+        "0 bytes of 256 MB used by this conversation (PERDURE_BYTES_PER_CONVERSATION).",
+        "12 MB of 1 GB used by you (PERDURE_BYTES_PER_USER).",
+        "13 MB used by your tenant; there is no quota.",
+    ]
+    assert stack.asked[0].query == {"conversation": ["c-1"]}
+    assert perdure("files", "delete", "f-1").out == "f-1 is deleted.\n"
+    assert (stack.asked[1].method, stack.asked[1].path) == ("DELETE", "/v1/files/f-1")

@@ -1,13 +1,15 @@
 """Which files are taken, and under which names."""
 
 import unicodedata
+from io import BytesIO
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.errors import CallerError
-from policy.uploads import MOST_NAME_CHARACTERS, check_content, media_type_of, safe_name
+from policy.file_content import UnfitContent, check_stream
+from policy.uploads import MOST_NAME_CHARACTERS, check_content, is_too_slow, media_type_of, safe_name, too_large
 
 
 @pytest.mark.parametrize(
@@ -93,3 +95,43 @@ def test_another_type_is_refused(header: str) -> None:
     with pytest.raises(CallerError) as refused:
         media_type_of(header)
     assert refused.value.http == 415
+
+
+@pytest.mark.parametrize(
+    ("received_bytes", "seconds", "expected"),
+    [
+        (0, 0.0, False),
+        (0, 29.0, False),
+        (1, 31.0, True),
+        (16_384 * 31, 31.0, False),
+        (16_384 * 100 - 1, 100.0, True),
+        (20_971_520, 1_000.0, False),
+    ],
+)
+def test_an_upload_is_slow_by_its_average_once_it_has_had_time(
+    received_bytes: int, seconds: float, expected: bool
+) -> None:
+    assert is_too_slow(received_bytes, seconds) is expected
+
+
+def test_a_file_that_is_too_large_is_refused_with_the_limit() -> None:
+    refused = too_large(20 * 2**20, "PERDURE_UPLOAD_BYTES")
+    assert (refused.code, refused.http, refused.details["limit_bytes"]) == ("too_large", 413, 20 * 2**20)
+    assert refused.message == "a file may have 20 MB at most; the operator can raise PERDURE_UPLOAD_BYTES"
+
+
+@pytest.mark.parametrize("before", [0, 1, 2**20 - 1, 2**20, 2**20 + 1])
+def test_a_byte_that_is_not_utf8_is_found_wherever_chunks_end(before: int) -> None:
+    with pytest.raises(UnfitContent, match=f"at byte {before}$"):
+        check_stream(BytesIO(b"a" * before + b"\xe2\x82"), "text/plain", 200, 10)
+    check_stream(BytesIO(b"a" * before + "€".encode()), "text/plain", 200, 10)
+
+
+@given(st.binary(max_size=300))
+def test_what_is_taken_is_text_without_a_nul(content: bytes) -> None:
+    try:
+        check_stream(BytesIO(content), "text/plain", 200, 10)
+    except UnfitContent as unfit:
+        assert unfit.code in ("file_empty", "file_has_nul", "file_not_utf8")
+        return
+    assert content.strip() and "\x00" not in content.decode()

@@ -1,12 +1,12 @@
-"""The row that an API process rewrites to see whether Postgres can write."""
+"""How many bytes each user, conversation and tenant has stored."""
 
 from pathlib import Path
 from typing import Any
 
 from alembic import op
 
-revision = "0032"
-down_revision = "0027"
+revision = "0030"
+down_revision = "0029"
 
 
 def upgrade() -> None:

@@ -1,0 +1,281 @@
+"""Quotas of bytes: exact when uploads race, given back by deletion and erasure, right for what was there before."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+
+from api.services import Services
+from contracts.errors import CallerError
+from contracts.turns import TurnStatus
+from policy.admission import Caps
+from policy.quotas import Quotas, Used
+from store import content, conversations, erasure, files, quotas, turns
+from store.ids import new_id
+from tests.conftest import Person
+from tests.desk import Desk
+from tests.integration.conftest import Api
+
+KIB = 1024
+MANY = 10**6
+
+
+@pytest.fixture
+def limit(api: Api) -> Any:
+    """Sets the quotas of the running API; none at the end."""
+
+    def put(**given: int) -> None:
+        services: Services = api.app.state.services
+        api.app.state.services = replace(services, caps=Caps(turns_a_user=MANY, quotas=Quotas(**given)))
+
+    yield put
+    put()
+
+
+@pytest.fixture
+async def ann(api: Api) -> AsyncIterator[httpx.AsyncClient]:
+    """A new user of the tenant."""
+    name = "ann" + new_id()[-8:]
+    async with api.client("admin") as admin:
+        await admin.post("/v1/users", json={"name": name, "roles": ["requester"]})
+        token = (await admin.post(f"/v1/users/{name}/tokens", json={})).json()["token"]
+    async with httpx.AsyncClient(base_url=api.url, headers={"Authorization": f"Bearer {token}"}, timeout=60) as client:
+        yield client
+
+
+async def begun(client: httpx.AsyncClient, **given: Any) -> str:
+    made = await client.post("/v1/conversations", json={"agent": "refunds", **given})
+    assert made.status_code == 201, made.text
+    return str(made.json()["id"])
+
+
+async def upload(client: httpx.AsyncClient, conversation: str, size: int = 10 * KIB) -> httpx.Response:
+    return await client.post(
+        f"/v1/conversations/{conversation}/files",
+        params={"name": "a.txt"},
+        content=b"x" * size,
+        headers={"Content-Type": "text/plain"},
+    )
+
+
+async def kept(client: httpx.AsyncClient, conversation: str | None = None) -> dict[str, int]:
+    answer = await client.get("/v1/usage", params={"conversation": conversation} if conversation else {})
+    return {each["scope"]: each["used_bytes"] for each in answer.json()["items"]}
+
+
+def summed(stored: int) -> tuple[int, ...]:
+    """With the texts of none, one or two conversations without a title, whose metadata are `{}`."""
+    return (stored, stored + 2, stored + 4)
+
+
+def refused(answer: httpx.Response, scope: str) -> dict[str, Any]:
+    error: dict[str, Any] = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["details"].get("scope")) == (429, "quota_reached", scope)
+    assert "retry-after" not in answer.headers, "waiting does not help"
+    return error
+
+
+async def test_what_is_kept_is_counted_to_the_byte_and_given_back(ann: httpx.AsyncClient) -> None:
+    talk, other = await begun(ann), await begun(ann)
+    texts = (await kept(ann, talk))["conversation"]
+    first = (await upload(ann, talk)).json()
+    await upload(ann, other, 5)
+    assert (await kept(ann, talk))["conversation"] == 10 * KIB + texts
+    assert (await kept(ann))["user"] in summed(10 * KIB + 5)
+    assert (await ann.delete(first["content"])).status_code == 204
+    assert (await ann.get(first["content"])).status_code == 404
+    assert (await ann.delete(first["content"])).status_code == 404
+    assert (await kept(ann))["user"] in summed(5)
+    assert (await ann.delete(f"/v1/conversations/{other}")).status_code == 204
+    assert (await kept(ann))["user"] in summed(0)[1:], "its texts stay on record, its files do not"
+
+
+async def test_two_uploads_at_once_do_not_pass_a_quota_that_one_would_reach(
+    ann: httpx.AsyncClient, api: Api, limit: Any
+) -> None:
+    talks = [await begun(ann) for _ in range(8)]
+    limit(user_bytes=35 * KIB)
+    answers = await asyncio.gather(*(upload(ann, talk) for talk in talks))
+    assert sorted(answer.status_code for answer in answers) == [201] * 3 + [429] * 5
+    error = next(refused(answer, "user") for answer in answers if answer.status_code == 429)
+    assert error["details"]["limit_bytes"] == 35 * KIB and error["details"]["variable"] == "PERDURE_BYTES_PER_USER"
+    assert "delete files" in error["message"]
+    assert 30 * KIB <= (await kept(ann))["user"] < 35 * KIB
+
+
+async def test_conversation_and_tenant_have_quotas_of_their_own(
+    ann: httpx.AsyncClient, api: Api, limit: Any, desk: Desk
+) -> None:
+    talk, other = await begun(ann), await begun(ann)
+    limit(conversation_bytes=15 * KIB)
+    assert (await upload(ann, talk)).status_code == 201
+    refused(await upload(ann, talk), "conversation")
+    assert (await upload(ann, other)).status_code == 201
+    async with desk.db.transaction("local") as tx:
+        whole = (await quotas.used(tx, None))[0].tenant
+    limit(tenant_bytes=whole + KIB)
+    error = refused(await upload(ann, other), "tenant")
+    assert "ask an administrator" in error["message"]
+    async with api.client("admin") as admin:
+        assert {"user", "tenant"} == set(await kept(admin))
+    assert set(await kept(ann)) == {"user"}, "the tenant's is its administrators' to see"
+    assert (await ann.get("/v1/usage", params={"conversation": new_id()})).status_code == 404
+
+
+async def test_a_refused_upload_is_refused_before_it_is_sent(ann: httpx.AsyncClient, limit: Any) -> None:
+    talk = await begun(ann)
+    limit(user_bytes=10 * KIB)
+    sent = 0
+
+    async def body() -> AsyncIterator[bytes]:
+        nonlocal sent
+        for _ in range(64):
+            sent += 1
+            yield b"x" * KIB
+            await asyncio.sleep(0.02)
+
+    head = {"Content-Type": "text/plain", "Content-Length": str(64 * KIB)}
+    began = asyncio.get_running_loop().time()
+    answer = await ann.post(f"/v1/conversations/{talk}/files", params={"name": "a"}, content=body(), headers=head)
+    refused(answer, "user")
+    assert asyncio.get_running_loop().time() - began < 10 and sent
+    assert (await ann.get(f"/v1/conversations/{talk}/files")).json()["items"] == []
+
+
+async def test_a_conversation_has_so_many_files(ann: httpx.AsyncClient, limit: Any) -> None:
+    talk = await begun(ann)
+    limit(conversation_files=2)
+    assert [(await upload(ann, talk, 1)).status_code for _ in range(2)] == [201, 201]
+    error = refused(await upload(ann, talk, 1), "conversation")
+    assert error["details"]["limit_files"] == 2 and "PERDURE_FILES_PER_CONVERSATION" in error["message"]
+    listed = (await ann.get(f"/v1/conversations/{talk}/files", params={"limit": 1})).json()
+    rest = await ann.get(f"/v1/conversations/{talk}/files", params={"limit": 1, "cursor": listed["next"]})
+    assert rest.json()["items"][0]["id"] != listed["items"][0]["id"] and rest.json()["next"] is None
+    await ann.delete(rest.json()["items"][0]["content"])
+    assert (await upload(ann, talk, 1)).status_code == 201
+
+
+async def test_messages_and_metadata_count_and_a_full_conversation_takes_no_more(
+    ann: httpx.AsyncClient, limit: Any
+) -> None:
+    talk = await begun(ann, metadata={"a": "x" * KIB})
+    assert KIB < (await kept(ann, talk))["conversation"] < KIB + 50
+    await ann.patch(f"/v1/conversations/{talk}", json={"metadata": {}})
+    assert (await kept(ann, talk))["conversation"] < 10
+    said = {"message": "/echo " + "y" * 3 * KIB, "metadata": {"b": "z" * KIB}}
+    turn = await ann.post(f"/v1/conversations/{talk}/turns", params={"wait": 30}, json=said)
+    assert turn.json()["status"] == "completed", turn.text
+    assert 7 * KIB < (await kept(ann, talk))["conversation"] < 7.2 * KIB, "message, metadata and answer"
+    limit(conversation_bytes=8 * KIB)
+    refused(await ann.post(f"/v1/conversations/{talk}/turns", json=said), "conversation")
+    limit(conversation_bytes=20 * KIB)
+    assert (await ann.post(f"/v1/conversations/{talk}/turns", json=said)).status_code == 202
+
+
+async def test_texts_count_for_the_user_once_they_are_summed(ann: httpx.AsyncClient, api: Api, limit: Any) -> None:
+    limit(user_bytes=50 * KIB)
+    metadata = {"a": "x" * 30 * KIB}
+    statuses = [(await ann.post("/v1/conversations", json={"agent": "refunds", "metadata": metadata})).status_code]
+    me = (await ann.get("/v1/auth/me")).json()["user_id"]
+    for _ in range(100):
+        if (await kept(ann))["user"] > 30 * KIB:
+            break
+        await asyncio.sleep(0.05)
+    assert (await kept(ann))["user"] > 30 * KIB, "the first conversation had them summed"
+    async with api.services.db.transaction("local") as tx:
+        await tx.execute("UPDATE byte_usage SET summed_at = now() - interval '2 minutes' WHERE subject_id = $1", me)
+    statuses.append((await ann.post("/v1/conversations", json={"agent": "refunds", "metadata": metadata})).status_code)
+    async with api.services.db.transaction("local") as tx:
+        await quotas.sum_texts_of_user(tx, me)
+    last = await ann.post("/v1/conversations", json={"agent": "refunds"})
+    assert statuses == [201, 201]
+    refused(last, "user")
+    refused(await ann.post("/v1/execute", json={"agent": "refunds", "message": "hello"}), "user")
+
+
+async def test_documents_count_with_all_their_versions(ann: httpx.AsyncClient, limit: Any) -> None:
+    before = (await kept(ann))["user"]
+    body = {"scope": "user", "path": "a.md", "type": "user_preference", "title": "A", "content": "word " * 1_000}
+    made = (await ann.post("/v1/memory/documents", json=body)).json()
+    assert (await kept(ann))["user"] == before + 5_000, made
+    changed = {"content": "other " * 1_000, "expected_sha256": made["sha256"]}
+    path = f"/v1/memory/documents/{made['id']}"
+    second = await ann.put(path, json=changed)
+    assert second.status_code == 200 and (await kept(ann))["user"] == before + 11_000
+    limit(user_bytes=before + 15_000)
+    refused(await ann.put(path, json={**changed, "expected_sha256": second.json()["sha256"]}), "user")
+    assert (await kept(ann))["user"] == before + 11_000
+    refused(await ann.post("/v1/memory/documents", json={**body, "path": "b.md"}), "user")
+
+
+async def test_words_of_danger_are_answered_whatever_is_kept(desk: Desk) -> None:
+    conversation_id, person = await desk.conversation("care_navigator"), desk.people["requester"]
+    full = Caps(turns_a_user=MANY, quotas=Quotas(user_bytes=1))
+
+    async def say(message: str) -> turns.Started:
+        async with desk.db.transaction("local") as tx:
+            new = turns.NewTurn("local", conversation_id, person.user_id, message)
+            return await turns.start(tx, new, await content.current(tx, "care_navigator"), full)
+
+    with pytest.raises(CallerError, match="the quota is 1 byte:"):
+        await say("hello")
+    assert (await say("I want to die")).status is TurnStatus.COMPLETED
+
+
+async def test_an_erasure_gives_everything_back(api: Api, desk: Desk, ann: httpx.AsyncClient) -> None:
+    me = (await ann.get("/v1/auth/me")).json()
+    async with desk.db.transaction("local") as tx:
+        await quotas.sum_texts_of_tenant(tx)
+        before = (await quotas.used(tx, None))[0].tenant
+    talk, gone = await begun(ann, metadata={"a": "x" * KIB}), await begun(ann, metadata={"a": "x" * KIB})
+    for each in (talk, gone):
+        await upload(ann, each)
+    await ann.delete(f"/v1/conversations/{gone}")
+    body = {"scope": "user", "path": "a.md", "type": "user_preference", "title": "A", "content": "word " * 1_000}
+    assert (await ann.post("/v1/memory/documents", json=body)).status_code == 201
+    assert (await kept(ann))["user"] > 15 * KIB
+    await erasure.erase(desk.db, "local", me["name"], desk.people["admin"].user_id)
+    async with desk.db.transaction("local") as tx:
+        used, _ = await quotas.used(tx, me["user_id"], talk)
+    assert (used.conversation, used.user) == (0, 0)
+    assert used.tenant <= before + KIB, "a sum of texts may have come in between"
+
+
+async def test_counters_are_what_is_there(desk: Desk, people: dict[str, Person]) -> None:
+    """However files came and went, in any number of transactions at once."""
+    person = people["requester"]
+    talks = [await desk.conversation() for _ in range(4)]
+
+    async def one(number: int) -> None:
+        mine = [files.NewFile.of(new_id(), "a", "text/plain", b"x" * (number + n + 1)) for n in range(3)]
+        async with desk.db.transaction("local") as tx:
+            await files.keep(tx, talks[number % 4], person.user_id, mine)
+        if number % 3 == 0:
+            async with desk.db.transaction("local") as tx:
+                await files.delete(tx, mine[0].id, person.user_id)
+        if number % 5 == 0:
+            with pytest.raises(ZeroDivisionError):
+                async with desk.db.transaction("local") as tx:
+                    await files.keep(tx, talks[0], person.user_id, [replace(mine[1], id=new_id())])
+                    raise ZeroDivisionError
+        if number == 30:
+            async with desk.db.transaction("local") as tx:
+                await conversations.delete(tx, talks[3], person.user_id)
+
+    await asyncio.gather(*(one(number) for number in range(40)))
+    async with desk.db.transaction("local") as tx:
+        for talk in talks:
+            there = await tx.fetchval("SELECT coalesce(sum(size_bytes), 0) FROM files WHERE conversation_id = $1", talk)
+            assert (await quotas.used(tx, person.user_id, talk))[0].conversation == there
+        counted = await tx.fetchval(
+            "SELECT stored_bytes FROM byte_usage WHERE scope = 'user' AND subject_id = $1", person.user_id
+        )
+        assert counted == await tx.fetchval("SELECT sum(size_bytes) FROM files WHERE user_id = $1", person.user_id)
+
+
+async def test_a_tenants_counters_are_its_own(desk: Desk, people: dict[str, Person]) -> None:
+    async with desk.db.transaction("nobody") as tx:
+        assert (await quotas.used(tx, people["requester"].user_id))[0] == Used()

@@ -1,0 +1,262 @@
+"""Floods of files at an API process: its memory stays small, others are answered, and what is hostile is a refusal."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from local import DataParts
+from store.ids import new_id
+from tests.conftest import Person, Urls
+from tests.integration.test_api_process import Served, client_of, served_with
+
+MIB = 2**20
+ROW = b"12345,north,2024-01-01,some words of a row that is like any other\n"
+TABLE = b"number,region,day,words\n" + ROW * ((20 * MIB - 24) // len(ROW))
+
+
+@dataclass
+class Seen:
+    """What was measured while something else went on."""
+
+    first_bytes: int
+    most_bytes: int = 0
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def grown_mib(self) -> float:
+        return (self.most_bytes - self.first_bytes) / MIB
+
+    @property
+    def p95(self) -> float:
+        return sorted(self.seconds)[int(len(self.seconds) * 0.95)]
+
+    def __str__(self) -> str:
+        slowest = max(self.seconds)
+        return (
+            f"grew by {self.grown_mib:.0f} MiB to {self.most_bytes / MIB:.0f}; {len(self.seconds)} requests of others, "
+            f"p95 {self.p95 * 1000:.0f} ms, slowest {slowest * 1000:.0f} ms"
+        )
+
+
+@asynccontextmanager
+async def watched(served: Served, person: Person) -> AsyncIterator[Seen]:
+    """Look at the process and its children twenty times a second, and ask it something as another person would."""
+    assert served.process is not None
+    process = psutil.Process(served.process.pid)
+    seen = Seen(process.memory_info().rss)
+
+    async def weigh() -> None:
+        while True:
+            total = process.memory_info().rss
+            for child in process.children(recursive=True):
+                with suppress(psutil.Error):
+                    total += child.memory_info().rss
+            seen.most_bytes = max(seen.most_bytes, total)
+            await asyncio.sleep(0.02)
+
+    async def ask() -> None:
+        async with client_of(served, person) as client:
+            while True:
+                began = time.monotonic()
+                (await client.get("/v1/auth/me")).raise_for_status()
+                seen.seconds.append(time.monotonic() - began)
+                await asyncio.sleep(0.05)
+
+    tasks = [asyncio.create_task(weigh()), asyncio.create_task(ask())]
+    await asyncio.sleep(0.3)
+    try:
+        yield seen
+    finally:
+        for task in tasks:
+            task.cancel()
+        failed = [each for each in await asyncio.gather(*tasks, return_exceptions=True) if isinstance(each, Exception)]
+        assert not failed, failed
+
+
+@pytest.fixture
+async def served(parts: DataParts, urls: Urls, tmp_path: Path) -> AsyncIterator[Served]:
+    async with served_with(parts, urls, PERDURE_HOME=str(tmp_path)) as running:
+        yield running
+
+
+async def new_conversation(client: httpx.AsyncClient) -> str:
+    made = await client.post("/v1/conversations", json={"agent": "chart_builder"})
+    return f"/v1/conversations/{made.json()['id']}/files"
+
+
+async def send(client: httpx.AsyncClient, path: str, content: bytes, kind: str = "text/csv") -> tuple[int, str]:
+    sent = await client.post(
+        path, params={"name": "a.csv"}, content=content, headers={"Content-Type": kind}, timeout=180
+    )
+    return sent.status_code, sent.json().get("error", {}).get("code", "")
+
+
+@pytest.mark.timed
+async def test_sixteen_files_of_20_mib_at_once_leave_memory_and_others_alone(
+    served: Served, people: dict[str, Person]
+) -> None:
+    """Before uploads went to the disk, the process grew by 1,166 MiB and others waited for 2 s (p95)."""
+    async with client_of(served, people["requester"]) as client:
+        path = await new_conversation(client)
+        async with watched(served, people["admin"]) as seen:
+            answers = await asyncio.gather(*(send(client, path, TABLE) for _ in range(16)))
+        assert [status for status, _ in answers] == [201] * 16
+        assert seen.grown_mib < 200, seen
+        assert seen.p95 < 1.0, seen
+        (newest,) = (await client.get(path, params={"limit": 1})).json()["items"]
+        async with watched(served, people["admin"]) as seen:
+            found = await asyncio.gather(*(client.get(newest["content"]) for _ in range(8)))
+        assert all(each.content == TABLE for each in found)
+        assert seen.grown_mib < 100, seen
+
+
+@pytest.mark.timed
+async def test_forms_of_pages_go_by_the_disk_as_well(served: Served, people: dict[str, Person]) -> None:
+    async with client_of(served, people["requester"]) as client:
+        path = await new_conversation(client)
+        page = f"/chat/{path.split('/')[3]}/files"
+
+        async def upload() -> int:
+            file = {"file": ("a.csv", TABLE, "text/csv")}
+            return (await client.post(page, data={"key": new_id()}, files=file, timeout=180)).status_code
+
+        async with watched(served, people["admin"]) as seen:
+            answers = await asyncio.gather(*(upload() for _ in range(8)))
+        assert answers == [303] * 8
+        assert seen.grown_mib < 200, seen
+        assert len((await client.get(path)).json()["items"]) == 8
+
+
+async def test_one_person_has_so_many_uploads_under_way(served: Served, people: dict[str, Person]) -> None:
+    async def slowly() -> AsyncIterator[bytes]:
+        yield b"a,b\n"
+        await asyncio.sleep(1.5)
+        yield b"1,2\n"
+
+    async with client_of(served, people["requester"]) as client:
+        path = await new_conversation(client)
+
+        async def upload() -> httpx.Response:
+            head = {"Content-Type": "text/csv"}
+            return await client.post(path, params={"name": "a.csv"}, content=slowly(), headers=head)
+
+        answers = await asyncio.gather(*(upload() for _ in range(17)))
+        assert sorted(answer.status_code for answer in answers) == [201] * 16 + [429]
+        refused = next(answer for answer in answers if answer.status_code == 429)
+        error = refused.json()["error"]
+        assert error["code"] == "too_many_uploads" and "PERDURE_UPLOADS_PER_USER" in error["message"]
+        assert refused.headers["retry-after"] == "15"
+        assert (await upload()).status_code == 201, "the others are over, and count no more"
+
+
+async def test_a_file_that_is_too_large_is_refused_with_the_limit_whether_it_says_so_or_not(
+    served: Served, people: dict[str, Person]
+) -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        for _ in range(40):
+            yield b"x" * MIB
+
+    async with client_of(served, people["requester"]) as client:
+        path = await new_conversation(client)
+        for given in (endless(), b"x" * (21 * MIB)):
+            head = {"Content-Type": "text/plain"}
+            sent = await client.post(path, params={"name": "a.txt"}, content=given, headers=head)
+            error = sent.json()["error"]
+            assert (sent.status_code, error["code"]) == (413, "too_large")
+            assert error["details"] == {"limit_bytes": 20 * MIB, "variable": "PERDURE_UPLOAD_BYTES"}
+            assert "20 MB at most" in error["message"]
+        assert (await client.get(path)).json()["items"] == []
+
+
+HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
+    "a million columns": (
+        lambda: b",".join(b"c%d" % n for n in range(1_000_000)) + b"\n" + b",".join([b"1"] * 1_000_000),
+        "table_too_large",
+    ),
+    "a row of ten million cells": (lambda: b"a,b\n" + b"," * 10_000_000, "table_broken"),
+    "a row of a million texts": (lambda: b"a,b\n" + b"abcdefgh," * (2 * MIB), "table_too_costly"),
+    "a quote that never ends": (lambda: b'a,b\n1,"' + b"x" * (20 * MIB - 10), "table_broken"),
+    "a line that never ends": (lambda: b"a" * (20 * MIB), "table_broken"),
+    "wide characters": (lambda: b"a,b\n" + "1,\U0001f600\n".encode() * (2 * MIB), "table_too_large"),
+    "a wide line that never ends": (lambda: "\U0001f600".encode() * (5 * MIB), "table_broken"),
+    "short rows": (lambda: b"a\n" + b"1\n" * (10 * MIB - 10), "table_too_large"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+async def test_a_hostile_table_is_a_typed_refusal_and_others_are_answered_meanwhile(
+    served: Served, people: dict[str, Person], name: str
+) -> None:
+    """Before, eight of them took 900 MiB in the API itself, and a request of others waited for 0.6 s."""
+    make, code = HOSTILE[name]
+    content = make()
+    async with client_of(served, people["requester"]) as client:
+        path = await new_conversation(client)
+        async with watched(served, people["admin"]) as seen:
+            answers = await asyncio.gather(*(send(client, path, content) for _ in range(8)))
+        assert answers == [(422, code)] * 8
+        assert seen.grown_mib < 360, seen  # two processes of 128 MiB at most, beside what the API buffers
+        assert (await client.get(path)).json()["items"] == []
+
+
+async def test_a_check_that_is_killed_is_a_refusal_and_no_outage(served: Served, people: dict[str, Person]) -> None:
+    assert served.process is not None
+    process, killed = psutil.Process(served.process.pid), 0
+
+    async def kill() -> None:
+        nonlocal killed
+        while True:
+            for child in process.children():
+                with suppress(psutil.Error):
+                    child.kill()
+                    killed += 1
+            await asyncio.sleep(0.005)
+
+    async with client_of(served, people["requester"]) as client:
+        path = await new_conversation(client)
+        killing = asyncio.create_task(kill())
+        try:
+            assert await send(client, path, TABLE) == (422, "table_too_costly")
+        finally:
+            killing.cancel()
+        assert killed
+        assert await send(client, path, TABLE) == (201, "")
+
+
+async def test_an_upload_that_breaks_off_leaves_nothing_behind(served: Served, people: dict[str, Person]) -> None:
+    assert served.process is not None
+    descriptors = Path(f"/proc/{served.process.pid}/fd")
+
+    def open_files() -> list[str]:
+        found = []
+        for each in descriptors.iterdir():
+            with suppress(OSError):
+                found.append(str(each.readlink()))
+        return [each for each in found if "/uploads/" in each]
+
+    async def breaking() -> AsyncIterator[bytes]:
+        yield TABLE[: 2 * MIB]
+        await asyncio.sleep(0.3)
+        assert open_files(), "it is on the disk by now"
+        raise ConnectionAbortedError
+
+    async with client_of(served, people["requester"]) as client:
+        path = await new_conversation(client)
+        head = {"Content-Type": "text/csv"}
+        with suppress(ConnectionAbortedError):
+            await client.post(path, params={"name": "a.csv"}, content=breaking(), headers=head)
+        for _ in range(100):
+            if not open_files():
+                break
+            await asyncio.sleep(0.05)
+        assert open_files() == []
+        assert (await client.get(path)).json()["items"] == []
+    folder = Path(served.environ["PERDURE_HOME"]) / "uploads"
+    assert list(folder.iterdir()) == [] and folder.stat().st_mode & 0o777 == 0o700
