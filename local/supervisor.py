@@ -138,9 +138,16 @@ class Supervisor:
                 self._roster.remove(child.spec.role)
             elif not child.ready:
                 self._roster.add(child.spec.role, child.pid, child.spec.death_signal)
+        except OSError as error:  # a full disk must not end what still runs
+            self.console.say(f"  cannot write in {self.home.root}: {error.strerror}")
+        self.changed()
+
+    def changed(self) -> None:
+        """Call `on_change`; while the stack stops nothing is written any more."""
+        try:
             if self.on_change is not None and not self._stopping:
                 self.on_change()
-        except OSError as error:  # a full disk must not end what still runs
+        except OSError as error:
             self.console.say(f"  cannot write in {self.home.root}: {error.strerror}")
 
 

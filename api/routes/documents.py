@@ -203,7 +203,7 @@ async def redact(
 
 def writer_of(who: Principal) -> Writer:
     """A person, by that person's roles."""
-    return Writer(who.user_id, who.roles)
+    return Writer(who.user_id, who.roles, credential=who.credential)
 
 
 def _written(made: Written) -> dict[str, object]:

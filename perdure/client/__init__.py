@@ -12,7 +12,7 @@ with Client("http://127.0.0.1:8080", token) as perdure:
 
 from perdure.client.answers import Answer, Page
 from perdure.client.asynchronous import AsyncClient
-from perdure.client.auth_calls import Me, SignInCode, Ways
+from perdure.client.auth_calls import Me, Registered, SignInCode, Ways
 from perdure.client.catalogue_answers import (
     Agent,
     AgentTool,
@@ -89,6 +89,7 @@ __all__ = [
     "Page",
     "PromptVersion",
     "Question",
+    "Registered",
     "Rule",
     "Said",
     "Segment",

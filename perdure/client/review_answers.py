@@ -8,6 +8,36 @@ from pydantic import ConfigDict, Field
 from perdure.client.answers import Answer
 
 
+def signed_in_words(data: object) -> str:
+    """How a decider was signed in, for a line of an approval's history; empty where it is not on record.
+
+    `data` is the entry's data, a decision or a vote: whatever has `signed_in`.
+    """
+    signed_in = data.get("signed_in") if isinstance(data, Mapping) else None
+    if not isinstance(signed_in, Mapping):
+        return ""
+    words = _WAYS.get(str(signed_in.get("how")), "")
+    made, invited = (", ".join(map(str, signed_in.get(name) or ())) for name in ("created_by", "invited_by"))
+    if made:
+        words += f" created by {made}"
+    if invited:
+        words += f" (account opened by invitation of {invited})"
+    return f"signed in by {words}" if words else ""
+
+
+_WAYS = {
+    "password": "password",
+    "registration": "password",
+    "invitation": "password",
+    "token": "token",
+    "chat": "chat token",
+    "local": "local token",
+    "link": "local link",
+    "oidc": "organization",
+    "unknown": "a session of unknown origin",
+}
+
+
 class Vote(Answer):
     """A decision that one person took in one seat."""
 

@@ -10,6 +10,7 @@ from activities.tools import ToolActivities
 from contracts.errors import CallerError
 from contracts.people import RequestRef, VerdictState
 from contracts.tools import CallState
+from policy.credentials import OWN
 from policy.decision import Decision
 from store import approval_views, delegations
 from store.decisions import DecisionAsk, decide
@@ -44,7 +45,7 @@ async def decides(council: Council, request: RequestRef, by: str, decision: str 
 async def delegated(council: Council, by: str, to: str) -> str:
     """`by` lets `to` sit in the own seat until tomorrow."""
     async with council.desk.db.transaction("local") as tx:
-        made = await delegations.add(tx, council.desk.people[by].user_id, by, to, TOMORROW)
+        made = await delegations.add(tx, council.desk.people[by].user_id, by, to, TOMORROW, OWN)
     return str(made["id"])
 
 
@@ -159,7 +160,7 @@ async def test_a_delegation_hands_the_role_to_nobody(council: Council) -> None:
     for by, to, refusal in (("ann", "dora", "cannot_decide"), ("dora", "ann", "nothing_to_delegate")):
         with pytest.raises(CallerError) as refused:
             async with council.desk.db.transaction("local") as tx:
-                await delegations.add(tx, council.desk.people[by].user_id, by, to, TOMORROW)
+                await delegations.add(tx, council.desk.people[by].user_id, by, to, TOMORROW, OWN)
         assert (refused.value.code, refused.value.http) == (refusal, 422)
     delegation = await delegated(council, "ann", "carl")
     _, request = await council.asked("named")

@@ -7,6 +7,7 @@ import pytest
 
 from contracts.errors import CallerError
 from contracts.people import RequestRef
+from policy.credentials import OWN
 from policy.decision import Decision
 from store import approval_views, delegations, handovers
 from store.database import Database
@@ -53,7 +54,7 @@ class StandsIn:
         for owner in self._owners:
             user_id = self._council.desk.people[owner].user_id
             async with self._council.desk.db.transaction("local") as tx:
-                made = await delegations.add(tx, user_id, owner, self._to, TOMORROW)
+                made = await delegations.add(tx, user_id, owner, self._to, TOMORROW, OWN)
             self._made.append((user_id, str(made["id"])))
 
     async def __aexit__(self, *_: object) -> None:

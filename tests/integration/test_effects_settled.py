@@ -7,6 +7,7 @@ from contracts.errors import CallerError
 from contracts.ids import effect_key
 from contracts.tools import CallState
 from contracts.turns import TurnAddress
+from policy.credentials import OWN
 from policy.decision import Decider
 from store import delegations
 from store.effects import settle_by_person
@@ -97,7 +98,7 @@ async def test_a_stand_in_settles_and_the_record_says_for_whom(council: Council)
     address = await unknown(council, {"reviewers": ["ann"]}, "ann")
     ann = council.desk.people["ann"].user_id
     async with council.desk.db.transaction("local") as tx:
-        made = await delegations.add(tx, ann, "ann", "carl", TOMORROW)
+        made = await delegations.add(tx, ann, "ann", "carl", TOMORROW, OWN)
     assert await settles(council, address, "carl", "\u200b") == "outcome_invalid"
     assert await settles(council, address, "carl") == "done"
     async with council.desk.db.transaction("local") as tx:
