@@ -83,10 +83,11 @@ async def by_registration(services: Services, body: RegisterBody, authorization:
     comer = Newcomer(body.name, body.display_name, body.invitation, body.setup_code, vouched)
     rules = {"is_open": services.signing_in.open_registration, "local": services.local}
     async with services.db.transaction(tenant) as tx:
-        refused = await registration.refusal(tx, comer, **rules)
+        display_name = await registration.invited_as(tx, comer)
+        refused = None if comer.invitation else await registration.refusal(tx, comer, **rules)
     if refused is not None:  # raised after the commit, which keeps the count of wrong codes
         raise refused
-    await services.passwords.refuse_weak(body.password, body.name, body.display_name, tenant)
+    await services.passwords.refuse_weak(body.password, body.name, display_name, tenant)
     hashed = await services.passwords.hashed(body.password)
     async with services.db.transaction(tenant) as tx:
         user_id, credential, is_first = await registration.register(tx, comer, hashed, **rules)

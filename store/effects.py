@@ -89,9 +89,10 @@ async def _seat(tx: Connection, key: str, asked_by: str, settler: Decider) -> Se
     try:
         return seats_for(panel, settler.user_id, settler.seats, settler.credential)[0]
     except CallerError:
-        own = settler.user_id == asked_by or panel.is_for(settler.credential)
-        if approval is None or ADMIN not in settler.roles or own:
+        if approval is None or ADMIN not in settler.roles or settler.user_id == asked_by:
             raise
+        if panel.is_for(settler.credential):
+            raise settler.credential.own_request() from None
         return settler.seats[0]
 
 

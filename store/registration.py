@@ -52,14 +52,18 @@ async def awaits_first(tx: Connection, *, is_open: bool, local: bool) -> bool:
     return row is not None and row["is_there"] and not row["is_taken"]
 
 
+async def invited_as(tx: Connection, comer: Newcomer) -> str:
+    """The display name under which this person was invited; the one that the person gives comes first.
+
+    Raises: CallerError 403 `invitation_invalid`.
+    """
+    given = await invitations.check(tx, comer.invitation, comer.name) if comer.invitation else ""
+    return comer.display_name or given
+
+
 async def refusal(tx: Connection, comer: Newcomer, *, is_open: bool, local: bool) -> CallerError | None:
-    """Why this person may not register, or None. A wrong setup code is counted: let the transaction commit."""
-    if comer.invitation:
-        try:
-            await invitations.check(tx, comer.invitation, comer.name)
-        except CallerError as refused:
-            return refused
-        return None
+    """Why this person may not register without an invitation, or None. A wrong setup code is counted: let the
+    transaction commit."""
     # A tenant that is not there is answered as one that is closed, so that a caller cannot tell which tenants exist.
     if await awaits_first(tx, is_open=is_open, local=local):
         if comer.is_vouched_for or (is_open and not comer.setup_code):

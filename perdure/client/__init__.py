@@ -38,6 +38,7 @@ from perdure.client.review_answers import (
     ItemAnswer,
     OwnDecision,
     Vote,
+    signed_in_words,
 )
 from perdure.client.sse import Event
 from perdure.client.status_calls import DeploymentStatus
@@ -106,4 +107,5 @@ __all__ = [
     "WaivableTool",
     "Ways",
     "Webhook",
+    "signed_in_words",
 ]

@@ -1,5 +1,6 @@
 """What the API answers about approvals: the exact call, who may decide on it, what was decided."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -52,6 +53,8 @@ class Vote(Answer):
     counts: bool = True
     """No longer, where the owner of the seat has lost the role since; nor where the owner is none of the named
     reviewers, and another such vote counts."""
+    signed_in: dict[str, Any] | None = None
+    """How the decider was signed in: `how`, and where there are such people `created_by` and `invited_by`."""
 
 
 class Fallback(Answer):

@@ -19,9 +19,9 @@ _WORDS = {
     "setup_code_needed": "Enter the setup code that “perdure up” or “python prepare.py” printed.",
     "setup_code_invalid": "This setup code is wrong, has expired, or was used. Run “perdure up” or “python prepare.py” "
     "for a new one.",
-    "registration_invalid": "A password has 8 to 200 characters. A name has lower-case letters, digits, dots and dashes.",
-    "password_weak": "This password is too easy to guess. Use a longer one, for example four words that have nothing to "
-    "do with each other.",
+    "registration_invalid": "A password has 8 to 200 characters, a name lower-case letters, digits, dots and dashes.",
+    "password_weak": "This password is too easy to guess. Use a longer one, for example four words that have nothing "
+    "to do with each other.",
     "rate_limited": "Too many requests came from your address.",
     "sign_in_delayed": "Too many wrong passwords.",
     "sign_in_busy": "Too many people are signing in at this moment.",
