@@ -93,6 +93,8 @@ async def prepare(settings: Settings, admin: str = "", tenant: str = LOCAL_TENAN
             async with owner.transaction():  # the user may have been there before, as something less
                 await owner.execute("SELECT set_config('perdure.tenant', $1, true)", tenant)
                 await accounts.grant(owner, tenant, admin, ADMIN_ROLES)
+            if tenant == settings.tenant:
+                await _setup_code(owner, settings)  # now it has a person
             return Prepared(tokens, missing)
         await accounts.ensure_tenant(owner, settings.tenant)  # somebody may register in it
         code = await _setup_code(owner, settings)

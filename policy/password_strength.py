@@ -39,11 +39,12 @@ def weakness(password: str, names: Iterable[str]) -> str | None:
 def _weakness(password: str, names: list[str]) -> str | None:
     from zxcvbn import zxcvbn  # 60 ms to import (measured), for the few requests that set a password
 
-    result = zxcvbn(password, user_inputs=names)
-    if any(match.get("dictionary_name") == "user_inputs" for match in result["sequence"]):
-        if result["score"] < _ENOUGH_WITH_NAMES:
+    whole = zxcvbn(password, user_inputs=names)
+    joined = re.sub(r"[\W_]+", "", password)  # signs between names hide them from zxcvbn
+    for result in (whole, zxcvbn(joined, user_inputs=names)) if joined and joined != password else (whole,):
+        has_names = any(match.get("dictionary_name") == "user_inputs" for match in result["sequence"])
+        if has_names and result["score"] < _ENOUGH_WITH_NAMES:
             return f"This password is made of your name, the tenant's name or the product's name. {_ADVICE}"
-    elif result["score"] < _ENOUGH:
-        warning = result["feedback"]["warning"] or "This password is easy to guess."
-        return f"{warning} {_ADVICE}"
+    if whole["score"] < _ENOUGH:
+        return f"{whole['feedback']['warning'] or 'This password is easy to guess.'} {_ADVICE}"
     return None

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import stat
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +13,11 @@ import pytest
 
 from contracts.digests import sha256_hex
 from policy.registration import MOST_TRIES
+from prepare import prepare
+from settings import Settings
 from store import accounts, registration
 from store.ids import new_id
-from tests.conftest import KEYRING, Urls
+from tests.conftest import KEYRING, Template, Urls
 from tests.integration.conftest import Api
 from tests.integration.test_api_turns import code
 
@@ -209,6 +212,47 @@ async def test_an_administrator_whom_prepare_made_is_a_person(fresh: Fresh) -> N
         await accounts.ensure_user(fresh.owner, fresh.name, "root", ["admin", "reviewer"], digest, KEYRING)
     assert await fresh.prepared(given) == ""
     assert await fresh.refused(setup_code=given) == (403, "invitation_needed")
+
+
+async def test_prepare_prints_a_good_code_again_and_only_while_nobody_has_registered(
+    fresh: Fresh, template: Template, urls: Urls, tmp_path: Path
+) -> None:
+    given = {
+        "DATABASE_OWNER_URL": urls.owner,
+        "DATABASE_URL": urls.app,
+        "DATABASE_RELAY_URL": urls.relay,
+        "PERDURE_HOME": str(tmp_path),
+        "PERDURE_TENANT": fresh.name,
+    }
+    local = Settings(_env_file=None, PERDURE_LOCAL="1", **given)  # type: ignore[arg-type]
+    elsewhere = Settings(_env_file=None, **given)  # type: ignore[arg-type]
+    kept = tmp_path / "setup.code"
+    first = (await prepare(local)).setup_code
+    assert FORM.fullmatch(first) and kept.read_text().strip() == first
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert (await prepare(local)).setup_code == first
+    await fresh.set("expires_at = now()")
+    second = (await prepare(local)).setup_code
+    assert second != first and kept.read_text().strip() == second
+    third = (await prepare(elsewhere)).setup_code
+    assert third not in (first, second), "outside of the embedded stack no code is kept"
+    assert await fresh.refused(setup_code=second) == (403, "setup_code_invalid")
+    fourth = (await prepare(local)).setup_code
+    assert (await fresh.register(setup_code=fourth)).status_code == 201
+    assert (await prepare(local)).setup_code == (await prepare(elsewhere)).setup_code == ""
+    assert not kept.exists()
+
+
+async def test_prepare_makes_no_code_for_a_tenant_whose_administrator_it_makes(
+    fresh: Fresh, urls: Urls, tmp_path: Path
+) -> None:
+    given = {"DATABASE_OWNER_URL": urls.owner, "PERDURE_HOME": str(tmp_path), "PERDURE_TENANT": fresh.name}
+    settings = Settings(_env_file=None, **given)  # type: ignore[arg-type]
+    code_before = (await prepare(settings)).setup_code
+    made = await prepare(settings, "root", fresh.name)
+    assert (made.setup_code, list(made.tokens)) == ("", ["root"])
+    assert (await prepare(settings)).setup_code == ""
+    assert await fresh.refused(setup_code=code_before) == (403, "invitation_needed")
 
 
 async def test_the_form_registers_the_first_person(fresh: Fresh) -> None:

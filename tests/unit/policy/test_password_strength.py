@@ -17,7 +17,8 @@ MARIA = names_of("maria.garcia", "Maria García-Lopez", "acmecorp")
     [
         "password", "password1", "Passw0rd!", "12345678", "qwertyuiop", "iloveyou", "letmein!!", "abcdefgh", "11111111",
         "aaaaaaaaaaaaaaaaaaaaaaaa", "qwerty12345", "drowssap1", "P@55w0rd", "dragonmonkey", "trustno1",
-        "maria.garcia", "MariaGarcia1", "garcia2024", "airamgarcia", "m4r1ag4rc1a", "acmecorp", "acmecorp2024!",
+        "maria.garcia", "MariaGarcia1", "Garcia_Lopez", "maria-acmecorp",
+        "garcia2024", "airamgarcia", "m4r1ag4rc1a", "acmecorp", "acmecorp2024!",
         "ACMECORP99", "procemca1", "4cm3c0rp!", "acmecorpacmecorp", "perdure1", "Perdure2026", "lopezlopez",
     ],
 )  # fmt: skip
