@@ -2,7 +2,7 @@
 
 `python prepare.py` may be repeated; it changes only what is not there. Its last line of output is JSON with the local
 tokens, which are kept in a file of mode 0600 of the data folder; Postgres knows their hashes only; and with the agents
-that are left out, and why.
+that are left out, and why; and with the setup code, by which the first person registers, until somebody has.
 `python prepare.py --admin NAME` makes the first administrator of a deployment that is not local, and prints the token
 once.
 """
@@ -30,8 +30,8 @@ from contracts.errors import CallerError
 from contracts.skills import DataTable
 from perdure.apps import left_out, played_by, publish, tables_of, unloaded
 from policy.audit_key import Keyring
-from settings import ACCESS_KEY_FILE, AUDIT_KEY_FILE, Settings, log_from, needed, secret
-from store import accounts, content
+from settings import ACCESS_KEY_FILE, AUDIT_KEY_FILE, SETUP_CODE_FILE, Settings, log_from, needed, secret
+from store import accounts, content, registration
 from store.audit_seal import seal
 from store.database import set_up
 from store.migrations import bring_up, is_newest
@@ -54,6 +54,8 @@ class Prepared:
     """By user name: of the local users, or of the new administrator."""
     left_out: tuple[str, ...]
     """Lines that tell which agents are not there, and why."""
+    setup_code: str = ""
+    """Lets the first person register; empty once the tenant has people."""
 
 
 async def prepare(settings: Settings, admin: str = "", tenant: str = LOCAL_TENANT) -> Prepared:
@@ -91,17 +93,20 @@ async def prepare(settings: Settings, admin: str = "", tenant: str = LOCAL_TENAN
             async with owner.transaction():  # the user may have been there before, as something less
                 await owner.execute("SELECT set_config('perdure.tenant', $1, true)", tenant)
                 await accounts.grant(owner, tenant, admin, ADMIN_ROLES)
+            if tenant == settings.tenant:
+                await _setup_code(owner, settings)  # now it has a person
             return Prepared(tokens, missing)
         await accounts.ensure_tenant(owner, settings.tenant)  # somebody may register in it
+        code = await _setup_code(owner, settings)
         if not settings.local:
-            return Prepared({}, missing)
+            return Prepared({}, missing, code)
         tokens = _kept_tokens(settings.home / "tokens.json")
         for name, roles in LOCAL_USERS.items():
             try:
                 await _user(owner, LOCAL_TENANT, name, roles, tokens[name], keyring)
             except CallerError as erased:
                 sys.stderr.write(f"warning: {name} is not made again: {erased.message}\n")
-        return Prepared(tokens, missing)
+        return Prepared(tokens, missing, code)
     finally:
         await owner.close()
 
@@ -191,6 +196,31 @@ async def _user(
         await accounts.ensure_user(owner, tenant, name, roles, sha256_hex(token), keyring)
 
 
+async def _setup_code(owner: asyncpg.Connection, settings: Settings) -> str:
+    """The code by which the tenant's first person registers; empty if it has people. The embedded stack keeps the code
+    in a file, so that its next start can print it again; elsewhere each run makes a new one, which voids the old."""
+    kept = settings.home / SETUP_CODE_FILE
+    before = _kept_code(kept) if settings.local else ""
+    async with owner.transaction():
+        await owner.execute("SELECT set_config('perdure.tenant', $1, true)", settings.tenant)
+        code = await registration.ensure_code(
+            owner, settings.tenant, before, is_open=settings.open_registration, local=settings.local
+        )
+    if settings.local and code != before:
+        if code:
+            _write_private(kept, code + "\n")
+        else:
+            kept.unlink(missing_ok=True)
+    return code
+
+
+def _kept_code(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError):  # what cannot be read is replaced
+        return ""
+
+
 async def _sealed(owner: asyncpg.Connection, keyring: Keyring) -> None:
     """Vouch for audit rows that are older than signing."""
     for row in await owner.fetch("SELECT tenant_id FROM tenants"):
@@ -199,13 +229,24 @@ async def _sealed(owner: asyncpg.Connection, keyring: Keyring) -> None:
             await seal(owner, row["tenant_id"], keyring)
 
 
-def _made(path: Path) -> None:
-    """A key of the local stack, made once."""
+def _write_private(path: Path, text: str) -> None:
+    """Replace the file as a whole, readable by its owner only."""
+    fresh = _private(path, text)
+    fresh.replace(path)
+
+
+def _private(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
-        file.write(secrets.token_hex(32) + "\n")
+        file.write(text)
+    return fresh
+
+
+def _made(path: Path) -> None:
+    """A key of the local stack, made once."""
+    fresh = _private(path, secrets.token_hex(32) + "\n")
     with suppress(FileExistsError):
         os.link(fresh, path)  # whole or not at all, and never over one that is there
     fresh.unlink()
@@ -236,7 +277,7 @@ def _kept_tokens(path: Path) -> dict[str, str]:
 
 
 def main() -> None:
-    """Parse, prepare, print the tokens."""
+    """Parse, prepare, print the tokens and the setup code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--admin", default="", metavar="NAME", help="make this administrator and print the token")
     parser.add_argument("--tenant", default=LOCAL_TENANT, help="whose administrator it is")
@@ -244,7 +285,16 @@ def main() -> None:
     settings = Settings()
     log_from(settings.log_level)
     done = asyncio.run(prepare(settings, asked.admin, asked.tenant))
-    sys.stdout.write(json.dumps({"tokens": done.tokens, "left_out": done.left_out}) + "\n")
+    said: dict[str, object] = {"tokens": done.tokens, "left_out": done.left_out}
+    if done.setup_code:
+        said["setup_code"] = done.setup_code
+        if not settings.local:  # `perdure up` says it in its own words
+            sys.stderr.write(
+                f"The setup code of the tenant {settings.tenant}: {done.setup_code}\n"
+                "The first person registers with it, as the administrator, within 24 hours: at /sign-in, or with "
+                "POST /v1/auth/register.\n"
+            )
+    sys.stdout.write(json.dumps(said) + "\n")
 
 
 if __name__ == "__main__":

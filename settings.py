@@ -40,6 +40,8 @@ AUDIT_KEY_FILE = "audit.key"
 """In the data folder, where PERDURE_AUDIT_KEY is not set."""
 ACCESS_KEY_FILE = "access.key"
 """In the data folder, where JWT_SECRET is not set."""
+SETUP_CODE_FILE = "setup.code"
+"""In the data folder of the embedded stack, until the first person has registered. `local/` reads it by this name."""
 
 
 class RoutingName(StrEnum):

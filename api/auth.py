@@ -17,7 +17,9 @@ from api.access_tokens import Audience, TokenRefused
 from api.services import Services
 from contracts.digests import sha256_hex
 from contracts.errors import CallerError
+from policy.credentials import OWN, Credential, How
 from policy.webhooks import CHAT
+from store.users import LOCAL
 
 GUARDED = "/v1/"
 """Paths below this need a token or a session."""
@@ -68,6 +70,8 @@ class Principal:
     """Of whoever signed in; a token of an administrator's making is no session."""
     token_sha256: str = field(default="", repr=False)
     """Of whoever came with such a token."""
+    credential: Credential = OWN
+    """How the user is signed in, and who else may hold the token."""
 
     @property
     def sees_tenant(self) -> bool:
@@ -124,15 +128,18 @@ async def of_token(services: Services, token: str) -> Principal:
     row = await services.db.principal_row(digest)
     if row is None:
         raise CallerError("token_invalid", "this token is not known here", status=401)
-    local = services.local and row["label"] == "local"
+    created_by = tuple(map(str, row["created_by"]))
+    local = services.local and row["label"] == LOCAL and not created_by
+    in_chat = row["label"] == CHAT
     return Principal(
         row["tenant_id"],
         str(row["user_id"]),
         row["name"],
         frozenset(row["roles"]),
         has_local_token=local,
-        is_in_chat=row["label"] == CHAT,
+        is_in_chat=in_chat,
         token_sha256=digest,
+        credential=Credential(How.LOCAL if local else How.CHAT if in_chat else How.TOKEN, created_by),
     )
 
 
@@ -174,10 +181,23 @@ async def _of_session(services: Services, token: str, audience: Audience) -> Pri
     row = await services.db.session_row(session_id)
     if row is None:
         raise CallerError("session_over", "this session is over; sign in again", status=401)
-    roles, local = frozenset(row["roles"]), services.local and row["local"]
+    made_by, invited_by = (tuple(map(str, row[name])) for name in ("created_by", "invited_by"))
     return Principal(
-        row["tenant_id"], str(row["user_id"]), row["name"], roles, has_local_token=local, session_id=session_id
+        row["tenant_id"],
+        str(row["user_id"]),
+        row["name"],
+        frozenset(row["roles"]),
+        has_local_token=services.local and row["local"],
+        session_id=session_id,
+        credential=Credential(_how(row["how"]), made_by, invited_by),
     )
+
+
+def _how(kept: str) -> How:
+    try:
+        return How(kept)
+    except ValueError:  # of a session that was opened before this was recorded
+        return How.UNKNOWN
 
 
 async def principal(request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]) -> Principal:

@@ -19,6 +19,8 @@ class RegisterBody(Body):
     password: Secret
     display_name: str = Field(default="", max_length=100)
     invitation: str = Field(default="", max_length=100)
+    setup_code: str = Field(default="", max_length=100)
+    """Of the first person of a tenant: `perdure up` and `python prepare.py` print it."""
     tenant: Tenant | None = None
     role: JsonValue = None
     """Ignored, like `roles`: what somebody may do is an administrator's to say (S2-60)."""

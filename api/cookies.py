@@ -1,4 +1,4 @@
-"""The browser's session cookie: out of reach of scripts, sent to this host alone, over TLS wherever there is TLS."""
+"""The browser's cookies: out of reach of scripts, sent to this host alone, over TLS wherever there is TLS."""
 
 from datetime import datetime
 
@@ -25,10 +25,17 @@ def read(header: str, cookie: str, *, secure: bool) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def put(response: Response, cookie: str, value: str, *, secure: bool, expires: datetime) -> None:
-    """Set the cookie. Lax: a link from elsewhere finds the person signed in, a form from elsewhere does not."""
+def put(response: Response, cookie: str, value: str, *, secure: bool, expires: datetime, strict: bool = False) -> None:
+    """Set the cookie. Lax: a link from elsewhere finds the person signed in, a form from elsewhere does not. `strict`:
+    it is not sent along from elsewhere at all."""
     response.set_cookie(
-        name_of(cookie, secure=secure), value, expires=expires, path="/", secure=secure, httponly=True, samesite="lax"
+        name_of(cookie, secure=secure),
+        value,
+        expires=expires,
+        path="/",
+        secure=secure,
+        httponly=True,
+        samesite="strict" if strict else "lax",
     )
 
 

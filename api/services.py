@@ -26,8 +26,9 @@ from policy.audit_key import Keyring
 from relay.connect import connect
 from relay.deliver import Doorbell
 from relay.metrics_ports import metrics_addresses
-from settings import Settings, needed, secret
+from settings import SETUP_CODE_FILE, Settings, needed, secret
 from store.database import Database
+from store.guesses import Guesses
 from store.live import LiveTokens
 from store.review_changes import ReviewChanges
 from store.valkey import Valkey
@@ -70,6 +71,7 @@ class Services:
     tokens: AccessTokens
     passwords: Passwords
     rates: Rates
+    guesses: Guesses
     open_streams: OpenStreams
     signing_in: SigningIn
     parts: Parts
@@ -81,6 +83,8 @@ class Services:
     local: bool = False
     """Whether this is the embedded stack of one machine, whose own tokens have no limit of decisions."""
     memory: MemoryLimits = DEFAULT_LIMITS
+    setup_code_file: Path | None = None
+    """Where the embedded stack keeps its setup code until it is used."""
     webhook_hosts: tuple[str, ...] = ()
     """To which webhooks may lead."""
     oidc: Provider | None = None
@@ -146,6 +150,7 @@ async def opened(settings: Settings) -> AsyncIterator[Services]:
             tokens=tokens,
             passwords=passwords,
             rates=Rates(valkey, settings.rate_per_minute, enabled=settings.rate_limiting),
+            guesses=Guesses(valkey),
             open_streams=OpenStreams(settings.streams_per_user, settings.streams_per_tenant),
             signing_in=SigningIn(
                 settings.tenant,
@@ -162,6 +167,7 @@ async def opened(settings: Settings) -> AsyncIterator[Services]:
             decisions_per_minute=settings.decisions_per_minute,
             local=settings.local,
             memory=settings.memory(),
+            setup_code_file=settings.home / SETUP_CODE_FILE if settings.local else None,
             webhook_hosts=settings.webhook_hosts,
             oidc=provider_of(settings),
             embedder=embedder_of(settings.embeddings, remote=False),

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import structlog
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Scope
@@ -12,16 +13,21 @@ from api import cookies
 from api.access_tokens import Audience, until
 from api.auth import is_secure, of_token
 from api.auth_bodies import RegisterBody
+from api.guessing import guessing, keys_of, remember_device
 from api.services import Services
 from contracts.errors import CallerError
 from policy.addresses import is_of_this_machine
+from policy.credentials import Credential, How
 from store import passwords, refresh_tokens, registration, sessions, sign_in_codes
 from store.database import Connection
+from store.registration import Newcomer
 from store.sessions import Session
 
 _OF_PROXIES = ("forwarded", "via", "x-forwarded-for", "x-real-ip")
 """With one of them a request came through a proxy, whose own address and Host header say nothing of the person."""
 _TENANT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_BY_PASSWORD = frozenset({How.PASSWORD, How.REGISTRATION, How.INVITATION})
+_log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,24 +37,28 @@ class SignedIn:
     session: Session
     tenant_id: str
     refresh_token: str
+    how: How = How.UNKNOWN
 
 
-async def by_password(services: Services, tenant_id: str | None, name: str, password: str) -> SignedIn:
-    """Sign in by name and password. Whether there is such a person nobody can tell, by answer or by time.
+async def by_password(services: Services, scope: Scope, tenant_id: str | None, name: str, password: str) -> SignedIn:
+    """Sign in by name and password. Neither the answer nor its time tells whether there is such a person.
 
-    Raises: CallerError 401 `sign_in_failed`; LimitReached `rate_limited`, `sign_in_busy`.
+    Raises: CallerError 401 `sign_in_failed`; LimitReached `sign_in_delayed`, `sign_in_busy`.
     """
     tenant_id = tenant_id or services.signing_in.tenant
-    await services.rates.count("account", tenant_id, name)
     kept = None
     if _TENANT.fullmatch(tenant_id):
         async with services.db.transaction(tenant_id) as tx:
             kept = await passwords.of_name(tx, name)
-    fits = await services.passwords.fits(password, kept.hash if kept else None)
-    if kept is None or not fits:
-        raise CallerError("sign_in_failed", "the name or the password is wrong", status=401)
+    user_id = kept.user_id if kept else None
+    async with guessing(services, keys_of(services, scope, tenant_id, name, user_id)) as guess:
+        fits = await services.passwords.fits(password, kept.hash if kept else None)
+        if kept is None or not fits:
+            _log.info("sign_in_failed", tenant=tenant_id, user=user_id or "unknown")
+            raise CallerError("sign_in_failed", "The name or the password is wrong", status=401)
+        guess.right = True
     async with services.db.transaction(tenant_id) as tx:
-        return await begin(services, tx, tenant_id, kept.user_id, how="password")
+        return await begin(services, tx, tenant_id, kept.user_id, kept.credential)
 
 
 async def by_token(services: Services, token: str) -> SignedIn:
@@ -58,29 +68,43 @@ async def by_token(services: Services, token: str) -> SignedIn:
     """
     owner = await of_token(services, token.strip())
     if owner.is_in_chat:
-        raise CallerError("chat_token", "a chat's token signs nobody in", status=403)
+        raise CallerError("chat_token", "A chat token cannot open a session", status=403)
     async with services.db.transaction(owner.tenant_id) as tx:
-        return await begin(services, tx, owner.tenant_id, owner.user_id, how="token", local=owner.has_local_token)
+        return await begin(services, tx, owner.tenant_id, owner.user_id, owner.credential, local=owner.has_local_token)
 
 
-async def by_registration(services: Services, body: RegisterBody) -> SignedIn:
-    """Take a name and a password, and be signed in.
+async def by_registration(services: Services, body: RegisterBody, authorization: str = "") -> SignedIn:
+    """Take a name and a password, and be signed in. `authorization` may be a local administrator's, who lets the first
+    person in.
 
-    Raises: CallerError 403 `invitation_needed`, `invitation_invalid`; 409 `user_exists`, `name_erased`.
+    Raises: CallerError 401 `setup_code_needed`, `token_invalid`; 403 `setup_code_invalid`, `invitation_needed`,
+    `invitation_invalid`; 409 `user_exists`, `name_erased`; 422 `password_weak`; LimitReached `sign_in_busy`.
     """
     tenant = body.tenant or services.signing_in.tenant
+    vouched = await _is_vouched_for(services, tenant, authorization)
+    comer = Newcomer(body.name, body.display_name, body.invitation, body.setup_code, vouched)
+    rules = {"is_open": services.signing_in.open_registration, "local": services.local}
+    async with services.db.transaction(tenant) as tx:
+        display_name = await registration.invited_as(tx, comer)
+        refused = None if comer.invitation else await registration.refusal(tx, comer, **rules)
+    if refused is not None:  # raised after the commit, which keeps the count of wrong codes
+        raise refused
+    await services.passwords.refuse_weak(body.password, body.name, display_name, tenant)
     hashed = await services.passwords.hashed(body.password)
     async with services.db.transaction(tenant) as tx:
-        user_id = await registration.register(
-            tx,
-            body.name,
-            body.display_name,
-            hashed,
-            invitation=body.invitation,
-            is_open=services.signing_in.open_registration,
-            local=services.local,
-        )
-        return await begin(services, tx, tenant, user_id, how="registration")
+        user_id, credential, is_first = await registration.register(tx, comer, hashed, **rules)
+        signed_in = await begin(services, tx, tenant, user_id, credential)
+    if is_first and services.setup_code_file is not None:
+        services.setup_code_file.unlink(missing_ok=True)  # the supervisor takes it out of run.json
+    return signed_in
+
+
+async def _is_vouched_for(services: Services, tenant_id: str, authorization: str) -> bool:
+    scheme, _, token = authorization.partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        return False
+    who = await of_token(services, token.strip())
+    return who.has_local_token and "admin" in who.roles and who.tenant_id == tenant_id
 
 
 async def by_code(services: Services, scope: Scope, code: str) -> SignedIn:
@@ -95,7 +119,7 @@ async def by_code(services: Services, scope: Scope, code: str) -> SignedIn:
         user_id = await sign_in_codes.take(tx, code)
         if user_id is None:
             raise _no_code()
-        return await begin(services, tx, tenant_id, user_id, how="link", local=True)
+        return await begin(services, tx, tenant_id, user_id, Credential(How.LINK), local=True)
 
 
 def may_use_codes(services: Services, scope: Scope) -> bool:
@@ -106,16 +130,17 @@ def may_use_codes(services: Services, scope: Scope) -> bool:
 
 
 def _no_code() -> CallerError:
-    return CallerError("code_invalid", "this link was used before, or is too old, or is of another machine", status=401)
+    return CallerError("code_invalid", "This link was used, has expired, or is for another machine", status=401)
 
 
 async def begin(
-    services: Services, tx: Connection, tenant_id: str, user_id: str, *, how: str, local: bool = False
+    services: Services, tx: Connection, tenant_id: str, user_id: str, credential: Credential, *, local: bool = False
 ) -> SignedIn:
-    """A session of this person, in the transaction that made sure of who it is."""
+    """A session of this person, in the transaction that made sure of who it is, by `credential`."""
     lasts = services.signing_in.session_lasts
-    session = await sessions.begin(tx, user_id, lasts, how=how, local=local)
-    return SignedIn(session, tenant_id, await refresh_tokens.first(tx, tenant_id, session.id, lasts))
+    session = await sessions.begin(tx, user_id, lasts, credential, local=local)
+    first = await refresh_tokens.first(tx, tenant_id, session.id, lasts)
+    return SignedIn(session, tenant_id, first, credential.how)
 
 
 def tokens_of(services: Services, signed_in: SignedIn) -> dict[str, object]:
@@ -140,6 +165,8 @@ def remember(services: Services, scope: Scope, response: Response, signed_in: Si
     )
     secure = is_secure(services, scope)
     cookies.put(response, cookies.SESSION, token, secure=secure, expires=session.expires_at)
+    if signed_in.how in _BY_PASSWORD:
+        remember_device(services, scope, response, signed_in.tenant_id, session.user_id)
 
 
 def forget(services: Services, scope: Scope, response: Response) -> None:

@@ -1,10 +1,10 @@
-"""`perdure users invite|close|reopen|team`: people who sign in by name and password."""
+"""`perdure users register|invite|close|reopen|team`: people who sign in by name and password."""
 
 from typing import Annotated
 
 import typer
 
-from cli.connection import Role, connect
+from cli.connection import Role, connect, connect_to_register
 from cli.failures import USAGE
 from cli.screen import AsJson, AsName, fail, moment, say, say_json, table
 from perdure.client import Member
@@ -44,6 +44,22 @@ def invite(
         return
     say(f"Invitation of {made.name}, shown only this once: {made.invitation}")
     say(f"Good until {moment(made.expires_at)}, for one password: /sign-in takes it, and POST /v1/auth/register")
+
+
+def register(
+    name: Name,
+    setup_code: Annotated[str, typer.Option("--setup-code", help="Of the first person; `perdure up` prints it.")] = "",
+    invitation: Annotated[str, typer.Option("--invitation", help="From an administrator.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Register with a password, which is asked for: the first person as the administrator, later ones by invitation."""
+    with connect_to_register(vouched=not (setup_code or invitation)) as client:
+        password = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+        made = client.auth.register(name, password, setup_code=setup_code or None, invitation=invitation or None)
+    if as_json:
+        say_json({"user": made.user.model_dump(mode="json")})
+        return
+    say(f"Registered {made.user.name}: {', '.join(made.user.roles) or 'no role'}. Sign in at /sign-in.")
 
 
 def close(name: Name, as_json: AsJson = False, as_name: AsName = None) -> None:

@@ -42,7 +42,7 @@ app.command("chat")(chat.chat)
 app.command("link")(link.link)
 app.command("init")(scaffold.init)
 users.app.command("erase")(erase.erase)
-for command in (accounts.team, accounts.invite, accounts.close, accounts.reopen):
+for command in (accounts.team, accounts.register, accounts.invite, accounts.close, accounts.reopen):
     users.app.command(command.__name__)(command)
 for name, group in (
     ("turns", turns.app),

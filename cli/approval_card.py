@@ -8,7 +8,7 @@ from cli.deciders import deciders, expiry, vote_told
 from cli.frozen_call import digests, show_arguments
 from cli.preview import show_preview
 from cli.screen import fields, moment, say, time_told, until
-from perdure.client import Approval
+from perdure.client import Approval, signed_in_words
 from policy.printable import one_line
 
 
@@ -100,7 +100,8 @@ def _detail(data: object) -> str:
     if not isinstance(data, Mapping):
         return ""
     plain = {name: value for name, value in data.items() if isinstance(value, str | int | float) and value != ""}
-    told = one_line(", ".join(f"{name} {value}" for name, value in plain.items()))
+    parts = [*(f"{name} {value}" for name, value in plain.items()), signed_in_words(data)]
+    told = one_line(", ".join(filter(None, parts)))
     return f" ({told})" if told else ""
 
 

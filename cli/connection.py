@@ -78,15 +78,37 @@ def connect(role: Role, as_name: str | None = None) -> Client:
     Raises: typer.Exit, after a line that says what is missing.
     """
     here = Surroundings.here()
+    url = _address(here)
+    return Client(url, _token(here, url, role, as_name), patience_seconds=PATIENCE_SECONDS)
+
+
+def connect_to_register(*, vouched: bool) -> Client:
+    """A client for a person who has no token yet. `vouched`: the local administrator's token lets the first person in,
+    if it is here.
+
+    Raises: typer.Exit, after a line that says what is missing.
+    """
+    here = Surroundings.here()
+    url = _address(here)
+    token = _local_tokens(here, url).get(Role.ADMIN.value, "") if vouched else ""
+    return Client(url, token, patience_seconds=PATIENCE_SECONDS)
+
+
+def _address(here: Surroundings) -> str:
     url = here.url or (here.run or {}).get("api")
     if not isinstance(url, str) or not url:
         raise fail(here.why_nothing_runs(), OTHER)
-    return Client(url.rstrip("/"), _token(here, url.rstrip("/"), role, as_name), patience_seconds=PATIENCE_SECONDS)
+    return url.rstrip("/")
+
+
+def _local_tokens(here: Surroundings, url: str) -> dict[str, str]:
+    """By user name; none if the address is not that of the stack of this data folder."""
+    run = here.run or {}
+    return run.get("tokens") or {} if run.get("api") == url else {}
 
 
 def _token(here: Surroundings, url: str, role: Role, as_name: str | None) -> str:
-    run = here.run or {}
-    local: dict[str, str] = run.get("tokens") or {} if run.get("api") == url else {}
+    local = _local_tokens(here, url)
     if as_name is not None:
         if as_name not in local:
             known = ", ".join(sorted(local)) or "none at this address; set PERDURE_TOKEN"

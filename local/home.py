@@ -61,6 +61,11 @@ class Home:
         return self.root / "ready" / role
 
     @property
+    def setup_code_file(self) -> Path:
+        """The code by which the first person registers; the API removes it when it is used (settings.py)."""
+        return self.root / "setup.code"
+
+    @property
     def gate_file(self) -> Path:
         """Written once everything that the programs need is there; until then they import and wait."""
         return self.root / "ready" / "gate"

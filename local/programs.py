@@ -72,6 +72,8 @@ class Prepared:
     tokens: Mapping[str, str] = field(default_factory=dict, repr=False)
     left_out: tuple[str, ...] = ()
     """Lines that tell which agents are not there, and why."""
+    setup_code: str = field(default="", repr=False)
+    """Lets the first person register; empty once there are people."""
 
 
 def prepared_from(lines: list[str], log: Path) -> Prepared:
@@ -82,6 +84,7 @@ def prepared_from(lines: list[str], log: Path) -> Prepared:
     try:
         said = json.loads(lines[-1])
         tokens = {str(role): str(token) for role, token in dict(said["tokens"]).items()}
-        return Prepared(tokens, tuple(str(each) for each in said.get("left_out", ())))
+        left_out = tuple(str(each) for each in said.get("left_out", ()))
+        return Prepared(tokens, left_out, str(said.get("setup_code", "")))
     except (IndexError, ValueError, KeyError, TypeError) as error:
         raise StackError(f"prepare did not end with its tokens as JSON (log: {log})") from error

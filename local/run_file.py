@@ -25,10 +25,12 @@ class RunFile:
     routing: str
     left_out: Sequence[str] = ()
     """Lines that tell which agents are not there, and why."""
+    setup_code_file: Path | None = None
+    """Holds the setup code until it is used."""
 
     def write(self, pids: Mapping[str, int], ready: list[str], ports: Mapping[str, int]) -> None:
         """Write it with the live processes, those of them that are ready, and every port that is open."""
-        content = {
+        content: dict[str, object] = {
             **self.addresses,
             "pids": dict(pids),
             "tokens": dict(self.tokens),
@@ -39,7 +41,15 @@ class RunFile:
             "routing": self.routing,
             "left_out": [*self.left_out],
         }
+        if code := self._setup_code():
+            content["setup_code"] = code
         write_private(self.path, json.dumps(content, indent=2) + "\n")
+
+    def _setup_code(self) -> str:
+        try:
+            return self.setup_code_file.read_text().strip() if self.setup_code_file else ""
+        except FileNotFoundError:
+            return ""
 
     def remove(self) -> None:
         self.path.unlink(missing_ok=True)

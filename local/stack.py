@@ -26,6 +26,7 @@ from local.ports import HOST, SUPERVISOR, PortBook, is_free, listening
 from local.run_file import RunFile
 from local.supervisor import Supervisor, together
 
+_LOOK_SECONDS = 1.0
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -90,7 +91,7 @@ async def _run(config: StackConfig) -> int:
         supervisor = Supervisor(home, console, config.patience, config.least_free_bytes)
         try:
             await _until(stop, _bring_up(config, home, supervisor))
-            await _until(stop, supervisor.watch())
+            await _until(stop, _watch(home, supervisor))
         finally:
             words = "Stopping; once more Ctrl-C kills." if stop.is_set() else "It cannot go on; ending what runs."
             await _wind_down(home, supervisor, hurry, words)
@@ -194,6 +195,7 @@ async def _bring_up(config: StackConfig, home: Home, supervisor: Supervisor) -> 
         companions=urls,
         supervisor_pid=os.getpid(),
         routing=config.routing,
+        setup_code_file=home.setup_code_file if prepared.setup_code else None,
     )
     names = {**book.names(), config.port: "api"}
 
@@ -206,6 +208,20 @@ async def _bring_up(config: StackConfig, home: Home, supervisor: Supervisor) -> 
     supervisor.on_change()
     pages = await addresses(config.pages, config.port, prepared.tokens)
     _welcome(config, data, prepared, pages, supervisor.console, time.monotonic() - began)
+
+
+async def _watch(home: Home, supervisor: Supervisor) -> None:
+    """Watch the children, and take the setup code out of run.json soon after the API has removed its file."""
+    await together(supervisor.watch(), _until_registered(home, supervisor))
+
+
+async def _until_registered(home: Home, supervisor: Supervisor) -> None:
+    is_kept = home.setup_code_file.exists()
+    while is_kept:
+        await asyncio.sleep(_LOOK_SECONDS)
+        is_kept = home.setup_code_file.exists()
+        if not is_kept:
+            supervisor.changed()
 
 
 def _port_must_be_free(port: int) -> None:
@@ -241,11 +257,15 @@ def _welcome(
     if data.temporal is not None and data.temporal.ui:
         rows.append(("Temporal UI", data.temporal.ui))
     rows += [(f"{role} token", token) for role, token in prepared.tokens.items()]
+    if prepared.setup_code:
+        rows.append(("setup code", prepared.setup_code))
     width = max(len(label) for label, _ in rows)
     for label, value in rows:
         console.say(f"  {label:<{width}}   {value}")
     if any("?code=" in address for _, address in pages):
         console.say("  A link signs you in once, within 15 minutes; `perdure link` prints another.")
+    if prepared.setup_code:
+        console.say("  The first person registers with the setup code at /sign-in, once, within 24 hours.")
     console.say()
     for line in prepared.left_out:
         console.say(f"  {line}")

@@ -152,7 +152,7 @@ class Supervisor:
         while True:
             self._disk_is_full()
             if self._cannot_write:
-                self._write_down()
+                self.changed()
             await asyncio.sleep(_DISK_SECONDS)
 
     def _disk_is_full(self) -> bool:
@@ -189,9 +189,10 @@ class Supervisor:
                 self._roster.remove(child.spec.role)
             elif not child.ready:
                 self._roster.add(child.spec.role, child.pid, child.spec.death_signal)
-        self._write_down()
+        self.changed()
 
-    def _write_down(self) -> None:
+    def changed(self) -> None:
+        """Writes the roster and calls `on_change`; while the stack stops only the roster is written."""
         try:
             self._roster.save()
             if self.on_change is not None and not self._stopping:

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from contracts.errors import CallerError
 from policy.claims import Claimed, held_by_another
+from policy.credentials import OWN, Credential
 from policy.moments import told
 from policy.seats import DECIDING_ROLES, Panel, Seat, seats_for
 from policy.votes import Vote, has_voted, is_taken
@@ -50,11 +51,20 @@ class Facts:
     assignee: str = ""
     votes: tuple[Vote, ...] = ()
     claim: Claimed | None = None
+    requester_is_admin: bool = False
+    quorum: int = 1
 
     @property
     def panel(self) -> Panel:
         """Who may decide."""
-        return Panel(self.requested_by, self.reviewer_role, self.allow_self_approval, self.reviewers, self.assignee)
+        return Panel(
+            self.requested_by,
+            self.reviewer_role,
+            self.allow_self_approval,
+            self.reviewers,
+            self.assignee,
+            self.requester_is_admin,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +76,12 @@ class Decider:
     name: str = ""
     in_place_of: tuple[Seat, ...] = ()
     """Those who have delegated to this person for now."""
+    credential: Credential = OWN
+
+    @property
+    def people(self) -> frozenset[str]:
+        """Everybody who may act as this user by this credential."""
+        return self.credential.people(self.user_id)
 
     @property
     def seats(self) -> tuple[Seat, ...]:
@@ -119,15 +135,30 @@ def refusal(
 def not_open_to(facts: Facts, decider: Decider) -> CallerError | None:
     """Why this person has nothing to decide here, whatever the decision: 403, then 409 or 410 by what became of it."""
     try:
-        sits = seats_for(facts.panel, decider.user_id, decider.seats)
+        sits = seats_for(facts.panel, decider.user_id, decider.seats, decider.credential)
     except CallerError as refused:
         return refused
     over = closed(facts)
     if over is not None:
         return over
-    if has_voted(decider.user_id, facts.votes) or all(is_taken(seat.user_id, facts.votes) for seat in sits):
-        return CallerError("already_voted", "you have decided on this call; others must, too", status=409)
+    if has_voted((decider.user_id,), facts.votes) or all(is_taken(seat.user_id, facts.votes) for seat in sits):
+        return CallerError("already_voted", "You have decided on this call; other people must decide, too", status=409)
+    if has_voted(decider.people, facts.votes) or (decider.credential.is_unknown and facts.quorum > 1):
+        return _same_person(decider.credential)
     return held_by_another(facts.claim, decider.user_id, facts.now)
+
+
+def _same_person(credential: Credential) -> CallerError:
+    """Why a vote would not be another person's."""
+    why = (
+        "It is not on record who created the token or session that you use"
+        if credential.is_unknown
+        else "A vote of the person who created the token or session that you use, or of another one that this person "
+        "created, was counted"
+    )
+    ways = "Sign in with a password of your own or at your organization's provider to vote as yourself"
+    reason: dict[str, object] = {"reason": "credential_of_voter"}
+    return CallerError("already_voted", f"{why}. {ways}", reason, status=409)
 
 
 def closed(facts: Facts) -> CallerError | None:
@@ -146,7 +177,7 @@ def seat_of(facts: Facts, decider: Decider) -> Seat:
 
     Raises: CallerError 403, as `refusal` gives it.
     """
-    sits = seats_for(facts.panel, decider.user_id, decider.seats)
+    sits = seats_for(facts.panel, decider.user_id, decider.seats, decider.credential)
     return next((seat for seat in sits if not is_taken(seat.user_id, facts.votes)), sits[0])
 
 

@@ -16,12 +16,14 @@ def handover_refusal(facts: Facts, decider: Decider) -> CallerError | None:
     if refused is not None and ADMIN not in decider.roles:
         return refused
     if refused is not None and decider.user_id == facts.requested_by:
-        return CallerError("own_request", "who asked for a call may not choose who decides on it", status=403)
+        return CallerError("own_request", "You requested this call, so you cannot choose who decides on it", status=403)
+    if refused is not None and facts.panel.is_for(decider.credential):
+        return decider.credential.own_request()
     over = closed(facts) or held_by_another(facts.claim, decider.user_id, facts.now)
     if over is not None or not facts.reviewers:
         return over
     # Where people are named a place is not used and then given away, be it a named one or the assigned one.
-    if has_voted(decider.user_id, facts.votes) or is_taken(decider.user_id, facts.votes):
+    if has_voted(decider.people, facts.votes) or is_taken(decider.user_id, facts.votes):
         return CallerError("already_voted", "a decision was taken in your place; it cannot be given away", status=409)
     return None
 
@@ -29,7 +31,7 @@ def handover_refusal(facts: Facts, decider: Decider) -> CallerError | None:
 def _not_entitled(facts: Facts, decider: Decider) -> CallerError | None:
     """Why this person's own seat is none that decides on it."""
     try:
-        sits = seats_for(facts.panel, decider.user_id, decider.seats)
+        sits = seats_for(facts.panel, decider.user_id, decider.seats, decider.credential)
     except CallerError as refused:
         return refused
     if any(seat.user_id == decider.user_id for seat in sits):
@@ -41,7 +43,7 @@ def _not_entitled(facts: Facts, decider: Decider) -> CallerError | None:
 def reassignment_refusal(facts: Facts, to: Seat) -> CallerError | None:
     """Why the request cannot be given to `to`, or None where it can."""
     why = why_not(facts.panel, to)
-    if why is None and (has_voted(to.user_id, facts.votes) or is_taken(to.user_id, facts.votes)):
+    if why is None and (has_voted((to.user_id,), facts.votes) or is_taken(to.user_id, facts.votes)):
         why = f"{to.name} has decided on it"
     return None if why is None else CallerError("cannot_decide", f"it cannot be given to {to.name}: {why}", status=422)
 
@@ -62,7 +64,7 @@ def release_refusal(facts: Facts, decider: Decider) -> CallerError | None:
     mine = facts.claim is not None and facts.claim.user_id == decider.user_id
     if not mine and ADMIN not in decider.roles:
         try:
-            seats_for(facts.panel, decider.user_id, decider.seats)
+            seats_for(facts.panel, decider.user_id, decider.seats, decider.credential)
         except CallerError as refused:
             return refused
     over = closed(facts)

@@ -5,6 +5,7 @@ Invariants:
 - A seat is worth something while its owner has the role that is asked for, now, and is among the named reviewers where
   there are any; whoever it was assigned to counts as named.
 - Who sits in it has that role too, now: a delegation lends the place of somebody who is named or assigned, and no role.
+- A seat that was lent, or is sat in, by a credential of the requester's making is the requester's own.
 - A seat is not handed on: who sits in somebody's place can neither delegate that place nor give it away.
 """
 
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from contracts.errors import CallerError
+from policy.credentials import OWN, Credential
 
 ROLES = frozenset({"requester", "reviewer", "admin"})
 """All that a user can have."""
@@ -28,6 +30,8 @@ class Seat:
     user_id: str
     name: str
     roles: frozenset[str]
+    lent_by: Credential = OWN
+    """What its owner was signed in by when it was lent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,11 @@ class Panel:
     """Names; empty for whoever has the role."""
     assignee: str = ""
     """A user id; empty for nobody."""
+    requester_is_admin: bool = False
+
+    def is_for(self, credential: Credential) -> bool:
+        """Whether what this credential does here may be the requester's doing."""
+        return credential.acts_for(self.requested_by, is_admin=self.requester_is_admin)
 
     def names(self, name: str) -> bool:
         """Whether a person of this name is one of the named reviewers; where nobody is named, everybody is."""
@@ -52,8 +61,8 @@ def is_entitled(panel: Panel, seat: Seat) -> bool:
     return panel.role in seat.roles and (panel.names(seat.name) or seat.user_id == panel.assignee)
 
 
-def seats_for(panel: Panel, user_id: str, seats: Sequence[Seat]) -> tuple[Seat, ...]:
-    """Those of `seats` in which this user may decide, the own one first; at least one.
+def seats_for(panel: Panel, user_id: str, seats: Sequence[Seat], credential: Credential) -> tuple[Seat, ...]:
+    """Those of `seats` in which this user, signed in by `credential`, may decide; the own one first, at least one.
 
     Raises: CallerError 403 `role_required`, `not_a_reviewer`, `own_request`.
     """
@@ -65,8 +74,11 @@ def seats_for(panel: Panel, user_id: str, seats: Sequence[Seat]) -> tuple[Seat, 
         raise CallerError("not_a_reviewer", "only those whom the policy names may decide on it", who, status=403)
     if not panel.allow_self_approval:
         fit = [seat for seat in fit if panel.requested_by not in (user_id, seat.user_id)]
+        if fit and panel.is_for(credential):
+            raise credential.own_request()
+        fit = [seat for seat in fit if not panel.is_for(seat.lent_by)]
     if not fit:
-        raise CallerError("own_request", "who asked for a call may not decide on it", status=403)
+        raise CallerError("own_request", "You requested this call, so you cannot decide on it", status=403)
     return tuple(sorted(fit, key=lambda seat: seat.user_id != user_id))
 
 

@@ -41,6 +41,6 @@ def _may(facts: Facts, decider: Decider, deciders: frozenset[str]) -> bool:
     if decider.user_id in deciders:
         return True
     try:
-        return bool(seats_for(facts.panel, decider.user_id, decider.seats))
+        return bool(seats_for(facts.panel, decider.user_id, decider.seats, decider.credential))
     except CallerError:
         return False

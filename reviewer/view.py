@@ -11,7 +11,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from perdure.client import Approval
+from perdure.client import Approval, signed_in_words
 from policy.moments import ago, left, span
 from policy.printable import size
 from reviewer.assets import asset
@@ -91,6 +91,7 @@ def subject(approval: Approval) -> str:
 _FILTERS: Mapping[str, Callable[..., object]] = {
     "seen": seen,
     "brief": brief,
+    "signed_in": signed_in_words,
     "plain": plain,
     "drawn": drawn,
     "moment": moment,

@@ -30,8 +30,8 @@ async def ensure_user(
     )
     await refuse_erased(owner, tenant_id, keyring, name)
     await owner.execute(
-        "INSERT INTO api_tokens (token_sha256, tenant_id, user_id, label) "
-        "SELECT $3, $1, id, 'local' FROM users WHERE tenant_id = $1 AND name = $2 ON CONFLICT DO NOTHING",
+        "INSERT INTO api_tokens (token_sha256, tenant_id, user_id, label, created_by) "
+        "SELECT $3, $1, id, 'local', '{}' FROM users WHERE tenant_id = $1 AND name = $2 ON CONFLICT DO NOTHING",
         tenant_id,
         name,
         token_sha256,

@@ -94,7 +94,10 @@ def _people(row: asyncpg.Record) -> dict[str, object]:
 
 def votes_of(row: asyncpg.Record) -> list[Vote]:
     """The decisions that were taken on it so far, in their order."""
-    return [Vote(vote["user"], vote["seat"], vote["counts"], vote["named"]) for vote in row["votes"] or ()]
+    return [
+        Vote(vote["user"], vote["seat"], vote["counts"], vote["named"], tuple(vote["created_by"]))
+        for vote in row["votes"] or ()
+    ]
 
 
 def _votes(row: asyncpg.Record) -> list[dict[str, object]]:
@@ -104,7 +107,7 @@ def _votes(row: asyncpg.Record) -> list[dict[str, object]]:
 
 
 def _vote(vote: dict[str, object], *, counts: bool) -> dict[str, object]:
-    shown = {name: vote[name] for name in ("by", "decision", "at", "comment")}
+    shown = {name: vote[name] for name in ("by", "decision", "at", "comment", "signed_in")}
     return shown | {"counts": counts, "for": vote["owner"] if vote["seat"] != vote["user"] else None}
 
 

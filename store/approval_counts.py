@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from policy.decision import Decider
 from store.approval_views import OPEN, OPEN_TO, VOTED
 from store.database import Connection
 from store.narrowing import Narrowing
@@ -26,12 +27,16 @@ FROM waiting a GROUP BY 1, 2, 3, 4
 """
 
 
-async def counts(tx: Connection, requester_id: str | None, decider_id: str, expiring_seconds: int) -> dict[str, object]:
-    """All that wait (with `requester_id`: that user's own), those that `decider_id` may decide, those that end soon."""
+async def counts(
+    tx: Connection, requester_id: str | None, decider: Decider, expiring_seconds: int
+) -> dict[str, object]:
+    """All that wait (with `requester_id`: that user's own), those that `decider` may decide, those that end soon."""
     only = Narrowing(OPEN)
     only.by("a.requested_by = {0}", requester_id)
-    decider, soon = only.parameter(decider_id), only.parameter(float(expiring_seconds))
-    grouped = _GROUPED.format(voted=VOTED.format(decider), soon=soon, only=only, open_to=OPEN_TO.format(decider))
+    who, made_by = only.parameter(decider.user_id), only.parameter(decider.credential.created_by)
+    open_to = OPEN_TO.format(who, made_by)
+    soon = only.parameter(float(expiring_seconds))
+    grouped = _GROUPED.format(voted=VOTED.format(who), soon=soon, only=only, open_to=open_to)
     rows = await tx.fetch(grouped, *only.given)
     sums: Counter[str] = Counter()
     by: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}

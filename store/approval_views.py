@@ -8,6 +8,7 @@ import asyncpg
 from contracts.approvals import ApprovalStatus
 from contracts.errors import CallerError
 from contracts.people import RequestKind
+from policy.credentials import OWN, Credential
 from policy.decision import Decider, not_open_to
 from policy.outdated import runs_by
 from policy.seats import DECIDING_ROLES
@@ -28,8 +29,10 @@ _OVER = frozenset(ApprovalStatus) - {ApprovalStatus.PENDING, ApprovalStatus.EXPI
 """Statuses that nothing but the row says."""
 _COLUMNS = f"""
 a.*, {STATUS_NOW} AS status_now, clock_timestamp() AS now, r.name AS requester, d.name AS decider,
+  'admin' = ANY(r.roles) AS requester_is_admin,
   s.name AS assigned, c.name AS claimer,
-  (SELECT jsonb_agg(jsonb_build_object('user', v.user_id, 'seat', v.seat_id, 'by', b.name, 'owner', o.name,
+  (SELECT jsonb_agg(jsonb_build_object('user', v.user_id, 'created_by', v.created_by,
+     'signed_in', v.record->'signed_in', 'seat', v.seat_id, 'by', b.name, 'owner', o.name,
      'decision', v.decision, 'at', v.at, 'comment', coalesce(v.record->>'comment', ''),
      'named', a.reviewers = '{{}}' OR o.name = ANY(a.reviewers),
      'counts', o.disabled_at IS NULL AND v.role = ANY(o.roles) AND b.disabled_at IS NULL AND v.role = ANY(b.roles))
@@ -50,7 +53,7 @@ SELECT {_COLUMNS}, (SELECT jsonb_agg(jsonb_build_object('what', h.kind, 'at', h.
     LEFT JOIN users u ON u.id = h.actor) AS history
 {_FROM} WHERE a.id = $1 AND ($2::uuid IS NULL OR a.requested_by = $2)
 """
-OPEN_TO = """((a.requested_by <> {0} OR a.allow_self_approval)
+OPEN_TO = """((a.requested_by <> ALL({0}::uuid || {1}::uuid[]) OR a.allow_self_approval)
   AND a.reviewer_role = ANY(ARRAY(SELECT unnest(m.roles) FROM users m WHERE m.id = {0} AND m.disabled_at IS NULL))
   AND EXISTS (SELECT FROM users u WHERE u.disabled_at IS NULL AND a.reviewer_role = ANY(u.roles)
     AND (u.id <> a.requested_by OR a.allow_self_approval)
@@ -58,7 +61,7 @@ OPEN_TO = """((a.requested_by <> {0} OR a.allow_self_approval)
     AND u.id = ANY(ARRAY(SELECT {0}::uuid UNION ALL SELECT g.user_id FROM delegations g
       WHERE g.to_user = {0} AND g.ended_at IS NULL AND g.until > now()))))
 """
-"""In a seat that this person has or stands in for."""
+"""In a seat that this person ({0}) has or stands in for, signed in by a credential that {1} created."""
 # Where one vote decides, whatever still waits has none: only the others are asked for their votes.
 VOTED = """(a.quorum > 1 AND EXISTS (
   SELECT FROM approval_votes v WHERE v.approval_id = a.id AND v.user_id = {0} AND v.voided_at IS NULL))
@@ -80,6 +83,8 @@ class Filters:
     requested_by: str | None = None
     decidable_by: str | None = None
     """A user: what this user may decide now."""
+    signed_in_by: Credential = OWN
+    """What that user is signed in by."""
     expiring_within_seconds: int | None = None
 
 
@@ -119,7 +124,7 @@ def _page(filters: Filters, limit: int, cursor: str | None) -> tuple[str, *tuple
     only.by("a.reviewer_role = {0}", filters.role)
     only.by("s.name = {0}", filters.assignee)
     only.by("a.requested_by = {0}", filters.requested_by)
-    only.by(f"{OPEN_TO} AND NOT {VOTED}", filters.decidable_by)
+    only.by(f"{OPEN_TO} AND NOT {VOTED}", filters.decidable_by, filters.signed_in_by.created_by)
     only.by("a.expires_at < now() + make_interval(secs => {0})", filters.expiring_within_seconds)
     only.by("(a.requested_at, a.id) < ({0}, {1}::uuid)", *read_cursor(cursor))
     most = only.parameter(limit + 1)

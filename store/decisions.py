@@ -134,6 +134,7 @@ def said(review: Review, ask: DecisionAsk, name: str) -> dict[str, JsonValue]:
         "reason_code": ask.reason_code,
         "channel": ask.channel,
         "seen_digest": ask.digest,
+        "signed_in": review.signed_in,
     }
     return record if review.seat.user_id == review.decider.user_id else {**record, "for": review.seat.name}
 

@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from contracts.errors import CallerError
+from policy.credentials import Credential
 from policy.seats import Seat, lent
 from store import audit
 from store.database import Connection
@@ -11,8 +12,8 @@ from store.paging import cursor_after, read_cursor
 
 MOST_DAYS = 90
 _ADD = """
-INSERT INTO delegations (id, tenant_id, user_id, to_user, until)
-SELECT $1, current_setting('perdure.tenant'), $2, $3, $4
+INSERT INTO delegations (id, tenant_id, user_id, to_user, until, created_by)
+SELECT $1, current_setting('perdure.tenant'), $2, $3, $4, $6::uuid[]
 WHERE $4 > clock_timestamp() AND $4 <= clock_timestamp() + make_interval(days => $5) RETURNING created_at
 """
 _PEOPLE = """
@@ -26,8 +27,10 @@ ORDER BY d.created_at DESC, d.id DESC LIMIT $4
 """
 
 
-async def add(tx: Connection, user_id: str, name: str, to: str, until: datetime) -> dict[str, object]:
-    """Let the user named `to` sit in this person's seat until then.
+async def add(
+    tx: Connection, user_id: str, name: str, to: str, until: datetime, credential: Credential
+) -> dict[str, object]:
+    """Let the user named `to` sit in this person's seat until then. `credential` is what the person is signed in by.
 
     Raises: CallerError 404 `user_not_found`, 422 `to_yourself`, `nothing_to_delegate`, `cannot_decide`,
     `until_invalid`.
@@ -42,7 +45,7 @@ async def add(tx: Connection, user_id: str, name: str, to: str, until: datetime)
     # Looked at again when it is decided by: roles come and go.
     lent(next((seat for seat in people if seat is not other), Seat(user_id, name, frozenset())), other)
     delegation_id = new_id()
-    created_at = await tx.fetchval(_ADD, delegation_id, user_id, other.user_id, until, MOST_DAYS)
+    created_at = await tx.fetchval(_ADD, delegation_id, user_id, other.user_id, until, MOST_DAYS, credential.created_by)
     if created_at is None:
         most = f"give a time that is to come, at most {MOST_DAYS} days ahead"
         raise CallerError("until_invalid", most, {"most_days": MOST_DAYS}, status=422)

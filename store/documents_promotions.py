@@ -165,6 +165,7 @@ async def decide(
         sha256=found["sha256"],
         decision=decision,
         comment=comment,
+        credential=decider.credential,
     )
     if refused is not None:
         raise refused

@@ -20,7 +20,7 @@ from store.database import Connection
 from store.ids import new_id
 from store.journal import NewEvent, NewMessage, write
 from store.outbox import Note, Wake, put
-from store.reviews import seated
+from store.reviews import seated, signed_in
 
 REVIEWER = "reviewer"
 """Who settles a call that needed no approval."""
@@ -76,20 +76,23 @@ async def _seat(tx: Connection, key: str, asked_by: str, settler: Decider) -> Se
 
     Raises: CallerError 403 `role_required`, `not_a_reviewer`, `own_request`.
     """
+    is_admin = bool(await tx.fetchval("SELECT 'admin' = ANY(roles) FROM users WHERE id = $1", asked_by))
     approval = await tx.fetchrow(
         "SELECT a.reviewer_role, a.reviewers, a.assignee FROM approvals a JOIN tool_calls c "
         "ON c.turn_id = a.turn_id AND c.call_id = a.call_id WHERE c.key = $1",
         key,
     )
-    panel = Panel(asked_by, REVIEWER)
+    panel = Panel(asked_by, REVIEWER, requester_is_admin=is_admin)
     if approval is not None:
         assignee = str(approval["assignee"] or "")
-        panel = Panel(asked_by, approval["reviewer_role"], False, tuple(approval["reviewers"]), assignee)
+        panel = Panel(asked_by, approval["reviewer_role"], False, tuple(approval["reviewers"]), assignee, is_admin)
     try:
-        return seats_for(panel, settler.user_id, settler.seats)[0]
+        return seats_for(panel, settler.user_id, settler.seats, settler.credential)[0]
     except CallerError:
         if approval is None or ADMIN not in settler.roles or settler.user_id == asked_by:
             raise
+        if panel.is_for(settler.credential):
+            raise settler.credential.own_request() from None
         return settler.seats[0]
 
 
@@ -125,7 +128,9 @@ async def _record(tx: Connection, address: TurnAddress, call: asyncpg.Record, sa
         address.turn_id,
         call["call_id"],
     )
-    told = body if said.seat.user_id == said.by.user_id else {**body, "for": said.seat.name}
+    told = body | {"signed_in": await signed_in(tx, said.by.credential)}
+    if said.seat.user_id != said.by.user_id:
+        told["for"] = said.seat.name
     await audit.record(tx, "effect.settled", call["key"], told, actor=said.by.user_id, turn_id=address.turn_id)
     note = await put(tx, address.tenant_id, Wake.RING, address.turn_id, call["key"])
     kind = TOOL_RESULT if state is CallState.DONE else TOOL_ERROR

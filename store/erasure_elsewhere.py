@@ -7,7 +7,7 @@ from store.erasure_steps import CHUNK_ROWS, Step
 
 NAMING = (
     "name", "by", "to", "from", "for", "edited_by", "requested_by", "decided_by", "settled_by", "assignee",
-    "claimed_by", "was_claimed_by", "fallback", "reviewer", "reviewers", "reviewers_before",
+    "claimed_by", "was_claimed_by", "created_by", "invited_by", "fallback", "reviewer", "reviewers", "reviewers_before",
 )  # fmt: skip
 """The keys under which values name a person, alone or in a list."""
 NAMED = "$.** ? (" + " || ".join(f"@.{key} == $name" for key in NAMING) + ")"

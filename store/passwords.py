@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from policy.credentials import Credential, How
 from store import audit
 from store.database import Connection
 
@@ -12,16 +13,20 @@ class Kept:
 
     user_id: str
     hash: str
+    credential: Credential
 
 
 async def of_name(tx: Connection, name: str) -> Kept | None:
     """The password of the person of this name, who still has access."""
     row = await tx.fetchrow(
-        "SELECT u.id, p.hash FROM users u JOIN passwords p ON p.user_id = u.id "
+        "SELECT u.id, p.hash, p.created_by, p.invited_by FROM users u JOIN passwords p ON p.user_id = u.id "
         "WHERE u.name = $1 AND u.disabled_at IS NULL",
         name,
     )
-    return None if row is None else Kept(str(row["id"]), row["hash"])
+    if row is None:
+        return None
+    made = Credential(How.PASSWORD, tuple(map(str, row["created_by"])), tuple(map(str, row["invited_by"])))
+    return Kept(str(row["id"]), row["hash"], made)
 
 
 async def of_user(tx: Connection, user_id: str) -> str | None:
@@ -30,12 +35,16 @@ async def of_user(tx: Connection, user_id: str) -> str | None:
     return found
 
 
-async def put(tx: Connection, user_id: str, hashed: str, actor: str) -> None:
-    """Give this person this password and no other."""
+async def put(tx: Connection, user_id: str, hashed: str, credential: Credential) -> None:
+    """Give this person this password and no other. `credential` is what the caller who sets it is signed in by: its
+    creators may know the password."""
     await tx.execute(
-        "INSERT INTO passwords (user_id, tenant_id, hash) VALUES ($1, current_setting('perdure.tenant'), $2) "
-        "ON CONFLICT (user_id) DO UPDATE SET hash = excluded.hash, set_at = now()",
+        "INSERT INTO passwords (user_id, tenant_id, hash, created_by, invited_by) "
+        "VALUES ($1, current_setting('perdure.tenant'), $2, $3, $4) ON CONFLICT (user_id) DO UPDATE SET "
+        "hash = excluded.hash, set_at = now(), created_by = excluded.created_by, invited_by = excluded.invited_by",
         user_id,
         hashed,
+        credential.created_by,
+        credential.invited_by,
     )
-    await audit.record(tx, "user.password_set", user_id, {}, actor=actor, turn_id=None)
+    await audit.record(tx, "user.password_set", user_id, {}, actor=user_id, turn_id=None)

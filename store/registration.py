@@ -1,47 +1,155 @@
-"""Who may register: the first person of a tenant, as its administrator; later whoever was invited, or everybody where
-the operator says so."""
+"""Who may register: the first person of a tenant with a setup code, as its administrator; later people with an
+invitation, or everybody as a requester if the operator says so."""
+
+import secrets
+from dataclasses import dataclass
+from datetime import timedelta
 
 from contracts.errors import CallerError
-from store import invitations, passwords, users
+from policy.credentials import Credential, How
+from policy.registration import CODE_BYTES, MOST_TRIES, SetupCode, code_of, code_refusal, sha256_of
+from store import invitations, passwords, sessions, users
 from store.database import Connection
 
 FIRST_ROLES = ("requester", "reviewer", "admin")
 ROLES = ("requester",)
 LOCAL_USERS = ("requester", "reviewer", "admin")
-"""The embedded stack's own, who are no persons."""
+"""The embedded stack's own, who are not people."""
+CODE_LASTS = timedelta(hours=24)
 _ONE_AT_A_TIME = (
     "SELECT pg_advisory_xact_lock(hashtextextended('perdure register ' || current_setting('perdure.tenant'), 0))"
 )
 """Or two could be the first."""
 _TENANT = """
 SELECT EXISTS (SELECT FROM tenants WHERE tenant_id = current_setting('perdure.tenant')) AS is_there,
-  EXISTS (SELECT FROM users WHERE name <> ALL($1)) AS has_people
+  EXISTS (SELECT FROM users WHERE tenant_id = current_setting('perdure.tenant') AND name <> ALL($1)
+    AND (NOT $2 OR 'admin' = ANY(roles))) AS is_taken
 """
+_PUT_CODE = """
+INSERT INTO setup_codes (tenant_id, code_sha256, expires_at) VALUES ($1, $2, clock_timestamp() + $3::interval)
+ON CONFLICT (tenant_id) DO UPDATE SET code_sha256 = excluded.code_sha256, expires_at = excluded.expires_at,
+  wrong_tries = 0
+"""
+_CODE = "SELECT code_sha256, wrong_tries, expires_at <= clock_timestamp() AS is_expired FROM setup_codes"
+
+
+@dataclass(frozen=True, slots=True)
+class Newcomer:
+    """A person who asks to be let in, and by what."""
+
+    name: str
+    display_name: str = ""
+    invitation: str = ""
+    setup_code: str = ""
+    is_vouched_for: bool = False
+    """By a local administrator's token."""
+
+
+async def awaits_first(tx: Connection, *, is_open: bool, local: bool) -> bool:
+    """Whether the tenant exists and has no person yet; where registration is open to requesters, no administrator.
+    `local`: on the embedded stack, whose own users are not people."""
+    row = await tx.fetchrow(_TENANT, list(LOCAL_USERS) if local else [], is_open)
+    return row is not None and row["is_there"] and not row["is_taken"]
+
+
+async def invited_as(tx: Connection, comer: Newcomer) -> str:
+    """The display name under which this person was invited; the one that the person gives comes first.
+
+    Raises: CallerError 403 `invitation_invalid`.
+    """
+    given = await invitations.check(tx, comer.invitation, comer.name) if comer.invitation else ""
+    return comer.display_name or given
+
+
+async def refusal(tx: Connection, comer: Newcomer, *, is_open: bool, local: bool) -> CallerError | None:
+    """Why this person may not register without an invitation, or None. A wrong setup code is counted: let the
+    transaction commit."""
+    # A tenant that is not there is answered as one that is closed, so that a caller cannot tell which tenants exist.
+    if await awaits_first(tx, is_open=is_open, local=local):
+        if comer.is_vouched_for or (is_open and not comer.setup_code):
+            return None
+        return await _try_code(tx, comer.setup_code)
+    is_there = await tx.fetchval("SELECT true FROM tenants WHERE tenant_id = current_setting('perdure.tenant')")
+    if not is_open or not is_there:
+        return _closed()
+    return code_refusal(comer.setup_code, None) if comer.setup_code else None
+
+
+async def _try_code(tx: Connection, given: str) -> CallerError | None:
+    kept = await _kept(tx, lock=True)
+    refused = code_refusal(given, kept)
+    if refused is not None and given.strip() and kept is not None and not kept.fits(given):
+        await tx.execute("UPDATE setup_codes SET wrong_tries = wrong_tries + 1")
+    return refused
+
+
+async def _kept(tx: Connection, *, lock: bool = False) -> SetupCode | None:
+    row = await tx.fetchrow(f"{_CODE} FOR UPDATE" if lock else _CODE)
+    return None if row is None else SetupCode(row["code_sha256"], row["is_expired"], row["wrong_tries"])
 
 
 async def register(
-    tx: Connection, name: str, display_name: str, hashed: str, *, invitation: str, is_open: bool, local: bool
-) -> str:
-    """The id of the person, who now has this password. Roles are given here, and never taken from who registers.
+    tx: Connection, comer: Newcomer, hashed: str, *, is_open: bool, local: bool
+) -> tuple[str, Credential, bool]:
+    """The id of the person, who now has this password, what they are signed in by, and whether they are the first.
+    Roles are given here, and never taken from the caller.
 
-    `local`: on the embedded stack, whose own users are no persons.
-
-    Raises: CallerError 403 `invitation_needed`, `invitation_invalid`; 409 `user_exists`, `name_erased`.
+    Raises: CallerError 401 `setup_code_needed`; 403 `setup_code_invalid`, `invitation_needed`, `invitation_invalid`;
+    409 `user_exists`, `name_erased`.
     """
-    if invitation:
-        user_id = await invitations.take(tx, invitation, name)
-        if display_name:
-            await tx.execute("UPDATE users SET display_name = $2 WHERE id = $1", user_id, display_name)
+    is_first = False
+    if comer.invitation:
+        user_id, credential = await invitations.take(tx, comer.invitation, comer.name)
+        await sessions.end_all(tx, user_id, user_id, "a password was set by an invitation")
+        if comer.display_name:
+            await tx.execute("UPDATE users SET display_name = $2 WHERE id = $1", user_id, comer.display_name)
     else:
         await tx.execute(_ONE_AT_A_TIME)
-        tenant = await tx.fetchrow(_TENANT, list(LOCAL_USERS) if local else [])
-        is_first = tenant is not None and tenant["is_there"] and not tenant["has_people"]
-        # A tenant that is not there is answered as one that is closed: nobody learns by this which there are.
-        if not is_first and not (is_open and tenant is not None and tenant["is_there"]):
-            raise CallerError(
-                "invitation_needed", "an administrator must invite you; send the invitation along", status=403
-            )
+        has_key = comer.is_vouched_for or bool(comer.setup_code)
+        is_first = has_key and await awaits_first(tx, is_open=is_open, local=local)
+        if is_first:
+            await _use_code(tx, comer)
+        elif comer.setup_code or not is_open:
+            raise _closed()
         roles = FIRST_ROLES if is_first else ROLES
-        user_id = (await users.add(tx, name, display_name, roles, None)).id
-    await passwords.put(tx, user_id, hashed, user_id)
-    return user_id
+        user_id, credential = (await users.add(tx, comer.name, comer.display_name, roles, None)).id, _REGISTERED
+    await passwords.put(tx, user_id, hashed, credential)
+    return user_id, credential, is_first
+
+
+_REGISTERED = Credential(How.REGISTRATION)
+
+
+async def _use_code(tx: Connection, comer: Newcomer) -> None:
+    """Raises: CallerError 403 `setup_code_invalid` where it was good a moment ago."""
+    used = await tx.fetchval(
+        "DELETE FROM setup_codes WHERE code_sha256 = $1 AND expires_at > clock_timestamp() AND wrong_tries < $2 "
+        "RETURNING true",
+        sha256_of(comer.setup_code),
+        MOST_TRIES,
+    )
+    if used or comer.is_vouched_for:
+        await tx.execute("DELETE FROM setup_codes")
+        return
+    raise code_refusal(comer.setup_code, await _kept(tx)) or _closed()
+
+
+def _closed() -> CallerError:
+    return CallerError(
+        "invitation_needed", "Registration needs an invitation; ask an administrator for one and send it", status=403
+    )
+
+
+async def ensure_code(owner: Connection, tenant_id: str, before: str, *, is_open: bool, local: bool) -> str:
+    """The setup code of a tenant without people: `before` if it is still good, else a new one, which voids the one
+    there was. Empty for a tenant that has people. In a transaction of the tenant, by the owner."""
+    await owner.execute(_ONE_AT_A_TIME)
+    if not await awaits_first(owner, is_open=is_open, local=local):
+        await owner.execute("DELETE FROM setup_codes WHERE tenant_id = $1", tenant_id)
+        return ""
+    kept = await _kept(owner, lock=True)
+    if before and kept is not None and kept.is_good and kept.fits(before):
+        return before
+    code = code_of(secrets.token_bytes(CODE_BYTES))
+    await owner.execute(_PUT_CODE, tenant_id, sha256_of(code), CODE_LASTS)
+    return code

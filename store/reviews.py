@@ -9,11 +9,13 @@ from datetime import datetime
 from typing import Any
 
 import asyncpg
+from pydantic import JsonValue
 
 from contracts.errors import CallerError
 from contracts.people import RequestKind
 from contracts.turns import TurnAddress
 from policy.claims import Claimed
+from policy.credentials import UNKNOWN, Credential
 from policy.decision import Decider, Decision, Facts, refusal, seat_of
 from policy.seats import Seat
 from policy.votes import Vote
@@ -21,7 +23,10 @@ from store.database import Connection
 from store.overdue import escalate_overdue
 
 _SEATS = """
-(SELECT jsonb_agg(jsonb_build_object('id', u.id, 'name', u.name, 'roles', u.roles) ORDER BY u.name)
+(SELECT jsonb_agg(jsonb_build_object('id', u.id, 'name', u.name, 'roles', u.roles, 'lent_by',
+   -- Lent by several delegations it is lent by the one that most people could not have made.
+   (SELECT d.created_by FROM delegations d WHERE d.user_id = u.id AND d.to_user = {user}::uuid AND d.ended_at IS NULL
+     AND d.until > clock_timestamp() ORDER BY cardinality(d.created_by) LIMIT 1)) ORDER BY u.name)
  FROM users u WHERE u.disabled_at IS NULL AND u.id = ANY(ARRAY(SELECT {user}::uuid UNION ALL
    SELECT d.user_id FROM delegations d
    WHERE d.to_user = {user}::uuid AND d.ended_at IS NULL AND d.until > clock_timestamp())))
@@ -32,13 +37,14 @@ WITH held AS MATERIALIZED (
   WHERE a.id = $1 FOR UPDATE OF t, a
 )
 SELECT h.*, clock_timestamp() AS now, (SELECT name FROM users WHERE id = h.claimed_by) AS claimer,
+  (SELECT 'admin' = ANY(roles) FROM users WHERE id = h.requested_by) AS requester_is_admin,
   -- One decision of a person at a time, so that those of the last minute can be counted: taken after the row locks.
   CASE WHEN $3 AND h.status = 'pending' THEN pg_advisory_xact_lock(hashtextextended($2::uuid::text, 0)) END AS alone,
   {_SEATS.format(user="$2")} AS seats
 FROM held h
 """
 _VOTES = """
-SELECT v.user_id, v.seat_id, u.name, u.disabled_at IS NULL AND v.role = ANY(u.roles)
+SELECT v.user_id, v.seat_id, v.created_by, u.name, u.disabled_at IS NULL AND v.role = ANY(u.roles)
   AND b.disabled_at IS NULL AND v.role = ANY(b.roles) AS counts
 FROM approval_votes v JOIN users u ON u.id = v.seat_id JOIN users b ON b.id = v.user_id
 WHERE v.approval_id = $1 AND v.voided_at IS NULL
@@ -54,6 +60,8 @@ class Review:
     facts: Facts
     decider: Decider
     """With the roles that the person has now."""
+    signed_in: dict[str, JsonValue]
+    """How, for the record of what this person decides."""
 
     @property
     def approval_id(self) -> str:
@@ -124,12 +132,25 @@ async def take_up(
     # Where one decision is enough there is nothing to count.
     votes = await tx.fetch(_VOTES, approval_id) if row["quorum"] > 1 else []
     facts = facts_of(row, [_vote(vote, row["reviewers"]) for vote in votes])
-    return Review(row, facts, _seated(person, row["seats"]) if asked_again else await seated(tx, person))
+    sitting = _seated(person, row["seats"]) if asked_again else await seated(tx, person)
+    return Review(row, facts, sitting, await signed_in(tx, person.credential))
+
+
+async def signed_in(tx: Connection, credential: Credential) -> dict[str, JsonValue]:
+    """How somebody is signed in, with the names of those who created the credential or invited its owner."""
+    told: dict[str, JsonValue] = {"how": credential.how.value}
+    made = {"created_by": credential.created_by, "invited_by": credential.invited_by}
+    if not any(made.values()):
+        return told
+    ids = [each for group in made.values() for each in group]
+    rows = await tx.fetch("SELECT id, name FROM users WHERE id = ANY($1::uuid[])", ids)
+    names = {str(row["id"]): str(row["name"]) for row in rows} | {UNKNOWN: "unknown"}
+    return told | {what: [names[each] for each in group if each in names] for what, group in made.items() if group}
 
 
 def _vote(vote: asyncpg.Record, reviewers: Sequence[str]) -> Vote:
     named = not reviewers or vote["name"] in reviewers
-    return Vote(str(vote["user_id"]), str(vote["seat_id"]), vote["counts"], named)
+    return Vote(str(vote["user_id"]), str(vote["seat_id"]), vote["counts"], named, tuple(map(str, vote["created_by"])))
 
 
 async def seated(tx: Connection, person: Decider) -> Decider:
@@ -138,7 +159,15 @@ async def seated(tx: Connection, person: Decider) -> Decider:
 
 
 def _seated(person: Decider, seats: list[dict[str, Any]] | None) -> Decider:
-    found = [Seat(each["id"], each["name"], frozenset(each["roles"])) for each in seats or ()]
+    found = [
+        Seat(
+            each["id"],
+            each["name"],
+            frozenset(each["roles"]),
+            Credential(created_by=tuple(each["lent_by"] or ())),
+        )
+        for each in seats or ()
+    ]
     own = next((seat for seat in found if seat.user_id == person.user_id), None)
     return replace(
         person,
@@ -149,7 +178,8 @@ def _seated(person: Decider, seats: list[dict[str, Any]] | None) -> Decider:
 
 
 def facts_of(row: asyncpg.Record, votes: Sequence[Vote]) -> Facts:
-    """What an approval's row says; it also has `now`, and `claimer`, the name of whoever has claimed it."""
+    """What an approval's row says; it also has `now`, `requester_is_admin`, and `claimer`, the name of the
+    person who has claimed it."""
     claimed = None
     if row["claimed_by"] is not None:
         since = row["claimed_since"] or row["now"]
@@ -168,4 +198,6 @@ def facts_of(row: asyncpg.Record, votes: Sequence[Vote]) -> Facts:
         assignee=str(row["assignee"] or ""),
         votes=tuple(votes),
         claim=claimed,
+        requester_is_admin=bool(row["requester_is_admin"]),
+        quorum=row["quorum"],
     )

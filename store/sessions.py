@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from policy.credentials import Credential
 from store import audit
 from store.database import Connection
 from store.ids import new_id
@@ -24,19 +25,24 @@ class Session:
     expires_at: datetime
 
 
-async def begin(tx: Connection, user_id: str, lasts: timedelta, *, how: str, local: bool = False) -> Session:
-    """A new session. `how` is for the audit; `local`: by a token of the stack for its own machine."""
+async def begin(
+    tx: Connection, user_id: str, lasts: timedelta, credential: Credential, *, local: bool = False
+) -> Session:
+    """A new session, opened by `credential`. `local`: by a token of the stack for its own machine."""
     session_id = new_id()
     expires_at = await tx.fetchval(
-        "INSERT INTO sessions (id, tenant_id, user_id, local, expires_at) "
-        "VALUES ($1, current_setting('perdure.tenant'), $2, $3, now() + $4::interval) RETURNING expires_at",
+        "INSERT INTO sessions (id, tenant_id, user_id, local, expires_at, how, created_by, invited_by) VALUES "
+        "($1, current_setting('perdure.tenant'), $2, $3, now() + $4::interval, $5, $6, $7) RETURNING expires_at",
         session_id,
         user_id,
         local,
         lasts,
+        credential.how.value,
+        credential.created_by,
+        credential.invited_by,
     )
     await tx.execute(_FORGET)
-    await audit.record(tx, "session.begun", session_id, {"how": how}, actor=user_id, turn_id=None)
+    await audit.record(tx, "session.begun", session_id, {"how": credential.how.value}, actor=user_id, turn_id=None)
     return Session(session_id, user_id, expires_at)
 
 

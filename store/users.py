@@ -7,10 +7,14 @@ import asyncpg
 
 from contracts.digests import sha256_hex
 from contracts.errors import CallerError
+from policy.credentials import Credential
 from store import audit
 from store.database import Connection, signer_of
 from store.erased_names import refuse_erased
 from store.ids import new_id
+
+LOCAL = "local"
+"""The label of the tokens that prepare.py creates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +84,23 @@ async def set_roles(tx: Connection, name: str, roles: tuple[str, ...], actor: st
     return user
 
 
-async def mint_token(tx: Connection, name: str, label: str, actor: str) -> str:
-    """A new token of a user; shown once, stored as its hash.
+async def mint_token(tx: Connection, name: str, label: str, actor: str, credential: Credential) -> str:
+    """A new token of a user; shown once, stored as its hash. `credential` is what the actor is signed in by.
 
-    Raises: CallerError 404 `user_not_found`.
+    Raises: CallerError 404 `user_not_found`; 422 `label_reserved`.
     """
+    if label == LOCAL:
+        why = f"The label `{LOCAL}` is for the tokens that prepare.py creates; choose another one"
+        raise CallerError("label_reserved", why, {"label": label}, status=422)
     user = _found(await tx.fetchrow("SELECT * FROM users WHERE name = $1 AND disabled_at IS NULL", name))
     token = f"perdure_{name}_{secrets.token_urlsafe(24)}"
     await tx.execute(
-        "INSERT INTO api_tokens (token_sha256, tenant_id, user_id, label) "
-        "VALUES ($1, current_setting('perdure.tenant'), $2, $3)",
+        "INSERT INTO api_tokens (token_sha256, tenant_id, user_id, label, created_by) "
+        "VALUES ($1, current_setting('perdure.tenant'), $2, $3, array_remove($4::uuid[], $2))",
         sha256_hex(token),
         user.id,
         label,
+        credential.handed_on(actor),
     )
     await audit.record(tx, "user.token_minted", user.id, {"name": name, "label": label}, actor=actor, turn_id=None)
     return token

@@ -35,8 +35,8 @@ WITH recent AS (
   UPDATE approval_votes v SET voided_at = clock_timestamp() FROM cast_now c
   WHERE v.approval_id = c.id AND v.voided_at IS NULL AND $7 = 'edit'
 ), voted AS (
-  INSERT INTO approval_votes (tenant_id, approval_id, user_id, seat_id, role, decision, digest, record)
-  SELECT tenant_id, id, $5, $6, reviewer_role, $7, $8, $3 FROM cast_now
+  INSERT INTO approval_votes (tenant_id, approval_id, user_id, seat_id, role, decision, digest, record, created_by)
+  SELECT tenant_id, id, $5, $6, reviewer_role, $7, $8, $3, $12::uuid[] FROM cast_now
 ), noted AS (
   INSERT INTO outbox (tenant_id, kind, turn_id, request_id, due_at)
   SELECT tenant_id, $10, turn_id, id::text, coalesce(ready_at, now() + interval '{HEAD_START}')
@@ -92,6 +92,7 @@ async def cast(tx: Connection, review: Review, ballot: Ballot, per_minute: int |
         ballot.hold_seconds if ballot.status != PENDING else 0,
         Wake.RING.value,
         per_minute,
+        review.decider.credential.created_by,
     )
     if row is None:
         raise InvariantBroken("no_answer", "the statement that counts a decision always answers")

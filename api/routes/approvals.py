@@ -60,6 +60,7 @@ async def listed(
         assignee=assignee,
         requested_by=who.scope,
         decidable_by=who.user_id if mine else None,
+        signed_in_by=who.credential,
         expiring_within_seconds=expiring,
     )
     async with services.db.transaction(who.tenant_id) as tx:
@@ -81,7 +82,7 @@ async def counts(
 ) -> dict[str, object]:
     """How many wait, how many of them you may decide, how many expire within `expiring` seconds, and of which kinds."""
     async with services.db.transaction(who.tenant_id) as tx:
-        return await counted(tx, who.scope, who.user_id, expiring)
+        return await counted(tx, who.scope, person(who), expiring)
 
 
 @router.get("/decided")
@@ -131,7 +132,7 @@ async def decide(
 
 def person(who: Principal) -> Decider:
     """Who asks, as somebody who may decide."""
-    return Decider(who.user_id, who.roles, who.name)
+    return Decider(who.user_id, who.roles, who.name, credential=who.credential)
 
 
 def decisions_per_minute(services: Services, who: Principal) -> int | None:

@@ -8,11 +8,13 @@ from api import sign_in
 from api.auth import Open, Reader
 from api.auth_bodies import LoginBody, PasswordBody, ProfileBody, RefreshBody, RegisterBody
 from api.csrf import form_token
+from api.guessing import guessing
 from api.services import Services
 from api.sign_in import SignedIn
 from contracts.errors import CallerError
+from policy.guessing import DEVICE
 from policy.refresh import Refresh
-from store import passwords, refresh_tokens, sessions, sign_in_codes, users
+from store import passwords, refresh_tokens, registration, sessions, sign_in_codes, users
 from store.sessions import Session
 
 router = APIRouter(prefix="/v1/auth", tags=["auth"])
@@ -21,9 +23,9 @@ _UNCACHED = {"Cache-Control": "no-store"}
 
 @router.post("/register", status_code=201)
 async def register(services: Open, request: Request, body: RegisterBody) -> JSONResponse:
-    """Take a name and a password, and be signed in. The first person of a tenant becomes its administrator; later ones
-    send their invitation along."""
-    signed_in = await sign_in.by_registration(services, body)
+    """Register with a name and a password, and sign in. The first person of a tenant sends the setup code, or the local
+    administrator's token, and becomes the administrator; later people send their invitation."""
+    signed_in = await sign_in.by_registration(services, body, request.headers.get("authorization", ""))
     async with services.db.transaction(signed_in.tenant_id) as tx:
         user = await users.get(tx, signed_in.session.user_id)
     return _answer(services, request, signed_in, {"user": user}, 201)
@@ -35,7 +37,7 @@ async def login(services: Open, request: Request, body: LoginBody) -> JSONRespon
     if body.token:
         signed_in = await sign_in.by_token(services, body.token)
     else:
-        signed_in = await sign_in.by_password(services, body.tenant, body.name, body.password)
+        signed_in = await sign_in.by_password(services, request.scope, body.tenant, body.name, body.password)
     async with services.db.transaction(signed_in.tenant_id) as tx:
         user = await users.get(tx, signed_in.session.user_id)
     return _answer(services, request, signed_in, {"user": user}, 200)
@@ -43,8 +45,12 @@ async def login(services: Open, request: Request, body: LoginBody) -> JSONRespon
 
 @router.get("/ways")
 async def ways(services: Open) -> dict[str, bool]:
-    """How one may sign in here beside name and password, for whoever shows a way in."""
-    return {"oidc": services.oidc is not None, "open_registration": services.signing_in.open_registration}
+    """The ways to sign in beside name and password, for a sign-in page. `setup_code`: the first person may register
+    with the setup code."""
+    is_open, tenant = services.signing_in.open_registration, services.signing_in.tenant
+    async with services.db.transaction(tenant) as tx:
+        first = await registration.awaits_first(tx, is_open=is_open, local=services.local)
+    return {"oidc": services.oidc is not None, "open_registration": is_open, "setup_code": first}
 
 
 @router.post("/codes", status_code=201)
@@ -117,11 +123,16 @@ async def set_password(services: Open, who: Reader, body: PasswordBody) -> dict[
     """Set or change the own password; every other session of this person ends."""
     async with services.db.transaction(who.tenant_id) as tx:
         kept = await passwords.of_user(tx, who.user_id)
-    if kept is not None and not await services.passwords.fits(body.current, kept):
-        raise CallerError("password_wrong", "`current` is not the password of now", status=403)
+        display_name = (await users.get(tx, who.user_id)).display_name
+    if kept is not None:
+        async with guessing(services, [(DEVICE, f"password of {who.tenant_id}/{who.user_id}")]) as guess:
+            if not await services.passwords.fits(body.current, kept):
+                raise CallerError("password_wrong", "`current` is not your current password", status=403)
+            guess.right = True
+    await services.passwords.refuse_weak(body.password, who.name, display_name, who.tenant_id)
     hashed = await services.passwords.hashed(body.password)
     async with services.db.transaction(who.tenant_id) as tx:
-        await passwords.put(tx, who.user_id, hashed, who.user_id)
+        await passwords.put(tx, who.user_id, hashed, who.credential)
         ended = await sessions.end_all(tx, who.user_id, who.user_id, "the password was changed", but=who.session_id)
     return {"sessions_ended": ended}
 

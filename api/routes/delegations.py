@@ -29,7 +29,7 @@ async def add(services: Open, who: Reader, body: DelegationBody, key: Key = None
     where they have the asked role too: it lends the place of somebody who is named or assigned, and no role."""
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        return 201, await delegations.add(tx, who.user_id, who.name, body.to, body.until), None
+        return 201, await delegations.add(tx, who.user_id, who.name, body.to, body.until, who.credential), None
 
     return await once(services, who, "delegations", key, body, work)
 

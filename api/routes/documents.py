@@ -208,7 +208,7 @@ async def redact(
 
 def writer_of(who: Principal) -> Writer:
     """A person, by that person's roles."""
-    return Writer(who.user_id, who.roles)
+    return Writer(who.user_id, who.roles, credential=who.credential)
 
 
 async def _check_room(services: Services, tx: Connection, who: Principal, made: Written) -> None:

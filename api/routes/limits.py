@@ -7,8 +7,8 @@ from api.auth import Open, Reader
 from api.bodies import RaiseBody
 from api.ids import TurnId
 from api.once import Key, once
+from api.routes.approvals import person
 from contracts.turns import TurnAddress
-from policy.decision import Decider
 from store.database import Connection
 from store.limits import raise_limits
 from store.outbox import Note
@@ -22,7 +22,7 @@ async def limits(services: Open, who: Reader, turn_id: TurnId, body: RaiseBody, 
     raised: list[TurnAddress] = []
 
     async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
-        found, note = await raise_limits(tx, turn_id, Decider(who.user_id, who.roles), who.name, body.as_raise())
+        found, note = await raise_limits(tx, turn_id, person(who), who.name, body.as_raise())
         raised.append(found.address)
         return 200, _shown(turn_id, found.approval_id, found.limits.max_tokens, found.limits.max_cost_microusd), note
 

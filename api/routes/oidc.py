@@ -17,6 +17,7 @@ from api.auth import SIGN_IN, Open, Visitor, is_secure
 from api.oidc import Provider
 from api.services import Services
 from contracts.errors import CallerError, PerdureError
+from policy.credentials import OWN
 from policy.same_site import is_foreign, local_path
 from store import identities
 
@@ -88,10 +89,11 @@ async def callback(
             raise CallerError("session_over", "sign in again before you link", status=401)
         tenant, config = services.signing_in.tenant, provider.config
         async with services.db.transaction(tenant) as tx:
-            user_id = await identities.enter(
-                tx, config.issuer, claims, config.newcomers, str(link) if link is not None else None
+            linked_by = OWN if link is None or who is None else who.credential
+            user_id, credential = await identities.enter(
+                tx, config.issuer, claims, config.newcomers, str(link) if link is not None else None, linked_by
             )
-            signed_in = await sign_in.begin(services, tx, tenant, user_id, how="oidc")
+            signed_in = await sign_in.begin(services, tx, tenant, user_id, credential)
     except PerdureError as error:
         answer = _back(error)
     else:

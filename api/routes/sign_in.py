@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from api import sign_in
 from api.auth import SIGN_IN, Open, Visitor
 from api.auth_bodies import RegisterBody
-from contracts.errors import CallerError, PerdureError
+from contracts.errors import CallerError, LimitReached, PerdureError
 from policy.same_site import local_path
 from store import sessions
 
@@ -29,34 +29,39 @@ async def enter(
     token: Short = "",
     code: Short = "",
     invitation: Short = "",
+    setup_code: Short = "",
     next: Short = "",
 ) -> RedirectResponse:
-    """Sign in by name and password, by a token or by a link's code, or with an invitation and a first password; go on
-    to `next`, and back to the form where that failed."""
+    """Sign in by name and password, by a token or by a link's code, or register with an invitation or the setup code
+    and a first password; go on to `next`, or back to the form if that failed."""
     to = local_path(next, HOME)
     try:
         if code:
             signed_in = await sign_in.by_code(services, request.scope, code)
         elif token:
             signed_in = await sign_in.by_token(services, token)
-        elif invitation:
-            signed_in = await sign_in.by_registration(services, _registration(name, password, invitation))
+        elif invitation or setup_code:
+            body = _registration(name, password, invitation, setup_code)
+            signed_in = await sign_in.by_registration(services, body)
         else:
-            signed_in = await sign_in.by_password(services, None, name, password)
+            signed_in = await sign_in.by_password(services, request.scope, None, name, password)
     except PerdureError as error:
         said = {"failed": error.code, "next": to, "name": name}
-        back = urlencode({**said, "invitation": invitation} if invitation else said)
-        return RedirectResponse(f"{SIGN_IN}?{back}", _SEE_OTHER)
+        if invitation:
+            said["invitation"] = invitation
+        if isinstance(error, LimitReached):
+            said["after"] = str(error.details.get("retry_after_seconds", ""))
+        return RedirectResponse(f"{SIGN_IN}?{urlencode(said)}", _SEE_OTHER)
     answer = RedirectResponse(to, _SEE_OTHER)
     sign_in.remember(services, request.scope, answer, signed_in)
     return answer
 
 
-def _registration(name: str, password: str, invitation: str) -> RegisterBody:
+def _registration(name: str, password: str, invitation: str, setup_code: str) -> RegisterBody:
     try:
-        return RegisterBody(name=name, password=password, invitation=invitation)
+        return RegisterBody(name=name, password=password, invitation=invitation, setup_code=setup_code)
     except ValidationError:
-        raise CallerError("registration_invalid", "the name or the password does not fit", status=422) from None
+        raise CallerError("registration_invalid", "The name or the password is invalid", status=422) from None
 
 
 @router.post("/sign-out")

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Path
 from fastapi.encoders import jsonable_encoder
 from fastapi.responses import JSONResponse
 
-from api.auth import Open, Reader
+from api.auth import Open, Principal, Reader
 from api.auth_bodies import InviteBody, MemberBody
 from store import invitations, team, users
 from store.database import Connection
@@ -32,7 +32,7 @@ async def invite(services: Open, who: Reader, body: InviteBody) -> JSONResponse:
     who.need("admin")
     async with services.db.transaction(who.tenant_id) as tx:
         await users.add(tx, body.name, body.display_name, body.roles, who.user_id)
-        return await _invited(tx, body.name, who.user_id)
+        return await _invited(tx, body.name, who)
 
 
 @router.post("/{name}/invitation", status_code=201)
@@ -40,7 +40,7 @@ async def invite_again(services: Open, who: Reader, name: Name) -> JSONResponse:
     """A new invitation for somebody who is there: to a first password, or to another one where it was forgotten."""
     who.need("admin")
     async with services.db.transaction(who.tenant_id) as tx:
-        return await _invited(tx, name, who.user_id)
+        return await _invited(tx, name, who)
 
 
 @router.patch("/{name}")
@@ -60,7 +60,7 @@ async def close(services: Open, who: Reader, name: Name) -> dict[str, object]:
         return asdict(await team.change(tx, name, who.user_id, active=False))
 
 
-async def _invited(tx: Connection, name: str, actor: str) -> JSONResponse:
-    made: Invitation = await invitations.invite(tx, name, actor)
+async def _invited(tx: Connection, name: str, who: Principal) -> JSONResponse:
+    made: Invitation = await invitations.invite(tx, name, who.user_id, who.credential)
     answer = {"name": made.name, "invitation": made.token, "expires_at": made.expires_at}
     return JSONResponse(jsonable_encoder(answer), 201, {"Cache-Control": "no-store"})

@@ -63,5 +63,5 @@ async def token(services: Open, who: Reader, name: UserName, body: TokenBody) ->
     """A new token of a user, shown this once. Takes no Idempotency-Key: a token is never stored to be shown again."""
     who.need("admin")
     async with services.db.transaction(who.tenant_id) as tx:
-        minted = await users.mint_token(tx, name, body.label, who.user_id)
+        minted = await users.mint_token(tx, name, body.label, who.user_id, who.credential)
     return JSONResponse({"name": name, "token": minted}, 201)

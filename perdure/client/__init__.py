@@ -12,7 +12,7 @@ with Client("http://127.0.0.1:8080", token) as perdure:
 
 from perdure.client.answers import Answer, Page
 from perdure.client.asynchronous import AsyncClient
-from perdure.client.auth_calls import Me, SignInCode, Ways
+from perdure.client.auth_calls import Me, Registered, SignInCode, Ways
 from perdure.client.catalogue_answers import (
     Agent,
     AgentTool,
@@ -38,6 +38,7 @@ from perdure.client.review_answers import (
     ItemAnswer,
     OwnDecision,
     Vote,
+    signed_in_words,
 )
 from perdure.client.sse import Event
 from perdure.client.status_calls import DeploymentStatus
@@ -89,6 +90,7 @@ __all__ = [
     "Page",
     "PromptVersion",
     "Question",
+    "Registered",
     "Rule",
     "Said",
     "Segment",
@@ -105,4 +107,5 @@ __all__ = [
     "WaivableTool",
     "Ways",
     "Webhook",
+    "signed_in_words",
 ]

@@ -2,10 +2,11 @@
 
 from datetime import datetime
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from perdure.client.answers import Answer
 from perdure.client.calls import Call, get, one, path
+from perdure.client.catalogue_answers import User
 
 
 class Me(Answer):
@@ -26,6 +27,18 @@ class Ways(Answer):
 
     oidc: bool = False
     open_registration: bool = False
+    setup_code: bool = False
+    """The first person may register with the setup code."""
+
+
+class Registered(Answer):
+    """A person who has registered, with the tokens of the session that this opened."""
+
+    user: User
+    access_token: str = Field(repr=False)
+    refresh_token: str = Field(repr=False)
+    expires_in: int = 0
+    """Of the access token, in seconds."""
 
 
 class SignInCode(Answer):
@@ -38,6 +51,29 @@ class SignInCode(Answer):
 def ways_in() -> Call[Ways]:
     """How one may sign in; nobody needs to be."""
     return get(path("auth", "ways"), one(Ways))
+
+
+def register(
+    name: str,
+    password: str,
+    *,
+    setup_code: str | None = None,
+    invitation: str | None = None,
+    display_name: str | None = None,
+    tenant: str | None = None,
+) -> Call[Registered]:
+    """Register with a password: the first person of a tenant with its setup code, later people with an invitation. No
+    stored answer could repeat the tokens, so it has no Idempotency-Key."""
+    given = {
+        "name": name,
+        "password": password,
+        "setup_code": setup_code,
+        "invitation": invitation,
+        "display_name": display_name,
+        "tenant": tenant,
+    }
+    body: JsonValue = {field: value for field, value in given.items() if value is not None}
+    return Call("POST", path("auth", "register"), one(Registered), body=body)
 
 
 def new_code() -> Call[SignInCode]:

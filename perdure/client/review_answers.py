@@ -1,11 +1,42 @@
 """What the API answers about approvals: the exact call, who may decide on it, what was decided."""
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from pydantic import ConfigDict, Field
 
 from perdure.client.answers import Answer
+
+
+def signed_in_words(data: object) -> str:
+    """How a decider was signed in, for a line of an approval's history; empty where it is not on record.
+
+    `data` is the entry's data, a decision or a vote: whatever has `signed_in`.
+    """
+    signed_in = data.get("signed_in") if isinstance(data, Mapping) else None
+    if not isinstance(signed_in, Mapping):
+        return ""
+    words = _WAYS.get(str(signed_in.get("how")), "")
+    made, invited = (", ".join(map(str, signed_in.get(name) or ())) for name in ("created_by", "invited_by"))
+    if made:
+        words += f" created by {made}"
+    if invited:
+        words += f" (account opened by invitation of {invited})"
+    return f"signed in by {words}" if words else ""
+
+
+_WAYS = {
+    "password": "password",
+    "registration": "password",
+    "invitation": "password",
+    "token": "token",
+    "chat": "chat token",
+    "local": "local token",
+    "link": "local link",
+    "oidc": "organization",
+    "unknown": "a session of unknown origin",
+}
 
 
 class Vote(Answer):
@@ -22,6 +53,8 @@ class Vote(Answer):
     counts: bool = True
     """No longer, where the owner of the seat has lost the role since; nor where the owner is none of the named
     reviewers, and another such vote counts."""
+    signed_in: dict[str, Any] | None = None
+    """How the decider was signed in: `how`, and where there are such people `created_by` and `invited_by`."""
 
 
 class Fallback(Answer):

@@ -26,6 +26,7 @@ class Auth:
         self.me = client.method(auth_calls.who_am_i)
         self.ways = client.method(auth_calls.ways_in)
         self.code = client.method(auth_calls.new_code)
+        self.register = client.method(auth_calls.register)
 
 
 class Approvals:

@@ -4,6 +4,7 @@ from collections.abc import Collection
 from enum import StrEnum
 
 from contracts.errors import CallerError
+from policy.credentials import Credential
 from policy.documents.writing import ADMIN
 
 
@@ -34,12 +35,16 @@ def decision_refusal(
     sha256: str,
     decision: PromotionDecision,
     comment: str,
+    credential: Credential,
 ) -> CallerError | None:
     """Why this decision does not count; in the contract's order: 403, 409 decided, 409 other text, 422."""
     if ADMIN not in roles:
         return CallerError("role_required", "this needs the role admin", {"role": ADMIN}, status=403)
     if decider == proposer:
-        return CallerError("own_promotion", "somebody else than its proposer decides on a promotion", status=403)
+        return CallerError("own_promotion", "You proposed this, so another administrator decides on it", status=403)
+    if credential.acts_for(proposer, is_admin=True):
+        why = "The proposer may have created the token or session that you use, so it cannot decide on this promotion"
+        return CallerError("own_promotion", why, {"reason": "credential_of_proposer"}, status=403)
     if state is not PromotionState.PENDING:
         said = f"this promotion is {state.value} already"
         return CallerError("promotion_decided", said, {"status": state.value}, status=409)

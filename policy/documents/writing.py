@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from contracts.documents import Scope, Trust
 from contracts.errors import CallerError
+from policy.credentials import OWN, Credential
 from policy.documents.kinds import USER_PREFERENCE, type_fault
 
 ADMIN = "admin"
@@ -21,6 +22,8 @@ class Writer:
     user_id: str | None
     roles: frozenset[str] = frozenset()
     is_agent: bool = False
+    credential: Credential = OWN
+    """What a person was signed in by."""
 
     @property
     def is_admin(self) -> bool:

@@ -13,12 +13,19 @@ from reviewer.visit import Stranger
 router = APIRouter()
 _WORDS = {
     "sign_in_failed": "The name or the password is wrong.",
-    "token_invalid": "This token is not known here.",
-    "invitation_invalid": "This is no invitation for this name, or it was used before, or is too old.",
-    "registration_invalid": "A password has 8 to 200 characters, and the name is the one that was invited.",
-    "rate_limited": "Too many tries came from your address.",
-    "sign_in_busy": "Too many people sign in at once.",
-    "code_invalid": "This link was used before, or is too old, or not of this machine. “perdure link” prints another.",
+    "token_invalid": "This token is invalid or has been revoked.",
+    "invitation_invalid": "This invitation is not for this name, was used, or has expired.",
+    "invitation_needed": "Registration needs an invitation. Ask an administrator for one.",
+    "setup_code_needed": "Enter the setup code that “perdure up” or “python prepare.py” printed.",
+    "setup_code_invalid": "This setup code is wrong, has expired, or was used. Run “perdure up” or “python prepare.py” "
+    "for a new one.",
+    "registration_invalid": "A password has 8 to 200 characters, a name lower-case letters, digits, dots and dashes.",
+    "password_weak": "This password is too easy to guess. Use a longer one, for example four words that have nothing "
+    "to do with each other.",
+    "rate_limited": "Too many requests came from your address.",
+    "sign_in_delayed": "Too many wrong passwords.",
+    "sign_in_busy": "Too many people are signing in at this moment.",
+    "code_invalid": "This link was used, has expired, or is for another machine. “perdure link” prints another.",
     "oidc_refused": "The provider did not let you in.",
     "chat_token": "A chat's token signs nobody in.",
     "foreign_origin": "A page of another site asked for this, so nothing was linked.",
@@ -27,6 +34,8 @@ _WORDS = {
 }
 _LINK = "/v1/auth/oidc/start?link=true"
 """Where somebody goes on who signs in to link the provider."""
+_FIRST = frozenset({"registration_invalid", "password_weak"})
+"""Refusals of whoever registers, with an invitation or the setup code."""
 _OTHERWISE = "Signing in did not work. Try again in a moment."
 Text = Annotated[str, Query(max_length=2_000)]
 
@@ -60,5 +69,6 @@ async def sign_in(
         code=code,
         ways=ways,
         by_token=failed == "token_invalid",
+        first=failed.startswith("setup_code") or (failed in _FIRST and ways.setup_code and not invitation),
         invitation=invitation,
     )

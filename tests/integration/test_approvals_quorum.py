@@ -1,6 +1,7 @@
 """Several must approve the very same call: votes, seats, edits in between, roles that are lost, races of them all."""
 
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,6 +11,7 @@ from activities.tools import ToolActivities
 from contracts.errors import CallerError
 from contracts.people import RequestRef, VerdictState
 from contracts.tools import CallState
+from policy.credentials import OWN, UNKNOWN, Credential, How
 from policy.decision import Decision
 from store import approval_views, delegations
 from store.decisions import DecisionAsk, decide
@@ -27,7 +29,7 @@ async def council(desk: Desk) -> Council:
 
 async def decides(council: Council, request: RequestRef, by: str, decision: str = "approve", **given: Any) -> str:
     """The status after that person's decision on what the record shows now, or the refusal's code."""
-    who = council.who(by)
+    who = replace(council.who(by), credential=given.pop("credential", OWN))
     most = given.pop("per_minute", None)
     async with council.desk.db.transaction("local") as tx:
         shown = await approval_views.get(tx, request.request_id, None)
@@ -44,13 +46,38 @@ async def decides(council: Council, request: RequestRef, by: str, decision: str 
 async def delegated(council: Council, by: str, to: str) -> str:
     """`by` lets `to` sit in the own seat until tomorrow."""
     async with council.desk.db.transaction("local") as tx:
-        made = await delegations.add(tx, council.desk.people[by].user_id, by, to, TOMORROW)
+        made = await delegations.add(tx, council.desk.people[by].user_id, by, to, TOMORROW, OWN)
     return str(made["id"])
 
 
 async def ended(council: Council, by: str, delegation_id: str) -> None:
     async with council.desk.db.transaction("local") as tx:
         await delegations.remove(tx, council.desk.people[by].user_id, delegation_id)
+
+
+async def test_two_credentials_that_one_person_created_are_one_vote(council: Council) -> None:
+    _, request = await council.asked("pair")
+    admin = council.desk.people["admin"].user_id
+    minted, through = Credential(How.TOKEN, (admin,)), Credential(How.TOKEN, (council.who("dora").user_id, admin))
+    assert await decides(council, request, "ann", credential=minted) == "pending"
+    assert await decides(council, request, "bob", credential=minted) == "already_voted"
+    assert await decides(council, request, "bob", credential=through) == "already_voted"
+    assert await decides(council, request, "admin") == "already_voted", "the creator's own"
+    assert await decides(council, request, "bob", credential=Credential(How.TOKEN, (UNKNOWN,))) == "already_voted"
+    async with council.desk.db.transaction("local") as tx:
+        shown = await approval_views.get(tx, request.request_id, None, replace(council.who("bob"), credential=minted))
+    assert shown["allowed_decisions"] == []
+    (vote,) = shown["votes"]
+    assert vote["signed_in"] == {"how": "token", "created_by": ["admin"]}
+    assert await decides(council, request, "bob") == "approved", "a person of its own"
+
+
+async def test_the_creator_of_a_credential_that_has_voted_votes_no_second_time(council: Council) -> None:
+    _, request = await council.asked("pair")
+    admin = council.desk.people["admin"].user_id
+    assert await decides(council, request, "admin") == "pending"
+    assert await decides(council, request, "ann", credential=Credential(How.TOKEN, (admin,))) == "already_voted"
+    assert await decides(council, request, "carl") == "approved"
 
 
 async def test_the_first_of_two_leaves_it_pending_and_the_second_lets_it_run(council: Council) -> None:
@@ -159,7 +186,7 @@ async def test_a_delegation_hands_the_role_to_nobody(council: Council) -> None:
     for by, to, refusal in (("ann", "dora", "cannot_decide"), ("dora", "ann", "nothing_to_delegate")):
         with pytest.raises(CallerError) as refused:
             async with council.desk.db.transaction("local") as tx:
-                await delegations.add(tx, council.desk.people[by].user_id, by, to, TOMORROW)
+                await delegations.add(tx, council.desk.people[by].user_id, by, to, TOMORROW, OWN)
         assert (refused.value.code, refused.value.http) == (refusal, 422)
     delegation = await delegated(council, "ann", "carl")
     _, request = await council.asked("named")

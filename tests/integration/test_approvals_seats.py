@@ -1,5 +1,6 @@
 """A seat is used once and by nobody but those it was lent to: handing on makes no second one of it."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 
 from contracts.errors import CallerError
 from contracts.people import RequestRef
+from policy.credentials import OWN, Credential, How
 from policy.decision import Decision
 from store import approval_views, delegations, handovers
 from store.database import Database
@@ -53,7 +55,7 @@ class StandsIn:
         for owner in self._owners:
             user_id = self._council.desk.people[owner].user_id
             async with self._council.desk.db.transaction("local") as tx:
-                made = await delegations.add(tx, user_id, owner, self._to, TOMORROW)
+                made = await delegations.add(tx, user_id, owner, self._to, TOMORROW, OWN)
             self._made.append((user_id, str(made["id"])))
 
     async def __aexit__(self, *_: object) -> None:
@@ -139,6 +141,30 @@ async def test_a_raised_limit_says_in_whose_place_it_was_raised(council: Council
     vote = (await council.desk.rows("SELECT record FROM approval_votes WHERE approval_id = $1", request.request_id))[0]
     assert (vote["record"]["by"], vote["record"]["for"]) == ("carl", "ann")
     assert vote["record"]["limits"]["max_tokens"] == 2**50
+
+
+async def test_a_seat_that_the_requester_lent_in_another_name_is_no_seat(council: Council) -> None:
+    _, request = await council.asked("named")
+    ann, requester = council.desk.people["ann"].user_id, council.desk.people["requester"].user_id
+    lent = Credential(How.TOKEN, (council.desk.people["admin"].user_id, requester))
+    async with council.desk.db.transaction("local") as tx:
+        made = await delegations.add(tx, ann, "ann", "carl", TOMORROW, lent)
+    assert await decides(council, request, "carl") == "own_request"
+    async with council.desk.db.transaction("local") as tx:
+        await delegations.add(tx, ann, "ann", "carl", TOMORROW, OWN)
+    assert await decides(council, request, "carl") == "pending", "she lent it herself, too"
+    async with council.desk.db.transaction("local") as tx:
+        await delegations.remove(tx, ann, str(made["id"]))
+
+
+async def test_a_limit_is_not_raised_by_a_credential_of_the_requesters_making(council: Council) -> None:
+    address, request = await council.asked("plain")
+    await council.set(request, "kind = 'limit', quorum = 1")
+    minted = Credential(How.TOKEN, (council.desk.people["requester"].user_id,))
+    with pytest.raises(CallerError, match="own_request"):
+        async with council.desk.db.transaction("local") as tx:
+            who = replace(council.who("carl"), credential=minted)
+            await raise_limits(tx, address.turn_id, who, "carl", Raise(max_tokens=2**50))
 
 
 @pytest.mark.parametrize("said", ["\u200b\u2060", " \u00a0\u3000", "\u3164", "\u2800\u00ad"])

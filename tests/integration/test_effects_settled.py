@@ -7,6 +7,7 @@ from contracts.errors import CallerError
 from contracts.ids import effect_key
 from contracts.tools import CallState
 from contracts.turns import TurnAddress
+from policy.credentials import OWN, Credential, How
 from policy.decision import Decider
 from store import delegations
 from store.effects import settle_by_person
@@ -35,10 +36,12 @@ async def unknown(council: Council, policy: dict[str, object], decider: str) -> 
     return address
 
 
-async def settles(council: Council, address: TurnAddress, by: str, comment: str = "I looked") -> str:
+async def settles(
+    council: Council, address: TurnAddress, by: str, comment: str = "I looked", credential: Credential = OWN
+) -> str:
     """As a token that was looked up before says, with every role: `done`, or the refusal's code."""
     person = council.desk.people[by]
-    settler = Decider(person.user_id, frozenset({"requester", "reviewer", "admin"}), by)
+    settler = Decider(person.user_id, frozenset({"requester", "reviewer", "admin"}), by, credential=credential)
     key = effect_key(address.turn_id, "t1.0")
     try:
         async with council.desk.db.transaction("local") as tx:
@@ -93,11 +96,25 @@ async def test_nobody_settles_an_own_request_not_even_an_admin(council: Council)
             await council.roles("requester", "requester")
 
 
+async def test_nobody_settles_an_own_request_by_a_credential_made_for_another_user(council: Council) -> None:
+    address = await unknown(council, {}, "ann")
+    requester, admin = (council.desk.people[name].user_id for name in ("requester", "admin"))
+    for by in ("carl", "admin"):
+        for created_by in ((requester,), (admin, requester)):
+            credential = Credential(How.TOKEN, created_by)
+            assert await settles(council, address, by, credential=credential) == "own_request", (by, created_by)
+    assert await settles(council, address, "carl", credential=Credential(How.TOKEN, (admin,))) == "done"
+    said = await council.desk.value(
+        "SELECT data FROM audit_trail WHERE kind = 'effect.settled' AND turn_id = $1", address.turn_id
+    )
+    assert said["signed_in"] == {"how": "token", "created_by": ["admin"]}
+
+
 async def test_a_stand_in_settles_and_the_record_says_for_whom(council: Council) -> None:
     address = await unknown(council, {"reviewers": ["ann"]}, "ann")
     ann = council.desk.people["ann"].user_id
     async with council.desk.db.transaction("local") as tx:
-        made = await delegations.add(tx, ann, "ann", "carl", TOMORROW)
+        made = await delegations.add(tx, ann, "ann", "carl", TOMORROW, OWN)
     assert await settles(council, address, "carl", "\u200b") == "outcome_invalid"
     assert await settles(council, address, "carl") == "done"
     async with council.desk.db.transaction("local") as tx:

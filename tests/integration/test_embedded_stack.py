@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -22,6 +23,7 @@ from local.ports import HOST
 from local.roster import alive
 
 ROOT = Path(__file__).parents[2]
+SETUP_CODE = "ABCD-EFGH-IJKL-MNOP-QRST-UVWX-YZ23-4567"
 
 PROGRAMS = {
     "driver.py": """
@@ -56,7 +58,10 @@ PROGRAMS = {
         (Path(os.environ["PERDURE_HOME"]) / "prepare-saw.json").write_text(json.dumps(sorted(names)))
         print("migrated", file=sys.stderr)
         tokens = {"requester": "t-req", "reviewer": "t-rev", "admin": "t-adm"}
-        print(json.dumps({"tokens": tokens, "left_out": ["the app x is left out:", "  a -> b -> a"]}))
+        code = "ABCD-EFGH-IJKL-MNOP-QRST-UVWX-YZ23-4567"
+        (Path(os.environ["PERDURE_HOME"]) / "setup.code").write_text(code + "\\n")
+        left_out = ["the app x is left out:", "  a -> b -> a"]
+        print(json.dumps({"tokens": tokens, "left_out": left_out, "setup_code": code}))
         """,
     "api.py": """
         import os, threading, time
@@ -250,10 +255,21 @@ async def test_a_stack_comes_up_says_where_it_is_and_stops_in_order(start: Start
     assert "DATABASE_ADMIN_URL" not in saw
     assert "DATABASE_ADMIN_URL" in json.loads((stack.home / "prepare-saw.json").read_text())
 
+    assert run["setup_code"] == SETUP_CODE
+    (stack.home / "setup.code").unlink()  # as the API does when the first person registers
+    for _ in range(100):
+        if "setup_code" not in stack.run():
+            break
+        await asyncio.sleep(0.1)
+    assert {**run, "setup_code": None} == {**stack.run(), "setup_code": None}, "and nothing else has changed"
+    assert "setup_code" not in stack.run()
+
     stack.process.send_signal(signal.SIGINT)
     code, out, said = await stack.ended()
     assert (code, said) == (0, "")
     assert not (stack.home / "run.json").exists()
+    assert re.search(rf"^  setup code +{SETUP_CODE}$", out, re.MULTILINE), out
+    assert "first person registers with the setup code" in out
     assert not [role for role, pid in run["pids"].items() if alive(pid)]
     for role in roles - {"api"}:
         assert sum(line.split()[:2] == [role, "ready"] for line in out.splitlines()) == 1

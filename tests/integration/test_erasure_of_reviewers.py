@@ -19,6 +19,7 @@ from graph.compiled import topology
 from graph.nodes.await_verdict import _told
 from graph.nodes.pass_limit import raised
 from graph.nodes.snapshot import snapshot
+from policy.credentials import OWN
 from policy.decision import Decision
 from store import approval_views, claims, delegations, handovers, withdrawals
 from store.audit_links import verify
@@ -149,7 +150,7 @@ async def handed_on(council: Council) -> None:
                 await claims.release(tx, request.request_id, council.who("admin"))
             else:
                 until = datetime.now(UTC) + timedelta(days=1)
-                await delegations.add(tx, her_id, NAME, "carl", until)
+                await delegations.add(tx, her_id, NAME, "carl", until, OWN)
         if handing == "seated":
             await desk.decide(request.request_id, Decision.REJECT, by="carl", comment=OTHERS)
         async with desk.db.transaction("local") as tx:
@@ -227,7 +228,7 @@ async def test_an_erasure_that_was_cut_off_knows_the_turns_that_name_the_person_
     address, request = await council.asked("named")
     async with desk.db.transaction("local") as tx:
         until = datetime.now(UTC) + timedelta(days=1)
-        await delegations.add(tx, desk.people[name].user_id, name, "ann", until)
+        await delegations.add(tx, desk.people[name].user_id, name, "ann", until, OWN)
     await desk.decide(request.request_id, by="ann")
     named = "UPDATE events SET data = jsonb_build_object('assignee', $2::text) WHERE turn_id = $1 AND seq = 2"
     await desk.write(named, address.turn_id, name)

@@ -206,3 +206,88 @@ async def test_bytes_of_before_are_counted(empty: dict[str, str]) -> None:
             assert (await quotas.used(tx, own_id, own_id))[0] == Used()
     finally:
         await db.close()
+
+
+OLD_CREDENTIALS = (
+    "INSERT INTO users (id, tenant_id, name, roles) SELECT gen_random_uuid(), 'local', name, '{reviewer}' "
+    "FROM unnest(ARRAY['root', 'second', 'own', 'minted', 'through', 'erased', 'invited', 'operators']) name",
+    # As prepare.py did it: without an audit row.
+    "INSERT INTO api_tokens (token_sha256, tenant_id, user_id, label) "
+    "SELECT 'operators', 'local', id, 'local' FROM users WHERE name = 'operators'",
+    # A token whose audit row is of another time: nobody knows who created it.
+    "INSERT INTO api_tokens (token_sha256, tenant_id, user_id) SELECT 'erased', 'local', id FROM users "
+    "WHERE name = 'erased'",
+    "INSERT INTO passwords (user_id, tenant_id, hash) SELECT id, 'local', name FROM users "
+    "WHERE name IN ('own', 'minted', 'invited')",
+    "INSERT INTO sessions (id, tenant_id, user_id, local, expires_at) "
+    "SELECT id, 'local', id, name = 'operators', now() + interval '1 day' FROM users "
+    "WHERE name IN ('own', 'minted', 'invited', 'operators')",
+)
+MINTED = (("root", "second"), ("second", "through"), ("root", "minted"), ("root", "invited"))
+"""Who created a token for whom."""
+
+
+async def test_credentials_of_before_have_the_creators_that_the_audit_names_and_others_an_unknown_one(
+    empty: dict[str, str],
+) -> None:
+    await asyncio.to_thread(upgrade, empty["owner"], "0028")
+    owner = await connected(empty["owner"])
+    await owner.execute("INSERT INTO tenants VALUES ('local'), ('other')")
+
+    async def audited(kind: str, subject: str, actor: str, data: str = "{}") -> None:
+        await owner.execute(
+            "WITH row AS (INSERT INTO audit (tenant_id, kind, subject, actor, body_digest, signature) SELECT 'local', "
+            "$1, s.id::text, a.id, '', '' FROM users s, users a WHERE s.name = $2 AND a.name = $3 RETURNING id) "
+            "INSERT INTO audit_bodies (audit_id, tenant_id, salt, data) "
+            "SELECT id, 'local', 's', $4::text::json FROM row",
+            kind, subject, actor, data,
+        )  # fmt: skip
+
+    async with owner.transaction():
+        for statement in OLD_CREDENTIALS:
+            await owner.execute(statement)
+        await audited("session.begun", "invited", "invited", '{"how": "registration"}')
+    for by, of in MINTED:
+        async with owner.transaction():
+            await owner.execute(
+                "INSERT INTO api_tokens (token_sha256, tenant_id, user_id, label) "
+                "SELECT $1, 'local', id, 'local' FROM users WHERE name = $1",
+                of,
+            )
+            await audited("user.token_minted", of, by)
+    await asyncio.to_thread(upgrade, empty["owner"])
+    app = await connected(empty["app"])
+    names = {row["id"]: row["name"] for row in await app.fetch("SELECT id, name FROM users")} | {UUID(int=0): "?"}
+
+    async def creators(table: str, of: str) -> list[str]:
+        found = await app.fetchval(
+            f"SELECT c.created_by FROM {table} c JOIN users u ON u.id = c.user_id WHERE u.name = $1", of
+        )
+        return [names[each] for each in found]
+
+    try:
+        tokens = {of: await creators("api_tokens", of) for of in ("operators", "erased", *(of for _, of in MINTED))}
+        assert tokens == {
+            "operators": [],
+            "erased": ["?"],
+            "second": ["root"],
+            "through": ["second", "root"],
+            "minted": ["root"],
+            "invited": ["root"],
+        }
+        assert {of: await creators("passwords", of) for of in ("own", "minted", "invited")} == {
+            "own": [],
+            "minted": ["?"],
+            "invited": [],
+        }
+        assert {of: await creators("sessions", of) for of in ("own", "minted", "invited", "operators")} == {
+            "own": [],
+            "minted": ["?"],
+            "invited": [],
+            "operators": [],
+        }
+        how = await app.fetchval("SELECT how FROM sessions s JOIN users u ON u.id = s.user_id WHERE u.name = 'invited'")
+        assert how == "registration"
+    finally:
+        await app.close()
+        await owner.close()

@@ -83,4 +83,4 @@ async def test_only_the_stack_of_one_machine_gives_codes(api: Api, local: Api) -
     async with api.client(None) as client:
         assert (await client.post(CODES)).status_code == 401
         ways = await client.get("/v1/auth/ways")
-    assert (ways.status_code, ways.json()) == (200, {"oidc": False, "open_registration": False})
+    assert (ways.status_code, ways.json()) == (200, {"oidc": False, "open_registration": False, "setup_code": False})

@@ -22,6 +22,7 @@ from contracts.people import RequestRef
 from contracts.tools import ToolAsk, ToolCall
 from contracts.turns import FinishAsk, TurnAddress, TurnStatus
 from perdure.tools import ToolResult
+from policy.credentials import OWN
 from policy.decision import Decider
 from policy.ledger import Attempt
 from store import delegations, tool_calls
@@ -269,7 +270,7 @@ class Ground:
     async def _delegate(self, ask: Ask, crash_at: int | None) -> str:
         until = datetime.now(UTC) + timedelta(seconds=ask.seconds)
         async with self._tx(crash_at) as tx:
-            await delegations.add(tx, self._ids[ask.who], ask.who, ask.to, until)
+            await delegations.add(tx, self._ids[ask.who], ask.who, ask.to, until, OWN)
         return "delegated"
 
     async def _set_role(self, ask: Ask, crash_at: int | None) -> str:

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import stat
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -213,6 +214,8 @@ def test_the_tokens_are_the_last_line_of_the_prepare_step(tmp_path: Path) -> Non
     assert prepared_from(lines, tmp_path) == Prepared({"requester": "a", "reviewer": "b", "admin": "c"})
     lines.append('{"tokens": {}, "left_out": ["the app x is left out:", "  its cycle"]}')
     assert prepared_from(lines, tmp_path).left_out == ("the app x is left out:", "  its cycle")
+    lines.append('{"tokens": {}, "setup_code": "ABCD"}')
+    assert prepared_from(lines, tmp_path).setup_code == "ABCD"
 
 
 @pytest.mark.parametrize("lines", [[], ["done"], ["{}"], ['{"tokens": 3}'], ['{"tokens": {"a": "hush"}} x']])
@@ -230,5 +233,13 @@ def test_run_json_has_the_promised_keys_and_is_its_owners_alone(tmp_path: Path) 
     content = json.loads(run_file.path.read_text())
     assert {**addresses, "pids": {"api": 7}, "tokens": tokens, "ports": {"api": 18080}}.items() <= content.items()
     assert stat.S_IMODE(run_file.path.stat().st_mode) == 0o600
+    assert "setup_code" not in content
+    with_code = replace(run_file, setup_code_file=tmp_path / "setup.code")
+    (tmp_path / "setup.code").write_text("ABCD\n")
+    with_code.write({"api": 7}, ["api"])
+    assert json.loads(run_file.path.read_text()) == {**content, "setup_code": "ABCD"}
+    (tmp_path / "setup.code").unlink()
+    with_code.write({"api": 7}, ["api"])
+    assert json.loads(run_file.path.read_text()) == content
     run_file.remove()
     assert not run_file.path.exists()

@@ -85,5 +85,5 @@ def test_what_is_counted_is_the_named_and_at_most_one_other(given_votes: list[tu
 
 def test_a_person_and_a_seat_count_once() -> None:
     votes = [Vote("bob", "ann", True)]
-    assert has_voted("bob", votes) and not has_voted("ann", votes)
+    assert has_voted(("bob",), votes) and not has_voted(("ann",), votes)
     assert is_taken("ann", votes) and not is_taken("bob", votes)

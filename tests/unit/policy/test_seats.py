@@ -1,5 +1,6 @@
 """Who may sit where: the own seat, a delegated one, a named one; never the requester's."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.errors import CallerError
+from policy.credentials import OWN, UNKNOWN, Credential, How
 from policy.seats import Panel, Seat, is_entitled, lent, seats_for, why_not
 
 REVIEWER, ADMIN, NOTHING = frozenset({"reviewer"}), frozenset({"admin"}), frozenset[str]()
@@ -15,10 +17,10 @@ ROOT = Seat("root", "Root", ADMIN)
 OPEN = Panel("asker", "reviewer")
 
 
-def sits(panel: Panel, user_id: str, *seats: Seat) -> list[str] | str:
+def sits(panel: Panel, user_id: str, *seats: Seat, credential: Credential = OWN) -> list[str] | str:
     """The owners of the seats, or the refusal's code."""
     try:
-        return [seat.user_id for seat in seats_for(panel, user_id, seats)]
+        return [seat.user_id for seat in seats_for(panel, user_id, seats, credential)]
     except CallerError as refused:
         assert refused.http == 403
         return refused.code
@@ -54,6 +56,56 @@ def sits(panel: Panel, user_id: str, *seats: Seat) -> list[str] | str:
 )
 def test_who_may_sit_where(panel: Panel, user_id: str, seats: list[Seat], expected: list[str] | str) -> None:
     assert sits(panel, user_id, *seats) == expected
+
+
+BY_ASKER, BY_ROOT = Credential(How.TOKEN, ("asker",)), Credential(How.TOKEN, ("root",))
+THROUGH_ROOT = Credential(How.TOKEN, ("root", "asker"))
+BY_UNKNOWN = Credential(How.TOKEN, (UNKNOWN,))
+ADMIN_ASKS = replace(OPEN, requester_is_admin=True)
+
+
+@pytest.mark.parametrize(
+    ("panel", "credential", "seats", "expected"),
+    [
+        (OPEN, BY_ROOT, [ANN], ["ann"]),
+        (OPEN, BY_ASKER, [ANN], "own_request"),
+        (OPEN, THROUGH_ROOT, [ANN], "own_request"),
+        (OPEN, BY_ASKER, [ANN, BOB], "own_request"),
+        (replace(OPEN, reviewers=("Bob",)), BY_ASKER, [ANN, BOB], "own_request"),
+        (replace(OPEN, allow_self_approval=True), BY_ASKER, [ANN], ["ann"]),
+        (OPEN, BY_UNKNOWN, [ANN], ["ann"]),
+        (ADMIN_ASKS, BY_UNKNOWN, [ANN], "own_request"),
+        (ADMIN_ASKS, Credential(How.PASSWORD, (), ("asker",)), [ANN], ["ann"]),
+        (ADMIN_ASKS, BY_ROOT, [ANN], ["ann"]),
+        (OPEN, OWN, [ANN, replace(BOB, lent_by=BY_ASKER)], ["ann"]),
+        (OPEN, OWN, [ANN, replace(BOB, lent_by=BY_ROOT)], ["ann", "bob"]),
+        (replace(OPEN, reviewers=("Bob",)), OWN, [ANN, replace(BOB, lent_by=THROUGH_ROOT)], "own_request"),
+        (replace(ADMIN_ASKS, reviewers=("Bob",)), OWN, [ANN, replace(BOB, lent_by=BY_UNKNOWN)], "own_request"),
+    ],
+)
+def test_a_credential_of_the_requesters_making_sits_nowhere(
+    panel: Panel, credential: Credential, seats: list[Seat], expected: list[str] | str
+) -> None:
+    assert sits(panel, "ann", *seats, credential=credential) == expected
+
+
+@given(
+    st.sampled_from(["ann", "bob", "asker"]),
+    st.booleans(),
+    st.lists(st.sampled_from(["ann", "bob", "root", "asker", UNKNOWN]), unique=True),
+    st.lists(st.sampled_from(["ann", "bob", "root", "asker"]), unique=True),
+)
+def test_nobody_decides_by_what_the_requester_could_hold(
+    user_id: str, is_admin: bool, created_by: list[str], handed_by: list[str]
+) -> None:
+    """However long the chain of credentials is by which the requester came to this one."""
+    credential = Credential(How.TOKEN, tuple(created_by))
+    for actor in handed_by:
+        credential = Credential(How.TOKEN, credential.handed_on(actor))
+    panel = replace(OPEN, requester_is_admin=is_admin)
+    found = sits(panel, user_id, ANN, BOB, credential=credential)
+    could_hold = "asker" in (user_id, *created_by, *handed_by) or (is_admin and UNKNOWN in created_by)
+    assert isinstance(found, str) if could_hold or user_id == "asker" else user_id in found
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,7 @@ async def test_a_sign_in_that_is_turned_away_unread_leads_back_to_the_form_in_wo
     assert answer.status_code == 303
     assert answer.headers["location"] == "/sign-in?failed=rate_limited&next=%2Freview%2Fmine"
     page = (await browse("/sign-in?failed=rate_limited&next=%2Freview%2Fmine&after=15")).text
-    assert "Too many tries came from your address. Try again in 15 s." in page and 'value="/review/mine"' in page
+    assert "Too many requests came from your address. Try again in 15 s." in page and 'value="/review/mine"' in page
     api.answers["/sign-in"] = (200, {})
     assert (await browse("/sign-in", "POST", headers=head)).status_code == 200
 

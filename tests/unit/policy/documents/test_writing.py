@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from contracts.documents import Scope, Trust
 from contracts.errors import CallerError
+from policy.credentials import OWN, UNKNOWN, Credential, How
 from policy.documents.kinds import DOCUMENT_TYPES
 from policy.documents.names import entity_keys, names_in
 from policy.documents.paths import path_refusal
@@ -119,6 +120,9 @@ def test_names_are_what_looks_like_one() -> None:
         ({"roles": ["reviewer"]}, "role_required"),
         ({"roles": ["reviewer"], "decider": ME, "state": PromotionState.APPROVED}, "role_required"),
         ({"decider": ME, "state": PromotionState.APPROVED}, "own_promotion"),
+        ({"credential": Credential(How.TOKEN, (OTHER, ME)), "state": PromotionState.APPROVED}, "own_promotion"),
+        ({"credential": Credential(How.TOKEN, (UNKNOWN,))}, "own_promotion"),
+        ({"credential": Credential(How.TOKEN, (OTHER,))}, None),
         ({"state": PromotionState.REJECTED, "seen_sha256": "x"}, "promotion_decided"),
         ({"state": PromotionState.WITHDRAWN}, "promotion_decided"),
         ({"seen_sha256": "x", "decision": PromotionDecision.REJECT}, "memory_conflict"),
@@ -136,5 +140,6 @@ def test_a_promotion_is_decided_on_in_the_contracts_order(change: dict[str, obje
         "sha256": "s",
         "decision": PromotionDecision.APPROVE,
         "comment": "",
+        "credential": OWN,
     }
     assert code(decision_refusal(**{**given, **change})) == expected  # type: ignore[arg-type]

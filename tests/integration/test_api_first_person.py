@@ -1,0 +1,273 @@
+"""The first person of a tenant registers with a setup code or a local administrator's token, and nobody else does."""
+
+import asyncio
+import re
+import stat
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import asyncpg
+import httpx
+import pytest
+
+from contracts.digests import sha256_hex
+from policy.registration import MOST_TRIES
+from prepare import prepare
+from settings import Settings
+from store import accounts, registration
+from store.ids import new_id
+from tests.conftest import KEYRING, Template, Urls
+from tests.integration.conftest import Api
+from tests.integration.test_api_turns import code
+
+PASSWORD = "correct horse battery"
+WRONG = "AAAA-BBBB-CCCC-DDDD-EEEE-FFFF-GGGG-HHHH"
+FORM = re.compile(r"([A-Z2-7]{4}-){7}[A-Z2-7]{4}")
+
+
+class Fresh:
+    """A tenant without people."""
+
+    def __init__(self, api: Api, owner: asyncpg.Connection, name: str) -> None:
+        self.api, self.owner, self.name = api, owner, name
+
+    async def prepared(self, before: str = "", *, is_open: bool = False, local: bool = False) -> str:
+        """The code that a run of prepare.py makes."""
+        async with self.owner.transaction():
+            await self.owner.execute("SELECT set_config('perdure.tenant', $1, true)", self.name)
+            return await registration.ensure_code(self.owner, self.name, before, is_open=is_open, local=local)
+
+    async def set(self, what: str) -> None:
+        """Change what is kept of the code, for example to let time pass."""
+        async with self.api.services.db.transaction(self.name) as tx:
+            await tx.execute(f"UPDATE setup_codes SET {what}")
+
+    async def register(self, name: str = "first", authorization: str = "", **given: str) -> httpx.Response:
+        body = {"name": name, "password": PASSWORD, "tenant": self.name, **given}
+        headers = {"Authorization": f"Bearer {authorization}"} if authorization else {}
+        async with self.api.client(None) as client:
+            return await client.post("/v1/auth/register", json=body, headers=headers)
+
+    async def refused(self, name: str = "first", **given: str) -> tuple[int, str]:
+        answer = await self.register(name, **given)
+        return answer.status_code, code(answer)
+
+
+@pytest.fixture
+async def fresh(api: Api, urls: Urls) -> AsyncIterator[Fresh]:
+    owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
+    name = f"t-{new_id()[-12:]}"
+    await accounts.ensure_tenant(owner, name)
+    yield Fresh(api, owner, name)
+    await owner.close()
+
+
+async def test_without_a_code_nobody_is_the_first_not_even_by_a_foreign_host(fresh: Fresh) -> None:
+    assert await fresh.refused() == (401, "setup_code_needed"), "no prepare.py has run for it"
+    await fresh.prepared()
+    assert await fresh.refused() == (401, "setup_code_needed")
+    foreign = {"Host": "evil.test:8080", "Origin": "http://evil.test:8080"}
+    async with fresh.api.client(None) as client:
+        body = {"name": "mallory", "password": PASSWORD, "tenant": fresh.name}
+        rebound = await client.post("/v1/auth/register", json=body, headers=foreign)
+    assert rebound.status_code in (401, 421), "a rebound name is no way in"
+
+
+async def test_the_code_makes_one_administrator_and_is_used_up(fresh: Fresh) -> None:
+    given = await fresh.prepared()
+    assert FORM.fullmatch(given)
+    untidy = given.lower().replace("-", " ")
+    first = await fresh.register(setup_code=untidy)
+    assert (first.status_code, first.json()["user"]["roles"]) == (201, ["requester", "reviewer", "admin"])
+    assert await fresh.refused("second", setup_code=given) == (403, "invitation_needed")
+    assert await fresh.refused("second") == (403, "invitation_needed")
+    assert await fresh.prepared() == "", "it has people now"
+
+
+async def test_of_many_at_once_with_the_same_code_one_is_the_first(fresh: Fresh) -> None:
+    given = await fresh.prepared()
+    answers = await asyncio.gather(*(fresh.register(f"first-{i}", setup_code=given) for i in range(8)))
+    assert sorted(answer.status_code for answer in answers) == [201, *[403] * 7]
+    assert {code(answer) for answer in answers if answer.status_code == 403} <= {
+        "invitation_needed",
+        "setup_code_invalid",
+    }
+
+
+async def test_ten_wrong_tries_void_the_code(fresh: Fresh) -> None:
+    given = await fresh.prepared()
+    for _ in range(MOST_TRIES - 1):
+        assert await fresh.refused(setup_code=WRONG) == (403, "setup_code_invalid")
+    assert (
+        (await fresh.register("first", setup_code="x")).json()["error"]["message"].startswith("This setup code is wr")
+    )
+    late = await fresh.register(setup_code=given)
+    assert (late.status_code, code(late)) == (403, "setup_code_invalid")
+    message = late.json()["error"]["message"]
+    assert "10 wrong tries" in message and "perdure up" in message and "prepare.py" in message
+    again = await fresh.prepared(given)
+    assert again != given and (await fresh.register(setup_code=again)).status_code == 201
+
+
+async def test_wrong_tries_at_once_are_all_counted(fresh: Fresh) -> None:
+    given = await fresh.prepared()
+    await asyncio.gather(*(fresh.refused(setup_code=WRONG) for _ in range(MOST_TRIES)))
+    assert await fresh.refused(setup_code=given) == (403, "setup_code_invalid")
+
+
+async def test_a_code_ends_after_a_day_by_the_clock_of_the_database(fresh: Fresh) -> None:
+    given = await fresh.prepared()
+    assert await fresh.prepared(given) == given, "a good one is printed again"
+    async with fresh.api.services.db.transaction(fresh.name) as tx:
+        lasts = await tx.fetchval("SELECT expires_at - now() FROM setup_codes")
+        assert 86_390 < lasts.total_seconds() <= 86_400
+        assert given not in str(await tx.fetch("SELECT * FROM setup_codes"))
+    await fresh.set("expires_at = now()")
+    late = await fresh.register(setup_code=given)
+    assert (late.status_code, code(late)) == (403, "setup_code_invalid")
+    assert "expired" in late.json()["error"]["message"]
+    assert await fresh.prepared(given) != given
+
+
+async def test_a_new_code_voids_the_one_before(fresh: Fresh) -> None:
+    old, new = await fresh.prepared(), await fresh.prepared()
+    assert await fresh.refused(setup_code=old) == (403, "setup_code_invalid")
+    assert (await fresh.register(setup_code=new)).status_code == 201
+
+
+async def test_a_registration_that_fails_leaves_the_code_good(fresh: Fresh) -> None:
+    given = await fresh.prepared()
+    assert await fresh.refused(setup_code=given, password="password1") == (422, "password_weak")
+    assert await fresh.refused(setup_code=given, password="short") == (422, "invalid_input")
+    assert (await fresh.register(setup_code=given)).status_code == 201
+
+
+async def test_where_newcomers_may_register_the_first_administrator_still_needs_the_code(fresh: Fresh) -> None:
+    given = await fresh.prepared(is_open=True)
+    api = fresh.api
+    api.app.state.services = replace(
+        api.services, signing_in=replace(api.services.signing_in, open_registration=True), local=False
+    )
+    try:
+        newcomer = await fresh.register("newcomer")
+        assert (newcomer.status_code, newcomer.json()["user"]["roles"]) == (201, ["requester"])
+        assert await fresh.refused("x", setup_code=WRONG) == (403, "setup_code_invalid")
+        first = await fresh.register("boss", setup_code=given)
+        assert first.json()["user"]["roles"] == ["requester", "reviewer", "admin"]
+        assert await fresh.refused("second", setup_code=given) == (403, "setup_code_invalid")
+        assert (await fresh.register("third")).json()["user"]["roles"] == ["requester"]
+    finally:
+        api.app.state.services = api.services
+
+
+async def test_a_tenant_that_is_not_there_is_answered_as_one_that_is_closed(fresh: Fresh) -> None:
+    await fresh.prepared()
+    await fresh.register(setup_code=await fresh.prepared())
+    closed = [await fresh.register("eve", **more) for more in ({}, {"setup_code": WRONG})]
+    fresh.name = "not-there"
+    absent = [await fresh.register("eve", **more) for more in ({}, {"setup_code": WRONG})]
+    told = {(answer.status_code, code(answer), answer.json()["error"]["message"]) for answer in (*closed, *absent)}
+    assert len(told) == 1 and next(iter(told))[:2] == (403, "invitation_needed")
+
+
+async def test_the_local_administrators_token_lets_the_first_person_in_and_no_other_token_does(
+    fresh: Fresh, tmp_path: Path
+) -> None:
+    """Of the tenant `local`, whose own users are not people."""
+    api, fresh.name = fresh.api, "local"
+    kept = tmp_path / "setup.code"
+    kept.write_text(await fresh.prepared(local=True))
+    tokens = {name: person.token for name, person in api.people.items()}
+    api.app.state.services = replace(api.services, local=True, setup_code_file=kept)
+    try:
+        async with api.client(None) as client:
+            assert (await client.get("/v1/auth/ways")).json()["setup_code"] is True
+        for name in ("requester", "reviewer"):
+            answer = await fresh.register(authorization=tokens[name])
+            assert (answer.status_code, code(answer)) == (401, "setup_code_needed"), name
+        answer = await fresh.register(authorization="perdure_admin_guessed")
+        assert (answer.status_code, code(answer)) == (401, "token_invalid")
+        api.app.state.services = replace(api.app.state.services, local=False)
+        answer = await fresh.register(authorization=tokens["admin"])
+        assert (answer.status_code, code(answer)) == (403, "invitation_needed"), "only on the embedded stack"
+        api.app.state.services = replace(api.app.state.services, local=True)
+        assert kept.exists()
+        first = await fresh.register(authorization=tokens["admin"])
+        assert first.json()["user"]["roles"] == ["requester", "reviewer", "admin"]
+        assert not kept.exists(), "the supervisor sees by this that the code is used"
+        second = await fresh.register("second", authorization=tokens["admin"])
+        assert (second.status_code, code(second)) == (403, "invitation_needed")
+        async with api.client(None) as client:
+            assert (await client.get("/v1/auth/ways")).json()["setup_code"] is False
+    finally:
+        api.app.state.services = api.services
+
+
+async def test_an_administrator_whom_prepare_made_is_a_person(fresh: Fresh) -> None:
+    given = await fresh.prepared()
+    async with fresh.owner.transaction():
+        await fresh.owner.execute("SELECT set_config('perdure.tenant', $1, true)", fresh.name)
+        digest = sha256_hex(new_id())
+        await accounts.ensure_user(fresh.owner, fresh.name, "root", ["admin", "reviewer"], digest, KEYRING)
+    assert await fresh.prepared(given) == ""
+    assert await fresh.refused(setup_code=given) == (403, "invitation_needed")
+
+
+async def test_prepare_prints_a_good_code_again_and_only_while_nobody_has_registered(
+    fresh: Fresh, template: Template, urls: Urls, tmp_path: Path
+) -> None:
+    given = {
+        "DATABASE_OWNER_URL": urls.owner,
+        "DATABASE_URL": urls.app,
+        "DATABASE_RELAY_URL": urls.relay,
+        "PERDURE_HOME": str(tmp_path),
+        "PERDURE_TENANT": fresh.name,
+    }
+    local = Settings(_env_file=None, PERDURE_LOCAL="1", **given)  # type: ignore[arg-type]
+    elsewhere = Settings(_env_file=None, **given)  # type: ignore[arg-type]
+    kept = tmp_path / "setup.code"
+    first = (await prepare(local)).setup_code
+    assert FORM.fullmatch(first) and kept.read_text().strip() == first
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert (await prepare(local)).setup_code == first
+    await fresh.set("expires_at = now()")
+    second = (await prepare(local)).setup_code
+    assert second != first and kept.read_text().strip() == second
+    third = (await prepare(elsewhere)).setup_code
+    assert third not in (first, second), "outside of the embedded stack no code is kept"
+    assert await fresh.refused(setup_code=second) == (403, "setup_code_invalid")
+    fourth = (await prepare(local)).setup_code
+    assert (await fresh.register(setup_code=fourth)).status_code == 201
+    assert (await prepare(local)).setup_code == (await prepare(elsewhere)).setup_code == ""
+    assert not kept.exists()
+
+
+async def test_prepare_makes_no_code_for_a_tenant_whose_administrator_it_makes(
+    fresh: Fresh, urls: Urls, tmp_path: Path
+) -> None:
+    given = {"DATABASE_OWNER_URL": urls.owner, "PERDURE_HOME": str(tmp_path), "PERDURE_TENANT": fresh.name}
+    settings = Settings(_env_file=None, **given)  # type: ignore[arg-type]
+    code_before = (await prepare(settings)).setup_code
+    made = await prepare(settings, "root", fresh.name)
+    assert (made.setup_code, list(made.tokens)) == ("", ["root"])
+    assert (await prepare(settings)).setup_code == ""
+    assert await fresh.refused(setup_code=code_before) == (403, "invitation_needed")
+
+
+async def test_the_form_registers_the_first_person(fresh: Fresh) -> None:
+    given = await fresh.prepared()
+    api = fresh.api
+    api.app.state.services = replace(api.services, signing_in=replace(api.services.signing_in, tenant=fresh.name))
+    try:
+        async with api.client(None) as client:
+            assert (await client.get("/v1/auth/ways")).json()["setup_code"] is True
+            asked = {"name": "first", "password": PASSWORD, "setup_code": WRONG}
+            back = httpx.URL((await client.post("/sign-in", data=asked)).headers["location"])
+            assert dict(back.params) == {"failed": "setup_code_invalid", "next": "/review", "name": "first"}
+            entered = await client.post("/sign-in", data={**asked, "setup_code": given})
+            assert (entered.status_code, entered.headers["location"]) == (303, "/review")
+            assert (await client.get("/v1/auth/me")).json()["roles"] == ["admin", "requester", "reviewer"]
+            assert (await client.get("/v1/auth/ways")).json()["setup_code"] is False
+    finally:
+        api.app.state.services = api.services
