@@ -44,6 +44,8 @@ def _hint(error: ApiError) -> str:
         return "Is it running? Start it with `make up`; `perdure status` shows what runs."
     if error.status == 401:
         return "The token is missing or wrong: set PERDURE_TOKEN, or use --as requester, reviewer or admin."
+    if error.code == "quota_reached":
+        return "`perdure files usage` shows what you keep; `perdure files delete FILE` deletes a file."
     if error.code == "agent_not_found":
         return "`perdure agents list` shows whom there is."
     fields = error.details.get("fields")

@@ -20,6 +20,7 @@ TITLES = {
     429: "Too much at once",
     503: "A part of the service is away",
 }
+TITLES_BY_CODE = {"quota_reached": "Quota reached"}
 _OTHERWISE = "Something went wrong"
 AGAIN = "It is not certain whether this was taken. Send it again: it counts once."
 """Of what was sent as a part of the service went away: its key is the same."""
@@ -56,7 +57,8 @@ def told(error: PageProblem | ApiError) -> Told:
     if isinstance(error, PageProblem):
         return Told(error.status, title(error.status), error.message, error.code)
     status = error.status or 503
-    return Told(status, title(status), error.message, error.code, error.request_id, error.retry_after_seconds)
+    headline = TITLES_BY_CODE.get(error.code) or title(status)
+    return Told(status, headline, error.message, error.code, error.request_id, error.retry_after_seconds)
 
 
 def title(status: int) -> str:

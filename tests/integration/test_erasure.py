@@ -31,7 +31,8 @@ NAME = f"{MARK}.b-1"
 NEUTRAL = {
     "content of the operator": "agents.* agent_versions.* app_tables.* tenants.* write_probes.*",
     "ids, digests, states and names of things": (
-        "byte_usage.scope api_tokens.token_sha256 approval_votes.role approval_votes.decision approval_votes.digest approvals.agent_id "
+        "byte_usage.scope "
+        "api_tokens.token_sha256 approval_votes.role approval_votes.decision approval_votes.digest approvals.agent_id "
         "approvals.call_id approvals.checkpoint approvals.digest approvals.effect approvals.escalation_role "
         "approvals.kind approvals.nonce approvals.on_timeout approvals.policy_digest approvals.reviewer_role "
         "approvals.risk approvals.rule approvals.status approvals.tool approvals.tool_version audit.body_digest "

@@ -1,14 +1,15 @@
 """The tools that work on the conversation's tables: what they hold, whether a plan is one, and carrying it out."""
 
 import asyncio
-import contextlib
-import json
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field, JsonValue
 
 from perdure import GivenFile, MadeFile, ToolContext, ToolRefused, ToolResult, tool
+
+if TYPE_CHECKING:
+    from perdure.tables.confined import TableFile
 
 TABLES = ("text/csv", "text/tab-separated-values")
 MOST_TABLES = 4
@@ -27,7 +28,8 @@ async def profile_table(context: ToolContext) -> JsonValue:
     found = [file for file in [await context.files.read(one) for one in ids] if file] if context.files else []
     if not found:
         return {"table": "", "name": "", "rows": 0, "columns": []}
-    return await asyncio.to_thread(_told, found)
+    first, *others = await _profiled(found)
+    return {**first, "others": list[JsonValue](others)} if others else first
 
 
 @tool(effect="read", timeout_seconds=20)
@@ -55,55 +57,36 @@ async def run_plan(
     files = [file for file in found if file is not None]
     if not files or files[0].id != table:
         raise ToolRefused("the table is not there any more")
-    outcome, rows = await asyncio.to_thread(_ran, files, xml)
-    made = MadeFile("rows.json", "application/json", rows)
-    return ToolResult({**outcome, "rows_file": context.file_id(made.name)}, files=(made,))
-
-
-def read_table(file: GivenFile) -> Any:
-    """The table in a file of the conversation.
-
-    Raises: ToolRefused.
-    """
-    from perdure.tables import TableTrouble, read_csv
+    from perdure.tables import TableTrouble
+    from perdure.tables.confined import run_plan_apart
 
     try:
-        return read_csv(file.content, file.media_type)
+        ran = await run_plan_apart([_table(file) for file in files], xml)
     except TableTrouble as trouble:
         raise ToolRefused(trouble.message) from None
+    made = MadeFile("rows.json", "application/json", ran.pop("drawn").encode())
+    return ToolResult({**ran, "rows_file": context.file_id(made.name)}, files=(made,))
 
 
-def _told(files: Sequence[GivenFile]) -> JsonValue:
-    told, others = _profiled(files[0]), list[JsonValue]()
-    for file in files[1:]:
-        with contextlib.suppress(ToolRefused):  # it is no table to work with; the last one is what was asked about
-            others.append(_profiled(file, MOST_TOLD))
-    return {**told, "others": others} if others else told
+async def _profiled(files: Sequence[GivenFile]) -> list[dict[str, JsonValue]]:
+    """The tables, the last upload first; one before it that is no table is left out."""
+    from perdure.tables import TableTrouble
+    from perdure.tables.confined import profiled_apart
 
-
-def _profiled(file: GivenFile, most: int | None = None) -> dict[str, JsonValue]:
-    from perdure.tables.profile import as_json, profile_of
-
-    table = read_table(file)
-    columns = as_json(profile_of(table))[:most]
-    return {"table": file.id, "name": file.name, "rows": table.height, "columns": columns}
-
-
-def _ran(files: Sequence[GivenFile], xml: str) -> tuple[dict[str, JsonValue], bytes]:
-    from perdure.tables import Plan, TableTrouble, read_plan
-    from perdure.tables import run_plan as carried_out
-    from perdure.tables.drawing import drawn_rows, left_out
-    from perdure.tables.profile import as_json, profile_of
-
-    plan = read_plan(xml) if xml.strip() else Plan()
-    if isinstance(plan, tuple):
-        raise ToolRefused(f"the plan does not fit: {plan[0].path}: {plan[0].reason}")
-    tables = {file.name: read_table(file) for file in files if file is files[0] or file.name in plan.named}
     try:
-        ran = carried_out(plan, tables, files[0].name)
+        found = await profiled_apart([_table(file) for file in files])
     except TableTrouble as trouble:
         raise ToolRefused(trouble.message) from None
-    table = ran.table
-    warnings: list[JsonValue] = [*left_out(table), *ran.warnings]
-    rows = json.dumps(drawn_rows(table), ensure_ascii=False).encode()
-    return {"rows": table.height, "columns": as_json(profile_of(table)), "warnings": warnings}, rows
+    told = list[dict[str, JsonValue]]()
+    for file, each in zip(files, found, strict=True):
+        if each is not None:
+            most = MOST_TOLD if told else None
+            columns = each["columns"][:most]
+            told.append({"table": file.id, "name": file.name, "rows": each["rows"], "columns": columns})
+    return told
+
+
+def _table(file: GivenFile) -> "TableFile":
+    from perdure.tables.confined import TableFile
+
+    return TableFile(file.name, file.media_type, file.content)
