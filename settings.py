@@ -136,7 +136,7 @@ class Settings(BaseSettings):
     tenant: str = Field(default="local", pattern=r"^[a-z0-9][a-z0-9-]{0,62}$", alias="PERDURE_TENANT")
     """The tenant of whoever names none when signing in or registering."""
     open_registration: bool = Field(default=False, alias="PERDURE_OPEN_REGISTRATION")
-    """Whether anybody may register, as a requester; else the first person and whoever is invited."""
+    """Whether anybody may register, as a requester; else only the first person, by the setup code, and the invited."""
     public_url: str = Field(default="", pattern=r"^(https?://[^/?#\s]+)?$", alias="PERDURE_PUBLIC_URL")
     """The address that people use, without a path: for links, for the allow-list of hosts, and `https` for cookies that
     go over TLS alone. Required if the API listens on all addresses."""

@@ -49,7 +49,7 @@ def sha256_of(code: str) -> str:
 def code_refusal(given: str, kept: SetupCode | None) -> CallerError | None:
     """Why this code lets nobody in, or None where it does."""
     if not given.strip():
-        why = f"The first person registers with the setup code that `perdure up` or `python prepare.py` printed. {_NEW}"
+        why = "The first person registers with the setup code that `perdure up` or `python prepare.py` prints; send it"
         return CallerError("setup_code_needed", why, status=401)
     if kept is None or not kept.fits(given):
         why = "This setup code is wrong, was used, or was replaced by a newer one"

@@ -80,7 +80,11 @@ async def rotate(tx: Connection, tenant_id: str, token: str, keys: AccessKeys, l
     await tx.execute("DELETE FROM refresh_tokens WHERE session_id = $1 AND expires_at < now()", row["session_id"])
     await _insert(tx, successor, session_id, lasts)
     until: datetime = await tx.fetchval(
-        "UPDATE sessions SET expires_at = now() + $2::interval WHERE id = $1 RETURNING expires_at", session_id, lasts
+        "UPDATE sessions SET expires_at = least(now() + $2::interval, began_at + $3::interval) WHERE id = $1 "
+        "RETURNING expires_at",
+        session_id,
+        lasts,
+        sessions.MOST,
     )
     return Rotation(found, session_id, user_id, successor, until)
 

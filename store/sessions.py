@@ -8,6 +8,8 @@ from store import audit
 from store.database import Connection
 from store.ids import new_id
 
+MOST = timedelta(days=90)
+"""However often it is refreshed, a session ends this long after it began: the person signs in again."""
 _KEPT = "interval '7 days'"
 """After its end a session is nobody's question any more."""
 _FORGET = f"""

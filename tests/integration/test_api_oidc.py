@@ -15,6 +15,7 @@ from tests.doubles.hostile_target import Talk, bomb, floods, says, threaded
 from tests.doubles.oidc_provider import CLIENT_ID, CLIENT_SECRET, OidcProvider
 from tests.doubles.resolver import Names
 from tests.integration.conftest import Api
+from tests.integration.test_api_approvals import paused
 from tests.integration.test_api_turns import code
 
 START, CALLBACK = "/v1/auth/oidc/start", "/v1/auth/oidc/callback"
@@ -91,6 +92,30 @@ async def test_an_account_that_is_there_is_not_taken_over_but_linked_by_its_owne
         other = {"token": api.people["requester"].token}
         await client.post("/v1/auth/login", json=other)
         assert failed(await come(client, link="1")) == "identity_taken"
+
+
+async def test_an_identity_that_was_linked_by_a_minted_token_is_its_creators_too(
+    api: Api, provider: OidcProvider
+) -> None:
+    provider.person = {"sub": "s-puppet", "preferred_username": "somebody"}
+    asked = await paused(api, by="admin")
+    async with api.client("admin") as admin, api.client(None) as puppet:
+        await admin.post("/v1/users", json={"name": "puppet", "roles": ["reviewer"]})
+        token = (await admin.post("/v1/users/puppet/tokens", json={})).json()["token"]
+        await puppet.post("/v1/auth/login", json={"token": token})
+        assert (await come(puppet, link="1")).headers["location"] == "/review"
+    for sub, name, expected in (("s-puppet", "puppet", 403), ("s-olga", "olga.b", 200)):
+        provider.person = {"sub": sub, "preferred_username": name}
+        trust(api, provider, newcomers=("reviewer",))
+        async with api.client(None) as client:
+            await come(client)
+            assert (await client.get("/v1/auth/me")).json()["name"] == name
+            answer = await client.post(
+                f"{asked.path}/decision", json=asked.body(), headers={"X-Perdure-Request": "1", "Origin": api.url}
+            )
+            assert answer.status_code == expected, (name, answer.text)
+    shown = answer.json()["history"][-1]["data"]
+    assert shown["signed_in"] == {"how": "oidc"}
 
 
 async def test_where_nobody_new_gets_in_only_who_is_known_does(api: Api, provider: OidcProvider) -> None:

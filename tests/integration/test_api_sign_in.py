@@ -205,6 +205,23 @@ async def test_a_refresh_token_that_is_used_again_after_the_grace_ends_the_sessi
     assert [row["kind"] for row in kinds] == ["session.begun", "session.ended"]
 
 
+async def test_a_session_ends_ninety_days_after_it_began_however_often_it_is_refreshed(api: Api, ann: str) -> None:
+    async with api.client(None) as client:
+        first = await signed_in(client, ann)
+        session = opened(first.json()["access_token"])[1]["sid"]
+        async with api.services.db.transaction("local") as tx:
+            await tx.execute(
+                "UPDATE sessions SET began_at = now() - interval '89 days 23 hours' WHERE id = $1", session
+            )
+        second = await client.post("/v1/auth/refresh", json={"refresh_token": first.json()["refresh_token"]})
+        left = datetime.fromisoformat(second.json()["refresh_expires_at"]) - datetime.now(UTC)
+        assert timedelta(minutes=55) < left < timedelta(minutes=61)
+        async with api.services.db.transaction("local") as tx:
+            await tx.execute("UPDATE sessions SET expires_at = now() WHERE id = $1", session)
+        third = await client.post("/v1/auth/refresh", json={"refresh_token": second.json()["refresh_token"]})
+        assert (third.status_code, code(third)) == (401, "refresh_token_invalid")
+
+
 @pytest.mark.parametrize("token", ["", "x", "prt.local.short", "prt.LOCAL." + "a" * 43, "prt.other." + "a" * 43])
 async def test_what_is_no_refresh_token_is_401(token: str, api: Api) -> None:
     async with api.client(None) as client:

@@ -195,3 +195,18 @@ async def test_an_invitation_has_a_form_that_a_link_fills_in(api: SpokenApi, bro
     page = (await browse("/sign-in?invitation=perdure_invitation_x&name=cleo")).text
     assert 'name="invitation" value="perdure_invitation_x"' in page and 'name="name" value="cleo"' in page
     assert "Set the password and sign in" in (await browse("/sign-in")).text
+
+
+async def test_the_setup_code_has_a_form_until_the_first_person_has_registered(api: SpokenApi, browse: Browse) -> None:
+    api.answers["/v1/auth/ways"] = (200, {"oidc": False, "setup_code": True})
+    page = (await browse("/sign-in")).text
+    assert 'name="setup_code"' in page and "Setup code" in page and "<details open>" not in page
+    for failed in ("setup_code_invalid", "setup_code_needed", "password_weak", "registration_invalid"):
+        again = (await browse(f"/sign-in?failed={failed}&name=boss")).text
+        assert "<details open>" in again and 'name="name" value="boss"' in again and 'role="alert"' in again, failed
+    assert "perdure up" in (await browse("/sign-in?failed=setup_code_invalid")).text
+    assert (
+        "Too many wrong passwords. Try again in 8 s." in (await browse("/sign-in?failed=sign_in_delayed&after=8")).text
+    )
+    api.answers["/v1/auth/ways"] = (200, {"oidc": False, "setup_code": False})
+    assert "setup_code" not in (await browse("/sign-in")).text
