@@ -8,6 +8,7 @@ from typing import Any
 from langsmith import Client
 
 from policy.spans import Span
+from tracing.session import TraceSession
 from tracing.tracer import Attributes
 
 TIMEOUT_MS = 5_000
@@ -42,6 +43,7 @@ class LangSmithTracer:
             omit_traced_runtime_info=True,
             tracing_sampling_rate=1.0,
             info={},
+            session=TraceSession(),
         )
         return cls(client)
 

@@ -14,6 +14,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 from pydantic import JsonValue
 
 from policy.spans import Span
+from tracing.session import TraceSession
 from tracing.tracer import Attributes
 
 TIMEOUT_SECONDS = 5.0
@@ -45,7 +46,10 @@ class OtelTracer:
     @classmethod
     def to(cls, endpoint: str, headers: Mapping[str, str] | None = None) -> "OtelTracer":
         """To the collector at `endpoint`, the whole address; empty: by OpenTelemetry's own environment."""
-        return cls(OTLPSpanExporter(endpoint=endpoint or None, headers=headers, timeout=TIMEOUT_SECONDS))
+        session = TraceSession()
+        return cls(
+            OTLPSpanExporter(endpoint=endpoint or None, headers=headers, timeout=TIMEOUT_SECONDS, session=session)
+        )
 
     def is_enabled(self) -> bool:
         """Yes."""

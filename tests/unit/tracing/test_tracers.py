@@ -2,9 +2,11 @@
 
 import sys
 import uuid
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psutil
 import pytest
 import structlog
 from pydantic import JsonValue
@@ -13,6 +15,7 @@ from contracts.alarms import Alarm, AlarmType
 from graph.registry import TOPOLOGIES
 from policy.spans import Happened, Span, TurnRecord
 from tests.doubles.collector import Collector, collecting
+from tests.doubles.hostile_target import MEBI, floods, says, threaded
 from tracing.alarm_bell import KEPT, AlarmBell
 from tracing.choice import tracer_of, ways_of
 from tracing.turn_traces import send, traced
@@ -133,3 +136,16 @@ def test_a_bell_remembers_the_last_of_many() -> None:
     for number in range(KEPT + 5):
         bell.ring(Alarm(type=AlarmType.UNEXPECTED_ROUTING, node=str(number), description="x"))
     assert len(bell.recent) == KEPT and bell.recent[-1].node == str(KEPT + 4)
+
+
+@pytest.mark.parametrize("name", ["otel", "langsmith"])
+@pytest.mark.parametrize("status", [200, 307, 400])
+def test_an_answer_is_read_no_further_than_its_status(name: str, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with threaded(says()) as elsewhere, threaded(floods(status, b"x" * MEBI, f"location: {elsewhere.url}")) as made:
+        monkeypatch.setenv("HTTP_PROXY", elsewhere.url)
+        tracer = tracer_of(name, made.url, "key")
+        before = psutil.Process().memory_info().rss
+        with suppress(Exception):  # a status that is no success is the exporter's own error
+            send(tracer, spans())
+        assert (psutil.Process().memory_info().rss - before) // MEBI < 100
+        assert made.heads and elsewhere.heads == []
