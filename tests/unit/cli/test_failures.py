@@ -79,3 +79,9 @@ def test_help_is_no_failure(perdure: Perdure) -> None:
     assert ended.code == 0
     for name in ("up", "status", "chat", "turns", "approvals", "effects", "agents", "topologies", "users", "init"):
         assert f"\n  {name} " in ended.out
+
+
+def test_a_full_quota_is_told_with_the_commands_that_help(perdure: Perdure, stack: ApiDouble) -> None:
+    stack.will(refusal(429, "quota_reached", {"scope": "user", "retry_after_seconds": None}))
+    ended = perdure("turns", "show", "t")
+    assert ended.code == 1 and "perdure files usage" in ended.err and "another try" not in ended.err

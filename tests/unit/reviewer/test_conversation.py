@@ -255,6 +255,19 @@ async def test_how_large_a_file_may_be_is_said_before_one_is_sent(
     assert "20 MB at most" in page and 'data-most-bytes="20971520"' in page
 
 
+async def test_a_full_quota_is_told_in_words_over_what_was_typed(
+    api: SpokenApi, told: dict[str, Any], browse: Browse
+) -> None:
+    why = "you keep 1 GB, and the quota is 1 GB: delete files"
+    api.answers[TURNS] = (429, problem("quota_reached", why))
+    kept = await browse(PATH, "POST", data={"csrf": "f-1", "key": "k-1", "message": "say <b>this"})
+    assert kept.status_code == 429 and why in kept.text
+    assert "say &lt;b&gt;this" in kept.text and "retry-after" not in kept.headers
+    api.answers["/v1/conversations"] = (429, problem("quota_reached", why))
+    begun = await browse("/chat", "POST", data={"csrf": "f-1", "key": "k-1", "agent": "desk"})
+    assert begun.status_code == 429 and why in begun.text and "<h1>Quota reached</h1>" in begun.text
+
+
 async def test_somebody_elses_conversation_can_be_looked_at_and_nothing_said_in_it(
     api: SpokenApi, told: dict[str, Any], browse: Browse
 ) -> None:
