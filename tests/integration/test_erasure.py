@@ -13,6 +13,7 @@ import pytest
 from contracts.errors import CallerError
 from contracts.turns import FinishAsk, TurnAddress, TurnStatus
 from policy.audit_faults import FaultKind
+from policy.credentials import Credential, How
 from policy.decision import Decider, Decision
 from store import audit, erasure_steps, users
 from store.audit_links import verify
@@ -31,8 +32,7 @@ NAME = f"{MARK}.b-1"
 NEUTRAL = {
     "content of the operator": "agents.* agent_versions.* app_tables.* tenants.* write_probes.*",
     "ids, digests, states and names of things": (
-        "byte_usage.scope "
-        "api_tokens.token_sha256 approval_votes.role approval_votes.decision approval_votes.digest approvals.agent_id "
+        "byte_usage.scope api_tokens.token_sha256 approval_votes.role approval_votes.decision approval_votes.digest approvals.agent_id "
         "approvals.call_id approvals.checkpoint approvals.digest approvals.effect approvals.escalation_role "
         "approvals.kind approvals.nonce approvals.on_timeout approvals.policy_digest approvals.reviewer_role "
         "approvals.risk approvals.rule approvals.status approvals.tool approvals.tool_version audit.body_digest "
@@ -109,7 +109,7 @@ async def person(desk: Desk, name: str) -> Person:
     actor = desk.people["admin"].user_id
     async with desk.db.transaction("local") as tx:
         user = await users.add(tx, name, f"{MARK} the display name", roles, actor)
-        token = await users.mint_token(tx, name, f"{MARK}'s laptop", actor)
+        token = await users.mint_token(tx, name, f"{MARK}'s laptop", actor, Credential(How.PASSWORD))
     made = Person("local", user.id, name, frozenset(roles), token)
     desk.people[name] = made
     return made

@@ -236,10 +236,10 @@ def test_run_json_has_the_promised_keys_and_is_its_owners_alone(tmp_path: Path) 
     assert "setup_code" not in content
     with_code = replace(run_file, setup_code_file=tmp_path / "setup.code")
     (tmp_path / "setup.code").write_text("ABCD\n")
-    with_code.write({"api": 7}, ["api"])
+    with_code.write({"api": 7}, ["api"], {"api": 18080})
     assert json.loads(run_file.path.read_text()) == {**content, "setup_code": "ABCD"}
     (tmp_path / "setup.code").unlink()
-    with_code.write({"api": 7}, ["api"])
+    with_code.write({"api": 7}, ["api"], {"api": 18080})
     assert json.loads(run_file.path.read_text()) == content
     run_file.remove()
     assert not run_file.path.exists()
