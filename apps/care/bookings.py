@@ -29,6 +29,16 @@ def connected() -> Iterator[sqlite3.Connection]:
 class Bookings(BaseHTTPRequestHandler):
     """GET /healthz · GET /bookings · POST /bookings {provider, slot}."""
 
+    def parse_request(self) -> bool:
+        """Refuse what a browser sends: it has no business here, and asks for no token."""
+        if not super().parse_request():
+            return False
+        name = self.headers.get("Host", "").rpartition(":")[0]
+        if "Origin" not in self.headers and name in ("127.0.0.1", "localhost"):
+            return True
+        self.answer(403, {"error": "this service is not for web pages, and for this machine only"})
+        return False
+
     def do_GET(self) -> None:
         """All bookings, in order."""
         if self.path == "/healthz":

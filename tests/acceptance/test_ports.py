@@ -36,6 +36,13 @@ READS = (
     "/api/v1/namespaces",
     "/metrics",
 )
+NEXUS = (
+    "/nexus/namespaces/default/task-queues/perdure-turns/nexus-services/a/b",
+    "/nexus/endpoints/a/services/b/c",
+    "/namespaces/default/nexus/callback",
+    "/nexus/callback",
+)
+"""Paths of the HTTP API that its list of hosts does not cover."""
 
 
 def ports(stack: RunningStack) -> dict[int, str]:
@@ -136,6 +143,10 @@ async def test_no_port_tells_a_foreign_page_of_a_workflow_or_lets_it_end_a_turn(
                 assert paused.encode() not in answer, f"{name} on {port}: {host!r} {path}"
             answer = await asyncio.to_thread(sent, port, batch(host, f"turn:{paused}"))
             assert not answer.startswith((b"HTTP/1.1 2", b"HTTP/1.0 2")), f"{name} on {port}: {answer[:200]!r}"
+            for path in NEXUS:
+                body = batch(host, f"turn:{paused}").partition(" HTTP/")[2]
+                answer = await asyncio.to_thread(sent, port, f"POST {path} HTTP/{body}")
+                assert not answer.startswith((b"HTTP/1.1 2", b"HTTP/1.0 2")), f"{name} on {port}: {answer[:200]!r}"
     loopback = f"Host: {HOST}\r\n"  # a plain request of a page of another site has the machine's own name
     for port, name in found.items():
         answer = await asyncio.to_thread(sent, port, batch(loopback, f"turn:{paused}"))
@@ -143,6 +154,17 @@ async def test_no_port_tells_a_foreign_page_of_a_workflow_or_lets_it_end_a_turn(
     await asyncio.sleep(3.0)  # a batch works in the background
     assert f"turn:{paused}" in await open_workflows(stack)
     assert status_of(stack, paused) == "awaiting_approval"
+
+
+async def test_no_page_books_a_session_by_the_apps_own_service(stack: RunningStack) -> None:
+    bookings = stack.read()["companions"]["bookings"]
+    slot = json.dumps({"provider": "a page", "slot": "now"}).encode()
+    async with httpx.AsyncClient(base_url=bookings) as http:
+        for headers in ({"Origin": f"http://{FOREIGN}", "Content-Type": "text/plain"}, {"Host": FOREIGN}):
+            assert (await http.post("/bookings", content=slot, headers=headers)).status_code == 403
+        assert (await http.get("/bookings", headers={"Host": FOREIGN})).status_code == 403
+        booked = (await http.get("/bookings")).json()["bookings"]
+    assert "a page" not in {each["provider"] for each in booked}
 
 
 def test_run_json_names_every_open_port(stack: RunningStack) -> None:

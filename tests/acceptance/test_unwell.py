@@ -122,6 +122,7 @@ def small_disk(folder: Path) -> Iterator[Path]:
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True, text=True
     )
+    assert os.geteuid() or not mounted.returncode, f"root could not mount a small disk: {mounted.stderr}"
     if mounted.returncode:
         pytest.skip(f"a small disk needs the right to mount: {mounted.stderr.strip()}")
     try:

@@ -19,6 +19,7 @@ from local.console import Console
 from local.forked import Forked, Nursery, NurseryGone
 from local.home import open_home
 from local.lines import read_lines
+from local.patience import Patience
 from local.roster import alive
 
 OF_A_USER = "import sys\nif __name__ == '__main__':\n    print(sys.argv[1:], __package__)\n    sys.exit(4)\n"
@@ -38,6 +39,26 @@ async def nursery(tmp_path: Path) -> AsyncIterator[Nursery]:
     await opened.start()
     yield opened
     await opened.stop()
+
+
+async def test_a_nursery_that_is_stopped_is_killed_and_comes_back(tmp_path: Path) -> None:
+    out = io.StringIO()
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    home = open_home(tmp_path / "home")
+    opened = Nursery(home, ("json",), environ, tmp_path, Console(out), Patience(hang_seconds=3))
+    await opened.start()
+    try:
+        first = opened.pid
+        assert first is not None
+        os.kill(first, signal.SIGSTOP)
+        deadline = time.monotonic() + 30
+        while opened.pid in (None, first):
+            assert time.monotonic() < deadline, "it was not started again"
+            await asyncio.sleep(0.05)
+        assert "has not answered for 3 s; killing and restarting it" in out.getvalue()
+        assert alive(first) is None
+    finally:
+        await opened.stop()
 
 
 async def run(nursery: Nursery, folder: Path, script: str, *arguments: str, **environ: str) -> Forked:
