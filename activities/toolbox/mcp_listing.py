@@ -9,17 +9,23 @@ from activities.toolbox.mcp_cards import MOST_TOOLS
 from contracts.mcp import IDEMPOTENCY_KEY, McpHints, McpToolListing
 
 _MOST_PAGES = 50
+_MOST_BYTES = 16 * 1024 * 1024
+"""Of all pages together: what is kept of them stays in memory for as long as the session."""
 
 
 async def listed_tools(session: ClientSession) -> list[McpToolListing]:
     """Every tool that the server lists, page by page, as far as anybody would look.
 
-    Raises: MCPError; ValueError where a page does not read.
+    Raises: MCPError; ValueError where a page does not read, or the pages are too large together.
     """
     found: list[McpToolListing] = []
     cursor: str | None = None
+    size = 0
     for _ in range(_MOST_PAGES):
         page = await session.list_tools(params=PaginatedRequestParams(cursor=cursor))
+        size += sum(len(tool.model_dump_json()) for tool in page.tools)
+        if size > _MOST_BYTES:
+            raise ValueError(f"the list of tools has more than {_MOST_BYTES} bytes")
         found += [listing_of(tool) for tool in page.tools]
         cursor = page.next_cursor
         if not cursor or len(found) > MOST_TOOLS:
