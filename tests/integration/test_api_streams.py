@@ -14,6 +14,7 @@ from prometheus_client import REGISTRY
 from api.auth import is_welcome, of_token
 from api.open_streams import OpenStreams
 from api.streams import Streams
+from policy.credentials import Credential, How
 from policy.cursor import Cursor
 from store import sessions, users
 from tests.desk import until
@@ -165,7 +166,7 @@ async def test_a_reader_that_would_not_be_let_in_again_is_sent_away(api: Api, ho
         conversation_id = await conversation(admin)
     if how == "signed_out":
         async with services.db.transaction(who.tenant_id) as tx:
-            begun = await sessions.begin(tx, who.user_id, timedelta(hours=1), how="password")
+            begun = await sessions.begin(tx, who.user_id, timedelta(hours=1), Credential(How.PASSWORD))
         who = replace(who, session_id=begun.id)
     streams = Streams(services.db, services.live, services.wakes, heartbeat_seconds=0.05)
     welcome = partial(is_welcome, services, who)
