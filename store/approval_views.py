@@ -32,7 +32,7 @@ a.*, {STATUS_NOW} AS status_now, clock_timestamp() AS now, r.name AS requester, 
   'admin' = ANY(r.roles) AS requester_is_admin,
   s.name AS assigned, c.name AS claimer,
   (SELECT jsonb_agg(jsonb_build_object('user', v.user_id, 'created_by', v.created_by,
-     'signed_in', v.record->'signed_in', 'seat', v.seat_id, 'by', b.name, 'owner', o.name,
+     'signed_in', coalesce(v.record->'signed_in', '{{}}'), 'seat', v.seat_id, 'by', b.name, 'owner', o.name,
      'decision', v.decision, 'at', v.at, 'comment', coalesce(v.record->>'comment', ''),
      'named', a.reviewers = '{{}}' OR o.name = ANY(a.reviewers),
      'counts', o.disabled_at IS NULL AND v.role = ANY(o.roles) AND b.disabled_at IS NULL AND v.role = ANY(b.roles))

@@ -137,7 +137,9 @@ async def take_up(
 
 
 async def signed_in(tx: Connection, credential: Credential) -> dict[str, JsonValue]:
-    """How somebody is signed in, with the names of those who created the credential or invited its owner."""
+    """How a person is signed in, with the name of who created the credential, or invited its owner, and with the names
+    of those through whose credentials that was done. Under keys by which an erased person is found (erasure_elsewhere).
+    """
     told: dict[str, JsonValue] = {"how": credential.how.value}
     made = {"created_by": credential.created_by, "invited_by": credential.invited_by}
     if not any(made.values()):
@@ -145,7 +147,13 @@ async def signed_in(tx: Connection, credential: Credential) -> dict[str, JsonVal
     ids = [each for group in made.values() for each in group]
     rows = await tx.fetch("SELECT id, name FROM users WHERE id = ANY($1::uuid[])", ids)
     names = {str(row["id"]): str(row["name"]) for row in rows} | {UNKNOWN: "unknown"}
-    return told | {what: [names[each] for each in group if each in names] for what, group in made.items() if group}
+    for what, group in made.items():
+        first, *through = [names[each] for each in group if each in names] or [""]
+        if first:
+            told[what] = first
+        if through:
+            told[f"{what}_through"] = [{"by": name} for name in through]
+    return told
 
 
 def _vote(vote: asyncpg.Record, reviewers: Sequence[str]) -> Vote:

@@ -18,12 +18,18 @@ def signed_in_words(data: object) -> str:
     if not isinstance(signed_in, Mapping):
         return ""
     words = _WAYS.get(str(signed_in.get("how")), "")
-    made, invited = (", ".join(map(str, signed_in.get(name) or ())) for name in ("created_by", "invited_by"))
+    made, invited = (_people(signed_in, name) for name in ("created_by", "invited_by"))
     if made:
         words += f" created by {made}"
     if invited:
         words += f" (account opened by invitation of {invited})"
     return f"signed in by {words}" if words else ""
+
+
+def _people(signed_in: Mapping[str, Any], what: str) -> str:
+    through = signed_in.get(f"{what}_through")
+    others = [each.get("by") for each in through if isinstance(each, Mapping)] if isinstance(through, list) else []
+    return " through ".join(str(name) for name in (signed_in.get(what), *others) if name)
 
 
 _WAYS = {
@@ -54,7 +60,8 @@ class Vote(Answer):
     """No longer, where the owner of the seat has lost the role since; nor where the owner is none of the named
     reviewers, and another such vote counts."""
     signed_in: dict[str, Any] | None = None
-    """How the decider was signed in: `how`, and where there are such people `created_by` and `invited_by`."""
+    """How the decider was signed in: `how`, and where there are such people `created_by` and `invited_by`, with
+    `created_by_through` and `invited_by_through`. Empty where it was erased or not recorded."""
 
 
 class Fallback(Answer):

@@ -107,7 +107,7 @@ async def test_nobody_settles_an_own_request_by_a_credential_made_for_another_us
     said = await council.desk.value(
         "SELECT data FROM audit_trail WHERE kind = 'effect.settled' AND turn_id = $1", address.turn_id
     )
-    assert said["signed_in"] == {"how": "token", "created_by": ["admin"]}
+    assert said["signed_in"] == {"how": "token", "created_by": "admin"}
 
 
 async def test_a_stand_in_settles_and_the_record_says_for_whom(council: Council) -> None:

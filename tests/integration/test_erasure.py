@@ -13,11 +13,12 @@ import pytest
 from contracts.errors import CallerError
 from contracts.turns import FinishAsk, TurnAddress, TurnStatus
 from policy.audit_faults import FaultKind
-from policy.credentials import Credential, How
+from policy.credentials import OWN, Credential, How
 from policy.decision import Decider, Decision
 from store import audit, erasure_steps, users
 from store.audit_links import verify
 from store.database import Database
+from store.decisions import DecisionAsk, decide
 from store.effects import settle_by_person
 from store.erasure import erase
 from store.finish import finish
@@ -32,7 +33,8 @@ NAME = f"{MARK}.b-1"
 NEUTRAL = {
     "content of the operator": "agents.* agent_versions.* app_tables.* tenants.* write_probes.*",
     "ids, digests, states and names of things": (
-        "byte_usage.scope api_tokens.token_sha256 approval_votes.role approval_votes.decision approval_votes.digest approvals.agent_id "
+        "api_tokens.created_by approval_votes.created_by byte_usage.scope delegations.created_by setup_codes.code_sha256 "
+        "api_tokens.token_sha256 approval_votes.role approval_votes.decision approval_votes.digest approvals.agent_id "
         "approvals.call_id approvals.checkpoint approvals.digest approvals.effect approvals.escalation_role "
         "approvals.kind approvals.nonce approvals.on_timeout approvals.policy_digest approvals.reviewer_role "
         "approvals.risk approvals.rule approvals.status approvals.tool approvals.tool_version audit.body_digest "
@@ -54,7 +56,9 @@ NEUTRAL = {
         "memory_promotions.base_sha256 memory_promotions.risk memory_promotions.status memory_promotions.call_id"
     ),
     "gone with the account (store/erasure_steps.py)": (
-        "identities.* invitations.token_sha256 passwords.hash refresh_tokens.nonce refresh_tokens.successor_sha256 "
+        "identities.* invitations.created_by invitations.token_sha256 passwords.created_by passwords.hash "
+        "passwords.invited_by sessions.created_by sessions.how sessions.invited_by "
+        "refresh_tokens.nonce refresh_tokens.successor_sha256 "
         "refresh_tokens.token_sha256 sign_in_codes.code_sha256"
     ),
     "kinds, and what a receiver of the operator's answered": (
@@ -109,7 +113,7 @@ async def person(desk: Desk, name: str) -> Person:
     actor = desk.people["admin"].user_id
     async with desk.db.transaction("local") as tx:
         user = await users.add(tx, name, f"{MARK} the display name", roles, actor)
-        token = await users.mint_token(tx, name, f"{MARK}'s laptop", actor, Credential(How.PASSWORD))
+        token = await users.mint_token(tx, name, f"{MARK}'s laptop", actor, OWN)
     made = Person("local", user.id, name, frozenset(roles), token)
     desk.people[name] = made
     return made
@@ -230,9 +234,19 @@ async def in_turns_of_others(desk: Desk, name: str) -> list[TurnAddress]:
         by, turn_id = desk.people["reviewer"].user_id, other.turn_id
         for kind, key in (("reassigned", "to"), ("released", "was_claimed_by"), ("fell_back", "fallback")):
             await audit.record(tx, f"approval.{kind}", handed.request_id, {key: name}, actor=by, turn_id=turn_id)
+    minted = await desk.plan(("pay", {}))
+    (asked,) = await desk.open(minted, "t1.0")
+    reviewer, admin = desk.people["reviewer"], desk.people["admin"].user_id
+    made = Credential(How.TOKEN, (admin, who.user_id), (who.user_id,))
+    async with desk.db.transaction("local") as tx:  # by somebody whose token and account are the person's making
+        digest = await tx.fetchval("SELECT digest FROM approvals WHERE id = $1", asked.request_id)
+        decider = Decider(reviewer.user_id, reviewer.roles, "reviewer", credential=made)
+        ask = DecisionAsk(decision=Decision.REJECT, digest=digest, comment="not now")
+        await decide(tx, asked.request_id, decider, "reviewer", ask)
+    await end(desk, minted)
     await end(desk, address)
     await end(desk, other)
-    return [address, other]
+    return [address, other, minted]
 
 
 async def test_every_column_is_said_to_hold_a_persons_words_or_not(desk: Desk, admin: asyncpg.Connection) -> None:
@@ -272,7 +286,7 @@ async def test_no_word_of_an_erased_person_is_left_and_the_chain_verifies(
 async def test_the_words_of_others_stay(desk: Desk) -> None:
     name = f"{MARK}2"
     await person(desk, name)
-    theirs, _ = await in_turns_of_others(desk, name)
+    theirs, *_ = await in_turns_of_others(desk, name)
     await erase(desk.db, "local", name, desk.people["admin"].user_id)
     asked = await desk.rows("SELECT content FROM messages WHERE turn_id = $1 AND role = 'user'", theirs.turn_id)
     assert all(row["content"] for row in asked) and asked

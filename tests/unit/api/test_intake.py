@@ -48,6 +48,7 @@ class Knower:
             "name": "ann",
             "roles": ["requester"],
             "label": "",
+            "created_by": [],
         }
         return owner if known else None
 

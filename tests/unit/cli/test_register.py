@@ -57,12 +57,15 @@ def test_a_registration_that_is_refused_says_why_and_as_json_no_token_is_printed
     ("signed_in", "words"),
     [
         ({"how": "password"}, "signed in by password"),
-        ({"how": "password", "invited_by": ["ann"]}, "signed in by password (account opened by invitation of ann)"),
-        ({"how": "invitation", "created_by": ["ann"]}, "signed in by password created by ann"),
-        ({"how": "token", "created_by": ["ann", "root"]}, "signed in by token created by ann, root"),
+        ({"how": "password", "invited_by": "ann"}, "signed in by password (account opened by invitation of ann)"),
+        ({"how": "invitation", "created_by": "ann"}, "signed in by password created by ann"),
+        (
+            {"how": "token", "created_by": "ann", "created_by_through": [{"by": "root"}]},
+            "signed in by token created by ann through root",
+        ),
         ({"how": "local"}, "signed in by local token"),
         ({"how": "oidc"}, "signed in by organization"),
-        ({"how": "chat", "created_by": ["unknown"]}, "signed in by chat token created by unknown"),
+        ({"how": "chat", "created_by": "unknown"}, "signed in by chat token created by unknown"),
         ({"how": "something new"}, ""),
         (None, ""),
         ("password", ""),
@@ -74,7 +77,7 @@ def test_how_a_decider_was_signed_in_is_told_in_words(signed_in: object, words: 
 
 
 def test_the_history_shows_how_each_decider_was_signed_in(perdure: Perdure, stack: ApiDouble) -> None:
-    data = {"type": "approve", "signed_in": {"how": "token", "created_by": ["root"]}}
+    data = {"type": "approve", "signed_in": {"how": "token", "created_by": "root"}}
     entry = {"what": "approval.decided", "at": "2026-11-21T10:00:00Z", "by": "rita", "data": data}
     stack.will(said({**APPROVAL, "history": [entry]}))
     assert "(type approve, signed in by token created by root)" in perdure("approvals", "show", "a-1").out
