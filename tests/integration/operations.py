@@ -75,11 +75,15 @@ TABLE: dict[str, Row] = {
     "POST /v1/turns/{turn_id}/answers/{request_id}": Row(
         MINE, body(kind="clarification", payload={"text": "sales by region"}), objects="question"
     ),
-    "POST /v1/turns/{turn_id}/limits": Row(TENANT, body(max_tokens=10**9), passes=_DONE),
+    "POST /v1/turns/{turn_id}/limits": Row(
+        TENANT, body(max_tokens=10**9), passes=_DONE, refused=frozenset({403, 404, 409})
+    ),
     "POST /v1/execute": Row(ANYONE, body(agent="refunds", message="/echo hi")),
     "POST /v1/conversations/{conversation_id}/files": Row(MINE, raw=b"a,b\n1,2\n", query={"name": "t.csv"}),
     "GET /v1/conversations/{conversation_id}/files": Row(MINE),
     "GET /v1/files/{file_id}": Row(SEES),
+    "DELETE /v1/files/{file_id}": Row(MINE, objects="deleted"),
+    "GET /v1/usage": Row(ANYONE),
     "GET /v1/turns/{turn_id}/events": Row(SEES, objects="ended"),
     "GET /v1/conversations/{conversation_id}/stream": Row(SEES),
     "GET /v1/approvals": Row(ANYONE),

@@ -141,6 +141,7 @@ async def _groups(api: Api, people: Mapping[str, httpx.AsyncClient], urls: Urls)
         "ended": await _turn(owner, "/echo hi"),
         "shared": shared,
         "redacted": redacted,
+        "deleted": {"file_id": await _upload(owner, talk)},
         "idle": {"conversation_id": await conversation(owner)},
         "escalated:reviewer": await _turn(owner, "Refund order 1046"),
         "escalated": await _turn(owner, "Refund order 1047"),

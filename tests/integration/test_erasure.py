@@ -33,7 +33,8 @@ NAME = f"{MARK}.b-1"
 NEUTRAL = {
     "content of the operator": "agents.* agent_versions.* app_tables.* tenants.* write_probes.*",
     "ids, digests, states and names of things": (
-        "api_tokens.created_by approval_votes.created_by byte_usage.scope delegations.created_by setup_codes.code_sha256 "
+        "api_tokens.created_by approval_votes.created_by byte_usage.scope delegations.created_by "
+        "setup_codes.code_sha256 "
         "api_tokens.token_sha256 approval_votes.role approval_votes.decision approval_votes.digest approvals.agent_id "
         "approvals.call_id approvals.checkpoint approvals.digest approvals.effect approvals.escalation_role "
         "approvals.kind approvals.nonce approvals.on_timeout approvals.policy_digest approvals.reviewer_role "
