@@ -26,6 +26,7 @@ from serving import tools_of, workers_for
 from settings import Settings
 from store.database import Database
 from store.ids import new_id
+from store.valkey import Valkey
 from tests.conftest import KEYRING, Person, Urls
 from tests.desk import Desk
 from tests.doubles.listening import Listening
@@ -47,6 +48,16 @@ class Api:
         return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30)
 
 
+async def _forget_guesses(valkey: Valkey) -> None:
+    """Those of the module before, which came from the same address."""
+
+    async def work() -> None:
+        async for key in valkey.client.scan_iter("perdure:guesses:*"):
+            await valkey.client.delete(key)
+
+    await valkey.attempt(work)
+
+
 @asynccontextmanager
 async def serving(
     people: dict[str, Person], *, database_url: str, redis_url: str, temporal: str, namespace: str, **settings: str
@@ -62,6 +73,7 @@ async def serving(
         app = create_app(Settings(_env_file=None, **{"RATE_LIMITING_ENABLED": "0", **given, **settings}))  # type: ignore[arg-type]
         listening = Listening(app)
         await listening.start()
+    await _forget_guesses(app.state.services.valkey)
     own = new_id()[-8:]
     routing = Routing(**{kind.value: f"api-{kind.value}-{own}" for kind in Kind})
     services: Services = replace(app.state.services, routing=routing)
