@@ -8,8 +8,7 @@ at this account, and by those from its address at all accounts; the longest wait
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-KEPT_SECONDS = 86_400
-"""So long after the last wrong guess they are forgotten."""
+_HOUR, _DAY = 3_600, 86_400
 _MOST_DOUBLINGS = 30
 
 
@@ -22,14 +21,18 @@ class Pace:
     """Wrong guesses without a wait."""
     most_seconds: int
     """The longest wait; the first one is a second, and each is twice the one before it."""
+    kept_seconds: int = _DAY
+    """Wrong guesses are forgotten this long after the last one."""
+    is_window: bool = False
+    """They are forgotten this long after the first one: of what many people share, mistakes do not add up for ever."""
 
 
 DEVICE = Pace("device", 5, 900)
 PLACE = Pace("place", 5, 900)
 """One address at one account."""
-ACCOUNT = Pace("account", 20, 60)
+ACCOUNT = Pace("account", 20, 60, _HOUR, is_window=True)
 """All unknown devices at one account. Short: a stranger who keeps guessing also delays an owner on a new device."""
-ADDRESS = Pace("address", 30, 60)
+ADDRESS = Pace("address", 50, 60, _HOUR, is_window=True)
 """One address at all accounts: many people may share one."""
 
 

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from contracts.digests import sha256_hex
-from policy.guessing import KEPT_SECONDS, Pace, Tally
+from policy.guessing import Pace, Tally
 from store.valkey import Valkey
 
 Key = tuple[Pace, str]
@@ -17,13 +17,13 @@ _MOST_ALONE = 20_000
 # guesses at once no more get through than one after the other.
 _COUNT = """
 for i, key in ipairs(KEYS) do
-  if tonumber(redis.call('HGET', key, 'failures') or 0) ~= tonumber(ARGV[i + 1]) then return 0 end
+  if tonumber(redis.call('HGET', key, 'failures') or 0) ~= tonumber(ARGV[3 * i - 2]) then return 0 end
 end
 local now = redis.call('TIME')
-for _, key in ipairs(KEYS) do
-  redis.call('HINCRBY', key, 'failures', 1)
+for i, key in ipairs(KEYS) do
+  local failures = redis.call('HINCRBY', key, 'failures', 1)
   redis.call('HSET', key, 'last', now[1] .. '.' .. string.format('%06d', now[2]))
-  redis.call('EXPIRE', key, ARGV[1])
+  if failures == 1 or ARGV[3 * i] == '0' then redis.call('EXPIRE', key, ARGV[3 * i - 1]) end
 end
 return 1
 """
@@ -60,28 +60,36 @@ class Guesses:
         shared = await self._valkey.attempt(work)
         if shared is not None:
             return shared
-        return time.time(), [self._alone.get(name, Tally()) for name in names]
+        now = time.time()
+        return now, [self._alone_of(key, now) for key in keys]
 
     async def count(self, keys: Sequence[Key], seen: Sequence[Tally]) -> bool:
         """Count one wrong guess under each key; false if another one was counted since `seen` was read."""
-        names, before = [_name(key) for key in keys], [tally.failures for tally in seen]
+        names = [_name(key) for key in keys]
+        given = [
+            str(each)
+            for (pace, _), tally in zip(keys, seen, strict=True)
+            for each in (tally.failures, pace.kept_seconds, int(pace.is_window))
+        ]
 
         async def work() -> int:
-            answer: int = await self._valkey.client.eval(
-                _COUNT, len(names), *names, str(KEPT_SECONDS), *map(str, before)
-            )
+            answer: int = await self._valkey.client.eval(_COUNT, len(names), *names, *given)
             return answer
 
         shared = await self._valkey.attempt(work)
         if shared is not None:
             return bool(shared)
         now = time.time()
-        for name in names:
-            self._alone[name] = Tally(self._alone.get(name, Tally()).failures + 1, now)
+        for key, name in zip(keys, names, strict=True):
+            self._alone[name] = Tally(self._alone_of(key, now).failures + 1, now)
             self._alone.move_to_end(name)
         while len(self._alone) > _MOST_ALONE:
             self._alone.popitem(last=False)
         return True
+
+    def _alone_of(self, key: Key, now: float) -> Tally:
+        tally = self._alone.get(_name(key), Tally())
+        return tally if now - tally.last_at < key[0].kept_seconds else Tally()
 
     async def take_back(self, keys: Sequence[Key]) -> None:
         """The guess that was counted was right, or was never looked at."""

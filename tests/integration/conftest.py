@@ -26,6 +26,7 @@ from serving import tools_of, workers_for
 from settings import Settings
 from store.database import Database
 from store.ids import new_id
+from store.valkey import Valkey
 from tests.conftest import KEYRING, Person, Urls
 from tests.desk import Desk
 from tests.doubles.listening import Listening
@@ -48,6 +49,16 @@ class Api:
         return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=30)
 
 
+async def _forget_guesses(valkey: Valkey) -> None:
+    """Those of the module before, which came from the same address."""
+
+    async def work() -> None:
+        async for key in valkey.client.scan_iter("perdure:guesses:*"):
+            await valkey.client.delete(key)
+
+    await valkey.attempt(work)
+
+
 @asynccontextmanager
 async def serving(
     people: dict[str, Person], *, database_url: str, redis_url: str, temporal: str, namespace: str, **settings: str
@@ -66,6 +77,7 @@ async def serving(
         config.timeout_graceful_shutdown = 1
         listening = Listening(config)
         await listening.start()
+    await _forget_guesses(app.state.services.valkey)
     own = new_id()[-8:]
     routing = Routing(**{kind.value: f"api-{kind.value}-{own}" for kind in Kind})
     services: Services = replace(app.state.services, routing=routing)

@@ -4,13 +4,15 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from random import randrange
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
+from contracts.digests import sha256_hex
 from local import DataParts
-from policy.guessing import ACCOUNT, DEVICE, PLACE
+from policy.guessing import ACCOUNT, ADDRESS, DEVICE, PLACE
 from store.ids import new_id
 from tests.conftest import Person, Urls
 from tests.doubles.link import Link
@@ -51,6 +53,7 @@ class Account:
 
     def __init__(self, two: Two, name: str) -> None:
         self.two, self.name = two, name
+        self.address = f"127.{randrange(1, 250)}.{randrange(1, 250)}.{randrange(1, 250)}"
 
     async def sign_in(
         self, password: str, client: httpx.AsyncClient | None = None, *, name: str = "", address: str = ""
@@ -59,7 +62,7 @@ class Account:
         body = {"name": name or self.name, "password": password}
         if client is not None:
             return await client.post("/v1/auth/login", json=body)
-        transport = httpx.AsyncHTTPTransport(local_address=address or "127.0.0.1")
+        transport = httpx.AsyncHTTPTransport(local_address=address or self.address)
         async with httpx.AsyncClient(base_url=self.two.one.url, transport=transport, timeout=30) as program:
             return await program.post("/v1/auth/login", json=body)
 
@@ -92,7 +95,8 @@ async def test_wrong_guesses_wait_longer_and_longer_and_the_right_password_waits
     await asyncio.sleep(1.1)
     assert await ann.wrong(1) == {(401, "sign_in_failed"): 1}
     assert delayed(await ann.sign_in(WRONG)) == 2
-    async with ann.two.other.client(None) as client:
+    here = httpx.AsyncHTTPTransport(local_address=ann.address)
+    async with httpx.AsyncClient(base_url=ann.two.other.url, transport=here, timeout=30) as client:
         assert 0 < delayed(await ann.sign_in(PASSWORD, client)) <= 2, "every process counts with the others"
 
 
@@ -128,13 +132,25 @@ async def test_guesses_from_elsewhere_never_delay_a_known_device(ann: Account) -
         assert (await ann.sign_in(PASSWORD, browser)).status_code == 200, "the right one ends the count"
 
 
+async def test_one_address_that_guesses_at_many_accounts_is_delayed_at_all_of_them(ann: Account) -> None:
+    """And what many people share is forgotten an hour after the first mistake, however many follow."""
+    codes = [(await ann.sign_in(WRONG, name=f"n{index}")).status_code for index in range(ADDRESS.free + 1)]
+    assert codes == [401] * ADDRESS.free + [429]
+    delayed(await ann.sign_in(PASSWORD))
+    client = ann.two.one.services.valkey.client
+    lasts = {}
+    for pace, of in ((ADDRESS, ann.address), (PLACE, f"local/n1/{ann.address}")):
+        lasts[pace] = await client.ttl(f"perdure:guesses:{pace.name}:{sha256_hex(of)[:32]}")
+    assert 0 < lasts[ADDRESS] <= 3_600 < lasts[PLACE] <= 86_400
+
+
 async def test_a_forged_or_foreign_device_is_an_unknown_one(ann: Account) -> None:
     async with ann.two.one.client(None) as browser, ann.two.one.client(None) as forger:
         await ann.sign_in(PASSWORD, browser)
         (device,) = [cookie for cookie in browser.cookies.jar if cookie.name.startswith("perdure_device_")]
         assert device.value is not None
         name, until, seal = device.value.split(".")
-        await ann.wrong(PLACE.free + 1)
+        await ann.wrong(PLACE.free + 1, address="127.0.0.1")
         forged = (f"{name}x.{until}.{seal}", f"{name}.{int(until) + 1}.{seal}", f"{name}.{until}.x", "x", "..", ".0.")
         for value in forged:
             forger.cookies.set(device.name, value)

@@ -108,17 +108,6 @@ async def test_what_the_pages_of_this_process_ask_counts_apart(counted: Counted)
     assert found == {200: PER_MINUTE * CALLS_OF_A_PAGE, 429: 10}
 
 
-async def test_an_account_is_counted_wherever_the_guesses_come_from(counted: Counted) -> None:
-    rates, name = counted.one.services.rates, new_id()
-    for _ in range(PER_MINUTE):
-        await rates.count("account", "local", name)
-    guess = {"name": name[:30], "password": "guessed"}
-    async with counted.other.client(None) as client:
-        assert (await client.post("/v1/auth/login", json=guess)).status_code in (401, 429)
-    with pytest.raises(Exception, match="rate_limited"):
-        await counted.other.services.rates.count("account", "local", name)
-
-
 async def test_local_tokens_of_the_stack_have_no_limit(counted: Counted) -> None:
     services = counted.one.services
     counted.one.app.state.services = replace(services, local=True)

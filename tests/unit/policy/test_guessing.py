@@ -24,7 +24,7 @@ PACES = (DEVICE, PLACE, ACCOUNT, ADDRESS)
         (ACCOUNT, 19, 0),
         (ACCOUNT, 20, 1),
         (ACCOUNT, 26, 60),
-        (ADDRESS, 29, 0),
+        (ADDRESS, 49, 0),
         (ADDRESS, 10**9, 60),
     ],
 )
