@@ -113,7 +113,7 @@ async def test_sixteen_files_of_20_mib_at_once_leave_memory_and_others_alone(
             answers = await asyncio.gather(*(send(client, each, TABLE) for each in (path, other) for _ in range(8)))
         assert [status for status, _ in answers] == [201] * 16
         assert seen.grown_mib < 200, seen
-        assert seen.p95 < 1.0, seen
+        assert seen.p95 < 1.5, seen
         (newest,) = (await client.get(path, params={"limit": 1})).json()["items"]
         async with watched(served, people["admin"]) as seen:
             found = await asyncio.gather(*(client.get(newest["content"]) for _ in range(8)))
