@@ -44,6 +44,18 @@ async def claim(tx: Connection, user_id: str, route: str, key: str, body_digest:
     return row["status"], row["answer"]
 
 
+async def is_used(tx: Connection, user_id: str, route: str, key: str) -> bool:
+    """Whether the key has an answer already. For a look before work that would be thrown away; `claim` decides."""
+    return bool(
+        await tx.fetchval(
+            f"SELECT created_at > now() - {_KEPT} FROM idempotency WHERE user_id = $1 AND route = $2 AND key = $3",
+            user_id,
+            route,
+            key,
+        )
+    )
+
+
 async def keep(tx: Connection, user_id: str, route: str, key: str, status: int, answer: JsonValue) -> None:
     """Keep the answer, in the transaction of the work."""
     await tx.execute(

@@ -16,7 +16,7 @@ from api.services import Services
 from policy.documents.writing import ADMIN
 from policy.quotas import VARIABLES, Scope
 from policy.uploads import media_type_of, safe_name
-from store import conversations, files, quotas
+from store import conversations, files, idempotency, quotas
 from store.database import Connection
 from store.ids import new_id
 from store.outbox import Note
@@ -46,9 +46,11 @@ async def upload(
     can be refused is refused before the body is read."""
     kept_name, media_type = safe_name(name), media_type_of(request.headers.get("content-type", ""))
     length = services.uploads.check_length(request.headers.get("content-length", ""))
+    route = f"files/{conversation_id}"
     async with services.db.transaction(who.tenant_id) as tx:
-        await conversations.get(tx, conversation_id, who.user_id)
-        await quotas.check_room_for_file(tx, services.caps.quotas, who.user_id, conversation_id, length or 0)
+        if key is None or not await idempotency.is_used(tx, who.user_id, route, key):  # else it is answered as before
+            await conversations.get(tx, conversation_id, who.user_id)
+            await quotas.check_room_for_file(tx, services.caps.quotas, who.user_id, conversation_id, length or 0)
     async with services.uploads.received(who.tenant_id, who.user_id, length, request.stream()) as spooled:
         await services.uploads.check(spooled, media_type)
         body = FileBody(name=kept_name, media_type=media_type, sha256=spooled.sha256)
@@ -61,7 +63,7 @@ async def upload(
                 await quotas.check_room(tx, services.caps.quotas, who.user_id, conversation_id)
                 return 201, kept, None
 
-            return await once(services, who, f"files/{conversation_id}", key, body, work)
+            return await once(services, who, route, key, body, work)
 
 
 @router.get("/conversations/{conversation_id}/files")
@@ -80,13 +82,14 @@ async def content(services: Open, who: Reader, file_id: FileId) -> Response:
     """A file's bytes. Pictures are shown in place, everything else is downloaded."""
     async with services.db.transaction(who.tenant_id) as tx:
         file = await files.find(tx, file_id, who.scope)
+        first = await files.part(tx, file.id, 0, _PART_BYTES)
     place = "inline" if file.media_type in SHOWN_IN_PLACE else "attachment"
     headers = {
         **_INERT,
         "Content-Disposition": f"{place}; filename*=UTF-8''{quote(file.name, safe='')}",
         "Content-Length": str(file.size_bytes),
     }
-    return StreamingResponse(_parts(services, who.tenant_id, file), media_type=file.media_type, headers=headers)
+    return StreamingResponse(_parts(services, who.tenant_id, file, first), media_type=file.media_type, headers=headers)
 
 
 @router.delete("/files/{file_id}", status_code=204)
@@ -119,9 +122,10 @@ async def usage(services: Open, who: Reader, conversation: str | None = None) ->
     return {"items": items, "next": None}
 
 
-async def _parts(services: Services, tenant_id: str, file: files.FoundFile) -> AsyncIterator[bytes]:
+async def _parts(services: Services, tenant_id: str, file: files.FoundFile, first: bytes) -> AsyncIterator[bytes]:
     """The content piece by piece, so that a slow reader holds a piece and no connection to the database."""
-    for begin in range(0, file.size_bytes, _PART_BYTES):
+    yield first
+    for begin in range(_PART_BYTES, file.size_bytes, _PART_BYTES):
         async with services.db.transaction(tenant_id) as tx:
             part = await files.part(tx, file.id, begin, _PART_BYTES)
         yield part

@@ -145,6 +145,23 @@ async def test_a_refused_upload_is_refused_before_it_is_sent(ann: httpx.AsyncCli
     assert (await ann.get(f"/v1/conversations/{talk}/files")).json()["items"] == []
 
 
+async def test_an_upload_that_is_sent_again_is_answered_as_before_whatever_is_kept_by_then(
+    ann: httpx.AsyncClient, limit: Any
+) -> None:
+    talk = await begun(ann)
+    given: dict[str, Any] = {
+        "params": {"name": "a.txt"},
+        "content": b"x" * KIB,
+        "headers": {"Content-Type": "text/plain", "Idempotency-Key": new_id()},
+    }
+    first = await ann.post(f"/v1/conversations/{talk}/files", **given)
+    limit(user_bytes=1)
+    again = await ann.post(f"/v1/conversations/{talk}/files", **given)
+    assert (first.status_code, again.status_code, again.json()) == (201, 201, first.json())
+    given["headers"]["Idempotency-Key"] = new_id()
+    refused(await ann.post(f"/v1/conversations/{talk}/files", **given), "user")
+
+
 async def test_a_conversation_has_so_many_files(ann: httpx.AsyncClient, limit: Any) -> None:
     talk = await begun(ann)
     limit(conversation_files=2)
