@@ -74,7 +74,7 @@ def get(
 def delete(
     file_id: Annotated[str, typer.Argument(metavar="FILE", help="The file's id.")], as_name: AsName = None
 ) -> None:
-    """Delete a file for good."""
+    """Delete an upload for good. What a turn made stays on record."""
     with connect(Role.REQUESTER, as_name) as client:
         client.files.delete(file_id)
     say(f"{file_id} is deleted.")

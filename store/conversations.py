@@ -83,7 +83,7 @@ async def patch(
 
 
 async def delete(tx: Connection, conversation_id: str, user_id: str) -> None:
-    """Hides a conversation. Its turns and their records stay; its files are deleted, since nothing can read them.
+    """Hides a conversation. Its turns and their records stay; its uploads are deleted.
 
     Raises: CallerError 404 `conversation_not_found`, 409 `conversation_busy` while a turn is open.
     """
@@ -100,7 +100,7 @@ async def delete(tx: Connection, conversation_id: str, user_id: str) -> None:
             "conversation_busy", "a turn is open; stop it first", {"turn_id": str(row["active_turn_id"])}, status=409
         )
     await tx.execute("UPDATE conversations SET deleted_at = now(), text_bytes = 0 WHERE id = $1", conversation_id)
-    await files.delete_all(tx, conversation_id)
+    await files.delete_uploads(tx, conversation_id)
     await quotas.keep_texts(tx, user_id, row["text_bytes"])
     await facts.forget(tx, conversation_id)
     await episodes.forget(tx, conversation_id)  # what is deleted must not come up in another conversation

@@ -117,18 +117,24 @@ async def part(tx: Connection, file_id: str, begin: int, count: int) -> bytes:
 
 
 async def delete(tx: Connection, file_id: str, user_id: str) -> None:
-    """Deletes a file of this user's.
+    """Deletes an upload of this user's. What a turn made is part of its record and stays.
 
-    Raises: CallerError 404 `file_not_found`.
+    Raises: CallerError 404 `file_not_found`, 409 `file_of_turn`.
     """
-    deleted = await tx.fetchval("DELETE FROM files WHERE id = $1 AND user_id = $2 RETURNING id", file_id, user_id)
-    if deleted is None:
+    found = await tx.fetchrow("SELECT turn_id FROM files WHERE id = $1 AND user_id = $2 FOR UPDATE", file_id, user_id)
+    if found is None:
         raise _not_found()
+    if found["turn_id"] is not None:
+        details: dict[str, object] = {"turn_id": str(found["turn_id"])}
+        raise CallerError("file_of_turn", "A turn made this file, so it stays on record", details, status=409)
+    await tx.execute("DELETE FROM files WHERE id = $1", file_id)
 
 
-async def delete_all(tx: Connection, conversation_id: str) -> None:
-    """Deletes the files of a conversation."""
-    await tx.execute("DELETE FROM files WHERE conversation_id = $1", conversation_id, timeout=_KEEP_SECONDS)
+async def delete_uploads(tx: Connection, conversation_id: str) -> None:
+    """Deletes the uploads of a conversation. What its turns made is part of their record and stays."""
+    await tx.execute(
+        "DELETE FROM files WHERE conversation_id = $1 AND turn_id IS NULL", conversation_id, timeout=_KEEP_SECONDS
+    )
 
 
 def _not_found() -> CallerError:

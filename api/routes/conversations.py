@@ -70,7 +70,7 @@ async def patch(
 
 @router.delete("/{conversation_id}", status_code=204)
 async def delete(services: Open, who: Reader, conversation_id: ConversationId) -> Response:
-    """Hide a conversation and delete its files; its turns and their records stay."""
+    """Hide a conversation and delete its uploads. Its turns, their records and what they made stay."""
     async with services.db.transaction(who.tenant_id) as tx:
         await conversations.delete(tx, conversation_id, who.user_id)
     return Response(status_code=204)

@@ -94,7 +94,7 @@ async def content(services: Open, who: Reader, file_id: FileId) -> Response:
 
 @router.delete("/files/{file_id}", status_code=204)
 async def delete(services: Open, who: Reader, file_id: FileId) -> Response:
-    """Delete a file of yours for good, whether you uploaded it or a turn made it."""
+    """Delete an upload of yours for good. What a turn made stays on record: 409 `file_of_turn`."""
     async with services.db.transaction(who.tenant_id) as tx:
         await files.delete(tx, file_id, who.user_id)
     return Response(status_code=204)

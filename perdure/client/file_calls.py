@@ -63,7 +63,7 @@ def list_files(conversation_id: str, *, limit: int | None = None, cursor: str | 
 
 
 def delete_file(file_id: str) -> Call[None]:
-    """Deletes a file of yours for good."""
+    """Deletes an upload of yours for good. What a turn made stays on record (409 `file_of_turn`)."""
     return Call("DELETE", path("files", file_id), lambda _: None)
 
 

@@ -90,7 +90,22 @@ async def test_what_is_kept_is_counted_to_the_byte_and_given_back(ann: httpx.Asy
     assert (await ann.delete(first["content"])).status_code == 404
     assert (await kept(ann))["user"] in summed(5)
     assert (await ann.delete(f"/v1/conversations/{other}")).status_code == 204
-    assert (await kept(ann))["user"] in summed(0)[1:], "its texts stay on record, its files do not"
+    assert (await kept(ann))["user"] in summed(0)[1:], "its texts stay on record, its uploads do not"
+
+
+async def test_what_a_turn_made_is_neither_deleted_alone_nor_with_its_conversation(
+    ann: httpx.AsyncClient, desk: Desk
+) -> None:
+    talk = await begun(ann)
+    made = (await upload(ann, talk)).json()
+    async with desk.db.transaction("local") as tx:  # as if a turn had made it
+        turn = await tx.fetchval("SELECT id FROM turns LIMIT 1")
+        await tx.execute("UPDATE files SET turn_id = $2 WHERE id = $1", made["id"], turn)
+    answer = await ann.delete(made["content"])
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "file_of_turn")
+    assert (await ann.delete(f"/v1/conversations/{talk}")).status_code == 204
+    async with desk.db.transaction("local") as tx:
+        assert await tx.fetchval("SELECT count(*) FROM files WHERE id = $1", made["id"]) == 1
 
 
 async def test_two_uploads_at_once_do_not_pass_a_quota_that_one_would_reach(
