@@ -36,7 +36,9 @@ class TemporalProgram:
 async def read_version(program: Path, source: str) -> TemporalProgram | None:
     """What `temporal --version` says; None when the program does not run or says something else."""
     try:
-        process = await spawn((program, "--version"), environ={"PATH": os.defpath, "HOME": "/"}, cwd=Path("/"))
+        process = await spawn(
+            (program, "--version"), environ={"PATH": os.defpath, "HOME": "/nonexistent"}, cwd=Path("/")
+        )
     except OSError:
         return None
     assert process.stdout is not None

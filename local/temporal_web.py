@@ -136,7 +136,9 @@ class WebPages:
         loop = asyncio.get_running_loop()
         process = None
         try:
-            process = await spawn(command, environ={"PATH": "/usr/bin:/bin", "HOME": "/"}, cwd=Path("/"))
+            # It writes which version it is into a folder of its home.
+            environ = {"PATH": "/usr/bin:/bin", "HOME": str(self._copy.parent)}
+            process = await spawn(command, environ=environ, cwd=Path("/"))
             deadline = loop.time() + _START_SECONDS
             while process.returncode is None and loop.time() < deadline:
                 if await http_ask(HOST, ui, "GET", "/healthz", {"Host": HOST}) is not None:

@@ -243,7 +243,7 @@ async def test_a_reviewer_who_has_lost_the_role_decides_nothing_and_counts_no_mo
 async def test_only_the_named_decide_and_only_while_they_have_the_role(council: Council) -> None:
     _, request = await council.asked("named")
     assert await decides(council, request, "carl") == "not_a_reviewer"
-    assert await decides(council, request, "dora") == "role_required"
+    assert await decides(council, request, "dora") == "approval_not_found"
     assert await decides(council, request, "ann") == "pending"
     assert await decides(council, request, "bob") == "approved"
 

@@ -67,7 +67,7 @@ EFFECTS = {"all": None, "unknown": "outcome_unknown", "failed": "failed", "done"
 async def plan_of(desk: Desk, page: Any) -> str:
     """The plan of a page, as it is made once for all parameters."""
     statement, *given = page
-    values = ", ".join(f"'{value}'" for value in given)
+    values = ", ".join("'{}'" if value in ((), []) else f"'{value}'" for value in given)
     async with desk.db.transaction("local") as tx:
         assert await tx.fetchval("SHOW plan_cache_mode") == "force_generic_plan"
         await tx.execute(f"PREPARE page AS {statement}")
