@@ -17,6 +17,7 @@ from store import content, conversations, erasure, files, quotas, turns
 from store.ids import new_id
 from tests.conftest import Person
 from tests.desk import Desk
+from tests.doubles.spoken import Line
 from tests.integration.conftest import Api
 
 KIB = 1024
@@ -96,11 +97,10 @@ async def test_what_is_kept_is_counted_to_the_byte_and_given_back(ann: httpx.Asy
 async def test_what_a_turn_made_is_neither_deleted_alone_nor_with_its_conversation(
     ann: httpx.AsyncClient, desk: Desk
 ) -> None:
-    talk = await begun(ann)
+    talk, (address, _) = await begun(ann), await desk.start(Line("hi"))
     made = (await upload(ann, talk)).json()
     async with desk.db.transaction("local") as tx:  # as if a turn had made it
-        turn = await tx.fetchval("SELECT id FROM turns LIMIT 1")
-        await tx.execute("UPDATE files SET turn_id = $2 WHERE id = $1", made["id"], turn)
+        await tx.execute("UPDATE files SET turn_id = $2 WHERE id = $1", made["id"], address.turn_id)
     answer = await ann.delete(made["content"])
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "file_of_turn")
     assert (await ann.delete(f"/v1/conversations/{talk}")).status_code == 204
