@@ -18,6 +18,7 @@ from contracts.turns import TurnAddress, TurnStatus
 from perdure.apps import SHIPPED, load_app, played_by, publish
 from perdure.tables import read_csv
 from perdure.tables.at_home import HomeTable
+from settings import Settings
 from store import files, questions
 from store.ids import new_id
 from tests.desk import Desk, publish_desk
@@ -216,7 +217,7 @@ async def test_the_first_model_that_answers_is_the_servers_and_without_one_nothi
 
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-test")
     monkeypatch.setenv("OPENAI_BASE_URL", bench.double.api_base)
-    provider = LiteLLMProvider()
+    provider = LiteLLMProvider(Settings(_env_file=None).outbound())  # the variable names the host
     try:
         bench.double.script(Step(status=401, code="invalid_api_key"), Step(text="ready"))
         names = ("openai/gpt-4o", "openai/gpt-4o-mini", "openai/o3")
