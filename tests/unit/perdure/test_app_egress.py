@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import serving
-from egress import EgressRefused
+from egress import EgressRefused, new_client
 from perdure.apps import App, Engine, load_app
 from policy.egress import Named, Outbound
 from tests.doubles.hostile_target import says, target
@@ -95,6 +95,6 @@ async def test_what_one_app_names_another_apps_tools_do_not_reach(
         clients = await serving._clients([with_desk, without], Outbound(), stack)
         assert (await clients["shop_helper"].get(made.url)).status_code == 200
         assert set(clients) == {"shop_helper"}
-        plain = await stack.enter_async_context(serving.new_client(Outbound()))
+        plain = await stack.enter_async_context(new_client(Outbound()))
         with pytest.raises(EgressRefused):
             await plain.get(made.url)
