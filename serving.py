@@ -135,13 +135,8 @@ async def _deps(
     servers = McpServers(apps, secret, settings.home, ServerLooks(valkey).met, outbound)
     stack.push_async_callback(servers.close)
     toolbox = Toolbox(tools_of(apps), secret, http, servers, await _clients(apps, outbound, stack))
-    embedder = embedder_of(
-        settings.embeddings,
-        settings.embeddings_base,
-        secret("embeddings"),
-        guard=partial(guard, outbound=outbound),
-        remote=loads_memory(kinds),
-    )
+    base, key, rules = settings.embeddings_base, secret("embeddings"), partial(guard, outbound=outbound)
+    embedder = embedder_of(settings.embeddings, base, key, guard=rules, remote=loads_memory(kinds))
     stops = Stops()
     following = asyncio.create_task(stops.follow(valkey))
     stack.callback(following.cancel)

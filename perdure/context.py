@@ -1,7 +1,7 @@
 """What a tool is given: whose call it is, the key to send, the clock it runs against, and its ways out."""
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -117,8 +117,7 @@ class ToolContext:
         headers: Mapping[str, str] | None = None,
         refusals: Collection[int] = (),
     ) -> httpx.Response:
-        """Sends one HTTP request and reads its answer by the deadline; returns a 2xx answer and raises what anything
-        else means.
+        """Sends one HTTP request and reads its answer by the deadline; returns a 2xx answer.
 
         A `keyed` tool's request carries `Idempotency-Key`. Redirects are not followed and nothing is retried here. The
         host must be public, or named by the operator or the app (docs/egress.md). An answer of more than
@@ -138,24 +137,33 @@ class ToolContext:
         if effect is EffectClass.KEYED:
             sent["Idempotency-Key"] = self.idempotency_key
         soon = min(left, _CONNECT_SECONDS)
+        asked = self.http.request(
+            method,
+            url,
+            json=json,
+            params=params,
+            headers=sent,
+            follow_redirects=False,
+            timeout=httpx.Timeout(left, connect=soon, pool=soon),
+        )
+        return answer_or_raise(effect, await self._exchanged(asked, effect, _host(url), left), refusals)
+
+    async def _exchanged(
+        self, asked: Awaitable[httpx.Response], effect: EffectClass, host: str, seconds: float
+    ) -> httpx.Response:
+        """The whole exchange, under the limits of this call.
+
+        Raises: what `send` raises, but for what a status means.
+        """
         try:
-            with calling(Call(answer_bytes=self.card.max_answer_bytes, deadline=time.monotonic() + left)):
-                response = await self.http.request(
-                    method,
-                    url,
-                    json=json,
-                    params=params,
-                    headers=sent,
-                    follow_redirects=False,
-                    timeout=httpx.Timeout(left, connect=soon, pool=soon),
-                )
+            with calling(Call(answer_bytes=self.card.max_answer_bytes, deadline=time.monotonic() + seconds)):
+                return await asked
         except AnswerWithheld as error:
             raise_withheld(effect, error)
             raise
         except (httpx.HTTPError, httpx.InvalidURL, EgressRefused, OutOfTime) as error:
-            raise_failure(effect, _host(url), error)
+            raise_failure(effect, host, error)
             raise
-        return answer_or_raise(effect, response, refusals)
 
 
 def _host(url: str) -> str:

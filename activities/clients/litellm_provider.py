@@ -45,6 +45,7 @@ from policy.egress import Named, Outbound, named_by_url
 from policy.reasoning import with_thinking
 
 litellm.suppress_debug_info = True
+litellm.disable_aiohttp_transport = True  # one HTTP client, whose exceptions the boundary knows
 logging.getLogger("LiteLLM").setLevel(logging.CRITICAL)  # its log lines may quote the payload
 
 LOG = structlog.get_logger(__name__)

@@ -6,7 +6,6 @@ from contextlib import aclosing
 
 import psutil
 import pytest
-from pydantic import JsonValue
 
 from activities.clients.litellm_provider import LiteLLMProvider
 from activities.clients.provider import ProviderRequest
@@ -50,8 +49,9 @@ def provider(litellm_provider: LiteLLMProvider) -> LiteLLMProvider:
 async def fail(provider: LiteLLMProvider, model: str, api_base: str = "", seconds: float = 20.0) -> PerdureError:
     """The error that one request ends in."""
     where = {"api_base": api_base} if api_base else {}
-    messages: tuple[dict[str, JsonValue], ...] = ({"role": "user", "content": "hello"},)
-    request = ProviderRequest(model, messages, (), {**where, "api_key": "k"}, seconds, "turn-1.m1")
+    request = ProviderRequest(
+        model, ({"role": "user", "content": "hello"},), (), {**where, "api_key": "k"}, seconds, "turn-1.m1"
+    )
     with pytest.raises(PerdureError) as raised:
         async with aclosing(provider.stream(request)) as stream:
             async for _ in stream:

@@ -223,3 +223,16 @@ def test_the_decorator_without_its_parentheses_says_what_to_write() -> None:
 
 def test_a_tool_names_its_author_function_for_tests_of_its_own() -> None:
     assert isinstance(look_up, Tool) and look_up.function.__name__ == "look_up"
+
+
+def test_a_limit_of_answers_is_part_of_the_version_only_where_it_is_set() -> None:
+    async def look(name: str) -> str:
+        """Look."""
+        return name
+
+    plain, limited = tool(effect="read")(look).card, tool(effect="read", max_answer_bytes=1_048_576)(look).card
+    assert "max_answer_bytes" not in plain.model_dump(mode="json") and limited.max_answer_bytes == 1_048_576
+    assert plain.version != limited.version
+    for wrong in (0, -1, 2**40):
+        with pytest.raises(ToolDefinitionError, match="max_answer_bytes"):
+            tool(effect="read", max_answer_bytes=wrong)(look)

@@ -1,0 +1,78 @@
+"""An MCP server over HTTP is reached by the rules of egress/, and its answers are bounded."""
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from activities.toolbox.mcp_session import McpSession, Unreachable
+from contracts.mcp import McpServer
+from policy.egress import Outbound, named_host
+from tests.doubles.hostile_target import MEBI, Talk, bomb, endless_head, floods, says, silence, threaded
+from tests.doubles.resolver import Names
+
+JSON = "content-type: application/json"
+
+
+def session(url: str, outbound: Outbound | None = None, most: int | None = None) -> McpSession:
+    server = McpServer(name="desk", url=url, start_seconds=3, max_answer_bytes=most)
+    return McpSession(server, Path(), Path(), lambda name: None, outbound=outbound or Outbound())
+
+
+async def why(opened: McpSession) -> str:
+    """Why it cannot be used."""
+    with pytest.raises(Unreachable) as unreachable:
+        await opened.connection()
+    await opened.close()
+    return str(unreachable.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://169.254.169.254/mcp", "http://[fe80::1]/mcp", "http://[::ffff:169.254.169.254]/"]
+)
+async def test_its_file_cannot_name_the_clouds_metadata(url: str) -> None:
+    told = await why(session(url))
+    assert "may not be reached" in told and "only the operator can allow it" in told
+
+
+async def test_its_file_names_its_host_and_port_and_the_operator_the_rest(names: Names) -> None:
+    with threaded(says(404, b"{}", JSON)) as made:
+        assert "may not be reached" not in await why(session(f"{made.url}/mcp"))
+        names("service.test", ["169.254.169.254"])
+        assert "may not be reached" in await why(session("http://service.test/mcp"))
+        named = Outbound(named=(named_host("service.test", by_operator=True),))
+        names("service.test", ["127.0.0.1"])
+        assert "may not be reached" not in await why(session(f"http://service.test:{made.port}/mcp", named))
+    assert len(made.heads) >= 2
+
+
+@pytest.mark.parametrize(
+    "talk",
+    [
+        floods(200, b"x" * MEBI, JSON),
+        floods(200, b"x" * MEBI, JSON, announced=True),
+        floods(200, b"data: " + b"x" * MEBI, "content-type: text/event-stream"),
+        says(200, bomb(), JSON, "content-encoding: gzip"),
+        says(200, b"x", JSON, "content-encoding: br"),
+        floods(500, b"x" * MEBI, JSON),
+        endless_head(),
+        silence,
+    ],
+    ids=["endless", "announced", "events", "bomb", "brotli", "error", "head", "silence"],
+)
+async def test_an_answer_without_end_is_no_answer(talk: Talk) -> None:
+    before = psutil.Process().memory_info().rss
+    with threaded(talk) as made:
+        await why(session(f"{made.url}/mcp"))
+    assert (psutil.Process().memory_info().rss - before) // MEBI < 150
+
+
+async def test_no_redirect_to_another_host_is_followed() -> None:
+    with threaded(says()) as other, threaded(says(307, b"", f"location: {other.url}/mcp")) as made:
+        await why(session(f"{made.url}/mcp"))
+    assert made.heads and other.heads == []
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> Names:
+    return Names(monkeypatch)
