@@ -53,7 +53,7 @@ class Bench:
         conversation_id = await desk.conversation(AGENT)
         for name, content in (tables or {"sales.csv": CSV}).items():
             async with desk.db.transaction("local") as tx:
-                file = files.NewFile(new_id(), name, "text/csv", content)
+                file = files.NewFile.of(new_id(), name, "text/csv", content)
                 await files.keep(tx, conversation_id, desk.people["requester"].user_id, [file])
         address = await self.served.begin(Line(words), agent_id=AGENT, conversation_id=conversation_id)
         return address, await self.served.until(address, *RESTING, seconds=90)
@@ -205,7 +205,9 @@ async def test_a_plan_joins_the_table_that_was_uploaded_before(bench: Bench) -> 
     planning = json.dumps(bench.requests(address)[1].body["messages"])
     assert "Table names.csv, 2 rows" in planning and "Another table sales.csv, 2 rows" in planning
     async with bench.served.desk.db.transaction("local") as tx:
-        drawn = await files.read(tx, row["output"]["pictures"]["specification"].rpartition("/")[2])
+        picture = row["output"]["pictures"]["specification"].rpartition("/")[2]
+        drawn = await files.read_in(tx, address.conversation_id, picture)
+    assert drawn is not None
     values = json.loads(drawn.content)["data"]["values"]
     assert values == [{"name": "Upland", "sales": 30}, {"name": "Lowland", "sales": 10}]
 
@@ -217,7 +219,7 @@ async def test_the_first_model_that_answers_is_the_servers_and_without_one_nothi
 
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-test")
     monkeypatch.setenv("OPENAI_BASE_URL", bench.double.api_base)
-    provider = LiteLLMProvider(Settings(_env_file=None).outbound())  # the variable names the host
+    provider = LiteLLMProvider(Settings(_env_file=None).outbound())
     try:
         bench.double.script(Step(status=401, code="invalid_api_key"), Step(text="ready"))
         names = ("openai/gpt-4o", "openai/gpt-4o-mini", "openai/o3")
