@@ -10,8 +10,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -197,17 +197,39 @@ async def _bring_up(config: StackConfig, home: Home, supervisor: Supervisor) -> 
         routing=config.routing,
         setup_code_file=home.setup_code_file if prepared.setup_code else None,
     )
-    names = {**book.names(), config.port: "api"}
-
-    def write_run_file() -> None:
-        pids = supervisor.pids()
-        ports = listening({SUPERVISOR: os.getpid(), **pids}, names)
-        run_file.write(pids, supervisor.ready_roles(), ports)
-
-    supervisor.on_change = write_run_file
+    supervisor.on_change = _run_file_writer(run_file, supervisor, {**book.names(), config.port: "api"})
     supervisor.on_change()
     pages = await addresses(config.pages, config.port, prepared.tokens)
     _welcome(config, data, prepared, pages, supervisor.console, time.monotonic() - began)
+
+
+def _run_file_writer(run_file: RunFile, supervisor: Supervisor, names: Mapping[int, str]) -> Callable[[], None]:
+    """Returns what writes run.json: at once after a change, and again if other ports are open, which takes longer to
+    find out."""
+    ports: dict[str, int] = {}
+
+    def write() -> None:
+        run_file.write(supervisor.pids(), supervisor.ready_roles(), ports)
+
+    def looked(found: asyncio.Future[dict[str, int]]) -> None:
+        nonlocal ports
+        if supervisor.is_stopping or found.cancelled() or found.exception() or found.result() == ports:
+            return
+        ports = found.result()
+        with suppress(OSError):  # a full disk: the supervisor says so, and writes again
+            write()
+
+    def changed() -> None:
+        nonlocal ports
+        pids = {SUPERVISOR: os.getpid(), **supervisor.pids()}
+        if not ports:
+            ports = listening(pids, names)
+            write()
+            return
+        write()
+        asyncio.get_running_loop().run_in_executor(None, listening, pids, names).add_done_callback(looked)
+
+    return changed
 
 
 async def _watch(home: Home, supervisor: Supervisor) -> None:

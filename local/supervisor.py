@@ -144,6 +144,11 @@ class Supervisor:
     def ready_roles(self) -> list[str]:
         return [role for role, child in self.children.items() if child.ready]
 
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the stop has begun."""
+        return self._stopping
+
     async def watch(self) -> None:
         """Return only by raising what ended a child for good; children that merely die are started again."""
         await together(self._watch_disk(), *(child.failed() for child in self.children.values()))
