@@ -113,16 +113,16 @@ BURN = "import time, pathlib\nwhile time.process_time() < 3: pass\npathlib.Path(
 async def test_a_slow_child_that_makes_progress_is_named_and_not_torn_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three seconds of work on a busy machine, by a limit that it would not have met."""
-    monkeypatch.setattr("local.patience._FIRST_WORD_SECONDS", 2.0)
+    """Three seconds of processor time, by a limit that it does not meet on any machine."""
+    monkeypatch.setattr("local.patience._FIRST_WORD_SECONDS", 1.0)
     out = io.StringIO()
-    limit = Patience(start_seconds=4)
+    limit = Patience(start_seconds=2.5)
     slow = child(tmp_path, "", out, limit, command=(sys.executable, "-S", "-c", BURN))
-    with hogs(6):
+    with hogs(1):
         began = time.monotonic()
         await slow.start()
         took = time.monotonic() - began
-    assert took > limit.start_seconds, "the machine was not busy enough for this test"
+    assert took > limit.start_seconds
     assert re.search(r"thing +\| not ready after \d+ s; still working: it has written nothing yet", out.getvalue())
     assert "killed" not in out.getvalue()
     await slow.stop()
