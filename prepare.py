@@ -136,7 +136,7 @@ async def _server_model(settings: Settings) -> str:
         from activities.clients.smoke_test import first_that_answers
     except ImportError:
         raise SystemExit("PERDURE_MODELS needs the extra `llm`") from None
-    provider, key = LiteLLMProvider(settings.outbound()), secret(MODEL_SECRET)
+    provider, key = LiteLLMProvider(settings.outbound_to_providers()), secret(MODEL_SECRET)
     try:
         return await first_that_answers(settings.models, provider, {"api_key": key} if key else {})
     finally:
@@ -203,9 +203,7 @@ async def _setup_code(owner: asyncpg.Connection, settings: Settings) -> str:
     before = _kept_code(kept) if settings.local else ""
     async with owner.transaction():
         await owner.execute("SELECT set_config('perdure.tenant', $1, true)", settings.tenant)
-        code = await registration.ensure_code(
-            owner, settings.tenant, before, is_open=settings.open_registration, local=settings.local
-        )
+        code = await registration.ensure_code(owner, settings.tenant, before, local=settings.local)
     if settings.local and code != before:
         if code:
             _write_private(kept, code + "\n")

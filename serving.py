@@ -127,7 +127,7 @@ async def _deps(
     stack.push_async_callback(db.close)
     valkey = Valkey.connect(needed(settings.redis_url, "REDIS_URL"))
     stack.push_async_callback(valkey.close)
-    outbound = settings.outbound()
+    outbound, to_providers = settings.outbound(), settings.outbound_to_providers()
     http = await stack.enter_async_context(new_client(outbound))
     ours, sdk = metrics_addresses(settings.metrics_port, settings.metrics_host, kinds[0].value)
     serve_metrics(ours)
@@ -135,7 +135,7 @@ async def _deps(
     servers = McpServers(apps, secret, settings.home, ServerLooks(valkey).met, outbound)
     stack.push_async_callback(servers.close)
     toolbox = Toolbox(tools_of(apps), secret, http, servers, await _clients(apps, outbound, stack))
-    base, key, rules = settings.embeddings_base, secret("embeddings"), partial(guard, outbound=outbound)
+    base, key, rules = settings.embeddings_base, secret("embeddings"), partial(guard, outbound=to_providers)
     embedder = embedder_of(settings.embeddings, base, key, guard=rules, remote=loads_memory(kinds))
     stops = Stops()
     following = asyncio.create_task(stops.follow(valkey))
@@ -144,7 +144,7 @@ async def _deps(
         db,
         LiveTokens(valkey),
         toolbox,
-        Models(secret, outbound),
+        Models(secret, to_providers),
         doorbell,
         embedder=embedder,
         sandbox=sandbox,

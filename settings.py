@@ -44,6 +44,30 @@ SETUP_CODE_FILE = "setup.code"
 """In the data folder of the embedded stack, until the first person has registered. `local/` reads it by this name."""
 
 
+BASE_ADDRESSES = (
+    "ANTHROPIC_API_BASE",
+    "ANTHROPIC_BASE_URL",
+    "AZURE_AI_API_BASE",
+    "AZURE_API_BASE",
+    "AZURE_OPENAI_ENDPOINT",
+    "COHERE_API_BASE",
+    "DEEPSEEK_API_BASE",
+    "GEMINI_API_BASE",
+    "GROQ_API_BASE",
+    "HOSTED_VLLM_API_BASE",
+    "LM_STUDIO_API_BASE",
+    "MISTRAL_API_BASE",
+    "OLLAMA_API_BASE",
+    "OPENAI_API_BASE",
+    "OPENAI_BASE_URL",
+    "OPENROUTER_API_BASE",
+    "TOGETHER_AI_API_BASE",
+    "VLLM_API_BASE",
+    "XAI_API_BASE",
+)
+"""The variables by which LiteLLM and vendors' libraries are sent to another address."""
+
+
 class RoutingName(StrEnum):
     """How the kinds of work are spread over task queues (design section 2)."""
 
@@ -364,8 +388,7 @@ class Settings(BaseSettings):
         )
 
     def outbound(self) -> Outbound:
-        """What the operator decides about requests to somebody outside. An address that the operator has written in a
-        setting, or in a variable of a provider's library such as OPENAI_BASE_URL, counts as named.
+        """What the operator decides about requests of tools and to MCP servers.
 
         Raises: SystemExit for an entry that names no host.
         """
@@ -373,9 +396,17 @@ class Settings(BaseSettings):
             named = [named_host(entry, by_operator=True) for entry in self.egress_hosts]
         except CallerError as error:
             raise SystemExit(f"PERDURE_EGRESS_HOSTS: {error.message}") from None
+        return Outbound(proxy=self.egress_proxy, answer_bytes=self.answer_bytes).naming(*named)
+
+    def outbound_to_providers(self) -> Outbound:
+        """What the operator decides about requests to providers of models, embeddings and sign-in. An address that the
+        operator has written in a setting, or in a variable of a provider's library such as OPENAI_BASE_URL, counts as
+        named for them; a tool, whose address a model may have chosen, does not reach it.
+
+        Raises: SystemExit for an entry that names no host.
+        """
         written = [self.embeddings_base, self.oidc_issuer, self.trace_endpoint, *_base_addresses()]
-        addresses = [named_by_url(url, by_operator=True) for url in written]
-        return Outbound(proxy=self.egress_proxy, answer_bytes=self.answer_bytes).naming(*named, *addresses)
+        return self.outbound().naming(*(named_by_url(url, by_operator=True) for url in written))
 
     def sandbox(self) -> "SandboxConfig":
         """What the operator decides about the sandbox of code blocks."""
@@ -406,6 +437,6 @@ def variable(name: str) -> str | None:
 
 
 def _base_addresses() -> list[str]:
-    """The addresses in the variables by which providers' libraries are sent elsewhere."""
-    ends = ("_BASE_URL", "_API_BASE", "_API_URL", "_ENDPOINT")
-    return [value for name, value in os.environ.items() if name.endswith(ends)]
+    """The addresses in the variables by which providers' libraries are sent elsewhere. A platform sets other variables
+    of such names, for its metadata service for example, which nobody has named for Perdure."""
+    return [value for name in BASE_ADDRESSES if (value := os.environ.get(name))]

@@ -100,7 +100,7 @@ async def _relay() -> int:
         if settings.webhook_hosts:
             post = Post(Egress(settings.webhook_hosts, settings.webhook_private))
             work.append(run_notices(relay, post, settings.address_of_people(), stop))
-        rules = partial(guard, outbound=settings.outbound())
+        rules = partial(guard, outbound=settings.outbound_to_providers())
         embedder = embedder_of(settings.embeddings, settings.embeddings_base, secret("embeddings"), guard=rules)
         if embedder is not None:
             work.append(run_embedding(relay, embedder, stop))

@@ -58,19 +58,22 @@ class Places:
         """0: no limit."""
         self.in_all = max(most_files - _SPARE_FILES, most_files // 2)
         self._of: Counter[str] = Counter()
+        self._held = 0
 
     def take(self, address: str, *, counted: bool = True) -> str:
         """Take a place; the code of the refusal, and no place, if there is none left."""
-        if self._of.total() >= self.in_all:
+        if self._held >= self.in_all:
             return "server_full"
         if counted and self.per_address and self._of[address] >= self.per_address:
             return "too_many_connections"
         self._of[address] += 1
+        self._held += 1
         return ""
 
     def give_back(self, address: str) -> None:
         """Free the place again."""
         self._of[address] -= 1
+        self._held -= 1
         if not self._of[address]:
             del self._of[address]
 

@@ -131,4 +131,8 @@ _FAULTS: Mapping[str, Callable[[BaseException], str]] = {
 
 
 def _free_bytes(folder: Path) -> int:
-    return shutil.disk_usage(folder).free
+    """The free space of the folder's disk; 0 if the folder cannot be looked at."""
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return 0

@@ -106,7 +106,7 @@ def provider_of(settings: Settings) -> Provider | None:
         raise SystemExit("PERDURE_OIDC_ISSUER is set, and PERDURE_OIDC_CLIENT_ID is not")
     client_secret = secret("oidc") or ""
     config = OidcConfig(settings.oidc_issuer, settings.oidc_client_id, client_secret, settings.newcomers())
-    return Provider(replace(config, outbound=settings.outbound()))
+    return Provider(replace(config, outbound=settings.outbound_to_providers()))
 
 
 @asynccontextmanager

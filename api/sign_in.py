@@ -58,6 +58,8 @@ async def by_password(services: Services, scope: Scope, tenant_id: str | None, n
             raise CallerError("sign_in_failed", "The name or the password is wrong", status=401)
         guess.right = True
     async with services.db.transaction(tenant_id) as tx:
+        if await passwords.of_user(tx, kept.user_id, lock=True) != kept.hash:  # it was changed meanwhile
+            raise CallerError("sign_in_failed", "The name or the password is wrong", status=401)
         return await begin(services, tx, tenant_id, kept.user_id, kept.credential)
 
 

@@ -224,7 +224,10 @@ class Child:
             if lives is None or not self.ready:
                 continue
             heard = heard or Listening(self._patience.hang_seconds, time.monotonic())
-            answers = await lives(pid)
+            try:
+                answers = await lives(pid)
+            except (OSError, ValueError):  # an answer that cannot be read
+                answers = False
             if heard.hangs(answers, time.monotonic()):
                 return
 

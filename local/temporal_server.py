@@ -17,7 +17,7 @@ from local.child import ChildSpec
 from local.errors import StackError
 from local.home import Home
 from local.ports import HOST, PortBook
-from local.probes import http_get
+from local.probes import grpc_lives, http_get
 
 NAMESPACE = "default"
 STOP_RANK = 2
@@ -131,7 +131,7 @@ def child_spec(home: Home, program: Path, ports: TemporalPorts, synchronous: str
         return answer is not None and answer[0] == 200 and all(name in answer[1] for name in SEARCH_ATTRIBUTES)
 
     async def lives(_pid: int) -> bool:
-        return await http_get(HOST, ports.http, _NAMESPACE_PAGE, ports.api_host) is not None
+        return await grpc_lives(HOST, ports.frontend)  # without a look at its database, which may be slow
 
     return ChildSpec(
         role="temporal",

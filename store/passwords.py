@@ -29,9 +29,10 @@ async def of_name(tx: Connection, name: str) -> Kept | None:
     return Kept(str(row["id"]), row["hash"], made)
 
 
-async def of_user(tx: Connection, user_id: str) -> str | None:
-    """The hash of this person's password."""
-    found: str | None = await tx.fetchval("SELECT hash FROM passwords WHERE user_id = $1", user_id)
+async def of_user(tx: Connection, user_id: str, *, lock: bool = False) -> str | None:
+    """The hash of this person's password. With `lock` it does not change before the transaction ends."""
+    statement = "SELECT hash FROM passwords WHERE user_id = $1" + (" FOR SHARE" if lock else "")
+    found: str | None = await tx.fetchval(statement, user_id)
     return found
 
 

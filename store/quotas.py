@@ -52,11 +52,13 @@ WITH own AS MATERIALIZED (
 ), less AS (
   UPDATE byte_usage u SET stored_bytes = greatest(0, u.stored_bytes - own.stored_bytes),
     text_bytes = greatest(0, u.text_bytes - own.text_bytes)
-  FROM own WHERE u.scope = 'tenant'
+  FROM own WHERE u.scope = 'tenant' RETURNING 1
 )
-UPDATE byte_usage u SET stored_bytes = 0, text_bytes = 0 FROM own WHERE u.scope = 'user' AND u.subject_id = $1
+UPDATE byte_usage u SET stored_bytes = 0, text_bytes = 0 FROM own
+WHERE u.scope = 'user' AND u.subject_id = $1 AND (SELECT count(*) FROM less) >= 0
 """
-"""Takes a user's texts from the counters, once files and documents are gone: what is left is of texts."""
+"""Takes a user's texts from the counters, once files and documents are gone: what is left is of texts. The
+tenant's row is locked first, as by the triggers, hence the count."""
 
 
 async def used(tx: Connection, user_id: str | None, conversation_id: str | None = None) -> tuple[Used, int]:

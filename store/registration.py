@@ -23,7 +23,7 @@ _ONE_AT_A_TIME = (
 _TENANT = """
 SELECT EXISTS (SELECT FROM tenants WHERE tenant_id = current_setting('perdure.tenant')) AS is_there,
   EXISTS (SELECT FROM users WHERE tenant_id = current_setting('perdure.tenant') AND name <> ALL($1)
-    AND (NOT $2 OR 'admin' = ANY(roles))) AS is_taken
+    AND 'admin' = ANY(roles)) AS is_taken
 """
 _PUT_CODE = """
 INSERT INTO setup_codes (tenant_id, code_sha256, expires_at) VALUES ($1, $2, clock_timestamp() + $3::interval)
@@ -45,10 +45,10 @@ class Newcomer:
     """By a local administrator's token."""
 
 
-async def awaits_first(tx: Connection, *, is_open: bool, local: bool) -> bool:
-    """Whether the tenant exists and has no person yet; where registration is open to requesters, no administrator.
+async def awaits_first(tx: Connection, *, local: bool) -> bool:
+    """Whether the tenant exists and has no administrator yet, whoever else has come, at the provider for example.
     `local`: on the embedded stack, whose own users are not people."""
-    row = await tx.fetchrow(_TENANT, list(LOCAL_USERS) if local else [], is_open)
+    row = await tx.fetchrow(_TENANT, list(LOCAL_USERS) if local else [])
     return row is not None and row["is_there"] and not row["is_taken"]
 
 
@@ -65,7 +65,7 @@ async def refusal(tx: Connection, comer: Newcomer, *, is_open: bool, local: bool
     """Why this person may not register without an invitation, or None. A wrong setup code is counted: let the
     transaction commit."""
     # A tenant that is not there is answered as one that is closed, so that a caller cannot tell which tenants exist.
-    if await awaits_first(tx, is_open=is_open, local=local):
+    if await awaits_first(tx, local=local):
         if comer.is_vouched_for or (is_open and not comer.setup_code):
             return None
         return await _try_code(tx, comer.setup_code)
@@ -106,7 +106,7 @@ async def register(
     else:
         await tx.execute(_ONE_AT_A_TIME)
         has_key = comer.is_vouched_for or bool(comer.setup_code)
-        is_first = has_key and await awaits_first(tx, is_open=is_open, local=local)
+        is_first = has_key and await awaits_first(tx, local=local)
         if is_first:
             await _use_code(tx, comer)
         elif comer.setup_code or not is_open:
@@ -140,11 +140,11 @@ def _closed() -> CallerError:
     )
 
 
-async def ensure_code(owner: Connection, tenant_id: str, before: str, *, is_open: bool, local: bool) -> str:
+async def ensure_code(owner: Connection, tenant_id: str, before: str, *, local: bool) -> str:
     """The setup code of a tenant without people: `before` if it is still good, else a new one, which voids the one
     there was. Empty for a tenant that has people. In a transaction of the tenant, by the owner."""
     await owner.execute(_ONE_AT_A_TIME)
-    if not await awaits_first(owner, is_open=is_open, local=local):
+    if not await awaits_first(owner, local=local):
         await owner.execute("DELETE FROM setup_codes WHERE tenant_id = $1", tenant_id)
         return ""
     kept = await _kept(owner, lock=True)

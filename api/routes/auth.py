@@ -49,7 +49,7 @@ async def ways(services: Open) -> dict[str, bool]:
     with the setup code."""
     is_open, tenant = services.signing_in.open_registration, services.signing_in.tenant
     async with services.db.transaction(tenant) as tx:
-        first = await registration.awaits_first(tx, is_open=is_open, local=services.local)
+        first = await registration.awaits_first(tx, local=services.local)
     return {"oidc": services.oidc is not None, "open_registration": is_open, "setup_code": first}
 
 

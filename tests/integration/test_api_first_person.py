@@ -15,7 +15,7 @@ from contracts.digests import sha256_hex
 from policy.registration import MOST_TRIES
 from prepare import prepare
 from settings import Settings
-from store import accounts, registration
+from store import accounts, registration, users
 from store.ids import new_id
 from tests.conftest import KEYRING, Template, Urls
 from tests.integration.conftest import Api
@@ -32,11 +32,11 @@ class Fresh:
     def __init__(self, api: Api, owner: asyncpg.Connection, name: str) -> None:
         self.api, self.owner, self.name = api, owner, name
 
-    async def prepared(self, before: str = "", *, is_open: bool = False, local: bool = False) -> str:
+    async def prepared(self, before: str = "", *, local: bool = False) -> str:
         """The code that a run of prepare.py makes."""
         async with self.owner.transaction():
             await self.owner.execute("SELECT set_config('perdure.tenant', $1, true)", self.name)
-            return await registration.ensure_code(self.owner, self.name, before, is_open=is_open, local=local)
+            return await registration.ensure_code(self.owner, self.name, before, local=local)
 
     async def set(self, what: str) -> None:
         """Change what is kept of the code, for example to let time pass."""
@@ -144,7 +144,7 @@ async def test_a_registration_that_fails_leaves_the_code_good(fresh: Fresh) -> N
 
 
 async def test_where_newcomers_may_register_the_first_administrator_still_needs_the_code(fresh: Fresh) -> None:
-    given = await fresh.prepared(is_open=True)
+    given = await fresh.prepared()
     api = fresh.api
     api.app.state.services = replace(
         api.services, signing_in=replace(api.services.signing_in, open_registration=True), local=False
@@ -271,3 +271,10 @@ async def test_the_form_registers_the_first_person(fresh: Fresh) -> None:
             assert (await client.get("/v1/auth/ways")).json()["setup_code"] is False
     finally:
         api.app.state.services = api.services
+
+
+async def test_the_code_is_good_until_there_is_an_administrator_whoever_came_before(fresh: Fresh) -> None:
+    code = await fresh.prepared()
+    async with fresh.api.services.db.transaction(fresh.name) as tx:
+        await users.add(tx, "newcomer", "", ("requester",), None)
+    assert (await fresh.register("first", setup_code=code)).status_code == 201

@@ -30,7 +30,7 @@ async def fresh(api: Api, urls: Urls) -> str:
         await accounts.ensure_tenant(owner, "fresh")
         async with owner.transaction():
             await owner.execute("SELECT set_config('perdure.tenant', 'fresh', true)")
-            return await registration.ensure_code(owner, "fresh", "", is_open=False, local=False)
+            return await registration.ensure_code(owner, "fresh", "", local=False)
     finally:
         await owner.close()
 

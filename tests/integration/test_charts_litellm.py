@@ -219,7 +219,7 @@ async def test_the_first_model_that_answers_is_the_servers_and_without_one_nothi
 
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-test")
     monkeypatch.setenv("OPENAI_BASE_URL", bench.double.api_base)
-    provider = LiteLLMProvider(Settings(_env_file=None).outbound())
+    provider = LiteLLMProvider(Settings(_env_file=None).outbound_to_providers())
     try:
         bench.double.script(Step(status=401, code="invalid_api_key"), Step(text="ready"))
         names = ("openai/gpt-4o", "openai/gpt-4o-mini", "openai/o3")

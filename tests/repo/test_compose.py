@@ -72,12 +72,11 @@ def test_relay_api_and_preparation_are_started_as_the_programs_are() -> None:
     assert found["prepare"]["command"] == ["python", "prepare.py"]
 
 
-def test_every_worker_and_the_relay_are_watched_by_their_heartbeat() -> None:
+def test_the_api_every_worker_and_the_relay_are_watched_by_their_heartbeat() -> None:
     found = services(COMPOSE.read_text())
-    for name in [name for name in found if name.startswith("worker-")]:
+    for name in ["api", *(name for name in found if name.startswith("worker-"))]:
         file = found[name]["environment"]["PERDURE_READY_FILE"]
         assert found[name]["healthcheck"]["test"] == ["CMD", "python", "-m", "store.heartbeat", file], name
-    assert "/readyz" in found["api"]["healthcheck"]["test"][-1]
     assert found["prepare"]["healthcheck"] == {"disable": True}
 
 

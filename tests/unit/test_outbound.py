@@ -3,16 +3,35 @@
 import pytest
 
 from policy.egress import ANSWER_BYTES, Named, Outbound
+from settings import Settings
 from tests.repo.test_environment import bare
 
 
-def outbound(**given: str) -> Outbound:
+def settings(**given: str) -> Settings:
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("OPENAI_BASE_URL", "OLLAMA_API_BASE", "AZURE_AI_ENDPOINT", "SOME_TOKEN"):
+        for name in ("OPENAI_BASE_URL", "OLLAMA_API_BASE", "AZURE_OPENAI_ENDPOINT", "SOME_TOKEN"):
             patch.delenv(name, raising=False)
         for name, value in given.items():
             patch.setenv(name, value)
-        return bare(**{name: value for name, value in given.items() if name.startswith("PERDURE")}).outbound()
+        return bare(**{name: value for name, value in given.items() if name.startswith("PERDURE")})
+
+
+def outbound(**given: str) -> Outbound:
+    return settings(**given).outbound()
+
+
+def providers(**given: str) -> Outbound:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in given.items():
+            patch.setenv(name, value)
+        return settings(**given).outbound_to_providers()
+
+
+def test_no_tool_reaches_what_is_named_for_providers() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_BASE_URL", "http://localhost:8000/v1")
+        found = settings(PERDURE_EMBEDDINGS_BASE="http://127.0.0.1:11434/v1")
+        assert found.outbound().named == ()
 
 
 def test_nothing_is_named_and_no_proxy_is_used_unless_it_is_set() -> None:
@@ -37,14 +56,15 @@ def test_an_entry_that_names_no_host_stops_the_start(entry: str) -> None:
 
 
 def test_addresses_that_the_operator_has_written_count_as_named() -> None:
-    found = outbound(
+    found = providers(
         PERDURE_EMBEDDINGS_BASE="http://127.0.0.1:11434/v1",
         PERDURE_OIDC_ISSUER="https://sso.corp.test",
         PERDURE_TRACE_ENDPOINT="http://collector:4318/v1/traces",
         OPENAI_BASE_URL="http://localhost:8000/v1",
         OLLAMA_API_BASE="http://10.0.0.9:11434",
-        AZURE_AI_ENDPOINT="https://models.corp.test",
+        AZURE_OPENAI_ENDPOINT="https://models.corp.test",
         SOME_TOKEN="http://10.0.0.8",
+        IDENTITY_ENDPOINT="http://169.254.129.2:8081/msi/token",
     )
     expected = {
         ("127.0.0.1", 11434),
@@ -55,7 +75,7 @@ def test_addresses_that_the_operator_has_written_count_as_named() -> None:
         ("models.corp.test", 443),
     }
     assert {(each.host, each.port) for each in found.named} >= expected
-    assert not any(each.host == "10.0.0.8" for each in found.named)
+    assert {"10.0.0.8", "169.254.129.2"}.isdisjoint(each.host for each in found.named)
     assert Named("localhost", 8000, by_operator=True) in found.named
 
 
