@@ -107,8 +107,10 @@ def reach_of(address: str) -> Reach:
 
 
 _SEVERITY = (Reach.PUBLIC, Reach.PRIVATE, Reach.LOOPBACK, Reach.LINK_LOCAL, Reach.UNUSABLE)
-_METADATA = frozenset(map(ip_address, ("169.254.169.254", "100.100.100.200", "168.63.129.16", "fd00:ec2::254")))
-"""Of AWS, Azure, Google and Alibaba; not all of them are link-local."""
+_METADATA = frozenset(map(ip_address, (
+    "169.254.169.254", "100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254",
+)))  # fmt: skip
+"""Of AWS, Azure, Google, Alibaba and Oracle; not all of them are link-local."""
 _NAT64 = ip_network("64:ff9b::/96")
 _LOCAL_NAT64 = ip_network("64:ff9b:1::/48")
 _COMPATIBLE = ip_network("::/96")

@@ -15,7 +15,11 @@ _ENOUGH_WITH_NAMES = 3
 """More than 100,000,000 guesses, for a password that has a name in it."""
 _OURS = "perdure"
 _SHORTEST_WORD = 3
+_LEAST_BESIDE_NAMES = 6
+"""Letters and digits that a password with a name in it has beside the names: a year is too little."""
+_LEET = str.maketrans("4@301!57$", "aaeoiists")
 _ADVICE = "Use a longer one, for example four words that have nothing to do with each other"
+_OF_NAMES = f"This password is made of your name, the tenant's name or the product's name. {_ADVICE}"
 
 
 def names_of(*texts: str) -> list[str]:
@@ -44,7 +48,18 @@ def _weakness(password: str, names: list[str]) -> str | None:
     for result in (whole, zxcvbn(joined, user_inputs=names)) if joined and joined != password else (whole,):
         has_names = any(match.get("dictionary_name") == "user_inputs" for match in result["sequence"])
         if has_names and result["score"] < _ENOUGH_WITH_NAMES:
-            return f"This password is made of your name, the tenant's name or the product's name. {_ADVICE}"
+            return _OF_NAMES
+    if _is_of_names(password, names):
+        return _OF_NAMES
     if whole["score"] < _ENOUGH:
         return f"{whole['feedback']['warning'] or 'This password is easy to guess.'} {_ADVICE}"
     return None
+
+
+def _is_of_names(password: str, names: list[str]) -> bool:
+    """Whether hardly anything is left of the password without the names in it, however often they are repeated."""
+    plain = re.sub(r"[\W_]+", "", password.casefold().translate(_LEET))
+    left = plain
+    for name in sorted({name.translate(_LEET) for name in names}, key=len, reverse=True):
+        left = left.replace(re.sub(r"[\W_]+", "", name) or "\0", "")
+    return left != plain and len(left) < _LEAST_BESIDE_NAMES

@@ -66,6 +66,8 @@ def embedded(ip: IPv4Address) -> dict[str, str]:
         ("febf::1", Reach.LINK_LOCAL),
         ("fd00:ec2::254", Reach.LINK_LOCAL),
         ("100.100.100.200", Reach.LINK_LOCAL),
+        ("192.0.0.192", Reach.LINK_LOCAL),
+        ("fd20:ce::254", Reach.LINK_LOCAL),
         ("168.63.129.16", Reach.LINK_LOCAL),
         ("::ffff:169.254.169.254", Reach.LINK_LOCAL),
         ("64:ff9b::a9fe:a9fe", Reach.LINK_LOCAL),

@@ -19,6 +19,7 @@ MARIA = names_of("maria.garcia", "Maria García-Lopez", "acmecorp")
         "aaaaaaaaaaaaaaaaaaaaaaaa", "qwerty12345", "drowssap1", "P@55w0rd", "dragonmonkey", "trustno1",
         "maria.garcia", "MariaGarcia1", "Garcia_Lopez", "maria-acmecorp",
         "garcia2024", "airamgarcia", "m4r1ag4rc1a", "acmecorp", "acmecorp2024!",
+        "Maria-Maria", "Perdure-Perdure", "Garcia-Maria-1", "Maria2026Garcia", "m4r14-m4r14",
         "ACMECORP99", "procemca1", "4cm3c0rp!", "acmecorpacmecorp", "perdure1", "Perdure2026", "lopezlopez",
     ],
 )  # fmt: skip
