@@ -37,5 +37,8 @@ def test_every_row_of_the_table_names_a_class_that_exists() -> None:
 def test_litellm_is_set_up_to_ask_once_and_to_tell_nobody() -> None:
     import litellm
 
+    importlib.import_module("litellm.llms.vertex_ai.context_caching.vertex_ai_context_caching")
     assert litellm.num_retries is None and litellm.disable_aiohttp_transport is True
-    assert litellm.success_callback == litellm.failure_callback == litellm.callbacks == []
+    assert litellm.failure_callback == litellm.callbacks == []
+    # The import above, which a call to Vertex makes too, adds LiteLLM's own cache, which is off.
+    assert litellm.success_callback == ["cache"] and litellm.cache is None
