@@ -6,7 +6,8 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
 STAMP := $(VENV)/.synced
-STARTED := api.app, cli.app, prepare, reviewer.pages, serving, worker, workflows.turn_run, workflows.turn_wait
+STARTED := perdure.api.app, perdure.cli.app, perdure.apps.bootstrap, perdure.pages.app, \
+	perdure.worker.queues, perdure.worker.__main__, perdure.workflows.turn_run, perdure.workflows.turn_wait
 ALONE = tests/acceptance $(shell grep -rl 'mark\.alone' --include='test_*.py' tests)
 export PATH := $(CURDIR)/$(RUN):$(PATH)
 
@@ -33,14 +34,14 @@ $(STAMP): requirements.lock
 	@touch $@
 
 setup: $(STAMP) ## set up the environment and the Temporal server
-	@$(RUN)/python -m local
+	@$(RUN)/python -m perdure.local
 
 up: $(STAMP) ## start everything in the foreground and print the addresses
 	@$(MAKE) --no-print-directory jail || echo "Going on without: code blocks will answer with an error" >&2
-	@$(RUN)/python -m cli up
+	@$(RUN)/python -m perdure up
 
 demo: setup ## watch one turn pause, lose its workers to kill -9, and finish with one effect
-	@$(RUN)/python -m cli.demo
+	@$(RUN)/python -m perdure.cli.demo
 
 test: setup jail chromium ## the whole test suite, with format, lint, types and import rules
 	@$(MAKE) --no-print-directory -j2 static collected

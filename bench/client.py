@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from bench.baselines import records
 from bench.baselines.values import Turn
 from bench.reference import AGENT, MESSAGE, Visitor
-from contracts.ids import turn_workflow_id
-from contracts.turns import Routing
-from policy.admission import Caps
-from relay.deliver import Doorbell
-from store import content
-from store.database import Database
-from store.live_keys import WOKEN_BY_EVENTS, channel
-from store.turns import NewTurn, start
-from store.valkey import Valkey
+from perdure.contracts.ids import turn_workflow_id
+from perdure.contracts.turns import Routing
+from perdure.core.turns import Caps
+from perdure.store import agents
+from perdure.store.database import Database
+from perdure.store.events.live import WOKEN_BY_EVENTS, channel
+from perdure.store.turns.start import NewTurn, start_turn
+from perdure.store.valkey import Valkey
+from perdure.temporal.workflow_client import Doorbell
 
 Begin = Callable[[str], Awaitable[str]]
 """Starts a turn in a conversation and returns the turn's id."""
@@ -93,8 +93,8 @@ class Client:
             visitor = self.visitor
             new = NewTurn(visitor.tenant_id, conversation_id, visitor.user_id, MESSAGE, routing=routing)
             async with self.db.transaction(visitor.tenant_id) as tx:
-                agent = await content.current(tx, AGENT)
-                started = await start(tx, new, agent, _CAPS)
+                agent = await agents.current_agent(tx, AGENT)
+                started = await start_turn(tx, new, agent, _CAPS)
             if started.note is not None:
                 await self.doorbell.deliver_soon(started.note)
             return started.turn_id

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from local.config import ROOT
-from local.spawn import kill_group
+from perdure.local.config import ROOT
+from perdure.local.processes import kill_group
 
 READY_SECONDS = 60.0
 DRAIN_SECONDS = 15.0

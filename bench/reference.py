@@ -9,8 +9,7 @@ from typing import Final
 
 from pydantic import JsonValue
 
-from store.database import Database
-from store.ids import new_id
+from perdure.store.database import Database, new_id
 
 AGENT: Final = "bench"
 MESSAGE: Final = "Good morning! What is the cost of the lamp, and could I take one home today?"

@@ -19,13 +19,13 @@ from bench.processes import Processes, running
 from bench.reference import Product, Visitor, conversations, product
 from bench.server import Frontend, History, history_of
 from bench.stacks import Stack
-from contracts.digests import sha256_hex
-from local import DataParts, embedded
-from local.config import ROOT
-from relay.connect import connect
-from relay.deliver import Doorbell
-from store.database import Database
-from store.valkey import Valkey
+from perdure.contracts.values import sha256_hex
+from perdure.local import DataParts, embedded
+from perdure.local.config import ROOT
+from perdure.store.database import Database
+from perdure.store.valkey import Valkey
+from perdure.temporal.client import connect
+from perdure.temporal.workflow_client import Doorbell
 
 APP = Path(__file__).parent / "app"
 
@@ -150,14 +150,15 @@ async def _prepare(data: DataParts, environ: Mapping[str, str], folder: Path) ->
     """Roles, schema, the bench agent; the requester's token."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        str(ROOT / "prepare.py"),
+        "-m",
+        "perdure.apps.bootstrap",
         stdout=asyncio.subprocess.PIPE,
         env={**data.admin_environ(environ), "PERDURE_HOME": str(folder)},
         cwd=ROOT,
     )
     output, _ = await process.communicate()
     if process.returncode:
-        raise RuntimeError("prepare.py failed; its message is above")
+        raise RuntimeError("perdure/apps/bootstrap.py failed; its message is above")
     return str(json.loads(output.splitlines()[-1])["tokens"]["requester"])
 
 
@@ -168,7 +169,7 @@ async def _client(environ: Mapping[str, str], token: str) -> AsyncIterator[Clien
     try:
         row = await db.principal_row(sha256_hex(token))
         if row is None:
-            raise RuntimeError("prepare.py made no requester")
+            raise RuntimeError("perdure/apps/bootstrap.py made no requester")
         visitor = Visitor(row["tenant_id"], str(row["user_id"]))
         async with Client.open(db, Doorbell(await connect(), db), valkey, visitor) as client:
             yield client

@@ -10,7 +10,7 @@ import httpx
 from temporalio.client import Client
 
 from bench.reference import MODEL_ACTIVITIES
-from contracts.ids import turn_workflow_id
+from perdure.contracts.ids import turn_workflow_id
 
 PAGE_SECONDS: Final = 1.5
 """The server brings its page up to date once a second."""

@@ -8,7 +8,7 @@ from typing import Final
 from bench.baselines import merged, steps
 from bench.client import Begin, Client
 from bench.processes import Processes, Program
-from contracts.turns import Routing
+from perdure.contracts.turns import Routing
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Stack:
 
 
 def _perdure(*queues: str) -> tuple[Program, ...]:
-    return tuple(Program(f"perdure-{queue}", ("worker.py", "--queues", queue)) for queue in queues)
+    return tuple(Program(f"perdure-{queue}", ("-m", "perdure.worker", "--queues", queue)) for queue in queues)
 
 
 def _by_hand(name: str) -> tuple[Program, ...]:

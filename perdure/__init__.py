@@ -1,16 +1,17 @@
-"""What users of Perdure import: the tool decorator and what a tool is given; the client of the API."""
+"""What users of Perdure import: the tool decorator and what a tool is given; the client of the API.
 
+Each name is imported at its first use: every process of ours imports this package, and few need HTTP or schemas.
+"""
+
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from egress import AnswerWithheld
-from perdure.context import Files, GivenFile, ToolContext, Transaction
-from perdure.outcomes import Audited, MadeFile, ToolRefused, ToolResult, ToolUnavailable
-from perdure.parameters import ToolDefinitionError
-from perdure.previews import Preview
-from perdure.tools import Tool, tool
 
 if TYPE_CHECKING:
     from perdure.client import ApiError, AsyncClient, Client
+    from perdure.egress import AnswerWithheld
+    from perdure.sdk.context import Files, GivenFile, ToolContext, Transaction
+    from perdure.sdk.outcomes import Audited, MadeFile, ToolRefused, ToolResult, ToolUnavailable
+    from perdure.sdk.tools import Preview, Tool, ToolDefinitionError, tool
 
 __all__ = [
     "AnswerWithheld",
@@ -31,12 +32,23 @@ __all__ = [
     "Transaction",
     "tool",
 ]
+_PLACES = {
+    "perdure.client": ("ApiError", "AsyncClient", "Client"),
+    "perdure.egress": ("AnswerWithheld",),
+    "perdure.sdk.context": ("Files", "GivenFile", "ToolContext", "Transaction"),
+    "perdure.sdk.outcomes": ("Audited", "MadeFile", "ToolRefused", "ToolResult", "ToolUnavailable"),
+    "perdure.sdk.tools": ("Preview", "Tool", "ToolDefinitionError", "tool"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    """The client is imported at its first use: it costs a fifth of a second of CPU, which no worker need spend."""
-    if name in ("ApiError", "AsyncClient", "Client"):
-        from perdure import client
-
-        return getattr(client, name)
+    for module, names in _PLACES.items():
+        if name in names:
+            value = getattr(import_module(module), name)
+            globals()[name] = value
+            return value
     raise AttributeError(f"module 'perdure' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -20,12 +20,12 @@ import pytest
 import xdist.scheduler
 from hypothesis import HealthCheck
 
-from contracts.digests import sha256_hex
-from local import DataParts, embedded
-from policy.audit_key import Keyring
-from prepare import LOCAL_TENANT, prepare
-from settings import Settings
-from store.database import Database
+from perdure.apps.bootstrap import LOCAL_TENANT, prepare
+from perdure.contracts.values import sha256_hex
+from perdure.core.audit import Keyring
+from perdure.local import DataParts, embedded
+from perdure.settings import Settings
+from perdure.store.database import Database
 
 AUDIT_KEY = "the audit key of all tests and of the processes that they start"
 KEYRING = Keyring.of(AUDIT_KEY)
@@ -147,7 +147,7 @@ class Template:
 
 @pytest.fixture(scope="session")
 async def template(parts: DataParts, tmp_path_factory: pytest.TempPathFactory) -> Template:
-    """Prepared once a session, as `python prepare.py` does it."""
+    """Prepared once a session, as `python -m perdure.apps.bootstrap` does it."""
     assert parts.postgres is not None
     postgres = parts.postgres
     given = {

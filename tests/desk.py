@@ -14,35 +14,33 @@ import pytest
 from temporalio.client import Client
 from temporalio.testing import ActivityEnvironment
 
-from activities.approvals import ApprovalActivities
-from activities.deps import Deps
-from activities.model import ModelActivities
-from activities.toolbox.shelf import Toolbox
-from activities.tools import ToolActivities
-from contracts.agents import PublishedAgent, ToolCard
-from contracts.approvals import OpenAsk
-from contracts.digests import digest_of
-from contracts.ids import approval_id, effect_key, model_call_id
-from contracts.messages import MessageRef, Role
-from contracts.model import ModelAsk, ModelCall, ModelReply
-from contracts.people import GatedCall, RequestKind, RequestRef
-from contracts.skills import DataTable
-from contracts.tools import ToolAsk, ToolCall, ToolOutcome
-from contracts.turns import Kind, Limits, Routing, TurnAddress
-from local import DataParts
-from perdure.tools import Tool
-from policy.admission import Caps, OnBusy
-from policy.decision import Decider, Decision
-from relay.connect import DATA_CONVERTER
-from relay.deliver import Doorbell
-from store import content
-from store.database import Database, set_up
-from store.decisions import Decided, DecisionAsk, decide
-from store.ids import new_id
-from store.live import LiveTokens
-from store.outbox import Note
-from store.turns import NewTurn, Started, start
-from store.valkey import Valkey
+from perdure.activities.approvals import ApprovalActivities
+from perdure.activities.dependencies import Deps
+from perdure.activities.model import ModelActivities
+from perdure.activities.toolbox.registry import Toolbox
+from perdure.activities.tools import ToolActivities
+from perdure.contracts.activities import OpenAsk
+from perdure.contracts.agents import PublishedAgent, ToolCard
+from perdure.contracts.approvals import GatedCall, RequestKind, RequestRef
+from perdure.contracts.calls import ModelAsk, ModelCall, ModelReply, ToolAsk, ToolCall, ToolOutcome
+from perdure.contracts.ids import approval_id, effect_key, model_call_id
+from perdure.contracts.messages import MessageRef, Role
+from perdure.contracts.skills import DataTable
+from perdure.contracts.turns import Kind, Limits, Routing, TurnAddress
+from perdure.contracts.values import digest_of
+from perdure.core.approvals.decisions import Decider, Decision
+from perdure.core.turns import Caps, OnBusy
+from perdure.local import DataParts
+from perdure.sdk.tools import Tool
+from perdure.store import agents as content
+from perdure.store.approvals.decisions import Decided, DecisionAsk, decide
+from perdure.store.database import Database, new_id, set_up
+from perdure.store.delivery.outbox import Note
+from perdure.store.events.live import LiveTokens
+from perdure.store.turns.start import NewTurn, Started, start_turn
+from perdure.store.valkey import Valkey
+from perdure.temporal.client import DATA_CONVERTER
+from perdure.temporal.workflow_client import Doorbell
 from tests.conftest import Person, Urls
 from tests.doubles.desk import World, desk_agents
 from tests.doubles.spoken import Line, SpokenModel, SpokenModels, script
@@ -102,14 +100,14 @@ class Desk:
             routing=self.routing,
         )
         async with self.db.transaction(person.tenant_id) as tx:
-            started = await start(tx, new, await content.current(tx, agent_id), caps or Caps())
+            started = await start_turn(tx, new, await content.current_agent(tx, agent_id), caps or Caps())
         address = TurnAddress(tenant_id=person.tenant_id, conversation_id=conversation_id, turn_id=started.turn_id)
         return address, started
 
     async def version(self, agent_id: str = "desk") -> str:
         """The agent's current version."""
         async with self.db.transaction("local") as tx:
-            return (await content.current(tx, agent_id)).version
+            return (await content.current_agent(tx, agent_id)).version
 
     async def activity(
         self, method: Callable[[Any], Awaitable[T]], given: Any, *, attempt: int = 1, run_id: str = "run-1"
@@ -270,8 +268,8 @@ async def publish_desk(
         await set_up(owner)
         async with owner.transaction():
             await owner.execute("SELECT set_config('perdure.tenant', '*', true)")
-            others = [each for each in await content.listed(owner) if each[1].definition.id not in ours]
-            await content.publish(owner, [*others, *desk], tables)
+            others = [each for each in await content.list_agents(owner) if each[1].definition.id not in ours]
+            await content.publish_agent(owner, [*others, *desk], tables)
     finally:
         await owner.close()
 

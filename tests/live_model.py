@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from policy.cursor import Cursor, entry_order
-from policy.reader import CallKey, TokenBatch, TokenEntry
-from policy.resume import Mark
+from perdure.core.events.stream import CallKey, Cursor, Mark, TokenBatch, TokenEntry, entry_order
 
 
 @dataclass

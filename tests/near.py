@@ -4,8 +4,8 @@ from typing import Any
 
 import httpx
 
-import egress
-from policy.egress import Outbound, named_host
+from perdure import egress
+from perdure.core.egress import Outbound, named_host
 
 NEAR = Outbound(named=(named_host("localhost", by_operator=True),))
 
@@ -17,6 +17,6 @@ def new_client() -> httpx.AsyncClient:
 
 def near_guard(litellm: Any) -> None:
     """LiteLLM's clients, for providers on this machine."""
-    from egress.litellm_clients import guard
+    from perdure.egress.httpx_transport import guard
 
     guard(litellm, NEAR)

@@ -11,14 +11,14 @@ import pytest
 from temporalio.client import Client, WorkflowHandle, WorkflowHistory
 from temporalio.worker import Worker
 
-from contracts.ids import approval_id, effect_key, turn_workflow_id
-from contracts.turns import ENDED, Bell, Kind, Limits, TurnAddress, TurnStatus
-from contracts.workflows import RING
-from policy.admission import Caps, OnBusy
-from policy.decision import Decider, Decision
-from serving import workers_for
-from store.effects import settle_by_person
-from store.turns import request_stop
+from perdure.contracts.activities import RING
+from perdure.contracts.ids import approval_id, effect_key, turn_workflow_id
+from perdure.contracts.turns import ENDED, Bell, Kind, Limits, TurnAddress, TurnStatus
+from perdure.core.approvals.decisions import Decider, Decision
+from perdure.core.turns import Caps, OnBusy
+from perdure.store.calls.effects import settle_by_person
+from perdure.store.turns.start import request_stop
+from perdure.worker.queues import workers_for
 from tests.desk import Desk
 from tests.doubles.spoken import Line
 

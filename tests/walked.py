@@ -2,9 +2,9 @@
 
 import asyncpg
 
-from graph.registry import TOPOLOGIES
-from policy.trace_alarms import alarms_of
-from tracing.choice import ways_of
+from perdure.core.events.traces import alarms_of
+from perdure.graph.registry import TOPOLOGIES
+from perdure.worker.telemetry import ways_of
 
 WAYS = {one.name: ways_of(one) for one in TOPOLOGIES}
 RAN = """

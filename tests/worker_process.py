@@ -5,7 +5,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from local import DataParts
+from perdure.local import DataParts
 from tests.conftest import Urls
 
 SERVING = b"serving"

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from pydantic import JsonValue
 
-from activities.sandbox import Flaw, Limits, Ran, Sandbox, SandboxConfig, open_sandbox
-from activities.toolbox.entities import CORE_ALWAYS, CORE_BY_NAME
-from activities.toolbox.shelf import Toolbox
-from contracts.agents import PublishedAgent
-from contracts.skills import DataTable
+from perdure.activities.sandbox import Flaw, Limits, Ran, Sandbox, SandboxConfig, open_sandbox
+from perdure.activities.toolbox.engine_tools import CORE_ALWAYS, CORE_BY_NAME
+from perdure.activities.toolbox.registry import Toolbox
 from perdure.apps import load_app, publish, tables_of
+from perdure.contracts.agents import PublishedAgent
+from perdure.contracts.skills import DataTable
 from tests.desk import Desk, publish_desk
 from tests.doubles.desk import desk_agents
 

@@ -1,7 +1,7 @@
 """A process of a hand-written stack: `python -m bench.baselines merged --queue turns`, or `graph`, fed by its stdin.
 
-Everything that is not the stack itself is as in serving.py: clients, pools, worker settings, drain. `steps` alone keeps
-the SDK's and the drivers' defaults: sandbox, gRPC compression, pollers, Postgres' plans.
+Everything that is not the stack itself is as in perdure/worker/queues.py: clients, pools, worker settings, drain.
+`steps` alone keeps the SDK's and the drivers' defaults: sandbox, gRPC compression, pollers, Postgres' plans.
 """
 
 import argparse
@@ -19,8 +19,6 @@ from temporalio.envconfig import ClientConfig
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from activities.clients.script import read_script
-from activities.clients.scripted import ScriptedProvider
 from bench.baselines import merged, steps
 from bench.baselines.graph import PlainGraph
 from bench.baselines.merged import MergedActivities
@@ -29,15 +27,15 @@ from bench.baselines.tools import Tools
 from bench.baselines.values import Turn
 from bench.baselines.work import Work
 from bench.reference import AGENT
+from perdure.activities.providers.scripted import ScriptedProvider, read_script
 from perdure.apps import find_apps
-from relay.connect import connect
-from serving import WORKFLOW_TASKS_AT_ONCE, freeze_heap, worker_settings
-from settings import Settings, needed
-from store.content import AgentShelf
-from store.database import Database
-from store.live import LiveTokens
-from store.valkey import Valkey
-from workflows.walks import skip_idle_walks
+from perdure.settings import Settings, needed
+from perdure.store.agents import AgentShelf
+from perdure.store.database import Database
+from perdure.store.events.live import LiveTokens
+from perdure.store.valkey import Valkey
+from perdure.temporal.client import connect
+from perdure.worker.queues import WORKFLOW_TASKS_AT_ONCE, freeze_heap, skip_idle_walks, worker_settings
 
 
 def main() -> None:
@@ -123,7 +121,7 @@ async def _connect_plainly() -> Client:
 
 def _sandbox() -> WorkflowRunner:
     """The SDK's default, with what the workflow imports passed through, as its documentation advises."""
-    through = SandboxRestrictions.default.with_passthrough_modules("bench", "contracts", "policy", "pydantic")
+    through = SandboxRestrictions.default.with_passthrough_modules("bench", "perdure", "pydantic")
     return SandboxedWorkflowRunner(restrictions=through)
 
 

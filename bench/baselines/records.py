@@ -11,15 +11,14 @@ from pydantic import JsonValue
 
 from bench.baselines import trace
 from bench.reference import AGENT, MESSAGE, Visitor
-from contracts.errors import CallerError, InvariantBroken
-from contracts.messages import Role
-from contracts.turns import Limits, Routing, TurnAddress, Usage
-from policy.text import estimated_tokens
-from policy.titles import READ_CHARACTERS, title_of
-from store.database import Connection
-from store.ids import new_id
-from store.journal import NewEvent, NewMessage, write
-from store.model_calls import PlannedCall
+from perdure.contracts.errors import CallerError, InvariantBroken
+from perdure.contracts.messages import Role
+from perdure.contracts.turns import Limits, Routing, TurnAddress, Usage
+from perdure.core.text import estimated_tokens
+from perdure.core.turns import READ_CHARACTERS, title_of
+from perdure.store.calls.model_calls import PlannedCall
+from perdure.store.database import Connection, new_id
+from perdure.store.events.event_log import NewEvent, NewMessage, write
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,16 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from activities.clients.provider import Complete, Provider, ProviderRequest, TextDelta
-from activities.planning import Planned, plan_calls
-from activities.speaking import Speaker
-from contracts.agents import PublishedAgent
-from contracts.errors import InvariantBroken
-from contracts.ids import model_call_id
-from contracts.model import ModelAsk, ModelCall
-from contracts.turns import TurnAddress, Usage
-from policy.prompt import WireMessage
-from store.live import LiveTokens
+from perdure.activities.model import Speaker
+from perdure.activities.model_answer import Planned, plan_calls
+from perdure.activities.providers.provider import Complete, Provider, ProviderRequest, TextDelta
+from perdure.contracts.agents import PublishedAgent
+from perdure.contracts.calls import ModelAsk, ModelCall
+from perdure.contracts.errors import InvariantBroken
+from perdure.contracts.ids import model_call_id
+from perdure.contracts.turns import TurnAddress, Usage
+from perdure.core.agents.prompts import WireMessage
+from perdure.store.events.live import LiveTokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,14 @@ from bench.baselines import records, trace
 from bench.baselines.speech import speak
 from bench.baselines.values import Answer, Ask, Memory, Skills, ToolAsk, Transcript, Turn, WholeCall, WholeMessage
 from bench.baselines.work import Work
-from contracts.digests import canonical_json
-from contracts.ids import effect_key, model_call_id
-from contracts.messages import Role
-from policy import prompt
-from policy.assembly import manifest
-from policy.memory_text import memory_message
-from policy.text import estimated_tokens, preview
-from store.ids import new_id
-from store.journal import NewMessage, write
+from perdure.contracts.ids import effect_key, model_call_id
+from perdure.contracts.messages import Role
+from perdure.contracts.values import canonical_json
+from perdure.core.agents import prompts
+from perdure.core.agents.prompts import manifest, memory_message
+from perdure.core.text import estimated_tokens, preview
+from perdure.store.database import new_id
+from perdure.store.events.event_log import NewMessage, write
 
 
 class StepActivities:
@@ -60,7 +59,7 @@ class StepActivities:
         await work.live.wake(address.conversation_id)
         said = [_said(message, address.turn_id) for message in ask.messages]
         spoken = await speak(
-            work.provider, work.live, address, agent, ask.step, prompt.wire(ask.base, ask.memory, said)
+            work.provider, work.live, address, agent, ask.step, prompts.wire(ask.base, ask.memory, said)
         )
         names = [each.row.tool for each in spoken.planned]
         events = trace.after_model(spoken.call_id, spoken.text, spoken.usage, names, spoken.first_token_seconds)
@@ -121,10 +120,10 @@ class StepActivities:
         await self._work.live.wake(ask.turn.address.conversation_id)
 
 
-def _said(message: WholeMessage, turn_id: str) -> prompt.Said:
+def _said(message: WholeMessage, turn_id: str) -> prompts.Said:
     calls = [{"key": c.key, "tool": c.tool, "arguments": canonical_json(c.args)} for c in message.calls]
     answers = effect_key(turn_id, message.call_id) if message.call_id else ""
-    return prompt.Said(Role(message.role), message.content, calls, answers)
+    return prompts.Said(Role(message.role), message.content, calls, answers)
 
 
 def _new(message: WholeMessage) -> NewMessage:

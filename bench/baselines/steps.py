@@ -12,7 +12,7 @@ from typing import Final
 from temporalio import workflow
 
 from bench.baselines.values import Answer, Ask, Memory, Skills, ToolAsk, Transcript, Turn, WholeMessage
-from policy.prompt import base_message
+from perdure.core.agents.prompts import base_message
 
 WORKFLOW: Final = "BenchSteps"
 TURNS, LLM = "turns", "llm"

@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 import httpx
 from pydantic import JsonValue
 
-from contracts.digests import canonical_json
-from contracts.ids import effect_key
-from contracts.turns import TurnAddress
-from perdure.tools import Tool, ToolContext
+from perdure.contracts.ids import effect_key
+from perdure.contracts.turns import TurnAddress
+from perdure.contracts.values import canonical_json
+from perdure.sdk.tools import Tool, ToolContext
 
 
 class Tools:

@@ -9,9 +9,9 @@ from typing import Final
 
 from pydantic import JsonValue
 
-from contracts import events
-from contracts.turns import Usage
-from store.journal import NewEvent
+from perdure.contracts import events
+from perdure.contracts.turns import Usage
+from perdure.store.events.event_log import NewEvent
 
 _LAST_NODES: Final = ("skill_select_node", "approval_node", "synthesis_llm_call", "output_format")
 

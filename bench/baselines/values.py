@@ -2,8 +2,8 @@
 
 from pydantic import JsonValue
 
-from contracts.frozen import Tolerant
-from contracts.turns import TurnAddress
+from perdure.contracts.turns import TurnAddress
+from perdure.contracts.values import Tolerant
 
 
 class Turn(Tolerant):

@@ -11,23 +11,21 @@ from itertools import groupby
 import asyncpg
 from pydantic import JsonValue
 
-from activities.clients.provider import Provider
 from bench.baselines import records, trace
 from bench.baselines.speech import speak
 from bench.baselines.tools import Tools
 from bench.baselines.values import Asked, Known, Loaded, Said
-from contracts.ids import effect_key, model_call_id
-from contracts.messages import Role
-from contracts.turns import TurnAddress
-from policy import prompt
-from policy.assembly import manifest
-from policy.memory_text import memory_message
-from policy.text import estimated_tokens, preview
-from store.content import AgentShelf
-from store.database import Connection, Database
-from store.ids import new_id
-from store.journal import NewMessage, write
-from store.live import LiveTokens
+from perdure.activities.providers.provider import Provider
+from perdure.contracts.ids import effect_key, model_call_id
+from perdure.contracts.messages import Role
+from perdure.contracts.turns import TurnAddress
+from perdure.core.agents import prompts
+from perdure.core.agents.prompts import manifest, memory_message
+from perdure.core.text import estimated_tokens, preview
+from perdure.store.agents import AgentShelf
+from perdure.store.database import Connection, Database, new_id
+from perdure.store.events.event_log import NewMessage, write
+from perdure.store.events.live import LiveTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +44,7 @@ class Work:
             agent = await self.shelf.at(tx, self.tools.agent_id, agent_version)
             remembered = await records.remember(tx, address.turn_id)
             await write(tx, address, trace.loaded([*remembered.working]))
-        base = prompt.base_message(agent.definition.persona, remembered.user_name, remembered.user_role, None)
+        base = prompts.base_message(agent.definition.persona, remembered.user_name, remembered.user_role, None)
         skills = manifest(agent.definition.skills)
         return Loaded(base=base + skills, memory=memory_message(remembered.working))
 
@@ -59,7 +57,7 @@ class Work:
                 await records.mark_running(tx, address.turn_id)
             await write(tx, address, trace.before_model(step, model_call_id(step), known.tokens))
         await self.live.wake(address.conversation_id)
-        messages = prompt.wire(known.loaded.base, known.loaded.memory, said)
+        messages = prompts.wire(known.loaded.base, known.loaded.memory, said)
         spoken = await speak(self.provider, self.live, address, agent, step, messages)
         message = NewMessage(
             new_id(),
@@ -107,7 +105,7 @@ class Work:
         await self.live.wake(address.conversation_id)
 
 
-async def _conversation(tx: Connection, address: TurnAddress) -> list[prompt.Said]:
+async def _conversation(tx: Connection, address: TurnAddress) -> list[prompts.Said]:
     """The conversation in its order; results of one round in the order of their calls, whichever came first."""
     rows = await tx.fetch(
         "SELECT turn_id, role, content, calls, call_id FROM (SELECT * FROM messages WHERE conversation_id = $1 "
@@ -116,7 +114,7 @@ async def _conversation(tx: Connection, address: TurnAddress) -> list[prompt.Sai
     )
     ordered = [row for _, group in groupby(rows, _round) for row in sorted(group, key=lambda row: row["call_id"] or "")]
     return [
-        prompt.Said(
+        prompts.Said(
             Role(row["role"]),
             row["content"],
             row["calls"],

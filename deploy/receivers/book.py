@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from perdure.webhooks import VALID_SECONDS
+from perdure.sdk.webhooks import VALID_SECONDS
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS seen (delivery TEXT PRIMARY KEY, at REAL NOT NULL);

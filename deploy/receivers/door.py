@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from deploy.receivers.book import Book
-from perdure.webhooks import NotANotice, read
+from perdure.sdk.webhooks import NotANotice, read
 
 Tell = Callable[[dict[str, Any], str], Awaitable[str]]
 """Say this notice; given where the approval's message is, where it is then."""

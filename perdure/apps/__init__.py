@@ -2,11 +2,10 @@
 door.
 """
 
-from perdure.apps.block_examples import Tried
-from perdure.apps.block_source import BlockCheck, BlockFault, check_source, first_computed_line, schema_as_called
-from perdure.apps.engine import ALWAYS_OFFERED, Engine
+from perdure.apps.agents import ALWAYS_OFFERED, Engine
+from perdure.apps.code_blocks import BlockCheck, BlockFault, Tried, check_source, first_computed_line, schema_as_called
+from perdure.apps.files import AppProblem, has_mistakes
 from perdure.apps.folder import SHIPPED, App, find_apps, load_app, load_servers
-from perdure.apps.problems import AppProblem, has_mistakes
 from perdure.apps.publish import assembled_tools, left_out, played_by, publish, tables_of, unloaded
 
 __all__ = [

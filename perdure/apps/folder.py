@@ -4,33 +4,42 @@ All mistakes of all files are reported together, and what has none is loaded. A 
 read keeps all its agents back: they would run without it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import importlib
+import importlib.machinery
+import importlib.util
+import re
+import sys
+import traceback
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
-from contracts.agents import AgentDefinition
-from contracts.mcp import McpLock, McpServer
-from contracts.skills import DataTable, Rule, Skill
-from perdure.apps.agent_file import read_agent
-from perdure.apps.app_file import read_app_file
-from perdure.apps.block_files import BlockScope, block_names
-from perdure.apps.content import Content
-from perdure.apps.data_files import read_tables
-from perdure.apps.engine import Engine
-from perdure.apps.mcp_files import read_servers
-from perdure.apps.mcp_locks import read_locks
-from perdure.apps.pipeline_files import read_pipelines
-from perdure.apps.problems import AppProblem, did_you_mean, has_mistakes
-from perdure.apps.rule_files import RuleScope, read_rule_files
-from perdure.apps.skill_files import SkillScope
-from perdure.apps.skill_set import read_skills, skill_folders
-from perdure.apps.stray_links import stray_links
-from perdure.apps.text_file import read_text
-from perdure.apps.tool_files import read_tools
-from perdure.tools import Tool
-from policy.egress import Named, Outbound, named_by_url
+from perdure.apps.agents import Engine, read_agent
+from perdure.apps.code_blocks import BlockScope, block_names
+from perdure.apps.context_assembly import read_pipelines
+from perdure.apps.files import (
+    AppProblem,
+    YamlFile,
+    did_you_mean,
+    has_mistakes,
+    parse_json,
+    read_text,
+    read_yaml,
+    stray_links,
+)
+from perdure.apps.mcp import read_locks, read_servers
+from perdure.apps.rules import RuleScope, read_rule_files
+from perdure.apps.skills import Content, SkillScope, read_skills, skill_folders
+from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.errors import CallerError
+from perdure.contracts.mcp import McpLock, McpServer
+from perdure.contracts.skills import SKILL_ID_PATTERN, DataTable, Rule, Skill
+from perdure.contracts.values import digest_of, sha256_hex
+from perdure.core.egress import Named, Outbound, named_by_url, named_host
+from perdure.sdk.tools import Tool, ToolDefinitionError
 
-SHIPPED = Path(__file__).parents[2] / "apps"
+SHIPPED = Path(__file__).parents[1] / "examples"
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,3 +206,201 @@ def _read_agents(
             continue
         agents[agent.id], origins[agent.id] = agent, path
     return agents, [*origins.values()], problems
+
+
+# --- `app.yaml`: the app's name, the names that its agents may not use freely, and the hosts that its tools may reach.
+# The companions are read by perdure/local/programs.py; here only the variables that hold their addresses are.
+
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}\Z")
+_FIELDS = ("name", "title", "companions", "egress", "reserved", "fenced")
+_ENGINE = "platform"
+"""The engine's own name in the ids of rules."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppFile:
+    """What an app says of itself."""
+
+    name: str
+    title: str
+    reserved: tuple[str, ...] = ()
+    """Names that are kept and never offered, neither as a tool nor as a code block (S0-50)."""
+    fenced: tuple[str, ...] = ()
+    """Tools that may share a name with a code block; only an agent without skills may name them (S0-42)."""
+    egress: tuple[Named, ...] = ()
+    """Hosts that its tools may reach although their addresses are not public."""
+    services: tuple[str, ...] = ()
+    """The variables that hold the addresses of its companions."""
+
+
+def read_app_file(folder: Path) -> tuple[AppFile, list[AppProblem]]:
+    """What the app in `folder` says; without the file, or where it has mistakes, what the folder's name says."""
+    fallback = re.sub(r"[^a-z0-9_-]+", "-", folder.resolve().name.lower()).strip("-")
+    fallback = fallback if fallback not in ("", _ENGINE) else "app"
+    path = folder / "app.yaml"
+    if not path.is_file():
+        return AppFile(fallback, fallback), []
+    file = read_yaml(path)
+    if not isinstance(file, YamlFile):
+        return AppFile(fallback, fallback), file
+    if not isinstance(file.value, dict):
+        return AppFile(fallback, fallback), [file.problem((), "must be a list of fields with their values")]
+    problems = [
+        file.problem((key,), f"unknown field {key!r}{did_you_mean(key, _FIELDS)}")
+        for key in file.value
+        if key not in _FIELDS
+    ]
+    name = file.value.get("name", fallback)
+    if not isinstance(name, str) or not _NAME.match(name):
+        problems.append(file.problem(("name",), "name: lower-case letters, digits, - and _, starting with a letter"))
+        name = fallback
+    elif name == _ENGINE:
+        problems.append(file.problem(("name",), f"name: {_ENGINE} is the engine's own; choose another"))
+        name = fallback
+    title = file.value.get("title", name)
+    if not isinstance(title, str):
+        problems.append(file.problem(("title",), "title: must be text"))
+        title = name
+    reserved, fenced = (_names(file.value, field, file, problems) for field in ("reserved", "fenced"))
+    return AppFile(name, title, reserved, fenced, _egress(file, problems), _services(file.value)), problems
+
+
+def _egress(file: YamlFile, problems: list[AppProblem]) -> tuple[Named, ...]:
+    named = []
+    for entry in _names(file.value, "egress", file, problems):
+        try:
+            named.append(named_host(entry, by_operator=False))
+        except CallerError as error:
+            problems.append(file.problem(("egress",), f"egress: {error.message}"))
+    return tuple(named)
+
+
+def _services(value: Mapping[str, Any]) -> tuple[str, ...]:
+    companions = value.get("companions")
+    listed = companions if isinstance(companions, list) else []
+    found = [each.get("url_env") for each in listed if isinstance(each, dict)]
+    return tuple(name for name in found if isinstance(name, str))
+
+
+def _names(value: Mapping[str, Any], field: str, file: YamlFile, problems: list[AppProblem]) -> tuple[str, ...]:
+    listed = value.get(field, [])
+    if not isinstance(listed, list):
+        problems.append(file.problem((field,), f"{field}: must be a list of names"))
+        return ()
+    names = tuple(each for each in listed if isinstance(each, str))
+    if len(names) < len(listed):
+        problems.append(file.problem((field,), f"{field}: must be a list of names"))
+    return names
+
+
+# --- The data tables of an app: `data/<table>.json`, an object that says in `_about` what it is, and whether made up.
+
+MOST_TABLE_BYTES = 1_048_576
+"""A sandboxed call is handed the whole table."""
+
+
+def read_tables(folder: Path) -> tuple[dict[str, DataTable | None], list[AppProblem]]:
+    """The tables of the app in `folder` by name; None for one with mistakes."""
+    tables: dict[str, DataTable | None] = {}
+    problems: list[AppProblem] = []
+    for path in sorted(folder.glob("data/*.json")):
+        body = _read_table(path)
+        if isinstance(body, AppProblem):
+            problems.append(body)
+            tables[path.stem] = None
+        else:
+            tables[path.stem] = DataTable(name=path.stem, digest=digest_of(body), body=body)
+    return tables, problems
+
+
+def _read_table(path: Path) -> dict[str, Any] | AppProblem:
+    if not re.fullmatch(SKILL_ID_PATTERN, path.stem):
+        return AppProblem(path, None, "a table's name has lower-case letters, digits and _, starting with a letter")
+    text = read_text(path, MOST_TABLE_BYTES)
+    if isinstance(text, AppProblem):
+        return text
+    body = parse_json(path, text, "the table")
+    if isinstance(body, AppProblem):
+        return body
+    if not isinstance(body, dict):
+        return AppProblem(path, 1, 'must be one JSON object, with "_about" beside the data')
+    about = body.get("_about")
+    if not isinstance(about, str) or not about.strip():
+        return AppProblem(path, 1, 'needs "_about": a text that says what the data is, and whether it is made up')
+    return body
+
+
+# --- The tools of an app folder: every `tools/*.py`, imported by path under a package name of its own.
+# Two apps may both have a `tools/payments.py`. A file whose name starts with `_` is only for the others to import
+# (`from . import _client`). A file that fails takes only its own tools with it.
+
+_TOOL = re.compile(r"^@(?:\w+\.)?tool\b.*?^(?:async\s+)?def\s+(\w+)", re.MULTILINE | re.DOTALL)
+"""A tool as its file writes it, read where the file cannot be imported."""
+
+
+def read_tools(folder: Path, taken: Collection[str]) -> tuple[dict[str, Tool], list[AppProblem], dict[str, Path]]:
+    """The tools of the app in `folder` by name, what is wrong, and the tools that a broken file takes with it, by name
+    with that file; `taken` are the core tools' names, which no app may reuse (S0-50)."""
+    tools: dict[str, Tool] = {}
+    origins: dict[str, Path] = {}
+    problems: list[AppProblem] = []
+    lost: dict[str, Path] = {}
+    place = folder / "tools"
+    if not place.is_dir():
+        return tools, problems, lost
+    package = _fresh_package(place)
+    for path in sorted(place.glob("*.py")):
+        if path.stem.startswith("_"):
+            continue
+        found = _tools_in(f"{package}.{path.stem}", path)
+        if isinstance(found, AppProblem):
+            problems.append(found)
+            lost |= dict.fromkeys(_TOOL.findall(path.read_text(encoding="utf-8", errors="replace")), path)
+            continue
+        for tool in found:
+            name, line = tool.card.name, _line_of(tool)
+            if name in taken:
+                problems.append(AppProblem(path, line, f"{name} is the name of a core tool; choose another"))
+            elif name in tools:
+                problems.append(AppProblem(path, line, f"the tool {name} is in {origins[name].name} already"))
+            else:
+                tools[name], origins[name] = tool, path
+    return tools, problems, {name: path for name, path in lost.items() if name not in tools and name not in taken}
+
+
+def _fresh_package(place: Path) -> str:
+    """A package that holds the files in `place`; what an earlier call imported from there is forgotten."""
+    name = f"perdure_app_{sha256_hex(str(place.resolve()))[:12]}"
+    for module in [module for module in list(sys.modules) if module == name or module.startswith(f"{name}.")]:
+        del sys.modules[module]
+    importlib.invalidate_caches()
+    spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
+    spec.submodule_search_locations = [str(place)]
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    return name
+
+
+def _tools_in(module_name: str, path: Path) -> list[Tool] | AppProblem:
+    if not path.stem.isidentifier():
+        return AppProblem(path, None, f"the file name must be a Python name, such as {path.stem.replace('-', '_')}.py")
+    try:
+        module = importlib.import_module(module_name)
+    except SyntaxError as error:
+        return AppProblem(Path(error.filename or path), error.lineno, f"is not Python: {error.msg}")
+    except ToolDefinitionError as error:
+        return AppProblem(path, _line_in(path, error), str(error))
+    except (Exception, SystemExit) as error:  # an app's module runs at import and may raise anything
+        return AppProblem(path, _line_in(path, error), f"cannot be imported: {type(error).__name__}: {error}")
+    own = [value for value in vars(module).values() if isinstance(value, Tool)]
+    return [tool for tool in own if tool.function.__module__ == module_name]
+
+
+def _line_in(path: Path, error: BaseException) -> int | None:
+    """The last line of `path` that was running when `error` was raised."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    return frames[-1].lineno if frames else None
+
+
+def _line_of(tool: Tool) -> int | None:
+    code = getattr(tool.function, "__code__", None)
+    return code.co_firstlineno if code else None

@@ -9,16 +9,16 @@ from dataclasses import replace
 
 from pydantic import JsonValue
 
-from contracts.agents import SCRIPTED, AgentDefinition, EffectClass, PublishedAgent, ToolCard
-from contracts.digests import digest_of
-from contracts.errors import InvariantBroken
-from contracts.skills import CodeBlock, DataTable
-from perdure.apps.engine import ALWAYS_OFFERED
+from perdure.apps.agents import ALWAYS_OFFERED
+from perdure.apps.files import did_you_mean
 from perdure.apps.folder import App
-from perdure.apps.mcp_files import server_of
-from perdure.apps.problems import did_you_mean
-from policy.gate import tool_needs_approval
-from policy.toolsets import known_toolsets
+from perdure.contracts.agents import SCRIPTED, AgentDefinition, EffectClass, PublishedAgent, ToolCard
+from perdure.contracts.errors import InvariantBroken
+from perdure.contracts.mcp import server_of
+from perdure.contracts.skills import CodeBlock, DataTable
+from perdure.contracts.values import digest_of
+from perdure.core.agents.toolsets import known_toolsets
+from perdure.core.approvals.gates import tool_needs_approval
 
 MOST_TOLD = 5
 """Of an app's mistakes, where `perdure skills check` tells all of them."""

@@ -10,42 +10,17 @@ with Client("http://127.0.0.1:8080", token) as perdure:
 `AsyncClient` has the same names, to be awaited.
 """
 
-from perdure.client.answers import Answer, Page
 from perdure.client.asynchronous import AsyncClient
-from perdure.client.auth_calls import Me, Registered, SignInCode, Ways
-from perdure.client.catalogue_answers import (
-    Agent,
-    AgentTool,
-    Budget,
-    Budgets,
-    PromptVersion,
-    Rule,
-    Token,
-    Topology,
-    User,
-    WaivableTool,
-)
-from perdure.client.effect_answers import Effect, Settled
-from perdure.client.errors import ApiError
-from perdure.client.file_calls import File
-from perdure.client.review_answers import (
-    Ageing,
-    Approval,
-    AuditEntry,
-    Counts,
-    Delegation,
-    Fallback,
-    ItemAnswer,
-    OwnDecision,
-    Vote,
-    signed_in_words,
-)
-from perdure.client.sse import Event
-from perdure.client.status_calls import DeploymentStatus
+from perdure.client.calls import Effect, Settled
+from perdure.client.connection import Event
+from perdure.client.delivery import Webhook
+from perdure.client.identity import Invitation, Me, Member, Registered, SignInCode, Ways
+from perdure.client.requests import ApiError
+from perdure.client.status import DeploymentStatus
 from perdure.client.sync import Client
-from perdure.client.team_calls import Invitation, Member
-from perdure.client.turn_answers import (
+from perdure.client.turns import (
     Conversation,
+    File,
     Message,
     Metrics,
     ModelUse,
@@ -57,7 +32,31 @@ from perdure.client.turn_answers import (
     Turn,
     TurnCall,
 )
-from perdure.client.webhook_calls import Webhook
+from perdure.schemas.agents import (
+    Agent,
+    AgentTool,
+    Budget,
+    Budgets,
+    PromptVersion,
+    Rule,
+    Token,
+    Topology,
+    User,
+    WaivableTool,
+)
+from perdure.schemas.answers import Answer, Page
+from perdure.schemas.approvals import (
+    Ageing,
+    Approval,
+    AuditEntry,
+    Counts,
+    Delegation,
+    Fallback,
+    ItemAnswer,
+    OwnDecision,
+    Vote,
+    signed_in_words,
+)
 
 __all__ = [
     "Ageing",

@@ -10,29 +10,170 @@ from typing import ParamSpec, Self, TypeVar
 import httpx
 from pydantic import ValidationError
 
-from perdure.client import turn_calls
-from perdure.client.asynchronous_groups import (
-    Agents,
-    Approvals,
-    Auth,
-    Budgets,
-    Delegations,
-    Effects,
-    Files,
-    Prompts,
-    Rules,
-    Status,
-    Team,
-    Topologies,
-    Users,
-    Webhooks,
+from perdure.client import agents, approvals, calls, identity, turns
+from perdure.client import delivery as webhook_calls
+from perdure.client import status as status_calls
+from perdure.client.connection import (
+    PATIENCE_SECONDS,
+    TIMEOUT,
+    Decoder,
+    Event,
+    Reader,
+    http_options,
+    is_answered,
+    poll_seconds,
+    unreadable,
 )
-from perdure.client.calls import Call
-from perdure.client.connection import PATIENCE_SECONDS, http_options, is_answered, poll_seconds, unreadable
-from perdure.client.patience import Patience
-from perdure.client.resume import TIMEOUT, Reader
-from perdure.client.sse import Decoder, Event
-from perdure.client.turn_answers import Turn
+from perdure.client.requests import Call, Patience
+from perdure.client.turns import Turn
+
+# --- The calls of the client for asyncio by subject: the same names, to be awaited.
+
+
+class Auth:
+    """Who the caller is."""
+
+    def __init__(self, client: "AsyncClient") -> None:
+        self.me = client.method(identity.who_am_i)
+        self.ways = client.method(identity.ways_in)
+        self.code = client.method(identity.new_code)
+        self.register = client.method(identity.register)
+
+
+class Approvals:
+    """What waits for a reviewer."""
+
+    def __init__(self, client: "AsyncClient") -> None:
+        self.list = client.method(approvals.list_approvals)
+        self.get = client.method(approvals.get_approval)
+        self.preview = client.method(approvals.preview)
+        self.counts = client.method(approvals.count_approvals)
+        self.decided = client.method(approvals.list_decided)
+        self.decide = client.method(approvals.decide)
+        self.decide_many = client.method(approvals.decide_many)
+        self.withdraw = client.method(approvals.withdraw)
+        self.claim = client.method(approvals.claim)
+        self.release = client.method(approvals.release)
+        self.reassign = client.method(approvals.reassign)
+        self.escalate = client.method(approvals.escalate)
+        self.ageing = client.method(approvals.ageing)
+        self.audit = client.method(approvals.audit_of)
+
+
+class Delegations:
+    """Who decides in the caller's place."""
+
+    def __init__(self, client: "AsyncClient") -> None:
+        self.list = client.method(approvals.list_delegations)
+        self.add = client.method(approvals.add_delegation)
+        self.remove = client.method(approvals.remove_delegation)
+
+
+class Files:
+    """What a conversation was given, and what its turns made."""
+
+    def __init__(self, client: "AsyncClient") -> None:
+        self.upload = client.method(turns.upload_file)
+        self.list = client.method(turns.list_files)
+        self.read = client.method(turns.read_file)
+        self.delete = client.method(turns.delete_file)
+        self.usage = client.method(turns.usage)
+
+
+class Effects:
+    """What a crash left unknown."""
+
+    def __init__(self, client: "AsyncClient") -> None:
+        self.list = client.method(calls.list_effects)
+        self.get = client.method(calls.get_effect)
+        self.settle = client.method(calls.settle_effect)
+
+
+class Agents:
+    """What a conversation can be held with."""
+
+    def __init__(self, client: "AsyncClient") -> None:
+        self.list = client.method(agents.list_agents)
+        self.get = client.method(agents.get_agent)
+        self.tools = client.method(agents.list_tools)
+
+
+class Topologies:
+    """The graphs that agents run on."""
+
+    def __init__(self, client: "AsyncClient") -> None:
+        self.list = client.method(agents.list_topologies)
+        self.get = client.method(agents.get_topology)
+        self.drawing = client.method(agents.topology_drawing)
+
+
+class Users:
+    """Who has access."""
+
+    def __init__(self, client: "AsyncClient") -> None:
+        self.list = client.method(agents.list_users)
+        self.add = client.method(agents.add_user)
+        self.new_token = client.method(agents.new_token)
+        self.set_roles = client.method(agents.set_roles)
+
+
+class Budgets:
+    """What a day may cost."""
+
+    def __init__(self, client: "AsyncClient") -> None:
+        self.get = client.method(agents.get_budgets)
+        self.set = client.method(agents.set_budgets)
+
+
+class Rules:
+    """What stops a turn, or asks a person."""
+
+    def __init__(self, client: "AsyncClient") -> None:
+        self.list = client.method(agents.list_rules)
+        self.set = client.method(agents.set_rule)
+        self.tools = client.method(agents.list_waivable_tools)
+        self.set_tool = client.method(agents.set_tool_approval)
+
+
+class Prompts:
+    """Prompt templates and their stages."""
+
+    def __init__(self, client: "AsyncClient") -> None:
+        self.list = client.method(agents.list_prompts)
+        self.get = client.method(agents.get_prompt)
+        self.render = client.method(agents.render_prompt)
+        self.version = client.method(agents.get_prompt_version)
+        self.save_draft = client.method(agents.save_draft)
+        self.promote = client.method(agents.promote_prompt)
+        self.archive = client.method(agents.archive_prompt)
+
+
+class Status:
+    """How the deployment is."""
+
+    def __init__(self, client: "AsyncClient") -> None:
+        self.get = client.method(status_calls.get_status)
+
+
+class Team:
+    """The people of the tenant."""
+
+    def __init__(self, client: "AsyncClient") -> None:
+        self.list = client.method(identity.list_team)
+        self.invite = client.method(identity.invite)
+        self.invite_again = client.method(identity.invite_again)
+        self.close = client.method(identity.close)
+        self.reopen = client.method(identity.reopen)
+
+
+class Webhooks:
+    """Where notices go."""
+
+    def __init__(self, client: "AsyncClient") -> None:
+        self.list = client.method(webhook_calls.list_webhooks)
+        self.add = client.method(webhook_calls.add_webhook)
+        self.remove = client.method(webhook_calls.remove_webhook)
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -137,13 +278,13 @@ class Conversations:
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
-        self.create = client.method(turn_calls.create_conversation)
-        self.list = client.method(turn_calls.list_conversations)
-        self.get = client.method(turn_calls.get_conversation)
-        self.rename = client.method(turn_calls.rename_conversation)
-        self.delete = client.method(turn_calls.delete_conversation)
-        self.messages = client.method(turn_calls.list_messages)
-        self.story = client.method(turn_calls.conversation_story)
+        self.create = client.method(turns.create_conversation)
+        self.list = client.method(turns.list_conversations)
+        self.get = client.method(turns.get_conversation)
+        self.rename = client.method(turns.rename_conversation)
+        self.delete = client.method(turns.delete_conversation)
+        self.messages = client.method(turns.list_messages)
+        self.story = client.method(turns.conversation_story)
 
     def events(self, conversation_id: str, *, after: str | None = None) -> AsyncGenerator[Event, None]:
         """Everything that happens in it, for ever; leave the loop to end it."""
@@ -155,17 +296,17 @@ class Turns:
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
-        self.start = client.method(turn_calls.start_turn)
-        self.execute = client.method(turn_calls.execute)
-        self.get = client.method(turn_calls.get_turn)
-        self.list = client.method(turn_calls.list_turns)
-        self.segments = client.method(turn_calls.turn_segments)
-        self.metrics = client.method(turn_calls.turn_metrics)
-        self.calls = client.method(turn_calls.list_calls)
-        self.stop = client.method(turn_calls.stop_turn)
-        self.question = client.method(turn_calls.get_question)
-        self.answer = client.method(turn_calls.answer_question)
-        self.raise_limits = client.method(turn_calls.raise_limits)
+        self.start = client.method(turns.start_turn)
+        self.execute = client.method(turns.execute)
+        self.get = client.method(turns.get_turn)
+        self.list = client.method(turns.list_turns)
+        self.segments = client.method(turns.turn_segments)
+        self.metrics = client.method(turns.turn_metrics)
+        self.calls = client.method(turns.list_calls)
+        self.stop = client.method(turns.stop_turn)
+        self.question = client.method(turns.get_question)
+        self.answer = client.method(turns.answer_question)
+        self.raise_limits = client.method(turns.raise_limits)
 
     def events(self, turn_id: str, *, after: str | None = None) -> AsyncGenerator[Event, None]:
         """The turn's events from its beginning, or after the event with the id `after`, to its end."""

@@ -47,7 +47,7 @@ class Command:
     def start(self, *words: str, **environ: str) -> subprocess.Popen[str]:
         """Run it beside the test."""
         return subprocess.Popen(
-            [sys.executable, "-m", "cli", *words],
+            [sys.executable, "-m", "perdure", *words],
             cwd=ROOT,
             env={**self.environ, **environ},
             stdin=subprocess.DEVNULL,

@@ -38,7 +38,7 @@ class Terminal:
     def __init__(self, perdure: Command, *words: str, **environ: str) -> None:
         self._leader, follower = pty.openpty()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "cli", *words],
+            [sys.executable, "-m", "perdure", *words],
             cwd=ROOT,
             env={**perdure.environ, "TERM": "xterm", "COLUMNS": "200", "LINES": "40", **environ},
             stdin=follower,

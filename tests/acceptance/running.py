@@ -90,7 +90,7 @@ def running(home: Path, *arguments: str, **environ: str) -> Iterator[RunningStac
     log = home.parent / f"{home.name}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "cli", "up", *arguments], cwd=ROOT, env=env, stdout=output, stderr=output
+            [sys.executable, "-m", "perdure", "up", *arguments], cwd=ROOT, env=env, stdout=output, stderr=output
         )
     children: list[psutil.Process] = []
     try:

@@ -4,7 +4,7 @@ import statistics
 import time
 from typing import Any
 
-from apps.charts.tools import _design, _solver
+from perdure.examples.charts.tools import _design, _solver
 from tests.acceptance.machine import Others
 
 P95_SECONDS = 0.2

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from perdure import Client
-from perdure.tables.at_home import HomeTable, finish
+from perdure.sdk.tables.client_side import HomeTable, finish
 from tests.acceptance.command import Command
 from tests.acceptance.running import RunningStack
 

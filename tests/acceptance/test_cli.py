@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.live_text import VOID
+from perdure.cli.chat import VOID
 from tests.acceptance.command import Command, Ended
 from tests.acceptance.running import ROOT, RunningStack
 
@@ -173,7 +173,7 @@ def test_ctrl_c_leaves_the_turn_running_and_says_how_to_come_back(perdure: Comma
 def test_a_conversation_in_a_terminal_ends_with_the_input(stack: RunningStack, perdure: Command) -> None:
     leader, follower = pty.openpty()
     chat = subprocess.Popen(
-        [sys.executable, "-m", "cli", "chat", "refunds"],
+        [sys.executable, "-m", "perdure", "chat", "refunds"],
         cwd=ROOT,
         env={**perdure.environ, "TERM": "xterm"},
         stdin=follower,

@@ -17,7 +17,11 @@ def test_the_demo_holds_all_it_claims_and_leaves_nothing_behind(tmp_path: Path) 
     foreign = {"PERDURE_HOME": str(tmp_path / "untouched"), "DATABASE_URL": "postgresql://nobody@127.0.0.1:1/none"}
     before = set(Path(tempfile.gettempdir()).glob("perdure-demo-*"))
     ended = subprocess.run(
-        [sys.executable, "-m", "cli.demo"], cwd=ROOT, env={**os.environ, **foreign}, capture_output=True, text=True
+        [sys.executable, "-m", "perdure.cli.demo"],
+        cwd=ROOT,
+        env={**os.environ, **foreign},
+        capture_output=True,
+        text=True,
     )
     told = ended.stdout
     assert ended.returncode == 0, told + ended.stderr

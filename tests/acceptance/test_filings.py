@@ -12,7 +12,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from store.ids import new_id
+from perdure.store.database import new_id
 from tests.acceptance.kill_matrix import WORKERS
 from tests.acceptance.running import RunningStack
 from tests.acceptance.turns import Turns

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from perdure.scaffold import scaffold
+from perdure.apps.scaffold import scaffold
 from tests.acceptance.command import Command
 from tests.acceptance.running import ROOT, START_SECONDS, RunningStack, free_port
 

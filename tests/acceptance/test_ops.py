@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from apps.ops.cluster.faults import Fault, Faults, Kind
-from apps.ops.cluster.state import State
+from perdure.examples.ops.cluster.faults import Fault, Faults, Kind
+from perdure.examples.ops.cluster.state import State
 from tests.acceptance.command import Command, Ended
 from tests.acceptance.running import RunningStack
 

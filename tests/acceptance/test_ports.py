@@ -19,7 +19,7 @@ import psutil
 import pytest
 from playwright.async_api import Error, Response, async_playwright
 
-from local.ports import HOST
+from perdure.local.ports import HOST
 from tests.acceptance.running import RunningStack
 
 FOREIGN = "rebound.example"

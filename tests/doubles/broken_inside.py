@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from temporalio import activity
 
-from activities import approvals, turns
-from contracts.errors import UpstreamUnavailable
-from store import turn_context
+from perdure.activities import approvals, turns
+from perdure.contracts.errors import UpstreamUnavailable
+from perdure.store.turns import context
 
 
 class Breaks(StrEnum):
@@ -34,7 +34,7 @@ class Brief(StrEnum):
 
 _WORK: dict[Brief, tuple[ModuleType, str]] = {
     Brief.FINISH: (turns, "finish"),
-    Brief.LOAD: (turn_context, "load"),
+    Brief.LOAD: (context, "load"),
     Brief.READ: (approvals, "read_verdicts"),
     Brief.STOP: (turns, "stop_asked"),
 }

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import httpx
 
-from activities.toolbox.entities import CORE_BY_NAME
-from contracts.agents import AgentDefinition, PublishedAgent
+from perdure.activities.toolbox.engine_tools import CORE_BY_NAME
 from perdure.apps import App, load_app, publish
-from perdure.tools import Tool
+from perdure.contracts.agents import AgentDefinition, PublishedAgent
+from perdure.sdk.tools import Tool
 
 DESK = Path(__file__).parents[1] / "apps" / "desk"
 KEYED = ("/pay", "/book", "/brief_key")

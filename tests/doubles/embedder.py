@@ -4,7 +4,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 
-from embedding.embedder import EmbeddingUnavailable
+from perdure.embedding.embedder import EmbeddingUnavailable
 
 DIMENSIONS = 64
 

@@ -5,10 +5,8 @@ from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
-from contracts.digests import digest_of
-from contracts.errors import Problem
-from contracts.model import ModelAsk, ModelReply
-from contracts.pipeline import (
+from perdure.contracts.calls import ModelAsk, ModelReply
+from perdure.contracts.context_assembly import (
     AssembleAsk,
     Assembled,
     Bundle,
@@ -17,10 +15,11 @@ from contracts.pipeline import (
     PlannedAssembly,
     PlannedTool,
 )
-from contracts.turns import Usage
-from policy.bundles import aggregated, arguments, completeness_of, given_by
-from policy.danger import danger_in
-from policy.skip import slice_hash
+from perdure.contracts.errors import Problem
+from perdure.contracts.turns import Usage
+from perdure.contracts.values import digest_of
+from perdure.core.agents.safety_keywords import danger_in
+from perdure.core.calls.context_assembly import aggregated, arguments, completeness_of, given_by, slice_hash
 
 Args = dict[str, JsonValue]
 CALM: dict[str, Args | Problem] = {

@@ -7,22 +7,21 @@ from datetime import UTC, datetime
 
 from pydantic import JsonValue
 
-from contracts.agents import EffectClass, PlanCard
-from contracts.approvals import Verdicts
-from contracts.digests import canonical_json, digest_of
-from contracts.errors import Problem
-from contracts.facts import Fact, FactsAsk, FactScope
-from contracts.ids import approval_id, reviewed_call, tool_call_id
-from contracts.messages import CallRef, MessageRef, Role
-from contracts.model import ModelAsk, ModelReply
-from contracts.people import RequestKind, VerdictState
-from contracts.skills import PlanSkill, Rule
-from contracts.tools import CallState, ToolAsk, ToolOutcome
-from contracts.turns import Limits, Usage
-from policy.conditions import plain_facts
-from policy.text import preview
-from policy.told_results import as_changed
-from policy.toolsets import LOAD_TOOLSET, load
+from perdure.contracts.activities import Verdicts
+from perdure.contracts.agents import EffectClass, PlanCard
+from perdure.contracts.approvals import RequestKind, VerdictState
+from perdure.contracts.calls import CallState, ModelAsk, ModelReply, ToolAsk, ToolOutcome
+from perdure.contracts.errors import Problem
+from perdure.contracts.ids import approval_id, reviewed_call, tool_call_id
+from perdure.contracts.memory import Fact, FactsAsk, FactScope
+from perdure.contracts.messages import CallRef, MessageRef, Role
+from perdure.contracts.skills import PlanSkill, Rule
+from perdure.contracts.turns import Limits, Usage
+from perdure.contracts.values import canonical_json, digest_of
+from perdure.core.agents.prompts import as_changed
+from perdure.core.agents.rules import plain_facts
+from perdure.core.agents.toolsets import LOAD_TOOLSET, load
+from perdure.core.text import preview
 from tests.doubles.fake_context import FakeContext
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)

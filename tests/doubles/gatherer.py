@@ -1,8 +1,8 @@
 """The desk's agent in the topology `context_assembly`: one optional tool of the context, which the desk has already."""
 
-from contracts.agents import PublishedAgent
-from contracts.digests import digest_of
-from contracts.pipeline import ContextAssembly, PipelineToolConfig
+from perdure.contracts.agents import PublishedAgent
+from perdure.contracts.context_assembly import ContextAssembly, PipelineToolConfig
+from perdure.contracts.values import digest_of
 from tests.doubles.desk import desk_agents
 
 ASSEMBLY = ContextAssembly(

@@ -6,9 +6,9 @@ from typing import Any
 
 import asyncpg
 
-from contracts.agents import MemoryPolicy, PublishedAgent
-from contracts.digests import digest_of
-from contracts.facts import FactScope
+from perdure.contracts.agents import MemoryPolicy, PublishedAgent
+from perdure.contracts.memory import FactScope
+from perdure.contracts.values import digest_of
 from tests.desk import Desk
 from tests.doubles.desk import desk_agents
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from activities.clients.provider import Chunk, Complete, Provider, ProviderRequest, TextDelta
-from contracts.errors import PerdureError
+from perdure.activities.providers.provider import Chunk, Complete, Provider, ProviderRequest, TextDelta
+from perdure.contracts.errors import PerdureError
 from tests.doubles.provider import ProviderDouble
 from tests.doubles.provider_steps import Step
 

@@ -1,4 +1,5 @@
-"""The simulated cluster of apps/ops for tests: its server as the app names it, over stdio or HTTP, and its faults."""
+"""The simulated cluster of perdure/examples/ops for tests: its server as the app names it, over stdio or HTTP, and its
+faults."""
 
 import asyncio
 import sys
@@ -8,17 +9,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from activities.toolbox.mcp import McpTool
-from activities.toolbox.mcp_session import McpSession
-from apps.ops.cluster.faults import Fault, Faults, Kind
-from apps.ops.cluster.state import State
-from contracts.mcp import McpServer
-from local.ports import HOST
-from local.probes import port_open
-from perdure.outcomes import ToolResult
-from tests.unit.perdure.tool_contexts import context
+from perdure.activities.toolbox.mcp.session import McpSession
+from perdure.activities.toolbox.mcp.tools import McpTool
+from perdure.contracts.mcp import McpServer
+from perdure.examples.ops.cluster.faults import Fault, Faults, Kind
+from perdure.examples.ops.cluster.state import State
+from perdure.local.ports import HOST, port_open
+from perdure.sdk.outcomes import ToolResult
+from tests.unit.apps.tool_contexts import context
 
-OPS = Path(__file__).parents[2] / "apps" / "ops"
+OPS = Path(__file__).parents[2] / "perdure" / "examples" / "ops"
 TOOLSETS = ("k8s", "helm", "argo", "jenkins")
 RESTART = "cluster_k8s_deployment_restart"
 PODS = "cluster_k8s_pods_list"

@@ -9,15 +9,15 @@ from contextlib import AsyncExitStack
 
 from temporalio.client import Client
 
-from activities.deps import Deps
-from activities.toolbox.shelf import Toolbox
-from contracts.turns import Kind
-from relay.connect import DATA_CONVERTER
-from relay.deliver import Doorbell
-from serving import workers_for
-from store.database import Database
-from store.live import LiveTokens
-from store.valkey import Valkey
+from perdure.activities.dependencies import Deps
+from perdure.activities.toolbox.registry import Toolbox
+from perdure.contracts.turns import Kind
+from perdure.store.database import Database
+from perdure.store.events.live import LiveTokens
+from perdure.store.valkey import Valkey
+from perdure.temporal.client import DATA_CONVERTER
+from perdure.temporal.workflow_client import Doorbell
+from perdure.worker.queues import workers_for
 from tests.doubles.spoken import SpokenModel, SpokenModels
 from tests.near import new_client
 

@@ -3,8 +3,8 @@
 import threading
 from datetime import datetime
 
-from policy.spans import Span
-from tracing.tracer import Attributes, NoTracer, Tracer
+from perdure.core.events.traces import Span
+from perdure.telemetry.traces import Attributes, NoTracer, Tracer
 
 HANGS_SECONDS = 30.0
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from contracts.agents import PublishedAgent
-from contracts.digests import digest_of
+from perdure.contracts.agents import PublishedAgent
+from perdure.contracts.values import digest_of
 from tests.doubles.desk import desk_agents
 
 PLANNER = "planner"

@@ -9,9 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from activities.clients.provider import Complete, ProviderRequest, TextDelta
-from activities.clients.script import Script
-from activities.clients.scripted import ScriptedProvider
+from perdure.activities.providers.provider import Complete, ProviderRequest, TextDelta
+from perdure.activities.providers.scripted import Script, ScriptedProvider
 from tests.doubles.anthropic_wire import message_lines, openai_shape
 from tests.doubles.provider import ProviderDouble, Seen
 from tests.doubles.provider_steps import Call, Step

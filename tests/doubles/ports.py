@@ -1,20 +1,22 @@
 """The ports of a turn in memory: a model with a script, tools with a ledger, people with a book of approvals.
 
-They keep the promises of graph/ports.py, conflicts included: the suites of tests/ports run against them and against
-the real ports alike. A settled call answers with its stored result, a gated one without its approval is denied, a
-verdict that cannot be read is said to be so, and nothing raises.
+They keep the promises of perdure/graph/ports.py, conflicts included: the suites of tests/ports run against them and
+against the real ports alike. A settled call answers with its stored result, a gated one without its approval is denied,
+a verdict that cannot be read is said to be so, and nothing raises.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from activities.memory import MIRRORED, READ_METADATA
-from contracts.agents import TurnPlan
-from contracts.approvals import Verdicts
-from contracts.errors import Problem
-from contracts.facts import MOST_FACTS, FactsAnswer, FactsAsk, FactScope, FactStatus
-from contracts.ids import (
+from perdure.activities.memory import MIRRORED, READ_METADATA
+from perdure.contracts.activities import TurnContext, Verdicts
+from perdure.contracts.agents import TurnPlan
+from perdure.contracts.approvals import GatedCall, Question, RequestKind, RequestRef, Verdict, VerdictState
+from perdure.contracts.calls import CallState, ModelAsk, ModelReply, PlannedAsk, ToolAsk, ToolOutcome
+from perdure.contracts.context_assembly import AssembleAsk, Assembled
+from perdure.contracts.errors import Problem
+from perdure.contracts.ids import (
     approval_id,
     effect_key,
     forced_checkpoint_id,
@@ -24,19 +26,14 @@ from contracts.ids import (
     step_of,
     tool_call_id,
 )
-from contracts.memory import TurnContext
-from contracts.messages import CallRef, MessageRef, Role
-from contracts.model import ModelAsk, ModelReply
-from contracts.people import GatedCall, Question, RequestKind, RequestRef, Verdict, VerdictState
-from contracts.pipeline import AssembleAsk, Assembled
-from contracts.tools import CallState, PlannedAsk, ToolAsk, ToolOutcome
-from graph.ports import Ports
-from graph.steps import Steps
-from policy.extract import extracted
-from policy.gate import effect_request, startable
-from policy.refusals import STOPPED
-from policy.structured import read_object
-from policy.text import preview
+from perdure.contracts.memory import MOST_FACTS, FactsAnswer, FactsAsk, FactScope, FactStatus
+from perdure.contracts.messages import CallRef, MessageRef, Role
+from perdure.core.approvals.gates import effect_request, startable
+from perdure.core.calls.arguments import extracted, read_object
+from perdure.core.calls.ledger import STOPPED
+from perdure.core.text import preview
+from perdure.graph.ports import Ports
+from perdure.workflows.turn_segment import Steps
 from tests.doubles.fake_turn import NOW, TURN_ID, Args, FakeTurn, Record, Says
 
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from perdure.webhooks import NotANotice, read
+from perdure.sdk.webhooks import NotANotice, read
 from tests.doubles.listening import Listening
 
 

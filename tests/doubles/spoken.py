@@ -14,13 +14,13 @@ from dataclasses import asdict, dataclass, field
 
 from pydantic import JsonValue
 
-from activities.clients.provider import Chunk, Complete, DraftCall, ProviderRequest, TextDelta
-from activities.models import Models
-from contracts.agents import PublishedAgent
-from contracts.errors import PerdureError, UpstreamUnavailable
-from contracts.ids import step_of
-from contracts.turns import Usage
-from policy.day_budget import Bound
+from perdure.activities.providers.provider import Chunk, Complete, DraftCall, ProviderRequest, TextDelta
+from perdure.activities.providers.registry import Models
+from perdure.contracts.agents import PublishedAgent
+from perdure.contracts.errors import PerdureError, UpstreamUnavailable
+from perdure.contracts.ids import step_of
+from perdure.contracts.turns import Usage
+from perdure.core.budgets import Bound
 
 HOLDS_TOKENS = 40
 """What a call of this model holds of a day's token budget; no line of a test uses more."""

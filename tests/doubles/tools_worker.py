@@ -11,19 +11,19 @@ from pathlib import Path
 
 from temporalio.client import Client
 
-from activities.deps import Deps
-from activities.models import Models
-from activities.toolbox.mcp import McpServers
-from activities.toolbox.shelf import Toolbox
-from contracts.turns import Kind
+from perdure.activities.dependencies import Deps
+from perdure.activities.providers.registry import Models
+from perdure.activities.toolbox.mcp.tools import McpServers
+from perdure.activities.toolbox.registry import Toolbox
 from perdure.apps import find_apps
-from relay.connect import DATA_CONVERTER
-from relay.deliver import Doorbell
-from serving import tools_of, workers_for
-from settings import Settings
-from store.database import Database
-from store.live import LiveTokens
-from store.valkey import Valkey
+from perdure.contracts.turns import Kind
+from perdure.settings import Settings
+from perdure.store.database import Database
+from perdure.store.events.live import LiveTokens
+from perdure.store.valkey import Valkey
+from perdure.temporal.client import DATA_CONVERTER
+from perdure.temporal.workflow_client import Doorbell
+from perdure.worker.queues import tools_of, workers_for
 from tests.near import new_client
 
 

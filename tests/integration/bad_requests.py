@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
-from contracts.digests import digest_of
+from perdure.contracts.values import digest_of
 
 UNKNOWN = "01a1fdeb-b782-7ebe-9496-5deb828d9713"
 DEEP = b"[" * 100_000 + b"]" * 100_000

@@ -11,7 +11,7 @@ from typing import Any
 from joserfc import jwt
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
 
-from policy.access_keys import AccessKey
+from perdure.core.identity import AccessKey
 
 UNSIGNED = ("none", "None", "NONE", "nOnE", "")
 LIES: tuple[tuple[str, Any], ...] = (

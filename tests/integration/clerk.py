@@ -9,15 +9,15 @@ from typing import Any
 import asyncpg
 from temporalio.client import Client
 
-from activities.models import Models
-from activities.toolbox.shelf import Toolbox
-from api.streams import Streams
-from contracts.agents import PublishedAgent
-from contracts.digests import digest_of
-from contracts.turns import TurnAddress, TurnStatus
-from policy.cursor import Cursor
-from store.valkey import Valkey
-from store.wakes import Wakes
+from perdure.activities.providers.registry import Models
+from perdure.activities.toolbox.registry import Toolbox
+from perdure.api.streams import Streams
+from perdure.contracts.agents import PublishedAgent
+from perdure.contracts.turns import TurnAddress, TurnStatus
+from perdure.contracts.values import digest_of
+from perdure.core.events.stream import Cursor
+from perdure.store.events.subscriptions import Wakes
+from perdure.store.valkey import Valkey
 from tests.desk import Desk, publish_desk
 from tests.doubles.desk import desk_agents
 from tests.doubles.provider import ProviderDouble

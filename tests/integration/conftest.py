@@ -11,22 +11,21 @@ import pytest
 from fastapi import FastAPI
 from temporalio.client import Client
 
-from activities.deps import Deps
-from activities.models import Models
-from activities.toolbox.shelf import Toolbox
-from api.__main__ import server_config
-from api.app import create_app
-from api.services import Services
-from contracts.turns import Kind, Routing
-from local import DataParts
+from perdure.activities.dependencies import Deps
+from perdure.activities.providers.registry import Models
+from perdure.activities.toolbox.registry import Toolbox
+from perdure.api.__main__ import server_config
+from perdure.api.app import create_app
+from perdure.api.services import Services
 from perdure.apps import find_apps
-from relay.deliver import Doorbell
-from relay.reconcile import Reconciler
-from serving import tools_of, workers_for
-from settings import Settings
-from store.database import Database
-from store.ids import new_id
-from store.valkey import Valkey
+from perdure.contracts.turns import Kind, Routing
+from perdure.local import DataParts
+from perdure.settings import Settings
+from perdure.store.database import Database, new_id
+from perdure.store.valkey import Valkey
+from perdure.temporal.workflow_client import Doorbell
+from perdure.worker.queues import tools_of, workers_for
+from perdure.worker.reconcile import Reconciler
 from tests.conftest import KEYRING, Person, Urls
 from tests.desk import Desk
 from tests.doubles.listening import Listening

@@ -4,17 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from activities.approvals import ApprovalActivities
-from activities.toolbox.shelf import Toolbox
-from contracts.agents import PublishedAgent, ToolCard
-from contracts.approval_policy import ApprovalPolicy
-from contracts.approvals import VerdictsAsk
-from contracts.digests import digest_of
-from contracts.people import RequestRef, Verdict
-from contracts.turns import TurnAddress
-from policy.admission import Caps
-from policy.decision import Decider
-from store.ids import new_id
+from perdure.activities.approvals import ApprovalActivities
+from perdure.activities.toolbox.registry import Toolbox
+from perdure.contracts.activities import VerdictsAsk
+from perdure.contracts.agents import PublishedAgent, ToolCard
+from perdure.contracts.approvals import ApprovalPolicy, RequestRef, Verdict
+from perdure.contracts.turns import TurnAddress
+from perdure.contracts.values import digest_of
+from perdure.core.approvals.decisions import Decider
+from perdure.core.turns import Caps
+from perdure.store.database import new_id
 from tests.conftest import Person
 from tests.desk import Desk, publish_desk
 from tests.doubles.desk import desk_agents

@@ -5,12 +5,11 @@ from contextlib import asynccontextmanager
 
 import asyncpg
 
-from contracts.digests import sha256_hex
-from policy.audit_chain import GENESIS, Entry, link_hash
-from policy.audit_heads import ExportedHead, signed_head
-from store import audit
-from store.audit_links import head_of
-from store.database import Database, set_up
+from perdure.contracts.values import sha256_hex
+from perdure.core.audit import GENESIS, Entry, ExportedHead, link_hash, signed_head
+from perdure.store import audit
+from perdure.store.audit import head_of
+from perdure.store.database import Database, set_up
 from tests.conftest import KEYRING
 
 TABLES = ("audit", "audit_bodies", "audit_chain", "audit_heads")

@@ -6,16 +6,13 @@ from typing import Any
 
 import asyncpg
 
-from contracts.documents import Scope
-from policy.documents.writing import Writer
-from store import documents, documents_reading
-from store.database import Database
-from store.documents import Draft
-from store.documents_reading import Document
-from store.documents_search import Question, search
-from store.documents_stores import CONVENTIONS
-from store.documents_versions import Basis, Written
-from store.ids import new_id
+from perdure.contracts.memory import Scope
+from perdure.core.memory.documents import Writer
+from perdure.store.database import Database, new_id
+from perdure.store.memory import documents
+from perdure.store.memory import search as documents_reading
+from perdure.store.memory.documents import CONVENTIONS, Basis, Draft, Written
+from perdure.store.memory.search import Document, Question, search
 from tests.conftest import Person, Urls
 
 OTHER = "other"
@@ -49,18 +46,20 @@ class Library:
         store = CONVENTIONS if scope is Scope.WORKSPACE else None
         draft = Draft(scope, path, document_type, path, content, store, conversation_id, entities)
         async with self.db.transaction(tenant) as tx:
-            return await documents.create(tx, self.writer(by, agent=agent), draft, Basis("the person said so"))
+            return await documents.create_document(tx, self.writer(by, agent=agent), draft, Basis("the person said so"))
 
     async def read(self, document_id: str, by: str = "requester", tenant: str = "local") -> Document:
         """A document as this person sees it."""
         async with self.db.transaction(tenant) as tx:
-            return await documents_reading.get(tx, document_id, self.people[by].user_id)
+            return await documents_reading.get_document(tx, document_id, self.people[by].user_id)
 
     async def change(self, made: Written, content: Any, *, by: str = "requester", sha256: str | None = None) -> Written:
         """A new version, on the version that `made` is, or that `sha256` names."""
         async with self.db.transaction("local") as tx:
-            found = await documents_reading.get(tx, made.ref.document_id, self.people[by].user_id, lock=True)
-            return await documents.update(tx, self.writer(by), found, sha256 or made.sha256, content, Basis("seen"))
+            found = await documents_reading.get_document(tx, made.ref.document_id, self.people[by].user_id, lock=True)
+            return await documents.update_document(
+                tx, self.writer(by), found, sha256 or made.sha256, content, Basis("seen")
+            )
 
     async def found(
         self, text: str, by: str = "requester", conversation_id: str | None = None, tenant: str = "local", most: int = 6

@@ -3,8 +3,8 @@
 from temporalio.client import Client, WorkflowExecutionDescription
 from temporalio.service import RPCError, RPCStatusCode
 
-from contracts.ids import turn_workflow_id
-from contracts.turns import TurnAddress
+from perdure.contracts.ids import turn_workflow_id
+from perdure.contracts.turns import TurnAddress
 from tests.desk import Desk
 from tests.doubles.spoken import Line
 

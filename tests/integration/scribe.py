@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
-from contracts.messages import Role
-from contracts.turns import TurnAddress
-from store.database import Database
-from store.ids import new_id
-from store.journal import NewEvent, NewMessage, write
-from store.live import Appended, LiveTokens
+from perdure.contracts.messages import Role
+from perdure.contracts.turns import TurnAddress
+from perdure.store.database import Database, new_id
+from perdure.store.events.event_log import NewEvent, NewMessage, write
+from perdure.store.events.live import Appended, LiveTokens
 from tests.conftest import Person
 
 

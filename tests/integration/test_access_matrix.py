@@ -10,8 +10,9 @@ import asyncpg
 import httpx
 import pytest
 
-from contracts.digests import sha256_hex
-from store import accounts, entities
+from perdure.contracts.values import sha256_hex
+from perdure.store.identity import users
+from perdure.store.memory import facts
 from tests.conftest import KEYRING, Urls
 from tests.integration.conftest import Api
 from tests.integration.operations import ADMIN, ANYONE, OPEN, OWNER, PEER, REVIEWER, TABLE, Row
@@ -44,10 +45,10 @@ async def _stranger(urls: Urls) -> str:
     owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
     try:
         async with owner.transaction():
-            await accounts.ensure_tenant(owner, "other")
+            await users.ensure_tenant(owner, "other")
             await owner.execute("SELECT set_config('perdure.tenant', 'other', true)")
             roles = ["requester", "reviewer", "admin"]
-            await accounts.ensure_user(owner, "other", STRANGER, roles, sha256_hex("stranger-token"), KEYRING)
+            await users.ensure_user(owner, "other", STRANGER, roles, sha256_hex("stranger-token"), KEYRING)
     finally:
         await owner.close()
     return "stranger-token"
@@ -117,7 +118,7 @@ async def _groups(api: Api, people: Mapping[str, httpx.AsyncClient], urls: Urls)
     async with api.services.db.transaction("local") as tx:
         forget = "UPDATE tool_calls SET state = 'outcome_unknown' WHERE turn_id = $1 RETURNING key"
         main["effect_key"] = await tx.fetchval(forget, lost["turn_id"])
-        main["entity_id"] = (await entities.create(tx, "thing", "a thing", {}, None, None)).id
+        main["entity_id"] = (await facts.create_entity(tx, "thing", "a thing", {}, None, None)).id
     main["until"] = (datetime.now(UTC) + timedelta(days=3)).isoformat()
     delegations = [await _delegation(reviewer, main["until"]) for _ in range(3)]
     main["slug"] = "workspace_runbooks"

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from activities.approvals import ApprovalActivities
-from contracts.approvals import OpenAsk, VerdictsAsk
-from contracts.errors import CallerError
-from contracts.people import Question, RequestKind, RequestRef, Verdict, VerdictState
-from contracts.turns import FinishAsk, TurnAddress, TurnStatus
-from relay.reconcile import Reconciler
-from store import questions
-from store.finish import finish
-from store.turns import request_stop
+from perdure.activities.approvals import ApprovalActivities
+from perdure.contracts.activities import OpenAsk, VerdictsAsk
+from perdure.contracts.approvals import Question, RequestKind, RequestRef, Verdict, VerdictState
+from perdure.contracts.errors import CallerError
+from perdure.contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from perdure.store.approvals import requests
+from perdure.store.turns.finish import finish
+from perdure.store.turns.start import request_stop
+from perdure.worker.reconcile import Reconciler
 from tests.desk import Desk, gathered
 from tests.doubles.spoken import Line
 
@@ -38,7 +38,7 @@ async def say(desk: Desk, address: TurnAddress, request: RequestRef, text: objec
         async with desk.db.transaction(person.tenant_id) as tx:
             kind = given.get("kind", "clarification")
             payload: dict[str, Any] = {"text": text}
-            await questions.answer(tx, address.turn_id, request.request_id, person.user_id, kind, payload)
+            await requests.answer_question(tx, address.turn_id, request.request_id, person.user_id, kind, payload)
     except CallerError as refused:
         return refused.code
     return ""

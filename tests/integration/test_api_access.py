@@ -8,12 +8,13 @@ import asyncpg
 import httpx
 import pytest
 
-from api.auth import OPEN_PATHS
-from contracts.digests import sha256_hex
-from contracts.turns import Kind
-from policy.access_keys import OperatorTokens
-from store import accounts, entities
-from store.server_looks import ServerLooks
+from perdure.api.auth import OPEN_PATHS
+from perdure.contracts.turns import Kind
+from perdure.contracts.values import sha256_hex
+from perdure.core.identity import OperatorTokens
+from perdure.store.identity import users as accounts
+from perdure.store.memory import facts
+from perdure.store.status import ServerLooks
 from tests.conftest import KEYRING, Urls
 from tests.integration.conftest import Api
 from tests.integration.test_api_approvals import Paused, paused
@@ -142,7 +143,7 @@ async def test_another_tenants_objects_are_not_there(api: Api, stranger: str) ->
         for path in ("/v1/turns", "/v1/conversations", "/v1/approvals", "/v1/effects"):
             assert (await client.get(path)).json()["items"] == [], path
         async with api.services.db.transaction("local") as tx:
-            entity = await entities.create(tx, "thing", asked.turn_id, {}, None, None)
+            entity = await facts.create_entity(tx, "thing", asked.turn_id, {}, None, None)
         assert (await client.get("/v1/entities", params={"name": asked.turn_id})).json()["items"] == []
         assert (await client.get(f"/v1/entities/{entity.id}")).status_code == 404
         users = (await client.get("/v1/users")).json()["items"]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from store.live_keys import WOKEN_BY_EVENTS, channel
+from perdure.store.events.live import WOKEN_BY_EVENTS, channel
 from tests.integration.conftest import Api
 from tests.integration.test_api_turns import code, conversation
 

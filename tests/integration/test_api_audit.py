@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from policy.audit_heads import signed_head
-from store import audit_heads
-from store.audit_links import head_of
-from store.ids import new_id
+from perdure.core.audit import signed_head
+from perdure.store import audit
+from perdure.store.audit import head_of
+from perdure.store.database import new_id
 from tests.conftest import KEYRING, Urls
 from tests.integration.conftest import Api
 from tests.integration.forger import exported_head, forging, written
@@ -65,7 +65,7 @@ async def test_what_is_no_head_is_a_mistake_of_the_caller(api: Api, body: dict[s
 async def test_the_deployments_own_file_is_looked_at(api: Api) -> None:
     file: Path = api.services.audit_heads
     head = await exported_head(api.services.db, "local")
-    audit_heads.append(file, [head])
+    audit.append_heads(file, [head])
     async with api.client("admin") as client:
         report = (await client.get("/v1/audit/verify")).json()
     assert (report["ok"], report["heads_checked"]) == (True, 1)

@@ -15,7 +15,7 @@ import pytest
 
 from perdure.apps import SHIPPED
 from tests.integration.conftest import Api
-from tests.unit.apps.payments_process import free_port, wait_until_healthy
+from tests.unit.examples.payments_process import free_port, wait_until_healthy
 
 AGENT = "care_navigator"
 BUNDLES = {"client_signal", "provider_genome", "patient_context", "therapeutic_fit", "session_narrative"}

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from contracts.digests import sha256_hex
-from perdure.client.promotion_calls import Promotion
-from store.ids import new_id
+from perdure.client.memory import Promotion
+from perdure.contracts.values import sha256_hex
+from perdure.store.database import new_id
 from tests.conftest import Person, Urls
 from tests.integration.conftest import Api
 from tests.integration.library import Library, other_tenant

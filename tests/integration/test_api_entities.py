@@ -2,15 +2,15 @@
 
 import pytest
 
-from store import entities
-from store.ids import new_id
+from perdure.store.database import new_id
+from perdure.store.memory import facts
 from tests.integration.conftest import Api
 
 
 async def made(api: Api, name: str, **attributes: object) -> str:
     """Register an entity as `create_entity` does."""
     async with api.services.db.transaction("local") as tx:
-        return (await entities.create(tx, "well", name, {**attributes}, None, None)).id  # type: ignore[dict-item]
+        return (await facts.create_entity(tx, "well", name, {**attributes}, None, None)).id  # type: ignore[dict-item]
 
 
 async def test_an_entity_is_found_by_its_name_an_alias_or_a_part_of_it_and_read_by_its_id(api: Api) -> None:

@@ -11,12 +11,12 @@ import asyncpg
 import httpx
 import pytest
 
-from contracts.digests import sha256_hex
-from policy.registration import MOST_TRIES
-from prepare import prepare
-from settings import Settings
-from store import accounts, registration, users
-from store.ids import new_id
+from perdure.apps.bootstrap import prepare
+from perdure.contracts.values import sha256_hex
+from perdure.core.identity import MOST_TRIES
+from perdure.settings import Settings
+from perdure.store.database import new_id
+from perdure.store.identity import registration, users
 from tests.conftest import KEYRING, Template, Urls
 from tests.integration.conftest import Api
 from tests.integration.test_api_turns import code
@@ -33,7 +33,7 @@ class Fresh:
         self.api, self.owner, self.name = api, owner, name
 
     async def prepared(self, before: str = "", *, local: bool = False) -> str:
-        """The code that a run of prepare.py makes."""
+        """The code that a run of perdure/apps/bootstrap.py makes."""
         async with self.owner.transaction():
             await self.owner.execute("SELECT set_config('perdure.tenant', $1, true)", self.name)
             return await registration.ensure_code(self.owner, self.name, before, local=local)
@@ -58,13 +58,13 @@ class Fresh:
 async def fresh(api: Api, urls: Urls) -> AsyncIterator[Fresh]:
     owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
     name = f"t-{new_id()[-12:]}"
-    await accounts.ensure_tenant(owner, name)
+    await users.ensure_tenant(owner, name)
     yield Fresh(api, owner, name)
     await owner.close()
 
 
 async def test_without_a_code_nobody_is_the_first_not_even_by_a_foreign_host(fresh: Fresh) -> None:
-    assert await fresh.refused() == (401, "setup_code_needed"), "no prepare.py has run for it"
+    assert await fresh.refused() == (401, "setup_code_needed"), "no perdure/apps/bootstrap.py has run for it"
     await fresh.prepared()
     assert await fresh.refused() == (401, "setup_code_needed")
     foreign = {"Host": "evil.test:8080", "Origin": "http://evil.test:8080"}
@@ -209,7 +209,7 @@ async def test_an_administrator_whom_prepare_made_is_a_person(fresh: Fresh) -> N
     async with fresh.owner.transaction():
         await fresh.owner.execute("SELECT set_config('perdure.tenant', $1, true)", fresh.name)
         digest = sha256_hex(new_id())
-        await accounts.ensure_user(fresh.owner, fresh.name, "root", ["admin", "reviewer"], digest, KEYRING)
+        await users.ensure_user(fresh.owner, fresh.name, "root", ["admin", "reviewer"], digest, KEYRING)
     assert await fresh.prepared(given) == ""
     assert await fresh.refused(setup_code=given) == (403, "invitation_needed")
 
@@ -276,5 +276,5 @@ async def test_the_form_registers_the_first_person(fresh: Fresh) -> None:
 async def test_the_code_is_good_until_there_is_an_administrator_whoever_came_before(fresh: Fresh) -> None:
     code = await fresh.prepared()
     async with fresh.api.services.db.transaction(fresh.name) as tx:
-        await users.add(tx, "newcomer", "", ("requester",), None)
+        await users.add_user(tx, "newcomer", "", ("requester",), None)
     assert (await fresh.register("first", setup_code=code)).status_code == 201

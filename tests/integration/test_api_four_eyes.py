@@ -5,8 +5,8 @@ from typing import Any
 import httpx
 import pytest
 
-from contracts.digests import sha256_hex
-from store.ids import new_id
+from perdure.contracts.values import sha256_hex
+from perdure.store.database import new_id
 from tests.integration.conftest import Api
 from tests.integration.test_api_approvals import Paused, paused
 from tests.integration.test_api_turns import code
@@ -29,7 +29,7 @@ class Team:
         return httpx.AsyncClient(base_url=self.api.url, headers=bearer(token), timeout=30)
 
     def token_of(self, name: str) -> str:
-        """Of a local user, made by prepare.py."""
+        """Of a local user, made by perdure/apps/bootstrap.py."""
         return self.api.people[name].token
 
     async def minted(self, by: str, *roles: str, name: str = "") -> tuple[str, str]:

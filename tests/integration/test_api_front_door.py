@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from api.auth import OPEN_PATHS
-from api.metrics import FRONT_DOOR
-from api.perimeter import ANY_HOST
-from local import DataParts
-from store.ids import new_id
+from perdure.api.auth import OPEN_PATHS
+from perdure.api.health import FRONT_DOOR
+from perdure.api.perimeter import ANY_HOST
+from perdure.local import DataParts
+from perdure.store.database import new_id
 from tests.conftest import Person, Urls
 from tests.integration.conftest import Api, serving
 from tests.integration.test_api_turns import code, conversation

@@ -3,9 +3,9 @@
 import httpx
 import pytest
 
-from api.routes.memory import MOST_HITS
-from store import working_memory
-from store.ids import new_id
+from perdure.api.routes.memory import MOST_HITS
+from perdure.store.database import new_id
+from perdure.store.memory import working_memory
 from tests.integration.conftest import Api
 from tests.integration.test_api_turns import code, conversation
 

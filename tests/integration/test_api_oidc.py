@@ -9,8 +9,8 @@ import httpx
 import pytest
 from joserfc.jwk import RSAKey
 
-from api.oidc import OidcConfig, Provider
-from egress import EgressRefused
+from perdure.api.oidc import OidcConfig, Provider
+from perdure.egress import EgressRefused
 from tests.doubles.hostile_target import Talk, bomb, floods, says, threaded
 from tests.doubles.oidc_provider import CLIENT_ID, CLIENT_SECRET, OidcProvider
 from tests.doubles.resolver import Names
@@ -217,7 +217,7 @@ async def test_a_provider_whose_answer_does_not_end_lets_nobody_in(api: Api, pro
 async def test_a_trickled_answer_of_the_provider_ends(
     api: Api, provider: OidcProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("api.oidc._TIMEOUT_SECONDS", 0.4)
+    monkeypatch.setattr("perdure.api.oidc._TIMEOUT_SECONDS", 0.4)
     began = time.monotonic()
     with threaded(floods(200, b" ", gap=0.05)) as made:
         trust(api, provider, issuer=made.url)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 import httpx
 import pytest
 
-from local import DataParts
+from perdure.local import DataParts
 from tests.conftest import Person, Urls
 from tests.doubles.link import Link
 from tests.integration.conftest import Api, serving

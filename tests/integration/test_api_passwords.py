@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from contracts.digests import sha256_hex
-from local import DataParts
-from policy.guessing import ACCOUNT, ADDRESS, DEVICE, PLACE
-from store.ids import new_id
+from perdure.contracts.values import sha256_hex
+from perdure.core.identity import ACCOUNT, ADDRESS, DEVICE, PLACE
+from perdure.local import DataParts
+from perdure.store.database import new_id
 from tests.conftest import Person, Urls
 from tests.doubles.link import Link
 from tests.integration.conftest import Api, serving

@@ -1,4 +1,5 @@
-"""`python -m api` as a process: it drains at once, it may be killed, and its readers come back to the next one."""
+"""`python -m perdure.api` as a process: it drains at once, it may be killed, and its readers come back to the next
+one."""
 
 import asyncio
 import os
@@ -16,10 +17,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from api.__main__ import DRAIN_SECONDS
-from local import DataParts
-from store.database import Database
-from store.live import LiveTokens
+from perdure.api.__main__ import DRAIN_SECONDS
+from perdure.local import DataParts
+from perdure.store.database import Database
+from perdure.store.events.live import LiveTokens
 from tests.conftest import Person, Urls
 from tests.integration.scribe import Scribe, Sent, text_of
 from tests.integration.test_api_streams import reading
@@ -37,7 +38,9 @@ class Served:
     process: Process | None = None
 
     async def start(self) -> None:
-        self.process = await asyncio.create_subprocess_exec(sys.executable, "-m", "api", cwd=ROOT, env=self.environ)
+        self.process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "perdure.api", cwd=ROOT, env=self.environ
+        )
         async with httpx.AsyncClient(base_url=self.url) as client:
             for _ in range(300):
                 try:
@@ -166,10 +169,10 @@ async def test_readers_of_a_killed_api_come_back_to_the_next_one_with_nothing_mi
 
 
 def started_with(**environ: str) -> subprocess.CompletedProcess[str]:
-    """`python -m api` that refuses to start."""
+    """`python -m perdure.api` that refuses to start."""
     given = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")} | environ
     return subprocess.run(
-        [sys.executable, "-m", "api"], cwd=ROOT, env=given, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "perdure.api"], cwd=ROOT, env=given, capture_output=True, text=True, timeout=60
     )
 
 

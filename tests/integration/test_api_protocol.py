@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from store.ids import new_id
+from perdure.store.database import new_id
 from tests.integration.conftest import Api
 from tests.integration.test_api_approvals import Paused, ended, paused
 from tests.integration.test_api_turns import code

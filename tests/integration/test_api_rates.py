@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from api.rates import ALONE_PER_MINUTE, CALLS_OF_A_PAGE, Inside
-from local import DataParts
-from store.ids import new_id
+from perdure.api.rate_limits import ALONE_PER_MINUTE, CALLS_OF_A_PAGE, Inside
+from perdure.local import DataParts
+from perdure.store.database import new_id
 from tests.conftest import Person, Urls
 from tests.doubles.link import Link
 from tests.integration.conftest import Api, serving

@@ -9,9 +9,9 @@ import asyncpg
 import httpx
 import pytest
 
-from api.access_tokens import Audience
-from contracts.digests import sha256_hex
-from store import accounts, registration
+from perdure.api.credentials import Audience
+from perdure.contracts.values import sha256_hex
+from perdure.store.identity import registration, users
 from tests.conftest import Urls
 from tests.integration.bad_tokens import bad_tokens, opened
 from tests.integration.conftest import Api
@@ -27,7 +27,7 @@ async def fresh(api: Api, urls: Urls) -> str:
     """A tenant without anybody: its setup code."""
     owner = await asyncpg.connect(urls.owner, server_settings={"search_path": "perdure"})
     try:
-        await accounts.ensure_tenant(owner, "fresh")
+        await users.ensure_tenant(owner, "fresh")
         async with owner.transaction():
             await owner.execute("SELECT set_config('perdure.tenant', 'fresh', true)")
             return await registration.ensure_code(owner, "fresh", "", local=False)

@@ -11,12 +11,12 @@ import httpx
 import pytest
 from prometheus_client import REGISTRY
 
-from api.auth import is_welcome, of_token
-from api.open_streams import OpenStreams
-from api.streams import Streams
-from policy.credentials import Credential, How
-from policy.cursor import Cursor
-from store import sessions, users
+from perdure.api.auth import is_welcome, of_token
+from perdure.api.rate_limits import OpenStreams
+from perdure.api.streams import Streams
+from perdure.core.events.stream import Cursor
+from perdure.core.identity import Credential, How
+from perdure.store.identity import sign_in, users
 from tests.desk import until
 from tests.integration.conftest import Api
 from tests.integration.scribe import Sent, parsed, text_of
@@ -166,7 +166,7 @@ async def test_a_reader_that_would_not_be_let_in_again_is_sent_away(api: Api, ho
         conversation_id = await conversation(admin)
     if how == "signed_out":
         async with services.db.transaction(who.tenant_id) as tx:
-            begun = await sessions.begin(tx, who.user_id, timedelta(hours=1), Credential(How.PASSWORD))
+            begun = await sign_in.begin_session(tx, who.user_id, timedelta(hours=1), Credential(How.PASSWORD))
         who = replace(who, session_id=begun.id)
     streams = Streams(services.db, services.live, services.wakes, heartbeat_seconds=0.05)
     welcome = partial(is_welcome, services, who)
@@ -177,7 +177,7 @@ async def test_a_reader_that_would_not_be_let_in_again_is_sent_away(api: Api, ho
             if how == "revoked":
                 await tx.execute("UPDATE api_tokens SET revoked_at = now() WHERE token_sha256 = $1", who.token_sha256)
             elif how == "signed_out":
-                await sessions.end(tx, begun.id, who.user_id, "signed out")
+                await sign_in.end_session(tx, begun.id, who.user_id, "signed out")
             else:
                 await users.set_roles(tx, name, ("requester", "reviewer"), api.people["admin"].user_id)
         async with asyncio.timeout(20):

@@ -11,9 +11,9 @@ import asyncpg
 import httpx
 import pytest
 
-from contracts.digests import sha256_hex
-from store import accounts
-from store.ids import new_id
+from perdure.contracts.values import sha256_hex
+from perdure.store.database import new_id
+from perdure.store.identity import users
 from tests.conftest import KEYRING, Urls
 from tests.integration.conftest import Api
 from tests.integration.test_charts import SALES, say
@@ -94,10 +94,10 @@ async def walls(api: Api, urls: Urls) -> AsyncIterator[Walls]:
     roles = ["requester", "reviewer", "admin"]
     try:
         async with owner.transaction():
-            await accounts.ensure_tenant(owner, "other")
+            await users.ensure_tenant(owner, "other")
             await owner.execute("SELECT set_config('perdure.tenant', 'other', true)")
             for name in ("stranger", "judge"):
-                await accounts.ensure_user(owner, "other", name, roles, sha256_hex(f"{name}-token"), KEYRING)
+                await users.ensure_user(owner, "other", name, roles, sha256_hex(f"{name}-token"), KEYRING)
     finally:
         await owner.close()
 

@@ -8,11 +8,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from relay.reconcile import MOST_HANDED_ON, Reconciler
-from store import approval_views, open_turns, overdue
-from store.ageing import ageing
-from store.approval_views import Filters
-from store.database import Connection, Database
+from perdure.store.approvals import review, views
+from perdure.store.approvals.views import Filters, ageing
+from perdure.store.database import Connection, Database
+from perdure.store.turns import reconcile as open_turns
+from perdure.worker.reconcile import MOST_HANDED_ON, Reconciler
 from tests.conftest import Urls
 from tests.desk import Desk
 
@@ -50,8 +50,8 @@ async def crowded(desk: Desk, urls: Urls) -> Desk:
 
 
 STATEMENTS: dict[str, tuple[str, tuple[object, ...]]] = {
-    "fall back": (overdue._FALL_BACK, ()),
-    "escalate": (overdue._ALL, ()),
+    "fall back": (review._FALL_BACK, ()),
+    "escalate": (review._ALL, ()),
     "ring": (open_turns._RING_DECIDED, ("local", "ring")),
 }
 
@@ -77,8 +77,8 @@ async def best_of(database: Database, step: Callable[[Connection], Awaitable[Any
 
 async def test_a_pass_over_ten_thousand_paused_turns_takes_milliseconds(crowded: Desk, relay: Database) -> None:
     spent = {
-        "fall back": await best_of(relay, overdue.fall_back),
-        "escalate": await best_of(relay, overdue.escalate_all_overdue),
+        "fall back": await best_of(relay, review.fall_back),
+        "escalate": await best_of(relay, review.escalate_all_overdue),
         "ring": await best_of(relay, lambda tx: open_turns.ring_decided(tx, "local")),
     }
     print({name: round(value, 1) for name, value in spent.items()})
@@ -94,7 +94,7 @@ async def test_a_list_and_the_ageing_view_stay_quick_with_ten_thousand_that_wait
         "expiring": Filters(expiring_within_seconds=60),
     }
     spent = {
-        name: await best_of(crowded.db, lambda tx, f=filters: approval_views.listed(tx, f, 50, None))  # type: ignore[misc]
+        name: await best_of(crowded.db, lambda tx, f=filters: views.list_approvals(tx, f, 50, None))  # type: ignore[misc]
         for name, filters in lists.items()
     }
     spent["ageing"] = await best_of(crowded.db, lambda tx: ageing(tx, None))
@@ -108,7 +108,7 @@ async def test_all_that_are_due_at_once_are_handed_on_in_small_transactions(
     await crowded.write("UPDATE approvals SET fallback_at = now() WHERE agent_id = 'desk' AND call_id = 't1.0'")
     async with relay.transaction("local") as tx:
         began = time.perf_counter()
-        assert await overdue.fall_back(tx) == overdue.MOST_AT_ONCE == 50
+        assert await review.fall_back(tx) == review.MOST_AT_ONCE == 50
         print("held for ms", round(1_000 * (time.perf_counter() - began), 1))
     done = "SELECT count(*) FROM approvals WHERE fell_back_at IS NOT NULL AND assignee IS NOT NULL"
     assert await crowded.value(done) == 50

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from contracts.errors import CallerError
-from contracts.people import RequestRef
-from store import claims, handovers
-from store.database import Database
-from store.overdue import fall_back
+from perdure.contracts.approvals import RequestRef
+from perdure.contracts.errors import CallerError
+from perdure.store.approvals import assignments
+from perdure.store.approvals.review import fall_back
+from perdure.store.database import Database
 from tests.desk import Desk
 from tests.integration.council import Council, convened
 from tests.integration.test_cold_load import BLOCKED
@@ -23,7 +23,7 @@ async def claimed(council: Council, request: RequestRef, by: str, seconds: int =
     """`done`, or the refusal's code."""
     try:
         async with council.desk.db.transaction("local") as tx:
-            await claims.claim(tx, request.request_id, council.who(by), seconds)
+            await assignments.claim(tx, request.request_id, council.who(by), seconds)
     except CallerError as refused:
         return refused.code
     return "done"
@@ -57,11 +57,11 @@ async def test_giving_it_back_or_on_does_not_begin_a_new_lease(council: Council)
     await later(council, request, 800)
     since = (await council.row(request))["claimed_since"]
     async with council.desk.db.transaction("local") as tx:
-        await claims.release(tx, request.request_id, council.who("ann"))
+        await assignments.release(tx, request.request_id, council.who("ann"))
     assert await claimed(council, request, "ann") == "done"
     assert (await council.row(request))["claimed_since"] == since
     async with council.desk.db.transaction("local") as tx:
-        await handovers.reassign(tx, request.request_id, council.who("ann"), "bob", "")
+        await assignments.reassign(tx, request.request_id, council.who("ann"), "bob", "")
     assert await claimed(council, request, "ann") == "done"
     assert (await council.row(request))["claimed_since"] == since
 

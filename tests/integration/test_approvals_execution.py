@@ -6,17 +6,17 @@ from typing import Any
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.approvals import ApprovalActivities
-from activities.tools import ToolActivities
-from contracts.approvals import VerdictsAsk
-from contracts.digests import digest_of
-from contracts.errors import CallerError
-from contracts.ids import effect_key
-from contracts.people import RequestRef, VerdictState
-from contracts.tools import CallState
-from contracts.turns import TurnAddress
-from policy.decision import Decider, Decision
-from store.effects import settle_by_person
+from perdure.activities.approvals import ApprovalActivities
+from perdure.activities.tools import ToolActivities
+from perdure.contracts.activities import VerdictsAsk
+from perdure.contracts.approvals import RequestRef, VerdictState
+from perdure.contracts.calls import CallState
+from perdure.contracts.errors import CallerError
+from perdure.contracts.ids import effect_key
+from perdure.contracts.turns import TurnAddress
+from perdure.contracts.values import digest_of
+from perdure.core.approvals.decisions import Decider, Decision
+from perdure.store.calls.effects import settle_by_person
 from tests.desk import Desk, effect_ref, gathered
 
 V = VerdictState

@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import CallerError
-from contracts.people import RequestRef, VerdictState
-from contracts.turns import TurnAddress
-from policy.decision import Decision
-from relay.reconcile import Reconciler
-from store import claims, handovers, turn_views
-from store.database import Database
-from store.overdue import escalate_all_overdue, fall_back
+from perdure.contracts.approvals import RequestRef, VerdictState
+from perdure.contracts.errors import CallerError
+from perdure.contracts.turns import TurnAddress
+from perdure.core.approvals.decisions import Decision
+from perdure.store.approvals import assignments
+from perdure.store.approvals.review import escalate_all_overdue, fall_back
+from perdure.store.database import Database
+from perdure.store.turns import views
+from perdure.worker.reconcile import Reconciler
 from tests.desk import Desk, gathered
 from tests.integration.council import Council, convened
 
@@ -43,13 +44,13 @@ async def decides(council: Council, request: RequestRef, by: str, decision: Deci
 
 async def test_while_a_claim_lasts_only_its_holder_decides_or_hands_on(council: Council) -> None:
     _, request = await council.asked("plain")
-    assert await does(council, claims.claim, request, "ann", 900) == "done"
+    assert await does(council, assignments.claim, request, "ann", 900) == "done"
     assert await decides(council, request, "bob") == "claimed"
-    assert await does(council, claims.claim, request, "bob", 900) == "claimed"
-    assert await does(council, handovers.reassign, request, "bob", "carl", "") == "claimed"
-    assert await does(council, handovers.escalate, request, "bob", "") == "claimed"
+    assert await does(council, assignments.claim, request, "bob", 900) == "claimed"
+    assert await does(council, assignments.reassign, request, "bob", "carl", "") == "claimed"
+    assert await does(council, assignments.escalate, request, "bob", "") == "claimed"
     first = (await council.row(request))["claimed_until"]
-    assert await does(council, claims.claim, request, "ann", 1800) == "done", "renewed"
+    assert await does(council, assignments.claim, request, "ann", 1800) == "done", "renewed"
     assert (await council.row(request))["claimed_until"] > first
     assert await decides(council, request, "ann") == "approved"
     assert (await council.row(request))["claimed_by"] is None
@@ -58,7 +59,7 @@ async def test_while_a_claim_lasts_only_its_holder_decides_or_hands_on(council: 
 
 async def test_whoever_is_told_of_a_claim_is_told_whose_and_until_when(council: Council) -> None:
     _, request = await council.asked("plain")
-    assert await does(council, claims.claim, request, "ann", 60) == "done"
+    assert await does(council, assignments.claim, request, "ann", 60) == "done"
     with pytest.raises(CallerError) as refused:
         await council.desk.decide(request.request_id, by="bob")
     until = (await council.row(request))["claimed_until"]
@@ -68,73 +69,73 @@ async def test_whoever_is_told_of_a_claim_is_told_whose_and_until_when(council: 
 
 async def test_a_claim_lapses_by_itself(council: Council) -> None:
     _, request = await council.asked("plain")
-    assert await does(council, claims.claim, request, "ann", 60) == "done"
+    assert await does(council, assignments.claim, request, "ann", 60) == "done"
     await council.set(request, "claimed_until = clock_timestamp()")
-    assert await does(council, claims.release, request, "ann") == "not_claimed"
-    assert await does(council, claims.claim, request, "bob", 60) == "done"
+    assert await does(council, assignments.release, request, "ann") == "not_claimed"
+    assert await does(council, assignments.claim, request, "bob", 60) == "done"
     assert await decides(council, request, "ann") == "claimed"
 
 
 async def test_a_claim_is_given_back_by_its_holder_or_broken_by_an_admin(council: Council) -> None:
     _, request = await council.asked("plain")
     for breaker in ("ann", "admin"):
-        assert await does(council, claims.claim, request, "ann", 900) == "done"
-        assert await does(council, claims.release, request, "bob") == "claimed"
-        assert await does(council, claims.release, request, "requester") == "role_required"
-        assert await does(council, claims.release, request, breaker) == "done"
-    assert await does(council, claims.release, request, "ann") == "not_claimed"
+        assert await does(council, assignments.claim, request, "ann", 900) == "done"
+        assert await does(council, assignments.release, request, "bob") == "claimed"
+        assert await does(council, assignments.release, request, "requester") == "role_required"
+        assert await does(council, assignments.release, request, breaker) == "done"
+    assert await does(council, assignments.release, request, "ann") == "not_claimed"
     assert await decides(council, request, "bob") == "approved"
 
 
 async def test_who_may_not_decide_may_not_claim(council: Council) -> None:
     _, request = await council.asked("plain", by="ann")
-    assert await does(council, claims.claim, request, "dora", 60) == "approval_not_found", (
+    assert await does(council, assignments.claim, request, "dora", 60) == "approval_not_found", (
         "a requester sees own ones only"
     )
-    assert await does(council, claims.claim, request, "ann", 60) == "own_request"
+    assert await does(council, assignments.claim, request, "ann", 60) == "own_request"
     _, pair = await council.asked("pair")
     assert await decides(council, pair, "ann") == "pending"
-    assert await does(council, claims.claim, pair, "ann", 60) == "already_voted", "it would only keep others away"
+    assert await does(council, assignments.claim, pair, "ann", 60) == "already_voted", "it would only keep others away"
 
 
 async def test_of_many_who_claim_at_once_one_does(council: Council) -> None:
     _, request = await council.asked("plain")
     people = ["ann", "bob", "carl", "reviewer", "admin"]
-    answers = await gathered(*(does(council, claims.claim, request, name, 900) for name in people))
+    answers = await gathered(*(does(council, assignments.claim, request, name, 900) for name in people))
     assert sorted(map(str, answers)) == ["claimed"] * 4 + ["done"]
 
 
 async def test_a_request_is_put_on_the_list_of_somebody_who_can_decide(council: Council) -> None:
     _, request = await council.asked("plain", by="bob")
-    assert await does(council, handovers.reassign, request, "ann", "dora", "") == "cannot_decide"
-    assert await does(council, handovers.reassign, request, "ann", "bob", "") == "cannot_decide", "the requester"
-    assert await does(council, handovers.reassign, request, "ann", "nobody", "") == "cannot_decide"
-    assert await does(council, handovers.reassign, request, "dora", "carl", "") == "approval_not_found"
-    assert await does(council, handovers.reassign, request, "bob", "carl", "") == "own_request"
-    assert await does(council, handovers.reassign, request, "admin", "carl", "you know her") == "done"
+    assert await does(council, assignments.reassign, request, "ann", "dora", "") == "cannot_decide"
+    assert await does(council, assignments.reassign, request, "ann", "bob", "") == "cannot_decide", "the requester"
+    assert await does(council, assignments.reassign, request, "ann", "nobody", "") == "cannot_decide"
+    assert await does(council, assignments.reassign, request, "dora", "carl", "") == "approval_not_found"
+    assert await does(council, assignments.reassign, request, "bob", "carl", "") == "own_request"
+    assert await does(council, assignments.reassign, request, "admin", "carl", "you know her") == "done"
     assert str((await council.row(request))["assignee"]) == council.desk.people["carl"].user_id
     assert await decides(council, request, "ann") == "approved", "it is on carl's list, others may still decide"
 
 
 async def test_a_named_reviewer_gives_the_place_away(council: Council) -> None:
     _, request = await council.asked("named")
-    assert await does(council, handovers.reassign, request, "carl", "ann", "") == "not_a_reviewer"
-    assert await does(council, handovers.reassign, request, "ann", "carl", "on holiday") == "done"
+    assert await does(council, assignments.reassign, request, "carl", "ann", "") == "not_a_reviewer"
+    assert await does(council, assignments.reassign, request, "ann", "carl", "on holiday") == "done"
     assert (await council.row(request))["reviewers"] == ["carl", "bob"]
     assert await decides(council, request, "ann") == "not_a_reviewer"
     assert await decides(council, request, "carl") == "pending"
-    assert await does(council, handovers.reassign, request, "carl", "reviewer", "") == "already_voted"
+    assert await does(council, assignments.reassign, request, "carl", "reviewer", "") == "already_voted"
     assert await decides(council, request, "bob") == "approved"
 
 
 async def test_an_escalation_gives_it_to_another_role_once(council: Council) -> None:
     _, request = await council.asked("named")
     before = (await council.row(request))["expires_at"]
-    assert await does(council, handovers.escalate, request, "ann", "above me") == "done"
+    assert await does(council, assignments.escalate, request, "ann", "above me") == "done"
     row = await council.row(request)
     assert (row["reviewer_role"], row["reviewers"], row["assignee"], row["expires_at"]) == ("admin", [], None, before)
-    assert await does(council, handovers.escalate, request, "admin", "") == "already_escalated"
-    assert await does(council, handovers.escalate, request, "ann", "") == "role_required"
+    assert await does(council, assignments.escalate, request, "admin", "") == "already_escalated"
+    assert await does(council, assignments.escalate, request, "ann", "") == "role_required"
     assert await decides(council, request, "bob") == "role_required"
     assert await decides(council, request, "admin") == "pending", "two are needed all the same"
     assert await council.audited(request) == ["opened", "escalated", "voted"]
@@ -143,7 +144,7 @@ async def test_an_escalation_gives_it_to_another_role_once(council: Council) -> 
 async def told_deadline(council: Council, address: TurnAddress) -> datetime:
     """Until when the turn waits, as its client sees it."""
     async with council.desk.db.transaction("local") as tx:
-        waiting_for = (await turn_views.get(tx, address.turn_id, None))["waiting_for"]
+        waiting_for = (await views.get_turn(tx, address.turn_id, None))["waiting_for"]
     assert isinstance(waiting_for, dict)
     return datetime.fromisoformat(waiting_for["expires_at"])
 
@@ -203,7 +204,7 @@ async def test_what_nobody_decides_on_falls_to_the_fallback_reviewer(council: Co
     await reconciler.once()
     assert (await council.row(request))["assignee"] is None, "not before its time"
     await waited(council, request)
-    assert await does(council, claims.claim, request, "ann", 60) == "done"
+    assert await does(council, assignments.claim, request, "ann", 60) == "done"
     await reconciler.once()
     assert (await council.row(request))["assignee"] is None, "somebody is at it"
     await council.set(request, "claimed_until = clock_timestamp()")
@@ -228,7 +229,7 @@ async def test_where_the_fallback_reviewer_may_not_decide_it_goes_up(council: Co
 
 async def test_what_has_gone_up_already_stays_there(council: Council, reconciler: Reconciler) -> None:
     _, request = await council.asked("watched")
-    assert await does(council, handovers.escalate, request, "ann", "") == "done"
+    assert await does(council, assignments.escalate, request, "ann", "") == "done"
     await waited(council, request)
     await reconciler.once()
     row = await council.row(request)

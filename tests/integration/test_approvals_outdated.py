@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from contracts.agents import ToolCard
-from contracts.digests import digest_of
-from contracts.errors import CallerError
-from contracts.people import RequestRef, VerdictState
-from contracts.tools import CallState
-from policy.decision import Decision
-from store import approval_views
-from store.approval_views import Filters
+from perdure.contracts.agents import ToolCard
+from perdure.contracts.approvals import RequestRef, VerdictState
+from perdure.contracts.calls import CallState
+from perdure.contracts.errors import CallerError
+from perdure.contracts.values import digest_of
+from perdure.core.approvals.decisions import Decision
+from perdure.store.approvals import views
+from perdure.store.approvals.views import Filters
 from tests.desk import Desk
 from tests.doubles.desk import desk_agents
 from tests.integration.council import Council, convened
@@ -50,8 +50,8 @@ def newer_pay() -> ToolCard:
 async def shown(council: Council, request: RequestRef) -> tuple[Any, Any]:
     """What the API tells bob of it: why it is outdated, what he may decide; the same alone and in the list."""
     async with council.desk.db.transaction("local") as tx:
-        one = await approval_views.get(tx, request.request_id, None, council.who("bob"))
-        many, _ = await approval_views.listed(tx, Filters(agent="plain"), 200, None, council.who("bob"))
+        one = await views.get_approval(tx, request.request_id, None, council.who("bob"))
+        many, _ = await views.list_approvals(tx, Filters(agent="plain"), 200, None, council.who("bob"))
     same = next(each for each in many if each["id"] == request.request_id)
     assert [same[name] for name in ("outdated", "allowed_decisions")] == [one["outdated"], one["allowed_decisions"]]
     return one["outdated"], one["allowed_decisions"]

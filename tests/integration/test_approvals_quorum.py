@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from activities.tools import ToolActivities
-from contracts.errors import CallerError
-from contracts.people import RequestRef, VerdictState
-from contracts.tools import CallState
-from policy.credentials import OWN, UNKNOWN, Credential, How
-from policy.decision import Decision
-from store import approval_views, delegations
-from store.decisions import DecisionAsk, decide
+from perdure.activities.tools import ToolActivities
+from perdure.contracts.approvals import RequestRef, VerdictState
+from perdure.contracts.calls import CallState
+from perdure.contracts.errors import CallerError
+from perdure.core.approvals.decisions import Decision
+from perdure.core.identity import OWN, UNKNOWN, Credential, How
+from perdure.store.approvals import assignments, views
+from perdure.store.approvals.decisions import DecisionAsk, decide
 from tests.desk import Desk, gathered
 from tests.integration.council import Council, convened
 
@@ -32,7 +32,7 @@ async def decides(council: Council, request: RequestRef, by: str, decision: str 
     who = replace(council.who(by), credential=given.pop("credential", OWN))
     most = given.pop("per_minute", None)
     async with council.desk.db.transaction("local") as tx:
-        shown = await approval_views.get(tx, request.request_id, None)
+        shown = await views.get_approval(tx, request.request_id, None)
     try:
         async with council.desk.db.transaction("local") as tx:
             ask = DecisionAsk.model_validate({"decision": decision, "digest": shown["digest"], **given})
@@ -46,13 +46,13 @@ async def decides(council: Council, request: RequestRef, by: str, decision: str 
 async def delegated(council: Council, by: str, to: str) -> str:
     """`by` lets `to` sit in the own seat until tomorrow."""
     async with council.desk.db.transaction("local") as tx:
-        made = await delegations.add(tx, council.desk.people[by].user_id, by, to, TOMORROW, OWN)
+        made = await assignments.add_delegation(tx, council.desk.people[by].user_id, by, to, TOMORROW, OWN)
     return str(made["id"])
 
 
 async def ended(council: Council, by: str, delegation_id: str) -> None:
     async with council.desk.db.transaction("local") as tx:
-        await delegations.remove(tx, council.desk.people[by].user_id, delegation_id)
+        await assignments.remove_delegation(tx, council.desk.people[by].user_id, delegation_id)
 
 
 async def test_two_credentials_that_one_person_created_are_one_vote(council: Council) -> None:
@@ -66,7 +66,7 @@ async def test_two_credentials_that_one_person_created_are_one_vote(council: Cou
     assert await decides(council, request, "bob", credential=Credential(How.TOKEN, (UNKNOWN,))) == "already_voted"
     async with council.desk.db.transaction("local") as tx:
         bob = replace(council.who("bob"), credential=minted)
-        shown: Any = await approval_views.get(tx, request.request_id, None, bob)
+        shown: Any = await views.get_approval(tx, request.request_id, None, bob)
     assert shown["allowed_decisions"] == []
     (vote,) = shown["votes"]
     assert vote["signed_in"] == {"how": "token", "created_by": "admin"}
@@ -94,7 +94,7 @@ async def test_the_first_of_two_leaves_it_pending_and_the_second_lets_it_run(cou
     assert (await run(council, address, "pair")).state is CallState.DONE
     assert (await council.audited(request))[:3] == ["opened", "voted", "decided"]
     async with council.desk.db.transaction("local") as tx:
-        shown = await approval_views.get(tx, request.request_id, None)
+        shown = await views.get_approval(tx, request.request_id, None)
     votes = shown["votes"]
     assert isinstance(votes, list)
     assert [(vote["by"], vote["for"], vote["comment"]) for vote in votes] == [("ann", None, "fine"), ("bob", None, "")]
@@ -120,7 +120,7 @@ async def test_an_edit_voids_what_was_approved_before_and_is_approved_anew(counc
     assert await decides(council, request, "ann") == "pending"
     assert await decides(council, request, "bob", "edit", args={"amount": 5}) == "pending"
     async with council.desk.db.transaction("local") as tx:
-        shown = await approval_views.get(tx, request.request_id, None)
+        shown = await views.get_approval(tx, request.request_id, None)
     assert (shown["args"], shown["digest"] != before) == ({"amount": 5}, True)
     assert isinstance(shown["votes"], list) and [vote["by"] for vote in shown["votes"]] == ["bob"]
     assert await decides(council, request, "carl", digest=before) == "digest_differs"
@@ -187,7 +187,7 @@ async def test_a_delegation_hands_the_role_to_nobody(council: Council) -> None:
     for by, to, refusal in (("ann", "dora", "cannot_decide"), ("dora", "ann", "nothing_to_delegate")):
         with pytest.raises(CallerError) as refused:
             async with council.desk.db.transaction("local") as tx:
-                await delegations.add(tx, council.desk.people[by].user_id, by, to, TOMORROW, OWN)
+                await assignments.add_delegation(tx, council.desk.people[by].user_id, by, to, TOMORROW, OWN)
         assert (refused.value.code, refused.value.http) == (refusal, 422)
     delegation = await delegated(council, "ann", "carl")
     _, request = await council.asked("named")
@@ -256,7 +256,7 @@ async def test_a_limit_of_decisions_a_minute_holds_for_each_person_also_at_once(
     left = next(request for request, answer in zip(asked, answers, strict=True) if answer != "approved")
     with pytest.raises(CallerError) as refused:
         async with council.desk.db.transaction("local") as tx:
-            shown = await approval_views.get(tx, left.request_id, None)
+            shown = await views.get_approval(tx, left.request_id, None)
             ask = DecisionAsk(decision=Decision.APPROVE, digest=str(shown["digest"]))
             await decide(tx, left.request_id, council.who("ann"), "ann", ask, 5)
     wait = refused.value.details["retry_after_seconds"]

@@ -7,15 +7,15 @@ from datetime import UTC, datetime
 
 import pytest
 
-from activities.approvals import ApprovalActivities
-from contracts.approvals import VerdictsAsk
-from contracts.errors import CallerError
-from contracts.people import RequestRef, VerdictState
-from contracts.turns import FinishAsk, TurnAddress, TurnStatus
-from policy.decision import Decision
-from store.decisions import Decided
-from store.finish import finish
-from store.ids import new_id
+from perdure.activities.approvals import ApprovalActivities
+from perdure.contracts.activities import VerdictsAsk
+from perdure.contracts.approvals import RequestRef, VerdictState
+from perdure.contracts.errors import CallerError
+from perdure.contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from perdure.core.approvals.decisions import Decision
+from perdure.store.approvals.decisions import Decided
+from perdure.store.database import new_id
+from perdure.store.turns.finish import finish
 from tests.conftest import Person
 from tests.desk import Desk, gathered
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import CallerError
-from contracts.people import RequestRef
-from policy.credentials import OWN, Credential, How
-from policy.decision import Decision
-from store import approval_views, delegations, handovers
-from store.database import Database
-from store.limits import Raise, raise_limits
-from store.overdue import fall_back
+from perdure.contracts.approvals import RequestRef
+from perdure.contracts.errors import CallerError
+from perdure.core.approvals.decisions import Decision
+from perdure.core.identity import OWN, Credential, How
+from perdure.store.approvals import assignments, views
+from perdure.store.approvals.decisions import Raise, raise_limits
+from perdure.store.approvals.review import fall_back
+from perdure.store.database import Database
 from tests.desk import Desk
 from tests.integration.council import Council, convened
 
@@ -29,7 +29,7 @@ async def hands_on(council: Council, request: RequestRef, by: str, to: str) -> s
     """`done`, or the refusal's code."""
     try:
         async with council.desk.db.transaction("local") as tx:
-            await handovers.reassign(tx, request.request_id, council.who(by), to, "yours")
+            await assignments.reassign(tx, request.request_id, council.who(by), to, "yours")
     except CallerError as refused:
         return refused.code
     return "done"
@@ -55,18 +55,18 @@ class StandsIn:
         for owner in self._owners:
             user_id = self._council.desk.people[owner].user_id
             async with self._council.desk.db.transaction("local") as tx:
-                made = await delegations.add(tx, user_id, owner, self._to, TOMORROW, OWN)
+                made = await assignments.add_delegation(tx, user_id, owner, self._to, TOMORROW, OWN)
             self._made.append((user_id, str(made["id"])))
 
     async def __aexit__(self, *_: object) -> None:
         for user_id, made in self._made:
             async with self._council.desk.db.transaction("local") as tx:
-                await delegations.remove(tx, user_id, made)
+                await assignments.remove_delegation(tx, user_id, made)
 
 
 async def shown_votes(council: Council, request: RequestRef) -> list[tuple[Any, Any]]:
     async with council.desk.db.transaction("local") as tx:
-        votes: Any = (await approval_views.get(tx, request.request_id, None))["votes"]
+        votes: Any = (await views.get_approval(tx, request.request_id, None))["votes"]
     return [(vote["by"], vote["counts"]) for vote in votes]
 
 
@@ -108,7 +108,7 @@ async def test_a_stand_in_gives_no_place_away(council: Council) -> None:
         assert await hands_on(council, request, "carl", "reviewer") == "only_stands_in"
         with pytest.raises(CallerError) as refused:
             async with council.desk.db.transaction("local") as tx:
-                await handovers.escalate(tx, request.request_id, council.who("carl"), "above him")
+                await assignments.escalate(tx, request.request_id, council.who("carl"), "above him")
         assert (refused.value.code, refused.value.http) == ("only_stands_in", 403)
         assert refused.value.details == {"in_place_of": ["bob"]}
     assert await decides(council, request, "bob") == "pending"
@@ -148,13 +148,13 @@ async def test_a_seat_that_the_requester_lent_in_another_name_is_no_seat(council
     ann, requester = council.desk.people["ann"].user_id, council.desk.people["requester"].user_id
     lent = Credential(How.TOKEN, (council.desk.people["admin"].user_id, requester))
     async with council.desk.db.transaction("local") as tx:
-        made = await delegations.add(tx, ann, "ann", "carl", TOMORROW, lent)
+        made = await assignments.add_delegation(tx, ann, "ann", "carl", TOMORROW, lent)
     assert await decides(council, request, "carl") == "own_request"
     async with council.desk.db.transaction("local") as tx:
-        await delegations.add(tx, ann, "ann", "carl", TOMORROW, OWN)
+        await assignments.add_delegation(tx, ann, "ann", "carl", TOMORROW, OWN)
     assert await decides(council, request, "carl") == "pending", "she lent it herself, too"
     async with council.desk.db.transaction("local") as tx:
-        await delegations.remove(tx, ann, str(made["id"]))
+        await assignments.remove_delegation(tx, ann, str(made["id"]))
 
 
 async def test_a_limit_is_not_raised_by_a_credential_of_the_requesters_making(council: Council) -> None:

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.tools import ToolActivities
-from contracts.digests import digest_of
-from contracts.errors import CallerError
-from contracts.ids import effect_key
-from contracts.people import RequestRef, VerdictState
-from contracts.tools import CallState, ToolCall, ToolOutcome
-from contracts.turns import TurnAddress
-from policy.decision import Decision
-from relay.reconcile import Reconciler
-from store.turns import request_stop
-from store.withdrawals import withdraw
+from perdure.activities.tools import ToolActivities
+from perdure.contracts.approvals import RequestRef, VerdictState
+from perdure.contracts.calls import CallState, ToolCall, ToolOutcome
+from perdure.contracts.errors import CallerError
+from perdure.contracts.ids import effect_key
+from perdure.contracts.turns import TurnAddress
+from perdure.contracts.values import digest_of
+from perdure.core.approvals.decisions import Decision
+from perdure.store.approvals.assignments import withdraw
+from perdure.store.turns.start import request_stop
+from perdure.worker.reconcile import Reconciler
 from tests.desk import Desk, gathered
 from tests.doubles.desk import desk_agents
 from tests.integration.council import Council, convened

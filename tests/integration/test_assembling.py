@@ -8,14 +8,21 @@ import httpx
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.assembling import AssemblyActivities
-from activities.toolbox.shelf import Toolbox
-from contracts.pipeline import AssembleAsk, AssembleCall, Assembled, ContextAssembly, PipelineToolConfig, Source
-from contracts.turns import TurnAddress
 from perdure import ToolContext, tool
-from perdure.outcomes import ToolRefused, ToolUnavailable
-from perdure.tools import Tool
-from store import bundles
+from perdure.activities.context_assembly import AssemblyActivities
+from perdure.activities.toolbox.registry import Toolbox
+from perdure.contracts.context_assembly import (
+    AssembleAsk,
+    AssembleCall,
+    Assembled,
+    ContextAssembly,
+    PipelineToolConfig,
+    Source,
+)
+from perdure.contracts.turns import TurnAddress
+from perdure.sdk.outcomes import ToolRefused, ToolUnavailable
+from perdure.sdk.tools import Tool
+from perdure.store.calls import context_assembly as bundles
 from tests.desk import Desk, publish_desk
 from tests.doubles.desk import desk_agents
 from tests.doubles.spoken import Line

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from contracts.errors import InvariantBroken
-from store import audit
-from store.audit_links import verify
-from store.database import Connection, Database
+from perdure.contracts.errors import InvariantBroken
+from perdure.store import audit
+from perdure.store.audit import verify_chain
+from perdure.store.database import Connection, Database
 from tests.conftest import KEYRING, Urls
 from tests.desk import Desk, gathered
 from tests.doubles.spoken import Line
@@ -50,7 +50,7 @@ async def test_a_row_is_in_the_chain_when_its_transaction_has_committed_and_not_
     assert [(row["seq"], row["audit_id"]) for row in rows] == [(1, first), (2, second)]
     assert rows[0]["prev"] == "0" * 64 and rows[1]["prev"] == rows[0]["hash"]
     assert head is not None and tuple(head) == (2, rows[1]["hash"])
-    assert (await verify(db, tenant, KEYRING)).ok
+    assert (await verify_chain(db, tenant, KEYRING)).ok
 
 
 async def race(db: Database, turns: list[str], *, at_once: bool) -> list[BaseException | None]:
@@ -81,21 +81,21 @@ async def test_sixteen_racing_transactions_that_lock_in_other_orders_never_wait_
     assert await race(desk.db, turns, at_once=False) == [None] * RACERS
     after = await desk.rows("SELECT seq FROM audit_chain WHERE seq > $1 ORDER BY seq", before)
     assert [row["seq"] for row in after] == list(range(before + 1, before + 1 + RACERS * ROUNDS))
-    assert (await verify(desk.db, "local", KEYRING)).ok
+    assert (await verify_chain(desk.db, "local", KEYRING)).ok
 
 
 async def test_the_same_race_deadlocks_where_rows_are_linked_at_once(desk: Desk) -> None:
     turns = [(await desk.start(Line("hi")))[0].turn_id for _ in range(2)]
     ended = await race(desk.db, turns, at_once=True)
     assert any(isinstance(each, asyncpg.DeadlockDetectedError) for each in ended)
-    assert (await verify(desk.db, "local", KEYRING)).ok, "what was rolled back leaves no gap"
+    assert (await verify_chain(desk.db, "local", KEYRING)).ok, "what was rolled back leaves no gap"
 
 
 async def test_tenants_have_chains_of_their_own(db: Database, urls: Urls) -> None:
     tenants = [await new_tenant(urls.owner, f"own-{number}") for number in range(3)]
     await asyncio.gather(*(written(db, tenant, 30, at_once=3) for tenant in tenants))
     for tenant in tenants:
-        report = await verify(db, tenant, KEYRING)
+        report = await verify_chain(db, tenant, KEYRING)
         assert (report.ok, report.rows, report.head.seq) == (True, 30, 30)
 
 

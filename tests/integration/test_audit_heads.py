@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from policy.audit_faults import FaultKind
-from policy.audit_heads import ExportedHead
-from relay import heads as heads_module
-from relay.heads import HeadExport
-from store import audit_heads
-from store.audit_links import verify
-from store.database import Database
+from perdure.core.audit import ExportedHead, FaultKind
+from perdure.store import audit
+from perdure.store.audit import verify_chain
+from perdure.store.database import Database
+from perdure.worker import audit_heads as heads_module
+from perdure.worker.audit_heads import HeadExport
 from tests.conftest import KEYRING, Urls
 from tests.desk import until
 from tests.integration.forger import chained_anew, forging, new_tenant, written
@@ -35,11 +34,11 @@ async def test_a_line_is_written_for_each_chain_that_has_grown_and_for_no_other(
     await written(db, one, 1)
     assert [(head.tenant, head.seq) for head in await export.once()] == [(one, 4), (two, 2)]
     assert [line["seq"] for line in lines(path, one)] == [3, 4]
-    for head in audit_heads.exported(path, one):
+    for head in audit.exported_heads(path, one):
         assert head.is_signed_by(KEYRING)
     fresh = HeadExport(relay, path, KEYRING)
     assert await fresh.once() == [], "as after a restart"
-    report = await verify(db, one, KEYRING, audit_heads.exported(path, one))
+    report = await verify_chain(db, one, KEYRING, audit.exported_heads(path, one))
     assert (report.ok, report.heads_checked) == (True, 2)
 
 
@@ -59,7 +58,7 @@ async def test_a_head_that_went_back_is_not_exported_over_the_one_that_tells(
         await chained_anew(forger, tenant)
     assert await export.once() == []
     assert [line["seq"] for line in lines(path, tenant)] == [10]
-    report = await verify(db, tenant, KEYRING, audit_heads.exported(path, tenant))
+    report = await verify_chain(db, tenant, KEYRING, audit.exported_heads(path, tenant))
     assert [(fault.seq, fault.kind) for fault in report.faults] == [(10, FaultKind.TAIL_CUT)]
 
 
@@ -69,21 +68,21 @@ async def test_a_line_that_a_power_cut_left_unfinished_spoils_neither_the_one_be
     path = tmp_path / "heads.jsonl"
     first = ExportedHead(tenant="a", seq=1, hash="0" * 64, at="t", key="k", hmac="h")
     second, third = first.model_copy(update={"seq": 2}), first.model_copy(update={"seq": 3})
-    audit_heads.append(path, [first])
+    audit.append_heads(path, [first])
     whole, line = path.read_bytes(), second.line().encode()
     for cut in range(1, len(line) + 1, 7):
         path.write_bytes(whole + line[:cut])
         read = [first, second] if cut >= len(line) - 1 else [first]
-        assert audit_heads.exported(path, "a") == read
-        audit_heads.append(path, [third])
-        assert audit_heads.exported(path, "a") == [*read, third]
-    assert audit_heads.newest(path) == {"a": third}
+        assert audit.exported_heads(path, "a") == read
+        audit.append_heads(path, [third])
+        assert audit.exported_heads(path, "a") == [*read, third]
+    assert audit.newest_heads(path) == {"a": third}
 
 
 async def test_no_file_is_no_head_and_one_that_cannot_be_read_says_so(tmp_path: Path) -> None:
-    assert audit_heads.exported(tmp_path / "none", "a") == []
+    assert audit.exported_heads(tmp_path / "none", "a") == []
     with pytest.raises(OSError):
-        audit_heads.append(tmp_path, [])
+        audit.append_heads(tmp_path, [])
 
 
 async def test_it_exports_at_its_start_and_at_its_end_and_waits_out_a_disk_that_fails(

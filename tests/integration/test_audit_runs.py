@@ -4,13 +4,12 @@ from typing import Any
 
 import pytest
 
-from contracts.people import RequestRef
-from contracts.turns import TurnAddress
-from policy.audit_chain import Report
-from policy.audit_faults import FaultKind
-from policy.decision import Decider, Decision
-from store.audit_links import verify
-from store.withdrawals import withdraw
+from perdure.contracts.approvals import RequestRef
+from perdure.contracts.turns import TurnAddress
+from perdure.core.approvals.decisions import Decider, Decision
+from perdure.core.audit import FaultKind, Report
+from perdure.store.approvals.assignments import withdraw
+from perdure.store.audit import verify_chain
 from tests.conftest import KEYRING
 from tests.desk import Desk
 
@@ -25,7 +24,7 @@ async def asked(desk: Desk) -> tuple[TurnAddress, RequestRef]:
 
 
 async def verified(desk: Desk) -> Report:
-    return await verify(desk.db, "local", KEYRING)
+    return await verify_chain(desk.db, "local", KEYRING)
 
 
 async def doubted(desk: Desk) -> set[str | None]:

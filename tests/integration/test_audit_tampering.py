@@ -4,12 +4,9 @@ from collections.abc import Awaitable, Callable
 
 import asyncpg
 
-from policy.audit_chain import Report
-from policy.audit_faults import Fault, FaultKind
-from policy.audit_heads import ExportedHead
-from policy.audit_key import Keyring
-from store.audit_links import verify
-from store.database import Database
+from perdure.core.audit import ExportedHead, Fault, FaultKind, Keyring, Report
+from perdure.store.audit import verify_chain
+from perdure.store.database import Database
 from tests.conftest import KEYRING, Urls
 from tests.integration.forger import chained_anew, exported_head, forging, new_tenant, written
 
@@ -44,7 +41,7 @@ EDITS = (
 
 
 async def verified(db: Database, tenant_id: str, *heads: ExportedHead, keyring: Keyring = KEYRING) -> Report:
-    return await verify(db, tenant_id, keyring, heads, most_faults=100_000)
+    return await verify_chain(db, tenant_id, keyring, heads, most_faults=100_000)
 
 
 async def test_a_thousand_rows_that_were_edited_deleted_or_moved_are_all_found(db: Database, urls: Urls) -> None:

@@ -4,13 +4,14 @@ import json
 
 from pydantic import JsonValue
 
-from contracts.digests import digest_of
-from contracts.ids import effect_key
-from contracts.turns import FinishAsk, TurnStatus
-from policy.decision import Decision
-from store import approval_views, audit, audit_trail
-from store.audit_links import verify
-from store.finish import finish
+from perdure.contracts.ids import effect_key
+from perdure.contracts.turns import FinishAsk, TurnStatus
+from perdure.contracts.values import digest_of
+from perdure.core.approvals.decisions import Decision
+from perdure.store import audit
+from perdure.store.approvals import views
+from perdure.store.audit import verify_chain
+from perdure.store.turns.finish import finish
 from tests.conftest import KEYRING
 from tests.desk import Desk
 
@@ -20,7 +21,7 @@ EDITED = {"amount": 60}
 
 async def exported(desk: Desk, turn_id: str) -> list[dict[str, object]]:
     """The turn's rows, as whoever has nothing but the export reads them."""
-    rows = [row async for row in audit_trail.exported(desk.db, "local", 0, turn_id, None)]
+    rows = [row async for row in audit.exported_rows(desk.db, "local", 0, turn_id, None)]
     loaded: list[dict[str, object]] = json.loads(json.dumps(rows, default=str))
     return loaded
 
@@ -73,7 +74,7 @@ async def test_a_call_that_failed_and_one_that_nobody_was_asked_about(desk: Desk
         "done",
     )
     assert "/book" in free["result"]
-    assert (await verify(desk.db, "local", KEYRING)).ok, "nobody had to allow it"
+    assert (await verify_chain(desk.db, "local", KEYRING)).ok, "nobody had to allow it"
 
 
 async def test_a_free_call_that_is_under_way_as_its_turn_ends_is_on_record(desk: Desk) -> None:
@@ -103,8 +104,8 @@ async def test_an_approvals_rows_are_its_own_and_those_of_the_call_that_it_cover
     await desk.decide(second.request_id, Decision.REJECT, comment="no")
     await desk.run_tool(address)
     async with desk.db.transaction("local") as tx:
-        told, following = await audit_trail.of_approval(tx, first.request_id, None, 2, None)
-        rest, end = await audit_trail.of_approval(tx, first.request_id, None, 2, following)
+        told, following = await audit.rows_of_approval(tx, first.request_id, None, 2, None)
+        rest, end = await audit.rows_of_approval(tx, first.request_id, None, 2, following)
     told += rest
     assert (len(rest), end) == (1, None)
     assert [row["kind"] for row in told] == ["approval.opened", "approval.decided", "call.settled"]
@@ -115,17 +116,17 @@ async def test_a_history_that_goes_on_and_on_is_shown_by_its_latest(desk: Desk) 
     address = await desk.plan(("pay", {}))
     (asked,) = await desk.open(address, "t1.0")
     async with desk.db.transaction("local") as tx:
-        for number in range(approval_views.MOST_OF_HISTORY):
+        for number in range(views.MOST_OF_HISTORY):
             told: dict[str, JsonValue] = {"number": number}
             await audit.record(tx, "approval.claimed", asked.request_id, told, actor=None, turn_id=address.turn_id)
-        history = (await approval_views.get(tx, asked.request_id, None))["history"]
+        history = (await views.get_approval(tx, asked.request_id, None))["history"]
     assert isinstance(history, list)
-    assert [entry["data"]["number"] for entry in history] == [*range(approval_views.MOST_OF_HISTORY)]
+    assert [entry["data"]["number"] for entry in history] == [*range(views.MOST_OF_HISTORY)]
 
 
 async def test_an_export_goes_on_behind_a_place_and_ends_after_as_many_rows_as_asked_for(desk: Desk) -> None:
-    whole = [row["seq"] async for row in audit_trail.exported(desk.db, "local", 0, None, None)]
+    whole = [row["seq"] async for row in audit.exported_rows(desk.db, "local", 0, None, None)]
     assert whole == list(range(1, len(whole) + 1)) and len(whole) > 5
-    behind = [row["seq"] async for row in audit_trail.exported(desk.db, "local", 2, None, 3)]
+    behind = [row["seq"] async for row in audit.exported_rows(desk.db, "local", 2, None, 3)]
     assert behind == [3, 4, 5]
-    assert [row async for row in audit_trail.exported(desk.db, "local", len(whole), None, None)] == []
+    assert [row async for row in audit.exported_rows(desk.db, "local", len(whole), None, None)] == []

@@ -12,12 +12,12 @@ import asyncpg
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.sandbox import ClosedSandbox
-from activities.tools import ToolActivities
-from contracts.tools import CallState, ToolOutcome
-from contracts.turns import TurnAddress
-from policy.decision import Decision
-from store.content import SHARED
+from perdure.activities.sandbox import ClosedSandbox
+from perdure.activities.tools import ToolActivities
+from perdure.contracts.calls import CallState, ToolOutcome
+from perdure.contracts.turns import TurnAddress
+from perdure.core.approvals.decisions import Decision
+from perdure.store.agents import SHARED
 from tests.conftest import Urls
 from tests.desk import Desk, publish_desk, until
 from tests.doubles.desk import desk_agents

@@ -2,13 +2,13 @@
 
 import pytest
 
-from activities import beginning
-from activities.model import ModelActivities
-from activities.prompting import Prompt, prompt_of
-from contracts.agents import PublishedAgent
-from contracts.model import ModelCall
-from store.database import Connection
-from store.model_calls import ModelClaim
+from perdure.activities import model_request
+from perdure.activities.model import ModelActivities
+from perdure.activities.model_request import Prompt, prompt_of
+from perdure.contracts.agents import PublishedAgent
+from perdure.contracts.calls import ModelCall
+from perdure.store.calls.model_calls import ModelClaim
+from perdure.store.database import Connection
 from tests.desk import Desk
 from tests.doubles.spoken import Line
 
@@ -25,7 +25,7 @@ async def test_while_a_prompt_is_put_together_others_may_write_to_the_conversati
         free.append(str(await desk.value(lock, call.address.conversation_id)))
         return prompt
 
-    monkeypatch.setattr(beginning, "prompt_of", watched)
+    monkeypatch.setattr(model_request, "prompt_of", watched)
     reply = await desk.activity(ModelActivities(desk.deps).complete, call)
     assert reply.problem is None and free == [address.conversation_id]
     kinds = await desk.kinds(address.turn_id)

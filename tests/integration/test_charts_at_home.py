@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from perdure import ApiError, AsyncClient, Client
-from perdure.tables.at_home import HomeTable, Made, ask, finish_async
+from perdure.sdk.tables.client_side import HomeTable, Made, ask, finish_async
 from tests.doubles.link import Link
 from tests.integration.conftest import Api
 

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-from activities.clients.smoke_test import first_that_answers
-from activities.models import Models
-from activities.toolbox.shelf import Toolbox
-from contracts.digests import digest_of
-from contracts.turns import TurnAddress, TurnStatus
+from perdure.activities.providers.registry import Models, first_that_answers
+from perdure.activities.toolbox.registry import Toolbox
 from perdure.apps import SHIPPED, load_app, played_by, publish
-from perdure.tables import read_csv
-from perdure.tables.at_home import HomeTable
-from settings import Settings
-from store import files, questions
-from store.ids import new_id
+from perdure.contracts.turns import TurnAddress, TurnStatus
+from perdure.contracts.values import digest_of
+from perdure.sdk.tables import read_csv
+from perdure.sdk.tables.client_side import HomeTable
+from perdure.settings import Settings
+from perdure.store.approvals import requests as questions
+from perdure.store.database import new_id
+from perdure.store.memory import files
 from tests.desk import Desk, publish_desk
 from tests.doubles.provider import ProviderDouble
 from tests.doubles.provider_steps import Call, Step
@@ -64,7 +64,7 @@ class Bench:
         await self.served.waits(address)
         async with desk.db.transaction("local") as tx:
             user_id, (request_id,) = desk.people["requester"].user_id, row["waiting"]["ids"]
-            _, note = await questions.answer(tx, address.turn_id, request_id, user_id, kind, payload)
+            _, note = await questions.answer_question(tx, address.turn_id, request_id, user_id, kind, payload)
         assert await desk.deps.doorbell.deliver_soon(note)
         return await self.served.until(address, TurnStatus.COMPLETED, TurnStatus.FAILED, seconds=90)
 
@@ -215,7 +215,7 @@ async def test_a_plan_joins_the_table_that_was_uploaded_before(bench: Bench) -> 
 async def test_the_first_model_that_answers_is_the_servers_and_without_one_nothing_starts(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from activities.clients.litellm_provider import LiteLLMProvider  # 5 s, which the bench has spent
+    from perdure.activities.providers.litellm_provider import LiteLLMProvider  # 5 s, which the bench has spent
 
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-test")
     monkeypatch.setenv("OPENAI_BASE_URL", bench.double.api_base)

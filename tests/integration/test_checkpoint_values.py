@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from activities.approvals import ApprovalActivities
-from activities.toolbox.shelf import Toolbox
-from contracts.approvals import OpenAsk, VerdictsAsk
-from contracts.people import GatedCall, RequestKind, VerdictState
-from policy.admission import Caps
+from perdure.activities.approvals import ApprovalActivities
+from perdure.activities.toolbox.registry import Toolbox
+from perdure.contracts.activities import OpenAsk, VerdictsAsk
+from perdure.contracts.approvals import GatedCall, RequestKind, VerdictState
+from perdure.core.turns import Caps
 from tests.desk import Desk
 from tests.doubles.desk import desk_agents
 

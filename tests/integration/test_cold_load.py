@@ -2,14 +2,13 @@
 
 import asyncio
 
-from activities.approvals import ApprovalActivities
-from activities.memory import MemoryActivities
-from contracts.approvals import OpenAsk
-from contracts.memory import LoadAsk
-from contracts.people import GatedCall, RequestKind
-from contracts.turns import Limits, OnSpent
-from store import working_memory
-from store.approvals import open_requests
+from perdure.activities.approvals import ApprovalActivities
+from perdure.activities.memory import MemoryActivities
+from perdure.contracts.activities import LoadAsk, OpenAsk
+from perdure.contracts.approvals import GatedCall, RequestKind
+from perdure.contracts.turns import Limits, OnSpent
+from perdure.store.approvals.requests import open_requests
+from perdure.store.memory import working_memory
 from tests.desk import Desk
 
 BLOCKED = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.model import ModelActivities
-from contracts.agents import DayLimits
-from contracts.digests import digest_of
-from contracts.model import ModelCall, ModelReply
-from contracts.turns import FinishAsk, TurnAddress, TurnStatus
-from policy.admission import Caps
-from policy.day_budget import RESERVED_TRIES, TENANT
-from store.day_limits import set_limits, shown
-from store.finish import finish
-from store.ids import new_id
-from store.turns import request_stop
+from perdure.activities.model import ModelActivities
+from perdure.contracts.agents import DayLimits
+from perdure.contracts.calls import ModelCall, ModelReply
+from perdure.contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from perdure.contracts.values import digest_of
+from perdure.core.budgets import RESERVED_TRIES, TENANT
+from perdure.core.turns import Caps
+from perdure.store.budgets import day_limits_shown, set_day_limits
+from perdure.store.database import new_id
+from perdure.store.turns.finish import finish
+from perdure.store.turns.start import request_stop
 from tests.desk import Desk, gathered, publish_desk, until
 from tests.doubles.desk import desk_agents
 from tests.doubles.spoken import HOLDS_TOKENS, Line
@@ -83,7 +83,7 @@ async def used_by(desk: Desk, agent_id: str = "") -> int:
 async def limit_tenant(desk: Desk, **limits: int) -> None:
     """What an operator does."""
     async with desk.db.transaction("local") as tx:
-        await set_limits(tx, DayLimits(**limits), desk.people["admin"].user_id)
+        await set_day_limits(tx, DayLimits(**limits), desk.people["admin"].user_id)
 
 
 @pytest.fixture
@@ -198,7 +198,9 @@ async def test_a_turn_that_ends_counts_its_lost_call_whole_until_that_says_what_
         assert await row(desk, agent_id) == (HOLDS_TOKENS, 20, 0, 0)
         assert await used_by(desk, agent_id) == HOLDS_TOKENS
         async with desk.db.transaction("local") as tx:
-            seen: Any = await shown(tx, [await desk.deps.shelf.at(tx, agent_id, await desk.version(agent_id))])
+            seen: Any = await day_limits_shown(
+                tx, [await desk.deps.shelf.at(tx, agent_id, await desk.version(agent_id))]
+            )
         assert (seen["agents"][0]["assumed_tokens"], seen["agents"][0]["assumed_cost_usd"]) == (HOLDS_TOKENS, 0.00002)
     await running
     assert await used_by(desk, agent_id) == 10
@@ -323,7 +325,7 @@ async def test_an_operator_sees_limits_use_and_reservations(desk: Desk, unlimite
     await ask(desk, await begun(desk, agent_id))
     async with desk.db.transaction("local") as tx:
         agent = await desk.deps.shelf.at(tx, agent_id, await desk.version(agent_id))
-        seen = await shown(tx, [agent])
+        seen = await day_limits_shown(tx, [agent])
     assert seen["agents"] == [
         {
             "agent": agent_id,

@@ -6,12 +6,12 @@ from collections.abc import AsyncGenerator, AsyncIterator
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.clients.provider import Chunk, ProviderRequest, TextDelta
-from contracts.agents import DayLimits
-from contracts.digests import digest_of
-from contracts.errors import UpstreamUnavailable
-from policy.day_budget import TENANT, TOKENS_MET
-from store.ids import new_id
+from perdure.activities.providers.provider import Chunk, ProviderRequest, TextDelta
+from perdure.contracts.agents import DayLimits
+from perdure.contracts.errors import UpstreamUnavailable
+from perdure.contracts.values import digest_of
+from perdure.core.budgets import TENANT, TOKENS_MET
+from perdure.store.database import new_id
 from tests.desk import Desk, publish_desk
 from tests.doubles.desk import desk_agents
 from tests.doubles.spoken import Line, SpokenModel

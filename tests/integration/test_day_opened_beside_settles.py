@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from contracts.model import ModelCall, ModelReply
-from policy.day_budget import TENANT
-from store import budgets
+from perdure.contracts.calls import ModelCall, ModelReply
+from perdure.core.budgets import TENANT
+from perdure.store import budgets
 from tests.desk import Desk, until
 from tests.doubles.spoken import Line
 from tests.integration.test_day_budgets import ask, begun, limit_tenant, limited_agent, row, until_asked, used_by

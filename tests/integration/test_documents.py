@@ -6,17 +6,16 @@ from collections.abc import Awaitable
 import asyncpg
 import pytest
 
-from contracts.digests import sha256_hex
-from contracts.documents import DEFAULT_LIMITS, MemoryLimits, Risk, Scope, Trust
-from contracts.errors import CallerError
-from policy.documents.promotion import PromotionDecision, PromotionState
-from policy.documents.writing import Edit, Writer
-from store import documents, documents_promotions, documents_reading, documents_removal, documents_stores
-from store.conversations import delete
-from store.documents import Draft
-from store.documents_promotions import Target
-from store.documents_versions import Basis, Written
-from store.ids import new_id
+from perdure.contracts.errors import CallerError
+from perdure.contracts.memory import DEFAULT_LIMITS, MemoryLimits, Risk, Scope, Trust
+from perdure.contracts.values import sha256_hex
+from perdure.core.memory.documents import Edit, PromotionDecision, PromotionState, Writer
+from perdure.store.database import new_id
+from perdure.store.memory import documents, search
+from perdure.store.memory import promotions as documents_promotions
+from perdure.store.memory.documents import Basis, Draft, Written
+from perdure.store.memory.promotions import Target
+from perdure.store.turns.conversations import delete_conversation
 from tests.conftest import Person, Urls
 from tests.desk import Desk
 from tests.integration.library import OTHER, Library, other_tenant
@@ -37,7 +36,7 @@ async def refused(work: Awaitable[object]) -> CallerError:
 async def test_stores_are_made_once_also_by_many_at_once(library: Library) -> None:
     async def look() -> list[dict[str, object]]:
         async with library.db.transaction(OTHER) as tx:
-            return await documents_stores.listed(tx)
+            return await documents.list_stores(tx)
 
     seen = await asyncio.gather(*(look() for _ in range(8)))
     names = [(store["slug"], store["scope"]) for store in seen[-1]]
@@ -61,16 +60,14 @@ async def test_each_write_adds_a_version_named_by_its_digest_and_none_ever_chang
     now = await library.read(made.ref.document_id)
     assert (now.content, now.versions, now.ref) == ("one three", 3, same.ref)
     async with library.db.transaction("local") as tx:
-        entries = await documents_reading.history(
-            tx, await documents_reading.get(tx, now.ref.document_id, _me(library))
-        )
+        entries = await search.document_history(tx, await search.get_document(tx, now.ref.document_id, _me(library)))
         assert [entry["number"] for entry in entries] == [3, 2, 1]
-        first = await documents_reading.version(tx, now, made.ref.version_id)
+        first = await search.document_version(tx, now, made.ref.version_id)
         assert (first["content"], first["author"]) == ("one two", "requester")
     for change in ("content = 'x'", "sha256 = 'x'", "author = id", "trust = 'admin_approved'", "number = 9"):
         with pytest.raises(asyncpg.RaiseError, match="immutable"):
             async with library.db.transaction("local") as tx:
-                await documents_reading.read_as(tx, _me(library))
+                await search.read_as(tx, _me(library))
                 await tx.execute(f"UPDATE memory_versions SET {change} WHERE id = $1", made.ref.version_id)
 
 
@@ -99,7 +96,7 @@ async def test_a_path_is_taken_once_a_place_and_free_again_after_a_delete(librar
     assert results[0].details == {"path": "taken", "sha256": made.sha256}
     assert not isinstance(results[1], BaseException)
     async with library.db.transaction("local") as tx:
-        await documents_removal.delete(tx, made.ref.document_id, library.people["admin"].user_id)
+        await documents.delete_document(tx, made.ref.document_id, library.people["admin"].user_id)
     assert (await refused(library.read(made.ref.document_id))).code == "document_not_found"
     assert (await library.write("taken", "second")).number == 1
 
@@ -147,14 +144,14 @@ async def test_an_archived_store_is_neither_written_nor_found(library: Library) 
     made = await library.write("closing", "walrus colony", by="reviewer")
     admin = library.people["admin"].user_id
     async with library.db.transaction("local") as tx:
-        await documents_stores.set_archived(tx, "user_memory", True, admin)
+        await documents.set_store_archived(tx, "user_memory", True, admin)
     try:
         assert (await refused(library.write("more", "x"))).code == "store_archived"
         assert (await refused(library.change(made, "x", by="reviewer"))).code == "store_archived"
         assert await library.found("walrus colony", "reviewer") == []
     finally:
         async with library.db.transaction("local") as tx:
-            await documents_stores.set_archived(tx, "user_memory", False, admin)
+            await documents.set_store_archived(tx, "user_memory", False, admin)
     assert await library.found("walrus colony", "reviewer") == ["closing"]
 
 
@@ -174,7 +171,7 @@ async def test_another_users_and_another_tenants_search_finds_nothing(library: L
     assert await library.found("zebra", "requester", here, tenant=OTHER) == []
     assert (await refused(library.read(made.ref.document_id, tenant=OTHER))).http == 404
     async with library.db.transaction("local") as tx:
-        await delete(tx, here, _me(library))
+        await delete_conversation(tx, here, _me(library))
     assert await library.found("zebra", conversation_id=here) == ["mine"]
     assert (await refused(library.read(note.ref.document_id))).http == 404
 
@@ -185,7 +182,7 @@ async def test_row_security_hides_a_persons_documents_from_every_other_transacti
     seen = {}
     for reader in ("", _me(library), library.people["admin"].user_id):
         async with library.db.transaction("local") as tx:
-            await documents_reading.read_as(tx, reader)
+            await search.read_as(tx, reader)
             for table in ("memory_documents", "memory_versions"):
                 owners = await tx.fetch(f"SELECT DISTINCT owner_id::text FROM {table} WHERE owner_id IS NOT NULL")
                 seen[reader, table] = {row["owner_id"] for row in owners}
@@ -194,7 +191,7 @@ async def test_row_security_hides_a_persons_documents_from_every_other_transacti
     assert seen[_me(library), "memory_documents"] == {_me(library)}
     with pytest.raises(asyncpg.InsufficientPrivilegeError):
         async with library.db.transaction("local") as tx:
-            await documents_reading.read_as(tx, _me(library))
+            await search.read_as(tx, _me(library))
             await tx.execute("UPDATE memory_documents SET owner_id = $1", library.people["admin"].user_id)
 
 
@@ -203,15 +200,15 @@ async def test_a_redacted_version_is_blank_for_good_and_found_by_nothing(library
     later = await library.change(made, "the narwhal code is gone")
     admin = library.people["admin"].user_id
     async with library.db.transaction("local") as tx:
-        done = await documents_removal.redact(tx, made.ref.document_id, made.ref.version_id, "a code", admin)
+        done = await documents.redact_version(tx, made.ref.document_id, made.ref.version_id, "a code", admin)
     assert done["number"] == 1
     assert await library.found("narwhal") == ["secret"]
     async with library.db.transaction("local") as tx:
-        now = await documents_reading.get(tx, made.ref.document_id, _me(library))
-        first = await documents_reading.version(tx, now, made.ref.version_id)
+        now = await search.get_document(tx, made.ref.document_id, _me(library))
+        first = await search.document_version(tx, now, made.ref.version_id)
         assert (first["content"], first["redaction_reason"], first["sha256"]) == (None, "a code", made.sha256)
         assert now.content == "the narwhal code is gone"
-        await documents_removal.redact(tx, made.ref.document_id, later.ref.version_id, "this too", admin)
+        await documents.redact_version(tx, made.ref.document_id, later.ref.version_id, "this too", admin)
     assert await library.found("narwhal") == []
     assert (await library.read(made.ref.document_id)).content is None
     assert (await refused(library.change(later, [Edit("a", "b")]))).code == "version_redacted"
@@ -219,7 +216,7 @@ async def test_a_redacted_version_is_blank_for_good_and_found_by_nothing(library
 
     async def again() -> None:
         async with library.db.transaction("local") as tx:
-            await documents_removal.redact(tx, made.ref.document_id, made.ref.version_id, "x", admin)
+            await documents.redact_version(tx, made.ref.document_id, made.ref.version_id, "x", admin)
 
     assert (await refused(again())).code == "version_redacted"
     kinds = await desk.rows("SELECT kind FROM audit WHERE subject = $1 ORDER BY id", made.ref.document_id)
@@ -242,8 +239,8 @@ async def test_a_promotion_changes_what_is_shared_only_when_another_administrato
     assert {error.code for error in results if isinstance(error, CallerError)} == {"promotion_decided"}
     (path,) = await library.found("Tuesdays billing-api", "reviewer")
     async with library.db.transaction("local") as tx:
-        store = documents_stores.RUNBOOKS
-        shared = await documents_reading.at_path(tx, Scope.WORKSPACE, store, path, _me(library), None)
+        store = documents.RUNBOOKS
+        shared = await search.at_path(tx, Scope.WORKSPACE, store, path, _me(library), None)
     assert (shared.content, shared.ref.trust) == ("Deploys of billing-api happen on Tuesdays", Trust.ADMIN_APPROVED)
 
 
@@ -264,8 +261,8 @@ async def test_what_is_shared_is_held_to_the_limits_of_its_operator(library: Lib
     wide, writer = MemoryLimits(document_bytes=200_000), library.writer("reviewer")
     async with library.db.transaction("local") as tx:
         draft = Draft(Scope.USER, "wide", "runbook", "wide", "word " * 30_000)
-        made = await documents.create(tx, writer, draft, limits=wide)
-        source = await documents_reading.get(tx, made.ref.document_id, writer.user_id or "")
+        made = await documents.create_document(tx, writer, draft, limits=wide)
+        source = await search.get_document(tx, made.ref.document_id, writer.user_id or "")
         target, basis = Target("workspace_runbooks", "wide.md", Risk.LOW), Basis("read twice")
         proposal = await documents_promotions.propose(tx, writer, source, target, basis, wide)
     assert (await refused(decide(library, proposal, by="admin"))).code == "memory_unsafe"
@@ -289,7 +286,7 @@ async def test_a_proposal_is_scanned_and_goes_away_with_the_version_that_it_copi
     proposal = await propose(library, made.ref.document_id, "quokka.md")
     async with library.db.transaction("local") as tx:
         admin = library.people["admin"].user_id
-        await documents_removal.redact(tx, made.ref.document_id, made.ref.version_id, "private", admin)
+        await documents.redact_version(tx, made.ref.document_id, made.ref.version_id, "private", admin)
         now = await documents_promotions.get(tx, str(proposal["id"]), None)
     assert (now["status"], now["content"]) == (PromotionState.WITHDRAWN.value, "")
     assert (await refused(decide(library, proposal, by="admin"))).code == "promotion_decided"
@@ -327,14 +324,14 @@ def _me(library: Library) -> str:
 
 async def _create(library: Library, writer: Writer, basis: Basis) -> Written:
     async with library.db.transaction("local") as tx:
-        return await documents.create(tx, writer, Draft(Scope.USER, "b", "user_preference", "b", "x"), basis)
+        return await documents.create_document(tx, writer, Draft(Scope.USER, "b", "user_preference", "b", "x"), basis)
 
 
 async def propose(
     library: Library, document_id: str, path: str, *, by: str = "reviewer", store: str = "workspace_runbooks"
 ) -> dict[str, object]:
     async with library.db.transaction("local") as tx:
-        source = await documents_reading.get(tx, document_id, library.people[by].user_id)
+        source = await search.get_document(tx, document_id, library.people[by].user_id)
         target = Target(store, path, Risk.HIGH)
         return await documents_promotions.propose(tx, library.writer(by), source, target, Basis("read twice"))
 

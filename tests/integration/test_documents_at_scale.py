@@ -5,8 +5,8 @@ import time
 import asyncpg
 import pytest
 
-from store.database import Database
-from store.documents_search import Question, search, shown
+from perdure.store.database import Database
+from perdure.store.memory.search import Question, search, shown
 from tests.conftest import Urls
 from tests.desk import Desk
 from tests.integration.library import Library

@@ -2,15 +2,15 @@
 
 import pytest
 
-from activities.tools import ToolActivities
-from contracts.errors import CallerError
-from contracts.ids import effect_key
-from contracts.tools import CallState
-from contracts.turns import TurnAddress
-from policy.credentials import OWN, Credential, How
-from policy.decision import Decider
-from store import delegations
-from store.effects import settle_by_person
+from perdure.activities.tools import ToolActivities
+from perdure.contracts.calls import CallState
+from perdure.contracts.errors import CallerError
+from perdure.contracts.ids import effect_key
+from perdure.contracts.turns import TurnAddress
+from perdure.core.approvals.decisions import Decider
+from perdure.core.identity import OWN, Credential, How
+from perdure.store.approvals import assignments
+from perdure.store.calls.effects import settle_by_person
 from tests.desk import Desk
 from tests.integration.council import Council, convened
 from tests.integration.test_approvals_seats import TOMORROW
@@ -114,11 +114,11 @@ async def test_a_stand_in_settles_and_the_record_says_for_whom(council: Council)
     address = await unknown(council, {"reviewers": ["ann"]}, "ann")
     ann = council.desk.people["ann"].user_id
     async with council.desk.db.transaction("local") as tx:
-        made = await delegations.add(tx, ann, "ann", "carl", TOMORROW, OWN)
+        made = await assignments.add_delegation(tx, ann, "ann", "carl", TOMORROW, OWN)
     assert await settles(council, address, "carl", "\u200b") == "outcome_invalid"
     assert await settles(council, address, "carl") == "done"
     async with council.desk.db.transaction("local") as tx:
-        await delegations.remove(tx, ann, str(made["id"]))
+        await assignments.remove_delegation(tx, ann, str(made["id"]))
         said = await tx.fetchval(
             "SELECT data FROM audit_trail WHERE kind = 'effect.settled' AND turn_id = $1", address.turn_id
         )

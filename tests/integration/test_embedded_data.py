@@ -25,17 +25,15 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from local import embedded, postgres, postgres_cluster
-from local.console import Console
-from local.credentials import load_credentials
-from local.home import Home, open_home
-from local.parts import DataParts
-from local.ports import PortBook
-from local.postgres_user import PostgresLaunch, ways_for_root
-from local.roster import alive
-from local.supervisor import Supervisor
-from local.temporal_cache import cache_folder
-from local.wheels import postgres_install
+from perdure.local import embedded, postgres
+from perdure.local.data_dir import Home, load_credentials, open_home
+from perdure.local.output import Console
+from perdure.local.ports import PortBook
+from perdure.local.postgres import PostgresLaunch, ways_for_root
+from perdure.local.processes import alive, postgres_install
+from perdure.local.services import DataParts
+from perdure.local.supervisor import Supervisor
+from perdure.local.temporal_binary import cache_folder
 
 ROOT = Path(__file__).parents[2]
 STATUS = SearchAttributeKey.for_keyword("PerdureStatus")
@@ -153,7 +151,7 @@ async def test_all_data_survives_kill_9_of_every_process_at_once(tmp_path: Path)
 async def test_a_kill_9_of_the_whole_process_tree_leaves_no_orphan_and_loses_no_commit(tmp_path: Path) -> None:
     script = """
 import asyncio, json, sys, asyncpg
-from local import embedded
+from perdure.local import embedded
 async def main():
     async with embedded(sys.argv[1]) as parts:
         connection = await asyncpg.connect(parts.postgres.admin)
@@ -212,7 +210,7 @@ async def test_temporal_counts_its_requests_where_the_address_says(tmp_path: Pat
 
 NOT_ROOT = """
 import asyncio, os, sys
-from local import StackError, embedded
+from perdure.local import StackError, embedded
 async def main():
     async with embedded(sys.argv[1]) as parts:
         print("up as", os.geteuid(), *sorted(parts.pids()))
@@ -260,11 +258,11 @@ async def try_launch(home: Home, launch: PostgresLaunch) -> tuple[int, str]:
     """Make, start, ask and stop a cluster in just this way; who owns it, and what the server says."""
     credentials = load_credentials(home)
     supervisor = Supervisor(home, Console(None))
-    await postgres_cluster.make_ready(home, launch, credentials)
+    await postgres.make_ready(home, launch, credentials)
     port = PortBook(home.ports_file).take("postgres")
     try:
-        await supervisor.launch(postgres.child_spec(home, launch, port))
-        connection = await asyncpg.connect(postgres.address(port, credentials).admin)
+        await supervisor.launch(postgres.postgres_spec(home, launch, port))
+        connection = await asyncpg.connect(postgres.postgres_address(port, credentials).admin)
         await connection.execute("create table if not exists visits (n int)")
         await connection.execute("insert into visits values (1)")
         said = await connection.fetchval("select count(*) || ' ' || current_setting('fsync') from visits")

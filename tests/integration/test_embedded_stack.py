@@ -19,8 +19,8 @@ import httpx
 import psutil
 import pytest
 
-from local.ports import HOST
-from local.roster import alive
+from perdure.local.ports import HOST
+from perdure.local.processes import alive
 
 ROOT = Path(__file__).parents[2]
 SETUP_CODE = "ABCD-EFGH-IJKL-MNOP-QRST-UVWX-YZ23-4567"
@@ -29,7 +29,7 @@ PROGRAMS = {
     "driver.py": """
         import asyncio, os, sys
         from pathlib import Path
-        from local import Program, StackConfig, StackError, run_stack
+        from perdure.local import Program, StackConfig, StackError, run_stack
         here, python = Path(sys.argv[1]), sys.executable
         def program(role, name, *rest): return Program(role, (python, "-S", str(here / name), role, *rest))
         given = StackConfig.from_env()

@@ -7,8 +7,8 @@ from datetime import timedelta
 import asyncpg
 import pytest
 
-from store import entities
-from store.ids import new_id
+from perdure.store.database import new_id
+from perdure.store.memory import facts
 from tests.conftest import Urls
 from tests.desk import Desk
 
@@ -24,13 +24,13 @@ FROM generate_series(1, {MANY}) n
 
 async def made(desk: Desk, name: str, **attributes: object) -> str:
     async with desk.db.transaction("local") as tx:
-        return (await entities.create(tx, "thing", name, {**attributes}, None, None)).id  # type: ignore[dict-item]
+        return (await facts.create_entity(tx, "thing", name, {**attributes}, None, None)).id  # type: ignore[dict-item]
 
 
 async def named(desk: Desk, *references: str, tenant: str = "local") -> dict[str, str]:
     """The first line of what each reference leads to."""
     async with desk.db.transaction(tenant) as tx:
-        found = await entities.referred(tx, references)
+        found = await facts.referred_entities(tx, references)
     return {reference: told.splitlines()[0] for reference, told in found.items()}
 
 
@@ -55,8 +55,8 @@ async def test_a_name_of_blanks_is_nobodys_though_every_name_contains_it(desk: D
     mark = new_id()
     only = await made(desk, f"Blank {mark}")
     async with desk.db.transaction("local") as tx:
-        assert [each.id for each in await entities.find(tx, f" BLANK  {mark[:30]}")] == [only]
-        assert await entities.find(tx, " \t ") == [] == await entities.find(tx, "")
+        assert [each.id for each in await facts.find_entities(tx, f" BLANK  {mark[:30]}")] == [only]
+        assert await facts.find_entities(tx, " \t ") == [] == await facts.find_entities(tx, "")
 
 
 async def test_of_several_with_one_name_or_value_the_newest_counts(desk: Desk) -> None:
@@ -137,7 +137,7 @@ async def test_among_fifty_thousand_a_look_takes_less_than_two_milliseconds(
     async with desk.db.transaction("local") as tx:
         for _ in range(30):
             began = time.perf_counter()
-            found = await entities.referred(tx, [reference])
+            found = await facts.referred_entities(tx, [reference])
             took.append((time.perf_counter() - began) * 1e3)
             await asyncio.sleep(0)
     assert bool(found) is (reference not in ("serial=nothing", "colour=green"))

@@ -5,13 +5,14 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from contracts.errors import CallerError
-from embedding.embedder import EmbeddingUnavailable, VectorRefused
-from relay import remember
-from relay.remember import embed_due
-from store import conversations, episodes
-from store.database import Database
-from store.episodes import Episode, Vector
+from perdure.contracts.errors import CallerError
+from perdure.embedding.embedder import EmbeddingUnavailable, VectorRefused
+from perdure.store.database import Database
+from perdure.store.memory import episodes
+from perdure.store.memory.episodes import Episode, Vector
+from perdure.store.turns import conversations
+from perdure.worker import embeddings as remember
+from perdure.worker.embeddings import embed_due
 from tests.conftest import Urls
 from tests.desk import Desk
 from tests.doubles.embedder import Hashing
@@ -170,11 +171,11 @@ async def test_episodes_are_listed_by_conversation_page_by_page(desk: Desk) -> N
 async def test_a_deleted_conversation_comes_up_in_no_other(desk: Desk) -> None:
     conversation_id = await keep(desk, "forgotten words", agent="gone")
     async with desk.db.transaction("local") as tx:
-        await conversations.delete(tx, conversation_id, desk.people["requester"].user_id)
+        await conversations.delete_conversation(tx, conversation_id, desk.people["requester"].user_id)
     assert await found(desk, "forgotten words", None, agent="gone") == []
     async with desk.db.transaction("local") as tx:
         with pytest.raises(CallerError, match="conversation_not_found"):
-            await conversations.get(tx, conversation_id, None)
+            await conversations.get_conversation(tx, conversation_id, None)
 
 
 class Poisoned(Hashing):

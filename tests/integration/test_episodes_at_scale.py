@@ -5,9 +5,9 @@ import time
 import asyncpg
 import pytest
 
-from store import episodes
-from store.database import Database
-from store.episodes import Vector
+from perdure.store.database import Database
+from perdure.store.memory import episodes
+from perdure.store.memory.episodes import Vector
 from tests.conftest import Person, Urls
 from tests.desk import Desk
 

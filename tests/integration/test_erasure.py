@@ -10,19 +10,19 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from contracts.errors import CallerError
-from contracts.turns import FinishAsk, TurnAddress, TurnStatus
-from policy.audit_faults import FaultKind
-from policy.credentials import OWN, Credential, How
-from policy.decision import Decider, Decision
-from store import audit, erasure_steps, users
-from store.audit_links import verify
-from store.database import Database
-from store.decisions import DecisionAsk, decide
-from store.effects import settle_by_person
-from store.erasure import erase
-from store.finish import finish
-from store.ids import new_id
+from perdure.contracts.errors import CallerError
+from perdure.contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from perdure.core.approvals.decisions import Decider, Decision
+from perdure.core.audit import FaultKind
+from perdure.core.identity import OWN, Credential, How
+from perdure.store import audit
+from perdure.store.approvals.decisions import DecisionAsk, decide
+from perdure.store.audit import verify_chain
+from perdure.store.calls.effects import settle_by_person
+from perdure.store.database import Database, new_id
+from perdure.store.identity import erasure, users
+from perdure.store.identity.erasure import erase
+from perdure.store.turns.finish import finish
 from tests.conftest import KEYRING, Person, Urls
 from tests.desk import Desk
 from tests.doubles.spoken import Line
@@ -56,7 +56,7 @@ NEUTRAL = {
         "memory_versions.trust memory_versions.call_id memory_promotions.type memory_promotions.sha256 "
         "memory_promotions.base_sha256 memory_promotions.risk memory_promotions.status memory_promotions.call_id"
     ),
-    "gone with the account (store/erasure_steps.py)": (
+    "gone with the account (perdure/store/identity/erasure.py)": (
         "identities.* invitations.created_by invitations.token_sha256 passwords.created_by passwords.hash "
         "passwords.invited_by sessions.created_by sessions.how sessions.invited_by "
         "refresh_tokens.nonce refresh_tokens.successor_sha256 "
@@ -113,7 +113,7 @@ async def person(desk: Desk, name: str) -> Person:
     roles = ("requester", "reviewer", "admin")
     actor = desk.people["admin"].user_id
     async with desk.db.transaction("local") as tx:
-        user = await users.add(tx, name, f"{MARK} the display name", roles, actor)
+        user = await users.add_user(tx, name, f"{MARK} the display name", roles, actor)
         token = await users.mint_token(tx, name, f"{MARK}'s laptop", actor, OWN)
     made = Person("local", user.id, name, frozenset(roles), token)
     desk.people[name] = made
@@ -271,7 +271,7 @@ async def test_no_word_of_an_erased_person_is_left_and_the_chain_verifies(
     done = await erase(desk.db, "local", NAME, desk.people["admin"].user_id)
     assert sorted(await marked(admin)) == []
     assert await desk.value(GUESSABLE, hers) == 0, "who reads the tables guesses no arguments by their digests"
-    report = await verify(desk.db, "local", KEYRING)
+    report = await verify_chain(desk.db, "local", KEYRING)
     assert (report.ok, report.faults) == (True, ())
     assert report.erased > 5
     assert await desk.value("SELECT count(*) FROM events") == events, "what happened stays, without its words"
@@ -337,16 +337,16 @@ async def test_an_erasure_that_was_cut_off_goes_on_where_it_was(
     await person(desk, name)
     address = await desk.plan(("pay", {"mode": word}), by=name)
     await end(desk, address)
-    broken = erasure_steps.Step("turns", "SELECT 1/0 WHERE $1::uuid IS NOT NULL")
+    broken = erasure.Step("turns", "SELECT 1/0 WHERE $1::uuid IS NOT NULL")
     with monkeypatch.context() as patch:
-        patch.setattr("store.erasure.ELSEWHERE", (broken,))
+        patch.setattr("perdure.store.identity.erasure.ELSEWHERE", (broken,))
         with pytest.raises(asyncpg.DivisionByZeroError):
             await erase(desk.db, "local", name, admin_id)
     assert await desk.value("SELECT disabled_at IS NOT NULL FROM users WHERE name = $1", name)
-    assert (await verify(desk.db, "local", KEYRING)).ok, "half-way, too"
+    assert (await verify_chain(desk.db, "local", KEYRING)).ok, "half-way, too"
     await erase(desk.db, "local", name, admin_id)
     assert sorted(await marked(admin, word)) == []
-    assert (await verify(desk.db, "local", KEYRING)).ok
+    assert (await verify_chain(desk.db, "local", KEYRING)).ok
 
 
 async def test_a_turn_that_begins_during_the_erasure_ends_it_without_loss(desk: Desk) -> None:
@@ -395,5 +395,5 @@ async def test_a_body_that_somebody_took_under_the_name_of_an_erasure_is_missed(
             await forger.execute(
                 "UPDATE audit_bodies SET data = NULL, salt = NULL, erased_by = $2 WHERE audit_id = $1", taken, number
             )
-            report = await verify(db, "local", KEYRING)
+            report = await verify_chain(db, "local", KEYRING)
             assert (seq, FaultKind.BODY_MISSING) in {(fault.seq, fault.kind) for fault in report.faults}

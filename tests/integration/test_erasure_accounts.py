@@ -7,17 +7,16 @@ from typing import Any
 import asyncpg
 import pytest
 
-from contracts.errors import CallerError
-from contracts.turns import TurnAddress
-from policy.audit_chain import Report
-from policy.audit_faults import FaultKind
-from policy.audit_key import Keyring
-from prepare import prepare
-from settings import Settings
-from store import accounts, audit, erasure, users
-from store.audit_links import verify
-from store.erasure import erase
-from store.live import Appended
+from perdure.apps.bootstrap import prepare
+from perdure.contracts.errors import CallerError
+from perdure.contracts.turns import TurnAddress
+from perdure.core.audit import FaultKind, Keyring, Report
+from perdure.settings import Settings
+from perdure.store import audit
+from perdure.store.audit import verify_chain
+from perdure.store.events.live import Appended
+from perdure.store.identity import erasure, users
+from perdure.store.identity.erasure import erase
 from tests.conftest import KEYRING, Urls
 from tests.desk import Desk
 from tests.doubles.spoken import Line
@@ -39,7 +38,7 @@ async def erased(desk: Desk, name: str) -> tuple[str, int]:
 
 
 async def verified(desk: Desk) -> Report:
-    return await verify(desk.db, "local", KEYRING, [await exported_head(desk.db, "local")])
+    return await verify_chain(desk.db, "local", KEYRING, [await exported_head(desk.db, "local")])
 
 
 async def test_bodies_of_a_turn_that_was_given_to_an_erased_person_are_missed(desk: Desk) -> None:
@@ -62,7 +61,7 @@ async def test_rows_about_an_erasure_never_lose_their_bodies_and_without_them_it
     desk: Desk,
 ) -> None:
     user_id, begun = await erased(desk, "walter")
-    before = await verify(desk.db, "local", KEYRING)
+    before = await verify_chain(desk.db, "local", KEYRING)
     kinds = {fault.kind for fault in before.faults}
     taken = await desk.write(TAKEN + "(SELECT id FROM audit WHERE subject = $2)", begun, user_id)
     after = await verified(desk)
@@ -85,7 +84,7 @@ async def test_a_verification_in_the_midst_of_erasures_finds_no_fault(desk: Desk
     done = asyncio.gather(*(erased(desk, name) for name in names))
     looked = 0
     while not done.done():
-        assert (await verify(desk.db, "local", KEYRING)).faults_found == before
+        assert (await verify_chain(desk.db, "local", KEYRING)).faults_found == before
         looked += 1
     await done
     assert looked > 1
@@ -148,17 +147,17 @@ async def test_nobody_gets_the_name_of_an_erased_person_not_even_by_the_next_sta
         for keyring in (KEYRING, rotated):
             with pytest.raises(CallerError) as refused:
                 async with owner.transaction():
-                    await accounts.ensure_user(owner, "local", "peter", ["reviewer"], "t", keyring)
+                    await users.ensure_user(owner, "local", "peter", ["reviewer"], "t", keyring)
             assert (refused.value.code, refused.value.http) == ("name_erased", 409)
     finally:
         await owner.close()
     with pytest.raises(CallerError) as refused:
         async with desk.db.transaction("local") as tx:
-            await users.add(tx, "peter", "", ("reviewer",), actor)
+            await users.add_user(tx, "peter", "", ("reviewer",), actor)
     assert refused.value.code == "name_erased"
     assert await desk.value("SELECT count(*) FROM users WHERE name = 'peter'") == 0
     async with desk.db.transaction("local") as tx:
-        assert (await users.add(tx, "petra", "", ("reviewer",), actor)).name == "petra"
+        assert (await users.add_user(tx, "petra", "", ("reviewer",), actor)).name == "petra"
 
 
 async def test_a_start_does_not_make_an_erased_user_again(

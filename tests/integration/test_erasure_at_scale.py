@@ -7,12 +7,12 @@ import time
 import asyncpg
 import pytest
 
-from contracts.digests import sha256_hex
-from store import audit, erasure
-from store.audit_links import verify
-from store.database import Connection
-from store.erasure import erase
-from store.erasure_steps import Step
+from perdure.contracts.values import sha256_hex
+from perdure.store import audit
+from perdure.store.audit import verify_chain
+from perdure.store.database import Connection
+from perdure.store.identity import erasure
+from perdure.store.identity.erasure import Step, erase
 from tests.conftest import KEYRING, Urls
 from tests.desk import Desk
 from tests.integration.test_erasure import person
@@ -94,7 +94,7 @@ async def test_a_thousand_turns_are_erased_in_short_statements_and_verified_as_f
 
 async def verified(desk: Desk) -> None:
     """Every row of the tenant."""
-    assert (await verify(desk.db, "local", KEYRING)).faults == ()
+    assert (await verify_chain(desk.db, "local", KEYRING)).faults == ()
 
 
 async def erased(desk: Desk) -> None:

@@ -9,22 +9,21 @@ import asyncpg
 import pytest
 from fastapi.encoders import jsonable_encoder
 
-from activities.approvals import ApprovalActivities
-from activities.tools import ToolActivities
-from contracts.approvals import OpenAsk, VerdictsAsk
-from contracts.messages import MessageRef, Role
-from contracts.people import GatedCall, RequestKind, RequestRef
-from contracts.turns import FinishAsk, TurnAddress, TurnStatus
-from graph.compiled import topology
-from graph.nodes.await_verdict import _told
-from graph.nodes.pass_limit import raised
-from graph.nodes.snapshot import snapshot
-from policy.credentials import OWN
-from policy.decision import Decision
-from store import approval_views, claims, delegations, handovers, withdrawals
-from store.audit_links import verify
-from store.erasure import erase
-from store.finish import finish
+from perdure.activities.approvals import ApprovalActivities
+from perdure.activities.tools import ToolActivities
+from perdure.contracts.activities import OpenAsk, VerdictsAsk
+from perdure.contracts.approvals import GatedCall, RequestKind, RequestRef
+from perdure.contracts.messages import MessageRef, Role
+from perdure.contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from perdure.core.approvals.decisions import Decision
+from perdure.core.identity import OWN
+from perdure.graph.compile import topology
+from perdure.graph.nodes.await_verdict import _verdict_message, raised
+from perdure.graph.nodes.pause import snapshot
+from perdure.store.approvals import assignments, views
+from perdure.store.audit import verify_chain
+from perdure.store.identity.erasure import erase
+from perdure.store.turns.finish import finish
 from tests.conftest import KEYRING
 from tests.desk import Desk
 from tests.integration.council import Council, convened
@@ -84,7 +83,7 @@ async def withdrawn(council: Council) -> Denied:
     for call_id, by, comment in (("t1.0", NAME, SAID), ("t1.1", "admin", OTHERS)):
         row = await desk.approval_row(address, call_id)
         async with desk.db.transaction("local") as tx:
-            await withdrawals.withdraw(tx, str(row["id"]), council.who(by), comment)
+            await assignments.withdraw(tx, str(row["id"]), council.who(by), comment)
         assert await ran(council, address, call_id) == "denied"
     return Denied(address, "t1.0", "t1.1")
 
@@ -113,7 +112,7 @@ async def paused_again(council: Council) -> TurnAddress:
     address = await desk.plan(("pay", {"amount": 1}), ("pay", {"amount": 2}))
     (refused,) = await desk.open(address, "t1.0")
     await desk.decide(refused.request_id, Decision.REJECT, by=NAME, comment=SAID)
-    note = MessageRef(role=Role.SYSTEM, text=_told(await council.verdict(address, refused)))
+    note = MessageRef(role=Role.SYSTEM, text=_verdict_message(await council.verdict(address, refused)))
     skill = MessageRef(role=Role.SYSTEM, text="a skill's text", skill_id="s")
     asked = MessageRef(id=refused.request_id, role=Role.USER, text="not kept")
     kept = snapshot(STATE, [asked, skill, note], whole=True)
@@ -144,17 +143,17 @@ async def handed_on(council: Council) -> None:
         address, request = await council.asked("named")
         async with desk.db.transaction("local") as tx:
             if handing == "reassigned":
-                await handovers.reassign(tx, request.request_id, council.who("bob"), "carl", "")
+                await assignments.reassign(tx, request.request_id, council.who("bob"), "carl", "")
             elif handing == "released":
-                await claims.claim(tx, request.request_id, council.who(NAME), 60)
-                await claims.release(tx, request.request_id, council.who("admin"))
+                await assignments.claim(tx, request.request_id, council.who(NAME), 60)
+                await assignments.release(tx, request.request_id, council.who("admin"))
             else:
                 until = datetime.now(UTC) + timedelta(days=1)
-                await delegations.add(tx, her_id, NAME, "carl", until, OWN)
+                await assignments.add_delegation(tx, her_id, NAME, "carl", until, OWN)
         if handing == "seated":
             await desk.decide(request.request_id, Decision.REJECT, by="carl", comment=OTHERS)
         async with desk.db.transaction("local") as tx:
-            answer = jsonable_encoder(await approval_views.get(tx, request.request_id, None))
+            answer = jsonable_encoder(await views.get_approval(tx, request.request_id, None))
             await tx.execute(
                 "INSERT INTO idempotency (tenant_id, user_id, route, key, body_digest, status, answer) "
                 "VALUES ('local', $1, 'r', gen_random_uuid()::text, 'd', 200, $2)",
@@ -205,7 +204,7 @@ async def test_nothing_that_a_reviewer_said_in_the_turns_of_others_is_left(
     }
     done = await erase(desk.db, "local", NAME, desk.people["admin"].user_id)
     assert sorted(each for each in await marked(admin, MARK) if not neutral(each)) == []
-    assert (await verify(desk.db, "local", KEYRING)).faults == ()
+    assert (await verify_chain(desk.db, "local", KEYRING)).faults == ()
     for turn in turns:
         hers, theirs = await answers(desk, turn, turn.hers), await answers(desk, turn, turn.theirs)
         assert len(hers) == len(theirs) == 3
@@ -228,19 +227,19 @@ async def test_an_erasure_that_was_cut_off_knows_the_turns_that_name_the_person_
     address, request = await council.asked("named")
     async with desk.db.transaction("local") as tx:
         until = datetime.now(UTC) + timedelta(days=1)
-        await delegations.add(tx, desk.people[name].user_id, name, "ann", until, OWN)
+        await assignments.add_delegation(tx, desk.people[name].user_id, name, "ann", until, OWN)
     await desk.decide(request.request_id, by="ann")
     named = "UPDATE events SET data = jsonb_build_object('assignee', $2::text) WHERE turn_id = $1 AND seq = 2"
     await desk.write(named, address.turn_id, name)
     await end(desk, address)
     await council.republish({})
     with monkeypatch.context() as patch:
-        patch.setattr("store.erasure.ELSEWHERE", ())
-        patch.setattr("store.erasure._end", None)
+        patch.setattr("perdure.store.identity.erasure.ELSEWHERE", ())
+        patch.setattr("perdure.store.identity.erasure._end", None)
         with pytest.raises(TypeError):
             await erase(desk.db, "local", name, desk.people["admin"].user_id)
     assert await marked(admin, name) >= {"approval_votes.record", "approvals.decision", "events.data", "users.name"}
-    assert (await verify(desk.db, "local", KEYRING)).ok, "half-way, too"
+    assert (await verify_chain(desk.db, "local", KEYRING)).ok, "half-way, too"
     await erase(desk.db, "local", name, desk.people["admin"].user_id)
     assert sorted(each for each in await marked(admin, name) if not neutral(each)) == []
-    assert (await verify(desk.db, "local", KEYRING)).ok
+    assert (await verify_chain(desk.db, "local", KEYRING)).ok

@@ -5,12 +5,12 @@ from dataclasses import replace
 import asyncpg
 import pytest
 
-from activities.facts import FactsActivities
-from contracts.agents import MemoryPolicy
-from contracts.facts import MOST_FACTS, Fact, FactsAnswer, FactsAsk, FactsCall, FactScope, FactStatus
-from contracts.turns import TurnAddress
-from store.erasure import erase
-from store.turns import request_stop
+from perdure.activities.memory import FactsActivities
+from perdure.contracts.agents import MemoryPolicy
+from perdure.contracts.memory import MOST_FACTS, Fact, FactsAnswer, FactsAsk, FactsCall, FactScope, FactStatus
+from perdure.contracts.turns import TurnAddress
+from perdure.store.identity.erasure import erase
+from perdure.store.turns.start import request_stop
 from tests.desk import Desk, publish_desk
 from tests.doubles.desk import desk_agents
 from tests.doubles.embedder import Hashing

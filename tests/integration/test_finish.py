@@ -8,18 +8,17 @@ import asyncpg
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from contracts.errors import Problem
-from contracts.events import PendingEvent
-from contracts.ids import effect_key
-from contracts.tools import CallState
-from contracts.turns import FinishAsk, Finished, TurnAddress, TurnStatus
-from policy.admission import OnBusy
-from policy.decision import Decision
-from store.finish import finish, finish_broken
-from store.outbox import Note, Wake
-from store.segments import story
-from store.turns import request_stop
-from store.workflow_start import workflow_input
+from perdure.contracts.calls import CallState
+from perdure.contracts.errors import Problem
+from perdure.contracts.events import PendingEvent
+from perdure.contracts.ids import effect_key
+from perdure.contracts.turns import FinishAsk, Finished, TurnAddress, TurnStatus
+from perdure.core.approvals.decisions import Decision
+from perdure.core.turns import OnBusy
+from perdure.store.delivery.outbox import Note, Wake, workflow_input
+from perdure.store.turns.finish import finish, finish_broken
+from perdure.store.turns.start import request_stop
+from perdure.store.turns.views import story
 from tests.desk import Desk, gathered, until
 from tests.doubles.fake_turn import NOW
 from tests.doubles.spoken import Line

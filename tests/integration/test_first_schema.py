@@ -8,9 +8,8 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 import pytest
 
-from store.ids import new_id
-from store.migrations import bring_up, is_newest, upgrade
-from store.provision import provision
+from perdure.store.database import new_id
+from perdure.store.migrations import bring_up, is_newest, provision, upgrade
 from tests.conftest import Template
 
 WHAT = {
@@ -95,7 +94,7 @@ async def test_an_older_database_is_migrated(template: Template) -> None:
 async def test_a_first_start_that_fails_leaves_nothing(template: Template, monkeypatch: pytest.MonkeyPatch) -> None:
     async with empty_database(template) as url:
         with monkeypatch.context() as broken:
-            broken.setattr("store.migrations.NEWEST", "x" * 33)  # too long for alembic's column
+            broken.setattr("perdure.store.migrations.NEWEST", "x" * 33)  # too long for alembic's column
             with pytest.raises(asyncpg.StringDataRightTruncationError):
                 await bring_up(url)
         assert not await is_newest(url)

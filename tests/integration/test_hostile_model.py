@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from contracts.turns import Limits, TurnStatus
-from policy.budget import USUAL_ANSWER_TOKENS
-from policy.text import CHARACTERS_A_TOKEN
+from perdure.contracts.turns import Limits, TurnStatus
+from perdure.core.budgets import USUAL_ANSWER_TOKENS
+from perdure.core.text import CHARACTERS_A_TOKEN
 from tests.doubles.provider_steps import Call, Fault, Step
 from tests.integration.clerk import ASKED, CLERK, Clerk
 from tests.integration.scribe import text_of

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from activities.model import ModelActivities
-from contracts.errors import CallerError
-from contracts.ids import model_call_id
-from contracts.model import ModelReply
-from contracts.turns import FinishAsk, Finished, Limits, TurnAddress, TurnStatus
-from policy.admission import Caps, OnBusy
-from store.finish import finish
-from store.outbox import Note
-from store.turns import Started, request_stop
+from perdure.activities.model import ModelActivities
+from perdure.contracts.calls import ModelReply
+from perdure.contracts.errors import CallerError
+from perdure.contracts.ids import model_call_id
+from perdure.contracts.turns import FinishAsk, Finished, Limits, TurnAddress, TurnStatus
+from perdure.core.turns import Caps, OnBusy
+from perdure.store.delivery.outbox import Note
+from perdure.store.turns.finish import finish
+from perdure.store.turns.start import Started, request_stop
 from tests.desk import Desk, gathered
 from tests.doubles.spoken import Line, script
 

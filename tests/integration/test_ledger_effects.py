@@ -8,14 +8,14 @@ from temporalio.activity import ActivityCancellationDetails
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
-from activities.tools import ToolActivities
-from contracts.events import PendingEvent
-from contracts.ids import effect_key
-from contracts.tools import CallState, ToolOutcome
-from contracts.turns import TurnAddress
-from policy.decision import Decider
-from policy.retries import TOOL_ERRORS
-from store.effects import settle_by_person
+from perdure.activities.tools import ToolActivities
+from perdure.contracts.calls import CallState, ToolOutcome
+from perdure.contracts.events import PendingEvent
+from perdure.contracts.ids import effect_key
+from perdure.contracts.turns import TurnAddress
+from perdure.core.approvals.decisions import Decider
+from perdure.core.calls.retries import TOOL_ERRORS
+from perdure.store.calls.effects import settle_by_person
 from tests.desk import Desk, gathered, until
 from tests.doubles.fake_turn import NOW
 

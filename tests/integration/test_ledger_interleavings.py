@@ -9,21 +9,20 @@ import asyncpg
 from pydantic import JsonValue
 from temporalio.exceptions import ApplicationError
 
-from activities.approvals import ApprovalActivities
-from activities.memory import MemoryActivities
-from activities.model import ModelActivities
-from contracts.approvals import VerdictsAsk
-from contracts.errors import CallerError
-from contracts.ids import effect_key
-from contracts.memory import LoadAsk
-from contracts.people import RequestRef
-from contracts.turns import FinishAsk, TurnAddress, TurnStatus
-from policy.admission import Caps, OnBusy
-from policy.decision import Decider, Decision
-from store.effects import settle_by_person
-from store.finish import finish
-from store.open_turns import ring_decided, start_stranded
-from store.turns import request_stop
+from perdure.activities.approvals import ApprovalActivities
+from perdure.activities.memory import MemoryActivities
+from perdure.activities.model import ModelActivities
+from perdure.contracts.activities import LoadAsk, VerdictsAsk
+from perdure.contracts.approvals import RequestRef
+from perdure.contracts.errors import CallerError
+from perdure.contracts.ids import effect_key
+from perdure.contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from perdure.core.approvals.decisions import Decider, Decision
+from perdure.core.turns import Caps, OnBusy
+from perdure.store.calls.effects import settle_by_person
+from perdure.store.turns.finish import finish
+from perdure.store.turns.reconcile import ring_decided, start_stranded
+from perdure.store.turns.start import request_stop
 from tests.desk import Desk, gathered
 from tests.doubles.spoken import Line
 

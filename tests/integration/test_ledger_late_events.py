@@ -4,13 +4,13 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from activities.approvals import ApprovalActivities
-from activities.model import ModelActivities
-from activities.tools import ToolActivities
-from activities.turns import TurnActivities
-from contracts.approvals import VerdictsAsk
-from contracts.events import PendingEvent
-from contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from perdure.activities.approvals import ApprovalActivities
+from perdure.activities.model import ModelActivities
+from perdure.activities.tools import ToolActivities
+from perdure.activities.turns import TurnActivities
+from perdure.contracts.activities import VerdictsAsk
+from perdure.contracts.events import PendingEvent
+from perdure.contracts.turns import FinishAsk, TurnAddress, TurnStatus
 from tests.desk import Desk
 from tests.doubles.fake_turn import NOW
 

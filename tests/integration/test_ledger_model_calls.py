@@ -6,17 +6,17 @@ from typing import cast
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.memory import MemoryActivities
-from activities.model import ModelActivities
-from contracts.events import PendingEvent
-from contracts.memory import LoadAsk
-from contracts.model import ModelCall, ModelReply
-from contracts.turns import FinishAsk, TurnAddress, TurnStatus
-from policy.budget import USUAL_ANSWER_TOKENS
-from policy.retries import PROVIDER_ERRORS
-from store import turn_views
-from store.finish import finish
-from store.turns import request_stop
+from perdure.activities.memory import MemoryActivities
+from perdure.activities.model import ModelActivities
+from perdure.contracts.activities import LoadAsk
+from perdure.contracts.calls import ModelCall, ModelReply
+from perdure.contracts.events import PendingEvent
+from perdure.contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from perdure.core.budgets import USUAL_ANSWER_TOKENS
+from perdure.core.calls.retries import PROVIDER_ERRORS
+from perdure.store.turns import views
+from perdure.store.turns.finish import finish
+from perdure.store.turns.start import request_stop
 from tests.desk import Desk, gathered, until
 from tests.doubles.fake_turn import NOW
 from tests.doubles.spoken import Line
@@ -61,7 +61,7 @@ async def test_a_settled_call_answers_every_later_attempt_and_is_never_paid_agai
         "generation.complete",
     ]
     async with desk.db.transaction("local") as tx:
-        shown = await turn_views.get(tx, call.address.turn_id, None)
+        shown = await views.get_turn(tx, call.address.turn_id, None)
     assert 9 <= cast(float, shown["ttft_seconds"]) < 60, "from the turn's beginning, as its reader waited"
 
 

@@ -10,12 +10,12 @@ import asyncpg
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.tools import ToolActivities
-from contracts.errors import InvariantBroken
-from contracts.tools import CallState, ToolOutcome
-from contracts.turns import TurnAddress
-from perdure.tools import ToolContext
-from store.database import Database
+from perdure.activities.tools import ToolActivities
+from perdure.contracts.calls import CallState, ToolOutcome
+from perdure.contracts.errors import InvariantBroken
+from perdure.contracts.turns import TurnAddress
+from perdure.sdk.tools import ToolContext
+from perdure.store.database import Database
 from tests.conftest import KEYRING, Urls
 from tests.desk import Desk, gathered, until
 

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities import tools
-from activities.turns import TurnActivities
-from contracts.ids import effect_key
-from contracts.tools import CallState, ToolCall
-from contracts.turns import FinishAsk, TurnAddress, TurnStatus
-from store import tool_calls
-from store.database import Connection
-from store.turns import request_stop
+from perdure.activities import tools
+from perdure.activities.turns import TurnActivities
+from perdure.contracts.calls import CallState, ToolCall
+from perdure.contracts.ids import effect_key
+from perdure.contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from perdure.store.calls import tool_calls
+from perdure.store.database import Connection
+from perdure.store.turns.start import request_stop
 from tests.desk import Desk, gathered, until
 
 Patch = pytest.MonkeyPatch

@@ -7,11 +7,11 @@ import httpx
 import psutil
 import pytest
 
-from activities.toolbox.shelf import Toolbox
-from contracts.tools import CallState, ToolOutcome
-from contracts.turns import TurnAddress
-from egress import Transport
-from policy.egress import Outbound
+from perdure.activities.toolbox.registry import Toolbox
+from perdure.contracts.calls import CallState, ToolOutcome
+from perdure.contracts.turns import TurnAddress
+from perdure.core.egress import Outbound
+from perdure.egress import Transport
 from tests.desk import Desk
 from tests.doubles.desk import desk_agents
 from tests.doubles.hostile_target import MEBI, Talk, Target, bomb, floods, says, threaded

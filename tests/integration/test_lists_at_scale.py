@@ -6,8 +6,9 @@ from typing import Any
 import asyncpg
 import pytest
 
-from store import approval_views, effect_views
-from store.approval_views import Filters
+from perdure.store.approvals import views
+from perdure.store.approvals.views import Filters
+from perdure.store.calls import effects
 from tests.conftest import Urls
 from tests.desk import Desk
 from tests.integration.test_approvals_at_scale import _FILL, best_of
@@ -58,7 +59,7 @@ def approvals_page(desk: Desk, name: str) -> Any:
         "unknown": Filters(status="outcome_unknown"),
         "no such status": Filters(status="lost'"),
     }
-    return approval_views._page(filters[name], 50, None)
+    return views._page(filters[name], 50, None)
 
 
 EFFECTS = {"all": None, "unknown": "outcome_unknown", "failed": "failed", "done": "done"}
@@ -87,7 +88,7 @@ async def test_a_page_of_approvals_reads_what_it_shows(worn: Desk, name: str) ->
 
 @pytest.mark.parametrize("name", EFFECTS)
 async def test_a_page_of_effects_reads_what_it_shows(worn: Desk, name: str) -> None:
-    plan = await plan_of(worn, effect_views._page(None, EFFECTS[name], 50, None))
+    plan = await plan_of(worn, effects._page(None, EFFECTS[name], 50, None))
     assert not re.findall(r"Seq Scan on (tool_calls|turns)\b", plan), plan
     assert passed_over(plan) < 1_000, plan
 
@@ -106,10 +107,10 @@ async def test_the_first_pages_take_milliseconds(worn: Desk) -> None:
         "lost": Filters(status="outcome_unknown"),
     }
     spent = {
-        name: await best_of(db, lambda tx, f=filters: approval_views.listed(tx, f, 50, None))  # type: ignore[misc]
+        name: await best_of(db, lambda tx, f=filters: views.list_approvals(tx, f, 50, None))  # type: ignore[misc]
         for name, filters in approvals.items()
     } | {
-        name: await best_of(db, lambda tx, s=state: effect_views.listed(tx, None, s, 50, None))  # type: ignore[misc]
+        name: await best_of(db, lambda tx, s=state: effects.list_effects(tx, None, s, 50, None))  # type: ignore[misc]
         for name, state in EFFECTS.items()
     }
     print({name: round(value, 1) for name, value in spent.items()})
@@ -118,11 +119,11 @@ async def test_the_first_pages_take_milliseconds(worn: Desk) -> None:
 
 async def test_what_is_shown_is_what_waits(worn: Desk) -> None:
     async with worn.db.transaction("local") as tx:
-        waiting, _ = await approval_views.listed(tx, Filters(status="pending"), 50, None)
-        mine, _ = await approval_views.listed(tx, Filters(decidable_by=worn.people["reviewer"].user_id), 50, None)
-        lost, _ = await effect_views.listed(tx, None, "outcome_unknown", 50, None)
-        done, following = await approval_views.listed(tx, Filters(status="done"), 50, None)
-        more, _ = await approval_views.listed(tx, Filters(status="done"), 50, following)
+        waiting, _ = await views.list_approvals(tx, Filters(status="pending"), 50, None)
+        mine, _ = await views.list_approvals(tx, Filters(decidable_by=worn.people["reviewer"].user_id), 50, None)
+        lost, _ = await effects.list_effects(tx, None, "outcome_unknown", 50, None)
+        done, following = await views.list_approvals(tx, Filters(status="done"), 50, None)
+        more, _ = await views.list_approvals(tx, Filters(status="done"), 50, following)
     assert [each["status"] for each in waiting] == ["pending"] * 3
     assert [each["id"] for each in mine] == [each["id"] for each in waiting]
     assert [each["state"] for each in lost] == ["outcome_unknown"]

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import yaml
 
-from contracts.digests import digest_of
-from contracts.events import RATE_LIMIT, TRANSIENT_ERROR
-from contracts.ids import effect_key
-from contracts.turns import TurnStatus
-from policy.retries import PROVIDER_ERRORS
+from perdure.contracts.events import RATE_LIMIT, TRANSIENT_ERROR
+from perdure.contracts.ids import effect_key
+from perdure.contracts.turns import TurnStatus
+from perdure.contracts.values import digest_of
+from perdure.core.calls.retries import PROVIDER_ERRORS
 from tests.desk import publish_desk, until
 from tests.doubles.desk import desk_agents
 from tests.doubles.provider_steps import CONTEXT_OVERFLOW, Call, Fault, Step
@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 
-SHIPPED = Path(__file__).parents[2] / "apps" / "filings" / "agents" / "rule_37.yaml"
+SHIPPED = Path(__file__).parents[2] / "perdure" / "examples" / "filings" / "agents" / "rule_37.yaml"
 
 
 async def test_a_text_reaches_the_reader_as_it_comes_and_is_the_turns_answer(talk: Clerk) -> None:

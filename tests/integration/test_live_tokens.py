@@ -1,4 +1,5 @@
-"""The fence in Valkey, by examples and against the model that the property tests of policy/stream.py trust."""
+"""The fence in Valkey, by examples and against the model that the property tests of perdure/core/events/stream.py
+trust."""
 
 import asyncio
 import random
@@ -9,15 +10,13 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from activities.speaking import Speaker
-from contracts.turns import TurnAddress
-from local import DataParts
-from policy.cursor import Cursor
-from policy.reader import CallKey, TokenBatch
-from store.ids import new_id
-from store.live import LIVE_ENTRIES, LIVE_SECONDS, Appended, LiveTokens
-from store.live_keys import stream_and_epoch
-from store.valkey import Valkey
+from perdure.activities.model import Speaker
+from perdure.contracts.turns import TurnAddress
+from perdure.core.events.stream import CallKey, Cursor, TokenBatch
+from perdure.local import DataParts
+from perdure.store.database import new_id
+from perdure.store.events.live import LIVE_ENTRIES, LIVE_SECONDS, Appended, LiveTokens, stream_and_epoch
+from perdure.store.valkey import Valkey
 from tests.live_model import LiveModel
 
 

@@ -13,16 +13,16 @@ import pytest
 from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 
-from activities.toolbox.mcp import McpServers
-from activities.toolbox.mcp_discovery import discovered
-from activities.toolbox.shelf import Toolbox
-from activities.tools import ToolActivities
-from apps.ops.cluster.faults import Fault, Faults, Kind
-from apps.ops.cluster.state import State
-from contracts.agents import PublishedAgent
-from contracts.tools import CallState, ToolOutcome
-from contracts.turns import TurnAddress, TurnStatus
+from perdure.activities.toolbox.mcp.tools import McpServers
+from perdure.activities.toolbox.registry import Toolbox
+from perdure.activities.tools import ToolActivities
 from perdure.apps import App, load_app, publish
+from perdure.apps.registry import discovered
+from perdure.contracts.agents import PublishedAgent
+from perdure.contracts.calls import CallState, ToolOutcome
+from perdure.contracts.turns import TurnAddress, TurnStatus
+from perdure.examples.ops.cluster.faults import Fault, Faults, Kind
+from perdure.examples.ops.cluster.state import State
 from tests.desk import Desk, publish_desk
 from tests.doubles.desk import desk_agents
 from tests.doubles.mcp_cluster import OPS, PODS, RESTART, WEB
@@ -38,7 +38,8 @@ def write_app(folder: Path) -> App:
     files = {
         "agents/keeper.yaml": AGENT.format("keeper", "cluster"),
         "agents/dupe.yaml": AGENT.format("dupe", "liar"),
-        "mcp/cluster.yaml": f"command: [python, -m, apps.ops.cluster]\nenv: {{PYTHONPATH: {OPS.parents[1]}}}\n"
+        "mcp/cluster.yaml": f"command: [python, -m, perdure.examples.ops.cluster]\n"
+        f"env: {{PYTHONPATH: {OPS.parents[2]}}}\n"
         "trust_annotations: true\nstart_seconds: 30\ntools: {k8s_pods_list: {timeout_seconds: 4}}\n",
         "mcp/liar.yaml": f"command: [python, {DOUBLES / 'mcp_liar.py'}, {folder}]\nstart_seconds: 30\n",
     }
@@ -83,7 +84,7 @@ class Yard:
 
 
 async def publish_yard(desk: Desk, app: App, home: Path, before: list[PublishedAgent]) -> list[PublishedAgent]:
-    """Its agents as prepare.py publishes them."""
+    """Its agents as perdure/apps/bootstrap.py publishes them."""
     found = await discovered(app, before, lambda name: None, home)
     published = publish(app, [], found.cards)
     agents = [*desk_agents()[0], *((app.name, agent) for agent in published)]

@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 
-from activities.toolbox import mcp_session, mcp_stdio
-from activities.toolbox.mcp import McpTool, ServerLost
-from activities.toolbox.mcp_cards import offer_of
-from activities.toolbox.mcp_session import LISTING_SECONDS, McpSession
-from contracts.agents import EffectClass, ToolCard
-from contracts.mcp import McpServer, McpToolListing
-from perdure.outcomes import ToolRefused, ToolResult, ToolUnavailable
+from perdure.activities.toolbox.mcp import session as mcp_session
+from perdure.activities.toolbox.mcp import transports
+from perdure.activities.toolbox.mcp.listing import offer_of
+from perdure.activities.toolbox.mcp.session import LISTING_SECONDS, McpSession
+from perdure.activities.toolbox.mcp.tools import McpTool, ServerLost
+from perdure.contracts.agents import EffectClass, ToolCard
+from perdure.contracts.mcp import McpServer, McpToolListing
+from perdure.sdk.outcomes import ToolRefused, ToolResult, ToolUnavailable
 from tests.desk import until
 from tests.doubles.mcp_raw import TOOL
-from tests.unit.perdure.tool_contexts import context
+from tests.unit.apps.tool_contexts import context
 
 DOUBLES = Path(__file__).parents[1] / "doubles"
 OPAQUE: dict[str, Any] = {}
@@ -99,11 +100,11 @@ async def test_bytes_that_are_no_text_do_not_end_the_session(tmp_path: Path) -> 
 async def test_what_a_server_says_on_its_standard_error_does_not_fill_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mcp_stdio, "LOG_SECONDS", 0.05)
+    monkeypatch.setattr(transports, "LOG_SECONDS", 0.05)
     raw, log = Raw(tmp_path, "chatters"), tmp_path / "server" / "stderr.log"
     for _ in range(2):
         await raw.press()
-        await until(lambda: log.stat().st_size <= mcp_stdio.MOST_LOG_BYTES)
+        await until(lambda: log.stat().st_size <= transports.MOST_LOG_BYTES)
     await raw.session.close()
 
 

@@ -6,15 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from activities.toolbox.mcp import McpServers
-from activities.toolbox.mcp_discovery import discovered
-from catalogue import asked_servers
+from perdure.activities.toolbox.mcp.tools import McpServers
 from perdure.apps import App, load_app
-from perdure.apps.mcp_locks import difference, lock_path, read_lock
-from perdure.outcomes import ToolRefused, ToolResult
-from policy.egress import Outbound
+from perdure.apps.mcp import difference, lock_path, read_lock
+from perdure.apps.registry import asked_servers, discovered
+from perdure.core.egress import Outbound
+from perdure.sdk.outcomes import ToolRefused, ToolResult
 from tests.doubles.mcp_cluster import OPS, PODS
-from tests.unit.perdure.tool_contexts import context
+from tests.unit.apps.tool_contexts import context
 
 PODS_THERE = "k8s_pods_list"
 
@@ -28,13 +27,13 @@ async def test_the_shipped_lock_is_what_the_server_offers(tmp_path: Path) -> Non
     assert not asked.problems and [*listings] == ["cluster"]
     offered, (locked, problems) = listings["cluster"].lock, read_lock(lock_path(OPS, "cluster"))
     assert offered is not None and locked is not None and not problems
-    assert not difference(locked, offered), "run `perdure mcp lock apps/ops`"
+    assert not difference(locked, offered), "run `perdure mcp lock perdure/examples/ops`"
     assert locked == offered and len(locked.tools) == 35
 
 
 @pytest.fixture(scope="module")
 async def servers(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[McpServers]:
-    """A worker's side of apps/ops: it knows what the server lists now, and no lock."""
+    """A worker's side of perdure/examples/ops: it knows what the server lists now, and no lock."""
     found = McpServers([load_app(OPS)], no_secret, tmp_path_factory.mktemp("home"))
     yield found
     await found.close()

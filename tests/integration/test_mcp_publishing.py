@@ -1,4 +1,5 @@
-"""`prepare.py` with an app that has an MCP server: its tools are published, and outlive a server that is down."""
+"""`perdure/apps/bootstrap.py` with an app that has an MCP server: its tools are published, and outlive a server that is
+down."""
 
 import shutil
 from pathlib import Path
@@ -6,17 +7,17 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from contracts.agents import EffectClass, PublishedAgent
-from prepare import prepare
-from settings import Settings
-from store import content
-from store.database import set_up
+from perdure.apps.bootstrap import prepare
+from perdure.contracts.agents import EffectClass, PublishedAgent
+from perdure.settings import Settings
+from perdure.store import agents
+from perdure.store.database import set_up
 from tests.conftest import Urls
 from tests.doubles.mcp_cluster import OPS, PODS, RESTART
 
 AGENT = "id: keeper\ntitle: Keeper\ntopology: skill_pipeline\ncore_tools: false\ntools: ['cluster_*']\n"
-SERVER = f"""command: [python, -m, apps.ops.cluster]
-env: {{PYTHONPATH: {OPS.parents[1]}}}
+SERVER = f"""command: [python, -m, perdure.examples.ops.cluster]
+env: {{PYTHONPATH: {OPS.parents[2]}}}
 trust_annotations: true
 toolsets: [k8s]
 start_seconds: 30
@@ -38,8 +39,8 @@ async def prepared(urls: Urls, folder: Path, **beside: str) -> dict[str, Publish
     try:
         await set_up(owner)
         async with owner.transaction():
-            await owner.execute("SELECT set_config('perdure.tenant', $1, true)", content.SHARED)
-            return {agent.definition.id: agent for _, agent in await content.listed(owner)}
+            await owner.execute("SELECT set_config('perdure.tenant', $1, true)", agents.SHARED)
+            return {agent.definition.id: agent for _, agent in await agents.list_agents(owner)}
     finally:
         await owner.close()
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from activities.toolbox.mcp import ServerLost
-from activities.toolbox.mcp_session import MissingSecret, Unreachable
-from apps.ops.cluster.faults import Kind
-from contracts.agents import EffectClass, ToolCard
-from contracts.digests import canonical_json
-from perdure.outcomes import ToolRefused, ToolUnavailable
-from policy.text import estimated_tokens
+from perdure.activities.toolbox.mcp.session import MissingSecret, Unreachable
+from perdure.activities.toolbox.mcp.tools import ServerLost
+from perdure.contracts.agents import EffectClass, ToolCard
+from perdure.contracts.values import canonical_json
+from perdure.core.text import estimated_tokens
+from perdure.examples.ops.cluster.faults import Kind
+from perdure.sdk.outcomes import ToolRefused, ToolUnavailable
 from tests.doubles.mcp_cluster import PODS, RESTART, WEB, Bench, Web, bench
 
 TOKEN = {"headers": {"Authorization": "Bearer {secret:cluster_token}"}}
@@ -201,8 +201,8 @@ async def test_a_wrong_or_a_missing_credential_is_told(web: Web, tmp_path: Path)
     ],
 )
 async def test_a_server_that_cannot_be_started_is_unreachable(tmp_path: Path, fields: dict[str, Any]) -> None:
-    from activities.toolbox.mcp_session import McpSession
-    from contracts.mcp import McpServer
+    from perdure.activities.toolbox.mcp.session import McpSession
+    from perdure.contracts.mcp import McpServer
 
     met: list[str] = []
 

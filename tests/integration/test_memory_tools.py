@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from activities.toolbox.memory_tools import MEMORY_BY_NAME
-from activities.toolbox.shelf import Toolbox
-from contracts.digests import digest_of, sha256_hex
-from contracts.documents import MemoryLimits, Scope
-from contracts.tools import CallState
-from contracts.turns import TurnAddress
-from store import tool_calls
+from perdure.activities.toolbox.engine_tools import MEMORY_BY_NAME
+from perdure.activities.toolbox.registry import Toolbox
+from perdure.contracts.calls import CallState
+from perdure.contracts.memory import MemoryLimits, Scope
+from perdure.contracts.turns import TurnAddress
+from perdure.contracts.values import digest_of, sha256_hex
+from perdure.store.calls import tool_calls
 from tests.conftest import Person, Urls
 from tests.desk import Desk, publish_desk
 from tests.doubles.desk import desk_agents

@@ -8,15 +8,12 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from policy.audit_faults import FaultKind
-from policy.quotas import Used
-from store import quotas
-from store.audit_links import verify
-from store.audit_seal import seal
-from store.database import Database, set_up
-from store.ids import new_id
-from store.migrations import is_newest, upgrade
-from store.provision import provision
+from perdure.core.audit import FaultKind
+from perdure.core.budgets import Used
+from perdure.store import budgets
+from perdure.store.audit import seal, verify_chain
+from perdure.store.database import Database, new_id, set_up
+from perdure.store.migrations import is_newest, provision, upgrade
 from tests.conftest import KEYRING, Template
 
 FIRST = "0003"
@@ -141,7 +138,7 @@ async def test_audit_rows_of_before_are_chained_sealed_and_erasable_and_none_is_
         async with db.transaction("local") as tx:
             told = await tx.fetchrow("SELECT subject, data FROM audit_trail WHERE kind = 'user.added'")
             assert told is not None and tuple(told) == (ann, {"roles": [], "name": "ann"})
-        unsealed = await verify(db, "local", KEYRING)
+        unsealed = await verify_chain(db, "local", KEYRING)
         assert {fault.kind for fault in unsealed.faults} == {FaultKind.SIGNATURE_MISSING}
         assert (unsealed.faults_found, unsealed.rows) == (51, 51)
         for tenant, rows in (("local", 51), ("second", 1)):
@@ -149,7 +146,7 @@ async def test_audit_rows_of_before_are_chained_sealed_and_erasable_and_none_is_
                 await owner.execute("SELECT set_config('perdure.tenant', $1, true)", tenant)
                 assert await seal(owner, tenant, KEYRING)
                 assert not await seal(owner, tenant, KEYRING)
-            report = await verify(db, tenant, KEYRING)
+            report = await verify_chain(db, tenant, KEYRING)
             assert (report.ok, report.rows, report.heads_checked) == (True, rows + 1, 1)
         async with owner.transaction():
             await owner.execute(
@@ -157,7 +154,7 @@ async def test_audit_rows_of_before_are_chained_sealed_and_erasable_and_none_is_
                 "VALUES ('local', 'k', 's', '', '')"
             )
             assert not await seal(owner, "local", KEYRING)
-        report = await verify(db, "local", KEYRING)
+        report = await verify_chain(db, "local", KEYRING)
         kinds = {(fault.seq, fault.kind) for fault in report.faults}
         assert kinds == {(53, FaultKind.SIGNATURE_MISSING), (53, FaultKind.BODY_MISSING)}
     finally:
@@ -197,13 +194,13 @@ async def test_bytes_of_before_are_counted(empty: dict[str, str]) -> None:
     try:
         async with db.transaction("local") as tx:
             texts = 2 + 2 + 5 + 2 + 4  # title, metadata of the conversation, message, metadata and prompt of the turn
-            used, count = await quotas.used(tx, own_id, own_id)
+            used, count = await budgets.bytes_used(tx, own_id, own_id)
             assert (used, count) == (Used(10 + texts, 10 + 5 + texts, 10 + 5 + texts), 4)
             await tx.execute("DELETE FROM files")
-            used, count = await quotas.used(tx, own_id, own_id)
+            used, count = await budgets.bytes_used(tx, own_id, own_id)
             assert (used, count) == (Used(texts, 5 + texts, 5 + texts), 0)
         async with db.transaction("second") as tx:
-            assert (await quotas.used(tx, own_id, own_id))[0] == Used()
+            assert (await budgets.bytes_used(tx, own_id, own_id))[0] == Used()
     finally:
         await db.close()
 
@@ -211,7 +208,7 @@ async def test_bytes_of_before_are_counted(empty: dict[str, str]) -> None:
 OLD_CREDENTIALS = (
     "INSERT INTO users (id, tenant_id, name, roles) SELECT gen_random_uuid(), 'local', name, '{reviewer}' "
     "FROM unnest(ARRAY['root', 'second', 'own', 'minted', 'through', 'erased', 'invited', 'operators']) name",
-    # As prepare.py did it: without an audit row.
+    # As perdure/apps/bootstrap.py did it: without an audit row.
     "INSERT INTO api_tokens (token_sha256, tenant_id, user_id, label) "
     "SELECT 'operators', 'local', id, 'local' FROM users WHERE name = 'operators'",
     # A token whose audit row is of another time: nobody knows who created it.

@@ -7,18 +7,18 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from activities.approvals import ApprovalActivities
-from contracts.approvals import VerdictsAsk
-from contracts.people import RequestRef
-from contracts.turns import TurnAddress
-from perdure.webhooks import NotANotice, read
-from policy.decision import Decision
-from policy.webhooks import MOST_ATTEMPTS
-from relay import post as posts
-from relay.notices import deliver_notices
-from relay.post import Egress, Post
-from store import audit, webhooks
-from store.database import Database
+from perdure.activities.approvals import ApprovalActivities
+from perdure.contracts.activities import VerdictsAsk
+from perdure.contracts.approvals import RequestRef
+from perdure.contracts.turns import TurnAddress
+from perdure.core.approvals.decisions import Decision
+from perdure.core.delivery import MOST_ATTEMPTS
+from perdure.sdk.webhooks import NotANotice, read
+from perdure.store import audit
+from perdure.store.database import Database
+from perdure.store.delivery import webhooks
+from perdure.worker import webhooks as posts
+from perdure.worker.webhooks import Egress, Post, deliver_notices
 from tests.desk import Desk
 from tests.doubles.receiver import Receiver
 
@@ -40,7 +40,7 @@ class Noticed:
         """One more webhook; its secret."""
         admin = self.desk.people["admin"]
         async with self.desk.db.transaction("local") as tx:
-            made, secret = await webhooks.add(tx, url, admin.user_id, admin.name, with_args=with_args)
+            made, secret = await webhooks.add_webhook(tx, url, admin.user_id, admin.name, with_args=with_args)
         self.made.append(made.id)
         self.webhook_id = made.id
         return secret
@@ -49,7 +49,7 @@ class Noticed:
         """Tell nobody any more."""
         async with self.desk.db.transaction("local") as tx:
             for webhook_id in self.made:
-                await webhooks.end(tx, webhook_id, self.desk.people["admin"].user_id)
+                await webhooks.end_webhook(tx, webhook_id, self.desk.people["admin"].user_id)
         self.made.clear()
 
     async def asked(self) -> tuple[TurnAddress, RequestRef]:
@@ -149,7 +149,7 @@ async def test_what_does_not_get_through_is_tried_again_later_and_later_and_then
     await noticed.time_passes()
     assert await noticed.deliver() == 0
     async with noticed.desk.db.transaction("local") as tx:
-        (shown,) = await webhooks.listed(tx)
+        (shown,) = await webhooks.list_webhooks(tx)
     assert (shown.waiting, shown.given_up, shown.problem) == (0, 1, "it answered 500")
 
 

@@ -11,20 +11,19 @@ import pytest
 from pydantic import JsonValue
 from temporalio.exceptions import ApplicationError
 
-from activities.approvals import ApprovalActivities
-from activities.memory import MemoryActivities
-from activities.model import ModelActivities
-from contracts.approvals import VerdictsAsk
-from contracts.errors import CallerError
-from contracts.ids import effect_key
-from contracts.memory import LoadAsk
-from contracts.tools import CallState, ToolOutcome
-from contracts.turns import FinishAsk, TurnAddress, TurnStatus
-from policy.admission import OnBusy
-from policy.decision import Decider
-from store.effects import settle_by_person
-from store.finish import finish
-from store.turns import request_stop
+from perdure.activities.approvals import ApprovalActivities
+from perdure.activities.memory import MemoryActivities
+from perdure.activities.model import ModelActivities
+from perdure.contracts.activities import LoadAsk, VerdictsAsk
+from perdure.contracts.calls import CallState, ToolOutcome
+from perdure.contracts.errors import CallerError
+from perdure.contracts.ids import effect_key
+from perdure.contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from perdure.core.approvals.decisions import Decider
+from perdure.core.turns import OnBusy
+from perdure.store.calls.effects import settle_by_person
+from perdure.store.turns.finish import finish
+from perdure.store.turns.start import request_stop
 from tests.desk import Desk, effect_ref, gathered, until
 from tests.doubles.spoken import Line
 from tests.integration.test_ledger_interleavings import deadlocks

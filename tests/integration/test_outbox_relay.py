@@ -10,19 +10,17 @@ from structlog.testing import capture_logs
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from contracts.ids import turn_workflow_id
-from contracts.turns import FinishAsk, TurnAddress, TurnStatus
-from policy.admission import OnBusy
-from relay import loop
-from relay.deliver import TASK_TIMEOUT, Doorbell
-from relay.loop import deliver_due, run_relay
-from relay.refused import FOR_GOOD, STARTS
-from store import outbox
-from store.database import Database
-from store.finish import finish
-from store.ids import new_id
-from store.outbox import Note, Wake
-from store.turns import request_stop
+from perdure.contracts.ids import turn_workflow_id
+from perdure.contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from perdure.core.turns import OnBusy
+from perdure.store.database import Database, new_id
+from perdure.store.delivery import outbox
+from perdure.store.delivery.outbox import Note, Wake
+from perdure.store.turns.finish import finish
+from perdure.store.turns.start import request_stop
+from perdure.temporal.workflow_client import TASK_TIMEOUT, Doorbell
+from perdure.worker import outbox as loop
+from perdure.worker.outbox import FOR_GOOD, STARTS, deliver_due, run_relay
 from tests.conftest import KEYRING, Urls
 from tests.desk import Desk, until
 from tests.doubles.spoken import Line

@@ -11,9 +11,9 @@ import pytest
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from api.parts import WRITE_SECONDS, Parts
-from relay import write_probe
-from store.write_probes import write_fault
+from perdure.api.health import WRITE_SECONDS, Parts
+from perdure.store.status import write_fault
+from perdure.temporal import status as write_probe
 from tests.conftest import Urls
 from tests.integration.conftest import Api
 

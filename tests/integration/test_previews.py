@@ -7,15 +7,14 @@ from typing import Annotated
 import pytest
 from pydantic import Field
 
-from activities.previews import MOST_CHARACTERS, PreviewActivities
-from activities.toolbox.shelf import Toolbox
-from contracts.digests import digest_of
-from contracts.previews import PreviewAsk
-from contracts.turns import TurnAddress
-from perdure.previews import Preview, PreviewOf
-from perdure.tools import ToolContext
-from policy.decision import Decision
-from store import approval_views
+from perdure.activities.approvals import MOST_CHARACTERS, PreviewActivities
+from perdure.activities.toolbox.registry import Toolbox
+from perdure.contracts.activities import PreviewAsk
+from perdure.contracts.turns import TurnAddress
+from perdure.contracts.values import digest_of
+from perdure.core.approvals.decisions import Decision
+from perdure.sdk.tools import Preview, PreviewOf, ToolContext
+from perdure.store.approvals import views
 from tests.desk import Desk
 from tests.doubles.desk import desk_agents
 
@@ -53,7 +52,7 @@ class Looking:
     async def shown(self, approval_id: str) -> dict[str, object]:
         """The approval as a reviewer sees it."""
         async with self.desk.db.transaction("local") as tx:
-            return await approval_views.get(tx, approval_id, None)
+            return await views.get_approval(tx, approval_id, None)
 
     async def seen(self, approval_id: str) -> dict[str, object]:
         """Its preview."""

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from activities.model import ModelActivities
-from contracts.digests import canonical_json
-from contracts.messages import MessageRef, Role
-from contracts.turns import TurnAddress
-from store import entities
-from store.ids import new_id
+from perdure.activities.model import ModelActivities
+from perdure.contracts.messages import MessageRef, Role
+from perdure.contracts.turns import TurnAddress
+from perdure.contracts.values import canonical_json
+from perdure.store.database import new_id
+from perdure.store.memory import facts
 from tests.desk import Desk
 from tests.doubles.spoken import Line
 
@@ -69,7 +69,7 @@ async def test_a_skill_is_told_of_the_entities_at_hand(desk: Desk) -> None:
     address, _ = await desk.start(Line("a"), agent_id="checked")
     number = new_id()
     async with desk.db.transaction("local") as tx:
-        made = await entities.create(tx, "parcel", "The blue one", {"number": number, "weight": 3}, None, None)
+        made = await facts.create_entity(tx, "parcel", "The blue one", {"number": number, "weight": 3}, None, None)
     refs = (f"number={number}", f"id={made.id}", "name=nobody", "id=no-id")
     (*_, told) = await sent(desk, address, 1, "weights", refs=refs)
     known = f"parcel: The blue one ({made.id})\n- number: {number}\n- weight: 3"

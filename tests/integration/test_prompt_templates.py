@@ -5,12 +5,11 @@ import asyncio
 import httpx
 import pytest
 
-from contracts.errors import CallerError
-from policy.stages import Stage
-from store import prompt_templates, prompt_views
-from store.ids import new_id
-from store.prompt_templates import Mover
-from store.prompt_views import Seer
+from perdure.contracts.errors import CallerError
+from perdure.core.agents.templates import Stage
+from perdure.store import agents
+from perdure.store.agents import Mover, Seer
+from perdure.store.database import new_id
 from tests.integration.conftest import Api
 from tests.integration.test_api_turns import code
 
@@ -235,13 +234,13 @@ async def test_another_tenant_sees_none_of_it_and_has_templates_of_its_own(api: 
     version = await activated(api, template, "Ours.")
     stranger = Mover(api.people["requester"].user_id, frozenset({"admin"}))
     async with api.services.db.transaction(OTHER) as tx:
-        found, _ = await prompt_views.listed(tx, Seer(*stranger), template, None, 50, None)
+        found, _ = await agents.list_prompt_templates(tx, Seer(*stranger), template, None, 50, None)
         assert found == []
         for refused in (
-            prompt_views.get(tx, version["id"], Seer(*stranger)),
-            prompt_views.resolved(tx, template, stranger.user_id),
-            prompt_templates.promote(tx, version["id"], Stage.ACTIVE, version["digest"], stranger),
-            prompt_templates.archive(tx, version["id"], stranger),
+            agents.get_prompt_template(tx, version["id"], Seer(*stranger)),
+            agents.resolved_prompt_template(tx, template, stranger.user_id),
+            agents.promote_prompt_template(tx, version["id"], Stage.ACTIVE, version["digest"], stranger),
+            agents.archive_prompt_template(tx, version["id"], stranger),
         ):
             with pytest.raises(CallerError) as caught:
                 await refused

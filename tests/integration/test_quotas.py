@@ -8,13 +8,16 @@ from typing import Any
 import httpx
 import pytest
 
-from api.services import Services
-from contracts.errors import CallerError
-from contracts.turns import TurnStatus
-from policy.admission import Caps
-from policy.quotas import Quotas, Used
-from store import content, conversations, erasure, files, quotas, turns
-from store.ids import new_id
+from perdure.api.services import Services
+from perdure.contracts.errors import CallerError
+from perdure.contracts.turns import TurnStatus
+from perdure.core.budgets import Quotas, Used
+from perdure.core.turns import Caps
+from perdure.store import agents, budgets
+from perdure.store.database import new_id
+from perdure.store.identity import erasure
+from perdure.store.memory import files
+from perdure.store.turns import conversations, start
 from tests.conftest import Person
 from tests.desk import Desk
 from tests.doubles.spoken import Line
@@ -130,7 +133,7 @@ async def test_conversation_and_tenant_have_quotas_of_their_own(
     refused(await upload(ann, talk), "conversation")
     assert (await upload(ann, other)).status_code == 201
     async with desk.db.transaction("local") as tx:
-        whole = (await quotas.used(tx, None))[0].tenant
+        whole = (await budgets.bytes_used(tx, None))[0].tenant
     limit(tenant_bytes=whole + KIB)
     error = refused(await upload(ann, other), "tenant")
     assert "ask an administrator" in error["message"]
@@ -221,7 +224,7 @@ async def test_texts_count_for_the_user_once_they_are_summed(ann: httpx.AsyncCli
         await tx.execute("UPDATE byte_usage SET summed_at = now() - interval '2 minutes' WHERE subject_id = $1", me)
     statuses.append((await ann.post("/v1/conversations", json={"agent": "refunds", "metadata": metadata})).status_code)
     async with api.services.db.transaction("local") as tx:
-        await quotas.sum_texts_of_user(tx, me)
+        await budgets.sum_texts_of_user(tx, me)
     last = await ann.post("/v1/conversations", json={"agent": "refunds"})
     assert statuses == [201, 201]
     refused(last, "user")
@@ -247,10 +250,10 @@ async def test_words_of_danger_are_answered_whatever_is_kept(desk: Desk) -> None
     conversation_id, person = await desk.conversation("care_navigator"), desk.people["requester"]
     full = Caps(turns_a_user=MANY, quotas=Quotas(user_bytes=1))
 
-    async def say(message: str) -> turns.Started:
+    async def say(message: str) -> start.Started:
         async with desk.db.transaction("local") as tx:
-            new = turns.NewTurn("local", conversation_id, person.user_id, message)
-            return await turns.start(tx, new, await content.current(tx, "care_navigator"), full)
+            new = start.NewTurn("local", conversation_id, person.user_id, message)
+            return await start.start_turn(tx, new, await agents.current_agent(tx, "care_navigator"), full)
 
     with pytest.raises(CallerError, match="the quota is 1 byte:"):
         await say("hello")
@@ -260,8 +263,8 @@ async def test_words_of_danger_are_answered_whatever_is_kept(desk: Desk) -> None
 async def test_an_erasure_gives_everything_back(api: Api, desk: Desk, ann: httpx.AsyncClient) -> None:
     me = (await ann.get("/v1/auth/me")).json()
     async with desk.db.transaction("local") as tx:
-        await quotas.sum_texts_of_tenant(tx)
-        before = (await quotas.used(tx, None))[0].tenant
+        await budgets.sum_texts_of_tenant(tx)
+        before = (await budgets.bytes_used(tx, None))[0].tenant
     talk, gone = await begun(ann, metadata={"a": "x" * KIB}), await begun(ann, metadata={"a": "x" * KIB})
     for each in (talk, gone):
         await upload(ann, each)
@@ -271,7 +274,7 @@ async def test_an_erasure_gives_everything_back(api: Api, desk: Desk, ann: httpx
     assert (await kept(ann))["user"] > 15 * KIB
     await erasure.erase(desk.db, "local", me["name"], desk.people["admin"].user_id)
     async with desk.db.transaction("local") as tx:
-        used, _ = await quotas.used(tx, me["user_id"], talk)
+        used, _ = await budgets.bytes_used(tx, me["user_id"], talk)
     assert (used.conversation, used.user) == (0, 0)
     assert used.tenant <= before + KIB, "a sum of texts may have come in between"
 
@@ -295,13 +298,13 @@ async def test_counters_are_what_is_there(desk: Desk, people: dict[str, Person])
                     raise ZeroDivisionError
         if number == 30:
             async with desk.db.transaction("local") as tx:
-                await conversations.delete(tx, talks[3], person.user_id)
+                await conversations.delete_conversation(tx, talks[3], person.user_id)
 
     await asyncio.gather(*(one(number) for number in range(40)))
     async with desk.db.transaction("local") as tx:
         for talk in talks:
             there = await tx.fetchval("SELECT coalesce(sum(size_bytes), 0) FROM files WHERE conversation_id = $1", talk)
-            assert (await quotas.used(tx, person.user_id, talk))[0].conversation == there
+            assert (await budgets.bytes_used(tx, person.user_id, talk))[0].conversation == there
         counted = await tx.fetchval(
             "SELECT stored_bytes FROM byte_usage WHERE scope = 'user' AND subject_id = $1", person.user_id
         )
@@ -310,4 +313,4 @@ async def test_counters_are_what_is_there(desk: Desk, people: dict[str, Person])
 
 async def test_a_tenants_counters_are_its_own(desk: Desk, people: dict[str, Person]) -> None:
     async with desk.db.transaction("nobody") as tx:
-        assert (await quotas.used(tx, people["requester"].user_id))[0] == Used()
+        assert (await budgets.bytes_used(tx, people["requester"].user_id))[0] == Used()

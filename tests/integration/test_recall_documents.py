@@ -6,13 +6,13 @@ from typing import cast
 import pytest
 from structlog.testing import capture_logs
 
-from activities.recall_documents import NOTHING, loaded_event, recall, recall_or_nothing
-from contracts.documents import MemoryLimits, Recalled, Scope
-from contracts.turns import TurnAddress
-from policy.documents.context import DRAFT_BLOCK, TRUSTED_BLOCK
-from store.conversations import delete
-from store.documents_search import Question, search
-from store.turn_context import keep_memory_text
+from perdure.activities.memory import NOTHING, loaded_event, recall_documents, recall_or_nothing
+from perdure.contracts.memory import MemoryLimits, Recalled, Scope
+from perdure.contracts.turns import TurnAddress
+from perdure.core.memory.search import DRAFT_BLOCK, TRUSTED_BLOCK
+from perdure.store.memory.search import Question, search
+from perdure.store.turns.context import keep_memory_text
+from perdure.store.turns.conversations import delete_conversation
 from tests.conftest import Person, Urls
 from tests.desk import Desk
 from tests.doubles.spoken import Line
@@ -34,7 +34,7 @@ async def library(desk: Desk, urls: Urls, people: dict[str, Person]) -> Library:
 
 async def recalled(desk: Desk, address: TurnAddress, text: str, limits: MemoryLimits | None = None) -> Recalled:
     async with desk.db.transaction(address.tenant_id) as tx:
-        return await recall(tx, address, text, limits or MemoryLimits())
+        return await recall_documents(tx, address, text, limits or MemoryLimits())
 
 
 async def turn(desk: Desk, by: str = "requester", conversation_id: str | None = None) -> TurnAddress:
@@ -99,7 +99,7 @@ async def test_drafts_of_an_agent_come_apart_and_another_person_gets_none_of_it(
     for name in ("reviewer", "admin"):
         assert (await recalled(desk, await turn(desk, name), "capybara rollback")).text.find("capybara") == -1
     async with desk.db.transaction("local") as tx:
-        await delete(tx, address.conversation_id, desk.people["requester"].user_id)
+        await delete_conversation(tx, address.conversation_id, desk.people["requester"].user_id)
     assert (await recalled(desk, address, "capybara")).hits == ()
 
 

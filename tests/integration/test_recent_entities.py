@@ -1,9 +1,9 @@
 """The recent entities in working memory, where several calls of one round each name one."""
 
-from activities.tools import ToolActivities
-from contracts.tools import ToolOutcome
-from contracts.turns import TurnAddress
-from store import entities, working_memory
+from perdure.activities.tools import ToolActivities
+from perdure.contracts.calls import ToolOutcome
+from perdure.contracts.turns import TurnAddress
+from perdure.store.memory import facts, working_memory
 from tests.desk import Desk, gathered
 
 RECENT = "recent_entity_context"
@@ -11,7 +11,7 @@ RECENT = "recent_entity_context"
 
 async def made(desk: Desk, *names: str) -> list[str]:
     async with desk.db.transaction("local") as tx:
-        return [(await entities.create(tx, "thing", name, {}, None, None)).id for name in names]
+        return [(await facts.create_entity(tx, "thing", name, {}, None, None)).id for name in names]
 
 
 async def resolved(desk: Desk, address: TurnAddress, call_id: str, recent: list[str]) -> ToolOutcome:

@@ -6,18 +6,18 @@ import time
 import pytest
 from temporalio.client import Client, WorkflowExecutionDescription, WorkflowHandle
 
-from contracts.ids import turn_workflow_id
-from contracts.turns import TurnAddress
-from graph.registry import TOPOLOGIES
-from policy.admission import OnBusy
-from relay.deliver import Doorbell
-from relay.reconcile import Reconciler
-from store.database import Database
+from perdure.contracts.ids import turn_workflow_id
+from perdure.contracts.turns import TurnAddress
+from perdure.core.turns import OnBusy
+from perdure.graph.registry import TOPOLOGIES
+from perdure.store.database import Database
+from perdure.temporal.workflow_client import Doorbell
+from perdure.worker.reconcile import Reconciler
+from perdure.worker.telemetry import traces_of
 from tests.desk import Desk, until
 from tests.doubles.moody_tracer import MoodyTracer
 from tests.doubles.spoken import Line
 from tests.integration.lost_turns import aged, begun, found, status
-from tracing.choice import traces_of
 
 
 async def test_a_turn_terminated_by_hand_fails_within_thirty_seconds_and_the_conversation_goes_on(
@@ -166,8 +166,8 @@ async def test_of_many_paused_turns_only_those_without_a_waiting_run_are_asked_a
         asked.append(handle.id)
         return await describe(handle)
 
-    monkeypatch.setattr("relay.reconcile.FEW", 4)
-    monkeypatch.setattr("relay.reconcile.LISTED_AT", 0)
+    monkeypatch.setattr("perdure.worker.reconcile.FEW", 4)
+    monkeypatch.setattr("perdure.worker.reconcile.LISTED_AT", 0)
     monkeypatch.setattr(WorkflowHandle, "describe", counted)
     await reconciler.once()
     assert await status(desk, paused[0]) == ("failed", "run_terminated")
@@ -199,8 +199,8 @@ async def test_a_paused_turn_terminated_by_hand_among_many_is_found_in_a_pass_th
         asked.append(handle.id)
         return await describe(handle)
 
-    monkeypatch.setattr("relay.reconcile.FEW", 3)
-    monkeypatch.setattr("relay.reconcile.LISTED_AT", -1)
+    monkeypatch.setattr("perdure.worker.reconcile.FEW", 3)
+    monkeypatch.setattr("perdure.worker.reconcile.LISTED_AT", -1)
     monkeypatch.setattr(WorkflowHandle, "describe", counted)
     began = time.monotonic()
     while (await status(desk, paused[4]))[0] != "failed":

@@ -5,11 +5,11 @@ from itertools import pairwise
 from structlog.testing import capture_logs
 from temporalio.client import Client
 
-from contracts.ids import turn_workflow_id
-from contracts.turns import TurnAddress, TurnStatus
-from policy.decision import Decision
-from relay.reconcile import Reconciler
-from store.turns import request_stop
+from perdure.contracts.ids import turn_workflow_id
+from perdure.contracts.turns import TurnAddress, TurnStatus
+from perdure.core.approvals.decisions import Decision
+from perdure.store.turns.start import request_stop
+from perdure.worker.reconcile import Reconciler
 from tests.desk import Desk
 from tests.doubles.spoken import Line
 

@@ -8,11 +8,11 @@ from structlog.testing import capture_logs
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from policy.admission import OnBusy
-from relay import reconcile
-from relay.reconcile import Reconciler
-from store.database import Connection
-from store.open_turns import OpenTurn, open_turns
+from perdure.core.turns import OnBusy
+from perdure.store.database import Connection
+from perdure.store.turns.reconcile import OpenTurn, open_turns
+from perdure.worker import reconcile
+from perdure.worker.reconcile import Reconciler
 from tests.conftest import Urls
 from tests.desk import Desk
 from tests.doubles.spoken import Line
@@ -99,8 +99,8 @@ async def test_where_temporal_does_not_list_what_waits_nobody_is_taken_for_lost_
         await desk.write("DELETE FROM outbox WHERE turn_id = $1", address.turn_id)
     await desk.write("UPDATE turns SET status = 'awaiting_approval' WHERE id = $1", paused.turn_id)
     await aged(desk, paused, lost)
-    monkeypatch.setattr("relay.reconcile.FEW", 0)
-    monkeypatch.setattr("relay.reconcile.LISTED_AT", 0)
+    monkeypatch.setattr("perdure.worker.reconcile.FEW", 0)
+    monkeypatch.setattr("perdure.worker.reconcile.LISTED_AT", 0)
     with monkeypatch.context() as broken:
         broken.setattr(Client, "list_workflows", _exhausted)
         with capture_logs() as said:

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import CallerError
-from contracts.messages import WindowPolicy
-from contracts.turns import ENDED, FinishAsk, Finished, TurnAddress, TurnStatus
-from policy.admission import Caps, OnBusy
-from policy.decision import Decision
-from store import conversations
-from store.finish import finish
-from store.outbox import Note, Wake
-from store.prompts import said_messages
-from store.turn_views import get
-from store.turns import Started, request_stop
+from perdure.contracts.errors import CallerError
+from perdure.contracts.messages import WindowPolicy
+from perdure.contracts.turns import ENDED, FinishAsk, Finished, TurnAddress, TurnStatus
+from perdure.core.approvals.decisions import Decision
+from perdure.core.turns import Caps, OnBusy
+from perdure.store.delivery.outbox import Note, Wake
+from perdure.store.turns import conversations
+from perdure.store.turns.context import said_messages
+from perdure.store.turns.finish import finish
+from perdure.store.turns.start import Started, request_stop
+from perdure.store.turns.views import get_turn
 from tests.desk import Desk, gathered
 from tests.doubles.spoken import Line
 
@@ -59,7 +59,7 @@ async def test_the_turn_under_way_is_asked_to_stop_and_its_end_admits_the_one_th
     assert [each["kind"] for each in told][-2:] == ["stopped", "done"]
     assert told[-1]["data"]["status"] == "replaced" and told[-1]["data"]["replaced_by"] == new.turn_id
     async with desk.db.transaction("local") as tx:
-        shown = await get(tx, old.turn_id, None)
+        shown = await get_turn(tx, old.turn_id, None)
     assert (shown["status"], shown["replaced_by"]) == ("replaced", new.turn_id)
     finished, _ = await end(desk, old, new.turn_id, TurnStatus.COMPLETED)
     assert finished.admitted_turn_id == queued.turn_id, "who waited before goes on after it"
@@ -103,7 +103,7 @@ async def test_what_was_said_to_a_turn_that_never_began_stays_with_what_became_o
 
     async def shown() -> list[tuple[str, str, bool]]:
         async with desk.db.transaction("local") as tx:
-            found, _ = await conversations.messages(tx, old.conversation_id, 50, 0)
+            found, _ = await conversations.list_messages(tx, old.conversation_id, 50, 0)
         return [(str(each["turn_id"]), str(each["turn_status"]), bool(each["heard"])) for each in found]
 
     first = (replaced.turn_id, "replaced", False)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from policy.platform_rules import RULE_FORCE_CLARIFY
-from store.database import Database
+from perdure.core.agents.rule_matching import RULE_FORCE_CLARIFY
+from perdure.store.database import Database
 from tests.integration.conftest import Api
 from tests.integration.test_api_turns import code
 

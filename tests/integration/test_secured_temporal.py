@@ -18,11 +18,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from local import DataParts
-from local.config import ROOT
-from local.external import external_temporal, must_answer
-from relay.connect import connect
-from relay.search_attributes import register
+from perdure.local import DataParts
+from perdure.local.config import ROOT
+from perdure.local.services import external_temporal, must_answer
+from perdure.temporal.client import connect, register
 from tests.conftest import Urls
 
 HOST = "127.0.0.1"

@@ -9,14 +9,14 @@ from urllib.parse import urlsplit
 import pytest
 from prometheus_client import REGISTRY
 
-from api.streams import Streams
-from local import DataParts
-from policy.cursor import Cursor, parse_cursor
-from store.database import Database
-from store.journal import NewEvent
-from store.live import LiveTokens
-from store.valkey import Valkey
-from store.wakes import Wakes
+from perdure.api.streams import Streams
+from perdure.core.events.stream import Cursor, parse_cursor
+from perdure.local import DataParts
+from perdure.store.database import Database
+from perdure.store.events.event_log import NewEvent
+from perdure.store.events.live import LiveTokens
+from perdure.store.events.subscriptions import Wakes
+from perdure.store.valkey import Valkey
 from tests.conftest import Person
 from tests.desk import until
 from tests.doubles.link import Link

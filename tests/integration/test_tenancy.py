@@ -7,12 +7,11 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from contracts.errors import CallerError, InvariantBroken
-from policy.decision import Decider, Decision
-from store.database import Database
-from store.decisions import DecisionAsk, decide
-from store.ids import new_id
-from store.turns import request_stop
+from perdure.contracts.errors import CallerError, InvariantBroken
+from perdure.core.approvals.decisions import Decider, Decision
+from perdure.store.approvals.decisions import DecisionAsk, decide
+from perdure.store.database import Database, new_id
+from perdure.store.turns.start import request_stop
 from tests.conftest import Urls
 from tests.desk import Desk, gathered
 from tests.doubles.spoken import Line

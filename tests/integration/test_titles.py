@@ -2,8 +2,8 @@
 
 import pytest
 
-from contracts.turns import FinishAsk, TurnStatus
-from store.finish import finish
+from perdure.contracts.turns import FinishAsk, TurnStatus
+from perdure.store.turns.finish import finish
 from tests.desk import Desk
 from tests.doubles.spoken import Line
 from tests.integration.conftest import Api

@@ -8,14 +8,14 @@ import asyncpg
 import pytest
 from prometheus_client import REGISTRY
 
-from activities.model import ModelActivities
-from contracts.errors import CallerError
-from contracts.model import ModelReply
-from contracts.turns import FinishAsk, Limits, TurnAddress, TurnStatus
-from policy.admission import Caps, OnBusy
-from store.finish import finish
-from store.ids import new_id
-from store.outbox import Wake
+from perdure.activities.model import ModelActivities
+from perdure.contracts.calls import ModelReply
+from perdure.contracts.errors import CallerError
+from perdure.contracts.turns import FinishAsk, Limits, TurnAddress, TurnStatus
+from perdure.core.turns import Caps, OnBusy
+from perdure.store.database import new_id
+from perdure.store.delivery.outbox import Wake
+from perdure.store.turns.finish import finish
 from tests.conftest import Urls
 from tests.desk import Desk, gathered
 from tests.doubles.spoken import Line

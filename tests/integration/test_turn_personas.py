@@ -7,13 +7,13 @@ from typing import Any
 import asyncpg
 import pytest
 
-from activities.memory import MemoryActivities
-from activities.model import ModelActivities
-from contracts.memory import LoadAsk, TurnContext
-from contracts.turns import ENDED, TurnAddress
-from policy.stages import Stage
-from store import prompt_templates
-from store.prompt_templates import Mover
+from perdure.activities.memory import MemoryActivities
+from perdure.activities.model import ModelActivities
+from perdure.contracts.activities import LoadAsk, TurnContext
+from perdure.contracts.turns import ENDED, TurnAddress
+from perdure.core.agents.templates import Stage
+from perdure.store import agents
+from perdure.store.agents import Mover
 from tests.conftest import Urls
 from tests.desk import Desk
 from tests.doubles.spoken import Line
@@ -32,7 +32,7 @@ async def clean(desk: Desk) -> AsyncIterator[None]:
 
 async def draft(desk: Desk, text: str, by: str = "requester") -> dict[str, object]:
     async with desk.db.transaction("local") as tx:
-        return await prompt_templates.save_draft(tx, TEMPLATE, text, desk.people[by].user_id)
+        return await agents.save_prompt_draft(tx, TEMPLATE, text, desk.people[by].user_id)
 
 
 async def active(desk: Desk, text: str) -> str:
@@ -40,7 +40,7 @@ async def active(desk: Desk, text: str) -> str:
     mover = Mover(desk.people["reviewer"].user_id, frozenset({"reviewer"}))
     for to in (Stage.PRE_PRODUCTION, Stage.ACTIVE):
         async with desk.db.transaction("local") as tx:
-            await prompt_templates.promote(tx, str(version["id"]), to, str(version["digest"]), mover)
+            await agents.promote_prompt_template(tx, str(version["id"]), to, str(version["digest"]), mover)
     return str(version["id"])
 
 

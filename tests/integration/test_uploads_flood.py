@@ -11,8 +11,8 @@ import httpx
 import psutil
 import pytest
 
-from local import DataParts
-from store.ids import new_id
+from perdure.local import DataParts
+from perdure.store.database import new_id
 from tests.conftest import Person, Urls
 from tests.integration.test_api_process import Served, client_of, served_with
 

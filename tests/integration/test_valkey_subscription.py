@@ -3,9 +3,8 @@
 import asyncio
 from contextlib import suppress
 
-from local import DataParts
-from store.subscription import messages, subscribed
-from store.valkey import Valkey
+from perdure.local import DataParts
+from perdure.store.valkey import Valkey, messages, subscribed
 
 
 async def test_readers_that_come_and_go_do_not_make_a_subscription_look_silent(parts: DataParts) -> None:

@@ -5,11 +5,11 @@ from datetime import timedelta
 
 import pytest
 
-from activities.memory import MemoryActivities
-from contracts.errors import CallerError
-from contracts.memory import LoadAsk
-from store import working_memory
-from store.working_memory import MOST_BYTES, TTL_SECONDS
+from perdure.activities.memory import MemoryActivities
+from perdure.contracts.activities import LoadAsk
+from perdure.contracts.errors import CallerError
+from perdure.store.memory import working_memory
+from perdure.store.memory.working_memory import MOST_BYTES, TTL_SECONDS
 from tests.desk import Desk
 
 LEFT = "SELECT field, round(extract(epoch FROM expires_at - now()))::int AS seconds FROM working_memory"

@@ -15,15 +15,15 @@ import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, BrowserContext, Page, Request, async_playwright, expect
 
-from activities.models import Models
-from activities.toolbox.shelf import Toolbox
-from api.__main__ import server_config
-from api.app import create_app
-from contracts.turns import Kind
-from local import DataParts
+from perdure.activities.providers.registry import Models
+from perdure.activities.toolbox.registry import Toolbox
+from perdure.api.__main__ import server_config
+from perdure.api.app import create_app
 from perdure.apps import find_apps
-from serving import tools_of
-from settings import Settings
+from perdure.contracts.turns import Kind
+from perdure.local import DataParts
+from perdure.settings import Settings
+from perdure.worker.queues import tools_of
 from tests.conftest import Person, Urls
 from tests.desk import Desk
 from tests.doubles.listening import Listening

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 from playwright.async_api import Browser, FilePayload, Page, expect
 
-from settings import Settings
+from perdure.settings import Settings
 from tests.conftest import Person
 from tests.desk import Desk
 from tests.pages.conftest import NARROW, Site, Window, pages_at, routed, sign_in

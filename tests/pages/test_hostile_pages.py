@@ -8,7 +8,7 @@ import httpx
 import pytest
 from playwright.async_api import Browser, Route, expect
 
-from settings import Settings
+from perdure.settings import Settings
 from tests.conftest import Person
 from tests.desk import Desk
 from tests.pages.conftest import NARROW, WIDE, Site, pages_at, sign_in

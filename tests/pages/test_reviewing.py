@@ -4,11 +4,11 @@ import re
 
 from playwright.async_api import Page, expect
 
-from contracts.documents import Risk, Scope
-from policy.decision import Decision
-from store import documents_promotions
-from store.documents_promotions import Target
-from store.documents_versions import Basis
+from perdure.contracts.memory import Risk, Scope
+from perdure.core.approvals.decisions import Decision
+from perdure.store.memory import promotions as documents_promotions
+from perdure.store.memory.documents import Basis
+from perdure.store.memory.promotions import Target
 from tests.integration.library import Library
 from tests.pages.conftest import NARROW, Site, Window
 

@@ -5,9 +5,9 @@ import uuid
 import httpx
 from playwright.async_api import expect
 
-from contracts.events import PendingEvent
-from contracts.turns import FinishAsk, TurnAddress, TurnStatus
-from store.finish import finish
+from perdure.contracts.events import PendingEvent
+from perdure.contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from perdure.store.turns.finish import finish
 from tests.doubles.fake_turn import NOW
 from tests.pages.conftest import NARROW, Site
 from tests.pages.test_hostile_pages import CORPUS, UNSEEN

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from temporalio.client import Client
 
-from activities.clients.provider import Provider
+from perdure.activities.providers.provider import Provider
 from tests.desk import Desk
 from tests.doubles.listener import Listener
 from tests.doubles.provider import ProviderDouble
@@ -23,7 +23,8 @@ def provider_double() -> Iterator[ProviderDouble]:
 
 @pytest.fixture(scope="session")
 async def litellm_provider() -> AsyncIterator[Provider]:
-    from activities.clients.litellm_provider import LiteLLMProvider  # 5 s: once, and only where it is asked for
+    # 5 s: once, and only where it is asked for
+    from perdure.activities.providers.litellm_provider import LiteLLMProvider
 
     provider = LiteLLMProvider()
     yield provider

@@ -8,12 +8,10 @@ from typing import Protocol
 
 from pydantic import JsonValue
 
-from contracts.approvals import Verdicts
-from contracts.facts import FactsAnswer, FactsAsk
-from contracts.memory import TurnContext
-from contracts.model import ModelAsk, ModelReply
-from contracts.people import GatedCall, Question, RequestRef, VerdictState
-from contracts.tools import PlannedAsk, ToolAsk, ToolOutcome
+from perdure.contracts.activities import TurnContext, Verdicts
+from perdure.contracts.approvals import GatedCall, Question, RequestRef, VerdictState
+from perdure.contracts.calls import ModelAsk, ModelReply, PlannedAsk, ToolAsk, ToolOutcome
+from perdure.contracts.memory import FactsAnswer, FactsAsk
 from tests.doubles.spoken import Line
 
 Args = dict[str, JsonValue]

@@ -5,17 +5,15 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from contracts.agents import PlanCard
-from contracts.approvals import Verdicts
-from contracts.errors import Problem
-from contracts.facts import FactsAnswer, FactsAsk, FactScope
-from contracts.ids import approval_id
-from contracts.memory import TurnContext
-from contracts.model import ModelAsk, ModelReply
-from contracts.people import GatedCall, Question, RequestRef, VerdictState
-from contracts.tools import PlannedAsk, ToolAsk, ToolOutcome
-from contracts.turns import Usage
-from graph.steps import Steps
+from perdure.contracts.activities import TurnContext, Verdicts
+from perdure.contracts.agents import PlanCard
+from perdure.contracts.approvals import GatedCall, Question, RequestRef, VerdictState
+from perdure.contracts.calls import ModelAsk, ModelReply, PlannedAsk, ToolAsk, ToolOutcome
+from perdure.contracts.errors import Problem
+from perdure.contracts.ids import approval_id
+from perdure.contracts.memory import FactsAnswer, FactsAsk, FactScope
+from perdure.contracts.turns import Usage
+from perdure.workflows.turn_segment import Steps
 from tests.doubles.desk import desk_agents
 from tests.doubles.fake_turn import TURN_ID, Ambiguous, Behaviour, FakeTurn, Refused, Says
 from tests.doubles.hub import KEEPER

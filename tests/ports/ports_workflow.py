@@ -3,19 +3,15 @@
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from contracts.activities import APPROVALS_OPEN
-    from contracts.approvals import Verdicts
-    from contracts.facts import FactsAnswer, FactsAsk
-    from contracts.frozen import Frozen
-    from contracts.memory import TurnContext
-    from contracts.model import ModelAsk, ModelReply
-    from contracts.people import GatedCall, Question, RequestRef
-    from contracts.tools import PlannedAsk, ToolAsk, ToolOutcome
-    from contracts.turns import Bell, TurnInput
-    from contracts.workflows import RING
-    from workflows.mailbox import Mailbox
-    from workflows.ports import ports_of
-    from workflows.stretch import Stretch
+    from perdure.contracts.activities import APPROVALS_OPEN, RING, TurnContext, Verdicts
+    from perdure.contracts.approvals import GatedCall, Question, RequestRef
+    from perdure.contracts.calls import ModelAsk, ModelReply, PlannedAsk, ToolAsk, ToolOutcome
+    from perdure.contracts.memory import FactsAnswer, FactsAsk
+    from perdure.contracts.turns import Bell, TurnInput
+    from perdure.contracts.values import Frozen
+    from perdure.workflows.mailbox import Mailbox
+    from perdure.workflows.ports import ports_of
+    from perdure.workflows.turn_segment import Stretch
 
 
 class Asked(Frozen):

@@ -10,26 +10,24 @@ from pydantic import JsonValue
 from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
-from activities.approvals import ApprovalActivities
-from activities.facts import FactsActivities
-from activities.memory import MemoryActivities
-from activities.turns import TurnActivities
-from contracts.approvals import Verdicts
-from contracts.facts import FactsAnswer, FactsAsk
-from contracts.ids import approval_id, effect_key
-from contracts.memory import TurnContext
-from contracts.messages import MessageRef, Role
-from contracts.model import ModelAsk, ModelReply
-from contracts.people import GatedCall, Question, RequestRef, VerdictState
-from contracts.tools import PlannedAsk, ToolAsk, ToolOutcome
-from contracts.turns import Bell, Carried, FinishAsk, TurnAddress, TurnInput, TurnStatus
-from policy.decision import Decider, Decision
-from store import questions, working_memory
-from store.effects import settle_by_person
-from store.finish import finish
-from store.ids import new_id
-from store.turns import request_stop
-from store.workflow_start import workflow_input
+from perdure.activities.approvals import ApprovalActivities
+from perdure.activities.memory import FactsActivities, MemoryActivities
+from perdure.activities.turns import TurnActivities
+from perdure.contracts.activities import TurnContext, Verdicts
+from perdure.contracts.approvals import GatedCall, Question, RequestRef, VerdictState
+from perdure.contracts.calls import ModelAsk, ModelReply, PlannedAsk, ToolAsk, ToolOutcome
+from perdure.contracts.ids import approval_id, effect_key
+from perdure.contracts.memory import FactsAnswer, FactsAsk
+from perdure.contracts.messages import MessageRef, Role
+from perdure.contracts.turns import Bell, Carried, FinishAsk, TurnAddress, TurnInput, TurnStatus
+from perdure.core.approvals.decisions import Decider, Decision
+from perdure.store.approvals import requests as questions
+from perdure.store.calls.effects import settle_by_person
+from perdure.store.database import new_id
+from perdure.store.delivery.outbox import workflow_input
+from perdure.store.memory import working_memory
+from perdure.store.turns.finish import finish
+from perdure.store.turns.start import request_stop
 from tests.desk import Desk
 from tests.doubles.spoken import Line
 from tests.ports.contract import Args
@@ -157,7 +155,7 @@ class RealTurn:
         request_id = approval_id(self.address.turn_id, call_id)
         async with self.side.desk.db.transaction(self.address.tenant_id) as tx:
             kind = await tx.fetchval("SELECT kind FROM questions WHERE id = $1", request_id)
-            await questions.answer(tx, self.address.turn_id, request_id, person.user_id, kind, answer)
+            await questions.answer_question(tx, self.address.turn_id, request_id, person.user_id, kind, answer)
 
     async def forge(self, call_id: str) -> None:
         """The digest does not fit the record any more."""

@@ -2,9 +2,9 @@
 
 import pytest
 
-from contracts.messages import Role
-from contracts.people import GatedCall, RequestKind, VerdictState
-from contracts.tools import CallState, ToolAsk
+from perdure.contracts.approvals import GatedCall, RequestKind, VerdictState
+from perdure.contracts.calls import CallState, ToolAsk
+from perdure.contracts.messages import Role
 from tests.ports.contract import NewTurn, Run, Turn, asks, line, planned
 
 V = VerdictState

@@ -2,7 +2,7 @@
 
 import pytest
 
-from contracts.facts import Fact, FactsAnswer, FactsAsk, FactScope, FactStatus
+from perdure.contracts.memory import Fact, FactsAnswer, FactsAsk, FactScope, FactStatus
 from tests.desk import Desk, publish_desk
 from tests.doubles.desk import desk_agents
 from tests.doubles.hub import KEEPER, keeper

@@ -7,9 +7,15 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from activities.clients.draft import REFUSAL_TEXT
-from activities.clients.provider import DraftCall, Provider, ProviderRequest, TextDelta, ThinkingDelta
-from contracts.turns import Usage
+from perdure.activities.providers.provider import (
+    REFUSAL_TEXT,
+    DraftCall,
+    Provider,
+    ProviderRequest,
+    TextDelta,
+    ThinkingDelta,
+)
+from perdure.contracts.turns import Usage
 from tests.doubles.listener import Listener
 from tests.doubles.provider import ProviderDouble
 from tests.doubles.provider_steps import CONTENT_POLICY, Call, Fault, Step
@@ -126,7 +132,7 @@ async def test_calls_at_the_same_time_do_not_mix(litellm_provider: Provider, pro
 
 
 async def test_chunks_that_have_all_arrived_let_the_other_calls_run_between_them() -> None:
-    from activities.clients.litellm_provider import _Checked
+    from perdure.activities.providers.litellm_provider import _Checked
 
     class Arrived:
         """A stream that never has to wait."""

@@ -1,4 +1,4 @@
-"""LiteLLM's requests go out under the rules of egress/, whichever vendor's client carries them."""
+"""LiteLLM's requests go out under the rules of perdure/egress/, whichever vendor's client carries them."""
 
 import asyncio
 import time
@@ -7,9 +7,9 @@ from contextlib import aclosing
 import psutil
 import pytest
 
-from activities.clients.litellm_provider import LiteLLMProvider
-from activities.clients.provider import ProviderRequest
-from contracts.errors import PerdureError, UpstreamRejected, UpstreamUnavailable
+from perdure.activities.providers.litellm_provider import LiteLLMProvider
+from perdure.activities.providers.provider import ProviderRequest
+from perdure.contracts.errors import PerdureError, UpstreamRejected, UpstreamUnavailable
 from tests.doubles.hostile_target import (
     MEBI,
     Talk,

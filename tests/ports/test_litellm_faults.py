@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from activities.clients.provider import Complete, Provider, ProviderRequest
-from contracts.errors import PerdureError, UpstreamRejected, UpstreamUnavailable
+from perdure.activities.providers.provider import Complete, Provider, ProviderRequest
+from perdure.contracts.errors import PerdureError, UpstreamRejected, UpstreamUnavailable
 from tests.doubles.listener import Listener
 from tests.doubles.provider import ProviderDouble
 from tests.doubles.provider_steps import CONTEXT_OVERFLOW, OUT_OF_CREDIT, Call, Fault, Step

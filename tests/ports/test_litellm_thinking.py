@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from pydantic import JsonValue
 
-from activities.clients.provider import Complete, Provider, ProviderRequest
-from activities.clients.script import Script
-from contracts.agents import Reasoning
-from contracts.turns import Usage
-from policy.reasoning import LEAST_CAP_TOKENS
+from perdure.activities.providers.provider import Complete, Provider, ProviderRequest
+from perdure.activities.providers.scripted import Script
+from perdure.contracts.agents import Reasoning
+from perdure.contracts.turns import Usage
+from perdure.core.agents.models import LEAST_CAP_TOKENS
 from tests.doubles.playing import PlayingDouble
 from tests.doubles.provider import Seen
 from tests.doubles.provider_steps import Step

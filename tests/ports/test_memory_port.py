@@ -2,11 +2,11 @@
 
 import pytest
 
-from contracts.agents import EffectClass
-from contracts.memory import TurnContext
-from contracts.messages import Role
-from contracts.model import ModelAsk
-from contracts.people import RequestKind, VerdictState
+from perdure.contracts.activities import TurnContext
+from perdure.contracts.agents import EffectClass
+from perdure.contracts.approvals import RequestKind, VerdictState
+from perdure.contracts.calls import ModelAsk
+from perdure.contracts.messages import Role
 from tests.doubles.spoken import Line
 from tests.ports.contract import OFFERED, NewTurn, asks, gated, line, paused, planned
 

@@ -1,7 +1,7 @@
 """What the model port promises, of the double and of real model calls behind a real run alike."""
 
-from contracts.messages import Role
-from contracts.model import ModelAsk, ModelReply
+from perdure.contracts.calls import ModelAsk, ModelReply
+from perdure.contracts.messages import Role
 from tests.doubles.spoken import Line
 from tests.ports.contract import OFFERED, NewTurn, asks, line
 

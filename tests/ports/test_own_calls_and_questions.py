@@ -4,9 +4,8 @@ objects of a model, questions to the turn's own user."""
 import json
 from typing import Any
 
-from contracts.model import ModelAsk, OutputAsk
-from contracts.people import Question, RequestKind, RequestRef, VerdictState
-from contracts.tools import CallState, PlannedAsk
+from perdure.contracts.approvals import Question, RequestKind, RequestRef, VerdictState
+from perdure.contracts.calls import CallState, ModelAsk, OutputAsk, PlannedAsk
 from tests.doubles.spoken import Line
 from tests.ports.contract import NewTurn, Run, Turn, line
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from contracts.people import RequestKind, RequestRef, Verdict, VerdictState
-from policy.text import preview
+from perdure.contracts.approvals import RequestKind, RequestRef, Verdict, VerdictState
+from perdure.core.text import preview
 from tests.ports.contract import NewTurn, Run, Turn, approved, asks, gated, line, paused, planned
 
 V = VerdictState

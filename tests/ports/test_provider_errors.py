@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from activities.boundary import provider_error
-from activities.vendors import PROVIDER, UNEXPECTED
+from perdure.activities.guard import provider_error
+from perdure.activities.providers.errors import PROVIDER, UNEXPECTED
 
 
 def _raised() -> Iterator[type[Exception]]:
@@ -19,7 +19,8 @@ def _raised() -> Iterator[type[Exception]]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _litellm() -> None:
-    import activities.clients.litellm_provider  # noqa: F401  # sets LiteLLM up before anything else imports it
+    # sets LiteLLM up before anything else imports it
+    import perdure.activities.providers.litellm_provider  # noqa: F401
 
 
 def test_every_exception_class_of_litellm_and_openai_means_something() -> None:

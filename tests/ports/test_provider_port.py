@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from activities.clients.provider import Chunk, Complete, Provider, ProviderRequest, TextDelta
-from activities.clients.script import read_script
-from activities.clients.scripted import ScriptedProvider
-from contracts.errors import UpstreamUnavailable
+from perdure.activities.providers.provider import Chunk, Complete, Provider, ProviderRequest, TextDelta
+from perdure.activities.providers.scripted import ScriptedProvider, read_script
+from perdure.contracts.errors import UpstreamUnavailable
 from tests.doubles.provider_steps import Call, Step
 
 # Warnings inside LiteLLM must not become errors there: it would take them for a broken stream.

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from contracts.messages import Role
-from contracts.people import RequestRef, VerdictState
-from contracts.tools import CallState, ToolOutcome
+from perdure.contracts.approvals import RequestRef, VerdictState
+from perdure.contracts.calls import CallState, ToolOutcome
+from perdure.contracts.messages import Role
 from tests.ports.contract import Args, NewTurn, Run, Turn, approved, asks, gated, line, paused, planned
 
 S, V = CallState, VerdictState

@@ -8,33 +8,29 @@ from typing import Any, cast
 
 import asyncpg
 
-from activities.claiming import Held, claimed
-from activities.results import settled_answer
-from activities.toolbox.shelf import Toolbox
-from activities.uptime import uptime_seconds
-from contracts.agents import PublishedAgent
-from contracts.approval_policy import ApprovalPolicy, OnTimeout
-from contracts.approvals import VerdictsAsk
-from contracts.digests import digest_of
-from contracts.errors import CallerError, UpstreamUnavailable
-from contracts.ids import approval_id
-from contracts.people import RequestRef
-from contracts.tools import ToolAsk, ToolCall
-from contracts.turns import FinishAsk, TurnAddress, TurnStatus
-from perdure.tools import ToolResult
-from policy.credentials import OWN
-from policy.decision import Decider
-from policy.ledger import Attempt
-from store import delegations, tool_calls
-from store.claims import claim, release
-from store.database import Connection, set_up
-from store.decisions import DecisionAsk, decide
-from store.finish import finish
-from store.handovers import escalate, reassign
-from store.ids import new_id
-from store.overdue import escalate_all_overdue, fall_back
-from store.verdicts import read_verdicts
-from store.withdrawals import withdraw
+from perdure.activities.tool_execution import Held, claimed, settled_answer
+from perdure.activities.toolbox.registry import Toolbox
+from perdure.activities.tools import uptime_seconds
+from perdure.contracts.activities import VerdictsAsk
+from perdure.contracts.agents import PublishedAgent
+from perdure.contracts.approvals import ApprovalPolicy, OnTimeout, RequestRef
+from perdure.contracts.calls import ToolAsk, ToolCall
+from perdure.contracts.errors import CallerError, UpstreamUnavailable
+from perdure.contracts.ids import approval_id
+from perdure.contracts.turns import FinishAsk, TurnAddress, TurnStatus
+from perdure.contracts.values import digest_of
+from perdure.core.approvals.decisions import Decider
+from perdure.core.calls.ledger import Attempt
+from perdure.core.identity import OWN
+from perdure.sdk.tools import ToolResult
+from perdure.store.approvals import assignments
+from perdure.store.approvals.assignments import claim, escalate, reassign, release, withdraw
+from perdure.store.approvals.decisions import DecisionAsk, decide
+from perdure.store.approvals.review import escalate_all_overdue, fall_back
+from perdure.store.approvals.verdicts import read_verdicts
+from perdure.store.calls import tool_calls
+from perdure.store.database import Connection, new_id, set_up
+from perdure.store.turns.finish import finish
 from tests.desk import Desk
 from tests.doubles.desk import desk_agents
 from tests.protocol.model import ASKER, REVIEWER_ROLE, Ask, Policy
@@ -270,7 +266,7 @@ class Ground:
     async def _delegate(self, ask: Ask, crash_at: int | None) -> str:
         until = datetime.now(UTC) + timedelta(seconds=ask.seconds)
         async with self._tx(crash_at) as tx:
-            await delegations.add(tx, self._ids[ask.who], ask.who, ask.to, until, OWN)
+            await assignments.add_delegation(tx, self._ids[ask.who], ask.who, ask.to, until, OWN)
         return "delegated"
 
     async def _set_role(self, ask: Ask, crash_at: int | None) -> str:

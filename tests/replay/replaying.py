@@ -24,10 +24,10 @@ from temporalio.worker import (
     WorkflowRunner,
 )
 
-from relay.connect import DATA_CONVERTER
+from perdure.temporal.client import DATA_CONVERTER
+from perdure.workflows.turn_run import TurnRun
+from perdure.workflows.turn_wait import TurnWait
 from tests.replay.recording import Call, Run
-from workflows.turn_run import TurnRun
-from workflows.turn_wait import TurnWait
 
 COMMANDS_DIFFER = """
 {where}: today's workflow does not take the course that this turn was recorded on.
@@ -35,7 +35,7 @@ A turn that is under way when this is deployed would stand still at this point, 
   - If the new course is meant: put it behind `if workflow.patched("what-has-changed"):`, so that a turn which began
     before goes on as it began. Then keep this recording, under the name {shape}--before-what-has-changed.json, and
     record the new course beside it: `python -m tests.replay.record {shape}`.
-  - If it is not meant: something in workflows/ or graph/ now depends on a clock, on chance or on order.
+  - If it is not meant: something in perdure/workflows/ or perdure/graph/ now depends on a clock, on chance or on order.
   - Record anew without a patch only where no turn of the old code can be under way, and say so in the changelog.
 What Temporal says: {said}"""
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from contracts.ids import approval_id, effect_key
-from contracts.turns import Bell, Limits, TurnAddress, TurnStatus
-from policy.decision import Decision
-from store import questions
+from perdure.contracts.ids import approval_id, effect_key
+from perdure.contracts.turns import Bell, Limits, TurnAddress, TurnStatus
+from perdure.core.approvals.decisions import Decision
+from perdure.store.approvals import requests
 from tests.desk import publish_desk, until
 from tests.doubles.broken_inside import Breaks, Brief, broken_inside
 from tests.doubles.desk import desk_agents
@@ -201,7 +201,7 @@ async def handed_in(served: Served) -> TurnAddress:
     payload: dict[str, Any] = {"ok": True, "rows": 2, "columns": CLIENT_TABLE["columns"]}
     async with desk.db.transaction("local") as tx:
         user_id = desk.people["requester"].user_id
-        _, note = await questions.answer(tx, address.turn_id, request_id, user_id, "client_run", payload)
+        _, note = await requests.answer_question(tx, address.turn_id, request_id, user_id, "client_run", payload)
     assert await desk.deps.doorbell.deliver_soon(note)
     await served.until(address, TurnStatus.COMPLETED)
     return address

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from contracts.turns import Bell, TurnAddress
+from perdure.contracts.turns import Bell, TurnAddress
 from tests.desk import until
 from tests.doubles.broken_inside import Breaks, Brief, broken_inside
 from tests.doubles.spoken import Line

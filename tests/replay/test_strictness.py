@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from temporalio.worker import UnsandboxedWorkflowRunner
 
-import workflows.ports
+import perdure.workflows.ports
 from tests.replay.recording import CONTINUED, SCHEDULED, STARTED, Run, attributes, path_of, read, scrub
 from tests.replay.replaying import Replaying, first_difference
 from tests.replay.sandbox import runner
@@ -111,7 +111,7 @@ async def test_a_call_inside_a_task_that_is_missing_or_differs_is_refused(replay
 async def test_code_that_hands_over_more_than_it_did_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands are the same, so Temporal's own replay has nothing against it."""
     replaying = Replaying(UnsandboxedWorkflowRunner())  # in the sandbox our packages are imported anew, unpatched
-    monkeypatch.setattr(workflows.ports, "_by_id", lambda message: message)
+    monkeypatch.setattr(perdure.workflows.ports, "_by_id", lambda message: message)
     run = read(path_of("tool_loop"))[0]
     _, failure = await replaying.heard(run)
     assert failure is None

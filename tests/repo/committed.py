@@ -7,21 +7,25 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 ENGINE = (
-    "activities",
-    "api",
-    "cli",
-    "contracts",
-    "graph",
-    "local",
-    "perdure",
-    "policy",
-    "relay",
-    "reviewer",
-    "store",
-    "tracing",
-    "workflows",
+    "perdure/activities",
+    "perdure/api",
+    "perdure/apps",
+    "perdure/cli",
+    "perdure/client",
+    "perdure/contracts",
+    "perdure/core",
+    "perdure/graph",
+    "perdure/local",
+    "perdure/pages",
+    "perdure/schemas",
+    "perdure/sdk",
+    "perdure/store",
+    "perdure/telemetry",
+    "perdure/temporal",
+    "perdure/worker",
+    "perdure/workflows",
 )
-"""The packages that know no domain; apps/, bench/ and tests/ do."""
+"""The packages that know no domain; perdure/examples/, bench/ and tests/ do."""
 
 
 @cache
@@ -47,7 +51,9 @@ def text_of(path: str) -> str:
 
 
 def texts(*endings: str, within: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
-    """(path, text) of the files with one of these endings, in these top folders; no ending, no folder: all."""
+    """(path, text) of the files with one of these endings, in these folders or files; no ending, no folder: all."""
     for path in files():
-        if (not endings or path.endswith(endings)) and (not within or path.split("/")[0] in within):
+        if (not endings or path.endswith(endings)) and (
+            not within or path.startswith(tuple(f"{each}/" for each in within)) or path in within
+        ):
             yield path, text_of(path)

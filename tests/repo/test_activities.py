@@ -7,10 +7,10 @@ from typing import Any, cast, get_type_hints
 import pytest
 from temporalio import activity
 
-from activities.deps import Deps
-from contracts.activities import ALL, ActivityRef
-from contracts.turns import Kind, Routing
-from serving import _activities
+from perdure.activities.dependencies import Deps
+from perdure.contracts.activities import ALL, ActivityRef
+from perdure.contracts.turns import Kind, Routing
+from perdure.worker.queues import _activities
 from tests.repo.committed import texts
 
 NOTHING = cast(Deps, None)
@@ -24,8 +24,8 @@ def name_of(function: Callable[..., Any]) -> str | None:
 
 
 def defined() -> Iterator[tuple[str, Callable[..., Any]]]:
-    """(name, function) of every activity that a module of activities/ defines."""
-    for path, text in texts(".py", within=("activities",)):
+    """(name, function) of every activity that a module of perdure/activities/ defines."""
+    for path, text in texts(".py", within=("perdure/activities",)):
         if "activity.defn" not in text:
             continue
         module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
@@ -57,14 +57,14 @@ def test_each_reference_has_one_activity_with_its_types(ref: ActivityRef[Any, An
 
 def test_each_activity_has_a_reference() -> None:
     unknown = {name for name, _ in defined()} - {ref.name for ref in ALL}
-    assert not unknown, f"add references for {sorted(unknown)} to contracts/activities.py, and to ALL"
+    assert not unknown, f"add references for {sorted(unknown)} to perdure/contracts/activities.py, and to ALL"
     assert len({ref.name for ref in ALL}) == len(ALL)
 
 
 def test_every_reference_of_contracts_is_in_all() -> None:
-    import contracts.activities
+    import perdure.contracts.activities
 
-    stray = [name for name, value in vars(contracts.activities).items() if isinstance(value, ActivityRef)]
+    stray = [name for name, value in vars(perdure.contracts.activities).items() if isinstance(value, ActivityRef)]
     assert len(stray) == len(ALL), f"put every reference in ALL: {stray}"
 
 
@@ -74,7 +74,9 @@ def test_each_activity_is_served_where_each_routing_sends_it(ref: ActivityRef[An
     queues = {Routing.spread().queue(kind): kind for kind in Kind}
     serving = queues[routing.queue(ref.kind)]
     names = [name_of(function) for function in _activities(NOTHING, serving)]
-    assert names.count(ref.name) == 1, f"a worker of the {serving} queue does not serve {ref.name}: see serving.py"
+    assert names.count(ref.name) == 1, (
+        f"a worker of the {serving} queue does not serve {ref.name}: see perdure/worker/queues.py"
+    )
 
 
 def test_a_wrong_type_and_a_missing_activity_are_found() -> None:

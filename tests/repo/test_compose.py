@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
-from contracts.turns import Kind
-from policy.hosts import exposed
-from settings import Settings
+from perdure.contracts.turns import Kind
+from perdure.core.request_origin import exposed
+from perdure.settings import Settings
 from tests.repo.committed import ROOT
 
 COMPOSE = ROOT / "docker-compose.yml"
@@ -68,15 +68,15 @@ def test_every_kind_of_work_has_one_worker_service_and_there_is_a_relay_and_an_a
 def test_relay_api_and_preparation_are_started_as_the_programs_are() -> None:
     found = services(COMPOSE.read_text())
     assert found["worker-relay"]["command"] == [*WORKER, "--relay"]
-    assert found["api"]["command"] == ["python", "-m", "api"]
-    assert found["prepare"]["command"] == ["python", "prepare.py"]
+    assert found["api"]["command"] == ["python", "-m", "perdure.api"]
+    assert found["prepare"]["command"] == ["python", "-m", "perdure.apps.bootstrap"]
 
 
 def test_the_api_every_worker_and_the_relay_are_watched_by_their_heartbeat() -> None:
     found = services(COMPOSE.read_text())
     for name in ["api", *(name for name in found if name.startswith("worker-"))]:
         file = found[name]["environment"]["PERDURE_READY_FILE"]
-        assert found[name]["healthcheck"]["test"] == ["CMD", "python", "-m", "store.heartbeat", file], name
+        assert found[name]["healthcheck"]["test"] == ["CMD", "python", "-m", "perdure.telemetry.heartbeat", file], name
     assert found["prepare"]["healthcheck"] == {"disable": True}
 
 
@@ -94,7 +94,7 @@ def test_the_web_ui_of_temporal_is_reached_through_its_door_alone() -> None:
     written = yaml.safe_load((ROOT / mounted.partition(":")[0]).read_text())
     assert written["host"] == "127.0.0.1"
     door = found["temporal-ui-door"]["command"]
-    assert door[1:3] == ["-m", "local.web_door"] and door[-1] == f"127.0.0.1:{written['port']}"
+    assert door[1:3] == ["-m", "perdure.local.temporal_web"] and door[-1] == f"127.0.0.1:{written['port']}"
 
 
 def test_temporals_http_api_refuses_every_host() -> None:
@@ -110,7 +110,7 @@ def test_a_service_of_ours_is_given_only_variables_that_its_program_reads(name: 
     service = services(COMPOSE.read_text())[name]
     read = {str(field.alias) for field in Settings.model_fields.values()} | {"TEMPORAL_ADDRESS", "TEMPORAL_NAMESPACE"}
     unread = sorted(set(service["environment"]) - read)
-    assert not unread, f"{name} is given {unread}, which settings.py does not read"
+    assert not unread, f"{name} is given {unread}, which perdure/settings.py does not read"
 
 
 JAILERS = {"prepare", "worker-tools"}

@@ -8,7 +8,7 @@ from posixpath import normpath
 import pytest
 from typer.main import get_command
 
-from cli.app import app
+from perdure.cli.app import app
 from tests.repo.committed import ROOT, files, text_of, texts
 
 _CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
@@ -84,7 +84,7 @@ def test_a_document_names_only_what_there_is(path: str) -> None:
     typed = missing_commands(text, commands())
     led = missing_paths(path, text, files())
     assert not made, f"{path} makes {made}, which the Makefile does not have"
-    assert not typed, f"{path} types {typed}, which cli/app.py does not have"
+    assert not typed, f"{path} types {typed}, which perdure/cli/app.py does not have"
     assert not led, f"{path} leads to {led}, which is not there"
 
 
@@ -96,7 +96,8 @@ def test_the_readme_names_the_targets_and_the_commands_that_a_newcomer_needs() -
 
 def test_every_package_has_a_line_in_the_map() -> None:
     architecture = text_of("ARCHITECTURE.md")
-    packages = sorted({path.split("/")[0] for path in files() if re.fullmatch(r"\w+/__init__\.py", path)})
+    found = {path.rpartition("/")[0] for path in files() if re.fullmatch(r"(perdure/)?\w+/__init__\.py", path)}
+    packages = sorted(found - {"perdure"})
     missing = [
         package for package in packages if package not in ("tests", "bench") and f"`{package}/`" not in architecture
     ]
@@ -104,7 +105,7 @@ def test_every_package_has_a_line_in_the_map() -> None:
 
 
 def test_the_command_line_of_the_checkout_runs_the_package() -> None:
-    assert "cli" in (ROOT / "bin" / "perdure").read_text()
+    assert "-m perdure " in (ROOT / "bin" / "perdure").read_text()
 
 
 @pytest.mark.parametrize(
@@ -133,6 +134,7 @@ def test_a_command_that_nobody_has_is_found(text: str, missing: list[str]) -> No
 
 
 def test_a_path_that_leads_nowhere_is_found() -> None:
-    here = ["store/turns.py", "docs/adr/0001.md", "docs/figures.md"]
-    text = "See [one](adr/0001.md), [two](adr/0002.md), `store/turns.py`, `store/gone.py`, `POST /v1/x`, `a/b`."
-    assert missing_paths("docs/figures.md", text, here) == ["adr/0002.md", "store/gone.py"]
+    here = ["perdure/store/turns/start.py", "docs/adr/0001.md", "docs/figures.md"]
+    text = "See [one](adr/0001.md), [two](adr/0002.md), `perdure/store/turns/start.py`, `perdure/store/gone.py`, "
+    text += "`POST /v1/x`, `a/b`."
+    assert missing_paths("docs/figures.md", text, here) == ["adr/0002.md", "perdure/store/gone.py"]

@@ -1,4 +1,4 @@
-"""Engine packages contain no domain word: content belongs to apps/.
+"""Engine packages contain no domain word: content belongs to perdure/examples/.
 
 Words that mean nothing else are looked for everywhere, comments and documents included. Words that English uses too
 (well, care, chart) are looked for only as parts of names and of strings that look like names.
@@ -27,7 +27,7 @@ AS_NAMES = frozenset(
 """In the singular; the plural counts too."""
 IN_PAIRS = frozenset({"well", "care", "ops", "order"})
 """Names of a domain only beside another word: `well_id` and `OrderLine`, not `well`, nor `entry_order`."""
-EXEMPT = ("cli/demo/",)
+EXEMPT = ("perdure/cli/demo/",)
 """The demo shows an app."""
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _NAME_LIKE = re.compile(r"[A-Za-z][A-Za-z0-9]*([_/:-][A-Za-z0-9]+)*\Z")
@@ -63,7 +63,7 @@ def faults_anywhere(path: str, text: str) -> list[str]:
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         for match in ANYWHERE.finditer(re.sub(r"_", " ", line)):
-            found.append(f"{path}:{number} says {match.group()!r}: what knows a domain belongs to apps/")
+            found.append(f"{path}:{number} says {match.group()!r}: what knows a domain belongs to perdure/examples/")
     return found
 
 
@@ -78,7 +78,7 @@ def of_a_domain(name: str) -> bool:
 def faults_in_names(path: str, text: str) -> list[str]:
     """Domain words in the names of a file of Python or SQL."""
     return [
-        f"{path}:{number} has the name {name!r}: what knows a domain belongs to apps/"
+        f"{path}:{number} has the name {name!r}: what knows a domain belongs to perdure/examples/"
         for number, name in (names_in_sql if path.endswith(".sql") else names_in)(text)
         if of_a_domain(name)
     ]

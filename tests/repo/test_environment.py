@@ -1,4 +1,4 @@
-"""`.env.example` says exactly what settings.py reads, with the same defaults."""
+"""`.env.example` says exactly what perdure/settings.py reads, with the same defaults."""
 
 import os
 import re
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from local.config import STACK_ALONE, StackConfig
-from local.temporal_server import synchronous_setting
-from settings import RoutingName, Settings, needed
+from perdure.local.config import STACK_ALONE, StackConfig
+from perdure.local.temporal_server import synchronous_setting
+from perdure.settings import RoutingName, Settings, needed
 
 EXAMPLE = Path(__file__).parents[2] / ".env.example"
 LINE = re.compile(r"^([A-Z_]+)=(.*)$", re.MULTILINE)
@@ -62,8 +62,11 @@ def test_relative_folders_lie_beside_the_env_file_wherever_the_process_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    settings = bare(PERDURE_HOME="data", PERDURE_APP="apps/refunds")
-    assert (settings.home, settings.apps) == (EXAMPLE.parent / "data", (EXAMPLE.parent / "apps" / "refunds",))
+    settings = bare(PERDURE_HOME="data", PERDURE_APP="perdure/examples/refunds")
+    assert (settings.home, settings.apps) == (
+        EXAMPLE.parent / "data",
+        (EXAMPLE.parent / "perdure" / "examples" / "refunds",),
+    )
     assert bare().home == EXAMPLE.parent / ".perdure"
     assert Settings.model_config["env_file"] == EXAMPLE.parent / ".env"
 

@@ -5,7 +5,7 @@ import pytest
 from tests.repo.committed import ENGINE, texts
 
 MOST_LINES = 600
-ALONE = ("prepare.py", "serving.py", "settings.py", "worker.py")
+ALONE = ("perdure/settings.py", "worker.py")
 """What stands on top of the packages."""
 
 

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from store.migrations import NEWEST
+from perdure.store.migrations import NEWEST
 from tests.repo.committed import files, text_of
 
-FOLDER = "store/migrations/versions/"
+FOLDER = "perdure/store/migrations/versions/"
 
 
 def revisions(sources: dict[str, str]) -> dict[str, str | None]:
@@ -41,7 +41,7 @@ def sources() -> dict[str, str]:
 
 def test_the_store_waits_for_the_last_migration() -> None:
     line = line_of_descent(revisions(sources()))
-    assert line[-1] == NEWEST, f"set NEWEST in store/migrations/__init__.py to {line[-1]!r}"
+    assert line[-1] == NEWEST, f"set NEWEST in perdure/store/migrations/__init__.py to {line[-1]!r}"
 
 
 def test_files_are_named_by_their_revision_and_each_has_its_sql() -> None:

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from graph.manifest import lines_of, manifest_of
-from graph.mermaid import mermaid_of
-from graph.registry import names, spec
-from graph.spec import Topology
+from perdure.graph.manifest import lines_of, manifest_of, mermaid_of
+from perdure.graph.registry import names, spec
+from perdure.graph.spec import Topology
 from tests.repo.committed import files, text_of
 from tests.topologies.test_pictures import with_triage
 

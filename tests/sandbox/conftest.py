@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from activities.sandbox import Limits, SandboxConfig, open_sandbox
-from activities.sandbox.monty_sandbox import MontySandbox
+from perdure.activities.sandbox import Limits, SandboxConfig, open_sandbox
+from perdure.activities.sandbox.pool import MontySandbox
 from tests.sandbox.host import Host, host
 
 LIMITS = Limits(wall_seconds=0.5)

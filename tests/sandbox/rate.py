@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from activities.sandbox import Block, Sandbox, SandboxConfig, open_sandbox, run_block
+from perdure.activities.sandbox import Block, Sandbox, SandboxConfig, open_sandbox, run_block
 
 BLOCK = Block(
     """

@@ -5,12 +5,12 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from cli.__main__ import run
-from prepare import prepare
-from settings import Settings
-from store.database import set_up
+from perdure.__main__ import run
+from perdure.apps.bootstrap import prepare
+from perdure.settings import Settings
+from perdure.store.database import set_up
 from tests.conftest import Urls
-from tests.unit.perdure.skill_app import SKILL, STEEP, STEEP_CARD, WATER, write_app
+from tests.unit.apps.skill_app import SKILL, STEEP, STEEP_CARD, WATER, write_app
 
 OTHER = "id: other\ntitle: Other\ntopology: skill_pipeline\n"
 TEA = "skills/tea/SKILL.md"

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from pydantic import JsonValue
 
-from activities.sandbox import Block, FaultKind, Flaw, run_block
-from activities.sandbox.monty_sandbox import MontySandbox
+from perdure.activities.sandbox import Block, FaultKind, Flaw, run_block
+from perdure.activities.sandbox.pool import MontySandbox
 
 CIRCLE = """
 import math

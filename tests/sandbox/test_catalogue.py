@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from activities.sandbox import Limits, SandboxConfig, SandboxUnavailable
-from activities.toolbox.entities import CORE_BY_NAME
-from catalogue import block_digests, one_app, shipped_and_own
+from perdure.activities.sandbox import Limits, SandboxConfig, SandboxUnavailable
+from perdure.activities.toolbox.engine_tools import CORE_BY_NAME
 from perdure.apps import publish
-from tests.unit.perdure.skill_app import STEEP, STEEP_CARD, told, write_app
+from perdure.apps.registry import block_digests, one_app, shipped_and_own
+from tests.unit.apps.skill_app import STEEP, STEEP_CARD, told, write_app
 
 BLOCK = "skills/tea/blocks/steep.py"
 WRONG = STEEP.replace("else 3", "else leaf / 2")
@@ -52,7 +52,7 @@ async def test_where_no_sandbox_can_be_had_apps_are_loaded_and_it_is_said(
     async def none(config: SandboxConfig) -> None:
         raise SandboxUnavailable("bwrap is not installed")
 
-    monkeypatch.setattr("catalogue.open_for_checks", none)
+    monkeypatch.setattr("perdure.apps.registry.open_for_checks", none)
     found = await one_app(write_app(tmp_path, {BLOCK: WRONG}), SandboxConfig())
     assert found.unchecked == "bwrap is not installed"
     assert [agent.id for agent in found.apps[0].agents] == ["host"]

@@ -8,9 +8,9 @@ from itertools import count
 import pytest
 from pydantic import JsonValue
 
-from activities.sandbox import FaultKind, Ran, SandboxConfig, monty_sandbox, open_sandbox
-from activities.sandbox.limits import MIB
-from activities.sandbox.monty_sandbox import MontySandbox
+from perdure.activities.sandbox import FaultKind, Ran, SandboxConfig, open_sandbox, pool
+from perdure.activities.sandbox.pool import MontySandbox
+from perdure.activities.sandbox.protocol import MIB
 from tests.sandbox.conftest import LIMITS
 from tests.sandbox.host import Host
 from tests.sandbox.hostile import HOSTILE, Hostile
@@ -28,7 +28,7 @@ _numbers = count(1)
 async def sandbox(machine: Host) -> AsyncIterator[MontySandbox]:
     """One whose workers are watched."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(monty_sandbox, "Worker", WatchedWorker)
+        patch.setattr(pool, "Worker", WatchedWorker)
         opened = await open_sandbox(SandboxConfig(ceiling=LIMITS, at_once=2))
         assert opened.jailed
         yield opened

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from activities.sandbox import Limits, SandboxUnavailable
-from activities.sandbox.jail import Jail, demotable
-from activities.sandbox.opening import _interpreter
-from activities.sandbox.proof import jail_faults
-from activities.sandbox.seccomp import DENIED
+from perdure.activities.sandbox import Limits, SandboxUnavailable
+from perdure.activities.sandbox.jail import DENIED, Jail, demotable
+from perdure.activities.sandbox.jail_check import jail_faults
+from perdure.activities.sandbox.selection import _interpreter
 from tests.sandbox.probe import Call, answers, write_probe
 
 OPENAT, EXECVE, CLONE, MKDIR, GETUID, KILL, GETPPID = 257, 59, 56, 83, 102, 62, 110

@@ -13,12 +13,12 @@ import psutil
 import pytest
 from structlog.testing import capture_logs
 
-from activities.sandbox import ClosedSandbox, FaultKind, Limits, SandboxConfig, SandboxUnavailable, open_sandbox
-from activities.sandbox.opening import _interpreter
+from perdure.activities.sandbox import ClosedSandbox, FaultKind, Limits, SandboxConfig, SandboxUnavailable, open_sandbox
+from perdure.activities.sandbox.selection import _interpreter
 
 OPENER = """
 import asyncio
-from activities.sandbox import SandboxConfig, open_sandbox
+from perdure.activities.sandbox import SandboxConfig, open_sandbox
 
 async def main():
     sandbox = await open_sandbox(SandboxConfig())
@@ -105,13 +105,13 @@ async def test_an_interpreter_that_does_not_start_is_no_sandbox(tmp_path: Path) 
 
 
 async def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("activities.sandbox.opening.find_spec", lambda name: None)
+    monkeypatch.setattr("perdure.activities.sandbox.selection.find_spec", lambda name: None)
     with pytest.raises(SandboxUnavailable, match="extra `sandbox`"):
         await open_sandbox(SandboxConfig())
 
 
 def test_the_package_is_imported_without_the_extra() -> None:
-    program = "import sys; sys.modules['pydantic_monty'] = None; import activities.sandbox; print('fine')"
+    program = "import sys; sys.modules['pydantic_monty'] = None; import perdure.activities.sandbox; print('fine')"
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert told.stdout.strip() == "fine", told.stderr
 

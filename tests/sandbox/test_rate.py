@@ -2,8 +2,8 @@
 
 import time
 
-from activities.sandbox import run_block
-from activities.sandbox.monty_sandbox import MontySandbox
+from perdure.activities.sandbox import run_block
+from perdure.activities.sandbox.pool import MontySandbox
 from tests.sandbox.rate import BLOCK, INPUTS
 
 RUNS = 200

@@ -5,8 +5,15 @@ import asyncio
 import pytest
 from structlog.testing import capture_logs
 
-from activities.sandbox import FaultKind, SandboxConfig, SandboxUnavailable, StandbySandbox, open_sandbox, standby
-from activities.sandbox.protocol import Sandbox
+from perdure.activities.sandbox import (
+    FaultKind,
+    SandboxConfig,
+    SandboxUnavailable,
+    StandbySandbox,
+    open_sandbox,
+    selection,
+)
+from perdure.activities.sandbox.protocol import Sandbox
 
 ONE = "def run():\n    return 1"
 
@@ -57,7 +64,7 @@ async def test_where_it_cannot_be_opened_blocks_are_told_why_and_a_later_one_fin
             raise error
         return await open_sandbox(config)
 
-    monkeypatch.setattr(standby, "open_sandbox", opening)
+    monkeypatch.setattr(selection, "open_sandbox", opening)
     sandbox = StandbySandbox(SandboxConfig())
     with capture_logs() as logs:
         for _ in range(2):
@@ -65,7 +72,7 @@ async def test_where_it_cannot_be_opened_blocks_are_told_why_and_a_later_one_fin
             assert ran.fault is not None and ran.fault.kind is FaultKind.CLOSED and why in ran.fault.message
             assert "secret" not in ran.fault.message
     assert [(each["event"], each["log_level"]) for each in logs] == [("sandbox.closed", "error")]
-    monkeypatch.setattr(standby, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(selection, "AGAIN_SECONDS", 0.0)
     sandbox = StandbySandbox(SandboxConfig())
     tries.clear()
     assert (await sandbox.run("t", ONE, {})).fault is not None

@@ -9,11 +9,11 @@ from contextlib import closing, suppress
 import psutil
 import pytest
 
-from activities.sandbox import FaultKind, Limits, Ran, SandboxConfig, SandboxUnavailable, open_sandbox
-from activities.sandbox import monty_sandbox as module
-from activities.sandbox.monty_sandbox import MontySandbox
-from activities.sandbox.opening import _interpreter
-from activities.sandbox.worker import Making, Worker
+from perdure.activities.sandbox import FaultKind, Limits, Ran, SandboxConfig, SandboxUnavailable, open_sandbox
+from perdure.activities.sandbox import pool as module
+from perdure.activities.sandbox.pool import MontySandbox
+from perdure.activities.sandbox.selection import _interpreter
+from perdure.activities.sandbox.worker import Making, Worker
 from tests.desk import until
 from tests.sandbox.conftest import LIMITS
 

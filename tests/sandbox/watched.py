@@ -7,9 +7,8 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from activities.sandbox.limits import Limits
-from activities.sandbox.ran import Ran
-from activities.sandbox.worker import Worker
+from perdure.activities.sandbox.protocol import Limits, Ran
+from perdure.activities.sandbox.worker import Worker
 
 _EVERY_SECONDS = 0.005
 

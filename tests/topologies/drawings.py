@@ -6,11 +6,10 @@ from typing import Any, Literal
 
 from hypothesis import strategies as st
 
-from contracts.messages import Patch
-from graph.ports import Ports
-from graph.reducers import ADDITIVE
-from graph.spec import END, FRESH, Edge, Fork, Goto, Join, NodeSpec, RunLimits, State, Sub, Switch, Topology
-from graph.state import Field, StateSchema
+from perdure.contracts.messages import Patch
+from perdure.graph.ports import Ports
+from perdure.graph.spec import END, FRESH, Edge, Fork, Goto, Join, NodeSpec, RunLimits, State, Sub, Switch, Topology
+from perdure.graph.state import ADDITIVE, Field, StateSchema
 
 STATE = StateSchema(
     (Field("status", "completed"), Field("trail", [], ADDITIVE), Field("choices", [0]), Field("patience", 20))

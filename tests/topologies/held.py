@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from contracts.activities import (
+from perdure.contracts.activities import (
     APPROVALS_OPEN,
     APPROVALS_READ,
     MEMORY_FACTS,
@@ -15,11 +15,11 @@ from contracts.activities import (
     TOOLS_RUN,
     ActivityRef,
 )
-from contracts.messages import Patch
-from graph.compile import CompiledTopology, compile_topology
-from graph.ports import Ports
-from graph.registry import spec
-from graph.spec import Node, NodeSpec, State, Sub, Topology
+from perdure.contracts.messages import Patch
+from perdure.graph.compile import CompiledTopology, compile_topology
+from perdure.graph.ports import Ports
+from perdure.graph.registry import spec
+from perdure.graph.spec import Node, NodeSpec, State, Sub, Topology
 
 BY_METHOD: Mapping[tuple[str, str], ActivityRef[Any, Any]] = {
     ("model", "complete"): MODEL_COMPLETE,

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from graph.compile import CompiledTopology, compile_topology
-from graph.signatures import labels_of
-from graph.spec import Edge, NodeSpec, Router, State, Sub, Switch, Topology
+from perdure.graph.compile import CompiledTopology, compile_topology
+from perdure.graph.spec import Edge, NodeSpec, Router, State, Sub, Switch, Topology
+from perdure.graph.validate import labels_of
 
 
 def observed(topology: Topology) -> tuple[CompiledTopology, set[tuple[str, str]]]:

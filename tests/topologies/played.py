@@ -6,17 +6,17 @@ from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
-from contracts.agents import EffectClass, PlanCard
-from contracts.messages import MessageRef
-from contracts.people import PauseKind
-from graph.compile import CompiledTopology, compile_topology
-from graph.nodes.await_verdict import AwaitVerdict
-from graph.nodes.reading import messages_of
-from graph.nodes.run_tools import RunTools
-from graph.spec import FRESH, Outcome
-from graph.steps import Steps
-from graph.topologies.skill_pipeline.nodes import NODES
-from graph.topologies.skill_pipeline.spec import skill_pipeline
+from perdure.contracts.agents import EffectClass, PlanCard
+from perdure.contracts.approvals import PauseKind
+from perdure.contracts.messages import MessageRef
+from perdure.graph.compile import CompiledTopology, compile_topology
+from perdure.graph.nodes.await_verdict import AwaitVerdict
+from perdure.graph.nodes.fields import messages_of
+from perdure.graph.nodes.run_tools import RunTools
+from perdure.graph.spec import FRESH, Outcome
+from perdure.graph.topologies.skill_pipeline.nodes import NODES
+from perdure.graph.topologies.skill_pipeline.spec import skill_pipeline
+from perdure.workflows.turn_segment import Steps
 from tests.doubles.fake_turn import TURN_ID, Ambiguous, Args, FakeTurn, Refused, Says
 from tests.doubles.ports import FakeRun
 from tests.topologies.held import held

@@ -7,7 +7,7 @@ refuses a start that nothing led to.
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from graph.spec import END, FRESH, Fork, Goto, Join, Sub, Switch, Topology
+from perdure.graph.spec import END, FRESH, Fork, Goto, Join, Sub, Switch, Topology
 from tests.topologies.drawings import Decisions
 
 

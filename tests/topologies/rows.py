@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
-from graph.compile import CompiledTopology
-from graph.spec import FRESH
+from perdure.graph.compile import CompiledTopology
+from perdure.graph.spec import FRESH
 from tests.topologies.stand_ins import Rows, ScriptedPorts, scripted_ports
 from tests.topologies.ways import assert_is_a_path
 

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 from pydantic import JsonValue
 
-from contracts.digests import canonical_json
-from contracts.messages import Patch
-from graph.ports import Ports
-from graph.spec import Node, State
+from perdure.contracts.messages import Patch
+from perdure.contracts.values import canonical_json
+from perdure.graph.ports import Ports
+from perdure.graph.spec import Node, State
 
 Behaviour = Callable[[State], Patch]
 Rows = Mapping[str, Sequence[Patch | Exception]]

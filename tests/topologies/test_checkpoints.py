@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 from pydantic import JsonValue
 
-from contracts.people import VerdictState
-from contracts.skills import PlanSkill, Rule
-from contracts.turns import Limits
-from graph.spec import Outcome
-from policy.platform_rules import PLATFORM_RULES
+from perdure.contracts.approvals import VerdictState
+from perdure.contracts.skills import PlanSkill, Rule
+from perdure.contracts.turns import Limits
+from perdure.core.agents.rule_matching import PLATFORM_RULES
+from perdure.graph.spec import Outcome
 from tests.doubles.fake_turn import FakeTurn, Says
 from tests.topologies.played import Played, again_from_the_store, begin, resume, turn
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts.agents import EffectClass, PlanCard
-from contracts.errors import Problem
-from contracts.messages import Role
-from contracts.model import OutputForm
-from contracts.people import PauseKind, RequestKind, VerdictState
-from contracts.turns import Limits
-from graph.spec import Outcome
+from perdure.contracts.agents import EffectClass, PlanCard
+from perdure.contracts.approvals import PauseKind, RequestKind, VerdictState
+from perdure.contracts.calls import OutputForm
+from perdure.contracts.errors import Problem
+from perdure.contracts.messages import Role
+from perdure.contracts.turns import Limits
+from perdure.graph.spec import Outcome
 from tests.doubles.fake_turn import USAGE, Args, FakeTurn, Refused, Says
 from tests.topologies.played import Played, _leg, again_from_the_store, begin
 from tests.topologies.specs.clarify_solve import CLASSIFY, DRAW, PLAN, RUN, SAY, VIZ

@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 from pydantic import JsonValue
 
-from contracts.agents import EffectClass, PlanCard
-from contracts.errors import Problem
-from contracts.people import VerdictState
-from contracts.pipeline import PipelineToolConfig
-from contracts.turns import Limits
-from graph.manifest import lines_of
-from graph.registry import spec
-from graph.spec import Outcome
-from graph.topologies.context_assembly.spec import EdgeCondition, EdgeType, StageId
-from policy.refusals import STOPPED
+from perdure.contracts.agents import EffectClass, PlanCard
+from perdure.contracts.approvals import VerdictState
+from perdure.contracts.context_assembly import PipelineToolConfig
+from perdure.contracts.errors import Problem
+from perdure.contracts.turns import Limits
+from perdure.core.calls.ledger import STOPPED
+from perdure.graph.manifest import lines_of
+from perdure.graph.registry import spec
+from perdure.graph.spec import Outcome
+from perdure.graph.topologies.context_assembly.spec import EdgeCondition, EdgeType, StageId
 from tests.doubles.fake_context import INTERVENTION, Args, Broken, FakeContext
 from tests.doubles.fake_turn import FakeTurn, Says
 from tests.topologies.played import Played, again_from_the_store, begin, resume

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from contracts.errors import Problem
-from contracts.facts import FactScope
-from contracts.messages import PREVIEW_CHARACTERS, Role
-from contracts.turns import Limits, Usage
-from graph.compiled import topology
-from graph.manifest import lines_of
-from graph.spec import Outcome
+from perdure.contracts.errors import Problem
+from perdure.contracts.memory import FactScope
+from perdure.contracts.messages import PREVIEW_CHARACTERS, Role
+from perdure.contracts.turns import Limits, Usage
+from perdure.graph.compile import topology
+from perdure.graph.manifest import lines_of
+from perdure.graph.spec import Outcome
 from tests.doubles.fake_turn import FakeTurn, Says
 from tests.topologies.played import Played, begin
 from tests.topologies.specs.decision_hub import ANSWER, BEGIN, FAILURE, READ, WRITE

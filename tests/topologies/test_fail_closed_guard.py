@@ -6,12 +6,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts.approvals import Verdicts
-from contracts.errors import Problem
-from contracts.messages import Role
-from contracts.people import VerdictState
-from contracts.tools import CallState
-from graph.spec import Outcome
+from perdure.contracts.activities import Verdicts
+from perdure.contracts.approvals import VerdictState
+from perdure.contracts.calls import CallState
+from perdure.contracts.errors import Problem
+from perdure.contracts.messages import Role
+from perdure.graph.spec import Outcome
 from tests.doubles.fake_turn import Says
 from tests.topologies.played import Played, again_from_the_store, begin, resume, turn
 

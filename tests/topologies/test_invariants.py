@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from pydantic import JsonValue
 
-from contracts.digests import canonical_json
-from contracts.people import PauseKind
-from graph.compile import CompiledTopology
-from graph.manifest import lines_of, manifest_of
-from graph.spec import FRESH, Outcome, Sub
-from graph.validate import validate
+from perdure.contracts.approvals import PauseKind
+from perdure.contracts.values import canonical_json
+from perdure.graph.compile import CompiledTopology
+from perdure.graph.manifest import lines_of, manifest_of
+from perdure.graph.spec import FRESH, Outcome, Sub
+from perdure.graph.validate import validate
 from tests.topologies.rows import Row, run_leg, run_row
 from tests.topologies.specs.every import COMPILED, ROWS, TOPOLOGIES
 

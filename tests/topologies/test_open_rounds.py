@@ -6,14 +6,14 @@ from itertools import permutations
 import pytest
 from pydantic import JsonValue
 
-from contracts.digests import canonical_json
-from contracts.messages import Role
-from contracts.people import RequestKind, VerdictState
-from contracts.skills import Rule
-from contracts.tools import CallState
-from graph.nodes.pause import MOST_KEPT_CHARACTERS
-from graph.nodes.reading import outcomes_of
-from graph.spec import Outcome
+from perdure.contracts.approvals import RequestKind, VerdictState
+from perdure.contracts.calls import CallState
+from perdure.contracts.messages import Role
+from perdure.contracts.skills import Rule
+from perdure.contracts.values import canonical_json
+from perdure.graph.nodes.fields import outcomes_of
+from perdure.graph.nodes.pause import MOST_KEPT_CHARACTERS
+from perdure.graph.spec import Outcome
 from tests.doubles.fake_turn import Args, FakeTurn, Says
 from tests.topologies.played import CARDS, TOOLS, Played, again_from_the_store, begin, resume, turn, ungated_first
 

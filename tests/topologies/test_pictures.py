@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from graph.compile import compile_topology
-from graph.manifest import manifest_of
-from graph.mermaid import mermaid_of
-from graph.paths import sources_of
-from graph.spec import Goto, NodeSpec, Topology
+from perdure.graph.compile import compile_topology
+from perdure.graph.manifest import manifest_of, mermaid_of
+from perdure.graph.spec import Goto, NodeSpec, Topology
+from perdure.graph.validate import sources_of
 from tests.topologies.rows import Leg, run_leg
 from tests.topologies.specs.every import TOPOLOGIES
 from tests.topologies.stand_ins import StandIn

@@ -6,10 +6,10 @@ from typing import Any
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from graph.compile import compile_topology
-from graph.manifest import lines_of
-from graph.spec import END, FRESH, Edge, Fork, Goto, Join, NodeSpec, RunLimits, Switch, Topology
-from graph.validate import validate
+from perdure.graph.compile import compile_topology
+from perdure.graph.manifest import lines_of
+from perdure.graph.spec import END, FRESH, Edge, Fork, Goto, Join, NodeSpec, RunLimits, Switch, Topology
+from perdure.graph.validate import validate
 from tests.topologies.drawings import Decisions, Drawing, Shape, shapes
 from tests.topologies.possible import Decided, Walk
 from tests.topologies.stand_ins import scripted_ports

@@ -2,7 +2,7 @@
 
 import pytest
 
-from graph.spec import Switch, Topology
+from perdure.graph.spec import Switch, Topology
 from tests.topologies.observed import observed
 from tests.topologies.rows import Row, run_leg, run_row
 from tests.topologies.specs.every import COMPILED, ROWS, SPECS, TOPOLOGIES

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from pydantic import JsonValue
 
-from contracts.errors import Problem
-from contracts.messages import CallRef, Role
-from contracts.people import VerdictState
-from contracts.turns import Limits, OnSpent, Usage
-from graph.nodes.reading import error_of
-from graph.spec import Outcome
+from perdure.contracts.approvals import VerdictState
+from perdure.contracts.errors import Problem
+from perdure.contracts.messages import CallRef, Role
+from perdure.contracts.turns import Limits, OnSpent, Usage
+from perdure.graph.nodes.fields import error_of
+from perdure.graph.spec import Outcome
 from tests.doubles.fake_turn import FakeTurn, Says
 from tests.topologies.played import Played, begin, resume, turn
 

@@ -7,16 +7,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from contracts.agents import EffectClass, PlanCard
-from contracts.approvals import Verdicts
-from contracts.errors import Problem
-from contracts.messages import Role
-from contracts.people import VerdictState
-from contracts.skills import Rule
-from contracts.tools import CallState
-from contracts.turns import Limits, OnSpent
-from graph.spec import Outcome
-from policy.toolsets import LOAD_TOOLSET
+from perdure.contracts.activities import Verdicts
+from perdure.contracts.agents import EffectClass, PlanCard
+from perdure.contracts.approvals import VerdictState
+from perdure.contracts.calls import CallState
+from perdure.contracts.errors import Problem
+from perdure.contracts.messages import Role
+from perdure.contracts.skills import Rule
+from perdure.contracts.turns import Limits, OnSpent
+from perdure.core.agents.toolsets import LOAD_TOOLSET
+from perdure.graph.spec import Outcome
 from tests.doubles.fake_turn import Args, FakeTurn, Says
 from tests.topologies.played import Played, again_from_the_store, begin, resume
 

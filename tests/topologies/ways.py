@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
 
-from graph.manifest import Line, lines_of
-from graph.spec import END, START, Topology
+from perdure.graph.manifest import Line, lines_of
+from perdure.graph.spec import END, START, Topology
 
 
 def assert_is_a_path(

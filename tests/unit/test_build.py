@@ -4,31 +4,31 @@ from pathlib import Path
 
 import pytest
 
-from workflows import build
+from perdure.worker import queues
 
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for package in (*build.DECIDING, "api"):
+    for package in (*queues.DECIDING, "api"):
         (tmp_path / package / "inner").mkdir(parents=True)
         (tmp_path / package / "inner" / "rule.py").write_text("LIMIT = 1\n")
-    monkeypatch.setattr(build, "ROOT", tmp_path)
+    monkeypatch.setattr(queues, "ROOT", tmp_path)
     return tmp_path
 
 
 def test_the_same_code_has_the_same_name_whatever_lies_beside_it(root: Path) -> None:
-    before = build.build_id.__wrapped__()
+    before = queues.build_id.__wrapped__()
     (root / "api" / "inner" / "rule.py").write_text("LIMIT = 2\n")
     (root / "graph" / "notes.txt").write_text("not code")
-    assert build.build_id.__wrapped__() == before
-    assert before.startswith("perdure-") and len(before) == len("perdure-") + build.DIGITS
+    assert queues.build_id.__wrapped__() == before
+    assert before.startswith("perdure-") and len(before) == len("perdure-") + queues.DIGITS
 
 
-@pytest.mark.parametrize("package", build.DECIDING)
+@pytest.mark.parametrize("package", queues.DECIDING)
 def test_code_that_decides_names_another_build_when_it_changes_or_moves(root: Path, package: str) -> None:
-    names = {build.build_id.__wrapped__()}
+    names = {queues.build_id.__wrapped__()}
     (root / package / "inner" / "rule.py").write_text("LIMIT = 2\n")
-    names.add(build.build_id.__wrapped__())
+    names.add(queues.build_id.__wrapped__())
     (root / package / "inner" / "rule.py").rename(root / package / "inner" / "other.py")
-    names.add(build.build_id.__wrapped__())
+    names.add(queues.build_id.__wrapped__())
     assert len(names) == 3

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from prepare import _kept_tokens, _made
-from settings import ACCESS_KEY_FILE, AUDIT_KEY_FILE, Settings
+from perdure.apps.bootstrap import _kept_tokens, _made
+from perdure.settings import ACCESS_KEY_FILE, AUDIT_KEY_FILE, Settings
 
 KEY = "given by the environment of this test"
 BOTH = pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 import structlog
 
-from settings import LogLevel, log_from
+from perdure.settings import LogLevel, log_from
 
 EARLY = structlog.get_logger("early")
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from policy.egress import ANSWER_BYTES, Named, Outbound
-from settings import Settings
+from perdure.core.egress import ANSWER_BYTES, Named, Outbound
+from perdure.settings import Settings
 from tests.repo.test_environment import bare
 
 

@@ -11,26 +11,25 @@ import asyncpg
 import pytest
 from temporalio.client import Client
 
-from activities.deps import Deps
-from activities.models import Models
-from activities.sandbox import SandboxConfig, StandbySandbox
-from activities.toolbox.mcp import McpServers
-from activities.toolbox.shelf import Toolbox
-from contracts.turns import ENDED, Kind, Limits, Routing, TurnStatus
-from local import DataParts
+from perdure.activities.dependencies import Deps
+from perdure.activities.providers.registry import Models
+from perdure.activities.sandbox import SandboxConfig, StandbySandbox
+from perdure.activities.toolbox.mcp.tools import McpServers
+from perdure.activities.toolbox.registry import Toolbox
 from perdure.apps import find_apps
-from policy.admission import Caps, OnBusy
-from policy.decision import Decider, Decision
-from relay.connect import DATA_CONVERTER
-from relay.deliver import Doorbell
-from serving import freeze_heap, tools_of, workers_for
-from store import content
-from store.database import Database
-from store.decisions import DecisionAsk, decide
-from store.ids import new_id
-from store.live import LiveTokens
-from store.turns import NewTurn, Started, request_stop, start
-from store.valkey import Valkey
+from perdure.contracts.turns import ENDED, Kind, Limits, Routing, TurnStatus
+from perdure.core.approvals.decisions import Decider, Decision
+from perdure.core.turns import Caps, OnBusy
+from perdure.local import DataParts
+from perdure.store import agents
+from perdure.store.approvals.decisions import DecisionAsk, decide
+from perdure.store.database import Database, new_id
+from perdure.store.events.live import LiveTokens
+from perdure.store.turns.start import NewTurn, Started, request_stop, start_turn
+from perdure.store.valkey import Valkey
+from perdure.temporal.client import DATA_CONVERTER
+from perdure.temporal.workflow_client import Doorbell
+from perdure.worker.queues import freeze_heap, tools_of, workers_for
 from tests.conftest import Person
 from tests.near import new_client
 from tests.served import Served
@@ -85,8 +84,8 @@ class Engine:
             routing=self.routing,
         )
         async with self.deps.db.transaction(requester.tenant_id) as tx:
-            agent = await content.current(tx, agent_id)
-            started = await start(tx, new, agent, caps or Caps())
+            agent = await agents.current_agent(tx, agent_id)
+            started = await start_turn(tx, new, agent, caps or Caps())
         if started.note is not None:
             await self.deps.doorbell.deliver_soon(started.note)
         return started

@@ -7,10 +7,10 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError
 
-from contracts.ids import approval_id
-from contracts.turns import Bell, TurnAddress, TurnStatus
-from contracts.workflows import RING
-from policy.decision import Decision
+from perdure.contracts.activities import RING
+from perdure.contracts.ids import approval_id
+from perdure.contracts.turns import Bell, TurnAddress, TurnStatus
+from perdure.core.approvals.decisions import Decision
 from tests.doubles.spoken import Line
 from tests.served import PAUSED, Served
 

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 import pytest
 from temporalio.client import Client
 
-from contracts.turns import TurnStatus
+from perdure.contracts.turns import TurnStatus
 from tests.desk import Desk
 from tests.doubles.spoken import Line
 from tests.served import ALL_KINDS, Served, serve

@@ -6,9 +6,9 @@ from contextlib import AsyncExitStack
 import pytest
 from temporalio.client import Client
 
-from contracts.turns import Kind, Routing, TurnAddress, TurnStatus
-from policy.admission import OnBusy
-from store.ids import new_id
+from perdure.contracts.turns import Kind, Routing, TurnAddress, TurnStatus
+from perdure.core.turns import OnBusy
+from perdure.store.database import new_id
 from tests.desk import Desk, until
 from tests.doubles.spoken import Line
 from tests.served import ALL_KINDS, Served, serve

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from temporalio.client import Client
 
-import serving
-from contracts.agents import PublishedAgent
-from contracts.errors import CallerError
-from contracts.ids import approval_id
-from contracts.turns import TurnAddress, TurnStatus
-from policy.decision import Decision
-from store import approval_views, rule_actions
+from perdure.contracts.agents import PublishedAgent
+from perdure.contracts.errors import CallerError
+from perdure.contracts.ids import approval_id
+from perdure.contracts.turns import TurnAddress, TurnStatus
+from perdure.core.approvals.decisions import Decision
+from perdure.store import agents
+from perdure.store.approvals import views
+from perdure.worker import queues as serving
 from tests.desk import Desk, until
 from tests.doubles.spoken import Line
 from tests.served import ALL_KINDS, PAUSED, Served, serve
@@ -46,7 +47,7 @@ async def at_checkpoint(served: Served, *lines: Line) -> TurnAddress:
 async def seen(served: Served, address: TurnAddress, call_id: str = "c1.0") -> dict[str, Any]:
     """The checkpoint as a reviewer sees it."""
     async with served.desk.db.transaction("local") as tx:
-        return await approval_views.get(tx, approval_id(address.turn_id, call_id), None)
+        return await views.get_approval(tx, approval_id(address.turn_id, call_id), None)
 
 
 async def fires(served: Served, address: TurnAddress) -> list[tuple[str, str]]:
@@ -244,7 +245,7 @@ async def test_a_tenant_may_have_a_rule_end_the_turn_instead_of_asking(served: S
     waiting = await at_checkpoint(served)
     for do in ("abort", "require_hitl"):
         async with served.desk.db.transaction("local") as tx:
-            await rule_actions.set_action(tx, rules, "desk/parcels:booked", do, person.user_id)
+            await agents.set_action(tx, rules, "desk/parcels:booked", do, person.user_id)
         if do == "abort":
             _, row = await served.ended(Line("", [BOOK]), DONE, **CHECKED)
             assert row["problem"]["message"] == "A person looks at a booking before it is sent."

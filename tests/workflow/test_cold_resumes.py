@@ -15,12 +15,12 @@ from temporalio.client import Client
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.worker import Worker
 
-import serving
-from contracts.ids import approval_id, turn_workflow_id
-from contracts.turns import Limits, TurnAddress, TurnStatus
-from contracts.workflows import TURN_RUN
-from policy.decision import Decision
-from store.workflow_start import workflow_input
+from perdure.contracts.activities import TURN_RUN
+from perdure.contracts.ids import approval_id, turn_workflow_id
+from perdure.contracts.turns import Limits, TurnAddress, TurnStatus
+from perdure.core.approvals.decisions import Decision
+from perdure.store.delivery.outbox import workflow_input
+from perdure.worker import queues as serving
 from tests.desk import Desk, until
 from tests.doubles.spoken import Line
 from tests.served import ALL_KINDS, PAUSED, Served, serve

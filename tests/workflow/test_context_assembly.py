@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import CallerError
-from contracts.turns import TurnStatus
-from policy.admission import Caps, OnBusy
-from policy.decision import Decision
-from store.turns import Started
+from perdure.contracts.errors import CallerError
+from perdure.contracts.turns import TurnStatus
+from perdure.core.approvals.decisions import Decision
+from perdure.core.turns import Caps, OnBusy
+from perdure.store.turns.start import Started
 from tests.workflow.conftest import Engine
 
 GATHER = ["preflight", "assembly_gate"]

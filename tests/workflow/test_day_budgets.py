@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from temporalio.client import Client
 
-from contracts.agents import DayLimits
-from contracts.turns import ENDED, Kind, Routing, TurnAddress, TurnStatus
-from local import DataParts
-from policy.day_budget import TENANT
-from store.day_limits import set_limits
-from store.ids import new_id
+from perdure.contracts.agents import DayLimits
+from perdure.contracts.turns import ENDED, Kind, Routing, TurnAddress, TurnStatus
+from perdure.core.budgets import TENANT
+from perdure.local import DataParts
+from perdure.store.budgets import set_day_limits
+from perdure.store.database import new_id
 from tests.conftest import Urls
 from tests.desk import Desk
 from tests.doubles.spoken import HOLDS_TOKENS, Line
@@ -28,7 +28,7 @@ FIRST = 8
 async def limit_tenant(desk: Desk, limits: DayLimits) -> None:
     """What an operator does."""
     async with desk.db.transaction("local") as tx:
-        await set_limits(tx, limits, desk.people["admin"].user_id)
+        await set_day_limits(tx, limits, desk.people["admin"].user_id)
 
 
 async def today(desk: Desk) -> tuple[int, int]:

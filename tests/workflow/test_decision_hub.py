@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from activities.model import ModelActivities
-from contracts.errors import UpstreamUnavailable
-from contracts.turns import TurnAddress
+from perdure.activities.model import ModelActivities
+from perdure.contracts.errors import UpstreamUnavailable
+from perdure.contracts.turns import TurnAddress
 from tests.desk import Desk, publish_desk
 from tests.doubles.desk import desk_agents
 from tests.doubles.hub import KEEPER, keeper, without

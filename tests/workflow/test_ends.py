@@ -7,10 +7,10 @@ import pytest
 from pydantic import JsonValue
 from temporalio.client import Client
 
-from contracts.turns import Kind, Limits, Routing, TurnStatus
-from policy.admission import OnBusy
-from policy.retries import PROVIDER_ERRORS
-from store.ids import new_id
+from perdure.contracts.turns import Kind, Limits, Routing, TurnStatus
+from perdure.core.calls.retries import PROVIDER_ERRORS
+from perdure.core.turns import OnBusy
+from perdure.store.database import new_id
 from tests.desk import Desk, until
 from tests.doubles.broken_inside import Breaks, Brief, broken_inside
 from tests.doubles.spoken import Line

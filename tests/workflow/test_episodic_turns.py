@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from temporalio.client import Client
 
-from contracts.agents import MemoryPolicy, PublishedAgent
-from contracts.digests import digest_of
-from contracts.turns import TurnAddress, TurnStatus
-from relay.remember import embed_due
-from store import episodes
-from store.database import Database
+from perdure.contracts.agents import MemoryPolicy, PublishedAgent
+from perdure.contracts.turns import TurnAddress, TurnStatus
+from perdure.contracts.values import digest_of
+from perdure.store.database import Database
+from perdure.store.memory import episodes
+from perdure.worker.embeddings import embed_due
 from tests.conftest import Urls
 from tests.desk import Desk, publish_desk
 from tests.doubles.desk import desk_agents

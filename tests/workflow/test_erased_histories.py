@@ -8,13 +8,12 @@ import pytest
 from temporalio.client import Client, WorkflowHistory
 from temporalio.service import RPCError, RPCStatusCode
 
-from contracts.ids import turn_workflow_id
-from contracts.turns import TurnAddress, TurnStatus
-from policy.decision import Decision
-from relay.gone import workflow_gone
-from relay.histories import forget_histories
-from store.erasure import erase
-from store.ids import new_id
+from perdure.contracts.ids import turn_workflow_id
+from perdure.contracts.turns import TurnAddress, TurnStatus
+from perdure.core.approvals.decisions import Decision
+from perdure.store.database import new_id
+from perdure.store.identity.erasure import erase
+from perdure.temporal.workflow_client import forget_histories, workflow_gone
 from tests.conftest import Person
 from tests.doubles.spoken import Line
 from tests.served import Served

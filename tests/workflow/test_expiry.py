@@ -9,10 +9,10 @@ import pytest
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowHistory
 
-from contracts.errors import CallerError
-from contracts.turns import Bell, Kind, Routing, TurnAddress, TurnStatus
-from policy.pause import MARGIN
-from store.ids import new_id
+from perdure.contracts.errors import CallerError
+from perdure.contracts.turns import Bell, Kind, Routing, TurnAddress, TurnStatus
+from perdure.core.approvals.gates import MARGIN
+from perdure.store.database import new_id
 from tests.desk import Desk
 from tests.doubles.spoken import Line
 from tests.served import ALL_KINDS, PAUSED, Served, serve

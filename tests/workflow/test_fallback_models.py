@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from contracts.digests import digest_of
-from contracts.errors import PerdureError, UpstreamRejected, UpstreamUnavailable
-from contracts.turns import TurnAddress
-from policy.retries import PROVIDER_ERRORS
+from perdure.contracts.errors import PerdureError, UpstreamRejected, UpstreamUnavailable
+from perdure.contracts.turns import TurnAddress
+from perdure.contracts.values import digest_of
+from perdure.core.calls.retries import PROVIDER_ERRORS
 from tests.desk import Desk, publish_desk
 from tests.doubles.desk import desk_agents
 from tests.doubles.spoken import Line

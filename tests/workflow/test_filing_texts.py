@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from activities.clients.script import read_script
-from contracts.digests import digest_of
-from contracts.ids import approval_id
-from contracts.turns import Kind, Routing, TurnStatus
-from policy.decision import Decision
-from store import approval_views, content
-from store.ids import new_id
+from perdure.activities.providers.scripted import read_script
+from perdure.contracts.ids import approval_id
+from perdure.contracts.turns import Kind, Routing, TurnStatus
+from perdure.contracts.values import digest_of
+from perdure.core.approvals.decisions import Decision
+from perdure.store import agents
+from perdure.store.approvals import views
+from perdure.store.database import new_id
 from tests.conftest import Urls
 from tests.desk import publish_desk
 from tests.doubles.playing import PlayingDouble
@@ -70,7 +71,7 @@ class Filings:
         row = await self.engine.until(started.turn_id, seconds=60)
         assert row["status"] == AWAITING.value, (row["problem"], row["answer"])
         async with self.engine.deps.db.transaction("local") as tx:
-            return started.turn_id, await approval_views.get(tx, row["waiting"]["ids"][0], None)
+            return started.turn_id, await views.get_approval(tx, row["waiting"]["ids"][0], None)
 
     async def answer(self, turn_id: str, calls: int) -> str:
         """What the turn says at its end, with one settled result for each of so many calls."""
@@ -99,7 +100,7 @@ async def filings(engine: Engine, urls: Urls, player: tuple[str, Routing]) -> As
     """The agent as shipped, but for its model."""
     model = player[0]
     async with engine.deps.db.transaction("local") as tx:
-        agent = await content.current(tx, AGENT)
+        agent = await agents.current_agent(tx, AGENT)
     with PlayingDouble(read_script(agent.definition.script)) as double, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PERDURE_SECRET_MODEL_KEY", "sk-of-the-test")
         base = double.root if model.startswith("anthropic/") else double.api_base

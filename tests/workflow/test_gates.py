@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pydantic import JsonValue
 
-from contracts.ids import approval_id, effect_key
-from contracts.turns import Bell, TurnAddress, TurnStatus
-from policy.decision import Decision
+from perdure.contracts.ids import approval_id, effect_key
+from perdure.contracts.turns import Bell, TurnAddress, TurnStatus
+from perdure.core.approvals.decisions import Decision
 from tests.doubles.spoken import Line
 from tests.served import PAUSED, Served
 

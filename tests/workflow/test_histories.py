@@ -14,11 +14,11 @@ from pydantic import JsonValue
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowHistory
 
-from contracts.turns import Kind, Routing, TurnStatus
-from local import DataParts
-from relay.connect import runtime
-from relay.deliver import Doorbell
-from store.ids import new_id
+from perdure.contracts.turns import Kind, Routing, TurnStatus
+from perdure.local import DataParts
+from perdure.store.database import new_id
+from perdure.temporal.client import runtime
+from perdure.temporal.workflow_client import Doorbell
 from tests.desk import Desk, until
 from tests.doubles.spoken import Line
 from tests.replay.recording import run_of

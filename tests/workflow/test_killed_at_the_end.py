@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from temporalio.client import Client
 
-from contracts.turns import Kind, Routing, TurnStatus
-from local import DataParts
-from store.ids import new_id
+from perdure.contracts.turns import Kind, Routing, TurnStatus
+from perdure.local import DataParts
+from perdure.store.database import new_id
 from tests.conftest import Urls
 from tests.desk import Desk
 from tests.doubles.spoken import Line

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from temporalio.api.enums.v1 import EventType
 
-from contracts.approvals import Verdicts
-from contracts.people import Verdict, VerdictState
-from contracts.turns import Bell, TurnAddress, TurnStatus
-from store.verdicts import read_verdicts
+from perdure.contracts.activities import Verdicts
+from perdure.contracts.approvals import Verdict, VerdictState
+from perdure.contracts.turns import Bell, TurnAddress, TurnStatus
+from perdure.store.approvals.verdicts import read_verdicts
 from tests.doubles.spoken import Line
 from tests.served import Served
 
@@ -35,7 +35,7 @@ def with_looks(monkeypatch: pytest.MonkeyPatch, look_at: Callable[[Verdict], dat
             }
         )
 
-    monkeypatch.setattr("activities.approvals.read_verdicts", named)
+    monkeypatch.setattr("perdure.activities.approvals.read_verdicts", named)
 
 
 async def timer_seconds(served: Served, address: TurnAddress, run_id: str) -> float:
@@ -84,7 +84,7 @@ async def test_a_turn_that_nobody_rings_looks_when_a_hold_ends(served: Served, m
         (verdict,) = found.verdicts
         return Verdicts(verdicts=(verdict.model_copy(update={"state": VerdictState.PENDING, "look_at": ready_at}),))
 
-    monkeypatch.setattr("activities.approvals.read_verdicts", held)
+    monkeypatch.setattr("perdure.activities.approvals.read_verdicts", held)
     await served.decide(address)
     await served.until(address, TurnStatus.COMPLETED)
     assert ready_at is not None and datetime.now(UTC) >= ready_at

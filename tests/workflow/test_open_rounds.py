@@ -12,11 +12,11 @@ from pydantic import JsonValue
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 
-from contracts.ids import approval_id, effect_key
-from contracts.turns import Bell, Kind, Routing, TurnAddress, TurnStatus
-from local import DataParts
-from policy.decision import Decision
-from store.ids import new_id
+from perdure.contracts.ids import approval_id, effect_key
+from perdure.contracts.turns import Bell, Kind, Routing, TurnAddress, TurnStatus
+from perdure.core.approvals.decisions import Decision
+from perdure.local import DataParts
+from perdure.store.database import new_id
 from tests.conftest import Urls
 from tests.desk import Desk, until
 from tests.doubles.spoken import Line
@@ -197,7 +197,7 @@ async def test_a_topology_may_run_what_needs_nobody_as_soon_as_the_requests_are_
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = ungated_first()
-    monkeypatch.setattr("workflows.turn_run.topology", lambda name: other)
+    monkeypatch.setattr("perdure.workflows.turn_run.topology", lambda name: other)
     address = await served.paused(Line("asking", [PAY, BOOK]), DONE)
     await state_of(served, address, "t1.1", "done")
     await waits_for(served, address, approval_id(address.turn_id, "t1.0"))

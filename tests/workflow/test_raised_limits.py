@@ -2,13 +2,13 @@
 
 import pytest
 
-from contracts.errors import CallerError, LimitReached
-from contracts.ids import approval_id, turn_workflow_id
-from contracts.turns import ENDED, Limits, OnSpent, TurnAddress, TurnStatus
-from contracts.workflows import TURN_RUN
-from policy.decision import Decider, Decision
-from store.limits import Raise, raise_limits
-from store.workflow_start import workflow_input
+from perdure.contracts.activities import TURN_RUN
+from perdure.contracts.errors import CallerError, LimitReached
+from perdure.contracts.ids import approval_id, turn_workflow_id
+from perdure.contracts.turns import ENDED, Limits, OnSpent, TurnAddress, TurnStatus
+from perdure.core.approvals.decisions import Decider, Decision
+from perdure.store.approvals.decisions import Raise, raise_limits
+from perdure.store.delivery.outbox import workflow_input
 from tests.doubles.spoken import Line
 from tests.served import Served
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from contracts.turns import TurnAddress, TurnStatus
-from policy.admission import OnBusy
+from perdure.contracts.turns import TurnAddress, TurnStatus
+from perdure.core.turns import OnBusy
 from tests.desk import until
 from tests.doubles.spoken import Line
 from tests.replay.recording import run_of

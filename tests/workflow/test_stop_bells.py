@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import pytest
 from temporalio.worker import UnsandboxedWorkflowRunner
 
-from contracts.errors import InvariantBroken, PerdureError, UpstreamUnavailable
-from contracts.turns import Bell, StopAsk, TurnAddress, TurnStatus
-from store.database import Connection
-from store.finish import stop_asked
+from perdure.contracts.errors import InvariantBroken, PerdureError, UpstreamUnavailable
+from perdure.contracts.turns import Bell, StopAsk, TurnAddress, TurnStatus
+from perdure.store.database import Connection
+from perdure.store.turns.finish import stop_asked
 from tests.desk import until
 from tests.doubles.broken_inside import Breaks, Brief, broken_inside
 from tests.doubles.spoken import Line
@@ -176,7 +176,7 @@ class Unreadable:
 def unreadable(monkeypatch: pytest.MonkeyPatch, error: PerdureError = AWAY) -> Unreadable:
     """Let the record of every turn be so."""
     record = Unreadable(error)
-    monkeypatch.setattr("activities.turns.stop_asked", record.stop_asked)
+    monkeypatch.setattr("perdure.activities.turns.stop_asked", record.stop_asked)
     return record
 
 

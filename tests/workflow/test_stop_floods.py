@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from contracts.turns import Bell, TurnAddress, TurnStatus
-from store.turns import request_stop
+from perdure.contracts.turns import Bell, TurnAddress, TurnStatus
+from perdure.store.turns.start import request_stop
 from tests.doubles.spoken import Line
 from tests.replay.recording import run_of
 from tests.replay.stopping import CONFIRM, silent

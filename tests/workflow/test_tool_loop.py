@@ -7,17 +7,16 @@ from dataclasses import dataclass
 import pytest
 import yaml
 
-from apps.ops.cluster.faults import Fault, Faults, Kind
-from apps.ops.cluster.state import State
-from contracts.digests import digest_of
-from contracts.ids import approval_id, turn_workflow_id
-from contracts.turns import TurnStatus
-from policy.decision import Decision
-from policy.waivers import RULE_WAIVED, WAIVABLE
-from store import content
-from store.database import Database
-from store.ids import new_id
-from store.waivers import set_waiver
+from perdure.contracts.ids import approval_id, turn_workflow_id
+from perdure.contracts.turns import TurnStatus
+from perdure.contracts.values import digest_of
+from perdure.core.approvals.decisions import Decision
+from perdure.core.approvals.gates import RULE_WAIVED, WAIVABLE
+from perdure.examples.ops.cluster.faults import Fault, Faults, Kind
+from perdure.examples.ops.cluster.state import State
+from perdure.store import agents
+from perdure.store.agents import set_waiver
+from perdure.store.database import Database, new_id
 from tests.conftest import Urls
 from tests.desk import publish_desk
 from tests.integration.library import Library
@@ -242,7 +241,7 @@ rules:
 async def tidier(ops: Ops, urls: Urls) -> AsyncIterator[Ops]:
     """The agent with a script that uses both memory tools that need an approval; nothing is waived afterwards."""
     async with ops.engine.deps.db.transaction("local") as tx:
-        shipped = await content.current(tx, "ops")
+        shipped = await agents.current_agent(tx, "ops")
     changed: dict[str, object] = {"script": yaml.safe_load(TIDY), "toolsets": {"memory": True}}
     definition = shipped.definition.model_copy(update=changed)
     more = {"definition": definition, "version": digest_of([shipped.version, TIDY])}

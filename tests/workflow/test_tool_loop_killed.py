@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from apps.ops.cluster.faults import Fault, Kind
-from contracts.ids import approval_id
-from contracts.turns import Kind as Work
-from contracts.turns import Routing, TurnStatus
-from local import DataParts
-from policy.decision import Decision
-from serving import workers_for
-from store.ids import new_id
+from perdure.contracts.ids import approval_id
+from perdure.contracts.turns import Kind as Work
+from perdure.contracts.turns import Routing, TurnStatus
+from perdure.core.approvals.decisions import Decision
+from perdure.examples.ops.cluster.faults import Fault, Kind
+from perdure.local import DataParts
+from perdure.store.database import new_id
+from perdure.worker.queues import workers_for
 from tests.conftest import Urls
 from tests.worker_process import worker_process
 from tests.workflow.conftest import Engine

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from contracts.turns import TurnAddress
-from graph.registry import TOPOLOGIES
+from perdure.contracts.turns import TurnAddress
+from perdure.graph.registry import TOPOLOGIES
+from perdure.telemetry.traces import AlarmBell, TurnTraces
+from perdure.worker.telemetry import tracer_of, ways_of
 from tests.desk import Desk, publish_desk, until
 from tests.doubles.collector import Collector, attributes_of, collecting
 from tests.doubles.desk import desk_agents
@@ -18,9 +20,6 @@ from tests.doubles.hub import KEEPER, keeper
 from tests.doubles.moody_tracer import MoodyTracer
 from tests.doubles.spoken import Line
 from tests.served import Served
-from tracing.alarm_bell import AlarmBell
-from tracing.choice import tracer_of, ways_of
-from tracing.turn_traces import TurnTraces
 
 CANARY = "xylophone"
 """In every text of these turns; in no trace."""

@@ -2,9 +2,9 @@
 
 import pytest
 
-from contracts.turns import TurnStatus
-from policy.admission import OnBusy
-from policy.decision import Decision
+from perdure.contracts.turns import TurnStatus
+from perdure.core.approvals.decisions import Decision
+from perdure.core.turns import OnBusy
 from tests.workflow.conftest import Engine
 
 

@@ -14,22 +14,22 @@ from typing import Any
 import pytest
 from temporalio.client import Client, WorkflowFailureError
 
-import serving
-import store.approvals
-import store.verdicts
-from activities import approvals
-from activities.toolbox.shelf import Toolbox
-from contracts.agents import PublishedAgent
-from contracts.digests import digest_of
-from contracts.errors import CallerError, InvariantBroken, PerdureError, UpstreamUnavailable
-from contracts.turns import TurnAddress, TurnStatus
-from policy.decision import Decision
+import perdure.store.approvals.requests
+import perdure.store.approvals.verdicts
+from perdure.activities import approvals
+from perdure.activities.toolbox.registry import Toolbox
+from perdure.contracts.agents import PublishedAgent
+from perdure.contracts.errors import CallerError, InvariantBroken, PerdureError, UpstreamUnavailable
+from perdure.contracts.turns import TurnAddress, TurnStatus
+from perdure.contracts.values import digest_of
+from perdure.core.approvals.decisions import Decision
+from perdure.worker import queues as serving
+from perdure.workflows import turn_run
 from tests.desk import Desk, publish_desk, until
 from tests.doubles.desk import desk_agents
 from tests.doubles.spoken import Line
 from tests.served import ALL_KINDS, PAUSED, Served, serve
 from tests.workflow.test_cold_resumes import without_cache
-from workflows import turn_run
 
 LENIENT = "lenient"
 BOOK = ("book", {"what": "a chair"})
@@ -84,7 +84,10 @@ class Doors:
         self.loses_answers = False
         """Each time it is opened, and nobody hears of it."""
         self.unreadable = False
-        self._open, self._read = store.approvals.open_requests, store.verdicts.read_verdicts
+        self._open, self._read = (
+            perdure.store.approvals.requests.open_requests,
+            perdure.store.approvals.verdicts.read_verdicts,
+        )
 
     async def open_requests(self, *given: Any) -> Any:
         """As ever, unless closed."""

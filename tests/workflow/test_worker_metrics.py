@@ -6,9 +6,9 @@ import socket
 import httpx
 import pytest
 
-from contracts.turns import Kind
-from relay.connect import runtime
-from relay.metrics_ports import ROLES, metrics_addresses, serve_metrics
+from perdure.contracts.turns import Kind
+from perdure.telemetry.metrics import ROLES, metrics_addresses, serve_metrics
+from perdure.temporal.client import runtime
 from tests.doubles.spoken import Line
 from tests.served import Served
 

@@ -7,8 +7,8 @@ import httpx
 import pytest
 from temporalio.client import Client
 
-from relay.connect import DATA_CONVERTER
-from store.database import Database
+from perdure.store.database import Database
+from perdure.temporal.client import DATA_CONVERTER
 from tests.acceptance.approvals.paused_turns import Paused, paused_turns
 from tests.acceptance.running import RunningStack, running
 from tests.acceptance.scale import NO_RATE_LIMIT
@@ -43,7 +43,7 @@ class Busy:
 
 @pytest.fixture(scope="package")
 def busy_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
-    """`python -m cli up` in a data folder of its own."""
+    """`python -m perdure up` in a data folder of its own."""
     with running(
         tmp_path_factory.mktemp("approvals") / "home", PERDURE_LIVE_TURNS_PER_USER="1000000", **NO_RATE_LIMIT
     ) as started:

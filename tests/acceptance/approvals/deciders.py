@@ -39,7 +39,7 @@ def free_port() -> int:
 
 @asynccontextmanager
 async def api_processes(count: int, environ: dict[str, str]) -> AsyncIterator[list[Served]]:
-    """So many `python -m api` side by side over the same stores, until the block ends."""
+    """So many `python -m perdure.api` side by side over the same stores, until the block ends."""
     running = []
     for _ in range(count):
         port = free_port()

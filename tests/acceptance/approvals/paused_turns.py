@@ -14,13 +14,12 @@ from typing import Any
 from temporalio.client import Client
 from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 
-from contracts.digests import frozen_call_digest
-from contracts.ids import approval_id, effect_key, turn_workflow_id
-from contracts.turns import TurnInput
-from contracts.workflows import TURN_WAIT, search_values
-from relay.deliver import TASK_TIMEOUT
-from store.database import Connection, Database
-from store.ids import new_id
+from perdure.contracts.activities import TURN_WAIT, search_values
+from perdure.contracts.ids import approval_id, effect_key, turn_workflow_id
+from perdure.contracts.turns import TurnInput
+from perdure.contracts.values import frozen_call_digest
+from perdure.store.database import Connection, Database, new_id
+from perdure.temporal.workflow_client import TASK_TIMEOUT
 
 CALL = "t1.0"
 """The one call that waits."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import httpx
 import pytest
 
-from store.ids import new_id
+from perdure.store.database import new_id
 from tests.acceptance.approvals.conftest import Busy
 from tests.acceptance.approvals.deciders import Answer, Person, decide, with_tokens
 from tests.acceptance.approvals.paused_turns import Paused

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import psutil
 import pytest
 
-from contracts.ids import turn_workflow_id
+from perdure.contracts.ids import turn_workflow_id
 from tests.acceptance.approvals.conftest import Busy
 from tests.acceptance.approvals.deciders import Answer, Person, decide, with_tokens
 from tests.acceptance.approvals.paused_turns import Paused

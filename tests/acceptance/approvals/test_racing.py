@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from local import DataParts
+from perdure.local import DataParts
 from tests.acceptance.approvals.deciders import Answer, Person, api_processes, decide, with_tokens
 from tests.acceptance.scale import NO_RATE_LIMIT, PATIENCE_SECONDS, Clocked, sized
 from tests.conftest import Urls

@@ -8,10 +8,10 @@ import pytest
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError
 
-from contracts.ids import approval_id, effect_key
-from contracts.turns import Bell, TurnAddress, TurnStatus
-from contracts.workflows import RING
-from relay.gone import workflow_gone
+from perdure.contracts.activities import RING
+from perdure.contracts.ids import approval_id, effect_key
+from perdure.contracts.turns import Bell, TurnAddress, TurnStatus
+from perdure.temporal.workflow_client import workflow_gone
 from tests.acceptance.scale import PATIENCE_SECONDS, Clocked, sized
 from tests.doubles.spoken import Line
 from tests.served import Served

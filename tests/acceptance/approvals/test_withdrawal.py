@@ -6,13 +6,13 @@ from collections import Counter
 
 import pytest
 
-from activities.tools import ToolActivities
-from contracts.errors import CallerError
-from contracts.ids import approval_id, effect_key
-from contracts.tools import CallState, ToolCall
-from contracts.turns import TurnAddress
-from policy.decision import Decider
-from store.withdrawals import withdraw
+from perdure.activities.tools import ToolActivities
+from perdure.contracts.calls import CallState, ToolCall
+from perdure.contracts.errors import CallerError
+from perdure.contracts.ids import approval_id, effect_key
+from perdure.contracts.turns import TurnAddress
+from perdure.core.approvals.decisions import Decider
+from perdure.store.approvals.assignments import withdraw
 from tests.acceptance.scale import PATIENCE_SECONDS, Clocked, sized
 from tests.desk import Desk
 from tests.served import MANY

@@ -6,11 +6,11 @@ from statistics import median
 
 import pytest
 
-from contracts.messages import Patch
-from graph.compile import compile_topology
-from graph.ports import Ports
-from graph.spec import FRESH, State
-from graph.topologies.context_assembly.spec import StageId, context_assembly
+from perdure.contracts.messages import Patch
+from perdure.graph.compile import compile_topology
+from perdure.graph.ports import Ports
+from perdure.graph.spec import FRESH, State
+from perdure.graph.topologies.context_assembly.spec import StageId, context_assembly
 from tests.acceptance.scale import FULL
 from tests.topologies.stand_ins import scripted_ports
 

@@ -27,7 +27,7 @@ class Speaking:
 
 @pytest.fixture(scope="package")
 def speaking_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningStack, OwnValkey]]:
-    """`python -m cli up` with `REDIS_URL`, in a data folder of its own."""
+    """`python -m perdure up` with `REDIS_URL`, in a data folder of its own."""
     folder: Path = tmp_path_factory.mktemp("streams")
     valkey = OwnValkey(folder)
     valkey.start()

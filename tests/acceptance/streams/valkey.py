@@ -7,7 +7,7 @@ from pathlib import Path
 
 import redis
 
-from local.wheels import valkey_server
+from perdure.local.processes import valkey_server
 from tests.acceptance.running import free_port
 
 UP_SECONDS = 20.0

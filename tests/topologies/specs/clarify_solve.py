@@ -1,8 +1,8 @@
 """S4 with stand-in nodes: the routes of the real one."""
 
-from contracts.messages import Patch
-from graph.spec import State, Topology
-from graph.topologies.clarify_solve import spec
+from perdure.contracts.messages import Patch
+from perdure.graph.spec import State, Topology
+from perdure.graph.topologies.clarify_solve import spec
 from tests.topologies.rows import Leg, Row
 from tests.topologies.stand_ins import stand_ins
 

@@ -1,9 +1,9 @@
 """S1 with stand-in nodes: eight stages, and the routes of the real one."""
 
-from contracts.messages import Patch
-from graph.nodes.fields import AWAITING_HITL
-from graph.spec import State, Topology
-from graph.topologies.context_assembly.spec import StageId, context_assembly
+from perdure.contracts.messages import Patch
+from perdure.graph.nodes.fields import AWAITING_HITL
+from perdure.graph.spec import State, Topology
+from perdure.graph.topologies.context_assembly.spec import StageId, context_assembly
 from tests.topologies.rows import Leg, Row
 from tests.topologies.stand_ins import stand_ins
 

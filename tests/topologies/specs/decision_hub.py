@@ -2,11 +2,10 @@
 
 from pydantic import JsonValue
 
-from contracts.messages import Patch
-from graph.spec import State, Topology
-from graph.topologies.decision_hub.nodes.decide import standing
-from graph.topologies.decision_hub.spec import IDS, decision_hub
-from policy.hub_commands import next_command
+from perdure.contracts.messages import Patch
+from perdure.graph.spec import State, Topology
+from perdure.graph.topologies.decision_hub.nodes import standing
+from perdure.graph.topologies.decision_hub.spec import IDS, decision_hub, next_command
 from tests.topologies.rows import Leg, Row
 from tests.topologies.stand_ins import stand_ins
 

@@ -1,6 +1,6 @@
 """The five topologies of the requirements, with their route tables."""
 
-from graph.compile import CompiledTopology, compile_topology
+from perdure.graph.compile import CompiledTopology, compile_topology
 from tests.topologies.rows import Row
 from tests.topologies.specs import clarify_solve, context_assembly, decision_hub, skill_pipeline, tool_loop
 

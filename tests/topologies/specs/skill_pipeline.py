@@ -1,8 +1,8 @@
 """S0 with stand-in nodes: its own edges, routers and state."""
 
-from contracts.messages import Patch
-from graph.spec import State, Topology
-from graph.topologies.skill_pipeline.spec import skill_pipeline
+from perdure.contracts.messages import Patch
+from perdure.graph.spec import State, Topology
+from perdure.graph.topologies.skill_pipeline.spec import skill_pipeline
 from tests.topologies.rows import Leg, Row
 from tests.topologies.stand_ins import count, stand_ins
 

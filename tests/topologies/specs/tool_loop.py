@@ -1,9 +1,9 @@
 """S2 with stand-in nodes: five nodes, and the routes of the real one."""
 
-from contracts.messages import Patch
-from graph.nodes.fields import AWAITING_HITL
-from graph.spec import State, Topology
-from graph.topologies.tool_loop.spec import tool_loop
+from perdure.contracts.messages import Patch
+from perdure.graph.nodes.fields import AWAITING_HITL
+from perdure.graph.spec import State, Topology
+from perdure.graph.topologies.tool_loop.spec import tool_loop
 from tests.topologies.rows import Leg, Row
 from tests.topologies.stand_ins import count, stand_ins
 

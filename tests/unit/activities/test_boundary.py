@@ -15,9 +15,9 @@ from temporalio import exceptions as temporal
 from temporalio.api.failure.v1 import Failure
 from temporalio.converter import DataConverter
 
-from activities.boundary import provider_error, store_error, to_temporal
-from activities.vendors import PROVIDER, STORE, UNEXPECTED
-from contracts.errors import (
+from perdure.activities.guard import provider_error, store_error, to_temporal
+from perdure.activities.providers.errors import PROVIDER, STORE, UNEXPECTED
+from perdure.contracts.errors import (
     CallerError,
     InvariantBroken,
     LimitReached,
@@ -25,7 +25,7 @@ from contracts.errors import (
     UpstreamRejected,
     UpstreamUnavailable,
 )
-from workflows.calls import problem_of
+from perdure.workflows.activity_calls import problem_of
 
 Door = Callable[[Exception], PerdureError]
 REQUEST = httpx.Request("POST", "http://target.example/orders")

@@ -2,16 +2,22 @@
 
 import pytest
 
-from activities.clients.provider import Complete, DraftCall
-from activities.hearing import MOST_THOUGHT_CHARACTERS, Heard, events_of, reply_of, structured_reply
-from activities.planning import plan_calls
-from contracts.agents import AgentDefinition, EffectClass, PublishedAgent, ToolCard
-from contracts.errors import Problem, UpstreamUnavailable
-from contracts.model import ModelAsk, ModelCall, OutputAsk, OutputForm
-from contracts.turns import TurnAddress, Usage
-from policy.segments import Told, segments_of
-from policy.toolsets import LOAD_TOOLSET
-from store.journal import NewEvent
+from perdure.activities.model_answer import (
+    MOST_THOUGHT_CHARACTERS,
+    Heard,
+    events_of,
+    plan_calls,
+    reply_of,
+    structured_reply,
+)
+from perdure.activities.providers.provider import Complete, DraftCall
+from perdure.contracts.agents import AgentDefinition, EffectClass, PublishedAgent, ToolCard
+from perdure.contracts.calls import ModelAsk, ModelCall, OutputAsk, OutputForm
+from perdure.contracts.errors import Problem, UpstreamUnavailable
+from perdure.contracts.turns import TurnAddress, Usage
+from perdure.core.agents.toolsets import LOAD_TOOLSET
+from perdure.core.turns import Told, segments_of
+from perdure.store.events.event_log import NewEvent
 
 ADDRESS = TurnAddress(tenant_id="t", conversation_id="c", turn_id="0197f000-0000-7000-8000-000000000001")
 DEFINITION = AgentDefinition(id="a", title="A", topology="tool_loop")

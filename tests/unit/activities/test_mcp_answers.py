@@ -18,9 +18,9 @@ from mcp_types import (
     TextResourceContents,
 )
 
-from activities.toolbox.mcp_answers import MOST_CHARACTERS, MOST_ERROR_CHARACTERS, error_of, output_of
-from contracts.digests import canonical_json
-from perdure.outcomes import result_of
+from perdure.activities.toolbox.mcp.session import MOST_CHARACTERS, MOST_ERROR_CHARACTERS, error_of, output_of
+from perdure.contracts.values import canonical_json
+from perdure.sdk.outcomes import result_of
 
 DATA = base64.b64encode(b"x" * 1_000).decode()
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activities.toolbox.mcp_cards import (
+from perdure.activities.toolbox.mcp.listing import (
     MOST_SCHEMA_CHARACTERS,
     MOST_SCHEMA_DEPTH,
     MOST_TOOLS,
@@ -14,8 +14,8 @@ from activities.toolbox.mcp_cards import (
     offer_of,
     untitled,
 )
-from contracts.agents import ToolCard
-from contracts.mcp import McpServer, McpToolListing
+from perdure.contracts.agents import ToolCard
+from perdure.contracts.mcp import McpServer, McpToolListing
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

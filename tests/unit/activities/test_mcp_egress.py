@@ -1,13 +1,13 @@
-"""An MCP server over HTTP is reached by the rules of egress/, and its answers are bounded."""
+"""An MCP server over HTTP is reached by the rules of perdure/egress/, and its answers are bounded."""
 
 from pathlib import Path
 
 import psutil
 import pytest
 
-from activities.toolbox.mcp_session import McpSession, Unreachable
-from contracts.mcp import McpServer
-from policy.egress import Outbound, named_host
+from perdure.activities.toolbox.mcp.session import McpSession, Unreachable
+from perdure.contracts.mcp import McpServer
+from perdure.core.egress import Outbound, named_host
 from tests.doubles.hostile_target import MEBI, Talk, bomb, endless_head, floods, says, silence, threaded
 from tests.doubles.resolver import Names
 

@@ -1,4 +1,4 @@
-"""What an answer means that is no result: the table of activities/toolbox/mcp.py, row by row."""
+"""What an answer means that is no result: the table of perdure/activities/toolbox/mcp/tools.py, row by row."""
 
 from pathlib import Path
 from typing import Any
@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from activities.toolbox.mcp import McpTool, ServerLost
-from activities.toolbox.mcp_session import McpSession
-from activities.toolbox.mcp_wire import Note, Wire
-from contracts.mcp import McpServer
-from perdure.outcomes import ToolRefused, ToolUnavailable
-from tests.unit.perdure.tool_contexts import card
+from perdure.activities.toolbox.mcp.session import McpSession
+from perdure.activities.toolbox.mcp.tools import McpTool, ServerLost
+from perdure.activities.toolbox.mcp.transports import Note, Wire
+from perdure.contracts.mcp import McpServer
+from perdure.sdk.outcomes import ToolRefused, ToolUnavailable
+from tests.unit.apps.tool_contexts import card
 
 CLOSED, NO_METHOD, BAD, INTERNAL, OWN = -32000, -32601, -32600, -32603, -32050
 

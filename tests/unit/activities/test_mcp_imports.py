@@ -7,7 +7,7 @@ from pathlib import Path
 PROGRAM = """
 import asyncio, sys
 from pathlib import Path
-from activities.toolbox import mcp
+from perdure.activities.toolbox.mcp import tools as mcp
 from perdure.apps import find_apps
 
 async def main():
@@ -15,7 +15,7 @@ async def main():
     assert "mcp" not in sys.modules
     mcp.AFTER_START_SECONDS = 0.0
     servers.import_soon()
-    while "activities.toolbox.mcp_answers" not in sys.modules:
+    while "perdure.activities.toolbox.mcp.session" not in sys.modules:
         await asyncio.sleep(0.01)
     await servers.close()
 

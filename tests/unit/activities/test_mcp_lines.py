@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activities.toolbox import mcp_lines
-from activities.toolbox.mcp_lines import TooLong, Unreadable, lines
+from perdure.activities.toolbox.mcp import transports
+from perdure.activities.toolbox.mcp.transports import TooLong, Unreadable, lines
 
 LIMIT_BYTES = 600
 LONG = "x" * 2_000
@@ -73,7 +73,7 @@ async def test_of_anything_else_it_says_that_nobody_knows(text: bytes) -> None:
 
 
 async def test_a_line_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mcp_lines, "MOST_SKIPPED_BYTES", 4_000)
+    monkeypatch.setattr(transports, "MOST_SKIPPED_BYTES", 4_000)
     begun = b'{"id": 7, "result": "'
     assert await read(begun + b"x" * 3_000 + b"\n") == [TooLong(7)]
     assert await read(begun + b"x" * 3_000) == [], "the connection broke off in it, which says enough"

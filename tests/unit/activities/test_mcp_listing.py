@@ -6,7 +6,7 @@ import pytest
 from mcp.client.session import ClientSession
 from mcp_types import ListToolsResult, PaginatedRequestParams, Tool
 
-from activities.toolbox.mcp_listing import listed_tools
+from perdure.activities.toolbox.mcp.listing import listed_tools
 
 MEBI = 1024 * 1024
 

@@ -2,12 +2,12 @@
 
 import json
 
-from activities.results import settled_answer
-from contracts.agents import EffectClass, ToolCard
-from contracts.tools import ToolAsk, ToolCall
-from contracts.turns import TurnAddress
-from perdure.tools import ToolResult
-from policy.covering import Covering
+from perdure.activities.tool_execution import settled_answer
+from perdure.contracts.agents import EffectClass, ToolCard
+from perdure.contracts.calls import ToolAsk, ToolCall
+from perdure.contracts.turns import TurnAddress
+from perdure.core.approvals.validity import Covering
+from perdure.sdk.tools import ToolResult
 
 ADDRESS = TurnAddress(tenant_id="t", conversation_id="c", turn_id="0197f000-0000-7000-8000-000000000001")
 CARD = ToolCard(

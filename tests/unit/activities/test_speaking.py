@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from activities.speaking import FULL_CHARACTERS, MOST_PIECE_CHARACTERS, Speaker
-from contracts.turns import TurnAddress
-from store.live import Appended, LiveTokens
+from perdure.activities.model import FULL_CHARACTERS, MOST_PIECE_CHARACTERS, Speaker
+from perdure.contracts.turns import TurnAddress
+from perdure.store.events.live import Appended, LiveTokens
 
 ADDRESS = TurnAddress(tenant_id="t", conversation_id="c", turn_id="turn")
 
@@ -47,7 +47,7 @@ def speaker(wire: Wire) -> Speaker:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch waits for longer than a busy machine may keep this process waiting."""
-    monkeypatch.setattr("activities.speaking.FLUSH_SECONDS", 0.5)
+    monkeypatch.setattr("perdure.activities.model.FLUSH_SECONDS", 0.5)
 
 
 async def test_the_first_token_goes_at_once_and_what_follows_waits_for_its_batch() -> None:

@@ -5,10 +5,10 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from activities import stops as stops_module
-from activities.stops import Stops
-from store import stop_calls
-from store.valkey import Valkey
+from perdure.activities import dependencies as stops_module
+from perdure.activities.dependencies import Stops
+from perdure.store.events import live
+from perdure.store.valkey import Valkey
 
 
 async def test_a_stop_ends_the_blocks_of_its_turn_and_no_other() -> None:
@@ -41,7 +41,7 @@ async def test_stops_are_heard_again_after_whatever_has_ended_the_listening(monk
         yield "mine"
         await asyncio.sleep(60)
 
-    monkeypatch.setattr(stop_calls, "heard", heard)
+    monkeypatch.setattr(live, "stop_signals", heard)
     stops = Stops()
     async with asyncio.timeout(30):
         async with stops.breaking("mine") as stop:

@@ -5,13 +5,13 @@ from typing import get_args
 import pytest
 from pydantic import BaseModel, ValidationError
 
-import api.routes.budgets
-import api.routes.memory
-import api.routes.rules
-from api.bodies import Body, CommentBody, DecisionBody, SettleBody
-from policy.decision import Decision
+import perdure.api.routes.agents
+import perdure.api.routes.budgets
+import perdure.api.routes.memory
+from perdure.api.requests import Body, CommentBody, DecisionBody, SettleBody
+from perdure.core.approvals.decisions import Decision
 
-BODIES: list[type[BaseModel]] = [*Body.__subclasses__(), api.routes.rules.RuleActionBody]
+BODIES: list[type[BaseModel]] = [*Body.__subclasses__(), perdure.api.routes.agents.RuleActionBody]
 NUMBERS = [
     (body, name)
     for body in BODIES

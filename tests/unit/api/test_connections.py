@@ -10,10 +10,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from api.__main__ import MOST_FILES, allow_many_connections
-from api.connections import SHARE_OF_FILES, Places, connections
-from api.metrics import FRONT_DOOR
-from policy.addresses import Proxies
+from perdure.api.__main__ import MOST_FILES, allow_many_connections
+from perdure.api.health import FRONT_DOOR
+from perdure.api.perimeter import SHARE_OF_FILES, Places, connections
+from perdure.core.request_origin import Proxies
 from tests.doubles.listening import Listening
 
 HEAD_SECONDS = 0.6

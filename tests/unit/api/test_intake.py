@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
 
-from api.intake import Intake
-from api.json_body import MOST_DEPTH
-from contracts.digests import sha256_hex
-from policy.text import is_clean
+from perdure.api.middleware import MOST_DEPTH, Intake
+from perdure.contracts.values import sha256_hex
+from perdure.core.text import is_clean
 
 Messages = list[MutableMapping[str, Any]]
 JSON = [(b"content-type", b"application/json")]

@@ -4,8 +4,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from api.open_streams import OpenStreams
-from contracts.errors import LimitReached
+from perdure.api.rate_limits import OpenStreams
+from perdure.contracts.errors import LimitReached
 
 
 def test_a_person_is_told_which_limit_was_met_and_what_to_do() -> None:

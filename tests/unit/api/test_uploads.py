@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from api import uploads
-from api.uploads import Uploads, upload_folder
-from contracts.errors import CallerError, UpstreamUnavailable
+from perdure.api import uploads
+from perdure.api.uploads import Uploads, upload_folder
+from perdure.contracts.errors import CallerError, UpstreamUnavailable
 
 
 async def body(*chunks: bytes, pause: float = 0.0) -> AsyncGenerator[bytes, None]:

@@ -1,51 +1,46 @@
-"""Running payments services: one that tests share, each with an order and a key of its own, and one to be killed."""
+"""Both clients on one small real server: a test written once holds for the blocking and for the asyncio one."""
 
-import itertools
-from collections.abc import Iterator
-from pathlib import Path
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import pytest
 
-from tests.unit.apps.payments_process import PaymentsProcess
+from perdure import AsyncClient, Client
+from perdure.client import Event
+from tests.unit.apps.api_double import ApiDouble
 
-_NUMBERS = itertools.count(1_000)
-
-
-@pytest.fixture(scope="session")
-def shared_payments(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PaymentsProcess]:
-    """The service that tests share: starting one takes a second."""
-    yield from _running(tmp_path_factory.mktemp("payments"))
+PATIENCE_SECONDS = 2.0
 
 
-@pytest.fixture
-def payments(shared_payments: PaymentsProcess) -> PaymentsProcess:
-    """The shared service, with no fault left from an earlier test."""
-    shared_payments.http.delete("/faults")
-    return shared_payments
+class Either:
+    """One client of either kind."""
 
+    def __init__(self, client: Client | AsyncClient) -> None:
+        self._client = client
 
-@pytest.fixture
-def own_payments(tmp_path: Path) -> Iterator[PaymentsProcess]:
-    """A service of this test alone."""
-    yield from _running(tmp_path)
+    async def call(self, use: Callable[[Any], Any]) -> Any:
+        """What `use` returns, awaited where it must be."""
+        result = use(self._client)
+        return await result if inspect.isawaitable(result) else result
 
-
-@pytest.fixture
-def order() -> str:
-    """The number of an order that no other test uses."""
-    return str(next(_NUMBERS))
+    async def events(self, use: Callable[[Any], Any]) -> list[Event]:
+        """All events of a stream."""
+        stream = use(self._client)
+        return [event async for event in stream] if hasattr(stream, "__aiter__") else list(stream)
 
 
 @pytest.fixture
-def key(order: str) -> str:
-    """An idempotency key that no other test uses."""
-    return f"key-of-{order}"
+def api() -> Iterator[ApiDouble]:
+    with ApiDouble() as double:
+        yield double
 
 
-def _running(folder: Path) -> Iterator[PaymentsProcess]:
-    process = PaymentsProcess(folder)
-    try:
-        process.start()
-        yield process
-    finally:
-        process.close()
+@pytest.fixture(params=["blocking", "asyncio"])
+async def client(api: ApiDouble, request: pytest.FixtureRequest) -> AsyncIterator[Either]:
+    if request.param == "blocking":
+        with Client(api.url, "t-1", patience_seconds=PATIENCE_SECONDS) as blocking:
+            yield Either(blocking)
+    else:
+        async with AsyncClient(api.url, "t-1", patience_seconds=PATIENCE_SECONDS) as asynchronous:
+            yield Either(asynchronous)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from cli.__main__ import run
-from tests.unit.perdure.api_double import ApiDouble
+from perdure.__main__ import run
+from tests.unit.apps.api_double import ApiDouble
 
 
 @dataclass(frozen=True)

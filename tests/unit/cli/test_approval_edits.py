@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from cli.argument_edit import without_comments
-from policy.argument_text import Unfit, parsed, same
+from perdure.cli.approvals.decide import without_comments
+from perdure.core.calls.arguments import InvalidArgumentText, parsed, same
+from tests.unit.apps.api_double import ApiDouble, said
 from tests.unit.cli.approval import APPROVAL
 from tests.unit.cli.conftest import Perdure
-from tests.unit.perdure.api_double import ApiDouble, said
 
 EDITED = said({**APPROVAL, "status": "edited"})
 
@@ -215,12 +215,12 @@ def test_arguments_given_on_the_command_line_that_are_the_same_are_not_sent(perd
 
 @pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', '{"a": NaN}', "[]", "", '{"a": 1} x', "{" * 100_000])
 def test_what_is_not_exactly_one_object_is_refused(text: str) -> None:
-    with pytest.raises(Unfit):
+    with pytest.raises(InvalidArgumentText):
         parsed(text)
 
 
 def test_a_fault_names_the_line_in_which_it_is() -> None:
-    with pytest.raises(Unfit, match="of the line '\"b\": two'"):
+    with pytest.raises(InvalidArgumentText, match="of the line '\"b\": two'"):
         parsed('{\n"a": 1,\n"b": two\n}')
 
 

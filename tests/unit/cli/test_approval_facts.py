@@ -2,9 +2,9 @@
 
 import pytest
 
+from tests.unit.apps.api_double import ApiDouble, said
 from tests.unit.cli.approval import APPROVAL, OPEN
 from tests.unit.cli.conftest import Perdure
-from tests.unit.perdure.api_double import ApiDouble, said
 
 
 def test_of_an_edited_call_the_digest_in_force_and_the_one_asked_for_are_told_apart(

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from cli.watch_table import WatchTable
+from perdure.cli.approvals.watch import WatchTable
 from perdure.client import Approval
+from tests.unit.apps.api_double import ApiDouble, Reply, said
 from tests.unit.cli.approval import APPROVAL
 from tests.unit.cli.conftest import Perdure
-from tests.unit.perdure.api_double import ApiDouble, Reply, said
 
 NONE = said({"items": [], "next": None})
 Looks = Callable[[int], None]
@@ -37,7 +37,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
             if slept == most:
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr("cli.approval_watch.time.sleep", sleep)
+        monkeypatch.setattr("perdure.cli.approvals.watch.time.sleep", sleep)
 
     return after
 

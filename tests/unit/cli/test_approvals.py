@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from tests.unit.apps.api_double import ApiDouble, said
 from tests.unit.cli.approval import APPROVAL, OPEN
 from tests.unit.cli.conftest import Perdure
-from tests.unit.perdure.api_double import ApiDouble, said
 
 
 def test_a_decision_shows_the_exact_arguments_and_sends_the_digest_of_what_was_shown(

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.unit.apps.api_double import ApiDouble, Reply, said
 from tests.unit.cli.conftest import Perdure
-from tests.unit.perdure.api_double import ApiDouble, Reply, said
 
 WHOLE: dict[str, Any] = {
     "ok": True,

@@ -2,9 +2,9 @@
 
 import pytest
 
+from tests.unit.apps.api_double import ApiDouble, said
 from tests.unit.cli.approval import APPROVAL
 from tests.unit.cli.conftest import Perdure
-from tests.unit.perdure.api_double import ApiDouble, said
 
 FIRST = {**APPROVAL, "risk": "low"}
 SECOND = {**FIRST, "id": "a-2", "digest": "e" * 64, "args": {"order": "7"}}

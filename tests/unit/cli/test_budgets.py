@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from tests.unit.apps.api_double import ApiDouble, said
 from tests.unit.cli.conftest import Perdure
-from tests.unit.perdure.api_double import ApiDouble, said
 
 BUDGETS: dict[str, Any] = {
     "day": "2026-11-21",

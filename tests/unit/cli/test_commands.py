@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.unit.apps.api_double import ApiDouble, event, said, streamed
 from tests.unit.cli.conftest import Perdure
-from tests.unit.perdure.api_double import ApiDouble, event, said, streamed
 
 TURN: dict[str, Any] = {
     "turn_id": "t-1",

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from cli.connection import command
-from local.config import ROOT
-from local.roster import Roster
+from perdure.cli.connection import command
+from perdure.local.config import ROOT
+from perdure.local.processes import Roster
+from tests.unit.apps.api_double import ApiDouble, said
 from tests.unit.cli.conftest import Perdure
-from tests.unit.perdure.api_double import ApiDouble, said
 
 EMPTY = said({"items": [], "next": None})
 
@@ -89,7 +89,7 @@ def test_what_a_killed_supervisor_left_behind_is_not_asked(perdure: Perdure, hom
 
 def test_what_outlived_a_killed_supervisor_is_named_with_what_ends_it(perdure: Perdure, home: Path) -> None:
     script = (
-        "import os, signal, subprocess, sys\nfrom pathlib import Path\nfrom local.roster import Roster\n"
+        "import os, signal, subprocess, sys\nfrom pathlib import Path\nfrom perdure.local.processes import Roster\n"
         "left = subprocess.Popen(['sleep', '60'], stdout=subprocess.DEVNULL)\n"
         "Roster(Path(sys.argv[1])).add('worker-llm', left.pid, signal.SIGKILL)\nprint(left.pid, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)"

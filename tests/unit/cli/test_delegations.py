@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tests.unit.apps.api_double import ApiDouble, Reply, said
 from tests.unit.cli.conftest import Perdure
-from tests.unit.perdure.api_double import ApiDouble, Reply, said
 
 GIVEN = {"id": "d-1", "to": "tom", "until": "2999-01-31T12:00:00Z"}
 

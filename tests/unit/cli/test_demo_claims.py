@@ -1,6 +1,6 @@
 """The demo's claims fail where what they claim is not so."""
 
-from cli.demo.claims import attempts, equal, one_transcript, paid_once
+from perdure.cli.demo.stories import attempts, equal, one_transcript, paid_once
 from perdure.client import Event, Message
 
 START, COMPLETE = "generation.start", "generation.complete"

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from tests.unit.apps.api_double import ApiDouble, said
 from tests.unit.cli.conftest import Perdure
-from tests.unit.perdure.api_double import ApiDouble, said
 
 
 def refusal(status: int, code: str, details: dict[str, Any] | None = None) -> Any:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.apps.api_double import ApiDouble, Reply, event, said, streamed
 from tests.unit.cli.conftest import Perdure
 from tests.unit.cli.test_commands import CONVERSATION, STARTED, TURN
-from tests.unit.perdure.api_double import ApiDouble, Reply, event, said, streamed
 
 FILE = {"id": "f-1", "conversation_id": "c-1", "name": "sales.csv", "media_type": "text/csv", "size_bytes": 18}
 PICTURES = {"png": "/v1/files/f-2", "specification": "/v1/files/f-3"}

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from tests.unit.apps.api_double import ApiDouble, Reply, said
 from tests.unit.cli.approval import APPROVAL
 from tests.unit.cli.conftest import Perdure
-from tests.unit.perdure.api_double import ApiDouble, Reply, said
 
 CLAIMED = {**APPROVAL, "claimed_by": "rita", "claimed_until": "2999-01-01T00:00:00Z"}
 

@@ -7,11 +7,11 @@ WHILE_IT_IMPORTS = """
 import builtins, signal, sys
 there = builtins.__import__
 def importing(name, *given, **named):
-    if name == "cli.app":
+    if name == "perdure.cli.app":
         signal.raise_signal(signal.SIGINT)
     return there(name, *given, **named)
 builtins.__import__ = importing
-import cli.__main__
+import perdure.__main__
 """
 
 

@@ -3,8 +3,8 @@
 import httpx
 import pytest
 
+from tests.unit.apps.api_double import ApiDouble, said
 from tests.unit.cli.conftest import Perdure
-from tests.unit.perdure.api_double import ApiDouble, said
 
 MADE = {"code": "local.abc", "expires_at": "2026-01-01T10:15:00Z"}
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from cli.live_text import VOID, LiveText, rows_below_start
+from perdure.cli.chat import VOID, LiveText, rows_below_start
 
 COLUMNS, LINES = 20, 8
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.apps.mcp_locks import lock_path
+from perdure.apps.mcp import lock_path
 from tests.unit.cli.conftest import Perdure
 
 LIAR = Path(__file__).parents[2] / "doubles" / "mcp_liar.py"

@@ -2,8 +2,8 @@
 
 import pytest
 
+from tests.unit.apps.api_double import ApiDouble, Reply, said
 from tests.unit.cli.conftest import Perdure
-from tests.unit.perdure.api_double import ApiDouble, Reply, said
 
 PROPOSED = {
     "id": "p-1",

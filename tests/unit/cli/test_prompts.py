@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from tests.unit.apps.api_double import ApiDouble, said
 from tests.unit.cli.conftest import Perdure
-from tests.unit.perdure.api_double import ApiDouble, said
 
 VERSION: dict[str, Any] = {
     "id": "v-1",

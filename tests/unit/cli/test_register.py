@@ -3,9 +3,9 @@
 import pytest
 
 from perdure.client import signed_in_words
+from tests.unit.apps.api_double import ApiDouble, said
 from tests.unit.cli.approval import APPROVAL
 from tests.unit.cli.conftest import Perdure
-from tests.unit.perdure.api_double import ApiDouble, said
 
 DONE = {
     "user": {"id": "u", "name": "boss", "display_name": "boss", "roles": ["requester", "admin"]},

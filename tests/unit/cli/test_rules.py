@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
+from tests.unit.apps.api_double import ApiDouble, said
 from tests.unit.cli.conftest import Perdure
-from tests.unit.perdure.api_double import ApiDouble, said
 
 BOOKED: dict[str, Any] = {
     "id": "desk/parcels:booked",

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.apps.skill_app import SKILL, WATER, write_app
 from tests.unit.cli.conftest import Perdure
-from tests.unit.perdure.skill_app import SKILL, WATER, write_app
 
 
 def test_the_apps_that_ship_have_no_mistake(perdure: Perdure) -> None:

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from cli.live_text import LiveText
-from cli.turn_screen import TurnScreen
+from perdure.cli.chat import LiveText, TurnScreen
 from perdure.client import Event
 
 

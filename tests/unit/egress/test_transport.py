@@ -14,9 +14,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from egress import AnswerWithheld, BlockingTransport, Call, EgressRefused, OutOfTime, Transport, calling
-from egress.transport import new_client
-from policy.egress import Outbound, named_by_url, named_host
+from perdure.core.egress import Outbound, named_by_url, named_host
+from perdure.egress import AnswerWithheld, BlockingTransport, Call, EgressRefused, OutOfTime, Transport, calling
+from perdure.egress.httpx_transport import new_client
 from tests.doubles.hostile_target import (
     MEBI,
     Talk,
@@ -327,7 +327,7 @@ async def test_what_was_not_sent_at_the_deadline_is_told_apart(names: Names, mon
         await asyncio.sleep(60)
         return []
 
-    monkeypatch.setattr("egress.network.resolve", hang)
+    monkeypatch.setattr("perdure.egress.exchange.resolve", hang)
     async with new_client(Outbound(), timeout=5) as http:
         with calling(Call(deadline=time.monotonic() + 0.2)), pytest.raises(OutOfTime) as late:
             await http.get("http://slow.test/")

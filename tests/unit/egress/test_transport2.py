@@ -6,9 +6,9 @@ import zlib
 import httpx2
 import pytest
 
-from egress import AnswerWithheld, Call, EgressRefused, OutOfTime, calling
-from egress.transport2 import Transport2
-from policy.egress import Outbound, named_by_url
+from perdure.core.egress import Outbound, named_by_url
+from perdure.egress import AnswerWithheld, Call, EgressRefused, OutOfTime, calling
+from perdure.egress.httpx2_transport import Transport2
 from tests.doubles.hostile_target import MEBI, Talk, bomb, endless_head, endless_hints, floods, says, target, threaded
 from tests.doubles.resolver import Names
 

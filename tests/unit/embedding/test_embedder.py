@@ -8,11 +8,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from contracts.turns import Kind
-from embedding import embedder
-from embedding.choice import embedder_of
-from embedding.embedder import AT_ONCE, MOST_WAITING, EmbeddingUnavailable, Threaded, VectorRefused, query_vector
-from serving import loads_memory
+from perdure.contracts.turns import Kind
+from perdure.embedding import embedder
+from perdure.embedding.choice import embedder_of
+from perdure.embedding.embedder import (
+    AT_ONCE,
+    MOST_WAITING,
+    EmbeddingUnavailable,
+    Threaded,
+    VectorRefused,
+    query_vector,
+)
+from perdure.worker.queues import loads_memory
 
 
 class Slow:

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from embedding.choice import embedder_of
-from embedding.embedder import EmbeddingUnavailable, query_vector
+from perdure.embedding.choice import embedder_of
+from perdure.embedding.embedder import EmbeddingUnavailable, query_vector
 from tests.near import near_guard
-from tests.unit.perdure.api_double import ApiDouble, said
+from tests.unit.apps.api_double import ApiDouble, said
 
 MODEL = "openai/text-embedding-3-small"
 USAGE = {"prompt_tokens": 1, "total_tokens": 1}

@@ -9,9 +9,8 @@ import time
 
 import pytest
 
-from embedding.choice import embedder_of
-from embedding.embedder import Embedder
-from embedding.weights import weights_folder
+from perdure.embedding.choice import embedder_of
+from perdure.embedding.embedder import Embedder, weights_folder
 
 PUBLISHED = {
     "This is an example sentence": [0.0676569, 0.0634959, 0.0487131],

@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from graph.reducers import ADDITIVE
-from graph.spec import FRESH, Edge, NodeSpec, Outcome, RunLimits, State, Topology
-from graph.state import Field, StateSchema
+from perdure.graph.spec import FRESH, Edge, NodeSpec, Outcome, RunLimits, State, Topology
+from perdure.graph.state import ADDITIVE, Field, StateSchema
 from tests.topologies.stand_ins import stand_ins
 
 STATE = StateSchema(

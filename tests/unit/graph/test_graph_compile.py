@@ -8,12 +8,12 @@ from typing import Any, Literal
 import pytest
 from langsmith.utils import tracing_is_enabled
 
-from contracts.errors import InvariantBroken
-from contracts.messages import Patch
-from graph.compile import CompiledTopology, compile_topology
-from graph.ports import Ports
-from graph.spec import END, FRESH, Fork, Goto, Join, RunLimits, State, Sub, Switch, Topology
-from graph.state import Field, StateSchema
+from perdure.contracts.errors import InvariantBroken
+from perdure.contracts.messages import Patch
+from perdure.graph.compile import CompiledTopology, compile_topology
+from perdure.graph.ports import Ports
+from perdure.graph.spec import END, FRESH, Fork, Goto, Join, RunLimits, State, Sub, Switch, Topology
+from perdure.graph.state import Field, StateSchema
 from tests.topologies.stand_ins import Rows, ScriptedPorts, at_once, scripted_ports
 from tests.unit.graph.sketches import by_note, left_or_right, sketch
 

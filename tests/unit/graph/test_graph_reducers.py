@@ -8,9 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from contracts.errors import InvariantBroken
-from graph.reducers import ADDITIVE, DEEP_MERGE, DELETE, LAST_VALUE, Reducer, replace, same
-from graph.state import Field, StateSchema
+from perdure.contracts.errors import InvariantBroken
+from perdure.graph.state import ADDITIVE, DEEP_MERGE, DELETE, LAST_VALUE, Field, Reducer, StateSchema, replace, same
 
 plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 keys = st.sampled_from(["a", "b", "$delete", "$replace"])

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from contracts.errors import CallerError
-from graph import registry
-from graph.compiled import topology
+from perdure.contracts.errors import CallerError
+from perdure.graph import registry
+from perdure.graph.compile import topology
 
 
 def test_every_registered_topology_is_compiled_once_and_shared() -> None:
@@ -22,7 +22,6 @@ def test_an_unknown_name_is_the_callers_error() -> None:
 
 
 def test_reading_a_topology_imports_no_langgraph() -> None:
-    script = (
-        "import sys, graph.registry, graph.manifest; assert not any(m.startswith('langgraph') for m in sys.modules)"
-    )
+    script = "import sys, perdure.graph.registry, perdure.graph.manifest; "
+    script += "assert not any(m.startswith('langgraph') for m in sys.modules)"
     subprocess.run([sys.executable, "-c", script], check=True)

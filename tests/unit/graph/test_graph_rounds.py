@@ -3,12 +3,12 @@
 import pytest
 from pydantic import JsonValue
 
-from contracts.agents import EffectClass, PlanCard, TurnPlan
-from contracts.messages import CallRef
-from contracts.tools import CallState, ToolOutcome
-from contracts.turns import Limits
-from graph.nodes.outcomes import settled
-from graph.topologies.skill_pipeline.state import STATE
+from perdure.contracts.agents import EffectClass, PlanCard, TurnPlan
+from perdure.contracts.calls import CallState, ToolOutcome
+from perdure.contracts.messages import CallRef
+from perdure.contracts.turns import Limits
+from perdure.graph.nodes.run_tools import settled
+from perdure.graph.topologies.skill_pipeline.spec import STATE
 
 RECENT = "recent_entity_context"
 CARD = PlanCard(name="find", effect=EffectClass.LOCAL, needs_approval=False, wants_state=(RECENT,))

@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from graph.spec import Outcome, Router
-from graph.topologies.skill_pipeline import routes
-from graph.topologies.skill_pipeline.spec import skill_pipeline
-from graph.topologies.skill_pipeline.state import STATE
+from perdure.graph.spec import Outcome, Router
+from perdure.graph.topologies.skill_pipeline import spec
+from perdure.graph.topologies.skill_pipeline.spec import STATE, skill_pipeline
 from tests.topologies.specs.skill_pipeline import IDS, topology
 from tests.topologies.stand_ins import stand_ins
 
@@ -18,25 +17,25 @@ ERROR = {"code": "x", "message": "x"}
 @pytest.mark.parametrize(
     ("router", "state", "label"),
     [
-        (routes.after_resume_guard, {}, "proceed"),
-        (routes.after_resume_guard, {"pending_tool_calls": CALLS}, "replay"),
-        (routes.after_resume_guard, {"status": "awaiting_hitl"}, "paused"),
-        (routes.after_resume_guard, {"status": "awaiting_hitl", "pending_tool_calls": CALLS}, "paused"),
-        (routes.after_model_call, {}, "text"),
-        (routes.after_model_call, {"pending_tool_calls": CALLS}, "tools"),
-        (routes.after_model_call, {"error": ERROR}, "error"),
-        (routes.after_model_call, {"error": ERROR, "pending_tool_calls": CALLS}, "error"),
-        (routes.after_tool_node, {}, "initial"),
-        (routes.after_tool_node, {"llm_phase": "synthesis"}, "synthesis"),
-        (routes.after_tool_node, {"iteration": 19}, "initial"),
-        (routes.after_tool_node, {"iteration": 20}, "limit"),
-        (routes.after_tool_node, {"iteration": 21, "llm_phase": "synthesis"}, "limit"),
-        (routes.after_tool_node, {"iteration": 3, "max_iterations": 3}, "limit"),
-        (routes.after_tool_node, {"iteration": 20, "status": "awaiting_hitl"}, "paused"),
-        (routes.after_skill_select, {}, "none"),
-        (routes.after_skill_select, {"selected_skill_ids": ["s1"]}, "selected"),
-        (routes.after_approval, {}, "proceed"),
-        (routes.after_approval, {"status": "awaiting_hitl"}, "paused"),
+        (spec.after_resume_guard, {}, "proceed"),
+        (spec.after_resume_guard, {"pending_tool_calls": CALLS}, "replay"),
+        (spec.after_resume_guard, {"status": "awaiting_hitl"}, "paused"),
+        (spec.after_resume_guard, {"status": "awaiting_hitl", "pending_tool_calls": CALLS}, "paused"),
+        (spec.after_model_call, {}, "text"),
+        (spec.after_model_call, {"pending_tool_calls": CALLS}, "tools"),
+        (spec.after_model_call, {"error": ERROR}, "error"),
+        (spec.after_model_call, {"error": ERROR, "pending_tool_calls": CALLS}, "error"),
+        (spec.after_tool_node, {}, "initial"),
+        (spec.after_tool_node, {"llm_phase": "synthesis"}, "synthesis"),
+        (spec.after_tool_node, {"iteration": 19}, "initial"),
+        (spec.after_tool_node, {"iteration": 20}, "limit"),
+        (spec.after_tool_node, {"iteration": 21, "llm_phase": "synthesis"}, "limit"),
+        (spec.after_tool_node, {"iteration": 3, "max_iterations": 3}, "limit"),
+        (spec.after_tool_node, {"iteration": 20, "status": "awaiting_hitl"}, "paused"),
+        (spec.after_skill_select, {}, "none"),
+        (spec.after_skill_select, {"selected_skill_ids": ["s1"]}, "selected"),
+        (spec.after_approval, {}, "proceed"),
+        (spec.after_approval, {"status": "awaiting_hitl"}, "paused"),
     ],
 )
 async def test_a_router_takes_the_first_of_its_ways_that_the_state_allows(

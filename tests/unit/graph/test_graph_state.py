@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from contracts.errors import InvariantBroken
-from graph.reducers import ADDITIVE, DEEP_MERGE
-from graph.state import Field, StateSchema, not_json
+from perdure.contracts.errors import InvariantBroken
+from perdure.graph.state import ADDITIVE, DEEP_MERGE, Field, StateSchema, not_json
 
 SCHEMA = StateSchema((Field("notes", [], ADDITIVE), Field("facts", {"known": []}, DEEP_MERGE), Field("count", 0)))
 

@@ -8,13 +8,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.activities import MODEL_COMPLETE
-from contracts.messages import Patch
-from contracts.model import ModelAsk, ModelReply
-from graph.compile import compile_topology
-from graph.ports import Ports
-from graph.spec import END, FRESH, Fork, Goto, Join, NodeSpec, State, Sub
-from graph.steps import Steps
+from perdure.contracts.activities import MODEL_COMPLETE
+from perdure.contracts.calls import ModelAsk, ModelReply
+from perdure.contracts.messages import Patch
+from perdure.graph.compile import compile_topology
+from perdure.graph.ports import Ports
+from perdure.graph.spec import END, FRESH, Fork, Goto, Join, NodeSpec, State, Sub
+from perdure.workflows.turn_segment import Steps
 from tests.topologies.stand_ins import scripted_ports
 from tests.unit.graph.sketches import sketch
 

@@ -7,16 +7,14 @@ from typing import Any, Literal
 
 import pytest
 
-import graph.fork_rules
-import graph.validate
-from contracts.errors import InvariantBroken
-from contracts.messages import Patch
-from graph.compile import compile_topology
-from graph.ports import Ports
-from graph.reducers import ADDITIVE
-from graph.spec import END, FRESH, Fork, Goto, Join, NodeSpec, Outcome, RunLimits, State, Sub, Switch, Topology
-from graph.state import Field, StateSchema
-from graph.validate import validate
+import perdure.graph.validate
+from perdure.contracts.errors import InvariantBroken
+from perdure.contracts.messages import Patch
+from perdure.graph.compile import compile_topology
+from perdure.graph.ports import Ports
+from perdure.graph.spec import END, FRESH, Fork, Goto, Join, NodeSpec, Outcome, RunLimits, State, Sub, Switch, Topology
+from perdure.graph.state import ADDITIVE, Field, StateSchema
+from perdure.graph.validate import validate
 from tests.topologies.stand_ins import StandIn
 from tests.unit.graph.sketches import always, left_or_right, sketch
 
@@ -252,7 +250,9 @@ def test_a_sound_topology_has_no_fault(topology: Topology) -> None:
 
 
 def test_every_rule_of_the_validator_has_a_row() -> None:
-    sources = "".join(Path(str(module.__file__)).read_text() for module in (graph.validate, graph.fork_rules))
+    sources = "".join(
+        Path(str(module.__file__)).read_text() for module in (perdure.graph.validate, perdure.graph.validate)
+    )
     rules = set(re.findall(r'Fault\("(\w+)"', sources))
     assert len(rules) > 40
     assert {rule for rule, _, _ in FAULTS} == rules

@@ -6,15 +6,15 @@ from typing import Literal
 import pytest
 from pydantic import JsonValue
 
-from contracts.alarms import MOST_ALARMS
-from contracts.facts import FactsAnswer, FactsAsk, FactScope, FactStatus
-from contracts.memory import TurnContext
-from contracts.messages import Patch
-from contracts.model import ModelAsk
-from graph.compile import CompiledTopology, compile_topology
-from graph.ports import Ports
-from graph.spec import END, FRESH, Goto, Node, NodeSpec, RunLimits, State, Switch, Topology
-from graph.state import Field, StateSchema
+from perdure.contracts.activities import TurnContext
+from perdure.contracts.calls import ModelAsk
+from perdure.contracts.events import MOST_ALARMS
+from perdure.contracts.memory import FactsAnswer, FactsAsk, FactScope, FactStatus
+from perdure.contracts.messages import Patch
+from perdure.graph.compile import CompiledTopology, compile_topology
+from perdure.graph.ports import Ports
+from perdure.graph.spec import END, FRESH, Goto, Node, NodeSpec, RunLimits, State, Switch, Topology
+from perdure.graph.state import Field, StateSchema
 from tests.doubles.fake_turn import FakeTurn, Says
 from tests.doubles.ports import FakeRun
 

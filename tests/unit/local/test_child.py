@@ -15,13 +15,12 @@ from typing import Any
 
 import pytest
 
-from local.child import Child, ChildSpec, restart_delay_seconds
-from local.config import ROOT
-from local.console import Console
-from local.errors import StackError
-from local.patience import Patience
-from local.probes import beats
-from local.roster import alive
+from perdure.local.child import Child, ChildSpec, restart_delay_seconds
+from perdure.local.config import ROOT
+from perdure.local.data_dir import StackError
+from perdure.local.output import Console
+from perdure.local.ports import beats
+from perdure.local.processes import Patience, alive
 
 
 def spec(folder: Path, script: str, **changes: Any) -> ChildSpec:
@@ -114,7 +113,7 @@ async def test_a_slow_child_that_makes_progress_is_named_and_not_torn_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three seconds of processor time, by a limit that it does not meet on any machine."""
-    monkeypatch.setattr("local.patience._FIRST_WORD_SECONDS", 1.0)
+    monkeypatch.setattr("perdure.local.processes._FIRST_WORD_SECONDS", 1.0)
     out = io.StringIO()
     limit = Patience(start_seconds=2.5)
     slow = child(tmp_path, "", out, limit, command=(sys.executable, "-S", "-c", BURN))
@@ -147,7 +146,7 @@ async def test_a_child_that_waits_for_others_is_not_given_up(tmp_path: Path) -> 
 BEATS = """
 import asyncio, signal, sys
 from pathlib import Path
-from store.heartbeat import beating
+from perdure.telemetry.heartbeat import beating
 def hang(*_):
     while True: pass
 async def main():

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from local.companions import child_spec, read_all, read_companions
-from local.errors import StackError
-from local.home import open_home
+from perdure.local.data_dir import StackError, open_home
+from perdure.local.programs import app_service_spec, read_all_app_services, read_companions
 
 DECLARED = """
 title: an app
@@ -62,16 +61,16 @@ def test_two_apps_may_not_claim_the_same_name_or_variable(tmp_path: Path) -> Non
     one = app(tmp_path / "a", DECLARED)
     other = app(tmp_path / "b", DECLARED)
     with pytest.raises(StackError, match="name payments") as caught:
-        read_all([one, other])
+        read_all_app_services([one, other])
     assert str(caught.value).endswith(f"in the app folders {one} and {other}")
     with pytest.raises(StackError, match="url_env PAYMENTS_URL"):
-        read_all([one, app(tmp_path / "b", DECLARED.replace("name: payments", "name: other"))])
+        read_all_app_services([one, app(tmp_path / "b", DECLARED.replace("name: payments", "name: other"))])
 
 
 def test_a_companion_gets_its_port_and_a_folder_and_nothing_of_ours(tmp_path: Path) -> None:
     folder = app(tmp_path / "a", DECLARED)
     home = open_home(tmp_path / "home")
-    spec = child_spec(home, folder, read_companions(folder)[0], 23456, {"PATH": "/bin"})
+    spec = app_service_spec(home, folder, read_companions(folder)[0], 23456, {"PATH": "/bin"})
     assert spec.command == (sys.executable, "-m", "payments")
     assert spec.cwd == folder
     assert spec.environ == {

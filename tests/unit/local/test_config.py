@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from local.config import ROOT, StackConfig, default_programs, home_of, own_environ
-from local.errors import StackError
+from perdure.local.config import ROOT, StackConfig, default_programs, home_of, own_environ
+from perdure.local.data_dir import StackError
 
 
 def test_the_defaults_are_a_folder_of_the_checkout_and_port_8080() -> None:
@@ -19,10 +19,10 @@ def test_a_relative_folder_in_a_setting_is_the_same_wherever_the_command_is_type
 ) -> None:
     (tmp_path / "typed" / "agents").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    environ = {"PERDURE_HOME": "data/here", "PERDURE_APP": "apps/refunds"}
+    environ = {"PERDURE_HOME": "data/here", "PERDURE_APP": "perdure/examples/refunds"}
     config = StackConfig.from_env(["typed"], environ=environ)
     assert config.home == home_of(environ) == ROOT / "data" / "here"
-    assert config.app_dirs == (ROOT / "apps" / "refunds", tmp_path / "typed")
+    assert config.app_dirs == (ROOT / "perdure" / "examples" / "refunds", tmp_path / "typed")
 
 
 def test_only_the_checkouts_own_env_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +30,7 @@ def test_only_the_checkouts_own_env_file_is_read(tmp_path: Path, monkeypatch: py
     monkeypatch.delenv("PERDURE_PORT", raising=False)
     monkeypatch.chdir(tmp_path)
     assert own_environ().get("PERDURE_PORT") != "9123"
-    monkeypatch.setattr("local.config.BASE", tmp_path)
+    monkeypatch.setattr("perdure.local.config.BASE", tmp_path)
     assert own_environ()["PERDURE_PORT"] == "9123"
     monkeypatch.setenv("PERDURE_PORT", "9124")
     assert own_environ()["PERDURE_PORT"] == "9124"

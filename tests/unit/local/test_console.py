@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from local import console as module
-from local.console import Console, Flood
+from perdure.local import output as module
+from perdure.local.output import Console, Flood
 
 
 def test_a_flood_shows_its_first_lines_and_counts_the_rest_ever_more_seldom() -> None:

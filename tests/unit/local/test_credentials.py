@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from local.credentials import load_credentials
-from local.errors import StackError
-from local.home import open_home
+from perdure.local.data_dir import StackError, load_credentials, open_home
 
 
 def test_passwords_are_made_once_and_kept_for_their_owner_only(tmp_path: Path) -> None:

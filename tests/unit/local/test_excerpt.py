@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from local import excerpt
-from local.excerpt import Excerpt
+from perdure.local import output
+from perdure.local.output import Excerpt
 
 
 def shown(*lines: str) -> list[str]:
@@ -72,7 +72,7 @@ def test_warnings_that_differ_are_all_shown() -> None:
 
 
 def test_after_a_quiet_minute_it_is_shown_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(excerpt, "_QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(output, "_QUIET_SECONDS", 0.0)
     assert shown("ERROR: away", "ERROR: away") == ["ERROR: away", "ERROR: away"]
 
 

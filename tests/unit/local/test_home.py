@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from local.errors import AlreadyRunning, StackError
-from local.home import hold, its_own, open_home, write_private
+from perdure.local.data_dir import AlreadyRunning, StackError, hold, its_own, open_home, write_private
 
 
 def test_a_private_file_is_replaced_whole_and_only_its_owner_reads_it(tmp_path: Path) -> None:
@@ -78,7 +77,7 @@ def test_a_second_holder_is_refused_whatever_run_json_says(tmp_path: Path, conte
 
 def test_the_folder_is_free_again_after_its_holder_was_killed(tmp_path: Path) -> None:
     script = (
-        "import os, sys\nfrom pathlib import Path\nfrom local.home import hold, open_home\n"
+        "import os, sys\nfrom pathlib import Path\nfrom perdure.local.data_dir import hold, open_home\n"
         "with hold(open_home(Path(sys.argv[1]))):\n    os.kill(os.getpid(), 9)\n"
     )
     root = Path(__file__).parents[3]

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from local.links import PAGES, addresses
+from perdure.local.config import PAGES, addresses
 
 TOKENS = {"requester": "t-req", "reviewer": "t-rev"}
 

@@ -13,14 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from local.child import Child, ChildSpec
-from local.config import ROOT
-from local.console import Console
-from local.forked import Forked, Nursery, NurseryGone
-from local.home import open_home
-from local.lines import read_lines
-from local.patience import Patience
-from local.roster import alive
+from perdure.local.child import Child, ChildSpec, Forked, Nursery, NurseryGone
+from perdure.local.config import ROOT
+from perdure.local.data_dir import open_home
+from perdure.local.output import Console, read_lines
+from perdure.local.processes import Patience, alive
 
 OF_A_USER = "import sys\nif __name__ == '__main__':\n    print(sys.argv[1:], __package__)\n    sys.exit(4)\n"
 SLOW = "import time\ntime.sleep(0.3)\nWHEN = time.monotonic()\n"
@@ -156,7 +153,7 @@ async def test_a_child_that_died_with_the_nursery_comes_back_forked_or_by_itself
     nursery: Nursery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steady_seconds: float
 ) -> None:
     """By itself where the nursery had only just been started: it may have died of what it imports."""
-    monkeypatch.setattr("local.forked._STEADY_SECONDS", steady_seconds)
+    monkeypatch.setattr("perdure.local.child._SERVER_STEADY_SECONDS", steady_seconds)
     (tmp_path / "program.py").write_text("import time\nopen('ready', 'w').close()\ntime.sleep(60)\n")
 
     async def ready(_pid: int) -> bool:

@@ -4,9 +4,7 @@ import asyncio
 import io
 from pathlib import Path
 
-from local.console import Console
-from local.lines import read_lines
-from local.log_file import LogFile
+from perdure.local.output import Console, LogFile, read_lines
 
 
 class Terminal(io.StringIO):

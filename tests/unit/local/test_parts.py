@@ -10,17 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from local import postgres, temporal_server, valkey
-from local.config import Program, StackConfig
-from local.credentials import load_credentials
-from local.errors import StackError
-from local.external import external_postgres, external_temporal, host_and_port, must_answer
-from local.home import open_home
-from local.parts import DataParts, without_addresses
-from local.ports import PortBook
-from local.postgres_user import PostgresLaunch
-from local.programs import Prepared, child_spec, environment, prepared_from
-from local.run_file import RunFile
+from perdure.local import postgres, services, temporal_server
+from perdure.local.config import Program, StackConfig
+from perdure.local.data_dir import RunFile, StackError, load_credentials, open_home
+from perdure.local.ports import PortBook
+from perdure.local.postgres import PostgresLaunch
+from perdure.local.programs import Prepared, environment, prepared_from, program_spec
+from perdure.local.services import (
+    DataParts,
+    external_postgres,
+    external_temporal,
+    host_and_port,
+    must_answer,
+    without_addresses,
+)
 
 BASE = {"PATH": "/bin", "DATABASE_ADMIN_URL": "stale", "TEMPORAL_API_KEY": "stale", "TEMPORAL_ADDRESS": "stale:1"}
 
@@ -28,8 +31,8 @@ BASE = {"PATH": "/bin", "DATABASE_ADMIN_URL": "stale", "TEMPORAL_API_KEY": "stal
 def data(tmp_path: Path) -> DataParts:
     home = open_home(tmp_path)
     return DataParts(
-        postgres=postgres.address(21001, load_credentials(home)),
-        redis_url=valkey.url(21002, "secret"),
+        postgres=postgres.postgres_address(21001, load_credentials(home)),
+        redis_url=services.valkey_url(21002, "secret"),
         temporal=temporal_server.address(temporal_server.TemporalPorts(21003, 21004, 21005, 21006)),
     )
 
@@ -119,7 +122,7 @@ def test_a_broken_temporal_configuration_is_one_clear_line(tmp_path: Path) -> No
 async def test_a_replaced_part_that_does_not_answer_is_named_without_its_password(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("local.external._TRY_AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("perdure.local.services._TRY_AGAIN_SECONDS", 0.01)
     with pytest.raises(StackError, match=r"DATABASE_URL names 127\.0\.0\.1:9") as caught:
         await must_answer("DATABASE_URL", "postgresql://user:hush@127.0.0.1:9/db")
     assert "hush" not in str(caught.value)
@@ -149,8 +152,8 @@ def test_no_password_is_on_a_command_line(tmp_path: Path) -> None:
     home = open_home(tmp_path)
     credentials = load_credentials(home)
     specs = [
-        postgres.child_spec(home, PostgresLaunch(Path("/pg")), 1),
-        valkey.child_spec(home, Path("/valkey-server"), 2, credentials.valkey),
+        postgres.postgres_spec(home, PostgresLaunch(Path("/pg")), 1),
+        services.valkey_spec(home, Path("/valkey-server"), 2, credentials.valkey),
         temporal_server.child_spec(home, Path("/temporal"), temporal_server.take_ports(PortBook(home.ports_file))),
     ]
     words = " ".join(word for spec in specs for word in (*spec.command, *spec.environ.values()))
@@ -162,7 +165,7 @@ def test_no_password_is_on_a_command_line(tmp_path: Path) -> None:
 
 
 def test_postgres_keeps_every_durability_setting_at_its_default(tmp_path: Path) -> None:
-    command = " ".join(postgres.child_spec(open_home(tmp_path), PostgresLaunch(Path("/pg")), 1).command)
+    command = " ".join(postgres.postgres_spec(open_home(tmp_path), PostgresLaunch(Path("/pg")), 1).command)
     for setting in ("fsync", "synchronous_commit", "full_page_writes"):
         assert setting not in command
     assert "max_connections=200" in command
@@ -197,7 +200,7 @@ def test_a_program_gets_the_stacks_settings_and_its_ready_file(tmp_path: Path) -
     home = open_home(tmp_path)
     config = StackConfig(home=tmp_path, port=9000, environ={}, app_dirs=(Path("/a"), Path("/b")), drain_seconds=7)
     environ = environment(config, home, {"REDIS_URL": "r"}, {"PAYMENTS_URL": "http://p"})
-    spec = child_spec(config, home, Program("worker-llm", ("x",)), environ)
+    spec = program_spec(config, home, Program("worker-llm", ("x",)), environ)
     assert spec.environ["PERDURE_READY_FILE"] == str(home.ready_file("worker-llm"))
     assert spec.environ["PERDURE_APP"] == os.pathsep.join(("/a", "/b"))
     assert (spec.environ["PERDURE_LOCAL"], spec.environ["PERDURE_PORT"]) == ("1", "9000")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from local.errors import StackError
-from local.patience import Listening, Patience, SlowStart
+from perdure.local.data_dir import StackError
+from perdure.local.processes import Listening, Patience, SlowStart
 
 Look = tuple[float, float, int]
 """When, the processor seconds and the lines so far."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from local.ports import HOST, PortBook, is_free
+from perdure.local.ports import HOST, PortBook, is_free
 
 
 def test_a_port_is_remembered_by_the_next_start(tmp_path: Path) -> None:

@@ -9,11 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from local.errors import StackError
-from local.postgres_cluster import check_cluster, clear_stale_lock, telling
-from local.postgres_user import PostgresLaunch, copy_install
-from local.probes import postgres_accepts
-from local.spawn import RunAs
+from perdure.local.data_dir import StackError
+from perdure.local.ports import postgres_accepts
+from perdure.local.postgres import PostgresLaunch, check_cluster, clear_stale_lock, copy_install, telling
+from perdure.local.processes import RunAs
 
 
 def snapshot(folder: Path) -> list[tuple[str, int]]:

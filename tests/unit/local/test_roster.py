@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from local.roster import Found, Roster, alive, look, sweep
+from perdure.local.processes import Found, Roster, alive, look, sweep
 
 
 @pytest.fixture

@@ -10,13 +10,25 @@ from pathlib import Path
 
 import pytest
 
-from local.console import Console
-from local.errors import StackError
-from local.temporal_binary import Source, find_temporal
-from local.temporal_build import GO_MINIMUM, MODULE, built, clock, find_go, go_environ
-from local.temporal_cache import cache_folder, from_cache, install, only_builder
-from local.temporal_download import downloaded
-from local.temporal_version import CLI_VERSION, read_version
+from perdure.local.data_dir import StackError
+from perdure.local.output import Console
+from perdure.local.temporal_binary import (
+    CLI_VERSION,
+    GO_MINIMUM,
+    MODULE,
+    Source,
+    built,
+    cache_folder,
+    clock,
+    find_go,
+    find_temporal,
+    from_cache,
+    go_environ,
+    install,
+    only_builder,
+    read_version,
+)
+from perdure.local.temporal_download import downloaded
 
 GOOD = f"temporal version {CLI_VERSION} (Server 1.31.2, UI 2.50.1)"
 

@@ -5,9 +5,8 @@ from collections.abc import AsyncIterator, Mapping
 import httpx
 import pytest
 
-from local.ports import HOST, free_ports
-from local.probes import Answer
-from local.web_door import WebDoor, refusal
+from perdure.local.ports import HOST, Answer, free_ports
+from perdure.local.temporal_web import WebDoor, refusal
 
 HERE = "127.0.0.1:8233"
 SAME = {"host": HERE, "origin": f"http://{HERE}"}

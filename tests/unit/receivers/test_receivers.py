@@ -20,7 +20,7 @@ from deploy.receivers import mail, slack
 from deploy.receivers.book import Book
 from deploy.receivers.mail import MailConfig
 from deploy.receivers.slack import SlackConfig
-from policy.webhooks import DELIVERY, SIGNATURE, TIMESTAMP, sign
+from perdure.core.delivery import DELIVERY, SIGNATURE, TIMESTAMP, sign
 
 SECRET, SIGNING = "s" * 64, "the secret of the Slack app"
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from store.shared_reads import SharedReads
+from perdure.store.events.subscriptions import SharedReads
 
 
 async def test_all_who_ask_in_the_same_moment_share_one_read() -> None:

@@ -6,10 +6,10 @@ from typing import Any, cast
 
 from redis.asyncio.client import PubSub
 
-from store.database import Database
-from store.live_keys import channel
-from store.valkey import Valkey
-from store.wakes import Wakes
+from perdure.store.database import Database
+from perdure.store.events.live import channel
+from perdure.store.events.subscriptions import Wakes
+from perdure.store.valkey import Valkey
 
 
 class SlowSubscription:

@@ -12,9 +12,9 @@ from temporalio.bridge.proto.workflow_completion import WorkflowActivationComple
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.converter import PayloadCodec
 
-from contracts.turns import Usage
-from relay.connect import DATA_CONVERTER
-from workflows.walks import skip_idle_walks
+from perdure.contracts.turns import Usage
+from perdure.temporal.client import DATA_CONVERTER
+from perdure.worker.queues import skip_idle_walks
 
 
 class Marks(PayloadCodec):

@@ -9,17 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from activities.clients.provider import Complete, ProviderRequest
-from activities.clients.script import read_script
-from activities.clients.scripted import ScriptedProvider
-from activities.clients.usage import most_input_tokens, most_output_tokens, tokens_of_request
-from activities.models import Models
-from contracts.agents import AgentDefinition, DayLimits, PublishedAgent
-from contracts.model import OutputAsk, OutputForm
-from policy.day_budget import Bound
+from perdure.activities.providers.provider import (
+    Complete,
+    ProviderRequest,
+    most_input_tokens,
+    most_output_tokens,
+    tokens_of_request,
+)
+from perdure.activities.providers.registry import Models
+from perdure.activities.providers.scripted import ScriptedProvider, read_script
+from perdure.contracts.agents import AgentDefinition, DayLimits, PublishedAgent
+from perdure.contracts.calls import OutputAsk, OutputForm
+from perdure.core.budgets import Bound
 
 if TYPE_CHECKING:
-    from activities.clients.litellm_provider import LiteLLMProvider
+    from perdure.activities.providers.litellm_provider import LiteLLMProvider
 
 
 def request(model: str, text: str = "hello", **params: Any) -> ProviderRequest:
@@ -29,7 +33,8 @@ def request(model: str, text: str = "hello", **params: Any) -> ProviderRequest:
 
 @pytest.fixture(scope="module")
 def litellm() -> "LiteLLMProvider":
-    from activities.clients.litellm_provider import LiteLLMProvider  # 5 s, which only who runs these tests spends
+    # 5 s, which only who runs these tests spends
+    from perdure.activities.providers.litellm_provider import LiteLLMProvider
 
     return LiteLLMProvider()
 

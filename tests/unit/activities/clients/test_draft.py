@@ -5,11 +5,18 @@ from typing import Any
 
 import pytest
 
-from activities.clients.draft import ANSWER_LIMIT_CHARACTERS, FINISH_REASONS, Draft
-from activities.clients.provider import Complete, DraftCall, TextDelta
-from activities.clients.usage import believable, microusd
-from contracts.errors import LimitReached, UpstreamRejected, UpstreamUnavailable
-from contracts.turns import Usage
+from perdure.activities.providers.provider import (
+    ANSWER_LIMIT_CHARACTERS,
+    FINISH_REASONS,
+    Complete,
+    Draft,
+    DraftCall,
+    TextDelta,
+    believable,
+    microusd,
+)
+from perdure.contracts.errors import LimitReached, UpstreamRejected, UpstreamUnavailable
+from perdure.contracts.turns import Usage
 
 
 def piece(**delta: Any) -> Chunk:

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import yaml
 
-from activities.clients.script import Rule, Script, read_script
-from contracts.errors import CallerError
+from perdure.activities.providers.scripted import Rule, Script, read_script
+from perdure.contracts.errors import CallerError
 
 
 def rule(**fields: Any) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def test_short_forms_mean_the_long_ones() -> None:
 
 
 def test_the_example_in_the_module_is_a_script() -> None:
-    import activities.clients.script as module
+    import perdure.activities.providers.scripted as module
 
     assert module.__doc__ is not None
     example = "\n".join(line for line in module.__doc__.splitlines() if line.startswith("    "))

@@ -9,11 +9,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activities.clients.provider import Complete, ProviderRequest, TextDelta
-from activities.clients.script import read_script
-from activities.clients.scripted import ScriptedProvider, split_words
-from contracts.errors import InvariantBroken
-from contracts.turns import Usage
+from perdure.activities.providers.provider import Complete, ProviderRequest, TextDelta
+from perdure.activities.providers.scripted import ScriptedProvider, read_script, split_words
+from perdure.contracts.errors import InvariantBroken
+from perdure.contracts.turns import Usage
 
 BOOKING = yaml.safe_load(
     r"""

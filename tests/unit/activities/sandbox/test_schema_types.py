@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activities.sandbox.schema_types import annotation, properties
+from perdure.activities.sandbox.inspection import annotation, properties
 
 KINDS = st.sampled_from(["string", "integer", "number", "boolean", "null", "array", "object", "unheard-of"])
 SCHEMAS = st.recursive(

@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from activities.sandbox.seccomp import DENIED, UnknownArchitecture, deny_filter
+from perdure.activities.sandbox.jail import DENIED, UnknownArchitecture, deny_filter
 
 X86, ARM, I386 = 0xC000003E, 0xC00000B7, 0x40000003
 ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from activities.sandbox.turnstile import Turnstile
+from perdure.activities.sandbox.pool import Turnstile
 
 
 async def settle() -> None:

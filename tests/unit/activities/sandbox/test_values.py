@@ -6,11 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activities.sandbox.limits import Limits
-from activities.sandbox.printed import Printed, TooMuchPrinted
-from activities.sandbox.ran import MOST_MESSAGE_CHARACTERS, FaultKind, fault
-from activities.sandbox.value import MOST_DEPTH, Unfit, read_value
-from policy.text import is_clean
+from perdure.activities.sandbox.protocol import MOST_MESSAGE_CHARACTERS, FaultKind, Limits, fault
+from perdure.activities.sandbox.worker import MOST_DEPTH, Printed, TooMuchPrinted, Unfit, read_value
+from perdure.core.text import is_clean
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -1,0 +1,52 @@
+"""`perdure`, also `python -m perdure`: runs one command and leaves with its exit code.
+
+0 done, 2 usage, 4 not found, 5 already decided, 6 expired, 1 anything else.
+"""
+
+import os
+import signal
+import sys
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while it imports ends it, without a traceback
+
+from perdure.cli.app import app  # noqa: E402
+from perdure.cli.terminal import explained  # noqa: E402
+from perdure.client import ApiError  # noqa: E402
+from perdure.core.text import is_clean  # noqa: E402
+
+
+def main() -> None:
+    """Run, flush, and leave without the interpreter's own shutdown, in which Temporal's core may crash (#300)."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    code = run(sys.argv[1:])
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            code = code or 1  # the reader of a pipe has gone
+    os._exit(code)
+
+
+def run(arguments: list[str]) -> int:
+    """The exit code of one command."""
+    if not all(is_clean(argument) for argument in arguments):
+        sys.stderr.write("an argument holds a NUL or is not UTF-8 text\n")
+        return 2
+    try:
+        app(arguments, prog_name="perdure")
+    except SystemExit as exit_:
+        if isinstance(exit_.code, str):
+            sys.stderr.write(exit_.code + "\n")
+            return 1
+        return exit_.code or 0
+    except ApiError as error:
+        return explained(error, as_json="--json" in arguments)
+    except BrokenPipeError:
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""`approvals.open` and `approvals.read`: a pause's requests, and what the records say of them."""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import structlog
+from pydantic import JsonValue, ValidationError
+from temporalio import activity
+
+from perdure.activities.dependencies import Deps
+from perdure.activities.guard import edge
+from perdure.contracts.activities import OpenAsk, Opened, PreviewAsk, PreviewKept, Verdicts, VerdictsAsk
+from perdure.contracts.agents import ToolCard
+from perdure.contracts.values import canonical_json
+from perdure.core.calls.ledger import OVER
+from perdure.egress import AnswerWithheld, EgressRefused
+from perdure.sdk.tools import Preview, PreviewOf, Tool, ToolContext, ToolRefused, ToolUnavailable
+from perdure.store.approvals import views
+from perdure.store.approvals.requests import open_requests
+from perdure.store.approvals.verdicts import read_verdicts
+
+
+class ApprovalActivities:
+    """The requests of one worker's turns."""
+
+    def __init__(self, deps: Deps) -> None:
+        self._deps = deps
+
+    @activity.defn(name="approvals.open")
+    async def open(self, ask: OpenAsk) -> Opened:
+        """Open all requests of a pause, to be decided by the policy that is in force now.
+
+        Effects: one transaction; a request is unique by (turn, call id). Retry: safe, answers with what is open.
+        """
+        async with edge():
+            async with self._deps.db.transaction(ask.address.tenant_id) as tx:
+                agent = await self._deps.shelf.at(tx, ask.agent_id, ask.agent_version)
+                in_force = await self._deps.shelf.published(tx, ask.agent_id) or agent
+                opened = await open_requests(tx, ask, agent, in_force.definition.approvals)
+            await self._deps.live.wake(ask.address.conversation_id)
+        return opened or Opened(problem=OVER)
+
+    @activity.defn(name="approvals.read")
+    async def read(self, ask: VerdictsAsk) -> Verdicts:
+        """Read the verdicts fresh; overdue requests expire here.
+
+        Effects: one transaction. Retry: safe.
+        """
+        async with edge():
+            async with self._deps.db.transaction(ask.address.tenant_id) as tx:
+                verdicts = await read_verdicts(tx, ask)
+            await self._deps.live.wake(ask.address.conversation_id)
+        return verdicts
+
+
+# --- `tools.preview`: the read-only look of a tool's author at what a call that waits for its reviewer would change.
+# Whatever goes wrong is kept as a sentence in the preview's place: nobody's decision waits for it.
+
+SECONDS = 8.0
+"""For one look; a person waits for it."""
+MOST_CHARACTERS = 16_000
+"""Of both its values as JSON."""
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The tool behind an approval, on this worker."""
+
+    preview: PreviewOf
+    card: ToolCard
+
+
+class PreviewActivities:
+    """The previews of one worker."""
+
+    def __init__(self, deps: Deps, seconds: float = SECONDS) -> None:
+        self._deps, self._seconds = deps, seconds
+
+    @activity.defn(name="tools.preview")
+    async def preview(self, ask: PreviewAsk) -> PreviewKept:
+        """Make the preview of a request that is still open, and keep it under the database's time.
+
+        Effects: what the author's function reads. Retry: safe, it changes nothing but the preview.
+        """
+        async with edge():
+            async with self._deps.db.transaction(ask.address.tenant_id) as tx:
+                asked = await views.ask_for_preview(tx, ask.approval_id)
+                found = None
+                if asked is not None:
+                    agent = await self._deps.shelf.at(tx, asked.agent_id, asked.agent_version)
+                    found = self._found(asked, agent.card(asked.tool))
+            if asked is None or found is None:
+                return PreviewKept(kept=False)
+            made = {"fault": found} if isinstance(found, str) else await self._made(asked, found)
+            async with self._deps.db.transaction(ask.address.tenant_id) as tx:
+                return PreviewKept(kept=await views.keep_preview(tx, ask.approval_id, {"digest": asked.digest, **made}))
+
+    def _found(self, asked: views.AskedPreview, card: ToolCard | None) -> Found | str:
+        """The tool as it was asked for, or why it has no preview here."""
+        tool = self._deps.toolbox.find(asked.agent_id, asked.tool, card)
+        if not isinstance(tool, Tool) or tool.preview is None or tool.card.version != asked.tool_version:
+            return "the tool has changed since, or is not on this worker"
+        return Found(tool.preview, tool.card)
+
+    async def _made(self, asked: views.AskedPreview, found: Found) -> dict[str, JsonValue]:
+        secrets = self._deps.toolbox.secrets_for(found.card)
+        missing = [name for name in found.card.secrets if not secrets.get(name)]
+        if missing:
+            return {"fault": f"the credential {missing[0]} is not set where tools run"}
+        context = ToolContext(
+            card=found.card,
+            tenant_id=asked.tenant_id,
+            turn_id=asked.turn_id,
+            conversation_id=asked.conversation_id,
+            call_id=asked.call_id,
+            user_id=asked.user_id,
+            idempotency_key="",
+            deadline=datetime.now(UTC) + timedelta(seconds=self._seconds),
+            http=self._deps.toolbox.http_for(asked.agent_id),
+            secrets=secrets,
+            reads_only=True,
+        )
+        try:
+            made = await asyncio.wait_for(found.preview.make(asked.args, context), self._seconds)
+        except (ToolRefused, ToolUnavailable) as error:
+            return {"fault": error.message}
+        except (AnswerWithheld, EgressRefused) as error:
+            return {"fault": str(error)}
+        except ValidationError:
+            return {"fault": "the arguments do not fit the preview"}
+        except TimeoutError:
+            return {"fault": f"no answer within {self._seconds:g} s"}
+        except Exception as error:  # an author's code may raise anything, and its text may quote anything
+            _log.warning("preview_broke_off", tool=asked.tool, error=type(error).__name__)
+            return {"fault": f"it broke off ({type(error).__name__})"}
+        return _bounded(made)
+
+
+def _bounded(made: Preview) -> dict[str, JsonValue]:
+    long = len(canonical_json([made.before, made.after]))
+    if long > MOST_CHARACTERS:
+        return {"fault": f"it is too long to be shown ({long:,} characters)"}
+    return {"before": made.before, "after": made.after}

@@ -1,0 +1,210 @@
+"""`tools.assemble`: one tool of a context assembly, tried as its registry says. perdure/core/calls/context_assembly.py
+decides what is tried again; Temporal waits. What only reads needs no reservation: a repeated attempt answers with what
+was settled.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import structlog
+from pydantic import JsonValue
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from perdure.activities.dependencies import Deps
+from perdure.activities.guard import edge, stop_asked
+from perdure.contracts.agents import EffectClass
+from perdure.contracts.context_assembly import AssembleCall, Assembled, Bundle, PipelineToolConfig
+from perdure.contracts.errors import Problem, UpstreamUnavailable
+from perdure.contracts.ids import effect_key
+from perdure.contracts.values import digest_of
+from perdure.core.calls.context_assembly import (
+    Fault,
+    aggregated,
+    arguments,
+    completeness_of,
+    given_by,
+    goes_again,
+    wait_seconds,
+)
+from perdure.core.calls.ledger import OVER, STOPPED
+from perdure.egress import AnswerWithheld, EgressRefused
+from perdure.sdk.outcomes import ToolRefused, ToolUnavailable
+from perdure.sdk.tools import Tool, ToolContext
+from perdure.store.calls import context_assembly as bundles
+from perdure.store.calls.context_assembly import Begun
+
+FAILED = "bundle_failed"
+"""The code of a tool that gave no output."""
+SAID = "said"
+"""The argument of a tool that hears the conversation."""
+_log = structlog.get_logger(__name__)
+
+
+class Failed(Exception):
+    """An attempt that gave no output: how, by which status, and a sentence for a person."""
+
+    def __init__(self, fault: Fault, told: str, status: int = 0) -> None:
+        super().__init__(told)
+        self.fault, self.told, self.status = fault, told, status
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A tool and all that is said of it."""
+
+    tool: Tool
+    config: PipelineToolConfig
+    hears: int
+    """How many of the user's newest messages it is given."""
+    caller: dict[str, JsonValue]
+    """The agent's own arguments for it."""
+    injected: frozenset[str]
+    """Keys of outputs that any tool of the registry has injected."""
+
+
+class AssemblyActivities:
+    """The assembly tools of one worker."""
+
+    def __init__(self, deps: Deps) -> None:
+        self._deps = deps
+
+    @activity.defn(name="tools.assemble")
+    async def assemble(self, call: AssembleCall) -> Assembled:
+        """One tool of a phase.
+
+        Effects: what it reads; its output becomes a row of `bundles`. Retry: safe, and as the tool's registry says:
+        failed attempts are counted in the row, a worker's death is none of them.
+        """
+        async with edge():
+            return await self._assemble(call)
+
+    async def _assemble(self, call: AssembleCall) -> Assembled:
+        declared, address = await self._declared(call), call.address
+        locked = address.turn_id if call.events else None
+        async with self._deps.db.transaction(address.tenant_id, locked) as tx:
+            begun = await bundles.begin(tx, call, declared.hears if declared else 0)
+        if begun is None or (begun.outcome is None and (begun.ended or begun.stopped)):
+            return Assembled(tool=call.ask.tool, problem=STOPPED if begun and begun.stopped else OVER)
+        if begun.outcome is not None:
+            return begun.outcome
+        if declared is None:
+            problem = Problem(code=FAILED, message=f"{call.ask.tool}: it has changed since the turn began")
+            return await self._settle(call, Assembled(tool=call.ask.tool, problem=problem), None)
+        try:
+            output, completeness = await self._tried(call, declared, begun)
+        except Failed as failed:
+            return await self._after(call, declared.config, begun.failed + 1, failed)
+        bundle = Bundle(
+            tool=call.ask.tool,
+            turn_id=address.turn_id,
+            completeness=completeness,
+            slice_hash=call.ask.slice_hash,
+            upstream=call.ask.upstream,
+            digest=digest_of(output),
+            gives=given_by(output, declared.injected),
+        )
+        return await self._settle(call, Assembled(tool=call.ask.tool, bundle=bundle, attempts=begun.failed + 1), output)
+
+    async def _declared(self, call: AssembleCall) -> Declared | None:
+        """What the turn's version declares, and this worker's function; None where the tool has changed for good.
+
+        Raises: UpstreamUnavailable `tool_not_here` where another worker may have it.
+        """
+        agent = self._deps.shelf.known(call.agent_version)
+        if agent is None:
+            async with self._deps.db.transaction(call.address.tenant_id) as tx:
+                agent = await self._deps.shelf.at(tx, call.agent_id, call.agent_version)
+        assembly, card = agent.definition.assembly, agent.card(call.ask.tool)
+        config = assembly.config(call.ask.tool) if assembly else None
+        if assembly is None or config is None or card is None or card.effect is not EffectClass.READ:
+            return None
+        tool = self._deps.toolbox.find(call.agent_id, call.ask.tool, card)
+        if isinstance(tool, Tool) and tool.card.version == card.version:
+            hears = assembly.slice_messages if config.hears else 0
+            injected = frozenset(key for each in assembly.registry for key in each.inject_inputs)
+            return Declared(tool, config, hears, assembly.listed(call.ask.tool).arguments, injected)
+        async with self._deps.db.transaction(call.address.tenant_id) as tx:
+            published = await self._deps.shelf.published(tx, call.agent_id)
+        now = published.card(call.ask.tool) if published else None
+        if now is not None and now.version == card.version:
+            raise UpstreamUnavailable("tool_not_here", f"this worker has no {call.ask.tool} of the version asked for")
+        return None
+
+    async def _tried(self, call: AssembleCall, declared: Declared, begun: Begun) -> tuple[dict[str, JsonValue], float]:
+        """One attempt, within the tool's time.
+
+        Raises: Failed; CancelledError where this worker drains.
+        """
+        context, config = self._context(call, declared, begun), declared.config
+        heard: dict[str, JsonValue] = {SAID: [*begun.said]} if config.hears else {}
+        caller = {**heard, **declared.caller}
+        given = arguments(config.defaults, config.inject_inputs, aggregated(begun.outputs), caller)
+        try:
+            result = await asyncio.wait_for(declared.tool.run(given, context), config.timeout)
+        except asyncio.CancelledError:
+            if stop_asked():
+                raise Failed(Fault.REFUSED, "the turn was stopped") from None
+            raise
+        except Exception as error:
+            raise _failed(error, config.timeout) from None
+        try:
+            completeness = completeness_of(result.output)
+        except ValueError as error:
+            raise Failed(Fault.REFUSED, str(error)) from None
+        return {**result.output} if isinstance(result.output, dict) else {}, completeness
+
+    async def _after(self, call: AssembleCall, config: PipelineToolConfig, failed: int, why: Failed) -> Assembled:
+        """Another attempt, or the end of this tool."""
+        name = call.ask.tool
+        _log.warning("assembly_tool_failed", tool=name, fault=why.fault.value, status=why.status, failed=failed)
+        if not goes_again(why.fault, why.status, failed=failed, max_retries=config.max_retries):
+            problem = Problem(code=FAILED, message=f"{name}: {why.told}")
+            return await self._settle(call, Assembled(tool=name, attempts=failed, problem=problem), None)
+        async with self._deps.db.transaction(call.address.tenant_id) as tx:
+            await bundles.count_failed(tx, call, failed - 1)
+        # The tool's own sentence stays here: it may quote its target, and Temporal would store it.
+        message = f"the tool {name} gave no output ({why.fault.value}); it is tried again"
+        delay = timedelta(seconds=max(wait_seconds(config.retry_backoff, failed), 0.001))
+        raise ApplicationError(message, type=FAILED, next_retry_delay=delay)
+
+    async def _settle(self, call: AssembleCall, outcome: Assembled, output: dict[str, JsonValue] | None) -> Assembled:
+        async with self._deps.db.transaction(call.address.tenant_id) as tx:
+            return await bundles.settle(tx, call, outcome, output)
+
+    def _context(self, call: AssembleCall, declared: Declared, begun: Begun) -> ToolContext:
+        card = declared.tool.card
+        return ToolContext(
+            card=card,
+            tenant_id=call.address.tenant_id,
+            turn_id=call.address.turn_id,
+            conversation_id=call.address.conversation_id,
+            call_id=call.ask.tool,
+            user_id=begun.user_id,
+            idempotency_key=effect_key(call.address.turn_id, call.ask.tool),
+            deadline=datetime.now(UTC) + timedelta(seconds=declared.config.timeout),
+            http=self._deps.toolbox.http_for(call.agent_id),
+            secrets=self._deps.toolbox.secrets_for(card),
+        )
+
+
+def _failed(error: Exception, timeout_seconds: float) -> Failed:
+    """What was raised, classified; a sentence that is no tool's own names no more than the kind of error."""
+    if isinstance(error, ToolUnavailable):
+        fault = Fault.CONNECT if error.status is None else Fault.STATUS
+        return Failed(fault, error.message, error.status or 0)
+    if isinstance(error, httpx.HTTPStatusError):
+        return Failed(Fault.STATUS, f"its target answered {error.response.status_code}", error.response.status_code)
+    if isinstance(error, ToolRefused):
+        return Failed(Fault.REFUSED, error.message)
+    if isinstance(error, AnswerWithheld | EgressRefused):
+        return Failed(Fault.REFUSED, str(error))
+    if isinstance(error, TimeoutError):
+        return Failed(Fault.TIMEOUT, f"no output within {timeout_seconds:g} s")
+    if isinstance(error, httpx.ReadTimeout):
+        return Failed(Fault.READ_TIMEOUT, "its target did not answer in time")
+    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+        return Failed(Fault.CONNECT, "its target could not be reached")
+    return Failed(Fault.UNCLASSIFIED, f"it broke off ({type(error).__name__})")

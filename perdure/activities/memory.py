@@ -1,0 +1,479 @@
+"""`memory.load`: all that a fresh turn needs, in one hop."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+from pydantic import JsonValue
+from temporalio import activity
+
+from perdure.activities.dependencies import Deps
+from perdure.activities.guard import edge
+from perdure.contracts.activities import LoadAsk, TurnContext
+from perdure.contracts.agents import AgentDefinition, PublishedAgent, TurnPlan
+from perdure.contracts.calls import ModelCall, ToolCall
+from perdure.contracts.context_assembly import ContextMemory
+from perdure.contracts.errors import CallerError
+from perdure.contracts.events import (
+    MEMORY_CONTEXT_LOADED,
+    MEMORY_SEARCH,
+    MEMORY_WRITE_BLOCKED,
+    MEMORY_WRITE_CREATED,
+    STAGE,
+)
+from perdure.contracts.memory import (
+    CLIENT_TABLE,
+    DEFAULT_LIMITS,
+    FactsAnswer,
+    FactsCall,
+    FactScope,
+    FactStatus,
+    MemoryLimits,
+    Recalled,
+    Use,
+)
+from perdure.contracts.turns import Limits, TurnAddress
+from perdure.contracts.values import canonical_json
+from perdure.core.agents.plans import rules_of, turn_plan
+from perdure.core.agents.prompts import RecalledEpisode, memory_message, unremembered
+from perdure.core.agents.prompts import RecalledEpisode as Episode
+from perdure.core.agents.rule_matching import PLATFORM_RULES
+from perdure.core.agents.toolsets import LOADED_TOOLSETS, held
+from perdure.core.approvals.gates import waived_of
+from perdure.core.calls.context_assembly import slice_hash
+from perdure.core.calls.ledger import OVER
+from perdure.core.memory.facts import RECENT, joined
+from perdure.core.memory.search import context_message, within_budget
+from perdure.embedding.embedder import EmbeddingUnavailable, query_vector
+from perdure.sdk.tools import ToolResult
+from perdure.store import agents
+from perdure.store.calls import context_assembly as bundles
+from perdure.store.database import Connection
+from perdure.store.events.event_log import NewEvent, write
+from perdure.store.memory import episodes, facts, working_memory
+from perdure.store.memory.episodes import Vector
+from perdure.store.memory.search import Question, note, search, shown
+from perdure.store.turns import context as turn_context
+from perdure.store.turns import start
+from perdure.store.turns.context import Loaded, TurnPersona, fix_persona
+
+# --- Past episodes that come near to what a user says now, for an agent that asks for them.
+# A search that fails or takes long finds nothing, and the turn goes on (S0-28).
+
+RECALL_SECONDS = 1.5
+"""All of a search: `memory.load` may run inside a workflow task, where it has three seconds."""
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is searched for, and among whose episodes."""
+
+    tenant_id: str
+    user_id: str
+    agent_id: str
+    text: str
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recollection:
+    """What a search found, and the event that tells of it."""
+
+    hits: tuple[RecalledEpisode, ...]
+    event: NewEvent
+
+
+async def recall_episodes(deps: Deps, query: Query) -> Recollection:
+    """The nearest episodes; none where memory is away."""
+    try:
+        async with asyncio.timeout(RECALL_SECONDS):
+            made = await query_vector(deps.embedder, query.text)
+            vector = Vector(*made) if made is not None else None
+            async with deps.db.transaction(query.tenant_id) as tx:
+                found = await episodes.find(tx, query.user_id, query.agent_id, query.text, vector, query.most)
+    except (OSError, *deps.db.outages) as error:
+        _log.warning("memory_search_failed", error=type(error).__name__)
+        return Recollection((), NewEvent(MEMORY_SEARCH, {"scope": "episodic", "status": "unavailable", "hits": []}))
+    by = episodes.BY_COSINE if vector is not None else episodes.BY_FULL_TEXT
+    hits: list[JsonValue] = [{"episode_id": each.id, "similarity": each.similarity, "by": each.by} for each in found]
+    event = NewEvent(MEMORY_SEARCH, {"scope": "episodic", "status": "ok", "by": by, "hits": hits})
+    return Recollection(tuple(RecalledEpisode(each.summary, each.similarity or 0.0, each.by) for each in found), event)
+
+
+# --- Documents that come near to what a user says: found, shown within their budget, and noted in the turn's usage
+# rows.
+# The text is one system message of this turn alone: whoever fixes it as the turn's memory text sends the same at every
+# model call, and the next turn makes its own (S2-18).
+
+NOTHING = Recalled()
+
+
+async def recall_documents(
+    tx: Connection, address: TurnAddress, query: str, limits: MemoryLimits = DEFAULT_LIMITS
+) -> Recalled:
+    """What memory has for this turn's user about `query` (S2-07, S2-12); nothing for a query of blanks.
+
+    Effects: usage rows, once a turn and version. Retry: safe. `loaded_event` is the caller's to write, last.
+    """
+    user_id = await tx.fetchval("SELECT user_id FROM turns WHERE id = $1", address.turn_id) if query.strip() else None
+    if user_id is None:
+        return NOTHING
+    question = Question(query, str(user_id), address.conversation_id)
+    found = await search(tx, question, limits.context_documents)
+    fitting = within_budget(await shown(tx, question, found), limits.context_tokens)
+    if not fitting:
+        return NOTHING
+    await note(tx, address, Use.INJECTED, [each.ref.version_id for each in fitting])
+    return Recalled(text=context_message(fitting), hits=tuple(each.ref for each in fitting))
+
+
+def loaded_event(recalled: Recalled) -> NewEvent | None:
+    """The event that tells of it (S2-15); None where nothing was found."""
+    if not recalled.hits:
+        return None
+    documents: list[JsonValue] = [ref.model_dump(mode="json") for ref in recalled.hits]
+    return NewEvent(MEMORY_CONTEXT_LOADED, {"scope": "documents", "documents": documents})
+
+
+async def recall_or_nothing(deps: Deps, address: TurnAddress, query: str) -> Recalled:
+    """`recall` in a transaction of its own: whatever goes wrong there is logged, and the turn goes on (S2-17)."""
+    try:
+        async with asyncio.timeout(RECALL_SECONDS):
+            async with deps.db.transaction(address.tenant_id) as tx:
+                return await recall_documents(tx, address, query, deps.memory)
+    except Exception as error:  # a mistake of ours too: what is remembered only advises, and no turn fails for it
+        _log.warning("document_recall_failed", error=type(error).__name__)
+        return NOTHING
+
+
+READ_METADATA = ("hitl_checkpoint_type", CLIENT_TABLE, "input_type", "trace_id")
+"""Request metadata that nodes decide with; the rest stays in Postgres, out of histories."""
+MIRRORED = ("recent_entity_context",)
+"""Working-memory fields that live in state too (S0-16)."""
+MOST_MIRRORED_CHARACTERS = 8 * 1024
+"""A longer field stays in Postgres: state rides through histories, and a client may write what it likes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What has to be searched for before a turn's memory can be fixed."""
+
+    episodes: Query | None
+    documents: str
+    """What documents should come near to; empty searches none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was found."""
+
+    episodes: Recollection | None = None
+    documents: Recalled = NOTHING
+
+    @property
+    def hits(self) -> tuple[Episode, ...]:
+        """The episodes."""
+        return self.episodes.hits if self.episodes else ()
+
+
+class MemoryActivities:
+    """The memory of one worker's turns."""
+
+    def __init__(self, deps: Deps) -> None:
+        self._deps = deps
+
+    @activity.defn(name="memory.load")
+    async def load(self, ask: LoadAsk) -> TurnContext:
+        """Plan, user message, working memory, episodes and documents for an agent that asks for them, open requests.
+
+        Effects: fixes the memory text of the turn; writes the pending events. Retry: safe, the text is fixed once.
+        """
+        async with edge():
+            context = await self._load(ask, None)
+            if isinstance(context, Wanted):  # outside of the transaction: a search must not hold up the turn's lock
+                context = await self._load(ask, await self._search(ask, context))
+        if isinstance(context, Wanted):
+            raise AssertionError("a search is asked for once")
+        return context
+
+    async def _search(self, ask: LoadAsk, wanted: Wanted) -> Found:
+        """Both at once: neither has the time to wait for the other."""
+        found, documents = await asyncio.gather(
+            recall_episodes(self._deps, wanted.episodes) if wanted.episodes else _nothing(),
+            recall_or_nothing(self._deps, ask.address, wanted.documents) if wanted.documents else _nothing(),
+        )
+        return Found(found, documents or NOTHING)
+
+    async def _load(self, ask: LoadAsk, found: Found | None) -> TurnContext | Wanted:
+        """What the turn starts from, or what must be searched for before that can be fixed."""
+        async with self._deps.db.transaction(ask.address.tenant_id) as tx:
+            agent = await self._deps.shelf.at(tx, ask.agent_id, ask.agent_version)
+            loaded = await turn_context.load_turn(tx, ask)
+            if loaded is None:
+                if ask.events:
+                    await write(tx, ask.address, [], pending=ask.events)
+                return TurnContext(problem=OVER)
+            kept = loaded.working.pop(LOADED_TOOLSETS, None)  # the engine's own: nothing that a model is told
+            wanted = _wanted(ask, agent, loaded) if self._deps.memory.enabled else None
+            if wanted is not None and loaded.memory_text is None and found is None:
+                return wanted
+            waived = waived_of(agent.cards, loaded.waivers)
+            if waived != loaded.waived:
+                await agents.take_waivers(tx, ask.address.turn_id, waived)
+            events, persona = await self._fix(tx, ask, loaded, found or Found()), None
+            if agent.definition.persona_template:
+                persona, told = await persona_for(tx, ask.address, agent.definition, loaded)
+                events += told
+            memory = await _context_memory(tx, ask, agent)
+            await write(tx, ask.address, events, pending=ask.events)
+        toolsets = held(kept, agent.cards, agent.definition.toolsets)
+        context = _context(ask, agent, loaded, found or Found(), toolsets, waived)
+        if memory is not None:
+            context = context.model_copy(update={"context": memory})
+        if persona is not None and context.plan is not None:
+            context = context.model_copy(update={"plan": with_persona(context.plan, persona)})
+        return context
+
+    async def _fix(self, tx: Connection, ask: LoadAsk, loaded: Loaded, found: Found) -> list[NewEvent]:
+        """Fix the text that this turn injects, unless an earlier load has."""
+        if loaded.memory_text is not None:
+            return []
+        own = memory_message(loaded.working, found.hits)
+        text = "\n\n".join(part for part in (own, found.documents.text) if part)
+        if text or found.episodes:
+            await turn_context.keep_memory_text(tx, ask.address.turn_id, text, remembers=found.episodes is not None)
+        told = [found.episodes.event] if found.episodes else []
+        if own:
+            data: dict[str, JsonValue] = {"fields": [*sorted(loaded.working)]}
+            if found.episodes:
+                data["episodes"] = len(found.hits)
+            told.append(NewEvent(MEMORY_CONTEXT_LOADED, data))
+        documents = loaded_event(found.documents)
+        return [*told, documents] if documents else told
+
+
+def _wanted(ask: LoadAsk, agent: PublishedAgent, loaded: Loaded) -> Wanted | None:
+    """What this agent's memory is to be searched for; None for one that remembers nothing."""
+    policy = agent.definition.memory
+    if policy is None or not (policy.episodic or policy.documents):
+        return None
+    query = Query(ask.address.tenant_id, loaded.user_id, ask.agent_id, loaded.user_text, policy.hits)
+    return Wanted(query if policy.episodic else None, loaded.user_text if policy.documents else "")
+
+
+async def _context_memory(tx: Connection, ask: LoadAsk, agent: PublishedAgent) -> ContextMemory | None:
+    """What feeds the turn's context assembly, and what earlier turns have left for it (S1-34)."""
+    assembly = agent.definition.assembly
+    if assembly is None:
+        return None
+    said = await bundles.said(tx, ask.address.turn_id, max(assembly.slice_messages, 2))
+    before, message = ["", *said][-2:] if said else ("", "")
+    return ContextMemory(
+        slice_hash=slice_hash(said[-assembly.slice_messages :], assembly.acknowledgements),
+        kept=await bundles.kept(tx, ask.address),
+        danger=await start.found(message, before, assembly.danger),
+    )
+
+
+async def _nothing() -> None:
+    return None
+
+
+def _context(
+    ask: LoadAsk,
+    agent: PublishedAgent,
+    loaded: Loaded,
+    found: Found,
+    toolsets: dict[str, bool],
+    waived: tuple[str, ...],
+) -> TurnContext:
+    gate = loaded.gate
+    mirrored = (*MIRRORED, *agent.definition.entity_fields)
+    rules = rules_of(agent, PLATFORM_RULES, loaded.rule_actions)
+    return TurnContext(
+        plan=turn_plan(agent, Limits.model_validate(loaded.limits), rules, toolsets, waived),
+        user_message=loaded.user_message,
+        user_name=loaded.user_name,
+        user_role=loaded.user_role,
+        metadata={name: loaded.metadata[name] for name in READ_METADATA if name in loaded.metadata},
+        working={name: loaded.working[name] for name in mirrored if _is_small(loaded.working.get(name))},
+        injected_fields=len(loaded.working),
+        episodes=len(found.hits),
+        injected=loaded.injected,
+        pending=gate.requests if gate else (),
+        pending_round=gate.round if gate else None,
+        earlier=gate.earlier if gate else (),
+        restored=gate.snapshot if gate else {},
+        used=loaded.used,
+        events_written=max(loaded.events_through, *(event.number for event in ask.events), 0),
+    )
+
+
+def _is_small(value: JsonValue) -> bool:
+    return value is not None and len(canonical_json(value)) <= MOST_MIRRORED_CHARACTERS
+
+
+# --- The persona of an agent that takes it from a prompt template: fixed at the turn's first load (S0-84).
+
+
+async def persona_for(
+    tx: Connection, address: TurnAddress, agent: AgentDefinition, loaded: Loaded
+) -> tuple[TurnPersona, Sequence[NewEvent]]:
+    """What an earlier load of the turn has fixed; else what is fixed now, with the event that tells of it."""
+    if loaded.persona is not None:
+        return TurnPersona.model_validate(loaded.persona), ()
+    root = next((skill.name for skill in agent.skills if skill.id == agent.root_skill), "")
+    values = {
+        "user_name": loaded.user_name or "user",
+        "user_role": loaded.user_role,
+        "agent_title": agent.title,
+        "skill_name": root,
+    }
+    persona = await fix_persona(tx, address.turn_id, agent.persona_template, values)
+    # Its text stays out of the events: it may be what a person tries out.
+    facts: dict[str, JsonValue] = persona.model_dump(mode="json", exclude={"text"}, exclude_defaults=True)
+    return persona, [NewEvent(STAGE, {"section": "persona", **facts})]
+
+
+def with_persona(plan: TurnPlan, persona: TurnPersona) -> TurnPlan:
+    """The plan with the template as the persona's key; all else in it is the agent's either way."""
+    if not persona.text:
+        return plan
+    return plan.model_copy(update={"persona_key": persona.template, "persona_source": ""})
+
+
+def speaking(agent: PublishedAgent, persona: str) -> PublishedAgent:
+    """The agent with this persona in the place of its own, for one prompt."""
+    if not persona:
+        return agent
+    definition = agent.definition
+    told = {"persona": persona, "persona_key": definition.persona_template}
+    return agent.model_copy(update={"definition": definition.model_copy(update=told)})
+
+
+# --- `memory.facts`: facts read and kept for a running graph.
+# Whatever goes wrong is a status of the answer (S3-22).
+
+FACTS_SECONDS = 2.0
+"""All of an operation: it may run inside a workflow task, where it has three seconds."""
+
+
+class FactsActivities:
+    """The facts of one worker's turns."""
+
+    def __init__(self, deps: Deps) -> None:
+        self._deps = deps
+
+    @activity.defn(name="memory.facts")
+    async def facts(self, call: FactsCall) -> FactsAnswer:
+        """Read or keep facts, where both the graph and the agent's own definition allow it.
+
+        Effects: one transaction. Retry: safe: of a conversation the same is written again, a person's fact is kept
+        once, and nothing is written for a turn that has ended.
+        """
+        async with edge():
+            try:
+                async with asyncio.timeout(FACTS_SECONDS):
+                    return await self._answer(call)
+            except Exception as error:  # memory advises: no trouble of it may be a turn's
+                _log.warning("facts_unavailable", scope=call.ask.scope.value, error=type(error).__name__)
+                return FactsAnswer(status=call.ask.failed(), refused_change=facts.was_change(error))
+
+    async def _answer(self, call: FactsCall) -> FactsAnswer:
+        if not call.ask.authorized:
+            return FactsAnswer(status=FactStatus.UNAUTHORIZED)
+        if not self._deps.keeps_facts:
+            return FactsAnswer(status=call.ask.failed())
+        vectors = await self._vectors(call)
+        async with self._deps.db.transaction(call.address.tenant_id) as tx:
+            agent = await self._deps.shelf.at(tx, call.agent_id, call.agent_version)
+            memory = agent.definition.memory
+            if memory is None or call.ask.scope not in memory.facts:
+                return FactsAnswer(status=FactStatus.UNAUTHORIZED)
+            user_id = await facts.whose_turn(tx, call)
+            if user_id is None:
+                return FactsAnswer(status=call.ask.failed())
+            return await (_kept if call.ask.write else _read)(tx, call, user_id, vectors)
+
+    async def _vectors(self, call: FactsCall) -> list[Vector | None]:
+        """Of what a person's facts are searched by, or of each that is kept; before the transaction, which waits for no
+        model."""
+        if call.ask.scope is FactScope.CONVERSATION:
+            return []
+        if not call.ask.write:
+            found = await query_vector(self._deps.embedder, call.ask.about) if call.ask.about else None
+            return [Vector(*found) if found else None]
+        embedder, texts = self._deps.embedder, [fact.content for fact in call.ask.facts]
+        if embedder is None or not texts:
+            return [None] * len(texts)
+        try:
+            async with asyncio.timeout(FACTS_SECONDS / 2):
+                return [Vector(embedder.name, values) for values in await embedder.embed(texts)]
+        except (EmbeddingUnavailable, TimeoutError):
+            return [None] * len(texts)  # such a fact is found by its words
+
+
+async def _kept(tx: Connection, call: FactsCall, user_id: str, vectors: list[Vector | None]) -> FactsAnswer:
+    if call.ask.scope is FactScope.CONVERSATION:
+        await facts.keep_in_conversation(tx, call)
+    else:
+        await facts.add_for_user(tx, call, user_id, vectors)
+    return FactsAnswer(status=FactStatus.SUCCESS)
+
+
+async def _read(tx: Connection, call: FactsCall, user_id: str, vectors: list[Vector | None]) -> FactsAnswer:
+    """An empty answer about a conversation is `not_found`; about a person it is a success like any other (S3-30)."""
+    ask = call.ask
+    if ask.scope is FactScope.CONVERSATION:
+        found = await facts.of_conversation(tx, call.address.conversation_id, ask.types)
+        return FactsAnswer(status=FactStatus.SUCCESS if found else FactStatus.NOT_FOUND, facts=tuple(found))
+    found = await facts.of_user(tx, user_id, ask.types, ask.about, vectors[0])
+    return FactsAnswer(status=FactStatus.SUCCESS, facts=tuple(found))
+
+
+# --- What a tool wants remembered, written with its result, under the same cap as everybody's writes.
+
+
+async def remembered(tx: Connection, call: ToolCall, result: ToolResult) -> tuple[ToolResult, tuple[NewEvent, ...]]:
+    """Write the working memory of a result, and the event that tells of it; the result as the model is told it.
+
+    Where the fields do not fit, none of them is written and the model is told so. The call stays done: its effect has
+    happened, and a model that took it for failed would do it again.
+    """
+    if not result.working:
+        return result, ()
+    fields: list[JsonValue] = [*sorted(result.working)]
+    await working_memory.hold(tx, call.address.conversation_id, call.address.turn_id)
+    working = await _with_others(tx, call, dict(result.working))
+    try:
+        await working_memory.merge(tx, call.address.tenant_id, call.address.conversation_id, working)
+    except CallerError as error:
+        wanted = f"What it wanted to remember ({', '.join(map(str, fields))}) was not written: {error.message}."
+        output: JsonValue = unremembered(error.code, wanted, result.output)
+        why: dict[str, JsonValue] = {"scope": "working", "fields": fields, "code": error.code}
+        return replace(result, output=output), (NewEvent(MEMORY_WRITE_BLOCKED, why, call.ask.call_id),)
+    told: dict[str, JsonValue] = {"scope": "working", "fields": fields}
+    return result, (NewEvent(MEMORY_WRITE_CREATED, told, call.ask.call_id),)
+
+
+async def _with_others(tx: Connection, call: ToolCall, working: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """The recent entities with those that calls beside this one have added since the round began, as state has them."""
+    said, before = working.get(RECENT), call.ask.state.get(RECENT)
+    if not isinstance(said, list):
+        return working
+    now = await working_memory.value_of(tx, call.address.conversation_id, RECENT)
+    if not isinstance(now, list):
+        return working
+    return {**working, RECENT: joined(before if isinstance(before, list) else [], now, said)}
+
+
+async def keep_loaded(tx: Connection, call: ModelCall, loaded: Mapping[str, bool]) -> None:
+    """Keep for the conversation which toolsets it has loaded: a later turn begins with them, for as long as working
+    memory lives. Where there is no room for it, they hold for this turn only. `tx` holds the writing lock."""
+    kept: dict[str, JsonValue] = {LOADED_TOOLSETS: dict(loaded)}
+    try:
+        await working_memory.merge(tx, call.address.tenant_id, call.address.conversation_id, kept)
+    except CallerError as error:
+        _log.warning("toolsets_not_kept", turn_id=call.address.turn_id, code=error.code)

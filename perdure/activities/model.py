@@ -1,0 +1,322 @@
+"""`model.complete`: claim, stream, settle. A settled call answers with its stored reply and is never paid again."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import aclosing
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+from types import TracebackType
+from typing import Self
+
+from temporalio import activity
+
+from perdure.activities.dependencies import Deps
+from perdure.activities.guard import edge, stop_asked, this_attempt, to_temporal, uncancelled
+from perdure.activities.memory import keep_loaded
+from perdure.activities.model_answer import Heard, Plans, events_of, plan_calls, reply_of, structured_reply
+from perdure.activities.model_request import Begun, begin
+from perdure.activities.providers.errors import CONTEXT_OVERFLOW
+from perdure.activities.providers.provider import Complete, TextDelta, ThinkingDelta
+from perdure.contracts.activities import RetryClass
+from perdure.contracts.agents import PublishedAgent
+from perdure.contracts.calls import ModelCall, ModelReply
+from perdure.contracts.errors import PerdureError, Problem, UpstreamUnavailable
+from perdure.contracts.events import RATE_LIMIT, TRANSIENT_ERROR
+from perdure.contracts.turns import TurnAddress, Usage
+from perdure.core.calls.ledger import REFUSED, Attempt, Claim
+from perdure.core.calls.retries import FALLBACK_SECONDS, NUMBERS, PROVIDER_ERRORS, errors_allowed, gives_up, next_delay
+from perdure.store import budgets
+from perdure.store.calls import model_calls
+from perdure.store.calls.model_calls import ModelClaim, settle_call
+from perdure.store.events.event_log import NewEvent, NewMessage
+from perdure.store.events.live import Appended, LiveTokens
+from perdure.store.memory import working_memory
+
+
+class ModelActivities:
+    """The model calls of one worker."""
+
+    def __init__(self, deps: Deps) -> None:
+        self._deps = deps
+
+    @activity.defn(name="model.complete")
+    async def complete(self, call: ModelCall) -> ModelReply:
+        """One model call.
+
+        Effects: at most one provider request an attempt; messages, planned tool calls, usage and events on settle.
+        Retry: safe; the ledger's epoch decides whose result counts.
+        """
+        async with edge():
+            agent = await self._agent(call)
+            begun = await begin(self._deps, call, agent, Attempt(*this_attempt()))
+            if isinstance(begun, ModelReply):
+                return begun
+            call, claimed = begun.call, begun.claimed
+            await self._deps.live.wake(call.address.conversation_id)
+            heard = Heard(
+                turn_seconds=time.monotonic() - begun.turn_began,
+                assembly=begun.assembly,
+                asked_tokens=begun.asked_tokens,
+                price=partial(begun.provider.cost_microusd, claimed.model),
+            )
+            failed: Problem | None = None
+            try:
+                async with self._deps.stops.breaking(call.address.turn_id) as stop:
+                    await self._listen(begun, heard)
+                heard.stopped = heard.stopped or stop.yes
+            except asyncio.CancelledError:
+                heard.stopped = True
+                if not stop_asked():  # this worker drains: another one takes the call over
+                    await uncancelled(self._count(call, claimed, heard.usage))
+                    raise
+            except PerdureError as error:
+                failed = error.as_problem()
+                heard.note_broken_off(error)
+                if error.code == CONTEXT_OVERFLOW and not (claimed.compacted or call.strict):
+                    error = UpstreamUnavailable(CONTEXT_OVERFLOW, "too long for the model; tried again with half of it")
+                other = "" if claimed.on_fallback or call.strict else agent.definition.second_model
+                if other and gives_up(error.code, retryable=error.retryable, errors=claimed.errors + 1):
+                    error = UpstreamUnavailable(error.code, failed.message, retry_after_seconds=FALLBACK_SECONDS)
+                    await self._say_retry(call, error, claimed, heard, fallback_model=other)
+                    raise to_temporal(error) from None
+                more = claimed.errors + 1 < errors_allowed(strict=call.strict)
+                if error.retryable and more and not claimed.on_fallback:
+                    await self._say_retry(call, error, claimed, heard)
+                    raise to_temporal(error) from None  # Temporal would store the vendor's text
+            # A paid answer is recorded even if a stop arrives meanwhile.
+            return await uncancelled(self._settle(call, agent, claimed, heard, failed))
+
+    async def _agent(self, call: ModelCall) -> PublishedAgent:
+        """The version that the turn pinned; what its models need is imported here, while nothing is locked."""
+        agent = self._deps.shelf.known(call.agent_version)
+        if agent is None:
+            async with self._deps.db.transaction(call.address.tenant_id) as tx:
+                agent = await self._deps.shelf.at(tx, call.agent_id, call.agent_version)
+        await self._deps.models.ready(agent)
+        return agent
+
+    async def _listen(self, begun: Begun, heard: Heard) -> None:
+        """Stream the provider's answer; live tokens go out as they come, fenced by the epoch."""
+        call = begun.call
+        began = time.monotonic()
+        async with (
+            Speaker(self._deps.live, call.address, call.call_id, begun.claimed.epoch) as speaker,
+            aclosing(begun.provider.stream(begun.request)) as chunks,
+        ):
+            async for chunk in chunks:
+                may_go_on = True
+                if isinstance(chunk, TextDelta):
+                    if heard.first_token_seconds is None:
+                        heard.first_token_seconds = time.monotonic() - began
+                    heard.text.append(chunk.text)
+                    may_go_on = call.ask.output is not None or await speaker.say(chunk.text)
+                elif isinstance(chunk, ThinkingDelta):
+                    heard.think(chunk.text, time.monotonic() - began)
+                    may_go_on = await speaker.think(chunk.text)
+                elif isinstance(chunk, Complete):
+                    heard.complete = chunk
+                if not may_go_on:
+                    heard.stopped = True
+                    return
+
+    async def _say_retry(
+        self, call: ModelCall, error: PerdureError, claimed: ModelClaim, heard: Heard, *, fallback_model: str = ""
+    ) -> None:
+        problem = error.as_problem()
+        numbers, attempt = NUMBERS[RetryClass.PROVIDER], this_attempt()[1]
+        wait = next_delay(problem.retry_after_seconds) or numbers.wait_before(attempt + 1)
+        kind = RATE_LIMIT if problem.code == "model_rate_limited" else TRANSIENT_ERROR
+        event = NewEvent(
+            kind,
+            {
+                "code": problem.code,
+                "retry_in": wait.total_seconds(),
+                "attempt": claimed.errors + 1,
+                "max_retries": PROVIDER_ERRORS - 1,
+                **({"model": claimed.model, "fallback_model": fallback_model} if fallback_model else {}),
+            },
+            call.call_id,
+        )
+        compact, fall_back = problem.code == CONTEXT_OVERFLOW, bool(fallback_model)
+        said = "" if call.ask.output is not None else heard.whole
+        await self._count(call, claimed, heard.usage, event, compact=compact, fall_back=fall_back, said=said)
+
+    async def _count(
+        self,
+        call: ModelCall,
+        claimed: ModelClaim,
+        used: Usage,
+        failed: NewEvent | None = None,
+        *,
+        compact: bool = False,
+        fall_back: bool = False,
+        said: str = "",
+    ) -> None:
+        """Count what this attempt used; another one follows."""
+        address = call.address
+        async with self._deps.db.transaction(address.tenant_id, address.turn_id, then=budgets.TO_CHARGE) as tx:
+            await model_calls.count(tx, call, claimed, used, failed, compact=compact, fall_back=fall_back, said=said)
+
+    async def _settle(
+        self, call: ModelCall, agent: PublishedAgent, claimed: ModelClaim, heard: Heard, failed: Problem | None
+    ) -> ModelReply:
+        if call.ask.output is not None:
+            reply = structured_reply(call.ask.output, heard, failed)
+            return await self._keep(call, claimed, heard, Plans(()), reply, [])
+        drafts = heard.complete.tool_calls if heard.complete and not heard.stopped and failed is None else ()
+        # On a thread: a tool's schema may come from anywhere, and each of 64 calls may take a second to be held to it.
+        plans = await asyncio.to_thread(plan_calls, call, agent, drafts) if drafts else Plans(())
+        reply, messages = reply_of(call, heard, failed, plans.calls)
+        reply = reply.model_copy(update={"joined": claimed.joined.refs})
+        return await self._keep(call, claimed, heard, plans, reply, messages)
+
+    async def _keep(
+        self,
+        call: ModelCall,
+        claimed: ModelClaim,
+        heard: Heard,
+        plans: Plans,
+        reply: ModelReply,
+        messages: list[NewMessage],
+    ) -> ModelReply:
+        events = events_of(call, claimed.epoch, heard, reply, plans.calls)
+        address = call.address
+        async with self._deps.db.transaction(address.tenant_id, address.turn_id, then=budgets.TO_CHARGE) as tx:
+            if plans.loaded is not None:
+                await working_memory.hold(tx, address.conversation_id, address.turn_id)
+            rows = [each.row for each in plans.calls]
+            settled = await settle_call(tx, call, claimed, reply, messages, rows, events)
+            if plans.loaded is not None and settled.mine:
+                await keep_loaded(tx, call, plans.loaded)
+            if not settled.mine:  # the provider was paid, whoever is heard
+                await model_calls.correct(tx, call, claimed, reply.usage)
+            if settled.counted:
+                known = budgets.NOTHING.less(claimed.assumed) if settled.was_lost else budgets.NOTHING
+                used = reply.usage.less(claimed.assumed) if settled.was_lost else reply.usage
+                await budgets.charge(tx, address.turn_id, call.call_id, claimed.epoch, used, known)
+        await self._deps.live.wake(call.address.conversation_id)
+        if not settled.mine:
+            return ModelReply(problem=REFUSED[Claim.STALE])
+        return reply.model_copy(update={"turn_used": settled.turn_used})
+
+
+# --- Live tokens of one model call: the first at once, then in batches; fenced by the call's epoch.
+# Never in the way of the answer: pieces are sent beside the stream that brings them, one append at a time, and what
+# comes meanwhile goes with the next. So where Valkey is slow batches grow, and the answer does not wait.
+
+FLUSH_SECONDS = 0.04
+"""One append for all tokens of this long: 32k tokens/s were measured in batches against 4k one by one."""
+FULL_CHARACTERS = 256
+"""A batch of so many goes at once."""
+MOST_PIECE_CHARACTERS = 16_384
+"""More is sent in pieces: whoever is far behind is read for piece by piece (perdure/store/events/live.py)."""
+_MOST_WAITING_CHARACTERS = 65_536
+"""Beyond them the answer does wait: a provider that never pauses would let nothing else run."""
+
+
+class Speaker:
+    """Sends a call's text and reasoning to its readers as they grow; `async with` sends what is left at its end."""
+
+    def __init__(self, live: LiveTokens, address: TurnAddress, call_id: str, epoch: int) -> None:
+        self._live = live
+        self._address = address
+        self._call_id = call_id
+        self._epoch = epoch
+        self._sent_characters = 0
+        self._thought_characters = 0
+        self._waiting: list[tuple[bool, str]] = []
+        """Whether it is reasoning, and the piece; neighbours of one kind are joined when they are sent."""
+        self._waiting_characters = 0
+        self._last_flush = float("-inf")
+        self._may_go_on = True
+        self._ending = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._sending: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """A settle commits after the last append, whatever ended the call: perdure/core/events/stream.py relies on
+        it."""
+        self._ending = True
+        self._hush()
+        if self._sending is not None:
+            await asyncio.wait([self._sending])
+        if error is None:
+            await self._send()
+
+    async def say(self, text: str) -> bool:
+        """Send `text` soon, also if nothing follows; False where the turn was stopped or a later attempt took over."""
+        return await self._add(thinking=False, text=text)
+
+    async def think(self, text: str) -> bool:
+        """The same for a piece of the model's reasoning."""
+        return await self._add(thinking=True, text=text)
+
+    async def _add(self, *, thinking: bool, text: str) -> bool:
+        self._waiting.append((thinking, text))
+        self._waiting_characters += len(text)
+        if self._sending is None:
+            self._arrange()
+            await asyncio.sleep(0)  # it goes out even where the provider never pauses
+        elif self._waiting_characters > _MOST_WAITING_CHARACTERS:
+            await asyncio.wait([self._sending])
+        return self._may_go_on
+
+    def _arrange(self) -> None:
+        """See to it that what waits is sent when it is due. Nothing is being sent."""
+        due_at = self._last_flush + FLUSH_SECONDS
+        if self._waiting_characters >= FULL_CHARACTERS or asyncio.get_running_loop().time() >= due_at:
+            self._begin()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_at(due_at, self._begin)
+
+    def _begin(self) -> None:
+        self._hush()
+        self._sending = asyncio.create_task(self._send_and_look())
+
+    async def _send_and_look(self) -> None:
+        try:
+            await self._send()
+        finally:
+            self._sending = None
+        if self._waiting and not self._ending:
+            self._arrange()
+
+    async def _send(self) -> None:
+        """Send what waits, in order."""
+        waiting, self._waiting, self._waiting_characters = self._waiting, [], 0
+        self._last_flush = asyncio.get_running_loop().time()
+        for thinking, text in _pieces(waiting):
+            answer = await self._live.append(
+                self._address,
+                self._call_id,
+                epoch=self._epoch,
+                sequence=self._sent_characters,
+                text=text,
+                thinking=thinking,
+                thought=self._thought_characters,
+            )
+            if thinking:
+                self._thought_characters += len(text)
+            else:
+                self._sent_characters += len(text)
+            self._may_go_on = self._may_go_on and answer not in (Appended.STALE, Appended.STOPPED)
+
+    def _hush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _pieces(waiting: list[tuple[bool, str]]) -> Iterator[tuple[bool, str]]:
+    """Neighbours of one kind as one piece, and of a long one its parts."""
+    for thinking, texts in groupby(waiting, key=itemgetter(0)):
+        text = "".join(each for _, each in texts)
+        for start in range(0, len(text), MOST_PIECE_CHARACTERS):
+            yield thinking, text[start : start + MOST_PIECE_CHARACTERS]

@@ -1,0 +1,340 @@
+"""What a model call has heard so far, and what is written of it: the reply, its messages, its events."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import JsonValue
+
+from perdure.activities.providers.errors import AT_WORK
+from perdure.activities.providers.provider import Complete, DraftCall
+from perdure.contracts.agents import PublishedAgent, ToolCard
+from perdure.contracts.calls import CallState, ModelCall, ModelReply, OutputAsk, OutputForm, ToolOutcome
+from perdure.contracts.errors import PerdureError, Problem
+from perdure.contracts.events import GENERATION_COMPLETE, THINKING_COMPLETE, TOKEN_USAGE, TOOL_ERROR, TOOL_RESULT, TTFT
+from perdure.contracts.ids import effect_key, tool_call_id
+from perdure.contracts.messages import CallRef, MessageRef, Role
+from perdure.contracts.turns import Usage
+from perdure.contracts.values import canonical_json, digest_of
+from perdure.core.agents.toolsets import LOAD_TOOLSET, Loading, load, load_card
+from perdure.core.calls.arguments import extracted, parse_arguments, read_object
+from perdure.core.calls.ledger import STOPPED
+from perdure.core.text import CHARACTERS_A_TOKEN, estimated_tokens, preview
+from perdure.store.calls.model_calls import PlannedCall
+from perdure.store.database import new_id
+from perdure.store.events.event_log import NewEvent, NewMessage
+
+# --- From a model's draft calls to ledger rows: names checked, arguments parsed and validated, once.
+# A call that cannot run is settled as failed at once, with an error message for the model: no tool call is ever left
+# without its answer (S0-47), and no approval is asked for a call that could not run (S2-39). A call that loads a
+# toolset
+# is answered at once too: what it comes to is a matter of values (perdure/core/agents/toolsets.py), and the graph takes
+# it up from them without another hop.
+
+_UNSAFE = re.compile(r"[^a-zA-Z0-9_-]")
+"""A provider refuses every later request that repeats a name with these."""
+_MOST_ID_CHARACTERS = 16_384
+"""Of a provider's own id, which is kept whole: some carry a signature of kilobytes (S2-25). People see our ids."""
+MOST_CALLS = 64
+"""A model that asks for more in one round is cut here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One call: its ledger row, its place in the assistant message, and its error message where it cannot run."""
+
+    row: PlannedCall
+    on_message: dict[str, JsonValue]
+    message: NewMessage | None
+    ref: CallRef
+    """As the graph sees it."""
+
+    @property
+    def event(self) -> NewEvent | None:
+        """What tells of a call that is settled already (S2-50)."""
+        if self.row.outcome is None or self.message is None:
+            return None
+        kind = TOOL_RESULT if self.row.outcome["state"] == CallState.DONE.value else TOOL_ERROR
+        data: dict[str, JsonValue] = {"tool": self.row.tool, "result": preview(self.message.content)}
+        return NewEvent(kind, data | {"message_id": self.message.id}, self.row.call_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Plans:
+    """The calls of one answer."""
+
+    calls: tuple[Planned, ...]
+    loaded: dict[str, bool] | None = None
+    """The toolsets that are loaded after them; None where they load none."""
+
+
+def plan_calls(call: ModelCall, agent: PublishedAgent, drafts: Sequence[DraftCall]) -> Plans:
+    """The calls of a model's answer, in its order, under ids of our own."""
+    step = int(call.call_id.removeprefix("m"))
+    before = loaded = dict(call.ask.toolsets or {})
+    planned = []
+    for index, draft in enumerate(drafts[:MOST_CALLS]):
+        call_id = tool_call_id(step, index)
+        if draft.name == LOAD_TOOLSET and LOAD_TOOLSET in call.ask.tools:
+            loading, made = _load(call, agent, draft, call_id, loaded)
+            loaded = loading.loaded
+            planned.append(made)
+        else:
+            planned.append(_plan(call, agent, draft, call_id))
+    return Plans(tuple(planned), None if loaded == before else loaded)
+
+
+def _plan(call: ModelCall, agent: PublishedAgent, draft: DraftCall, call_id: str) -> Planned:
+    card = agent.card(draft.name) if draft.name in call.ask.tools else None
+    args: dict[str, JsonValue] = {}
+    if card is None:
+        fault: str | None = _not_offered(call, agent.card(draft.name), draft.name)
+    else:
+        parsed = parse_arguments(draft.raw_arguments, card.parameters)
+        args, fault = parsed.args, parsed.fault
+    told: dict[str, JsonValue] | None = {"status": "error", "message": fault} if fault else None
+    return _made(call, card, draft, call_id, args, (CallState.FAILED, told) if told else None)
+
+
+def _load(
+    call: ModelCall, agent: PublishedAgent, draft: DraftCall, call_id: str, loaded: dict[str, bool]
+) -> tuple[Loading, Planned]:
+    parsed = parse_arguments(draft.raw_arguments, {"type": "object"})
+    if parsed.fault is not None:
+        loading = Loading(loaded, {"status": "error", "message": parsed.fault}, done=False)
+    else:
+        loading = load(parsed.args, agent.cards, loaded)
+    state = CallState.DONE if loading.done else CallState.FAILED
+    made = _made(call, load_card(agent.cards), draft, call_id, parsed.args, (state, loading.told))
+    return loading, made
+
+
+def _not_offered(call: ModelCall, card: ToolCard | None, name: str) -> str:
+    if card is not None and card.toolset and LOAD_TOOLSET in call.ask.tools:
+        return f"{card.name} is in the toolset {card.toolset} and not loaded; call {LOAD_TOOLSET} first"
+    return f"there is no tool {name[:64]!r}; the tools are: {', '.join(call.ask.tools)}"
+
+
+def _made(
+    call: ModelCall,
+    card: ToolCard | None,
+    draft: DraftCall,
+    call_id: str,
+    args: dict[str, JsonValue],
+    answer: tuple[CallState, dict[str, JsonValue]] | None,
+) -> Planned:
+    """The call in its forms; with its `answer` where it is settled as it is planned."""
+    key = effect_key(call.address.turn_id, call_id)
+    outcome, message = _answer(call_id, *answer) if answer else (None, None)
+    row = PlannedCall(
+        call_id=call_id,
+        key=key,
+        tool=_UNSAFE.sub("_", draft.name)[:64] or "unnamed",
+        tool_version=card.version if card else "",
+        effect=_effect(card),
+        provider_call_id=draft.provider_id[:_MOST_ID_CHARACTERS],
+        args=args,
+        digest=digest_of(args),
+        outcome=outcome.model_dump(mode="json") if outcome else None,
+    )
+    on_message: dict[str, JsonValue] = {
+        "call_id": call_id,
+        "key": key,
+        "tool": row.tool,
+        "arguments": canonical_json(args),
+        "digest": row.digest,
+        "provider_id": row.provider_call_id,
+        "settled": outcome is not None,
+        **({"answer_id": message.id} if message else {}),
+    }
+    taken_up = args if outcome is not None and outcome.state is CallState.DONE else {}
+    ref = CallRef(
+        call_id=call_id,
+        tool=row.tool,
+        digest=row.digest,
+        settled=outcome is not None,
+        answer_id=message.id if message else "",
+        args=taken_up,
+    )
+    return Planned(row, on_message, message, ref)
+
+
+def _effect(card: ToolCard | None) -> str:
+    return card.effect.value if card else "opaque"
+
+
+def _answer(call_id: str, state: CallState, told: dict[str, JsonValue]) -> tuple[ToolOutcome, NewMessage]:
+    content = canonical_json(told)
+    tokens = estimated_tokens(content)
+    message = NewMessage(new_id(), Role.TOOL, content, call_id=call_id, tokens=tokens)
+    ref = MessageRef(id=message.id, role=Role.TOOL, text=preview(content), tokens=tokens, call_id=call_id)
+    return ToolOutcome(call_id=call_id, state=state, message=ref), message
+
+
+MOST_THOUGHT_CHARACTERS = 16_384
+"""Of a call's reasoning that is kept; the rest of it was shown live and is counted."""
+
+
+@dataclass(slots=True)
+class Heard:
+    """What came of one attempt so far."""
+
+    text: list[str] = field(default_factory=list)
+    complete: Complete | None = None
+    first_token_seconds: float | None = None
+    """From the request."""
+    turn_seconds: float = 0.0
+    """From the turn's own beginning to the request."""
+    thoughts: list[str] = field(default_factory=list)
+    """The reasoning, as much of it as is kept."""
+    thinking_characters: int = 0
+    thinking_seconds: float = 0.0
+    """From the request to the last of it."""
+    broken_off_tokens: int = 0
+    """About what had come of an answer that an error ended, calls included."""
+    stopped: bool = False
+    was_at_work: bool = False
+    """The provider may have worked on the answer before an error ended it."""
+    asked_tokens: int = 0
+    """About how many the provider was sent."""
+    price: Callable[[Usage], int] | None = None
+    """What so much costs, in micro-dollars, by the provider that was asked."""
+    assembly: dict[str, JsonValue] = field(default_factory=dict)
+    """How it was put together (perdure/activities/model_request.py)."""
+
+    @property
+    def whole(self) -> str:
+        return "".join(self.text)
+
+    @property
+    def usage(self) -> Usage:
+        """What the provider counted; where it could not say, an estimate as soon as it had begun to answer, or may
+        have: of a call that was stopped or timed out it was asked, and nobody knows that it is not paid."""
+        thought = -(-self.thinking_characters // CHARACTERS_A_TOKEN)
+        if self.complete is not None:
+            counted = self.complete.usage
+            known = counted.thinking_tokens or min(thought, counted.output_tokens)
+            return counted.model_copy(update={"thinking_tokens": known}) if known else counted
+        said = thought + estimated_tokens(self.whole)
+        said = max(said, self.broken_off_tokens)
+        if not (said or self.stopped or self.was_at_work):
+            return Usage()
+        usage = Usage(input_tokens=self.asked_tokens, output_tokens=said, thinking_tokens=thought)
+        return usage.model_copy(update={"cost_microusd": self.price(usage)}) if self.price is not None else usage
+
+    def think(self, text: str, seconds: float) -> None:
+        """Take a piece of the model's reasoning, that came so long after the request."""
+        room = MOST_THOUGHT_CHARACTERS - self.thinking_characters
+        if room > 0:
+            self.thoughts.append(text[:room])
+        self.thinking_characters += len(text)
+        self.thinking_seconds = seconds
+
+    def note_broken_off(self, error: PerdureError) -> None:
+        """An error ended the answer: what the provider has said by then is paid for as well."""
+        said = error.details.get("output_tokens")
+        self.broken_off_tokens = said if isinstance(said, int) else 0
+        self.was_at_work = error.code in AT_WORK
+
+
+def reply_of(
+    call: ModelCall, heard: Heard, failed: Problem | None, planned: Sequence[Planned]
+) -> tuple[ModelReply, list[NewMessage]]:
+    """The settled reply, and the messages that it writes."""
+    text = heard.whole
+    partial = heard.stopped or failed is not None
+    usage = heard.usage
+    if partial and not text:
+        return ModelReply(usage=usage, problem=failed or STOPPED, partial=True), []
+    message = NewMessage(
+        new_id(),
+        Role.ASSISTANT,
+        text,
+        calls=[each.on_message for each in planned],
+        tokens=usage.output_tokens or estimated_tokens(text),
+        partial=partial,
+    )
+    ref = MessageRef(
+        id=message.id,
+        role=Role.ASSISTANT,
+        text=preview(text),
+        tokens=message.tokens,
+        calls=tuple(each.ref for each in planned),
+    )
+    problem = failed or (STOPPED if heard.stopped else None)
+    reply = ModelReply(
+        message=ref,
+        extracted=extracted(call.ask.extract_pattern, text),
+        usage=usage,
+        problem=problem,
+        partial=partial,
+    )
+    return reply, [message, *(each.message for each in planned if each.message is not None)]
+
+
+def structured_reply(wanted: OutputAsk, heard: Heard, failed: Problem | None) -> ModelReply:
+    """The settled reply of a call that was to answer with an object: the object, or why there is none."""
+    problem = failed or (STOPPED if heard.stopped else None)
+    if problem is not None:
+        return ModelReply(usage=heard.usage, problem=problem, partial=True)
+    said = heard.whole
+    if wanted.form is OutputForm.FUNCTION:
+        drafts = heard.complete.tool_calls if heard.complete else ()
+        answers = {draft.raw_arguments for draft in drafts if draft.name == wanted.name}
+        if len(answers) != 1:  # of two that differ nobody knows which is meant
+            fault = f"{wanted.name} was called with different answers" if answers else f"nothing called {wanted.name}"
+            return ModelReply(usage=heard.usage, fault=fault)
+        said = answers.pop()
+    read = read_object(said, wanted.fits)
+    if read.fault is not None:
+        return ModelReply(usage=heard.usage, fault=read.fault)
+    return ModelReply(usage=heard.usage, value=read.args)
+
+
+def events_of(
+    call: ModelCall, epoch: int, heard: Heard, reply: ModelReply, planned: Sequence[Planned] = ()
+) -> list[NewEvent]:
+    """What the call leaves in the log, in order; calls that are settled already come last."""
+    events = []
+    if heard.thinking_characters:
+        thought: dict[str, JsonValue] = {
+            "duration": round(heard.thinking_seconds, 3),
+            "characters": heard.thinking_characters,
+            "text": "".join(heard.thoughts),
+        }
+        events.append(NewEvent(THINKING_COMPLETE, thought, call.call_id))
+    # Of an object that is asked for nobody sees a token.
+    if heard.first_token_seconds is not None and not call.ask.ttft_told and call.ask.output is None:
+        waited: dict[str, JsonValue] = {
+            "seconds": round(heard.first_token_seconds, 3),
+            "turn_seconds": round(heard.turn_seconds + heard.first_token_seconds, 3),
+        }
+        events.append(NewEvent(TTFT, waited, call.call_id))
+    usage = reply.usage
+    events.append(
+        NewEvent(
+            TOKEN_USAGE,
+            {
+                "input_tokens": usage.input_tokens,
+                "output_tokens": usage.output_tokens,
+                "cached_tokens": usage.cached_tokens,
+            },
+            call.call_id,
+        )
+    )
+    events.append(
+        NewEvent(
+            GENERATION_COMPLETE,
+            {
+                "attempt": epoch,
+                "message_id": reply.message.id if reply.message else None,
+                # An object that was asked for is nobody's to read: no text of it is shown, and none is kept.
+                "characters": len(heard.whole) if reply.message else 0,
+                "partial": reply.partial,
+                "tool_calls": [ref.tool for ref in reply.message.calls] if reply.message else [],
+                "assembly": heard.assembly,
+            },
+            call.call_id,
+        )
+    )
+    return [*events, *(each.event for each in planned if each.event is not None)]

@@ -1,0 +1,287 @@
+"""The beginning of a model call: claimed, its request put together, the day's budgets reserved; else its answer."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from pydantic import JsonValue
+
+from perdure.activities.dependencies import Deps
+from perdure.activities.memory import speaking
+from perdure.activities.providers.provider import Provider, ProviderRequest, tokens_of_request
+from perdure.activities.providers.registry import Models
+from perdure.contracts.agents import AgentDefinition, PublishedAgent
+from perdure.contracts.calls import ModelCall, ModelReply, OutputForm
+from perdure.contracts.errors import LimitReached, Problem, UpstreamRejected, UpstreamUnavailable
+from perdure.contracts.messages import MessageRef, Role
+from perdure.contracts.skills import Skill
+from perdure.contracts.turns import Usage
+from perdure.core.agents.models import instructions_of, stands_alone, window_of, with_stage
+from perdure.core.agents.prompts import (
+    PromptFacts,
+    Said,
+    User,
+    WireMessage,
+    activation,
+    persona_of,
+    prefix,
+    prompt_facts,
+    template_messages,
+    tier,
+    wire,
+    with_cache_breakpoint,
+)
+from perdure.core.agents.toolsets import LOAD_TOOLSET, load_card, loaded_skills
+from perdure.core.budgets import PRICED_TOKENS, RESERVED_SECONDS, RESERVED_TRIES, Caps, affordable, caps_of, hold_of
+from perdure.core.calls.context_assembly import context_message
+from perdure.core.calls.ledger import REFUSED, Attempt, Claim
+from perdure.core.calls.retries import assumed
+from perdure.core.text import without_word
+from perdure.store import budgets
+from perdure.store.calls import context_assembly as bundles
+from perdure.store.calls import model_calls
+from perdure.store.calls.model_calls import ModelClaim, begin_call, claim_call
+from perdure.store.database import Connection, Database
+from perdure.store.events.event_log import write
+from perdure.store.memory import facts as entities
+from perdure.store.turns import context as injections
+from perdure.store.turns.context import said_messages
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A call that this attempt does."""
+
+    call: ModelCall
+    """With what joined the turn behind what the graph has handed it."""
+    claimed: ModelClaim
+    turn_began: float
+    """The moment at which the turn was asked for, by this process's monotonic clock."""
+    provider: Provider
+    request: ProviderRequest
+    asked_tokens: int
+    """About how many the request has."""
+    assembly: dict[str, JsonValue]
+    """How the prompt was put together (perdure/activities/model_request.py)."""
+
+
+async def begin(deps: Deps, call: ModelCall, agent: PublishedAgent, attempt: Attempt) -> Begun | ModelReply:
+    """The call, begun; or what answers it where it is settled, refused, or met a budget.
+
+    Raises: UpstreamUnavailable `day_budget_reserved`.
+    """
+    address = call.address
+    try:
+        while True:
+            async with deps.db.transaction(address.tenant_id, address.turn_id) as tx:
+                own, other = agent.definition.model, agent.definition.second_model
+                claimed = await claim_call(tx, call, attempt, own, other)
+                if claimed.verdict is Claim.REPLAY and claimed.reply is not None:
+                    return claimed.reply
+                if claimed.verdict is not Claim.ACT:
+                    return ModelReply(problem=REFUSED[claimed.verdict])
+                if not claimed.lost:
+                    return await _begun(deps, tx, call, agent, attempt, claimed)
+            await count_lost(deps.db, call)
+    except (LimitReached, UpstreamRejected) as refused:
+        if refused.details.get("reserved") and attempt.number < RESERVED_TRIES:
+            raise reserved_for_now() from None
+        return await _not_begun(deps, call, refused.as_problem())
+
+
+async def _begun(
+    deps: Deps, tx: Connection, call: ModelCall, agent: PublishedAgent, attempt: Attempt, claimed: ModelClaim
+) -> Begun:
+    turn_began = time.monotonic() - claimed.turn_seconds
+    call = _hearing(call, claimed.joined.refs)
+    prompt = await prompt_of(tx, call, agent, claimed)
+    provider = await deps.models.provider(agent, claimed.model)
+    request = request_of(deps.models, provider, call, agent, claimed, prompt.messages)
+    asked, of_day = tokens_of_request(request), caps(agent, claimed)
+    hold = hold_of(of_day, provider.most(request), claimed.model) if of_day else None
+    claimed = replace(claimed, assumed=assumed(asked, partial(provider.cost_microusd, claimed.model), hold))
+    await begin_call(tx, call, attempt, claimed)  # locks the conversation: what takes time has been done
+    if hold is not None:
+        await budgets.reserve(tx, call, of_day, hold)
+    return Begun(call, claimed, turn_began, provider, request, asked, prompt.assembly)
+
+
+async def _not_begun(deps: Deps, call: ModelCall, problem: Problem) -> ModelReply:
+    """The answer of a call whose claim was rolled back; the events that came with it are written all the same."""
+    if call.events:
+        async with deps.db.transaction(call.address.tenant_id, call.address.turn_id) as tx:
+            await write(tx, call.address, [], pending=call.events)
+    return ModelReply(problem=problem)
+
+
+def _hearing(call: ModelCall, joined: tuple[MessageRef, ...]) -> ModelCall:
+    """The call with what joined the turn behind what the graph has handed it."""
+    if not joined:
+        return call
+    return call.model_copy(update={"ask": call.ask.model_copy(update={"messages": (*call.ask.messages, *joined)})})
+
+
+# --- The prompt of one model call: what the agent and its loaded skills bring, what is remembered, what was said.
+# Everything is made anew from references, per call: a turn that injects a skill marks it in the ledger and leaves no
+# text
+# behind for the next one.
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a model is sent, and the facts of how it was put together."""
+
+    messages: list[WireMessage]
+    assembly: dict[str, JsonValue]
+    """The attributes of the source's three spans, by span (S0-23, S0-43); they go into `generation.complete`."""
+
+
+async def prompt_of(tx: Connection, call: ModelCall, agent: PublishedAgent, claimed: ModelClaim) -> Prompt:
+    """The messages of the request, in order: the prefix, memory, templates of the loaded skills, what was said.
+
+    Effects: marks the skills that this turn injects; nothing where it injects none.
+    """
+    definition, override = speaking(agent, claimed.persona).definition, claimed.system_prompt
+    user = User(str(call.ask.prompt.get("name", "")), str(call.ask.prompt.get("role", "")))
+    refs = {ref.skill_id: ref for ref in call.ask.messages if ref.skill_id}
+    loaded = loaded_skills(definition, refs)
+    texts = await _injected(tx, call, [skill for skill in loaded if skill.id in refs], refs) if refs else {}
+    said = await said_messages(
+        tx, call, claimed.through_seq, window_of(definition, call.ask.stage), texts, compacted=claimed.compacted
+    )
+    said = [_heard(one, definition.words.get("bypass", "")) for one in said]
+    if stands_alone(definition, call.ask.stage):
+        return Prompt(wire(instructions_of(definition, call.ask.stage), "", said), {"stage": call.ask.stage})
+    # The caller's own prompt stands as it is, without what the agent's skills would add to it (S0-22).
+    templates = [] if override else template_messages(definition, loaded, user)
+    instructions = instructions_of(definition, call.ask.stage)
+    templates += [instructions] if instructions else []
+    persona = persona_of(definition)
+    base = prefix(definition, persona, user, override)  # once a call: it is as long as the manifest of all skills
+    context = await _context(tx, call) if call.ask.sections or call.ask.guidance else []
+    messages = wire(base, claimed.memory_text or "", said, [*templates, *context])
+    facts = prompt_facts(persona, base, templates, overridden=bool(override))
+    assembly = _assembly(call, definition, persona.key, facts, loaded)
+    return Prompt(with_cache_breakpoint(messages, claimed.model), assembly)
+
+
+def _heard(said: Said, bypass: str) -> Said:
+    """What is said to the engine is not said to the model."""
+    if said.role is not Role.USER:
+        return said
+    return replace(said, content=without_word(said.content, bypass) or said.content)
+
+
+async def _context(tx: Connection, call: ModelCall) -> list[str]:
+    """What the turn's context assembly has put together, and what is said with it."""
+    found = await bundles.outputs(tx, call.address.conversation_id, call.ask.sections)
+    return [text for text in (context_message(found), call.ask.guidance) if text]
+
+
+async def _injected(
+    tx: Connection, call: ModelCall, skills: Sequence[Skill], refs: dict[str, MessageRef]
+) -> dict[str, str]:
+    """The texts of the injected skills by id, each with what is known of its entities, and their mark in the ledger."""
+    for highest in sorted({tier(skill) for skill in skills}):
+        of_tier = [skill.id for skill in skills if tier(skill) == highest]
+        await injections.mark_injected(tx, call.address, of_tier, highest)
+    named = {reference for ref in refs.values() for reference in ref.entities}
+    known = await entities.referred_entities(tx, sorted(named)) if named else {}
+    return {
+        skill.id: activation(skill, "\n".join(known[each] for each in refs[skill.id].entities if each in known))
+        for skill in skills
+    }
+
+
+def _assembly(
+    call: ModelCall, definition: AgentDefinition, persona_key: str, facts: PromptFacts, loaded: Sequence[Skill]
+) -> dict[str, JsonValue]:
+    blocks = {block.name for skill in definition.skills for block in skill.blocks}
+    from_skills = sum(1 for name in call.ask.tools if name in blocks)
+    return {
+        "agent.resolve_definition": {"persona": persona_key},
+        "prompt.assemble": {
+            "persona_key": facts.persona_key,
+            "persona_source": facts.persona_source,
+            "context_template_count": facts.context_template_count,
+            "user_identity_injected": facts.user_identity_injected,
+            "token_estimate": facts.token_estimate,
+        },
+        "tools.assemble": {
+            "core_capability_count": len(call.ask.tools) - from_skills,
+            "skill_exposed_tool_count": from_skills,
+            "total_tools_visible": len(call.ask.tools),
+            "skills_loaded": [skill.id for skill in loaded],
+        },
+    }
+
+
+# --- The request of a model call: what the agent, its stage and its turn's budget make of the messages.
+
+MODEL_SECONDS = 120.0
+"""A provider's time for one answer, where the graph does not name another."""
+
+
+def request_of(
+    models: Models,
+    provider: Provider,
+    call: ModelCall,
+    agent: PublishedAgent,
+    claimed: ModelClaim,
+    messages: Sequence[WireMessage],
+) -> ProviderRequest:
+    """What the provider is sent; its answer is broken off where the turn can pay for no more of it."""
+    request = ProviderRequest(
+        model=claimed.model,
+        messages=tuple(messages),
+        tools=_tools(call, agent),
+        params=with_stage(models.params(agent), agent.definition.stages, call.ask.stage),
+        output=call.ask.output,
+        reasoning=agent.definition.reasoning,
+        timeout_seconds=call.ask.timeout_seconds or MODEL_SECONDS,
+        idempotency_key=f"{call.address.turn_id}.{call.call_id}",
+    )
+    many = provider.cost_microusd(claimed.model, Usage(output_tokens=PRICED_TOKENS))
+    return replace(request, most_tokens=affordable(claimed.most_tokens, claimed.left_microusd, many))
+
+
+def _tools(call: ModelCall, agent: PublishedAgent) -> tuple[dict[str, JsonValue], ...]:
+    """The functions that the model may call: those offered, or the one by which it is to answer."""
+    wanted = call.ask.output
+    if wanted is not None:
+        told = "Give your answer by calling this once."
+        return (_function(wanted.name, told, wanted.fits),) if wanted.form is OutputForm.FUNCTION else ()
+    offered = [card for card in agent.cards if card.name in call.ask.tools]
+    if LOAD_TOOLSET in call.ask.tools:
+        offered.insert(0, load_card(agent.cards))
+    return tuple(_function(card.name, card.description, card.parameters) for card in offered)
+
+
+def _function(name: str, description: str, parameters: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
+# --- What a model call takes out of its day's budgets: held by its claim, replaced by what it used when it settles.
+# An agent without day limits, of a tenant without any, costs no statement here. An attempt that nobody hears of again
+# is
+# counted before its call is taken over, and with it what it held.
+
+
+def caps(agent: PublishedAgent, claimed: ModelClaim) -> Caps:
+    """The day's budgets that this call must hold of."""
+    return caps_of(agent.definition, claimed.day_limits, claimed.published_limits)
+
+
+async def count_lost(db: Database, call: ModelCall) -> None:
+    """Count the attempt of this call that was never heard of again with what its claim assumed."""
+    address = call.address
+    async with db.transaction(address.tenant_id, address.turn_id, then=budgets.TO_CHARGE) as tx:
+        lost = await model_calls.count_lost(tx, address.turn_id, call.call_id)
+        await model_calls.charge_lost(tx, address.turn_id, lost)
+
+
+def reserved_for_now() -> UpstreamUnavailable:
+    """What a claim fails with that other calls' reservations keep back: Temporal tries it again."""
+    message = "the day's budget is reserved by calls under way; this one waits for them"
+    return UpstreamUnavailable("day_budget_reserved", message, retry_after_seconds=RESERVED_SECONDS)

@@ -1,0 +1,144 @@
+"""What each vendor's exceptions mean to us: one table a vendor, read by perdure/activities/guard.py.
+
+Keys are qualified class names, looked up along the exception's bases, so that the nearest class decides and no
+vendor is imported to read a table: LiteLLM alone costs 5 s and 200 MB (measured). BY_STATUS means that the HTTP
+status on the exception decides. No message holds a word of the vendor's own: that may quote the payload.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from perdure.contracts.errors import InvariantBroken, LimitReached, PerdureError, UpstreamRejected, UpstreamUnavailable
+
+CONTEXT_OVERFLOW = "context_overflow"
+"""The conversation no longer fits the model: compact and try once more (design section 8)."""
+CONTENT_REFUSED = "content_refused"
+"""The provider will not answer this content: an answer, not an error."""
+
+AT_WORK = frozenset({"model_timeout", "model_cut_off", "model_unreadable", "model_empty_answer", "output_limit"})
+"""Errors of a provider that had taken the request: it is paid for that, whatever it said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """Who acts next, the stable code, and one sentence for a person."""
+
+    family: type[PerdureError]
+    code: str
+    message: str
+
+
+class ByStatus:
+    """The HTTP status decides."""
+
+
+BY_STATUS = ByStatus()
+Table = Mapping[str, Meaning | ByStatus]
+
+
+def _later(code: str, message: str) -> Meaning:
+    return Meaning(UpstreamUnavailable, code, message)
+
+
+def _never(code: str, message: str) -> Meaning:
+    return Meaning(UpstreamRejected, code, message)
+
+
+def _broken(code: str, message: str) -> Meaning:
+    return Meaning(InvariantBroken, code, message)
+
+
+MODEL_DOWN = _later("model_unavailable", "The model's provider could not be reached or broke off.")
+MODEL_TIMEOUT = _later("model_timeout", "The model did not finish in time.")
+MODEL_UNREADABLE = _later("model_unreadable", "The provider sent something that is not an answer.")
+MODEL_OVERFLOW = _never(CONTEXT_OVERFLOW, "The conversation is too long for this model.")
+MODEL_REFUSED = _never(CONTENT_REFUSED, "The provider will not answer this content.")
+MODEL_AUTH = _never("model_auth", "The provider refused the key; check the agent's credentials.")
+MODEL_BILLING = _never("model_billing", "The provider's account has no credit left.")
+MODEL_REQUEST = _never("model_bad_request", "The provider refused the request; check the agent's model parameters.")
+MODEL_SETUP = _never("model_setup", "The model is not set up; check the agent's model name and parameters.")
+
+PROVIDER_STATUS: Mapping[int, Meaning] = {
+    401: MODEL_AUTH,
+    402: MODEL_BILLING,
+    403: MODEL_AUTH,
+    404: _never("model_not_found", "The provider does not know this model."),
+    408: MODEL_TIMEOUT,
+    409: MODEL_DOWN,
+    413: MODEL_OVERFLOW,
+    425: MODEL_DOWN,
+    429: _later("model_rate_limited", "The provider asks us to slow down."),
+    529: _later("model_overloaded", "The provider is overloaded."),
+}
+"""Other 5xx: MODEL_DOWN; other 4xx: MODEL_REQUEST."""
+
+OUT_OF_CREDIT = frozenset({"insufficient_quota", "billing_error", "billing_hard_limit_reached", "billing_not_active"})
+"""Codes in an error body that mean money, whatever the status: OpenAI sends `insufficient_quota` with a 429."""
+
+PROVIDER: Table = {
+    "litellm.exceptions.ContextWindowExceededError": MODEL_OVERFLOW,
+    "litellm.exceptions.ContentPolicyViolationError": MODEL_REFUSED,
+    "litellm.exceptions.GuardrailRaisedException": MODEL_REFUSED,
+    "litellm.exceptions.BlockedPiiEntityError": MODEL_REFUSED,
+    "litellm.exceptions.ModifyResponseException": MODEL_REFUSED,
+    "litellm.exceptions.SensitiveDataRouteException": MODEL_REFUSED,
+    "litellm.exceptions.PaymentRequiredError": MODEL_BILLING,
+    "litellm.exceptions.BudgetExceededError": Meaning(
+        LimitReached, "model_budget", "The budget of the provider's gateway is used up."
+    ),
+    "litellm.exceptions.UnsupportedParamsError": MODEL_SETUP,
+    "litellm.exceptions.LiteLLMUnknownProvider": MODEL_SETUP,
+    "litellm.exceptions.ModelNotMappedError": MODEL_SETUP,
+    "litellm.exceptions.OpenAIError": MODEL_SETUP,
+    "openai.ContentFilterFinishReasonError": MODEL_REFUSED,
+    "openai.LengthFinishReasonError": _never("output_limit", "The model reached its output limit before it answered."),
+    "openai.APITimeoutError": MODEL_TIMEOUT,
+    "openai.APIConnectionError": MODEL_DOWN,
+    "openai.APIResponseValidationError": MODEL_UNREADABLE,
+    "openai.APIError": BY_STATUS,
+    "openai.WebSocketConnectionClosedError": MODEL_DOWN,
+    "openai.WebSocketQueueFullError": MODEL_DOWN,
+    "openai.OpenAIError": MODEL_SETUP,
+    "openai.InvalidWebhookSignatureError": MODEL_UNREADABLE,
+    "httpx.TimeoutException": MODEL_TIMEOUT,
+    "httpx.HTTPStatusError": BY_STATUS,
+    "httpx.HTTPError": MODEL_DOWN,
+    "httpx.StreamError": MODEL_DOWN,
+    "httpx.InvalidURL": MODEL_SETUP,
+    "httpx.CookieConflict": MODEL_DOWN,
+    "builtins.TimeoutError": MODEL_TIMEOUT,
+    "builtins.OSError": MODEL_DOWN,
+    "builtins.ValueError": MODEL_UNREADABLE,
+}
+
+STORE_DOWN = _later("store_unavailable", "Postgres is not available.")
+STORE_CONFLICT = _later("store_conflict", "Another transaction was in the way.")
+STORE_REFUSED = _broken("store_refused", "Postgres refused a statement of ours.")
+
+STORE: Table = {
+    "asyncpg.exceptions.PostgresConnectionError": STORE_DOWN,
+    "asyncpg.exceptions.InsufficientResourcesError": STORE_DOWN,
+    "asyncpg.exceptions.OperatorInterventionError": STORE_DOWN,
+    "asyncpg.exceptions.PostgresSystemError": STORE_DOWN,
+    "asyncpg.exceptions.ReadOnlySQLTransactionError": STORE_DOWN,
+    "asyncpg.exceptions.TransactionRollbackError": STORE_CONFLICT,
+    "asyncpg.exceptions.LockNotAvailableError": STORE_CONFLICT,
+    "asyncpg.exceptions.InvalidCachedStatementError": STORE_CONFLICT,
+    "asyncpg.exceptions._base.OutdatedSchemaCacheError": STORE_CONFLICT,
+    "asyncpg.exceptions._base.PostgresError": STORE_REFUSED,
+    "asyncpg.exceptions._base.UnsupportedClientFeatureError": STORE_REFUSED,
+    "asyncpg.exceptions._base.UnsupportedServerFeatureError": STORE_REFUSED,
+    "asyncpg.exceptions._base.ClientConfigurationError": STORE_REFUSED,
+    "asyncpg.exceptions._base.DataError": STORE_REFUSED,
+    "asyncpg.exceptions._base.InterfaceWarning": STORE_REFUSED,
+    "asyncpg.exceptions._base.InterfaceError": STORE_DOWN,
+    "asyncpg.exceptions._base.ProtocolError": STORE_DOWN,
+    "asyncpg.exceptions._base.TargetServerAttributeNotMatched": STORE_DOWN,
+    "asyncpg.exceptions._base.InternalClientError": STORE_DOWN,
+    "builtins.TimeoutError": STORE_DOWN,
+    "builtins.OSError": STORE_DOWN,
+}
+"""InterfaceError is mostly a closed connection or pool; InternalClientError is what asyncpg raises where Postgres dies
+in the middle of a statement (seen under a storm of kills)."""
+
+UNEXPECTED = _broken("unexpected_error", "Something happened that nobody foresaw; the worker's log has it.")

@@ -1,0 +1,295 @@
+"""Every real model, through LiteLLM. Beside it only perdure/embedding/embedder.py imports that: 5 s and 200 MB
+(measured).
+
+LiteLLM's habits that matter here (1.106, each tried): it makes up the finish reason `stop` where the stream just
+ended; it drops refusals and contents of a wrong type; it wraps what breaks a running stream; it keeps the headers of
+an error aside. Its retries, fall-backs, callbacks and network look-ups are off: one call here is one request.
+"""
+
+import asyncio
+import copy
+import importlib
+import logging
+import os
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+import structlog
+from pydantic import JsonValue
+
+# Before the import: no fetch of price lists, and no reading of .env, which is for perdure/settings.py alone.
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+os.environ["LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS"] = "True"
+os.environ["LITELLM_MODE"] = "PRODUCTION"
+
+import litellm
+
+from perdure.activities.guard import provider_error
+from perdure.activities.providers.errors import CONTENT_REFUSED
+from perdure.activities.providers.provider import (
+    REFUSAL_TEXT,
+    Chunk,
+    Complete,
+    Draft,
+    ProviderRequest,
+    TextDelta,
+    believable,
+    cache_written,
+    microusd,
+    most_input_tokens,
+    most_output_tokens,
+    tokens_of_request,
+)
+from perdure.contracts.calls import OutputForm
+from perdure.contracts.errors import PerdureError, UpstreamRejected
+from perdure.contracts.turns import Usage
+from perdure.core.agents.models import with_thinking
+from perdure.core.budgets import Bound
+from perdure.core.egress import Named, Outbound, named_by_url
+from perdure.egress import Call, calling
+from perdure.egress.httpx_transport import UNGUARDED, guard
+
+litellm.suppress_debug_info = True
+litellm.disable_aiohttp_transport = True  # one HTTP client, whose exceptions the boundary knows
+logging.getLogger("LiteLLM").setLevel(logging.CRITICAL)  # its log lines may quote the payload
+
+LOG = structlog.get_logger(__name__)
+
+OWNED = frozenset(
+    {
+        "client",
+        "shared_session",
+        "ssl_verify",
+        "model",
+        "messages",
+        "tools",
+        "stream",
+        "stream_options",
+        "timeout",
+        "num_retries",
+        "max_retries",
+        "fallbacks",
+    }
+)
+"""What an agent's parameters may not set: they would make a second owner of retries, another answer or another way
+out."""
+
+
+NOTHING_NAMED = Outbound()
+_STREAM_ANSWERS = 4
+"""A streamed answer may have so many times the bytes of one that is not: each token comes in an event of 300 bytes."""
+
+_FAILURE_BYTES = 64 * 1024
+"""Of the body of an error: LiteLLM searches it many times over."""
+
+
+class LiteLLMProvider:
+    """A provider for every model that LiteLLM knows; make it before the event loop has to answer.
+
+    Its requests go out under the rules of `outbound`, and to the `api_base` of an agent's own file.
+    """
+
+    def __init__(self, outbound: Outbound = NOTHING_NAMED) -> None:
+        guard(litellm, outbound)
+        self._stream_bytes = _STREAM_ANSWERS * outbound.answer_bytes
+        self._unpriced: set[str] = set()
+        # What LiteLLM would load in its first call, holding the event loop for 1.5 s (measured).
+        importlib.import_module("openai.resources.chat")
+        litellm.token_counter(model="gpt-4o", text="warm")
+
+    def most(self, request: ProviderRequest) -> Bound:
+        """By LiteLLM's table, of a request that hits no cache and of which all is written to one, where that is dearer.
+
+        Read from the table itself: LiteLLM's own look-ups ask some vendors over the network.
+        """
+        card = _card(request.model)
+        said = most_output_tokens(_params(request), card.get("max_output_tokens") or card.get("max_tokens"))
+        if said is None:
+            return Bound(None, None)
+        asked = most_input_tokens(request)
+        try:
+            plain = litellm.cost_per_token(model=request.model, prompt_tokens=asked, completion_tokens=said)
+        except Exception:  # LiteLLM raises a plain Exception for a model without a price
+            return Bound(asked + said, None)
+        written = asked * float(card.get("cache_creation_input_token_cost") or 0)
+        return Bound(asked + said, microusd(max(plain[0], written) + plain[1]))
+
+    async def stream(self, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
+        """One request to the provider; see the protocol for what it promises."""
+        draft = Draft(most_tokens=request.most_tokens)
+        deadline = asyncio.get_running_loop().time() + request.timeout_seconds
+        response: Any = None
+        call = Call(named=_named(request), stream_bytes=self._stream_bytes, failure_bytes=_FAILURE_BYTES)
+        try:
+            async with asyncio.timeout_at(deadline):
+                with calling(call):
+                    response = await litellm.acompletion(**_arguments(request))
+            if hasattr(response.completion_stream, "__anext__"):  # Bedrock's is a plain iterator
+                response.completion_stream = _Checked(response.completion_stream)
+            chunks = aiter(response)
+            while True:
+                async with asyncio.timeout_at(deadline):
+                    with calling(call):  # some vendors' requests are sent only now
+                        chunk = await anext(chunks, None)
+                if chunk is None:
+                    break
+                for delta in draft.take(chunk):
+                    yield delta
+        except Exception as error:
+            ours = provider_error(error)
+            LOG.debug("model_call_failed", model=request.model, code=ours.code, vendor_says=str(error)[:500])
+            if ours.code == CONTENT_REFUSED:
+                yield TextDelta(REFUSAL_TEXT)
+                usage = self._usage(request, draft) if draft.model else Usage()  # refused unread: not billed
+                yield Complete((), usage, "content_filter", draft.model or request.model)
+                return
+            if isinstance(error, PerdureError) or _finish_reason(response) is None:
+                ours.details["output_tokens"] = draft.estimated_tokens()
+                raise ours from error
+            # The answer is whole, only its usage or its farewell was unreadable: asking again would pay twice.
+            LOG.warning("model_end_unreadable", model=request.model, code=ours.code)
+        finally:
+            if response is not None:
+                await response.aclose()
+        draft.model = draft.model or request.model
+        for last in draft.close(_finish_reason(response), self._usage(request, draft)):
+            yield last
+
+    async def aclose(self) -> None:
+        """Close the connections that LiteLLM keeps; the provider can be used again."""
+        vendor: Any = litellm  # these two have no types
+        await vendor.close_litellm_async_clients()
+        vendor.in_memory_llm_clients_cache.flush_cache()
+
+    def _usage(self, request: ProviderRequest, draft: Draft) -> Usage:
+        """Tokens as reported where that can be believed, and their cost by LiteLLM's table."""
+        asked = tokens_of_request(request)
+        usage = believable(draft.reported_usage, asked, draft.estimated_tokens())
+        written = cache_written(draft.reported_usage, usage)
+        return usage.model_copy(update={"cost_microusd": self.cost_microusd(request.model, usage, written)})
+
+    def cost_microusd(self, model: str, usage: Usage, cache_written_tokens: int = 0) -> int:
+        """By LiteLLM's table; a model without a price is told of once."""
+        try:
+            parts = litellm.cost_per_token(
+                model=model,
+                prompt_tokens=usage.input_tokens,
+                completion_tokens=usage.output_tokens,
+                cache_read_input_tokens=usage.cached_tokens,
+                cache_creation_input_tokens=cache_written_tokens,
+            )
+        except Exception:  # LiteLLM raises a plain Exception for a model without a price
+            if model not in self._unpriced:
+                self._unpriced.add(model)
+                LOG.warning("model_without_price", model=model, cost_microusd=0)
+            return 0
+        return microusd(sum(parts))
+
+
+class _Checked:
+    """A vendor's stream before LiteLLM reads it: refusals become text, contents of a wrong type an error.
+
+    What has arrived already comes without a pause, at some 0.6 ms of CPU a chunk, and LiteLLM asks on by itself after
+    a chunk that says nothing: so each one lets the other calls of this process and their heartbeats run.
+    """
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+        aiter(raw)  # Anthropic's has nothing to read from until it was asked for this
+
+    def __aiter__(self) -> "_Checked":
+        return self
+
+    async def __anext__(self) -> Any:
+        await asyncio.sleep(0)
+        chunk = await anext(self._raw)
+        for choice in getattr(chunk, "choices", None) or ():
+            delta: Any = getattr(choice, "delta", None)
+            content, refusal = getattr(delta, "content", None), getattr(delta, "refusal", None)
+            if not isinstance(content, str | None):
+                raise ValueError("content that is no text")
+            if isinstance(refusal, str):
+                delta.content = (content or "") + refusal
+        return chunk
+
+    async def aclose(self) -> None:
+        close = getattr(self._raw, "aclose", None) or getattr(self._raw, "close", None)
+        if close is not None:
+            await close()
+
+
+def _card(model: str) -> Mapping[str, Any]:
+    """The model's row of LiteLLM's table, which names some models with their provider and some without; else empty."""
+    try:
+        bare, provider, _, _ = litellm.get_llm_provider(model)
+    except Exception:  # of a model whose provider nobody knows; its call will say so
+        return {}
+    table: Mapping[str, Mapping[str, Any]] = litellm.model_cost
+    return table.get(model) or table.get(f"{provider}/{bare}") or table.get(bare) or {}
+
+
+def _output(request: ProviderRequest) -> dict[str, Any]:
+    """What makes the model answer with an object, by a schema or by a function that it must call."""
+    wanted = request.output
+    if wanted is None:
+        return {}
+    if wanted.form is OutputForm.FUNCTION:
+        return {"tool_choice": {"type": "function", "function": {"name": wanted.name}}}
+    schema = {"name": wanted.name, "schema": copy.deepcopy(wanted.fits), "strict": True}
+    return {"response_format": {"type": "json_schema", "json_schema": schema}}
+
+
+def _params(request: ProviderRequest) -> dict[str, JsonValue]:
+    """The agent's parameters, with what asks for thinking where the model can or was told to."""
+    can_think = _card(request.model).get("supports_reasoning") is True
+    return with_thinking(request.model, request.params, request.messages, request.reasoning, can_think=can_think)
+
+
+def _named(request: ProviderRequest) -> tuple[Named, ...]:
+    """The hosts that the agent's own file names; nothing that a model has said is among the parameters."""
+    written = (request.params.get("api_base"), request.params.get("base_url"))
+    found = (named_by_url(url, by_operator=False) for url in written if isinstance(url, str))
+    return tuple(each for each in found if each is not None)
+
+
+def _finish_reason(response: Any) -> object:
+    """The provider's own finish reason, None where it sent none."""
+    return getattr(response, "received_finish_reason", None) or getattr(response, "intermittent_finish_reason", None)
+
+
+def _arguments(request: ProviderRequest) -> dict[str, Any]:
+    """The one call to LiteLLM.
+
+    Raises: UpstreamRejected (model_setup) where the agent's parameters set what is ours or its model is unknown.
+    """
+    owned = sorted(OWNED & request.params.keys())
+    if owned:
+        raise UpstreamRejected("model_setup", f"Model parameters must not set {', '.join(owned)}.")
+    if request.model.startswith(UNGUARDED):
+        raise UpstreamRejected(
+            "model_setup", f"The model {request.model[:80]} is not supported; write openai/... for it."
+        )
+    try:
+        litellm.get_llm_provider(request.model)
+    except Exception as error:  # else LiteLLM calls it a bad request, as if a provider had refused something
+        raise UpstreamRejected("model_setup", "No provider is known for this model; write openai/gpt-4o.") from error
+    headers: Mapping[str, JsonValue] = {}
+    given = request.params.get("extra_headers")
+    if isinstance(given, dict):
+        headers = given
+    if request.idempotency_key:
+        headers = {**headers, "Idempotency-Key": request.idempotency_key}
+    return {
+        **_params(request),
+        "model": request.model,
+        "messages": copy.deepcopy(list(request.messages)),  # LiteLLM edits what it is given
+        **({"tools": copy.deepcopy(list(request.tools))} if request.tools else {}),
+        **_output(request),
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "timeout": request.timeout_seconds + 5,  # never before our own deadline
+        "num_retries": 0,
+        "max_retries": 0,
+        "extra_headers": dict(headers),
+        "_skip_mcp_handler": True,  # else every call with tools imports the mcp package, which is not here
+    }

@@ -1,0 +1,129 @@
+"""Which provider stands behind an agent's model, and its parameters with credentials resolved.
+
+LiteLLM takes seconds and 200 MB to import, so it is imported by the worker that first meets a real model, in a
+thread: the event loop must go on beating.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+
+import structlog
+from pydantic import JsonValue
+
+from perdure.activities.providers.provider import Complete, Provider, ProviderRequest
+from perdure.activities.providers.scripted import ScriptedProvider, read_script
+from perdure.contracts.agents import SCRIPTED, PublishedAgent
+from perdure.contracts.errors import PerdureError, UpstreamRejected
+from perdure.core.agents.models import is_ambiguous
+from perdure.core.budgets import caps_of, hold_of
+from perdure.core.egress import Outbound
+
+_log = structlog.get_logger(__name__)
+SecretOf = Callable[[str], str | None]
+NOTHING_NAMED = Outbound()
+
+
+class Models:
+    """The providers of one process."""
+
+    def __init__(self, secret_of: SecretOf, outbound: Outbound = NOTHING_NAMED) -> None:
+        self._secret_of = secret_of
+        self._outbound = outbound
+        self._litellm: Provider | None = None
+        self._importing = asyncio.Lock()
+        self._scripted: dict[str, Provider] = {}
+
+    async def provider(self, agent: PublishedAgent, model: str = "") -> Provider:
+        """The provider of `model`, else of this agent's own; a script is read once a version.
+
+        Raises: CallerError `bad_script`.
+        """
+        if (model or agent.definition.model) == SCRIPTED:
+            if agent.version not in self._scripted:
+                self._scripted[agent.version] = ScriptedProvider(read_script(agent.definition.script))
+            return self._scripted[agent.version]
+        async with self._importing:
+            if self._litellm is None:
+                self._litellm = await asyncio.to_thread(_import_litellm, self._outbound)
+        return self._litellm
+
+    async def ready(self, agent: PublishedAgent) -> None:
+        """Import what this agent's models need, once a process; it takes seconds, so hold nothing meanwhile."""
+        for model in _real_models(agent):
+            await self.provider(agent, model)
+
+    async def preload(self, agents: Sequence[PublishedAgent]) -> None:
+        """Import what these agents' models need, before the worker serves: a first call must not wait for it.
+
+        A day limit under which a model cannot be called, since nobody knows its price or bound, is said now and not
+        only by the turns that fail.
+        """
+        for agent in agents:
+            if is_ambiguous(agent.definition.reasoning):
+                _log.warning("reasoning_set_twice", agent=agent.definition.id, counts="budget_tokens")
+            for model in _real_models(agent):
+                self._check_bounds(agent, model, await self.provider(agent, model))
+
+    def _check_bounds(self, agent: PublishedAgent, model: str, provider: Provider) -> None:
+        caps = caps_of(agent.definition, None)
+        try:
+            hold_of(caps, provider.most(_asking(agent, model)), model)
+        except UpstreamRejected as error:
+            _log.warning("day_limit_cannot_hold", agent=agent.definition.id, code=error.code, problem=error.message)
+
+    def params(self, agent: PublishedAgent) -> Mapping[str, JsonValue]:
+        """The model's parameters; `api_key_secret` names a credential, which becomes `api_key` here."""
+        params = dict(agent.definition.model_params)
+        name = params.pop("api_key_secret", None)
+        if isinstance(name, str) and (key := self._secret_of(name)):
+            params["api_key"] = key
+        return params
+
+
+def _asking(agent: PublishedAgent, model: str) -> ProviderRequest:
+    """A request of the agent that says nothing yet."""
+    return ProviderRequest(model, (), params=agent.definition.model_params, reasoning=agent.definition.reasoning)
+
+
+def _real_models(agent: PublishedAgent) -> list[str]:
+    named = (agent.definition.model, agent.definition.second_model)
+    return [model for model in named if model not in ("", SCRIPTED)]
+
+
+def _import_litellm(outbound: Outbound) -> Provider:
+    from perdure.activities.providers.litellm_provider import LiteLLMProvider
+
+    return LiteLLMProvider(outbound)
+
+
+# --- Which of several models plays for this server: the first that answers a word, in the order given (S4-53).
+
+SECONDS = 20.0
+"""In which a model has to answer."""
+_SAID: dict[str, JsonValue] = {"role": "user", "content": "Answer with one word: ready."}
+
+
+async def first_that_answers(models: Sequence[str], provider: Provider, params: Mapping[str, JsonValue]) -> str:
+    """The first of `models` that answers.
+
+    Raises: SystemExit, with why each of them did not.
+    """
+    refused = []
+    for model in models:
+        why = await _why_not(ProviderRequest(model, (_SAID,), params=params, timeout_seconds=SECONDS), provider)
+        if not why:
+            return model
+        refused.append(f"{model}: {why}")
+    raise SystemExit(f"PERDURE_MODELS names no model that answers, so nothing is started. {'; '.join(refused)}")
+
+
+async def _why_not(request: ProviderRequest, provider: Provider) -> str:
+    try:
+        async with aclosing(provider.stream(request)) as chunks:
+            async for chunk in chunks:
+                if isinstance(chunk, Complete):
+                    return ""
+    except PerdureError as error:
+        return f"{error.code}, {error.message}"
+    return "it said nothing"

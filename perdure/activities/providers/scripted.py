@@ -1,0 +1,501 @@
+r"""The rules of a scripted model, as an app writes them in its agent's YAML under `script:`.
+
+    tokens_per_second: 50          # 0 means at once
+    rules:                         # the first that matches answers
+      - name: refused              # every rule has a name; errors say it
+        note: 'rejected'           # regular expression on the newest system note of this turn
+        say: 'I did not do it.'
+      - name: book
+        when: '^Book room (?P<room>\d+)'  # regular expression on the latest user message
+        offers: book               # only where this tool (or all of a list) is offered
+        call: {tool: book, args: {room: '{room:int}'}}   # one or a list
+      - name: booked as changed
+        after: {tool: book, edited: true, contains: {ok: true}}   # the newest message is this tool's result
+        say: 'A reviewer chose room {result.room}.'
+      - name: booked
+        after: {tool: book, contains: {ok: true}}        # with `edited` left out, of either kind
+        say: 'Room {result.room} is yours.'
+    fallback: 'I can book a room.'
+
+A rule answers what is newest: a tool's result needs a rule with `after`, a system note one with `note`, else the
+rule has neither. So a script cannot ask for the same call again and again because its answer was not foreseen.
+"""
+
+import asyncio
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, ConfigDict, Field, JsonValue, ValidationError, model_validator
+
+from perdure.activities.providers.provider import (
+    Chunk,
+    Complete,
+    DraftCall,
+    FinishReason,
+    ProviderRequest,
+    TextDelta,
+    most_input_tokens,
+    tokens_of_request,
+)
+from perdure.contracts.calls import OutputForm
+from perdure.contracts.errors import CallerError, InvariantBroken, PerdureError, UpstreamUnavailable
+from perdure.contracts.turns import Usage
+from perdure.contracts.values import Frozen, canonical_json
+from perdure.core.agents.prompts import Told, inside
+from perdure.core.budgets import Bound
+from perdure.core.text import estimated_tokens
+
+# --- The little template language of a script: `{name}`, `{name:int}`, `{result.field}`, `{results.0.field}`, `{{`.
+# Names are the named groups of the rule's patterns, `message` (the user's whole text) and `note` (the whole note).
+# A text that is nothing but one placeholder gives the value itself, so that arguments keep their types.
+
+_PIECE = re.compile(r"(\{\{|\}\})|\{([^{}]*)\}|([{}])")
+_NAME = re.compile(r"(?P<name>[A-Za-z_]\w*)(?P<path>(\.\w+)*)(:(?P<type>\w+))?")
+
+_TYPES: dict[str, Callable[[str], JsonValue]] = {"str": str, "int": int, "float": float}
+
+
+class Missing(ValueError):
+    """A placeholder has no value: no such field, or a group that took no part in the match."""
+
+
+def placeholders(template: str) -> Iterator[tuple[str, bool]]:
+    """Every name in `template`, and whether it has a path.
+
+    Raises: ValueError where the template cannot be read.
+    """
+    for piece in _PIECE.finditer(template):
+        if piece[3]:
+            raise ValueError(f"a lone {piece[3]} in {template!r}; write it twice to mean itself")
+        if piece[2] is not None:
+            match = _NAME.fullmatch(piece[2])
+            if match is None or (match["type"] or "str") not in _TYPES:
+                raise ValueError(f"cannot read {{{piece[2]}}} in {template!r}")
+            yield match["name"], bool(match["path"])
+
+
+def fill(template: str, values: Mapping[str, Any]) -> JsonValue:
+    """`template` with its placeholders filled; the value itself where it is one placeholder and nothing else.
+
+    Raises: ValueError (Missing) where a value is absent or is not of the type asked for.
+    """
+    whole = _PIECE.fullmatch(template)
+    if whole is not None and whole[2] is not None:
+        return _value(whole[2], values)
+    return _PIECE.sub(lambda piece: piece[1][0] if piece[1] else _as_text(_value(piece[2], values)), template)
+
+
+def fill_text(template: str, values: Mapping[str, Any]) -> str:
+    """`template` as text; an absent group is empty."""
+    return _as_text(fill(template, values)) if template else ""
+
+
+def fill_arguments(value: JsonValue, values: Mapping[str, Any]) -> JsonValue:
+    """`value` with every text in it filled; an argument whose only placeholder is an absent group is left out."""
+    if isinstance(value, str):
+        return fill(value, values)
+    if isinstance(value, list):
+        return [fill_arguments(item, values) for item in value]
+    if isinstance(value, dict):
+        filled = {}
+        for name, item in value.items():
+            result = fill_arguments(item, values)
+            if result is not None or item is None:
+                filled[name] = result
+        return filled
+    return value
+
+
+def _value(placeholder: str, values: Mapping[str, Any]) -> JsonValue:
+    match = _NAME.fullmatch(placeholder)
+    if match is None or match["name"] not in values:
+        raise Missing(f"{{{placeholder}}} has no value")
+    value = field_at(values[match["name"]], match["path"].split(".")[1:])
+    if value is None or match["type"] is None:
+        return value
+    converted = _TYPES[match["type"]](str(value))
+    if isinstance(converted, float) and not math.isfinite(converted):
+        raise ValueError(f"{{{placeholder}}} is not a number that JSON knows")
+    return converted
+
+
+def field_at(value: Any, path: Sequence[str]) -> JsonValue:
+    """The field of a JSON value at `path`; a number is a place in a list.
+
+    Raises: Missing where there is none.
+    """
+    for step in path:
+        if isinstance(value, Mapping) and step in value:
+            value = value[step]
+        elif isinstance(value, (list, tuple)) and step.isdecimal() and int(step) < len(value):
+            value = value[int(step)]
+        else:
+            raise Missing(f"there is no {'.'.join(path)!r} in it")
+    found: JsonValue = value
+    return found
+
+
+def _as_text(value: JsonValue) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _several(value: Any) -> Any:
+    """One or many, as a tuple."""
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+
+
+def _after(value: Any) -> Any:
+    return {"tool": value} if isinstance(value, str) else value
+
+
+class _Strict(Frozen):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class AfterTool(_Strict):
+    """The newest message is a result of `tool`, and looks like this."""
+
+    tool: str
+    status: JsonValue = None
+    """Equal to the result's field `status`."""
+    contains: str | dict[str, JsonValue] = ""
+    """A text that is somewhere in what was told, or fields (dotted) of the result with the values they must have."""
+    edited: bool | None = None
+    """Whether a reviewer changed the call before it ran; None for either. The result is the tool's own in any case."""
+
+
+class ScriptedCall(_Strict):
+    """A call to ask for."""
+
+    tool: str
+    args: dict[str, JsonValue] = {}
+    """Texts in it, however deep, are templates."""
+
+
+class Rule(_Strict):
+    """When to answer, and what."""
+
+    name: str = Field(min_length=1)
+    when: str | None = None
+    note: str | None = None
+    form: str = ""
+    """The name of the object that is asked for, which `say` then writes as JSON; empty for words. With a form a note of
+    the system is matched only where `note` says so."""
+    after: Annotated[AfterTool | None, BeforeValidator(_after)] = None
+    offers: Annotated[tuple[str, ...], BeforeValidator(_several)] = ()
+    call: Annotated[tuple[ScriptedCall, ...], BeforeValidator(_several)] = ()
+    say: str = ""
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Self:
+        if self.when is None and self.note is None and self.after is None and not self.form:
+            raise ValueError("needs `when`, `note` or `after`")
+        if not self.say and not self.call:
+            raise ValueError("needs `say` or `call`")
+        groups = list(self._groups())
+        twice = [
+            group for group, count in Counter([*groups, "message", "note", "result", "results"]).items() if count > 1
+        ]
+        if twice:
+            raise ValueError(f"the name {twice[0]!r} is taken")
+        known = {*groups, "message", *(("note",) if self.note else ()), *(("result", "results") if self.after else ())}
+        for template in [self.say, *(text for call in self.call for text in _texts(call.args))]:
+            for name, has_path in placeholders(template):
+                if name not in known:
+                    raise ValueError(f"{{{name}}} is no group of this rule; known: {', '.join(sorted(known))}")
+                if has_path and name not in ("result", "results"):
+                    raise ValueError(f"{{{name}}} is a text and has no fields")
+        return self
+
+    def _groups(self) -> Iterator[str]:
+        for pattern in (self.when, self.note):
+            if pattern is not None:
+                try:
+                    yield from re.compile(pattern).groupindex
+                except re.error as error:
+                    raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
+
+
+class Price(_Strict):
+    """Dollars for a million tokens."""
+
+    input: float = Field(ge=0, allow_inf_nan=False)
+    output: float = Field(ge=0, allow_inf_nan=False)
+
+
+class Script(_Strict):
+    """A scripted model."""
+
+    rules: Annotated[tuple[Rule, ...], BeforeValidator(_several)] = ()
+    fallback: str = Field(default="I have no rule for that.", min_length=1)
+    """Said as it stands where no rule matches."""
+    tokens_per_second: float = Field(default=50.0, ge=0, allow_inf_nan=False)
+    """0 means at once."""
+    price_per_million: Price | None = None
+    """None: costs nothing."""
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> Self:
+        for name, count in Counter(rule.name for rule in self.rules).items():
+            if count > 1:
+                raise ValueError(f"two rules are called {name!r}")
+        return self
+
+
+def read_script(mapping: dict[str, JsonValue] | None) -> Script:
+    """The script in an agent's definition; none at all still echoes and has its fallback.
+
+    Raises: CallerError (bad_script), which names the rule and the field.
+    """
+    try:
+        return Script.model_validate(mapping or {})
+    except ValidationError as error:
+        raise CallerError("bad_script", "; ".join(_sentences(error, mapping or {}))) from error
+
+
+def _sentences(error: ValidationError, mapping: dict[str, JsonValue]) -> Iterator[str]:
+    for problem in error.errors(include_url=False, include_context=False):
+        place = list(problem["loc"])
+        rules = mapping.get("rules")
+        where = "script"
+        if len(place) > 1 and place[0] == "rules" and isinstance(place[1], int) and isinstance(rules, list):
+            rule = rules[place[1]]
+            name = rule.get("name") if isinstance(rule, dict) else None
+            where, place = f"rule {name or place[1] + 1!r}", place[2:]
+        yield ": ".join(
+            [where, *([".".join(map(str, place))] if place else []), problem["msg"].removeprefix("Value error, ")]
+        )
+
+
+def _texts(value: JsonValue) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (list, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item)
+
+
+# --- The scripted model: same input, same output, always.
+# It reads the user's text, the results so far and the offers.
+#
+# `/echo ` comes before every rule. A token is a word; what a call asks for counts four characters a token, and so does
+# the input. No random number, no clock but for the pace.
+
+ECHO = "/echo "
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """A tool message, its content parsed where it is JSON."""
+
+    tool: str
+    text: str
+    """All that was told."""
+    value: JsonValue
+    """The tool's own result, whatever was said around it."""
+    edited: bool = False
+    """A reviewer changed the call before it ran."""
+
+
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """What a rule looks at."""
+
+    user_text: str
+    note: str | None
+    """The newest system message of this turn."""
+    results: tuple[ToolResult, ...]
+    """Of the latest round, where nothing but notes came after it."""
+    is_result: bool
+    is_note: bool
+
+
+class ScriptedProvider:
+    """The provider behind `model: scripted`."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+
+    def most(self, request: ProviderRequest) -> Bound:
+        """What it will say is known; the input is bounded as for every model."""
+        try:
+            words, calls = _answer(self._script, request)
+        except PerdureError:
+            words, calls = [], ()  # it will fail before it says a word
+        usage = self._usage(request, len(words), calls)
+        spare = most_input_tokens(request) - usage.input_tokens
+        price = self._script.price_per_million
+        return Bound(usage.tokens + spare, usage.cost_microusd + (math.ceil(spare * price.input) if price else 0))
+
+    def cost_microusd(self, model: str, usage: Usage) -> int:
+        """By the script's own price."""
+        price = self._script.price_per_million
+        # Dollars a million tokens are micro-dollars a token.
+        return math.ceil(usage.input_tokens * price.input + usage.output_tokens * price.output) if price else 0
+
+    async def stream(self, request: ProviderRequest) -> AsyncGenerator[Chunk, None]:
+        """The words of the answer at the script's pace, then its calls."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        words, calls = _answer(self._script, request)
+        pace = self._script.tokens_per_second
+        for number, word in enumerate(words, start=1):
+            if pace:
+                until = min(number / pace, request.timeout_seconds)
+                await asyncio.sleep(max(0.0, started + until - loop.time()))
+            if loop.time() - started >= request.timeout_seconds:
+                raise UpstreamUnavailable("model_timeout", "The model did not finish in time.")
+            yield TextDelta(word)
+        reason: FinishReason = "tool_calls" if calls else "stop"
+        yield Complete(calls, self._usage(request, len(words), calls), reason, "scripted")
+
+    def _usage(self, request: ProviderRequest, words: int, calls: Sequence[DraftCall]) -> Usage:
+        asked = tokens_of_request(request)
+        answered = words + sum(estimated_tokens(call.name + call.raw_arguments) for call in calls)
+        usage = Usage(input_tokens=asked, output_tokens=answered)
+        return usage.model_copy(update={"cost_microusd": self.cost_microusd(request.model, usage)})
+
+
+def _answer(script: Script, request: ProviderRequest) -> tuple[list[str], tuple[DraftCall, ...]]:
+    newest = newest_of(request.messages)
+    wanted = request.output
+    if newest.user_text.startswith(ECHO) and wanted is None:
+        return split_words(newest.user_text[len(ECHO) :]), ()
+    offered = {_name_of(tool) for tool in request.tools}
+    for rule in script.rules:
+        if rule.form != (wanted.name if wanted else ""):
+            continue
+        groups = matched(rule, newest, offered)
+        if groups is not None and wanted is not None and wanted.form is OutputForm.FUNCTION:
+            words, _ = _say_and_call(rule, groups, newest, "")
+            return [], (DraftCall(f"call_{len(request.messages)}", wanted.name, "".join(words)),)
+        if groups is not None:
+            return _say_and_call(rule, groups, newest, f"call_{len(request.messages)}")
+    return split_words(script.fallback), ()
+
+
+def _say_and_call(
+    rule: Rule, groups: Mapping[str, str | None], newest: Newest, id_prefix: str
+) -> tuple[list[str], tuple[DraftCall, ...]]:
+    results = [result.value for result in newest.results]
+    values: dict[str, Any] = {**groups, "message": newest.user_text, "note": newest.note, "results": results}
+    values["result"] = results[-1] if results else None
+    try:
+        words = split_words(fill_text(rule.say, values))
+        calls = tuple(
+            DraftCall(f"{id_prefix}_{place}", call.tool, canonical_json(fill_arguments(call.args, values)))
+            for place, call in enumerate(rule.call)
+        )
+    except Missing as error:
+        raise InvariantBroken("bad_script", f"rule {rule.name!r}: {error}") from error
+    except ValueError as error:
+        raise InvariantBroken("bad_script", f"rule {rule.name!r}: a value is not of the type asked for") from error
+    return words, calls
+
+
+def matched(rule: Rule, newest: Newest, offered: set[str]) -> dict[str, str | None] | None:
+    """The named groups of `rule`'s patterns, or None where it does not answer what is newest."""
+    if not offered.issuperset(rule.offers):
+        return None
+    if rule.after is not None:
+        if not (newest.results and _looks_like(newest.results[-1], rule.after)):
+            return None
+    elif rule.form:
+        if rule.note is not None and newest.note is None:
+            return None
+    elif newest.is_result or (rule.note is not None) != newest.is_note:
+        return None
+    groups: dict[str, str | None] = {}
+    for pattern, text in ((rule.when, newest.user_text), (rule.note, newest.note)):
+        if pattern is not None:
+            match = re.search(pattern, text) if text is not None else None
+            if match is None:
+                return None
+            groups |= match.groupdict()
+    return groups
+
+
+def _looks_like(result: ToolResult, after: AfterTool) -> bool:
+    if result.tool != after.tool or after.edited not in (None, result.edited):
+        return False
+    if after.status is not None and _field(result.value, "status") != after.status:
+        return False
+    if isinstance(after.contains, str):
+        return after.contains in result.text
+    return all(_field(result.value, path) == wanted for path, wanted in after.contains.items())
+
+
+def _field(value: JsonValue, path: str) -> JsonValue:
+    try:
+        return field_at(value, path.split("."))
+    except Missing:
+        return None
+
+
+def newest_of(messages: Sequence[Mapping[str, JsonValue]]) -> Newest:
+    """What is new since the latest user message."""
+    start = max((place for place, message in enumerate(messages) if message.get("role") == "user"), default=-1)
+    turn = messages[start + 1 :]
+    names = _call_names(messages)
+    last = turn[-1].get("role") if turn else "user"
+    results: list[ToolResult] = []
+    for message in reversed(turn):
+        if message.get("role") == "tool":
+            results.append(_result(message, names))
+        elif message.get("role") != "system":
+            break
+    return Newest(
+        user_text=_text(messages[start]) if start >= 0 else "",
+        note=next((_text(message) for message in reversed(turn) if message.get("role") == "system"), None),
+        results=tuple(reversed(results)),
+        is_result=last == "tool",
+        is_note=last == "system",
+    )
+
+
+def _call_names(messages: Sequence[Mapping[str, JsonValue]]) -> dict[str, str]:
+    """Tool names by call id; the latest message that has an id decides."""
+    names: dict[str, str] = {}
+    for message in messages:
+        calls = message.get("tool_calls")
+        for call in calls if isinstance(calls, list) else ():
+            if isinstance(call, dict):
+                names[str(call.get("id"))] = _name_of(call)
+    return names
+
+
+def _result(message: Mapping[str, JsonValue], names: Mapping[str, str]) -> ToolResult:
+    text = _text(message)
+    try:
+        told = inside(json.loads(text))
+    except (ValueError, RecursionError):
+        told = Told(text)
+    name = message.get("name") or names.get(str(message.get("tool_call_id")), "")
+    return ToolResult(str(name), text, told.result, told.edited)
+
+
+def _name_of(holder: Mapping[str, JsonValue]) -> str:
+    """The function name in a tool schema or a tool call."""
+    function = holder.get("function")
+    return str(function.get("name")) if isinstance(function, dict) else ""
+
+
+def _text(message: Mapping[str, JsonValue]) -> str:
+    """The text of a message; of several parts, the text parts joined."""
+    content = message.get("content")
+    if isinstance(content, list):
+        parts = [part.get("text") for part in content if isinstance(part, dict)]
+        return "".join(part for part in parts if isinstance(part, str))
+    return content if isinstance(content, str) else ""
+
+
+def split_words(text: str) -> list[str]:
+    """`text` cut into as many pieces as it has words; joined they are the text again."""
+    return re.findall(r"\A\s*\S+\s*|\S+\s*", text)

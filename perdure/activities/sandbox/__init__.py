@@ -1,0 +1,35 @@
+"""Code blocks that nobody vouches for, run where they can harm nothing. See README.md.
+
+What needs the extra `sandbox` is imported when a sandbox is opened, not here.
+"""
+
+from perdure.activities.sandbox.protocol import (
+    Block,
+    ClosedSandbox,
+    Fault,
+    FaultKind,
+    Flaw,
+    Limits,
+    Ran,
+    Sandbox,
+    SandboxUnavailable,
+    run_block,
+)
+from perdure.activities.sandbox.selection import SandboxConfig, StandbySandbox, open_for_checks, open_sandbox
+
+__all__ = [
+    "Block",
+    "ClosedSandbox",
+    "Fault",
+    "FaultKind",
+    "Flaw",
+    "Limits",
+    "Ran",
+    "Sandbox",
+    "SandboxConfig",
+    "SandboxUnavailable",
+    "StandbySandbox",
+    "open_for_checks",
+    "open_sandbox",
+    "run_block",
+]

@@ -1,0 +1,167 @@
+"""The check of a block when it is loaded: schemas, types, language; nothing of the block runs.
+
+The block is checked twice: alone, where each flaw has its line, and called as its schemas will call it, where a flaw
+belongs to the line of its `def run`.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from keyword import iskeyword
+from typing import NoReturn
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+from pydantic import JsonValue
+from pydantic_monty import CollectString, MontyError, MontyRuntimeError, MontySyntaxError, MontyTypingError
+
+from perdure.activities.sandbox.protocol import MOST_MESSAGE_CHARACTERS, Flaw, Limits
+from perdure.activities.sandbox.worker import MOST_CODE_CHARACTERS, Worker
+
+_RUN = re.compile(r"^def run\b", re.MULTILINE)
+_GIVEN = "perdure_given_"
+_MOST_FLAWS = 20
+
+
+def schema_flaws(input_schema: Mapping[str, JsonValue], output_schema: Mapping[str, JsonValue]) -> tuple[Flaw, ...]:
+    """What is wrong with the schemas themselves."""
+    flaws = []
+    for name, schema in (("input", input_schema), ("output", output_schema)):
+        try:
+            Draft202012Validator.check_schema(dict(schema))
+        except SchemaError as error:
+            where = ".".join(map(str, error.absolute_path)) or "top"
+            flaws.append(Flaw(f"the {name} schema is no JSON schema, at {where}: {error.message[:200]}"))
+    if not flaws and input_schema.get("type") != "object":
+        flaws.append(Flaw("the input schema must be of type object: its properties are the parameters of run"))
+    if not flaws:
+        flaws += [
+            Flaw(f"the input schema's property {name!r} can be no parameter's name")
+            for name in properties(input_schema)
+            if not name.isidentifier() or iskeyword(name)
+        ]
+    return tuple(flaws)
+
+
+def code_flaws(
+    worker: Worker,
+    code: str,
+    input_schema: Mapping[str, JsonValue],
+    output_schema: Mapping[str, JsonValue],
+    limits: Limits,
+) -> tuple[Flaw, ...]:
+    """What is wrong with a block whose schemas are well; blocks the thread."""
+    if len(code) > MOST_CODE_CHARACTERS:
+        return (Flaw(f"the block is longer than {MOST_CODE_CHARACTERS} characters"),)
+    parameters = properties(input_schema)
+    stubs = _stubs(parameters, output_schema)
+    alone = _flaws(worker, code, stubs, limits)
+    if alone:
+        return alone
+    found = _RUN.search(code)
+    if found is None:
+        return (Flaw("the block defines no function run"),)
+    line = code.count("\n", 0, found.start()) + 1
+    least = [name for name, (_, must) in parameters.items() if must]
+    calls = {_call(least), _call(parameters)}
+    called = _flaws(worker, code + "\n\n" + "\n".join(sorted(calls)), stubs, limits)
+    return tuple(dict.fromkeys(Flaw(f"as its schemas call it: {flaw.message}", line) for flaw in called))
+
+
+def _stubs(parameters: Mapping[str, tuple[str, bool]], output_schema: Mapping[str, JsonValue]) -> str:
+    """Declarations that stand beside the block: where it is stopped, what it is given, where its value goes."""
+    lines = [
+        "from typing import Any",
+        "def perdure_stop() -> None: ...",
+        f"def the_output_schema(value: {annotation(dict(output_schema))}) -> None: ...",
+    ]
+    lines += [f"{_GIVEN}{name}: {kind}" for name, (kind, _) in parameters.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _call(names: Iterable[str]) -> str:
+    given = ", ".join(f"{name}={_GIVEN}{name}" for name in names)
+    return f"the_output_schema(run({given}))"
+
+
+class _Stopped(Exception):
+    """Ends the program before the block's first line."""
+
+
+def _flaws(worker: Worker, code: str, stubs: str, limits: Limits) -> tuple[Flaw, ...]:
+    """What the type checker and the compiler say of a program that stops before it begins."""
+    try:
+        with worker.session(limits, stubs) as session:
+            session.feed_run(
+                "perdure_stop()\n" + code,
+                external_lookup={"perdure_stop": _stop},
+                print_callback=CollectString(1),
+            )
+    except MontyTypingError as error:
+        return tuple(_typing_flaws(error.display()))
+    except (MontySyntaxError, MontyRuntimeError) as error:
+        line = next((frame.line for frame in reversed(error.traceback())), None)
+        if line == 1:  # the stop itself: nothing stands in its way
+            return ()
+        told = error.display("type-msg")[:MOST_MESSAGE_CHARACTERS]
+        return (Flaw(told, None if line is None else line - 1),)
+    except (MontyError, ValueError) as error:
+        return (Flaw(f"the block cannot be checked: {error}"[:MOST_MESSAGE_CHARACTERS]),)
+    return (Flaw("the block cannot be checked: it did not stop before its first line"),)
+
+
+def _typing_flaws(report: str) -> Iterator[Flaw]:
+    """The type checker's findings; its first line is not the block's."""
+    for finding in json.loads(report)[:_MOST_FLAWS]:
+        yield Flaw(str(finding["message"])[:MOST_MESSAGE_CHARACTERS], int(finding["location"]["row"]) - 1)
+
+
+def _stop() -> NoReturn:
+    raise _Stopped
+
+
+# --- JSON schemas as annotations, for the type checker: never narrower than the schema, so it refuses no good block.
+# An object is `dict[str, Any]` whatever it holds: a TypedDict could not be passed to a parameter that says `dict`,
+# which
+# is what blocks say. What is inside is checked when it is there, by the schema itself.
+
+_SIMPLE = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
+ANY = "Any"
+
+
+def annotation(schema: JsonValue) -> str:
+    """What a value of this schema is in Python; `Any` wherever the schema says more than a type can."""
+    if not isinstance(schema, Mapping) or "$ref" in schema:
+        return ANY
+    kinds = schema.get("type")
+    if isinstance(kinds, list):
+        return _union([annotation({**schema, "type": kind}) for kind in kinds])
+    if isinstance(kinds, str):
+        return _of_kind(kinds, schema)
+    for choice in ("anyOf", "oneOf"):
+        options = schema.get(choice)
+        if isinstance(options, list):
+            return _union([annotation(option) for option in options])
+    return ANY
+
+
+def properties(schema: Mapping[str, JsonValue]) -> dict[str, tuple[str, bool]]:
+    """Annotation of each property of an object's schema, and whether it must be there."""
+    listed, needed = schema.get("properties"), schema.get("required")
+    if not isinstance(listed, dict):
+        return {}
+    must = set(map(str, needed)) if isinstance(needed, list) else set()
+    return {name: (annotation(each), name in must) for name, each in listed.items()}
+
+
+def _of_kind(kind: str, schema: Mapping[str, JsonValue]) -> str:
+    if kind == "array":
+        return f"list[{annotation(schema.get('items', True))}]"
+    if kind == "object":
+        return "dict[str, Any]"
+    return _SIMPLE.get(kind, ANY)
+
+
+def _union(annotations: list[str]) -> str:
+    kinds = sorted(set(annotations))
+    return ANY if ANY in kinds or not kinds else " | ".join(kinds)

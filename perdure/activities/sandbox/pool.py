@@ -1,0 +1,288 @@
+"""Which tenant has which worker processes.
+
+Invariants:
+- A worker serves one tenant, from its first run to its end.
+- At most so many processes live; the one whose tenant has been away longest makes room.
+- A spare that nobody has used yet stands ready, so that a new tenant, and one whose worker was just ended, waits for
+  none. What is ended is ended and replaced in the background.
+"""
+
+import asyncio
+import os
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import structlog
+from pydantic import JsonValue
+
+from perdure.activities.sandbox.inspection import code_flaws, schema_flaws
+from perdure.activities.sandbox.jail import Jail
+from perdure.activities.sandbox.protocol import Flaw, Limits, Ran, SandboxUnavailable
+from perdure.activities.sandbox.worker import GRACE_SECONDS, Making, Worker
+
+_SPARES = 1
+_log = structlog.get_logger(__name__)
+
+
+class Crew:
+    """The worker processes of one event loop."""
+
+    def __init__(self, start: Callable[[], Worker], threads: ThreadPoolExecutor, at_once: int, most: int) -> None:
+        """`most` processes in all, of which `at_once` run a block; `start` blocks a thread of `threads`."""
+        self._start = start
+        self._threads = threads
+        self._most = max(most, at_once + _SPARES)
+        self._turnstile = Turnstile(at_once)
+        self._spares: list[Worker] = []
+        self._idle: OrderedDict[Worker, str] = OrderedDict()
+        """Worker to tenant, in the order of their last use."""
+        self._busy: set[Worker] = set()
+        self._inside = 0
+        """Who has a place, with a worker or about to get one."""
+        self._left = asyncio.Event()
+        self._live = 0
+        """Started or starting, and not yet given up."""
+        self._chores: set[asyncio.Task[None]] = set()
+        self._filling = False
+        self._closed = False
+
+    @asynccontextmanager
+    async def worker_for(self, tenant_id: str | None) -> AsyncIterator[Worker]:
+        """A worker of this tenant's, for one run; of nobody's, used once, for None.
+
+        Leaving by an exception, a cancellation too, ends the worker.
+
+        Raises: SandboxUnavailable.
+        """
+        await self._turnstile.enter(tenant_id or "")
+        self._inside += 1
+        try:
+            self._refuse_if_closed()
+            worker = await self._take(tenant_id)
+            self._busy.add(worker)
+            try:
+                self._refuse_if_closed()
+                yield worker
+            except BaseException:
+                worker.kill()
+                raise
+            finally:
+                self._busy.remove(worker)
+                self._give_back(tenant_id, worker)
+        finally:
+            self._inside -= 1
+            self._left.set()
+            self._turnstile.leave()
+
+    async def fill(self) -> None:
+        """Start the spare.
+
+        Raises: SandboxUnavailable.
+        """
+        if self._filling:
+            return
+        self._filling = True
+        try:
+            while len(self._spares) < _SPARES and self._live < self._most and not self._closed:
+                self._spares.append(await self._started())
+        finally:
+            self._filling = False
+
+    async def close(self) -> None:
+        """End all workers; runs that go on end as crashed, and who waits for a place is refused."""
+        self._closed = True
+        for worker in self._busy:
+            worker.kill()
+        while self._inside:
+            self._left.clear()
+            await self._left.wait()
+        while self._chores:
+            await asyncio.wait(self._chores)
+        for worker in [*self._spares, *self._idle]:
+            await self._end(worker)
+        self._spares.clear()
+        self._idle.clear()
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise SandboxUnavailable("the sandbox is closed")
+
+    async def _take(self, tenant_id: str | None) -> Worker:
+        for worker, owner in reversed(self._idle.items()):
+            if owner == tenant_id:
+                del self._idle[worker]
+                if worker.fit:
+                    return worker
+                self._forget(worker)
+                break
+        while self._spares:
+            worker = self._spares.pop()
+            if worker.fit:
+                self._soon_full()
+                return worker
+            self._forget(worker)
+        if self._live >= self._most and self._idle:
+            self._forget(self._idle.popitem(last=False)[0])
+        self._soon_full()
+        return await self._started()
+
+    def _give_back(self, tenant_id: str | None, worker: Worker) -> None:
+        if tenant_id is None or self._closed or not worker.fit:
+            self._forget(worker)
+            self._soon_full()
+            return
+        self._idle[worker] = tenant_id
+        if self._live >= self._most and not self._spares:
+            self._forget(self._idle.popitem(last=False)[0])
+            self._soon_full()
+
+    async def _started(self) -> Worker:
+        self._live += 1
+        starting = asyncio.get_running_loop().run_in_executor(self._threads, self._start)
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            starting.add_done_callback(self._unwanted)
+            raise
+        except BaseException:
+            self._live -= 1
+            raise
+
+    def _unwanted(self, started: "asyncio.Future[Worker]") -> None:
+        if started.cancelled() or started.exception() is not None:
+            self._live -= 1
+        else:
+            self._forget(started.result())
+
+    def _forget(self, worker: Worker) -> None:
+        self._live -= 1
+        self._chore(self._end(worker))
+
+    def _soon_full(self) -> None:
+        if not self._closed:
+            self._chore(self._refill())
+
+    async def _refill(self) -> None:
+        try:
+            await self.fill()
+        except SandboxUnavailable as error:
+            _log.warning("sandbox.no_spare", error=str(error))
+
+    async def _end(self, worker: Worker) -> None:
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._threads, worker.close)
+        except RuntimeError:  # the threads are gone: it was starting when the sandbox was closed
+            worker.close()
+
+    def _chore(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)
+
+
+# --- Who runs next: so many at once, and among those who wait each tenant in turn, whatever one of them piles up.
+
+
+class Turnstile:
+    """Lets `at_once` callers in. For one event loop."""
+
+    def __init__(self, at_once: int) -> None:
+        self._free = at_once
+        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        """In the order of their turns; no empty queues."""
+
+    async def enter(self, tenant_id: str) -> None:
+        """Wait for a place; each needs one `leave`, unless this was cancelled."""
+        if self._free > 0:
+            self._free -= 1
+            return
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(tenant_id, deque()).append(place)
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():
+                self.leave()
+            raise
+
+    def leave(self) -> None:
+        """Give the place to the next tenant's first."""
+        while self._waiting:
+            tenant_id, queue = self._waiting.popitem(last=False)
+            place = queue.popleft()
+            if queue:
+                self._waiting[tenant_id] = queue  # behind all the others
+            if not place.done():
+                place.set_result(None)
+                return
+        self._free += 1
+
+
+# --- The sandbox that runs blocks by Monty, a Python interpreter of its own, in worker processes.
+
+T = TypeVar("T")
+_CHORE_THREADS = 4
+"""For starting and ending workers beside those that run."""
+_CHECK_SECONDS = 15.0
+"""For both checks of a block; measured: 0.03 to 0.2 s."""
+
+
+class MontySandbox:
+    """Blocks in `jail`, or in bare processes where that is None. For one event loop."""
+
+    def __init__(self, making: Making, jail: Jail | None, at_once: int | None, most_workers: int) -> None:
+        """`at_once` blocks run at a time, as many as there are processors where it is None."""
+        self._making = making
+        self._jail = jail
+        places = at_once or os.cpu_count() or 1
+        self._threads = ThreadPoolExecutor(places + _CHORE_THREADS, thread_name_prefix="sandbox")
+        self._crew = Crew(lambda: Worker(making), self._threads, places, most_workers)
+
+    @property
+    def jailed(self) -> bool:
+        """Whether more than the interpreter itself stands between a block and this machine."""
+        return self._jail is not None
+
+    async def start(self) -> None:
+        """Have a worker ready.
+
+        Raises: SandboxUnavailable.
+        """
+        await self._crew.fill()
+
+    async def run(
+        self, tenant_id: str, code: str, inputs: Mapping[str, JsonValue], limits: Limits | None = None
+    ) -> Ran:
+        """See Sandbox.run; a bound above the driver's own is lowered to it."""
+        bounds = (limits or self._making.ceiling).within(self._making.ceiling)
+        async with self._crew.worker_for(tenant_id) as worker:
+            return await self._watched(worker, bounds.wall_seconds + GRACE_SECONDS, worker.run, code, inputs, bounds)
+
+    async def check(
+        self, code: str, input_schema: Mapping[str, JsonValue], output_schema: Mapping[str, JsonValue]
+    ) -> tuple[Flaw, ...]:
+        """See Sandbox.check; each check has a worker of its own, which ends with it."""
+        flaws = schema_flaws(input_schema, output_schema)
+        if flaws:
+            return flaws
+        async with self._crew.worker_for(None) as worker:
+            given = (worker, code, input_schema, output_schema, self._making.ceiling)
+            return await self._watched(worker, _CHECK_SECONDS, code_flaws, *given)
+
+    async def close(self) -> None:
+        """End all workers and remove the launcher."""
+        await self._crew.close()
+        self._threads.shutdown(wait=False)
+        if self._jail is not None:
+            self._jail.close()
+
+    async def _watched(self, worker: Worker, seconds: float, work: Callable[..., T], *given: object) -> T:
+        """What `work` comes to, on a thread; where it takes longer its worker is killed, and the result tells."""
+        result = asyncio.get_running_loop().run_in_executor(self._threads, work, *given)
+        done, _ = await asyncio.wait({result}, timeout=seconds)
+        if not done:
+            worker.kill()
+        return await result

@@ -1,0 +1,233 @@
+"""A server's list of tools, read from the protocol's own types."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+from mcp.client.session import ClientSession
+from mcp_types import PaginatedRequestParams, Tool, ToolAnnotations
+from pydantic import JsonValue
+
+from perdure.contracts.agents import ToolCard
+from perdure.contracts.mcp import IDEMPOTENCY_KEY, McpHints, McpServer, McpToolListing
+from perdure.contracts.values import canonical_json, digest_of, sha256_hex
+from perdure.core.agents.toolsets import Standing, standing, toolset_of
+from perdure.core.calls.arguments import InvalidArguments, canonical
+from perdure.core.text import clean
+
+_MOST_PAGES = 50
+_MOST_BYTES = 16 * 1024 * 1024
+"""Of all pages together: what is kept of them stays in memory for as long as the session."""
+
+
+async def listed_tools(session: ClientSession) -> list[McpToolListing]:
+    """Every tool that the server lists, page by page, as far as anybody would look.
+
+    Raises: MCPError; ValueError where a page does not read, or the pages are too large together.
+    """
+    found: list[McpToolListing] = []
+    cursor: str | None = None
+    size = 0
+    for _ in range(_MOST_PAGES):
+        page = await session.list_tools(params=PaginatedRequestParams(cursor=cursor))
+        size += sum(len(tool.model_dump_json()) for tool in page.tools)
+        if size > _MOST_BYTES:
+            raise ValueError(f"the list of tools has more than {_MOST_BYTES} bytes")
+        found += [listing_of(tool) for tool in page.tools]
+        cursor = page.next_cursor
+        if not cursor or len(found) > MOST_TOOLS:
+            break
+    return found
+
+
+def listing_of(tool: Tool) -> McpToolListing:
+    """What is kept of a listed tool."""
+    meta = tool.meta or {}
+    return McpToolListing(
+        name=tool.name,
+        title=tool.title or "",
+        description=tool.description or "",
+        parameters=tool.input_schema,
+        output=tool.output_schema,
+        hints=_hints(tool.annotations),
+        tags=_tags(meta),
+        key_ttl_seconds=_key_ttl(meta.get(IDEMPOTENCY_KEY)),
+    )
+
+
+def _hints(said: ToolAnnotations | None) -> McpHints:
+    if said is None:
+        return McpHints()
+    return McpHints(
+        read_only=said.read_only_hint,
+        destructive=said.destructive_hint,
+        idempotent=said.idempotent_hint,
+        open_world=said.open_world_hint,
+    )
+
+
+def _tags(meta: dict[str, Any]) -> tuple[str, ...]:
+    """From the places where servers put them: `tags`, or the like under the name of FastMCP."""
+    for holder in (meta, meta.get("fastmcp"), meta.get("_fastmcp")):
+        tags = holder.get("tags") if isinstance(holder, dict) else None
+        if isinstance(tags, list | tuple):
+            return tuple(tag for tag in tags if isinstance(tag, str))
+    return ()
+
+
+def _key_ttl(said: object) -> float | None:
+    ttl = said.get("ttl_seconds") if isinstance(said, dict) else None
+    return float(ttl) if isinstance(ttl, int | float) and not isinstance(ttl, bool) and 0 < ttl < 1e9 else None
+
+
+# --- From a server's list of tools to cards: names made fit, schemas made small, what cannot be a tool left out.
+# A card's version is the digest of all that the server said of the tool and of what the app says of the server, so that
+# any drift makes another version, and a call that was planned or approved under the old one is void. What it says of
+# the
+# tool's answers is no part of that: no call depends on it.
+
+MOST_TOOLS = 500
+"""Of one server; what it lists beyond is left out."""
+MOST_SCHEMA_CHARACTERS = 32 * 1024
+MOST_SCHEMA_DEPTH = 64
+MOST_DESCRIPTION_CHARACTERS = 4_000
+_NAME_CHARACTERS = 64
+_DIGEST_CHARACTERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A server's tool as agents are offered it."""
+
+    card: ToolCard
+    tool: str
+    """The server's own name of it."""
+    standing: Standing
+    output: Mapping[str, JsonValue] | None = None
+    """What the server says of its structured answers, where that can be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What one server has for agents."""
+
+    tools: Mapping[str, Offered]
+    """By the names of their cards, in the server's order."""
+    left_out: tuple[str, ...] = ()
+    """A sentence for each tool that cannot be offered, though its toolset is."""
+    listed: tuple[McpToolListing, ...] = ()
+    """All that it is made from."""
+
+    @property
+    def cards(self) -> tuple[ToolCard, ...]:
+        """The cards alone."""
+        return tuple(offered.card for offered in self.tools.values())
+
+
+def offer_of(server: McpServer, listed: Iterable[McpToolListing]) -> Offer:
+    """What `server` offers, from what it lists."""
+    tools: dict[str, Offered] = {}
+    left_out: list[str] = []
+    listed = tuple(listed)
+    for number, tool in enumerate(listed):
+        toolset = toolset_of(server, tool)
+        if not toolset:
+            continue
+        name = card_name(server, tool.name)
+        why = _unfit(tool)
+        if number >= MOST_TOOLS:
+            left_out.append(f"{server.name}: only its first {MOST_TOOLS} tools are offered")
+            break
+        if name in tools:
+            why = f"has the same name as {tools[name].tool[:80]!r} here, {name}"
+        if why:
+            left_out.append(f"{server.name}: the tool {tool.name[:80]!r} {why}")
+            continue
+        counted = standing(server, tool)
+        output = tool.output if tool.output and not _schema_fault(tool.output) else None
+        tools[name] = Offered(_card(server, tool, name, toolset, counted), tool.name, counted, output)
+    return Offer(tools, tuple(left_out), listed)
+
+
+def card_name(server: McpServer, tool: str) -> str:
+    """`<server>_<tool>`, of letters, digits, _ and - only; a long one is cut and ends in a digest of the whole."""
+    name = server.prefix + re.sub(r"[^a-zA-Z0-9_-]", "_", tool)
+    if len(name) <= _NAME_CHARACTERS:
+        return name
+    return f"{name[: _NAME_CHARACTERS - _DIGEST_CHARACTERS - 1]}_{sha256_hex(tool)[:_DIGEST_CHARACTERS]}"
+
+
+def _unfit(tool: McpToolListing) -> str:
+    """Why nothing can be checked against this tool's schema; empty where it can."""
+    if tool.parameters.get("type") != "object":
+        return "takes no object of arguments"
+    return _schema_fault(tool.parameters)
+
+
+def _schema_fault(schema: dict[str, JsonValue]) -> str:
+    try:
+        canonical(schema, MOST_SCHEMA_DEPTH)
+    # what Postgres refuses in one card would keep every agent of the installation from being published
+    except InvalidArguments:
+        return "has a schema that cannot be stored"
+    if len(canonical_json(schema)) > MOST_SCHEMA_CHARACTERS:
+        return f"has a schema of more than {MOST_SCHEMA_CHARACTERS} characters"
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        return f"has a schema that is none: {error.message[:120]}"
+    return ""
+
+
+def _card(server: McpServer, tool: McpToolListing, name: str, toolset: str, counted: Standing) -> ToolCard:
+    said = server.tools.get(tool.name)
+    unversioned = ToolCard(
+        name=name,
+        description=clean(tool.description or tool.title or name)[:MOST_DESCRIPTION_CHARACTERS],
+        parameters=_shown(tool.parameters, counted.key_argument),
+        effect=counted.effect,
+        needs_approval=counted.needs_approval,
+        capability=said.capability if said else "",
+        risk=counted.risk,
+        timeout_seconds=(said and said.timeout_seconds) or server.timeout_seconds,
+        key_ttl_seconds=counted.key_ttl_seconds,
+        toolset=toolset,
+        version="",
+    )
+    place = {"command": list(server.command), "url": server.url, "key_argument": counted.key_argument}
+    whole = {**unversioned.model_dump(mode="json"), "server": place, "listed": tool.model_dump(mode="json")}
+    return unversioned.model_copy(update={"version": digest_of(whole)})
+
+
+def _shown(schema: Mapping[str, JsonValue], key_argument: str) -> dict[str, JsonValue]:
+    """The schema for the model: without titles, which repeat names and cost tokens with every call, and without the
+    argument that takes the key."""
+    shown: dict[str, Any] = untitled(dict(schema))
+    properties = shown.get("properties")
+    if key_argument and isinstance(properties, dict):
+        shown["properties"] = {name: each for name, each in properties.items() if name != key_argument}
+        if isinstance(shown.get("required"), list):
+            shown["required"] = [name for name in shown["required"] if name != key_argument]
+    return shown
+
+
+def untitled(schema: Any) -> Any:
+    """A schema without the titles in it; a property that is called `title` stays, and so does any value in `enum`,
+    `const`, `default` and `examples`."""
+    if isinstance(schema, list):
+        return [untitled(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {}
+    for word, value in schema.items():
+        if word == "title" and isinstance(value, str):
+            continue
+        if word in ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas"):
+            value = {name: untitled(each) for name, each in value.items()} if isinstance(value, dict) else value
+        elif word not in ("enum", "const", "default", "examples", "required"):
+            value = untitled(value)
+        found[word] = value
+    return found

@@ -1,0 +1,394 @@
+"""One long-lived session with an MCP server: opened at the first need, and again after its death.
+
+A task of its own holds the connection open, since the library wants it entered and left by the same one; any number
+of calls go over it at once. A call that did not come back in time makes the session suspect: before the next one the
+server must list its tools, or it is started anew, once no other call is under way: many servers answer one request
+after the other, and list nothing during a long one.
+"""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, cast
+
+import structlog
+from mcp.client import Client
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    AudioContent,
+    BlobResourceContents,
+    CallToolRequest,
+    CallToolRequestParams,
+    CallToolResult,
+    EmbeddedResource,
+    ImageContent,
+    InputRequiredResult,
+    ResourceLink,
+    TextContent,
+)
+from pydantic import JsonValue, TypeAdapter
+
+from perdure.activities.toolbox.mcp.listing import Offer, listed_tools, offer_of
+from perdure.activities.toolbox.mcp.transports import ATTEMPT, Child, Note, Wire, http_streams, stdio_streams
+from perdure.contracts.mcp import SECRET_PATTERN, McpServer
+from perdure.contracts.values import canonical_json
+from perdure.core.egress import Outbound, named_by_url
+from perdure.core.json_schema import answer_fault
+from perdure.core.text import clean
+
+LISTING_SECONDS = 60.0
+"""A list of tools that is older is asked for again before a call, so that a changed tool is noticed."""
+_LEAVE_SECONDS = 5.0
+_ANSWER: TypeAdapter[CallToolResult | InputRequiredResult] = TypeAdapter(CallToolResult | InputRequiredResult)
+_log = structlog.get_logger(__name__)
+# It logs what it cannot read, word for word, and a server's words may hold anything.
+logging.getLogger("mcp").setLevel(logging.CRITICAL)
+
+SecretOf = Callable[[str], str | None]
+Met = Callable[[str], Awaitable[None]]
+"""Is told how the server was met: why it could not be used, empty where it answered."""
+
+
+async def _untold(_: str) -> None:
+    """Nobody wants to know."""
+
+
+class Unreachable(Exception):
+    """The server could not be started, reached or asked for its tools; nothing was sent."""
+
+
+class MissingSecret(Exception):
+    """A credential that the server needs is not set where tools run."""
+
+
+@dataclass(slots=True)
+class Connection:
+    """A session while it lasts: what the server offers, and the way to call it."""
+
+    client: Client
+    wire: Wire
+    keeper: asyncio.Task[None]
+    offer: Offer
+    listed_at: float
+    suspect: bool = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether calls can go over it."""
+        return not self.keeper.done() and not self.wire.ended.is_set()
+
+    async def call(
+        self, tool: str, args: Mapping[str, Any], meta: Mapping[str, Any]
+    ) -> tuple[CallToolResult | InputRequiredResult | MCPError | ValueError, Note]:
+        """One call and what the wire knows of it. An answer that is none of the protocol is returned as the error.
+
+        A cancelled call tells the server so.
+        """
+        token, note = token_hex(8), Note()
+        self.wire.notes[token] = note
+        asked = CallToolRequest(
+            params=CallToolRequestParams(name=tool, arguments=dict(args), _meta={**meta, ATTEMPT: token})
+        )
+        try:
+            # Past `call_tool`, which holds a result against the output schema and raises after the effect was made.
+            return await self.client.session.send_request(asked, _ANSWER), note
+        except (MCPError, ValueError) as error:
+            return error, note
+        except asyncio.CancelledError:
+            self.suspect = True
+            raise
+        finally:
+            self.wire.notes.pop(token, None)
+
+
+@dataclass(slots=True)
+class McpSession:
+    """The session with one server of an app."""
+
+    server: McpServer
+    folder: Path
+    """The app's; a command is started there."""
+    home: Path
+    """The server's own, for its data; made when it is needed."""
+    secret_of: SecretOf
+    met: Met = _untold
+    outbound: Outbound = field(default_factory=Outbound)
+    """What it may reach beside the address that its file names."""
+    _open: Connection | None = field(default=None, init=False)
+    _opening: asyncio.Task[Connection] | None = field(default=None, init=False)
+
+    async def connection(self) -> Connection:
+        """A connection that lives, with a list of tools that is no older than `LISTING_SECONDS`.
+
+        Cancelling it does not cancel the opening: the next caller finds it under way, or done.
+
+        Raises: Unreachable; MissingSecret.
+        """
+        session = self._open
+        if session is not None and session.alive and not self._is_stale(session):
+            return session
+        if self._opening is None or self._opening.done():
+            self._opening = asyncio.create_task(self._refreshed())
+            self._opening.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return await asyncio.shield(self._opening)
+
+    async def close(self) -> None:
+        """End it; a server that was started is ended too."""
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.wait({self._opening})
+        if self._open is not None:
+            await _left(self._open.wire, self._open.keeper)
+        self._open = self._opening = None
+
+    def _is_stale(self, session: Connection) -> bool:
+        return session.suspect or asyncio.get_running_loop().time() - session.listed_at > LISTING_SECONDS
+
+    async def _refreshed(self) -> Connection:
+        """The session, renewed, and word of how the server was met.
+
+        Raises: Unreachable; MissingSecret.
+        """
+        try:
+            found = await self._renewed()
+        except (Unreachable, MissingSecret) as error:
+            await self.met(str(error))
+            raise
+        await self.met("")
+        return found
+
+    async def _renewed(self) -> Connection:
+        """The session with a fresh list; a new one where the old one does not answer and does nothing else.
+
+        Raises: Unreachable; MissingSecret.
+        """
+        session = self._open
+        if session is not None and session.alive:
+            try:
+                session.offer = await self._listing(session.client)
+            except Unreachable:
+                _log.warning("mcp_server_silent", server=self.server.name, calls=len(session.wire.notes))
+                if session.wire.notes:  # it is busy with calls that still have time: ending it would lose them
+                    raise
+            else:
+                session.listed_at, session.suspect = asyncio.get_running_loop().time(), False
+                return session
+        if session is not None:
+            self._open = None
+            await _left(session.wire, session.keeper)
+        self._open = await self._opened()
+        return self._open
+
+    async def _opened(self) -> Connection:
+        wire = Wire()
+        began: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        streams = self._streams(wire)
+        keeper = asyncio.create_task(_keep(streams, wire, began))
+        try:
+            client = await asyncio.wait_for(asyncio.shield(began), self.server.start_seconds)
+            offer = await self._listing(client)
+        except BaseException as error:
+            if began.done():
+                began.exception()
+            await _left(wire, keeper)
+            if isinstance(error, Unreachable | asyncio.CancelledError):
+                raise
+            cause = _first(error)
+            if wire.refused:
+                raise Unreachable(f"the server {self.server.name} may not be reached: {wire.refused}") from error
+            why = "it did not answer in time" if isinstance(cause, TimeoutError) else type(cause).__name__
+            raise Unreachable(f"the server {self.server.name} cannot be reached ({why})") from error
+        for sentence in offer.left_out:
+            _log.warning("mcp_tool_left_out", why=sentence)
+        _log.info("mcp_session_open", server=self.server.name, tools=len(offer.tools))
+        return Connection(client, wire, keeper, offer, asyncio.get_running_loop().time())
+
+    async def _listing(self, client: Client) -> Offer:
+        """What the server has now. Where it lists what it listed before, nothing of it is looked through again; else on
+        a thread: its schemas are as many and as large as it likes."""
+        try:
+            listed = tuple(await asyncio.wait_for(listed_tools(client.session), self.server.start_seconds))
+            if self._open is not None and self._open.offer.listed == listed:
+                return self._open.offer
+            return await asyncio.to_thread(offer_of, self.server, listed)
+        except (MCPError, ValueError, TimeoutError) as error:
+            why = f"the server {self.server.name} does not say which tools it has ({type(error).__name__})"
+            raise Unreachable(why) from error
+
+    def _streams(self, wire: Wire) -> Any:
+        """Its transport, with credentials in place.
+
+        Raises: MissingSecret.
+        """
+        if self.server.url:
+            headers = {name: self._filled(value) for name, value in self.server.headers.items()}
+            url = self._filled(self.server.url)
+            outbound = self.outbound.naming(named_by_url(url, by_operator=False))
+            if self.server.max_answer_bytes is not None:
+                outbound = replace(outbound, answer_bytes=self.server.max_answer_bytes)
+            return http_streams(url, headers, wire, outbound)
+        self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        program, *arguments = self.server.command
+        environ = {name: self._filled(value) for name, value in self.server.env.items()}
+        child = Child(
+            (sys.executable if program == "python" else program, *arguments),
+            self.folder,
+            {"PERDURE_MCP_HOME": str(self.home), **environ},
+            self.home / "stderr.log",
+        )
+        return stdio_streams(child, wire)
+
+    def _filled(self, text: str) -> str:
+        def value(name: str) -> str:
+            found = self.secret_of(name)
+            if not found:
+                raise MissingSecret(f"the credential {name} is not set where tools run")
+            return found
+
+        return SECRET_PATTERN.sub(lambda match: value(match.group(1)), text)
+
+
+def _first(error: BaseException) -> BaseException:
+    """What went wrong: the library's own tasks hand it on in groups, whose name says nothing."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+async def _keep(streams: Any, wire: Wire, began: asyncio.Future[Client]) -> None:
+    """Hold the connection open until it ends, or shall."""
+    try:
+        async with AsyncExitStack() as stack:
+            client = await stack.enter_async_context(Client(streams, cache=None))
+            if not began.done():
+                began.set_result(client)
+            await wire.ended.wait()
+    except Exception as error:  # whatever ends a connection; calls under way are told by the library
+        if not began.done():
+            began.set_exception(error)
+    finally:
+        wire.ended.set()
+        if not began.done():
+            began.cancel()
+
+
+async def _left(wire: Wire, keeper: asyncio.Task[None]) -> None:
+    """The connection is over when this returns."""
+    wire.ended.set()
+    _, waiting = await asyncio.wait({keeper}, timeout=_LEAVE_SECONDS)
+    if waiting:
+        keeper.cancel()
+        await asyncio.wait({keeper}, timeout=_LEAVE_SECONDS)
+
+
+# --- What a server's answer is for the model: bounded, storable, and without anything that is not text.
+# An answer has blocks of content and, often, the same once more as structured content, which is what code can use:
+# where
+# it is there, it is the result. Images, audio and binary resources are described, never handed on.
+
+MOST_CHARACTERS = 48 * 1024
+"""Of one answer, below what a tool message may hold (perdure/activities/tool_execution.py), so that the cut is told
+where it is."""
+MOST_ERROR_CHARACTERS = 2_000
+MOST_BLOCKS = 100
+_MOST_DEPTH = 64
+_NAME_CHARACTERS = 300
+
+
+def output_of(answer: CallToolResult) -> JsonValue:
+    """The result that the model reads: structured content, else the text, else what the blocks are."""
+    others = [each for each in answer.content if not isinstance(each, TextContent)]
+    structured = answer.structured_content
+    if structured is not None and not others and _fits(structured):
+        return cast(JsonValue, dict(structured))
+    if structured is None and len(answer.content) == 1 and not others:
+        return _cut(_text(answer), MOST_CHARACTERS)
+    share = max(1, MOST_CHARACTERS // max(1, min(len(answer.content), MOST_BLOCKS)))
+    blocks: list[JsonValue] = [_block(each, share) for each in answer.content[:MOST_BLOCKS]]
+    if len(answer.content) > MOST_BLOCKS:
+        blocks.append(f"[cut: {len(answer.content)} blocks of content]")
+    found: dict[str, JsonValue] = {"content": blocks}
+    if structured is not None:
+        found["structured"] = dict(structured) if _fits(structured) else "[cut: more than can be shown]"
+    return found
+
+
+async def misfit_of(answer: CallToolResult, schema: Mapping[str, JsonValue] | None) -> str | None:
+    """How structured content breaks the output schema that its own server gave with the tool; None where it fits, where
+    there is no such schema or no such content, or where it is cut anyway."""
+    structured = answer.structured_content
+    if schema is None or structured is None or not _fits(structured):
+        return None
+    return await asyncio.to_thread(answer_fault, structured, schema)  # a long one takes the validator seconds
+
+
+def error_of(answer: CallToolResult) -> str:
+    """What the tool says went wrong."""
+    told = _cut(_text(answer).strip(), MOST_ERROR_CHARACTERS)
+    return told or "the tool failed and did not say why"
+
+
+def _text(answer: CallToolResult) -> str:
+    return "\n".join(each.text for each in answer.content if isinstance(each, TextContent))
+
+
+def _block(block: object, most: int) -> JsonValue:
+    if isinstance(block, TextContent):
+        return _cut(block.text, most)
+    if isinstance(block, ImageContent | AudioContent):
+        return _described(block.type, block.mime_type, block.data)
+    if isinstance(block, ResourceLink):
+        return {"type": "resource_link", "uri": _name(block.uri), "name": _name(block.name)}
+    if isinstance(block, EmbeddedResource):
+        inner = block.resource
+        if isinstance(inner, BlobResourceContents):
+            return {**_described("resource", inner.mime_type, inner.blob), "uri": _name(inner.uri)}
+        return {"type": "resource", "uri": _name(inner.uri), "text": _cut(inner.text, most)}
+    return {"type": _name(getattr(block, "type", "unknown"))}
+
+
+def _described(kind: str, mime_type: str | None, base64: str) -> dict[str, JsonValue]:
+    """What is known of binary content without looking into it; the bytes are counted from their base64 form."""
+    size = len(base64) * 3 // 4 - base64[-2:].count("=")
+    digest = sha256(base64.encode(errors="replace")).hexdigest()[:16]
+    return {
+        "type": kind,
+        "mime_type": _name(mime_type or "unknown"),
+        "bytes": max(size, 0),
+        "sha256_of_base64": digest,
+        "note": "binary content is not shown",
+    }
+
+
+def _name(value: object) -> str:
+    return clean(str(value))[:_NAME_CHARACTERS]
+
+
+def _cut(text: str, most: int) -> str:
+    return clean(text if len(text) <= most else f"{text[:most]}… [cut: {len(text)} characters]")
+
+
+def _fits(structured: Mapping[str, Any]) -> bool:
+    """Whether it may be handed on whole: neither too large nor too deep to be read again."""
+    if _deep(structured, 0):
+        return False
+    try:
+        return len(canonical_json(structured)) <= MOST_CHARACTERS
+    except ValueError:  # NaN, infinities: made storable where the result is recorded, but here not measurable
+        return len(repr(structured)) <= MOST_CHARACTERS
+
+
+def _deep(value: object, depth: int) -> bool:
+    if depth > _MOST_DEPTH:
+        return True
+    if isinstance(value, Mapping):
+        return any(_deep(each, depth + 1) for each in value.values())
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return any(_deep(each, depth + 1) for each in value)
+    return False

@@ -1,0 +1,391 @@
+"""A server over streamable HTTP: the library's transport over a client of ours, which notes each call, is bounded, and
+reaches the server only by the rules of outgoing requests (perdure/egress/).
+
+A request that fails becomes an answer with a status, never an exception: an exception would end the library's
+connection, and with it every other call that is under way on it.
+"""
+
+import asyncio
+import json
+import os
+import re
+import signal
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx2
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
+
+from perdure.core.calls.retries import retry_after_seconds
+from perdure.core.egress import Outbound
+from perdure.egress import AnswerWithheld, Call, EgressRefused, calling
+from perdure.egress.httpx2_transport import Transport2
+
+# --- What is known of the calls of one connection to an MCP server: whether they went out, and how they came back.
+# The library tells a call that never left from one that was lost only in part, and an `opaque` tool lives on exactly
+# that
+# difference. So both transports note each call here, by a token that it carries in its `_meta`: no note, nothing sent.
+
+ATTEMPT = "perdure/attempt"
+"""In a call's `_meta`: the token of this try, which means nothing to the server."""
+MOST_MESSAGE_BYTES = 16 * 1024 * 1024
+"""The largest line of a program and the largest event of a stream that is read; a larger one ends the call that it
+answers. An answer over HTTP has a limit of its own (PERDURE_ANSWER_BYTES)."""
+
+
+@dataclass(slots=True)
+class Note:
+    """One call on the wire."""
+
+    sent: bool = False
+    """Something of it may have reached the server."""
+    status: int | None = None
+    """The HTTP status of the answer, where there was one."""
+    retry_after_seconds: float | None = None
+    lost: bool = False
+    """It went out and the connection broke off before an answer began."""
+    too_large: bool = False
+    """The answer was cut off: it has more bytes than are read, or an encoding that is not unpacked here."""
+
+
+@dataclass(slots=True)
+class Wire:
+    """One connection."""
+
+    notes: dict[str, Note] = field(default_factory=dict)
+    """By token, for as long as the call is under way."""
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the connection is over, or shall be."""
+    refused: str = ""
+    """Why the rules of outgoing requests forbid to reach the server, if they do."""
+
+    def note(self, message: Mapping[str, Any]) -> Note | None:
+        """The note of the call that this message is, if it is one."""
+        params = message.get("params")
+        meta = params.get("_meta") if isinstance(params, Mapping) else None
+        token = meta.get(ATTEMPT) if isinstance(meta, Mapping) else None
+        return self.notes.get(token) if isinstance(token, str) else None
+
+
+_CONNECT_SECONDS = 5.0
+_NEVER_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
+_BAD_GATEWAY = 502
+"""Stands for a request that got no answer."""
+_ENDLESS = 2**62
+"""Bytes of the stream of what a server says unasked: it is open for as long as the session."""
+
+
+@asynccontextmanager
+async def http_streams(url: str, headers: Mapping[str, str], wire: Wire, outbound: Outbound) -> AsyncIterator[Any]:
+    """The two streams that the library's client speaks on. An answer has `answer_bytes` of `outbound` at most."""
+    # A call's own time-out bounds reading; an answer may be a stream that stays open for as long as the call runs.
+    timeout = httpx2.Timeout(None, connect=_CONNECT_SECONDS, write=_CONNECT_SECONDS, pool=_CONNECT_SECONDS)
+    plain = {**headers, "accept-encoding": "identity"}
+    transport = _Noting(wire, outbound)
+    async with httpx2.AsyncClient(headers=plain, timeout=timeout, transport=transport, trust_env=False) as client:
+        async with streamable_http_client(url, http_client=client, max_sse_event_size=MOST_MESSAGE_BYTES) as streams:
+            yield streams
+
+
+class _Noting(httpx2.AsyncBaseTransport):
+    """Requests as they go out and what comes back."""
+
+    def __init__(self, wire: Wire, outbound: Outbound) -> None:
+        self._wire = wire
+        self._inner = Transport2(outbound)
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        note = self._note(await request.aread())
+        if note is not None:
+            note.sent = True
+        unasked = Call() if request.method == "POST" else Call(stream_bytes=_ENDLESS)
+        try:
+            with calling(unasked):
+                response = await self._inner.handle_async_request(request)
+        except EgressRefused as error:
+            self._wire.refused = str(error)
+            if note is not None:
+                note.sent = False
+            return httpx2.Response(_BAD_GATEWAY, request=request)
+        except httpx2.TransportError as error:
+            if note is not None:
+                note.sent = note.lost = not isinstance(error, _NEVER_SENT)
+            return httpx2.Response(_BAD_GATEWAY, request=request)
+        if note is not None:
+            note.status = response.status_code
+            note.retry_after_seconds = retry_after_seconds(response.headers, datetime.now(UTC))
+        assert isinstance(response.stream, httpx2.AsyncByteStream)
+        ending = _Ending(response.stream, note or Note())
+        return httpx2.Response(
+            response.status_code, headers=response.headers, stream=ending, extensions=response.extensions
+        )
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    def _note(self, body: bytes) -> Note | None:
+        try:
+            message = json.loads(body) if body else None
+        except ValueError:
+            return None
+        return self._wire.note(message) if isinstance(message, dict) else None
+
+
+class _Ending(httpx2.AsyncByteStream):
+    """An answer's bytes; what breaks it off, or makes it too large, ends it without an exception."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream, note: Note) -> None:
+        self._inner = inner
+        self._note = note
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for piece in self._inner:
+                yield piece
+        except AnswerWithheld:
+            self._note.too_large = True
+        except (httpx2.TransportError, httpx2.DecodingError):
+            return
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+# --- A server as a child process, spoken to over its standard input and output, a message a line.
+# The library's own transport reads lines of any length, and copies what it has at every piece; this one reads none that
+# is longer than `MOST_MESSAGE_BYTES`. A line that answers a call and is no answer, or too long a one, ends that call at
+# once instead of at its time-out, and no other call.
+
+_INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "LANG", "LC_ALL", "TMPDIR")
+"""What a server gets of this process's environment: nothing that could be a credential."""
+_GRACE_SECONDS = 1.0
+"""For a server to leave after its input was closed, and once more after SIGTERM."""
+
+_TOO_LONG = f"it is larger than {MOST_MESSAGE_BYTES // 1024 // 1024} MiB"
+_LOOK_SECONDS = 0.01
+MOST_LOG_BYTES = 1024 * 1024
+LOG_SECONDS = 10.0
+"""Between looks at how long a server's standard error has grown."""
+
+_Inbound = SessionMessage | Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """How a server's process is started."""
+
+    command: Sequence[str]
+    folder: Path
+    environ: Mapping[str, str]
+    """Beside what every server inherits."""
+    log: Path
+    """Its standard error: of its last start only, and emptied where it is longer than `MOST_LOG_BYTES`."""
+
+
+@asynccontextmanager
+async def stdio_streams(
+    child: Child, wire: Wire
+) -> AsyncIterator[tuple[MemoryObjectReceiveStream[_Inbound], MemoryObjectSendStream[SessionMessage]]]:
+    """The process and the two streams that the library's client speaks on; it is ended with the block.
+
+    Raises: OSError where it cannot be started.
+    """
+    inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    child.log.write_bytes(b"")
+    with child.log.open("ab") as log:  # what is written after it was emptied comes at its beginning
+        process = await asyncio.create_subprocess_exec(
+            *child.command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=log,
+            env={**inherited, **child.environ},
+            cwd=child.folder,
+            start_new_session=True,
+            limit=MOST_MESSAGE_BYTES,
+        )
+    heard, reading = anyio.create_memory_object_stream[_Inbound](0)
+    writing, said = anyio.create_memory_object_stream[SessionMessage](0)
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_hear, process, heard, wire)
+            tasks.start_soon(_say, process, said, wire)
+            tasks.start_soon(_keep_short, child.log)
+            try:
+                yield reading, writing
+            finally:
+                tasks.cancel_scope.cancel()
+    finally:
+        wire.ended.set()
+        for stream in (heard, reading, writing, said):
+            stream.close()
+        with anyio.CancelScope(shield=True):
+            await _end(process)
+
+
+async def _hear(process: asyncio.subprocess.Process, heard: MemoryObjectSendStream[_Inbound], wire: Wire) -> None:
+    """Pass its lines on until there are no more, or one is too long and nobody knows whose it is."""
+    assert process.stdout is not None
+    with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+        try:
+            async for line in lines(process.stdout):
+                message = _fault(line.answers, _TOO_LONG) if isinstance(line, TooLong) else _message(line)
+                if message is not None:
+                    await heard.send(message)
+        except Unreadable:
+            if len(wire.notes) == 1:  # of several calls the others' may have done well, and a read is made again
+                next(iter(wire.notes.values())).too_large = True
+        finally:
+            wire.ended.set()
+            heard.close()
+
+
+async def _say(
+    process: asyncio.subprocess.Process, said: MemoryObjectReceiveStream[SessionMessage], wire: Wire
+) -> None:
+    assert process.stdin is not None
+    async for message in said:
+        body = message.message.model_dump(by_alias=True, mode="json", exclude_unset=True)
+        note = wire.note(body)
+        if note is not None:
+            note.sent = True
+        try:
+            process.stdin.write(json.dumps(body, ensure_ascii=True).encode() + b"\n")
+            await process.stdin.drain()
+        except OSError:
+            wire.ended.set()
+            return
+
+
+async def _keep_short(log: Path) -> None:
+    """A server may say as much as it likes for as long as it lives; it says it on this machine's disk."""
+    while True:
+        await anyio.sleep(LOG_SECONDS)
+        _shorten(log)
+
+
+def _shorten(log: Path) -> None:
+    with suppress(OSError):
+        if log.stat().st_size > MOST_LOG_BYTES:
+            os.truncate(log, 0)
+
+
+def _message(line: bytes) -> SessionMessage | None:
+    """The message in a line; an error for the call that it answers, where it is none; None for other noise."""
+    text = line.decode("utf-8", "replace").strip()
+    if not text:
+        return None
+    try:
+        return SessionMessage(jsonrpc_message_adapter.validate_json(text, by_name=False))
+    except ValueError:
+        number = _number_of(text)
+    return None if number is None else _fault(number, "the server's answer is not one of the protocol")
+
+
+def _fault(number: int | str, why: str) -> SessionMessage:
+    return SessionMessage(JSONRPCError(jsonrpc="2.0", id=number, error=ErrorData(code=PARSE_ERROR, message=why)))
+
+
+def _number_of(text: str) -> int | str | None:
+    try:
+        found: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    number = found.get("id") if isinstance(found, dict) and "method" not in found else None
+    return number if isinstance(number, int | str) and not isinstance(number, bool) else None
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Ask it to leave, then make it; whatever it has started goes with it."""
+    if process.stdin is not None:
+        process.stdin.close()
+    if not await _left(process, _GRACE_SECONDS):
+        _signal(process, signal.SIGTERM)
+        if not await _left(process, _GRACE_SECONDS):
+            _signal(process, signal.SIGKILL)
+            await _left(process, _GRACE_SECONDS)
+    # Public API has no way to close the pipes of a process whose own children keep them open.
+    process._transport.close()  # type: ignore[attr-defined]
+
+
+async def _left(process: asyncio.subprocess.Process, seconds: float) -> bool:
+    # Not `wait()`: on this Python it also waits for the pipes, which the server's own children may keep open.
+    for _ in range(int(seconds / _LOOK_SECONDS)):
+        if process.returncode is not None:
+            return True
+        await asyncio.sleep(_LOOK_SECONDS)
+    return process.returncode is not None
+
+
+def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
+
+
+# --- The lines of a server, of which one may be longer than is read: then it is told whose answer it was, and no more.
+# A line that is too long is passed over, so that the lines behind it still count. Whose answer it was is read from its
+# first and last bytes, which is exact for the ways in which servers write an answer: its number comes before the result
+# or is the last but for the version. Of any other line nobody knows who waits for it.
+
+MOST_SKIPPED_BYTES = 8 * MOST_MESSAGE_BYTES
+_SHOWN_BYTES = 512
+_VERSION = rb'"jsonrpc"\s*:\s*"2\.0"\s*'
+_NUMBER = rb'"id"\s*:\s*(-?[0-9]{1,18}|"[^"\\]{1,200}")\s*'
+_ANSWER = rb'"(?:result|error)"\s*:'
+_BEGINS = re.compile(
+    rb"\s*\{\s*(?:" + _VERSION + rb",\s*)?(?:" + _NUMBER + rb",\s*(?:" + _VERSION + rb",\s*)?)?" + _ANSWER
+)
+_ENDS = re.compile(rb",\s*" + _NUMBER + rb"(?:,\s*" + _VERSION + rb")?\}\s*\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class TooLong:
+    """A line that was passed over."""
+
+    answers: int | str
+    """The number of the request that it answers."""
+
+
+class Unreadable(Exception):
+    """A line is too long, and nobody knows whose answer it is, or it does not end."""
+
+
+async def lines(stream: asyncio.StreamReader) -> AsyncIterator[bytes | TooLong]:
+    """The lines up to the end of the stream, whose limit says what is too long.
+
+    Raises: Unreadable.
+    """
+    head, tail, skipped_bytes = b"", b"", 0
+    while True:
+        try:
+            line = await stream.readuntil()
+        except asyncio.LimitOverrunError as overrun:
+            piece = await stream.readexactly(overrun.consumed)
+            head, tail = head or piece[:_SHOWN_BYTES], piece[-_SHOWN_BYTES:]
+            skipped_bytes += len(piece)
+            if skipped_bytes > MOST_SKIPPED_BYTES or not _BEGINS.match(head):
+                raise Unreadable from None
+            continue
+        except asyncio.IncompleteReadError as end:
+            line = b"" if skipped_bytes else end.partial
+        if not line:
+            return
+        yield TooLong(_number(head, tail + line)) if skipped_bytes else line
+        head, tail, skipped_bytes = b"", b"", 0
+
+
+def _number(head: bytes, tail: bytes) -> int | str:
+    """Raises: Unreadable where it cannot be told."""
+    begins, ends = _BEGINS.match(head), _ENDS.search(tail[-_SHOWN_BYTES:])
+    told = (begins and begins[1]) or (ends and ends[1])
+    if not told:
+        raise Unreadable
+    number: int | str = json.loads(told)
+    return number

@@ -1,0 +1,112 @@
+"""Which function runs a tool of an agent, and the credentials that only this worker resolves."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import httpx
+import structlog
+from pydantic import JsonValue
+
+from perdure.activities.sandbox import Block, Sandbox, SandboxUnavailable, run_block
+from perdure.activities.toolbox.mcp.tools import McpServers, McpTool
+from perdure.contracts.agents import PublishedAgent, ToolCard
+from perdure.contracts.skills import CodeBlock
+from perdure.sdk.tools import Tool, ToolContext, ToolRefused, ToolResult, ToolUnavailable
+from perdure.store.agents import TableShelf
+from perdure.store.database import Connection
+
+SecretOf = Callable[[str], str | None]
+
+
+class Toolbox:
+    """Tools by agent and name."""
+
+    def __init__(
+        self,
+        tools: Iterable[tuple[str, Tool]],
+        secret_of: SecretOf,
+        http: httpx.AsyncClient,
+        servers: McpServers | None = None,
+        of_agents: Mapping[str, httpx.AsyncClient] = MappingProxyType({}),
+    ) -> None:
+        """`http` is for the tools of agents that have no client in `of_agents`: each app names its own hosts."""
+        self._tools: Mapping[tuple[str, str], Tool] = {(agent_id, tool.card.name): tool for agent_id, tool in tools}
+        self._secret_of = secret_of
+        self._servers = servers
+        self.http = http
+        self._of_agents = of_agents
+
+    def http_for(self, agent_id: str) -> httpx.AsyncClient:
+        """The client that the tools of this agent send through."""
+        return self._of_agents.get(agent_id, self.http)
+
+    def find(self, agent_id: str, name: str, pinned: ToolCard | None = None) -> Tool | McpTool | None:
+        """The tool `name` of this agent, or None where this worker has it not. `pinned` is the card that the turn
+        began with, under which a server's tool is called."""
+        tool = self._tools.get((agent_id, name))
+        return tool if tool is not None or self._servers is None else self._servers.find(agent_id, pinned)
+
+    def import_soon(self) -> None:
+        """Import early what only the first call of a server's tool would."""
+        if self._servers is not None:
+            self._servers.import_soon()
+
+    def secrets_for(self, card: ToolCard) -> dict[str, str]:
+        """The credentials that a tool's card names, as far as they are set."""
+        values = {name: self._secret_of(name) for name in card.secrets}
+        return {name: value for name, value in values.items() if value}
+
+
+# --- A code block as a tool: resolved in the version that its turn pinned, validated, run in the sandbox (S0-49).
+# A block's source comes with the published agent and its tables by their digests, so any worker with a sandbox runs any
+# version of it, and a deploy makes no call void.
+
+MOST_PRINTED_CHARACTERS = 1_000
+"""Of what a block printed, handed to the model beside its result."""
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTool:
+    """A block that its agent's model may call."""
+
+    card: ToolCard
+    block: CodeBlock = field(repr=False)
+    tables: Mapping[str, JsonValue] = field(repr=False)
+    """Those that it needs, whole, by name."""
+    sandbox: Sandbox = field(repr=False)
+
+    async def run(self, args: Mapping[str, JsonValue], context: ToolContext) -> ToolResult:
+        """One run; its result in a wrapper of {status, message, result}, where the message is what it printed.
+
+        Raises: ToolRefused for whatever is wrong with arguments, block or result; ToolUnavailable where this machine
+        could not start an interpreter.
+        """
+        block = Block(self.block.source, self.block.input, self.block.output)
+        given: dict[str, JsonValue] = {"data": {**self.tables}} if self.block.needs else {}
+        try:
+            ran = await run_block(self.sandbox, context.tenant_id, block, args, given=given)
+        except SandboxUnavailable as error:
+            raise ToolUnavailable(f"the sandbox cannot run it now: {error}") from error
+        if ran.fault is not None:
+            _log.info("code_block_fault", tool=self.card.name, kind=ran.fault.kind.value, line=ran.fault.line)
+            raise ToolRefused(ran.fault.message)
+        return ToolResult(
+            {"status": "ok", "message": ran.output[:MOST_PRINTED_CHARACTERS].strip(), "result": ran.value}
+        )
+
+
+async def block_tool(
+    tx: Connection, shelf: TableShelf, sandbox: Sandbox, agent: PublishedAgent, card: ToolCard
+) -> BlockTool | None:
+    """The block behind `card`, with its tables; None where the card is another tool's.
+
+    Raises: CallerError 404 `app_table_not_found`.
+    """
+    for skill in agent.definition.skills:
+        for block in skill.blocks:
+            if block.name == card.name and block.llm_visible:
+                tables = await shelf.at(tx, {name: agent.tables[name] for name in block.needs})
+                return BlockTool(card, block, tables, sandbox)
+    return None

@@ -1,0 +1,106 @@
+"""`python -m perdure.api`: one process for the API and the pages, drained on SIGTERM."""
+
+import os
+import resource
+import sys
+import tempfile
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from perdure.api.app import create_app
+from perdure.api.perimeter import Perimeter, Places, connections
+from perdure.api.rate_limits import Inside
+from perdure.api.uploads import upload_folder
+from perdure.pages.app import Front, create_pages
+from perdure.settings import Settings, log_from
+from perdure.telemetry.heartbeat import wait_for_gate
+from perdure.telemetry.metrics import metrics_addresses, serve_metrics
+
+KEEP_ALIVE_SECONDS = 30
+DRAIN_SECONDS = 10
+MOST_FILES = 65_536
+
+
+class Server(uvicorn.Server):
+    """Uvicorn, which would wait for open event streams for as long as the drain lasts."""
+
+    def __init__(self, api: FastAPI, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._api = api
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Send stream readers away, then drain; they come back to the next process with their last id."""
+        services = getattr(self._api.state, "services", None)
+        if services is not None:
+            services.wakes.close()
+        super().handle_exit(sig, frame)
+
+
+def allow_many_connections() -> int:
+    """Raise the number of files that the process may open, and return it. Each reader of a stream is an open file, and
+    most systems begin with 1,024 of them a process, far below what they allow."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(MOST_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return MOST_FILES if soft == resource.RLIM_INFINITY else soft
+
+
+def front_door(api: FastAPI, settings: Settings, most_files: int) -> Perimeter:
+    """API and pages behind the layer that every request passes first.
+
+    Raises: SystemExit if hosts or proxies are malformed, or if all addresses are listened on without a public URL.
+    """
+    return Perimeter(
+        Front(api, create_pages(Inside(api), settings.upload_bytes)),
+        settings.hosts(),
+        settings.trusted_proxies(),
+        Places(settings.connections_per_address, most_files),
+        tls=settings.public_url.startswith("https://"),
+    )
+
+
+def server_config(api: FastAPI, settings: Settings, most_files: int = MOST_FILES) -> uvicorn.Config:
+    """How API and pages are served. The perimeter finds the client's address behind a proxy: uvicorn, if asked to,
+    believes every process of this machine.
+
+    Raises: SystemExit, as `front_door`.
+    """
+    places = Places(settings.connections_per_address, most_files)
+    return uvicorn.Config(
+        front_door(api, settings, most_files),
+        host=settings.host,
+        port=settings.port,
+        http=connections(places, settings.trusted_proxies()),
+        ws="none",
+        log_level=settings.log_level.value,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=DRAIN_SECONDS,
+    )
+
+
+def main() -> None:
+    """Serve until told to stop; leave without the interpreter's own shutdown (temporalio/sdk-python#300)."""
+    settings = Settings()
+    log_from(settings.log_level)
+    most_files = allow_many_connections()
+    api = create_app(settings)
+    # The pages' forms keep long files where uploads are kept.
+    tempfile.tempdir = str(upload_folder(settings.upload_folder, settings.home))
+    config = server_config(api, settings, most_files)
+    wait_for_gate(settings.start_gate)  # before the server takes SIGTERM for its own
+    ours, _ = metrics_addresses(settings.metrics_port, settings.metrics_host, "api")
+    serve_metrics(ours)
+    Server(api, config).run()
+    sys.stdout.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

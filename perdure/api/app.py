@@ -1,0 +1,85 @@
+"""The application: intake, errors, routes, and the clients that live as long as it does."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from perdure.api import errors
+from perdure.api.middleware import Intake
+from perdure.api.routes import (
+    agents,
+    approvals,
+    audit,
+    budgets,
+    calls,
+    delivery,
+    documents,
+    events,
+    identity,
+    memory,
+    status,
+    turns,
+)
+from perdure.api.services import opened
+from perdure.settings import Settings
+from perdure.telemetry.heartbeat import beating
+
+ROUTERS = (
+    turns.conversations_router,
+    turns.turns_router,
+    turns.answers_router,
+    turns.limits_router,
+    turns.execute_router,
+    memory.files_router,
+    events.router,
+    approvals.approvals_router,
+    approvals.verbs_router,
+    approvals.bulk_router,
+    approvals.previews_router,
+    approvals.delegations_router,
+    calls.router,
+    audit.router,
+    agents.agents_router,
+    agents.prompt_templates_router,
+    budgets.router,
+    memory.memory_router,
+    documents.documents_router,
+    documents.promotions_router,
+    agents.rules_router,
+    memory.entities_router,
+    identity.auth_router,
+    identity.oidc_router,
+    identity.sign_in_router,
+    identity.team_router,
+    identity.users_router,
+    delivery.router,
+    status.status_router,
+    status.health_router,
+)
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The API for these settings."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with opened(settings) as services, beating(settings.ready_file):
+            app.state.services = services
+            yield
+
+    app = FastAPI(
+        title="Perdure",
+        version="1",
+        description="AI agent turns that survive. Every POST takes an Idempotency-Key.",
+        lifespan=lifespan,
+        responses=errors.DOCUMENTED,
+        redirect_slashes=False,
+        docs_url=None,  # FastAPI's own would be read from another host; the page is in perdure/pages/
+        redoc_url=None,
+    )
+    errors.install(app)
+    app.add_middleware(Intake, most_bytes=settings.body_bytes)
+    for router in ROUTERS:
+        app.include_router(router)
+    return app

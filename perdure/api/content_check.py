@@ -1,0 +1,51 @@
+"""The program that checks an uploaded file, in a process of its own: `perdure/core/memory/file_content.py` under
+limits.
+
+The file is standard input and the verdict is one line of JSON on standard output. The process has an empty
+environment, no other open file, and ends with the API. Run as a script with `-I -S`, so it imports nothing that is not
+needed: 15 ms from start to end for a small file.
+"""
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+
+def main() -> None:
+    """Checks standard input; the arguments are the media type and the limits."""
+    media_type, *limits = sys.argv[1:]
+    most_columns, most_rows, memory_bytes, cpu_seconds = map(int, limits)
+    _confine(memory_bytes, cpu_seconds)
+    from perdure.core.memory.file_content import UnfitContent, check_stream
+
+    verdict: dict[str, object] = {"fit": True}
+    try:
+        check_stream(sys.stdin.buffer, media_type, most_columns, most_rows)
+    except UnfitContent as unfit:
+        verdict = {"fit": False, "code": unfit.code, "message": unfit.message, "details": unfit.details}
+    sys.stdout.write(json.dumps(verdict))
+
+
+def _confine(memory_bytes: int, cpu_seconds: int) -> None:
+    """Sets the limits that the system has; macOS refuses that of memory."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    os.nice(10)  # requests come first
+    for kind, most in (
+        (resource.RLIMIT_CPU, cpu_seconds),
+        (resource.RLIMIT_AS, memory_bytes),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, 0),
+    ):
+        with suppress(OSError, ValueError):
+            resource.setrlimit(kind, (most, most))
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    main()

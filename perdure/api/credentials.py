@@ -1,0 +1,228 @@
+"""Signed tokens that name a session: for programs in a header, for browsers in a cookie.
+
+A token says who it was made for and nothing of what that person may do: session, person and roles are read anew with
+every request. Neither of the two kinds is taken in the place of the other.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import TypeVar
+
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import OctKey
+from joserfc.jws import JWSRegistry
+from joserfc.jwt import JWTClaimsRegistry
+from pwdlib.hashers.argon2 import Argon2Hasher
+from starlette.responses import Response
+
+from perdure.contracts.errors import CallerError, LimitReached
+from perdure.core.identity import AccessKeys, names_of, weakness
+
+ISSUER = "perdure"
+TYPE = "at+jwt"
+LEEWAY_SECONDS = 30
+"""Between the clocks of two servers."""
+MOST_CHARACTERS = 4_096
+
+
+class Audience(StrEnum):
+    """Where a token is taken."""
+
+    HEADER = "perdure-api"
+    COOKIE = "perdure-browser"
+
+
+class TokenRefused(Exception):
+    """It is none of ours, or no longer good; why is nobody's business but the log's."""
+
+
+@dataclass(frozen=True, slots=True)
+class AccessTokens:
+    """Makes and reads them."""
+
+    keys: AccessKeys
+    algorithm: str = "HS256"
+
+    def issue(self, audience: Audience, session_id: str, tenant_id: str, user_id: str, *, until: datetime) -> str:
+        """A token of this session."""
+        key = self.keys.newest
+        claims = {
+            "iss": ISSUER,
+            "aud": audience.value,
+            "sub": user_id,
+            "tenant": tenant_id,
+            "sid": session_id,
+            "jti": str(uuid.uuid4()),
+            "iat": _stamp(datetime.now(until.tzinfo)),
+            "exp": _stamp(until),
+        }
+        header = {"alg": self.algorithm, "kid": key.id, "typ": TYPE}
+        return jwt.encode(header, claims, OctKey.import_key(key.secret), algorithms=[self.algorithm])
+
+    def session_of(self, token: str, audience: Audience, now: datetime) -> str:
+        """The session that this token names.
+
+        Raises: TokenRefused.
+        """
+        if len(token) > MOST_CHARACTERS:
+            raise TokenRefused("too long")
+        try:
+            read = jwt.decode(token, lambda found: self._key(found.headers()), registry=self._registry)
+            if read.header.get("typ") != TYPE:
+                raise TokenRefused("another kind of token")
+            _claims(audience, now).validate(read.claims)
+            return str(uuid.UUID(read.claims["sid"]))
+        except (JoseError, ValueError, TypeError, AttributeError) as error:
+            raise TokenRefused(type(error).__name__) from error
+
+    @property
+    def _registry(self) -> JWSRegistry:
+        return JWSRegistry(algorithms=[self.algorithm])
+
+    def _key(self, header: Mapping[str, object]) -> OctKey:
+        key = self.keys.named(header.get("kid"))
+        if key is None:
+            raise TokenRefused("signed by a key that is not here")
+        return OctKey.import_key(key.secret)
+
+
+def until(now: datetime, lasts: timedelta, session_ends: datetime) -> datetime:
+    """When a token made now ends: never after its session."""
+    return min(now + lasts, session_ends)
+
+
+def _stamp(at: datetime) -> int:
+    return int(at.timestamp())
+
+
+def _claims(audience: Audience, now: datetime) -> JWTClaimsRegistry:
+    return JWTClaimsRegistry(
+        now=_stamp(now),
+        leeway=LEEWAY_SECONDS,
+        iss={"essential": True, "value": ISSUER},
+        aud={"essential": True, "value": audience.value},
+        exp={"essential": True},
+        iat={"essential": True},
+        sub={"essential": True},
+        jti={"essential": True},
+        sid={"essential": True},
+    )
+
+
+# --- The browser's cookies: out of reach of scripts, sent to this host alone, over TLS wherever there is TLS.
+
+SESSION_COOKIE = "perdure_session"
+_HOST_PREFIX = "__Host-"
+"""With it a browser takes the cookie only over TLS, from this very host, for all of it: no neighbour can plant one."""
+_MOST_CHARACTERS = 16_384
+
+
+def cookie_name(cookie: str, *, secure: bool) -> str:
+    """What the cookie is called."""
+    return f"{_HOST_PREFIX}{cookie}" if secure else cookie
+
+
+def read_cookie(header: str, cookie: str, *, secure: bool) -> str:
+    """The value of this cookie in a Cookie header; empty where there is none, or several that contradict each other."""
+    if len(header) > _MOST_CHARACTERS:
+        return ""
+    name = cookie_name(cookie, secure=secure)
+    pairs = (part.partition("=") for part in header.split(";"))
+    found = {value.strip() for given, _, value in pairs if given.strip() == name}
+    return found.pop() if len(found) == 1 else ""
+
+
+def set_cookies(
+    response: Response, cookie: str, value: str, *, secure: bool, expires: datetime, strict: bool = False
+) -> None:
+    """Set the cookie. Lax: a link from elsewhere finds the person signed in, a form from elsewhere does not. `strict`:
+    it is not sent along from elsewhere at all."""
+    response.set_cookie(
+        cookie_name(cookie, secure=secure),
+        value,
+        expires=expires,
+        path="/",
+        secure=secure,
+        httponly=True,
+        samesite="strict" if strict else "lax",
+    )
+
+
+def clear_cookies(response: Response, cookie: str, *, secure: bool) -> None:
+    """Take the cookie away."""
+    response.delete_cookie(cookie_name(cookie, secure=secure), path="/", secure=secure, httponly=True, samesite="lax")
+
+
+def clearing_cookies(cookie: str, *, secure: bool) -> tuple[bytes, bytes]:
+    """The header that takes the cookie away, for an answer that is no Response."""
+    carrier = Response()
+    clear_cookies(carrier, cookie, secure=secure)
+    return b"set-cookie", carrier.headers["set-cookie"].encode("latin-1")
+
+
+# --- Passwords are checked for strength and hashed, two at a time: argon2id takes 19 MiB and 18 ms of a core on purpose
+# (measured).
+
+T = TypeVar("T")
+MEMORY_KIB = 19_456
+ROUNDS = 2
+LANES = 1
+AT_ONCE = 2
+MOST_WAITING = 64
+"""More than these would wait for seconds; they are sent away instead."""
+RETRY_AFTER_SECONDS = 2
+
+
+class Passwords:
+    """Hashes and checks, in threads of its own."""
+
+    def __init__(self) -> None:
+        self._hasher = Argon2Hasher(time_cost=ROUNDS, memory_cost=MEMORY_KIB, parallelism=LANES)
+        self._pool = ThreadPoolExecutor(AT_ONCE, "passwords")
+        self._under_way = 0
+        self._nobodys = self._hasher.hash("nobody has this password")
+
+    async def hashed(self, password: str) -> str:
+        """The hash to be kept.
+
+        Raises: LimitReached `sign_in_busy`.
+        """
+        return await self._run(lambda: self._hasher.hash(password))
+
+    async def refuse_weak(self, password: str, *names: str) -> None:
+        """Raises: CallerError 422 `password_weak` for a common password, or one of these names; LimitReached
+        `sign_in_busy`."""
+        weak = await self._run(lambda: weakness(password, names_of(*names)))
+        if weak is not None:
+            raise CallerError("password_weak", weak, {"field": "password"}, status=422)
+
+    async def fits(self, password: str, kept: str | None) -> bool:
+        """Whether this is the password of that hash. Where there is none it takes as long, and the answer is no.
+
+        Raises: LimitReached `sign_in_busy`.
+        """
+        fits = await self._run(lambda: self._hasher.verify(password, kept or self._nobodys))
+        return bool(fits) and kept is not None
+
+    async def _run(self, work: Callable[[], T]) -> T:
+        if self._under_way >= MOST_WAITING:
+            raise LimitReached(
+                "sign_in_busy",
+                "too many sign in at this moment; try again",
+                {"retry_after_seconds": RETRY_AFTER_SECONDS},
+            )
+        self._under_way += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        finally:
+            self._under_way -= 1
+
+    def close(self) -> None:
+        """End the threads."""
+        self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,148 @@
+"""Every error in one form: {"error": {code, message, details, request_id}}. Bad input is 4xx, an outage 503."""
+
+from typing import Any
+
+import asyncpg
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.encoders import jsonable_encoder
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from temporalio.service import RPCError
+
+from perdure.contracts.errors import CallerError, PerdureError
+from perdure.core.text import clean
+
+_log = structlog.get_logger(__name__)
+_CODES = {404: "not_found", 405: "method_not_allowed", 406: "not_acceptable", 415: "unsupported_media_type"}
+RETRY_AFTER_SECONDS = 2
+AWAY = "a part of the service is not available; try again"
+OUTAGES: tuple[type[Exception], ...] = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.TooManyConnectionsError,
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.DiskFullError,
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+    RPCError,
+    OSError,
+    TimeoutError,
+)
+"""What is raised where a part is away or in trouble: 503, with a time to come back."""
+
+
+def error_body(code: str, message: str, details: object, request_id: str) -> dict[str, object]:
+    """The one error form."""
+    return {"error": {"code": code, "message": message, "details": details, "request_id": request_id}}
+
+
+def outcome_of(error: CallerError) -> dict[str, object]:
+    """A refusal of one of many that were asked for together."""
+    return {"code": error.code, "message": error.message, "details": error.details, "status": error.http}
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong."""
+
+    code: str
+    message: str
+    details: dict[str, Any]
+    request_id: str
+
+
+class ErrorAnswer(BaseModel):
+    """The one error form."""
+
+    error: ErrorDetail
+
+
+DOCUMENTED: dict[int | str, dict[str, Any]] = {
+    400: {"model": ErrorAnswer, "description": "the request cannot be read"},
+    401: {"model": ErrorAnswer, "description": "no token, or an unknown one"},
+    403: {"model": ErrorAnswer, "description": "the token's owner may not do this"},
+    404: {"model": ErrorAnswer, "description": "there is no such thing, or not for this token's owner"},
+    409: {"model": ErrorAnswer, "description": "it does not fit the state of things; details say why"},
+    410: {"model": ErrorAnswer, "description": "too late"},
+    413: {"model": ErrorAnswer, "description": "the body is too large; details.limit_bytes is the limit"},
+    415: {"model": ErrorAnswer, "description": "the body does not say that it is JSON"},
+    422: {"model": ErrorAnswer, "description": "the request does not fit the form; details say where"},
+    429: {
+        "model": ErrorAnswer,
+        "description": "too much at once; Retry-After says when to come back. Or, without that "
+        "header, a quota is reached; details say whose",
+    },
+    503: {"model": ErrorAnswer, "description": "a part is not available; Retry-After says when to come back"},
+}
+"""What any route may answer beside what it is for."""
+
+
+def respond(
+    request: Request,
+    status: int,
+    code: str,
+    message: str,
+    details: object = None,
+    headers: dict[str, str] | None = None,
+) -> JSONResponse:
+    """An error as a response."""
+    body = error_body(code, message, jsonable_encoder(details or {}), _id_of(request))
+    return JSONResponse(body, status, headers)
+
+
+def _id_of(request: Request) -> str:
+    return str(getattr(request.state, "request_id", ""))
+
+
+def install(app: FastAPI) -> None:
+    """Map every exception that a route may raise."""
+
+    @app.exception_handler(PerdureError)
+    async def ours(request: Request, error: PerdureError) -> JSONResponse:
+        status = error.http if isinstance(error, CallerError) else error.http_status
+        headers = {}
+        if status in (429, 503):
+            wait = error.details.get("retry_after_seconds", RETRY_AFTER_SECONDS)
+            if wait is not None:  # None: waiting does not help
+                headers["Retry-After"] = str(wait)
+        if status == 401:
+            headers["WWW-Authenticate"] = "Bearer"
+        if status >= 500:
+            _log.error("request_failed", code=error.code, path=request.url.path, request_id=_id_of(request))
+        return respond(request, status, error.code, error.message, error.details, headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        # The input is not repeated: it may be a secret, and it may not be encodable.
+        found = [
+            {"field": clean(".".join(str(part) for part in each["loc"])), "problem": clean(each["msg"])}
+            for each in error.errors()[:20]
+        ]
+        return respond(request, 422, "invalid_input", "the request does not fit; see details", {"fields": found})
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> JSONResponse:
+        code = _CODES.get(error.status_code, "bad_request")
+        headers = dict(error.headers) if error.headers else None
+        return respond(request, error.status_code, code, str(error.detail), None, headers)
+
+    @app.exception_handler(Exception)
+    async def unforeseen(request: Request, error: Exception) -> JSONResponse:
+        # Starlette raises it again after this answer, so that the server logs its traceback.
+        kind = type(error).__name__
+        _log.error("unforeseen_error", error=kind, path=request.url.path, request_id=_id_of(request))
+        return respond(request, 500, "internal", "this should not happen; the log has it under the request id")
+
+    async def outage(request: Request, error: Exception) -> JSONResponse:
+        kind = type(error).__name__
+        _log.warning("part_unavailable", error=kind, path=request.url.path, request_id=_id_of(request))
+        headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+        return respond(request, 503, "unavailable", AWAY, None, headers)
+
+    for kind in OUTAGES:
+        app.add_exception_handler(kind, outage)

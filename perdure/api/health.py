@@ -1,0 +1,148 @@
+"""Whether the parts that an API process stands on are well: they answer, they can write, their disk has room.
+
+A read is asked of each part at every look, a write every few seconds. Looks at the same time share one, so that probes
+are no load that a caller can make.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from prometheus_client import Counter, Gauge, Histogram
+from temporalio.client import Client
+
+from perdure.core.delivery import disk_fault
+from perdure.store import status as write_probes
+from perdure.store.database import Database
+from perdure.store.valkey import Valkey
+from perdure.temporal import status
+
+Ask = Callable[[], Coroutine[Any, Any, None]]
+LOOK_SECONDS = 2.0
+WRITE_SECONDS = 5.0
+"""How long a write that went well speaks for those after it."""
+NEEDED = ("postgres", "temporal", "disk")
+"""Without Valkey only live tokens are missing."""
+_SILENT = "it does not answer"
+_WRITE_NOT_TESTED = "it answers; whether it can write is not tested, since it does not allow that"
+
+
+@dataclass(frozen=True, slots=True)
+class PartLook:
+    """A part as it was just met."""
+
+    fault: str = ""
+    """What is wrong with it, in words; empty for a part that is well."""
+    note: str = ""
+    """What could not be found out."""
+
+
+@dataclass(slots=True)
+class Parts:
+    """Looks at the parts for one process."""
+
+    db: Database
+    client: Client
+    valkey: Valkey
+    home: Path | None = None
+    """The data folder, where the parts' data is on a disk of this machine."""
+    least_free_bytes: int = 0
+    _written_at: dict[str, float] = field(default_factory=dict)
+    _notes: dict[str, str] = field(default_factory=dict)
+    _hanging: dict[str, "asyncio.Task[None]"] = field(default_factory=dict)
+    """Questions that were given up and have not ended yet, by part."""
+    _under_way: "asyncio.Task[dict[str, PartLook]] | None" = None
+
+    async def look(self) -> Mapping[str, PartLook]:
+        """Every part by name, within about `LOOK_SECONDS`."""
+        if self._under_way is None or self._under_way.done():
+            self._under_way = asyncio.create_task(self._look())
+        return await asyncio.shield(self._under_way)
+
+    async def _look(self) -> dict[str, PartLook]:
+        async def ping() -> None:
+            await self.valkey.client.ping()
+
+        looks = await asyncio.gather(
+            self._part("postgres", self._read_postgres, lambda: write_probes.write_once(self.db)),
+            self._part("temporal", self._read_temporal, lambda: status.write_once(self.client)),
+            self._part("valkey", ping, None),
+        )
+        found = dict(zip(("postgres", "temporal", "valkey"), looks, strict=True))
+        if self.home is not None:
+            found["disk"] = PartLook(disk_fault(_free_bytes(self.home), self.least_free_bytes))
+        return found
+
+    async def _read_postgres(self) -> None:
+        await self.db.pool.fetchval("SELECT 1")
+
+    async def _read_temporal(self) -> None:
+        await self.client.service_client.check_health()
+
+    async def _part(self, name: str, read: Ask, write: Ask | None) -> PartLook:
+        due = write is not None and monotonic() - self._written_at.get(name, -WRITE_SECONDS) >= WRITE_SECONDS
+        try:
+            await self._in_time(name, write if write is not None and due else read)
+        except Exception as error:  # whatever is wrong with a part, it is not well
+            if due and status.not_tested(error):
+                self._written_at[name], self._notes[name] = monotonic(), _WRITE_NOT_TESTED
+                return PartLook(note=_WRITE_NOT_TESTED)
+            self._written_at.pop(name, None)
+            return PartLook(_FAULTS.get(name, _no_answer)(error))
+        if due:
+            self._written_at[name] = monotonic()
+            self._notes.pop(name, None)
+        return PartLook(note=self._notes.get(name, ""))
+
+    async def _in_time(self, name: str, ask: Ask) -> None:
+        """Ask, and give up after a moment without waiting until giving up has an end, which can take long.
+
+        Raises: TimeoutError; what asking raises.
+        """
+        if name in self._hanging:
+            raise TimeoutError
+        task = asyncio.create_task(ask())
+        done, _ = await asyncio.wait({task}, timeout=LOOK_SECONDS)
+        if done:
+            await task
+            return
+        self._hanging[name] = task
+        task.add_done_callback(lambda ended: self._has_ended(name, ended))
+        task.cancel()
+        raise TimeoutError
+
+    def _has_ended(self, name: str, task: "asyncio.Task[None]") -> None:
+        del self._hanging[name]
+        if not task.cancelled():
+            task.exception()  # it is of no interest any more
+
+
+def _no_answer(_error: BaseException) -> str:
+    return _SILENT
+
+
+_FAULTS: Mapping[str, Callable[[BaseException], str]] = {
+    "postgres": write_probes.write_fault,
+    "temporal": status.write_fault,
+}
+
+
+def _free_bytes(folder: Path) -> int:
+    """The free space of the folder's disk; 0 if the folder cannot be looked at."""
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return 0
+
+
+# --- What Prometheus reads of an API process.
+
+REQUESTS = Histogram("perdure_http_request_seconds", "Time of a request", ["method", "route", "status"])
+TURNS_STARTED = Counter("perdure_turns_started", "Turns accepted or queued", ["agent"])
+DECISIONS = Counter("perdure_decisions", "Decisions taken on approvals", ["decision"])
+STREAMS = Gauge("perdure_streams", "Event streams that are open now")
+FRONT_DOOR = Counter("perdure_front_door", "Refusals before any route, and headers of unknown proxies", ["event"])

@@ -1,0 +1,405 @@
+"""What every request passes first: an id, its token, a size limit, JSON without a trap, text that can be stored, and
+of a browser the proof that a page of ours sent it.
+
+Pure ASGI, so that a stream is not buffered. The token comes before the body, so that whoever has none learns nothing
+from how a body is read. A body is read here whole (256 KiB at most), checked, and handed on. The body of an uploaded
+file is not: its route reads it (`perdure/api/uploads.py`).
+"""
+
+import asyncio
+import json
+import re
+import time
+import uuid
+from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
+from typing import Any
+from urllib.parse import parse_qs, unquote_to_bytes
+
+import structlog
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from perdure.api import credentials
+from perdure.api.auth import GUARDED, OPEN_PATHS, OPERATOR_PATHS, SIGN_IN, bearer_in, is_secure, owner_of, session_in
+from perdure.api.errors import AWAY, OUTAGES, RETRY_AFTER_SECONDS, error_body
+from perdure.api.health import REQUESTS
+from perdure.api.services import Services
+from perdure.contracts.errors import CallerError, LimitReached
+from perdure.core.request_origin import SAFE_METHODS, is_foreign
+from perdure.core.text import clean, is_clean
+
+# --- Who comes in, and whether once too often: before a byte of the body is looked at.
+
+_OF_CHAT = re.compile(
+    r"GET /v1/approvals/[0-9a-fA-F-]{36}|POST /v1/approvals/[0-9a-fA-F-]{36}/decision|GET /v1/auth/me"
+)
+
+
+async def enter(scope: Scope) -> None:
+    """Put the owner of the token or session where the routes look, and count the request: by its person, below `/v1`;
+    by its session, for a page; by its address where there is neither. An operator's token has no owner and no count.
+
+    Raises: CallerError 401, 403 `chat_token`; LimitReached `rate_limited`; what the database raises where it is away.
+    """
+    services: Services = scope["app"].state.services
+    headers, secure = Headers(scope=scope), is_secure(services, scope)
+    authorization, cookie = headers.get("authorization", ""), headers.get("cookie", "")
+    path, count = scope["path"], services.rates.count_request
+    if path in OPERATOR_PATHS and services.operators.know(bearer_in(authorization)):
+        scope["state"]["is_operator"] = True
+        return
+    if path in OPEN_PATHS or not (path.startswith(GUARDED) or path in OPERATOR_PATHS):
+        session_id = None if path in OPEN_PATHS else session_in(services, cookie, secure=secure)
+        await (count(scope, "session", session_id) if session_id else count(scope))
+        return
+    try:
+        who = await owner_of(services, authorization, cookie, secure=secure)
+    except CallerError:
+        await count(scope)
+        raise
+    if who.is_in_chat and not _OF_CHAT.fullmatch(f"{scope['method']} {path}"):
+        raise CallerError("chat_token", "a chat's token reads one approval and decides on it, no more", status=403)
+    scope["state"]["principal"] = who
+    if not who.has_local_token:
+        await count(scope, "person", who.tenant_id, who.user_id)
+
+
+# --- A browser sends its cookie along with whatever any page makes it send, so the cookie alone changes nothing.
+# A request that changes something also shows that a page of this server made it: by a header of our own, which another
+# site's page cannot set, or by the form token of the session, which it cannot read.
+
+HEADER = b"x-perdure-request"
+"""Any value will do."""
+FIELD = "csrf"
+"""Of a form."""
+FORM = "application/x-www-form-urlencoded"
+_PURPOSE = "form token"
+_MOST_FIELDS = 2_000
+
+
+def form_token(services: Services, session_id: str) -> str:
+    """What every form of this session's pages carries in the field `csrf`."""
+    return services.tokens.keys.newest.derived(_PURPOSE, session_id)
+
+
+def check_csrf(services: Services, scope: Scope, headers: Mapping[bytes, bytes], body: bytes) -> None:
+    """Let pass what no other site's page can have sent.
+
+    Raises: CallerError 403 `foreign_origin`, `csrf_missing`; 422 for a form that cannot be read.
+    """
+    form = _fields(headers, body)
+    if scope["method"] in SAFE_METHODS or headers.get(b"authorization"):
+        return
+    host, origin, site = (_text(headers, name) for name in (b"host", b"origin", b"sec-fetch-site"))
+    if is_foreign(host, origin, site):
+        raise CallerError("foreign_origin", "a page of another site sent this", status=403)
+    if scope["path"] in OPEN_PATHS or scope["path"] == SIGN_IN:
+        return
+    session_id = session_in(services, _text(headers, b"cookie"), secure=is_secure(services, scope))
+    if session_id is None or headers.get(HEADER):
+        return
+    given = form.get(FIELD, [""])[0]
+    if not services.tokens.keys.knows(given, _PURPOSE, session_id):
+        raise CallerError(
+            "csrf_missing",
+            f"with a session cookie, send the header `{HEADER.decode()}`, or the form's field `{FIELD}`",
+            status=403,
+        )
+
+
+def _fields(headers: Mapping[bytes, bytes], body: bytes) -> dict[str, list[str]]:
+    if not _text(headers, b"content-type").startswith(FORM):
+        return {}
+    try:
+        found = parse_qs(body.decode("ascii"), keep_blank_values=True, max_num_fields=_MOST_FIELDS, errors="strict")
+    except ValueError:
+        raise CallerError("form_unreadable", "the form cannot be read") from None
+    if not all(map(is_clean, (*found, *(value for values in found.values() for value in values)))):
+        raise CallerError("text_not_storable", "a text holds a NUL")
+    return found
+
+
+def _text(headers: Mapping[bytes, bytes], name: bytes) -> str:
+    return headers.get(name, b"").decode("latin-1")
+
+
+# --- The JSON of a body: it says that it is JSON, means one thing to every reader, and holds only what can be stored.
+
+MOST_DEPTH = 64
+"""JSON nested deeper is refused."""
+_SHOWN_CHARACTERS = 60
+
+
+class Refused(Exception):
+    """A request that goes no further, and the answer to it."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *headers: tuple[bytes, bytes],
+        details: dict[str, object] | None = None,
+    ) -> None:
+        self.status, self.code, self.message, self.headers = status, code, message, headers
+        self.details = details or {}
+
+
+def check_media_type(given: str) -> None:
+    """Raises: Refused 415 where the header `Content-Type` does not say JSON."""
+    kind = given.partition(";")[0].strip().lower()
+    if kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json")):
+        return
+    raise Refused(
+        415,
+        "unsupported_media_type",
+        "a body is JSON and says so: send the header `Content-Type: application/json`"
+        + (f", not {clean(kind[:_SHOWN_CHARACTERS])}" if kind else ""),
+    )
+
+
+def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """An object; of a name that comes twice one value would be lost, and which one differs from reader to reader."""
+    found: dict[str, object] = {}
+    for name, value in pairs:
+        if name in found:
+            shown = json.dumps(clean(name[:_SHOWN_CHARACTERS]))
+            raise Refused(400, "duplicate_key", f"the body has the name {shown} twice in one object")
+        found[name] = value
+    return found
+
+
+def check_json(body: bytes) -> None:
+    """Raises: Refused 400 where it is no JSON that means one thing, 422 where its values cannot be stored."""
+    try:
+        # From bytes, UTF-16 and UTF-32 would pass as well.
+        value = json.loads(body.decode(), object_pairs_hook=_each_once)
+    except (ValueError, RecursionError):
+        raise Refused(400, "malformed_json", "the body is not JSON that can be read") from None
+    _check_value(value)
+
+
+def _check_value(value: object) -> None:
+    """Walk without recursion: depth, and text that Postgres can hold."""
+    level = [value]
+    for _ in range(MOST_DEPTH):
+        deeper: list[object] = []
+        for each in level:
+            if isinstance(each, str) and not is_clean(each):
+                raise Refused(422, "text_not_storable", "a text holds a NUL or half a character (a lone surrogate)")
+            if isinstance(each, float) and each - each != 0:
+                raise Refused(422, "number_not_finite", "a number is not finite")
+            if isinstance(each, int) and not isinstance(each, bool) and each.bit_length() > 1_000:
+                raise Refused(422, "number_too_large", "a number is too large")
+            if isinstance(each, dict):
+                deeper += [*each.keys(), *each.values()]
+            elif isinstance(each, list):
+                deeper += each
+        if not deeper:
+            return
+        level = deeper
+    raise Refused(422, "json_too_deep", f"the body is nested deeper than {MOST_DEPTH} levels")
+
+
+_BODY_SECONDS = 30.0
+_READ_ON_BYTES = 64 * 1024 * 1024
+_READ_ON_SECONDS = 5.0
+_FILES = re.compile(r"/v1/conversations/[^/]+/files")
+"""Where a body is a file and no JSON."""
+_METHODS = frozenset({"GET", "HEAD", "POST", "PATCH", "PUT", "DELETE", "OPTIONS"})
+_log = structlog.get_logger(__name__)
+
+
+class Intake:
+    """The outermost layer of the application."""
+
+    def __init__(self, app: ASGIApp, most_bytes: int) -> None:
+        self._app = app
+        self._most_bytes = most_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check, then hand on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = str(uuid.uuid4())
+        began = time.monotonic()
+        scope.setdefault("state", {})["request_id"] = request_id
+
+        async def named(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", []), (b"x-request-id", request_id.encode())]
+                _count(scope, message["status"], time.monotonic() - began)
+            await send(message)
+
+        is_file = scope["method"] == "POST" and _FILES.fullmatch(scope["path"]) is not None
+        try:
+            _check_head(scope)
+            await _let_in(scope, receive)
+            async with asyncio.timeout(_BODY_SECONDS):
+                body = b"" if is_file else await self._body(scope, receive)
+            _check_sender(scope, body)
+        except TimeoutError:
+            slow = Refused(408, "body_too_slow", f"the body did not come within {_BODY_SECONDS:.0f} s")
+            await _refuse(named, slow, request_id)
+            return
+        except Refused as refused:
+            await _refuse(named, refused, request_id)
+            return
+        if is_file:
+            await _hand_on_file(self._app, scope, receive, named)
+        else:
+            await self._app(scope, _replay(body, receive), named)
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+        if scope["method"] in ("GET", "HEAD", "OPTIONS"):
+            return b""
+        most = self._most_bytes
+        chunks: list[bytes] = []
+        size = 0
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise Refused(400, "client_disconnected", "the request broke off")
+            chunk = message.get("body", b"")
+            size += len(chunk)
+            more = message.get("more_body", False)
+            if size > most:
+                if more:
+                    await _read_on(receive)
+                told = f"a request body may have {most} bytes at most (PERDURE_BODY_BYTES)"
+                raise Refused(413, "body_too_large", told, details={"limit_bytes": most})
+            chunks.append(chunk)
+        body = b"".join(chunks)
+        if body and not _is_form(scope):
+            check_media_type(_header(scope, b"content-type"))
+            check_json(body)
+        return body
+
+
+async def _hand_on_file(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Hands the body on as it comes. An answer before its end is a refusal: the rest is thrown away for a while, since
+    a client that is cut off while it sends does not read the answer, and then the connection ends."""
+    is_over = False
+
+    async def watched() -> Message:
+        nonlocal is_over
+        message = await receive()
+        is_over = message["type"] == "http.disconnect" or not message.get("more_body", False)
+        return message
+
+    async def answered(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start" and not is_over:
+            await _read_on(receive)
+            message["headers"] = [*message.get("headers", []), (b"connection", b"close")]
+        await send(message)
+
+    await app(scope, watched, answered)
+
+
+async def _let_in(scope: Scope, receive: Receive) -> None:
+    try:
+        await enter(scope)
+    except (CallerError, LimitReached) as error:
+        refused = _turned_away(scope, error)
+        if _header(scope, b"expect"):  # the client waits before it sends its body; it may now send it, or not
+            refused.headers = (*refused.headers, (b"connection", b"close"))
+        elif _header(scope, b"content-length") or _header(scope, b"transfer-encoding"):
+            await _read_on(receive)
+        raise refused from error
+    except OUTAGES as error:
+        _log.warning("part_unavailable", error=type(error).__name__, path=scope["path"])
+        again = (b"retry-after", str(RETRY_AFTER_SECONDS).encode())
+        raise Refused(503, "unavailable", AWAY, again) from error
+
+
+def _turned_away(scope: Scope, error: CallerError | LimitReached) -> Refused:
+    if isinstance(error, LimitReached):
+        again = (b"retry-after", str(error.details["retry_after_seconds"]).encode())
+        return Refused(error.http_status, error.code, error.message, again)
+    if error.http != 401:
+        return Refused(error.http, error.code, error.message)
+    headers = [(b"www-authenticate", b"Bearer")]
+    secure = is_secure(scope["app"].state.services, scope)
+    given = credentials.read_cookie(_header(scope, b"cookie"), credentials.SESSION_COOKIE, secure=secure)
+    if given and not _header(scope, b"authorization"):
+        headers.append(credentials.clearing_cookies(credentials.SESSION_COOKIE, secure=secure))
+    return Refused(error.http, error.code, error.message, *headers)
+
+
+def _is_form(scope: Scope) -> bool:
+    """Pages send forms; below `/v1` everything is JSON."""
+    return not scope["path"].startswith(GUARDED) and _header(scope, b"content-type").startswith(FORM)
+
+
+def _check_sender(scope: Scope, body: bytes) -> None:
+    try:
+        check_csrf(scope["app"].state.services, scope, dict(scope["headers"]), body)
+    except CallerError as error:
+        raise Refused(error.http, error.code, error.message) from error
+
+
+def _header(scope: Scope, name: bytes) -> str:
+    found = [value for key, value in scope["headers"] if key == name]
+    return found[0].decode("latin-1") if found else ""
+
+
+async def _read_on(receive: Receive) -> None:
+    """Throw away what still comes, for a while: who is cut off while sending does not read the answer."""
+    left = _READ_ON_BYTES
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_READ_ON_SECONDS):
+            while left > 0:
+                message = await receive()
+                left -= len(message.get("body", b""))
+                if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                    return
+
+
+def _count(scope: Scope, status: int, seconds: float) -> None:
+    """Count by route and not by path, which holds ids; up to the first byte, since a stream stays open."""
+    route = getattr(scope.get("route"), "path", "none")
+    method = scope["method"] if scope["method"] in _METHODS else "other"
+    REQUESTS.labels(method=method, route=route, status=status).observe(seconds)
+
+
+def _check_head(scope: Scope) -> None:
+    path = unquote_to_bytes(scope.get("raw_path") or scope["path"].encode("utf-8", "replace"))
+    query = unquote_to_bytes(scope["query_string"].replace(b"+", b" "))
+    for raw, where in ((path, "path"), (query, "query")):
+        try:
+            text = raw.decode()
+        except UnicodeDecodeError:
+            raise Refused(400, "not_utf8", f"the {where} is not UTF-8") from None
+        if not is_clean(text):
+            raise Refused(400, "text_not_storable", f"the {where} holds a NUL")
+    for name, value in scope["headers"]:
+        if name in (b"idempotency-key", b"last-event-id") and (len(value) > 255 or not value.isascii()):
+            raise Refused(400, "header_invalid", f"{name.decode()}: at most 255 ASCII characters")
+        if name == b"idempotency-key" and not value.strip():
+            raise Refused(400, "header_invalid", "idempotency-key: is empty; leave it out, or send one")
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    sent = False
+
+    async def again() -> Message:
+        nonlocal sent
+        if not sent:
+            sent = True
+            return {"type": "http.request", "body": body, "more_body": False}
+        return await receive()
+
+    return again
+
+
+async def _refuse(send: Send, refused: Refused, request_id: str) -> None:
+    body = json.dumps(error_body(refused.code, refused.message, refused.details, request_id)).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    headers += refused.headers
+    if refused.status in (408, 413):
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": refused.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

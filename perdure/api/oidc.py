@@ -1,0 +1,198 @@
+"""Signing in at a provider elsewhere: OpenID Connect, code flow with PKCE. OAuth itself is Authlib's, an extra.
+
+The provider is asked for three things only, each at an address that it names over TLS: what it offers, tokens for a
+code, and its keys. These requests obey the rules of perdure/egress/: the issuer's host counts as named by the operator.
+What the provider says of a person is believed by its signature, for this client and this very sign-in.
+"""
+
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from joserfc import jwt
+from joserfc.errors import JoseError
+from joserfc.jwk import KeySet
+from joserfc.jwt import JWTClaimsRegistry
+
+from perdure.contracts.errors import CallerError, UpstreamUnavailable
+from perdure.core.egress import Outbound, named_by_url, target_of
+from perdure.egress import Call, calling
+
+if TYPE_CHECKING:
+    from authlib.integrations.httpx_client import AsyncOAuth2Client
+
+_log = structlog.get_logger(__name__)
+ALGORITHMS = ("RS256", "ES256", "PS256", "Ed25519", "EdDSA")
+"""Of signatures with a key pair: a client's secret signs nothing here."""
+SCOPE = "openid profile email"
+_TIMEOUT_SECONDS = 10.0
+"""For one sign-in's requests together, and for each read."""
+_MOST_BYTES = 1_048_576
+"""Of each of the provider's answers."""
+_LEEWAY_SECONDS = 30
+_KEPT_SECONDS = 3_600.0
+_OFFERS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
+
+
+@dataclass(frozen=True, slots=True)
+class OidcConfig:
+    """What the operator says of the provider."""
+
+    issuer: str
+    client_id: str
+    client_secret: str
+    newcomers: tuple[str, ...]
+    """The roles of somebody who comes for the first time; empty: only who is known already gets in."""
+    outbound: Outbound = field(default_factory=Outbound)
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A sign-in on its way: where the browser goes, and what must come back."""
+
+    url: str
+    state: str
+    nonce: str
+    verifier: str
+
+
+class Provider:
+    """One provider, known by its issuer."""
+
+    def __init__(self, config: OidcConfig) -> None:
+        self.config = config
+        self._offers: dict[str, str] = {}
+        self._keys: KeySet | None = None
+        self._read_at = 0.0
+
+    async def begin(self, redirect_uri: str) -> Begun:
+        """The address at the provider.
+
+        Raises: UpstreamUnavailable `oidc_unavailable`.
+        """
+        verifier, nonce = secrets.token_urlsafe(48), secrets.token_urlsafe(24)
+        async with self._session(redirect_uri) as client:
+            offers = await self._known(client)
+            url, state = client.create_authorization_url(
+                offers["authorization_endpoint"], code_verifier=verifier, nonce=nonce
+            )
+        return Begun(url, state, nonce, verifier)
+
+    async def claims(self, code: str, begun_nonce: str, verifier: str, redirect_uri: str) -> dict[str, Any]:
+        """What the provider says of the person, for the code that the browser brought.
+
+        Raises: CallerError 401 `oidc_refused`; UpstreamUnavailable `oidc_unavailable`.
+        """
+        from authlib.integrations.base_client import OAuthError
+
+        async with self._session(redirect_uri) as client:
+            offers = await self._known(client)
+            try:
+                token = await client.fetch_token(
+                    offers["token_endpoint"], grant_type="authorization_code", code=code, code_verifier=verifier
+                )
+            except OAuthError as error:
+                raise _refused("the provider does not take the code") from error
+            except Exception as error:  # as in _read
+                raise _away(error) from error
+            return await self._checked(client, str(token.get("id_token", "")), begun_nonce)
+
+    async def _checked(self, client: "AsyncOAuth2Client", id_token: str, nonce: str) -> dict[str, Any]:
+        keys = await self._signing_keys(client)
+        try:
+            try:
+                read = jwt.decode(id_token, keys, algorithms=ALGORITHMS)
+            except JoseError:
+                keys = await self._signing_keys(client, again=True)  # it may have changed its keys since
+                read = jwt.decode(id_token, keys, algorithms=ALGORITHMS)
+            self._registry(nonce).validate(read.claims)
+        except (JoseError, ValueError, TypeError) as error:
+            raise _refused("what the provider says is not signed for this sign-in") from error
+        audience, party = read.claims["aud"], read.claims.get("azp")
+        if isinstance(audience, list) and len(audience) > 1 and party != self.config.client_id:
+            raise _refused("what the provider says is for somebody else")
+        return dict(read.claims)
+
+    def _registry(self, nonce: str) -> JWTClaimsRegistry:
+        return JWTClaimsRegistry(
+            now=int(time.time()),
+            leeway=_LEEWAY_SECONDS,
+            iss={"essential": True, "value": self.config.issuer},
+            aud={"essential": True, "value": self.config.client_id},
+            sub={"essential": True},
+            exp={"essential": True},
+            iat={"essential": True},
+            nonce={"essential": True, "value": nonce},
+        )
+
+    async def _known(self, client: "AsyncOAuth2Client") -> dict[str, str]:
+        if not self._offers or time.monotonic() - self._read_at > _KEPT_SECONDS:
+            said = await self._read(client, f"{self.config.issuer.rstrip('/')}/.well-known/openid-configuration")
+            if said.get("issuer") != self.config.issuer or not all(isinstance(said.get(o), str) for o in _OFFERS):
+                raise UpstreamUnavailable("oidc_unavailable", "the provider does not say that it is the issuer")
+            self._offers = {offer: said[offer] for offer in _OFFERS}
+            self._keys, self._read_at = None, time.monotonic()
+            for address in self._offers.values():
+                target_of(address)
+        return self._offers
+
+    async def _signing_keys(self, client: "AsyncOAuth2Client", *, again: bool = False) -> KeySet:
+        if self._keys is None or again:
+            said = await self._read(client, (await self._known(client))["jwks_uri"])
+            try:
+                self._keys = KeySet.import_key_set(said)  # type: ignore[arg-type]
+            except (JoseError, KeyError, ValueError, TypeError) as error:
+                raise _away(error) from error
+        return self._keys
+
+    async def _read(self, client: "AsyncOAuth2Client", url: str) -> dict[str, Any]:
+        target_of(url)
+        try:
+            answer = await client.request("GET", url, withhold_token=True)
+            said = answer.json() if answer.status_code == 200 else None
+        except Exception as error:  # whatever is wrong with the provider, nobody gets in by it
+            raise _away(error) from error
+        if not isinstance(said, dict):
+            raise _away()
+        return said
+
+    @asynccontextmanager
+    async def _session(self, redirect_uri: str) -> AsyncIterator["AsyncOAuth2Client"]:
+        """A client whose requests are over within the time of one sign-in."""
+        with calling(Call(deadline=time.monotonic() + _TIMEOUT_SECONDS)):
+            async with self._client(redirect_uri) as client:
+                yield client
+
+    def _client(self, redirect_uri: str) -> "AsyncOAuth2Client":
+        # Here: it takes 0.3 s to import, and most deployments have no provider.
+        from authlib.integrations.httpx_client import AsyncOAuth2Client
+
+        from perdure.egress.httpx2_transport import Transport2
+
+        secret = self.config.client_secret
+        named = named_by_url(self.config.issuer, by_operator=True)
+        return AsyncOAuth2Client(
+            self.config.client_id,
+            secret or None,
+            token_endpoint_auth_method="client_secret_basic" if secret else "none",
+            scope=SCOPE,
+            redirect_uri=redirect_uri,
+            code_challenge_method="S256",
+            timeout=_TIMEOUT_SECONDS,
+            follow_redirects=False,
+            trust_env=False,
+            transport=Transport2(replace(self.config.outbound, answer_bytes=_MOST_BYTES).naming(named)),
+        )
+
+
+def _refused(why: str) -> CallerError:
+    return CallerError("oidc_refused", why, status=401)
+
+
+def _away(error: Exception | None = None) -> UpstreamUnavailable:
+    _log.warning("oidc_provider_failed", error=type(error).__name__ if error else "")
+    return UpstreamUnavailable("oidc_unavailable", "the provider cannot be reached, or does not make sense")

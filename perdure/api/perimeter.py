@@ -1,0 +1,314 @@
+"""The outermost layer of the process, around API and pages: under which host a request came, from whom, and the headers
+of every answer.
+
+It looks at the head of a request alone, before any token, cookie or count, so that a page of another site which reaches
+this server under a name of its own (DNS rebinding) learns nothing and changes nothing.
+"""
+
+import asyncio
+import json
+import time
+from collections import Counter
+from typing import ClassVar
+
+import h11
+import structlog
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+
+from perdure.api.errors import error_body
+from perdure.api.health import FRONT_DOOR
+from perdure.api.middleware import Refused
+from perdure.core.request_origin import AllowedHosts, Proxies, counted_as, named
+from perdure.store.database import new_id
+
+# --- The connections of one API process: how many one address may hold, and how long the head of a request may take.
+# Uvicorn itself ends a connection only while it idles between two requests. A connection that never sends a request, or
+# sends its head byte by byte, would stay open for as long as its client likes, and so would any number of them.
+
+HEAD_SECONDS = 10.0
+"""From the connection, or the first byte of a further request, to the end of the request's head; and from an answer to
+the end of a body that was sent on regardless."""
+RETRY_AFTER_SECONDS = 15
+SHARE_OF_FILES = 4
+"""One address holds at most one part in so many of the files that the process may open."""
+_SPARE_FILES = 256
+"""For Postgres, Valkey, Temporal and the log, when connections take all the rest."""
+_FOLDED_SECONDS = 60.0
+_SAFE = "X-Content-Type-Options: nosniff\r\nCache-Control: no-store\r\nReferrer-Policy: no-referrer\r\n"
+_log = structlog.get_logger(__name__)
+
+
+class Folded:
+    """Counts an event each time, and logs it at most once a minute: a flood does not fill the log as well."""
+
+    def __init__(self, event: str) -> None:
+        self._event = event
+        self._times = 0
+        self._logged_at = -_FOLDED_SECONDS
+
+    def note(self, **facts: object) -> None:
+        """One more; `facts` are of the one that is logged."""
+        FRONT_DOOR.labels(event=self._event).inc()
+        self._times += 1
+        now = time.monotonic()
+        if now - self._logged_at >= _FOLDED_SECONDS:
+            _log.warning(self._event, times=self._times, **facts)
+            self._times, self._logged_at = 0, now
+
+
+class Places:
+    """Counts what each address holds, for a process that may open so many files."""
+
+    def __init__(self, per_address: int, most_files: int) -> None:
+        self.per_address = min(per_address, most_files // SHARE_OF_FILES)
+        """0: no limit."""
+        self.in_all = max(most_files - _SPARE_FILES, most_files // 2)
+        self._of: Counter[str] = Counter()
+        self._held = 0
+
+    def take(self, address: str, *, counted: bool = True) -> str:
+        """Take a place; the code of the refusal, and no place, if there is none left."""
+        if self._held >= self.in_all:
+            return "server_full"
+        if counted and self.per_address and self._of[address] >= self.per_address:
+            return "too_many_connections"
+        self._of[address] += 1
+        self._held += 1
+        return ""
+
+    def give_back(self, address: str) -> None:
+        """Free the place again."""
+        self._of[address] -= 1
+        self._held -= 1
+        if not self._of[address]:
+            del self._of[address]
+
+    def why(self, code: str) -> tuple[int, str]:
+        """The status and the sentence of a refusal."""
+        if code == "server_full":
+            return 503, "This server holds as many connections as it can; retry later"
+        return 429, (
+            f"Your address holds {self.per_address} connections or requests, the most at one API process "
+            "(PERDURE_CONNECTIONS_PER_ADDRESS); close some and retry"
+        )
+
+
+TURNED_AWAY = {code: Folded(code) for code in ("too_many_connections", "server_full", "head_too_slow")}
+
+
+class Connection(H11Protocol):
+    """Uvicorn's connection with a deadline for the heads of its requests, and a place of its address."""
+
+    places: ClassVar[Places]
+    proxies: ClassVar[Proxies]
+    head_seconds: ClassVar[float] = HEAD_SECONDS
+    _deadline: asyncio.TimerHandle | None = None
+    _place: str | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a place, or answer that there is none; a proxy's clients are counted by their requests instead."""
+        super().connection_made(transport)
+        peer = self.client[0] if self.client else ""
+        place = counted_as(peer)
+        refused = self.places.take(place, counted=not self.proxies.include(peer))
+        if refused:
+            TURNED_AWAY[refused].note(address=place)
+            status, message = self.places.why(refused)
+            self._turn_away(status, refused, message, f"Retry-After: {RETRY_AFTER_SECONDS}\r\n")
+            return
+        self._place = place
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Give the place back."""
+        self._stop_watching()
+        if self._place is not None:
+            self.places.give_back(self._place)
+            self._place = None
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Read on."""
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request."""
+        super().on_response_complete()
+        self._watch()
+
+    def _should_upgrade(self) -> bool:
+        return False  # no route speaks another protocol: the request is answered as what it is otherwise
+
+    def _watch(self) -> None:
+        """The deadline runs while a head, or a body that was answered already, is under way. It does not begin anew."""
+        theirs, idles = self.conn.their_state, self.timeout_keep_alive_task is not None
+        head = theirs is h11.IDLE and not idles
+        if not head and not (theirs is h11.SEND_BODY and self.conn.our_state is h11.DONE):
+            self._stop_watching()
+        elif self._deadline is None:
+            self._deadline = self.loop.call_later(self.head_seconds, self._too_slow)
+
+    def _stop_watching(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _too_slow(self) -> None:
+        if self.transport.is_closing():
+            return
+        TURNED_AWAY["head_too_slow"].note(address=self._place)
+        if self.conn.our_state is h11.IDLE and self.conn.trailing_data[0]:
+            message = f"The head of the request took longer than {self.head_seconds:.0f} s"
+            self._turn_away(408, "head_too_slow", message)
+        else:
+            self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is not HTTP, in the one error form."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self._turn_away(400, "request_malformed", "The request is not valid HTTP/1.1")
+        else:
+            self.transport.close()
+
+    def _turn_away(self, status: int, code: str, message: str, more: str = "") -> None:
+        """Answer without an application, and close: there is no request yet, or none that can be read."""
+        body = json.dumps(error_body(code, message, {}, new_id())).encode()
+        head = (
+            f"HTTP/1.1 {status} {STATUS_PHRASES[status].decode()}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n{_SAFE}{more}Connection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()
+
+
+def connections(places: Places, proxies: Proxies, head_seconds: float = HEAD_SECONDS) -> type[Connection]:
+    """The connections of one server, which share their places."""
+    return type("Connection", (Connection,), {"places": places, "proxies": proxies, "head_seconds": head_seconds})
+
+
+ANY_HOST = frozenset({"/healthz", "/readyz"})
+"""Answered under every host: an orchestrator's probes ask by an address of their own, and learn one word."""
+FORWARDED_FOR, FORWARDED_PROTO = "x-forwarded-for", "x-forwarded-proto"
+_ALWAYS = {
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+"""Of every answer that does not set its own."""
+_TLS_SECONDS = 31_536_000
+_HOST_FOLDED, _PROXY_FOLDED = Folded("host_not_allowed"), Folded("forwarded_by_unknown_proxy")
+
+
+class Perimeter:
+    """Checks the head of a request and hands it on."""
+
+    def __init__(
+        self, app: ASGIApp, hosts: AllowedHosts, proxies: Proxies, places: Places, *, tls: bool = False
+    ) -> None:
+        """`places` are of the clients behind proxies. With `tls`, answers ask browsers to come back over TLS alone."""
+        self._app, self._hosts, self._proxies, self._places = app, hosts, proxies, places
+        self._always = _ALWAYS | ({"Strict-Transport-Security": f"max-age={_TLS_SECONDS}"} if tls else {})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a refusal, or hand the request on."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers, answer = Headers(scope=scope), self._dressed(send, is_head=scope["method"] == "HEAD")
+        try:
+            self._check(scope, headers)
+            known = self._with_client(scope, headers)
+            if known["client"] == scope.get("client"):
+                await self._app(known, receive, answer)
+            else:
+                await self._one_of_its_client(known, receive, answer)
+        except Refused as refused:
+            await _answer(refused, headers, answer)
+
+    def _check(self, scope: Scope, headers: Headers) -> None:
+        """Raises: Refused 400 if two readers of this head could read two requests in it, 421 `host_not_allowed`."""
+        if not scope.get("raw_path", scope["path"].encode()).startswith(b"/"):
+            raise Refused(400, "target_invalid", "Send the path alone in the request line, for example GET /v1/turns")
+        if "content-length" in headers and "transfer-encoding" in headers:
+            close = (b"connection", b"close")
+            raise Refused(400, "length_ambiguous", "Send either Content-Length or Transfer-Encoding", close)
+        values = headers.getlist("host")
+        if (scope["path"] in ANY_HOST and scope["method"] in ("GET", "HEAD")) or self._hosts.allow(values):
+            return
+        found = named(values[0]) if len(values) == 1 else None
+        shown = f"the host {found.host}" if found else "requests without one valid Host header"
+        _HOST_FOLDED.note(host=found.host if found else "")
+        raise Refused(
+            421,
+            "host_not_allowed",
+            f"This server does not answer {shown}; open it under its own address, or have its operator add the host to "
+            "PERDURE_ALLOWED_HOSTS",
+        )
+
+    def _with_client(self, scope: Scope, headers: Headers) -> Scope:
+        """The request with the address of its client, behind a proxy of the operator; a HEAD as the GET that it is."""
+        peer = (scope.get("client") or ("", 0))[0]
+        forwarded = headers.getlist(FORWARDED_FOR)
+        client = self._proxies.client(peer, forwarded)
+        if forwarded and not self._proxies.include(peer):
+            _PROXY_FOLDED.note(peer=counted_as(peer), advice="if this is a proxy of yours, name it in PERDURE_PROXIES")
+        return {
+            **scope,
+            "method": "GET" if scope["method"] == "HEAD" else scope["method"],
+            "client": scope.get("client") if client == peer else (client, 0),
+            "scheme": self._proxies.scheme(peer, headers.getlist(FORWARDED_PROTO), scope["scheme"]),
+        }
+
+    async def _one_of_its_client(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand on one of the requests that a client behind a proxy may have under way.
+
+        Raises: Refused 429 `too_many_connections`, 503 `server_full`.
+        """
+        place = counted_as(scope["client"][0])
+        refused = self._places.take(place)
+        if refused:
+            TURNED_AWAY[refused].note(address=place)
+            status, message = self._places.why(refused)
+            raise Refused(status, refused, message, (b"retry-after", str(RETRY_AFTER_SECONDS).encode()))
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._places.give_back(place)
+
+    def _dressed(self, send: Send, *, is_head: bool) -> Send:
+        """Add the headers that every answer has. The answer to a HEAD ends with its head, a stream's too."""
+
+        async def dressed(message: Message) -> None:
+            is_start = message["type"] == "http.response.start"
+            if is_start:
+                headers = MutableHeaders(scope=message)
+                for name, value in self._always.items():
+                    headers.setdefault(name, value)
+            if is_start or not is_head:
+                await send(message)
+            if is_start and is_head:
+                await send({"type": "http.response.body", "body": b""})
+
+        return dressed
+
+
+async def _answer(refused: Refused, asked: Headers, send: Send) -> None:
+    """A sentence for a person at a browser, the one error form for a program."""
+    request_id = new_id()
+    if "text/html" in asked.get("accept", ""):
+        kind, body = b"text/plain; charset=utf-8", f"{refused.message}.\n".encode()
+    else:
+        kind = b"application/json"
+        body = json.dumps(error_body(refused.code, refused.message, {}, request_id)).encode()
+    headers = [(b"content-type", kind), (b"content-length", str(len(body)).encode()), *refused.headers]
+    headers.append((b"x-request-id", request_id.encode()))
+    await send({"type": "http.response.start", "status": refused.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,127 @@
+"""How much one caller may ask for in a minute, counted in Valkey by all API processes together.
+
+Where Valkey is away every process counts for itself, up to a low fixed number: whoever takes Valkey down gains nothing.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from limits import RateLimitItemPerMinute
+from limits.aio.storage import MemoryStorage, RedisStorage
+from limits.aio.strategies import SlidingWindowCounterRateLimiter
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from perdure.contracts.errors import LimitReached
+from perdure.core.request_origin import counted_as
+from perdure.store.valkey import Valkey
+
+ALONE_PER_MINUTE = 20
+"""Of one process without Valkey."""
+RETRY_AFTER_SECONDS = 15
+"""The window slides, so a quarter of it makes room again."""
+CALLS_OF_A_PAGE = 5
+"""A page that a person opens asks the API several times, so what pages ask counts apart, up to this much more."""
+_INSIDE = "perdure.inside"
+_UNCOUNTED = frozenset({"/healthz", "/readyz"})
+_PREFIX = "perdure:rates"
+
+
+class Inside:
+    """The API for the pages of this process: what they ask is known to come from them. No connection can say so."""
+
+    def __init__(self, api: ASGIApp) -> None:
+        self._api = api
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand on, marked."""
+        await self._api({**scope, _INSIDE: True}, receive, send)
+
+
+class Rates:
+    """Counts callers."""
+
+    def __init__(self, valkey: Valkey, per_minute: int, *, enabled: bool = True) -> None:
+        self._valkey = valkey
+        self._enabled = enabled
+        self._per_minute = per_minute
+        # The pool is the one that everything else here uses; the address is read and never gone to.
+        storage = RedisStorage(
+            "async+redis://localhost:6379",
+            implementation="redispy",
+            connection_pool=valkey.client.connection_pool,  # type: ignore[arg-type]
+        )
+        self._shared = SlidingWindowCounterRateLimiter(storage)
+        self._own = SlidingWindowCounterRateLimiter(MemoryStorage())
+
+    async def count(self, *caller: str, times: int = 1) -> None:
+        """One more request of this caller, who may send so many `times` more than others.
+
+        Raises: LimitReached `rate_limited`.
+        """
+        if not self._enabled:
+            return
+        together = RateLimitItemPerMinute(self._per_minute * times, namespace=_PREFIX)
+        within = await self._valkey.attempt(lambda: self._shared.hit(together, *caller))
+        if within is None:
+            alone = RateLimitItemPerMinute(min(self._per_minute, ALONE_PER_MINUTE) * times, namespace=_PREFIX)
+            within = await self._own.hit(alone, *caller)
+        if not within:
+            raise LimitReached(
+                "rate_limited", "too many requests; slow down", {"retry_after_seconds": RETRY_AFTER_SECONDS}
+            )
+
+    async def count_request(self, scope: Scope, *caller: str) -> None:
+        """One more request of this caller, or of whoever cannot be told but by the address; those of pages apart, and
+        those of the operator's probes not at all.
+
+        Raises: LimitReached `rate_limited`.
+        """
+        if scope["path"] in _UNCOUNTED:
+            return
+        of = caller or ("address", counted_as((scope.get("client") or ("", 0))[0]))
+        await (self.count("page", *of, times=CALLS_OF_A_PAGE) if scope.get(_INSIDE) else self.count(*of))
+
+
+# --- How many event streams one person, and one tenant, may hold open at this process.
+# What a stream takes is of the process that serves it, a connection and some 40 KB, so each process counts its own.
+
+
+class OpenStreams:
+    """Counts the streams that are open."""
+
+    def __init__(self, per_person: int, per_tenant: int) -> None:
+        self._per_person = per_person
+        self._per_tenant = per_tenant
+        self._of: Counter[tuple[str, ...]] = Counter()
+
+    @contextmanager
+    def one_more(self, tenant_id: str, user_id: str) -> Iterator[None]:
+        """A stream of this person, while the block runs.
+
+        Raises: LimitReached `too_many_streams`.
+        """
+        person, tenant = (tenant_id, user_id), (tenant_id,)
+        self._check(person, self._per_person, "PERDURE_STREAMS_PER_USER", "you have")
+        self._check(tenant, self._per_tenant, "PERDURE_STREAMS_PER_TENANT", "all of your tenant together have")
+        self._of.update((person, tenant))
+        try:
+            yield
+        finally:
+            for each in (person, tenant):
+                self._of[each] -= 1
+                if not self._of[each]:
+                    del self._of[each]
+
+    def _check(self, whose: tuple[str, ...], most: int, variable: str, who_has: str) -> None:
+        held = self._of[whose]
+        if held < most:
+            return
+        details: dict[str, object] = {
+            "open": held,
+            "limit": most,
+            "variable": variable,
+            "retry_after_seconds": RETRY_AFTER_SECONDS,
+        }
+        do = "close one that nobody reads, or follow all turns of a conversation by its one stream"
+        raise LimitReached("too_many_streams", f"{who_has} {held} streams open, the most ({variable}): {do}", details)

@@ -1,0 +1,522 @@
+"""Request bodies. Unknown fields are refused, so that a typing mistake is not ignored."""
+
+from typing import Annotated, Literal
+from uuid import UUID
+
+from fastapi import Depends, Path, Query
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from perdure.contracts.agents import DayLimits
+from perdure.contracts.errors import CallerError
+from perdure.contracts.memory import CLIENT_TABLE, Risk, Scope, why_no_tables
+from perdure.contracts.turns import Limits, OnSpent
+from perdure.core.approvals.decisions import DEFAULT_SECONDS, MOST_SECONDS, USER_NAME, Decision
+from perdure.core.memory.documents import PromotionDecision, type_fault
+from perdure.core.memory.files import contradiction
+from perdure.core.text import is_blank
+from perdure.core.turns import OnBusy
+from perdure.store.approvals.decisions import Raise
+from perdure.store.memory.documents import Basis
+
+Metadata = dict[str, JsonValue]
+
+
+def _described(metadata: Metadata) -> Metadata:
+    given = metadata.get(CLIENT_TABLE)
+    if CLIENT_TABLE not in metadata:
+        return metadata
+    fault = why_no_tables(given)
+    if not fault and isinstance(given, dict) and (found := contradiction(given)):
+        fault = f"the metadata {CLIENT_TABLE}: {found}"
+    if fault:
+        raise PydanticCustomError("client_table", "{fault}", {"fault": fault})
+    return metadata
+
+
+TurnMetadata = Annotated[Metadata, AfterValidator(_described)]
+"""Of a turn: a table that stays with the client is described as the contract says (S4-44)."""
+
+
+def _worded(text: str) -> str:
+    if is_blank(text):
+        raise PydanticCustomError("blank", "must say something; there is nothing but blanks in it")
+    return text
+
+
+Worded = AfterValidator(_worded)
+"""Of a text that means nothing when it is blank."""
+Seen = AfterValidator(lambda text: "" if is_blank(text) else text)
+"""Of a text that need not be there: one that nobody can see is not."""
+
+
+class Body(BaseModel):
+    """A request body."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LimitsBody(Body):
+    """A turn's own limits; they may lower the agent's, never raise them."""
+
+    max_tokens: int | None = Field(default=None, ge=1, le=2**53, strict=True)
+    max_cost_usd: float | None = Field(default=None, ge=0, le=1e9, strict=True)
+    max_iterations: int | None = Field(default=None, ge=1, le=10_000, strict=True)
+
+    on_spent: OnSpent = OnSpent.END
+    """`ask`: a limit that is spent pauses the turn for a reviewer, who may raise it."""
+
+    def as_limits(self) -> Limits:
+        """As the store takes them; what is not given stays out of the way."""
+        return Limits(
+            on_spent=self.on_spent,
+            max_tokens=self.max_tokens or 2**53,
+            max_cost_microusd=2**53 if self.max_cost_usd is None else round(self.max_cost_usd * 1e6),
+            max_iterations=self.max_iterations or 10_000,
+        )
+
+
+class RaiseBody(Body):
+    """POST /v1/turns/{id}/limits."""
+
+    max_tokens: int | None = Field(default=None, ge=1, le=2**53, strict=True)
+    max_cost_usd: float | None = Field(default=None, gt=0, le=1e9, strict=True, allow_inf_nan=False)
+
+    def as_raise(self) -> Raise:
+        """As the store takes it."""
+        return Raise(self.max_tokens, None if self.max_cost_usd is None else round(self.max_cost_usd * 1e6))
+
+
+class DayLimitsBody(Body):
+    """PUT /v1/budgets. Both fields are named: what is left out by mistake must not lift a limit."""
+
+    max_tokens: int | None = Field(ge=1, le=2**53, strict=True)
+    max_cost_usd: float | None = Field(gt=0, le=1e9, strict=True, allow_inf_nan=False)
+
+    def as_limits(self) -> DayLimits:
+        """As the store takes them; less than a micro-dollar is one."""
+        cost = None if self.max_cost_usd is None else max(1, round(self.max_cost_usd * 1e6))
+        return DayLimits(max_tokens=self.max_tokens, max_cost_microusd=cost)
+
+
+class NewConversation(Body):
+    """POST /v1/conversations."""
+
+    agent: str = Field(min_length=1, max_length=64)
+    title: str = Field(default="", max_length=200)
+    metadata: Metadata = {}
+
+
+class ConversationPatch(Body):
+    """PATCH /v1/conversations/{id}."""
+
+    title: str | None = Field(default=None, max_length=200)
+    metadata: Metadata | None = None
+
+
+Message = Annotated[str, Field(max_length=200_000), Worded]
+
+
+class NewTurnBody(Body):
+    """POST /v1/conversations/{id}/turns."""
+
+    message: Message
+    on_busy: OnBusy = OnBusy.REJECT
+    limits: LimitsBody | None = None
+    """Not used where the message joins a turn under way: that one has its own, as it has its metadata."""
+    metadata: TurnMetadata = {}
+
+
+class ExecuteBody(Body):
+    """POST /v1/execute."""
+
+    agent: str = Field(min_length=1, max_length=64)
+    message: Message
+    conversation_id: str | None = None
+    system_prompt: str | None = Field(default=None, max_length=50_000)
+    metadata: TurnMetadata = {}
+    limits: LimitsBody | None = None
+
+
+class AnswerBody(Body):
+    """POST /v1/turns/{id}/answers/{request_id}."""
+
+    kind: Literal["clarification", "client_run"]
+    payload: dict[str, JsonValue]
+
+
+class FileBody(Body):
+    """An upload as its Idempotency-Key is held against."""
+
+    name: str
+    media_type: str
+    sha256: str
+
+
+Comment = Annotated[str, Field(max_length=4_000), Seen]
+ReasonCode = Annotated[str, Field(max_length=100), Seen]
+UserName = Annotated[str, Field(min_length=1, max_length=63)]
+
+
+class DecisionBody(Body):
+    """POST /v1/approvals/{id}/decision."""
+
+    decision: Decision
+    digest: str = Field(max_length=128)
+    args: dict[str, JsonValue] | None = None
+    comment: Comment = ""
+    reason_code: ReasonCode = ""
+
+
+class CommentBody(Body):
+    """POST /v1/approvals/{id}/withdraw and /escalate."""
+
+    comment: Comment = ""
+
+
+class ClaimBody(Body):
+    """POST /v1/approvals/{id}/claim."""
+
+    seconds: int = Field(default=DEFAULT_SECONDS, ge=1, le=MOST_SECONDS, strict=True)
+
+
+class ReleaseBody(Body):
+    """POST /v1/approvals/{id}/release."""
+
+
+class ReassignBody(Body):
+    """POST /v1/approvals/{id}/reassign."""
+
+    to: UserName
+    comment: Comment = ""
+
+
+class ItemBody(Body):
+    """One decision of many."""
+
+    id: str = Field(max_length=64)
+    digest: str = Field(max_length=128)
+    decision: Decision
+    comment: Comment = ""
+    reason_code: ReasonCode = ""
+
+
+class ManyBody(Body):
+    """POST /v1/approvals/decisions."""
+
+    items: tuple[ItemBody, ...] = Field(min_length=1, max_length=100)
+
+    @model_validator(mode="after")
+    def _each_once(self) -> "ManyBody":
+        if len({item.id for item in self.items}) < len(self.items):
+            raise PydanticCustomError("twice", "an approval is decided once: the same id is given twice")
+        return self
+
+
+class DelegationBody(Body):
+    """POST /v1/delegations."""
+
+    to: UserName
+    until: AwareDatetime
+
+
+class SettleBody(Body):
+    """POST /v1/effects/{key}/settle."""
+
+    outcome: Literal["happened", "did_not_happen"]
+    comment: Annotated[str, Field(max_length=4_000), Worded]
+
+
+Role = Literal["requester", "reviewer", "admin"]
+
+
+class NewUser(Body):
+    """POST /v1/users."""
+
+    name: str = Field(pattern=USER_NAME)
+    display_name: str = Field(default="", max_length=100)
+    roles: tuple[Role, ...] = ("requester",)
+
+
+class RolesBody(Body):
+    """POST /v1/users/{name}/roles."""
+
+    roles: tuple[Role, ...]
+
+
+class DraftBody(Body):
+    """PUT /v1/prompt-templates/{template}/draft."""
+
+    text: Annotated[str, Field(max_length=50_000), Worded]
+
+
+class PromotionBody(Body):
+    """POST /v1/prompt-versions/{id}/promote."""
+
+    to: Literal["pre_production", "active"]
+    digest: str = Field(max_length=128)
+
+
+class TokenBody(Body):
+    """POST /v1/users/{name}/tokens."""
+
+    label: str = Field(default="", max_length=100)
+
+
+# --- Request bodies of what administrators and people say of access: signing in, the team, webhooks.
+
+Secret = Annotated[str, Field(min_length=8, max_length=200)]
+NewName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9._-]{0,62}$")]
+Tenant = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+
+
+class RegisterBody(Body):
+    """POST /v1/auth/register."""
+
+    name: NewName
+    password: Secret
+    display_name: str = Field(default="", max_length=100)
+    invitation: str = Field(default="", max_length=100)
+    setup_code: str = Field(default="", max_length=100)
+    """Of the first person of a tenant: `perdure up` and `python -m perdure.apps.bootstrap` print it."""
+    tenant: Tenant | None = None
+    role: JsonValue = None
+    """Ignored, like `roles`: what somebody may do is an administrator's to say (S2-60)."""
+    roles: JsonValue = None
+
+
+class LoginBody(Body):
+    """POST /v1/auth/login: by name and password, or by a token."""
+
+    name: str = Field(default="", max_length=63)
+    password: str = Field(default="", max_length=200)
+    token: str = Field(default="", max_length=500)
+    tenant: Tenant | None = None
+
+    @model_validator(mode="after")
+    def _one_way(self) -> "LoginBody":
+        if bool(self.token) == bool(self.name and self.password):
+            raise PydanticCustomError("one_way", "send `name` and `password`, or `token`")
+        return self
+
+
+class RefreshBody(Body):
+    """POST /v1/auth/refresh."""
+
+    refresh_token: str = Field(max_length=200)
+
+
+class PasswordBody(Body):
+    """POST /v1/auth/password."""
+
+    password: Secret
+    current: str = Field(default="", max_length=200)
+
+
+class ProfileBody(Body):
+    """PATCH /v1/auth/me."""
+
+    display_name: str = Field(min_length=1, max_length=100)
+    role: JsonValue = None
+    """Ignored, as when registering."""
+    roles: JsonValue = None
+
+
+class InviteBody(Body):
+    """POST /v1/team/invitations."""
+
+    name: NewName
+    display_name: str = Field(default="", max_length=100)
+    roles: tuple[Role, ...] = ("requester",)
+
+
+class MemberBody(Body):
+    """PATCH /v1/team/{name}: what is given is changed."""
+
+    roles: tuple[Role, ...] | None = None
+    display_name: str | None = Field(default=None, min_length=1, max_length=100)
+    active: bool | None = Field(default=None, strict=True)
+
+
+class WebhookBody(Body):
+    """POST /v1/webhooks."""
+
+    url: str = Field(min_length=1, max_length=500)
+    with_args: bool = Field(default=False, strict=True)
+    """Whether notices of what has a low risk carry the call's arguments."""
+
+
+# --- Request bodies of documents and their promotions.
+
+MOST_HITS = 50
+
+
+def _known(document_type: str) -> str:
+    fault = type_fault(document_type)
+    if fault is not None:
+        raise PydanticCustomError("document_type", "{fault}", {"fault": fault})
+    return document_type
+
+
+Title = Annotated[str, Field(max_length=200), Worded]
+Content = Annotated[str, Field(max_length=100_000), Worded]
+Entities = Annotated[tuple[Annotated[str, Field(min_length=1, max_length=100)], ...], Field(max_length=32)]
+Sources = Annotated[tuple[Annotated[str, Field(max_length=500)], ...], Field(max_length=20)]
+Sha256 = Annotated[str, Field(max_length=64)]
+
+
+class BasisBody(Body):
+    """What a version rests on."""
+
+    evidence_summary: str = Field(default="", max_length=2_000)
+    source_refs: Sources = ()
+
+    def basis(self) -> Basis:
+        """As the store takes it."""
+        refs: list[JsonValue] = [*self.source_refs]
+        return Basis(self.evidence_summary, refs)
+
+
+class NewDocument(BasisBody):
+    """POST /v1/memory/documents."""
+
+    scope: Scope
+    store: str | None = Field(default=None, max_length=64, description="needed for a workspace, which has several")
+    conversation_id: str | None = Field(default=None, max_length=100, description="of a document of a conversation")
+    path: str = Field(max_length=200)
+    type: Annotated[str, AfterValidator(_known)]
+    title: Title
+    content: Content
+    entities: Entities = ()
+
+
+class UpdateBody(BasisBody):
+    """PUT /v1/memory/documents/{id}."""
+
+    expected_sha256: Sha256
+    content: Content
+    title: Title | None = None
+    entities: Entities | None = None
+
+
+class EditBody(Body):
+    """A text that stands there exactly once, and what comes in its place."""
+
+    find: str = Field(min_length=1, max_length=100_000)
+    replace: str = Field(max_length=100_000)
+
+
+class PatchBody(BasisBody):
+    """PATCH /v1/memory/documents/{id}."""
+
+    expected_sha256: Sha256
+    edits: tuple[EditBody, ...] = Field(min_length=1, max_length=50)
+
+
+class DocumentSearchBody(Body):
+    """POST /v1/memory/documents/search."""
+
+    query: Annotated[str, Field(min_length=1, max_length=4_000), Worded]
+    scope: Scope | None = None
+    conversation_id: str | None = Field(default=None, max_length=100)
+    limit: int = Field(default=6, ge=1, strict=True, description=f"clamped to {MOST_HITS}")
+
+
+class RedactionBody(Body):
+    """POST /v1/memory/documents/{id}/versions/{version}/redact."""
+
+    reason: Annotated[str, Field(max_length=1_000), Worded]
+
+
+class StoreBody(Body):
+    """PUT /v1/memory/stores/{slug}."""
+
+    archived: bool = Field(strict=True)
+
+
+class ProposalBody(BasisBody):
+    """POST /v1/memory/promotions."""
+
+    document_id: str = Field(max_length=100)
+    store: str = Field(max_length=64)
+    path: str = Field(max_length=200)
+    risk: Risk
+
+
+class PromotionDecisionBody(Body):
+    """POST /v1/memory/promotions/{id}/decision."""
+
+    decision: PromotionDecision
+    sha256: Sha256
+    comment: Comment = ""
+
+
+# --- Ids in paths: what is no UUID names nothing, so it is 404.
+
+
+def as_uuid(text: str, what: str) -> str:
+    """`text` as a canonical UUID.
+
+    Raises: CallerError 404.
+    """
+    try:
+        return str(UUID(text))
+    except ValueError:
+        raise CallerError(f"{what}_not_found", f"there is no such {what}", status=404) from None
+
+
+def _conversation(conversation_id: Annotated[str, Path()]) -> str:
+    return as_uuid(conversation_id, "conversation")
+
+
+def _turn(turn_id: Annotated[str, Path()]) -> str:
+    return as_uuid(turn_id, "turn")
+
+
+def _approval(approval_id: Annotated[str, Path()]) -> str:
+    return as_uuid(approval_id, "approval")
+
+
+def _question(request_id: Annotated[str, Path()]) -> str:
+    return as_uuid(request_id, "question")
+
+
+def _file(file_id: Annotated[str, Path()]) -> str:
+    return as_uuid(file_id, "file")
+
+
+def _entity(entity_id: Annotated[str, Path()]) -> str:
+    return as_uuid(entity_id, "entity")
+
+
+ConversationId = Annotated[str, Depends(_conversation)]
+TurnId = Annotated[str, Depends(_turn)]
+ApprovalId = Annotated[str, Depends(_approval)]
+QuestionId = Annotated[str, Depends(_question)]
+FileId = Annotated[str, Depends(_file)]
+EntityId = Annotated[str, Depends(_entity)]
+
+
+# --- How much of a list is asked for.
+
+_DIGITS = 9
+
+
+def _readable(value: object) -> object:
+    """A number with more digits than can be read is more than any list gives, and is clamped like every other."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value.lstrip("0")) > _DIGITS:
+        return 10**_DIGITS
+    return value
+
+
+Limit = Annotated[int, BeforeValidator(_readable), Query(ge=1, description="more than a list gives is clamped")]
+"""The `limit` of a list; the route clamps it to its own most."""

@@ -1,0 +1,295 @@
+"""Agents and topologies: what there is, what of it needs a person and why, and how it looks."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Path, Query
+from fastapi.responses import JSONResponse, PlainTextResponse
+from pydantic import Field
+
+from perdure.api.auth import Open, Principal, Reader
+from perdure.api.idempotency import Key, once
+from perdure.api.requests import Body, DraftBody, Limit, PromotionBody, as_uuid
+from perdure.contracts.agents import PublishedAgent, ToolCard
+from perdure.contracts.skills import Rule
+from perdure.core.agents.plans import rules_of
+from perdure.core.agents.rule_matching import PLATFORM_RULES, free_because, reasons_of
+from perdure.core.agents.rules import with_overrides
+from perdure.core.agents.templates import Stage, filled
+from perdure.core.approvals.gates import WAIVABLE, asks_by_itself
+from perdure.graph import registry
+from perdure.graph.manifest import manifest_of, mermaid_of
+from perdure.store import agents as content
+from perdure.store import agents as prompt_templates
+from perdure.store import agents as prompt_views
+from perdure.store import agents as rule_actions
+from perdure.store import agents as waivers
+from perdure.store.agents import Mover, Seer
+from perdure.store.database import Connection
+from perdure.store.delivery.outbox import Note
+
+agents_router = APIRouter(prefix="/v1", tags=["agents"])
+_TOLD = ("fallback_model", "reasoning", "root_skill", "day_limits", "memory", "window", "toolsets")
+"""Of a definition, as its file has it."""
+
+
+@agents_router.get("/agents")
+async def agents(services: Open, who: Reader) -> dict[str, object]:
+    """Every agent that a conversation can be with."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        found = await content.list_agents(tx)
+    items = [_brief(agent) | {"app": app, "tools": [card.name for card in agent.cards]} for app, agent in found]
+    return {"items": items, "next": None}
+
+
+@agents_router.get("/agents/{agent_id}")
+async def agent(services: Open, who: Reader, agent_id: str) -> dict[str, object]:
+    """An agent: its model, its limits, who decides on its calls, what it remembers; its tools are listed apart."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        found = await content.current_agent(tx, agent_id)
+    whole = found.definition.model_dump(mode="json")
+    policy = found.definition.approvals
+    return {
+        **_brief(found),
+        **{name: whole.get(name) for name in _TOLD},
+        "approvals": {name: getattr(policy, name) for name in type(policy).model_fields},
+        "skills": [{"id": skill.id, "name": skill.name} for skill in found.definition.skills],
+    }
+
+
+@agents_router.get("/agents/{agent_id}/tools")
+async def tools(services: Open, who: Reader, agent_id: str) -> dict[str, object]:
+    """The tools of an agent, with effect class, whether they need an approval, and by which rules."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        agent = await content.current_agent(tx, agent_id)
+        rules = rules_of(agent, PLATFORM_RULES, await rule_actions.rule_actions(tx))
+        waived = await waivers.waivers(tx)
+    return {"items": [_tool(card, rules, waived) for card in agent.cards], "next": None}
+
+
+@agents_router.get("/topologies")
+async def topologies(who: Reader) -> dict[str, object]:
+    """Every topology by name."""
+    items = [
+        {"name": name, "version": registry.spec(name).version, "nodes": [node.id for node in registry.spec(name).nodes]}
+        for name in registry.names()
+    ]
+    return {"items": items, "next": None}
+
+
+@agents_router.get("/topologies/{name}.mmd", response_class=PlainTextResponse)
+async def mermaid(who: Reader, name: str) -> PlainTextResponse:
+    """A topology as a Mermaid flow chart."""
+    return PlainTextResponse(mermaid_of(manifest_of(registry.spec(name))), media_type="text/vnd.mermaid; charset=utf-8")
+
+
+@agents_router.get("/topologies/{name}")
+async def topology(who: Reader, name: str) -> dict[str, object]:
+    """A topology as JSON: nodes, edges, entries, limits, and how its activities are tried."""
+    return dict(manifest_of(registry.spec(name)))
+
+
+def _brief(agent: PublishedAgent) -> dict[str, object]:
+    return {
+        "id": agent.definition.id,
+        "title": agent.definition.title,
+        "topology": agent.definition.topology,
+        "model": agent.definition.model,
+        "version": agent.version,
+        "limits": agent.definition.limits.model_dump(),
+        "examples": list(agent.definition.examples),
+        "files": list(agent.definition.files),
+    }
+
+
+def _tool(card: ToolCard, rules: tuple[Rule, ...], waived: Sequence[str]) -> dict[str, object]:
+    asks = asks_by_itself(card, waived)
+    shown = card.model_dump(mode="json", exclude={"secrets"}) | {"needs_approval": asks}
+    reasons = [asdict(each) for each in reasons_of(card, rules, waived)]
+    return shown | {"reasons": reasons, "free_because": "" if asks else free_because(card)}
+
+
+# --- Prompt templates: a draft of one's own, what speaks to whom, and the stages up to active.
+
+prompt_templates_router = APIRouter(prefix="/v1", tags=["prompt templates"])
+MOST = 200
+_KEY = r"^[a-z][a-z0-9_-]{0,63}$"
+
+
+def _version(version_id: Annotated[str, Path()]) -> str:
+    return as_uuid(version_id, "prompt_version")
+
+
+VersionId = Annotated[str, Depends(_version)]
+Template = Annotated[str, Path(max_length=64)]
+Shown = Literal["draft", "pre_production", "active"]
+
+
+@prompt_templates_router.get("/prompt-templates")
+async def list_prompt_templates(
+    services: Open,
+    who: Reader,
+    template: Annotated[str | None, Query(max_length=64)] = None,
+    stage: Stage | None = None,
+    limit: Limit = 50,
+    cursor: str | None = None,
+) -> dict[str, object]:
+    """Versions without their texts, changed last first: what is used, your own, and for a reviewer all of them."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        found = await prompt_views.list_prompt_templates(
+            tx, _seer(who), template, stage.value if stage else None, min(limit, MOST), cursor
+        )
+    return {"items": found[0], "next": found[1]}
+
+
+@prompt_templates_router.get("/prompt-templates/{template}")
+async def get(services: Open, who: Reader, template: Template, stage: Shown | None = None) -> dict[str, object]:
+    """The version that speaks to you: your draft, else the active one; with `stage` the one in that stage."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        return await prompt_views.resolved_prompt_template(tx, template, who.user_id, Stage(stage) if stage else None)
+
+
+@prompt_templates_router.get("/prompt-templates/{template}/render")
+async def render(
+    services: Open,
+    who: Reader,
+    template: Template,
+    stage: Shown | None = None,
+    agent_title: Annotated[str, Query(max_length=200)] = "",
+    skill_name: Annotated[str, Query(max_length=200)] = "",
+) -> dict[str, object]:
+    """The same with its variables filled in, as your own turns get it."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        version = await prompt_views.resolved_prompt_template(
+            tx, template, who.user_id, Stage(stage) if stage else None
+        )
+        name, role = await prompt_views.named(tx, who.user_id)
+    values = {"user_name": name, "user_role": role, "agent_title": agent_title, "skill_name": skill_name}
+    return version | {"text": filled(str(version["text"]), values)}
+
+
+@prompt_templates_router.put("/prompt-templates/{template}/draft")
+async def save_draft(
+    services: Open, who: Reader, template: Annotated[str, Path(pattern=_KEY)], body: DraftBody
+) -> dict[str, object]:
+    """Your draft of this template, which speaks in your own turns; the draft before it is overwritten."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        return await prompt_templates.save_prompt_draft(tx, template, body.text, who.user_id)
+
+
+@prompt_templates_router.get("/prompt-versions/{version_id}")
+async def version(services: Open, who: Reader, version_id: VersionId) -> dict[str, object]:
+    """One version with its text and history."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        return await prompt_views.get_prompt_template(tx, version_id, _seer(who))
+
+
+@prompt_templates_router.post("/prompt-versions/{version_id}/promote")
+async def promote(
+    services: Open, who: Reader, version_id: VersionId, body: PromotionBody, key: Key = None
+) -> JSONResponse:
+    """Move a version on by one stage; the digest is that of the text which you read. Needs reviewer or admin, and for
+    active somebody else than its author."""
+
+    async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
+        mover = Mover(who.user_id, who.roles)
+        return (
+            200,
+            await prompt_templates.promote_prompt_template(tx, version_id, Stage(body.to), body.digest, mover),
+            None,
+        )
+
+    return await once(services, who, f"prompt-promote/{version_id}", key, body, work)
+
+
+@prompt_templates_router.post("/prompt-versions/{version_id}/archive")
+async def archive(services: Open, who: Reader, version_id: VersionId, key: Key = None) -> JSONResponse:
+    """Take a version out of use. Needs reviewer or admin, except for your own draft."""
+
+    async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
+        return 200, await prompt_templates.archive_prompt_template(tx, version_id, Mover(who.user_id, who.roles)), None
+
+    return await once(services, who, f"prompt-archive/{version_id}", key, None, work)
+
+
+def _seer(who: Principal) -> Seer:
+    return Seer(who.user_id, who.roles)
+
+
+# --- Rules: the platform's and those of the agents, as this tenant has them; an administrator makes them stricter.
+# Beside them the few tools that a tenant may let run without the approval that they need
+# (perdure/core/approvals/gates.py).
+
+rules_router = APIRouter(prefix="/v1/rules", tags=["rules"])
+
+
+class RuleActionBody(Body):
+    """PUT /v1/rules."""
+
+    rule: str = Field(min_length=1, max_length=200)
+    do: str = Field(min_length=1, max_length=40)
+
+
+class WaiverBody(Body):
+    """PUT /v1/rules/tools."""
+
+    tool: str = Field(min_length=1, max_length=200)
+    approval: bool = Field(strict=True)
+    """Whether a person is asked."""
+
+
+@rules_router.get("")
+async def list_rules(services: Open, who: Reader) -> dict[str, object]:
+    """Every rule that can hold for a turn of this tenant."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        return await _shown(tx)
+
+
+@rules_router.put("")
+async def put(services: Open, who: Reader, body: RuleActionBody) -> dict[str, object]:
+    """Make a rule stricter from the next turn on, or give it its own action back."""
+    who.need("admin")
+    async with services.db.transaction(who.tenant_id) as tx:
+        await rule_actions.set_action(tx, await _rules(tx), body.rule, body.do, who.user_id)
+        return await _shown(tx)
+
+
+@rules_router.get("/tools")
+async def waivable(services: Open, who: Reader) -> dict[str, object]:
+    """The tools whose approval this tenant may waive, and whether it is asked for."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        return await _waivable(tx)
+
+
+@rules_router.put("/tools")
+async def waive(services: Open, who: Reader, body: WaiverBody) -> dict[str, object]:
+    """Let such a tool run without a person from the next turn on, or have a person asked again."""
+    who.need("admin")
+    async with services.db.transaction(who.tenant_id) as tx:
+        await waivers.set_waiver(tx, body.tool, waived=not body.approval, user_id=who.user_id)
+        return await _waivable(tx)
+
+
+async def _waivable(tx: Connection) -> dict[str, object]:
+    waived = await waivers.waivers(tx)
+    return {"items": [{"tool": tool, "approval": tool not in waived} for tool in WAIVABLE], "next": None}
+
+
+async def _rules(tx: Connection) -> tuple[Rule, ...]:
+    """All of them as published, each once."""
+    rules = {rule.id: rule for rule in PLATFORM_RULES}
+    for _, agent in await content.list_agents(tx):
+        rules |= {rule.id: rule for rule in rules_of(agent, (), {})}
+    return tuple(rules.values())
+
+
+async def _shown(tx: Connection) -> dict[str, object]:
+    rules, own = await _rules(tx), await rule_actions.rule_actions(tx)
+    return {
+        "items": [
+            rule.model_dump(mode="json") | {"overridden": rule.do != published.do}
+            for rule, published in zip(with_overrides(rules, own), rules, strict=True)
+        ],
+        "next": None,
+    }

@@ -1,0 +1,412 @@
+"""Approvals: the queue, how it ages, one with its history, the decision."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi.encoders import jsonable_encoder
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+
+from perdure.api.auth import Open, Principal, Reader
+from perdure.api.errors import outcome_of
+from perdure.api.health import DECISIONS
+from perdure.api.idempotency import DELIVERY_SECONDS, Key, once
+from perdure.api.requests import (
+    ApprovalId,
+    ClaimBody,
+    CommentBody,
+    DecisionBody,
+    DelegationBody,
+    ItemBody,
+    Limit,
+    ManyBody,
+    ReassignBody,
+    ReleaseBody,
+    as_uuid,
+)
+from perdure.api.routes.events import EventStream, event_stream
+from perdure.api.routes.status import turn_page
+from perdure.api.services import Services
+from perdure.api.streams import review_frames
+from perdure.contracts.activities import ApprovalStatus, PreviewAsk
+from perdure.contracts.errors import CallerError
+from perdure.contracts.values import digest_of
+from perdure.core.approvals.assignments import ADMIN
+from perdure.core.approvals.decisions import NOT_IN_BULK, Decider, Decision, approvable_together
+from perdure.core.delivery import CHAT
+from perdure.store import idempotency
+from perdure.store.approvals import assignments, decisions, views
+from perdure.store.approvals.decisions import Decided, DecisionAsk, asked_about, decide
+from perdure.store.approvals.review import Review
+from perdure.store.approvals.views import Filters, last_approved, own_decisions
+from perdure.store.approvals.views import ageing as ageing_now
+from perdure.store.approvals.views import counts as counted
+from perdure.store.database import Connection
+from perdure.store.delivery.outbox import Note
+from perdure.temporal.workflow_client import made
+
+approvals_router = APIRouter(prefix="/v1/approvals", tags=["approvals"])
+MOST = 200
+DAY_SECONDS = 86_400
+
+
+@approvals_router.get("")
+async def list_approvals(
+    services: Open,
+    who: Reader,
+    status: ApprovalStatus | None = None,
+    agent: Annotated[str | None, Query(max_length=64)] = None,
+    tool: Annotated[str | None, Query(max_length=64)] = None,
+    turn: str | None = None,
+    role: Annotated[str | None, Query(max_length=40)] = None,
+    risk: Literal["low", "medium", "high"] | None = None,
+    assignee: Annotated[str | None, Query(max_length=63, description="a user's name")] = None,
+    mine: bool = False,
+    expiring: Annotated[int | None, Query(ge=1, le=10_000_000, description="within this many seconds")] = None,
+    brief: Annotated[bool, Query(description="without the arguments and all else that may be long")] = False,
+    limit: Limit = 50,
+    cursor: str | None = None,
+) -> dict[str, object]:
+    """Approvals, newest first. A requester sees the own ones; `mine` narrows to what you may decide."""
+    filters = Filters(
+        status=status.value if status else None,
+        agent=agent,
+        tool=tool,
+        risk=risk,
+        turn_id=as_uuid(turn, "turn") if turn else None,
+        role=role,
+        assignee=assignee,
+        requested_by=who.scope,
+        decidable_by=who.user_id if mine else None,
+        signed_in_by=who.credential,
+        expiring_within_seconds=expiring,
+    )
+    async with services.db.transaction(who.tenant_id) as tx:
+        most = min(limit, MOST)
+        items, following = await views.list_approvals(tx, filters, most, cursor, person(who), brief=brief)
+    return {"items": [item | {"links": links(services, who, item)} for item in items], "next": following}
+
+
+@approvals_router.get("/ageing")
+async def ageing(services: Open, who: Reader) -> dict[str, object]:
+    """How long requests have waited, by role, assignee and agent, and who is next to get them."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        return {"items": await ageing_now(tx, who.scope), "next": None}
+
+
+@approvals_router.get("/counts")
+async def counts(
+    services: Open, who: Reader, expiring: Annotated[int, Query(ge=1, le=10_000_000)] = DAY_SECONDS
+) -> dict[str, object]:
+    """How many wait, how many of them you may decide, how many expire within `expiring` seconds, and of which kinds."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        return await counted(tx, who.scope, person(who), expiring)
+
+
+@approvals_router.get("/decided")
+async def decided(services: Open, who: Reader, limit: Limit = 50, cursor: str | None = None) -> dict[str, object]:
+    """Your own decisions, newest first, each with what became of it."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        items, following = await own_decisions(tx, who.user_id, min(limit, MOST), cursor)
+    return {"items": items, "next": following}
+
+
+@approvals_router.get("/stream", response_class=EventStream)
+async def stream(services: Open, who: Reader) -> Response:
+    """Says `approvals` at once, and again whenever something in the queue may have changed: then it is worth a look."""
+    return event_stream(services, who, review_frames(services.changes, services.wakes, who.tenant_id))
+
+
+@approvals_router.get("/{approval_id}")
+async def get(services: Open, who: Reader, approval_id: ApprovalId) -> dict[str, object]:
+    """One approval: the exact call, its deadline, its history, what may be decided. Reviewers also get the call of the
+    same tool that was approved last before it."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        approval = await views.get_approval(tx, approval_id, who.scope, person(who))
+        before = await last_approved(tx, approval_id) if who.sees_tenant else None
+    return approval | {"last_approved": before, "links": links(services, who, approval)}
+
+
+@approvals_router.post("/{approval_id}/decision")
+async def decide_approval(
+    services: Open, who: Reader, approval_id: ApprovalId, body: DecisionBody, key: Key = None
+) -> JSONResponse:
+    """Decide, once. The digest is the one of the call that you saw. Still `pending`: others must decide, too."""
+    turn: dict[str, Any] = {}
+
+    async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
+        ask = decisions.DecisionAsk(**body.model_dump(), channel=CHAT if who.is_in_chat else "api")
+        most = decisions_per_minute(services, who)
+        decided, note = await decisions.decide(tx, approval_id, person(who), who.name, ask, most)
+        turn["conversation_id"] = decided.conversation_id
+        return 200, await views.get_approval(tx, approval_id, None, person(who)), note
+
+    answer = await once(services, who, f"decision/{approval_id}", key, body, work)
+    if turn:  # now it is durable; a replayed key decides nothing
+        DECISIONS.labels(decision=body.decision.value).inc()
+        await services.live.wake(turn["conversation_id"])
+    return answer
+
+
+def person(who: Principal) -> Decider:
+    """Who asks, as somebody who may decide."""
+    return Decider(who.user_id, who.roles, who.name, credential=who.credential)
+
+
+def decisions_per_minute(services: Services, who: Principal) -> int | None:
+    """How many decisions this person may take in a minute; None where they are not counted."""
+    return None if who.has_local_token else services.decisions_per_minute
+
+
+def links(services: Services, who: Principal, approval: dict[str, object]) -> dict[str, str]:
+    turn_id = str(approval["turn_id"])
+    links = {"turn": f"/v1/turns/{turn_id}", "decision": f"/v1/approvals/{approval['id']}/decision"}
+    page = turn_page(services, who, turn_id)
+    return links | {"temporal": page} if page else links
+
+
+# --- What can be done with an approval beside deciding: withdraw it, claim and release it, hand it over.
+
+verbs_router = APIRouter(prefix="/v1/approvals", tags=["approvals"])
+Act = Callable[[Connection], Awaitable[tuple[Review, Note | None]]]
+
+
+@verbs_router.post("/{approval_id}/withdraw")
+async def withdraw(
+    services: Open, who: Reader, approval_id: ApprovalId, body: CommentBody | None = None, key: Key = None
+) -> JSONResponse:
+    """Take back your request, or an approval whose call has not begun; its turn goes on without it."""
+    given = body or CommentBody()
+    turn: list[Review] = []
+
+    async def act(tx: Connection) -> tuple[Review, Note | None]:
+        review, note = await assignments.withdraw(tx, approval_id, person(who), given.comment)
+        turn.append(review)
+        return review, note
+
+    answer = await _done(services, who, approval_id, "withdraw", key, given, act)
+    for review in turn:
+        await services.live.wake(review.address.conversation_id)
+    return answer
+
+
+@verbs_router.post("/{approval_id}/claim")
+async def claim(
+    services: Open, who: Reader, approval_id: ApprovalId, body: ClaimBody | None = None, key: Key = None
+) -> JSONResponse:
+    """Keep others from deciding while you look; it lapses by itself. Claim again to keep it longer."""
+    given = body or ClaimBody()
+
+    async def act(tx: Connection) -> tuple[Review, Note | None]:
+        return await assignments.claim(tx, approval_id, person(who), given.seconds), None
+
+    return await _done(services, who, approval_id, "claim", key, given, act)
+
+
+@verbs_router.post("/{approval_id}/release")
+async def release(
+    services: Open, who: Reader, approval_id: ApprovalId, body: ReleaseBody | None = None, key: Key = None
+) -> JSONResponse:
+    """Give a claim back before it lapses; an admin may end anybody's."""
+
+    async def act(tx: Connection) -> tuple[Review, Note | None]:
+        return await assignments.release(tx, approval_id, person(who)), None
+
+    return await _done(services, who, approval_id, "release", key, body or ReleaseBody(), act)
+
+
+@verbs_router.post("/{approval_id}/reassign")
+async def reassign(
+    services: Open, who: Reader, approval_id: ApprovalId, body: ReassignBody, key: Key = None
+) -> JSONResponse:
+    """Put it on somebody's list, who must be able to decide on it. A named reviewer gives the place to that person."""
+
+    async def act(tx: Connection) -> tuple[Review, Note | None]:
+        return await assignments.reassign(tx, approval_id, person(who), body.to, body.comment), None
+
+    return await _done(services, who, approval_id, "reassign", key, body, act)
+
+
+@verbs_router.post("/{approval_id}/escalate")
+async def escalate(
+    services: Open, who: Reader, approval_id: ApprovalId, body: CommentBody | None = None, key: Key = None
+) -> JSONResponse:
+    """Hand it to the role that its policy names for that; once."""
+    given = body or CommentBody()
+
+    async def act(tx: Connection) -> tuple[Review, Note | None]:
+        return await assignments.escalate(tx, approval_id, person(who), given.comment), None
+
+    return await _done(services, who, approval_id, "escalate", key, given, act)
+
+
+async def _done(
+    services: Services, who: Principal, approval_id: str, verb: str, key: str | None, body: BaseModel, act: Act
+) -> JSONResponse:
+    """Do it once, and answer with the approval as it then is."""
+
+    async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
+        _, note = await act(tx)
+        shown = await views.get_approval(tx, approval_id, None, person(who))
+        return 200, shown | {"links": links(services, who, shown)}, note
+
+    return await once(services, who, f"{verb}/{approval_id}", key, body, work)
+
+
+# --- Many decisions at once: each taken for itself, in a transaction of its own; what one answers changes no other.
+
+bulk_router = APIRouter(prefix="/v1/approvals", tags=["approvals"])
+ROUTE = "decisions"
+
+
+@bulk_router.post("/decisions")
+async def decide_many(services: Open, who: Reader, body: ManyBody, key: Key = None) -> JSONResponse:
+    """Approve or reject up to 100. Only calls of low risk and of one tool are approved together; anything can be
+    rejected, with a reason."""
+    digest = digest_of(body.model_dump(mode="json"))
+    if key is not None:
+        async with services.db.transaction(who.tenant_id) as tx:
+            before = await idempotency.claim(tx, who.user_id, ROUTE, key, digest)
+        if before is not None and before[0] != 0:
+            return JSONResponse(before[1], before[0], {"Idempotency-Replayed": "true"})
+    together = await _together(services, who, body)
+    answers: list[dict[str, object]] = []
+    rung: list[tuple[Decided, Note | None]] = []
+    for item in body.items:
+        try:
+            answer, decided = await _decide_one(services, who, item, together, key, digest)
+            rung += [decided] if decided is not None else []
+        except CallerError as refused:
+            answer = {"id": item.id, "error": outcome_of(refused)}
+        answers.append(answer)
+    encoded = jsonable_encoder({"items": answers, "next": None})
+    if key is not None:
+        async with services.db.transaction(who.tenant_id) as tx:
+            await idempotency.keep(tx, who.user_id, ROUTE, key, 200, encoded)
+    await _ring(services, rung)
+    return JSONResponse(encoded)
+
+
+async def _together(services: Services, who: Principal, body: ManyBody) -> bool:
+    """Whether those that are to be approved may be approved in one go."""
+    ids = [found for item in body.items if item.decision is Decision.APPROVE and (found := _uuid(item.id))]
+    async with services.db.transaction(who.tenant_id) as tx:
+        return approvable_together(await asked_about(tx, ids, person(who)))
+
+
+async def _decide_one(
+    services: Services, who: Principal, item: ItemBody, together: bool, key: str | None, digest: str
+) -> tuple[dict[str, object], tuple[Decided, Note | None] | None]:
+    """The answer of one item, and what is to be rung for it.
+
+    Raises: CallerError, as for a decision; 422 `not_in_bulk`.
+    """
+    approval_id = as_uuid(item.id, "approval")
+    taken = item.decision is Decision.REJECT or (item.decision is Decision.APPROVE and together)
+    unfit = None if taken else CallerError("not_in_bulk", NOT_IN_BULK, status=422)
+    ask = DecisionAsk(
+        decision=item.decision, digest=item.digest, comment=item.comment, reason_code=item.reason_code, channel="bulk"
+    )
+    route = f"{ROUTE}/{approval_id}"
+    async with services.db.transaction(who.tenant_id) as tx:
+        if key is not None:
+            before = await idempotency.claim(tx, who.user_id, route, key, digest)
+            if before is not None and isinstance(before[1], dict):
+                return {**before[1]}, None
+        most = decisions_per_minute(services, who)
+        decided = await decide(tx, approval_id, person(who), who.name, ask, most, unfit=unfit)
+        answer: dict[str, object] = {"id": item.id, "status": decided[0].status}
+        if key is not None:
+            await idempotency.keep(tx, who.user_id, route, key, 200, jsonable_encoder(answer))
+    DECISIONS.labels(decision=item.decision.value).inc()
+    return answer, decided
+
+
+async def _ring(services: Services, rung: list[tuple[Decided, Note | None]]) -> None:
+    """Wake the turns; all of it is durable, and what is not delivered in time is left to the relay."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DELIVERY_SECONDS):
+            await asyncio.gather(*(services.doorbell.deliver_soon(note) for _, note in rung if note is not None))
+    for conversation_id in dict.fromkeys(decided.conversation_id for decided, _ in rung):
+        await services.live.wake(conversation_id)
+
+
+def _uuid(text: str) -> str | None:
+    try:
+        return as_uuid(text, "approval")
+    except CallerError:
+        return None
+
+
+# --- The preview of a call that waits: made on demand, by a worker, for those who may look at the queue.
+
+previews_router = APIRouter(prefix="/v1/approvals", tags=["approvals"])
+
+
+@previews_router.post("/{approval_id}/preview")
+async def preview(services: Open, who: Reader, approval_id: ApprovalId) -> dict[str, object]:
+    """Have the tool look, read-only, at what the call would change; the approval with what it found, or with why it
+    found nothing. It changes nothing else, so it takes no Idempotency-Key; asked again, it looks again."""
+    if not who.sees_tenant:
+        raise CallerError("role_required", "this needs the role reviewer or admin", status=403)
+    async with services.db.transaction(who.tenant_id) as tx:
+        address = await views.place_of(tx, approval_id)
+    ask = PreviewAsk(address=address, approval_id=approval_id, routing=services.routing)
+    fault = await made(services.doorbell.client, ask)
+    async with services.db.transaction(who.tenant_id) as tx:
+        if fault:
+            await views.keep_preview(tx, approval_id, {"fault": fault})
+        shown = await views.get_approval(tx, approval_id, None, person(who))
+    return shown | {"links": links(services, who, shown)}
+
+
+# --- Standing in for somebody until a date: one's own delegations; an admin sees and ends everybody's.
+
+delegations_router = APIRouter(prefix="/v1/delegations", tags=["approvals"])
+
+
+def _id(delegation_id: Annotated[str, Path()]) -> str:
+    return as_uuid(delegation_id, "delegation")
+
+
+@delegations_router.post("", status_code=201)
+async def add(services: Open, who: Reader, body: DelegationBody, key: Key = None) -> JSONResponse:
+    """Let somebody decide in your place until then, 90 days at most. Not on what you or they have asked for, and only
+    where they have the asked role too: it lends the place of somebody who is named or assigned, and no role."""
+
+    async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
+        return (
+            201,
+            await assignments.add_delegation(tx, who.user_id, who.name, body.to, body.until, who.credential),
+            None,
+        )
+
+    return await once(services, who, "delegations", key, body, work)
+
+
+@delegations_router.get("")
+async def list_delegations(
+    services: Open,
+    who: Reader,
+    everybodys: Annotated[bool, Query(alias="all", description="of everybody; for an admin")] = False,
+    limit: Limit = MOST,
+    cursor: str | None = None,
+) -> dict[str, object]:
+    """Those that you gave and that hold now, newest first; `by` says whose place it is."""
+    if everybodys:
+        who.need(ADMIN)
+    async with services.db.transaction(who.tenant_id) as tx:
+        of = None if everybodys else who.user_id
+        items, following = await assignments.list_delegations(tx, of, min(limit, MOST), cursor)
+    return {"items": items, "next": following}
+
+
+@delegations_router.delete("/{delegation_id}", status_code=204)
+async def remove(services: Open, who: Reader, delegation_id: Annotated[str, Depends(_id)]) -> Response:
+    """End one of yours at once, as an admin anybody's. What was decided by it stands."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        await assignments.remove_delegation(tx, who.user_id, delegation_id, anybodys=ADMIN in who.roles)
+    return Response(status_code=204)

@@ -1,0 +1,83 @@
+"""The audit: verified, exported, and that of one approval."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi.encoders import jsonable_encoder
+from fastapi.responses import StreamingResponse
+from pydantic import Field
+
+from perdure.api.auth import Open, Principal, Reader
+from perdure.api.requests import ApprovalId, Body, Limit, as_uuid
+from perdure.api.services import Services
+from perdure.contracts.errors import CallerError
+from perdure.contracts.values import canonical_json
+from perdure.core.audit import ExportedHead
+from perdure.store import audit
+from perdure.store.turns import views
+
+router = APIRouter(prefix="/v1", tags=["audit"])
+MOST = 200
+Place = Annotated[int, Query(ge=0, le=2**53)]
+
+
+class HeadsBody(Body):
+    """POST /v1/audit/verify: heads that the caller has kept, beside those of this deployment's own file."""
+
+    heads: tuple[ExportedHead, ...] = Field(max_length=1_000)
+
+
+@router.get("/audit/verify")
+async def verify(services: Open, who: Reader) -> dict[str, object]:
+    """Whether every row of the audit is as it was written, and none is gone, by the exported heads."""
+    return await _verified(services, who, ())
+
+
+@router.post("/audit/verify")
+async def verify_against(services: Open, who: Reader, body: HeadsBody) -> dict[str, object]:
+    """The same against heads that you kept as well. It changes nothing."""
+    return await _verified(services, who, body.heads)
+
+
+@router.get("/audit/export", response_class=StreamingResponse)
+async def export(
+    services: Open,
+    who: Reader,
+    after: Place = 0,
+    turn: str | None = None,
+    limit: Annotated[int | None, Query(ge=1, le=2**53)] = None,
+) -> StreamingResponse:
+    """Every row in the order of the chain, one JSON object a line; `after` a place in it, of one `turn`."""
+    who.need("admin")
+    turn_id = as_uuid(turn, "turn") if turn else None
+    if turn_id:
+        async with services.db.transaction(who.tenant_id) as tx:
+            await views.get_turn(tx, turn_id, who.scope)  # or 404, as for every turn that is not the tenant's
+    rows = audit.exported_rows(services.db, who.tenant_id, after, turn_id, limit)
+    return StreamingResponse(_lines(rows), media_type="application/jsonl")
+
+
+@router.get("/approvals/{approval_id}/audit", tags=["approvals"])
+async def of_approval(
+    services: Open, who: Reader, approval_id: ApprovalId, limit: Limit = MOST, cursor: str | None = None
+) -> dict[str, object]:
+    """What is on record of one approval: who asked, what was planned, who decided, what ran; oldest first."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        items, following = await audit.rows_of_approval(tx, approval_id, who.scope, min(limit, MOST), cursor)
+    return {"items": items, "next": following}
+
+
+async def _verified(services: Services, who: Principal, kept: tuple[ExportedHead, ...]) -> dict[str, object]:
+    if not who.sees_tenant:
+        raise CallerError("role_required", "this needs the role reviewer or admin", {"role": "reviewer"}, status=403)
+    own = await asyncio.to_thread(audit.exported_heads, services.audit_heads, who.tenant_id)
+    report = await audit.verify_chain(services.db, who.tenant_id, services.keyring, [*own, *kept])
+    return {"ok": report.ok, **asdict(report)}
+
+
+async def _lines(rows: AsyncIterator[audit.View]) -> AsyncIterator[str]:
+    async for row in rows:
+        yield canonical_json(jsonable_encoder(row)) + "\n"

@@ -1,0 +1,60 @@
+"""Effects: what tools did outside, and settling what a crash left unknown."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+from fastapi.responses import JSONResponse
+
+from perdure.api.auth import Open, Reader
+from perdure.api.idempotency import Key, once
+from perdure.api.requests import Limit, SettleBody
+from perdure.api.routes.approvals import person
+from perdure.contracts.calls import CallState
+from perdure.contracts.turns import TurnAddress
+from perdure.store.calls import effects
+from perdure.store.calls.effects import settle_by_person
+from perdure.store.database import Connection
+from perdure.store.delivery.outbox import Note
+
+router = APIRouter(prefix="/v1/effects", tags=["effects"])
+MOST = 200
+EffectKey = Annotated[str, Path(max_length=100)]
+
+
+@router.get("")
+async def listed(
+    services: Open,
+    who: Reader,
+    state: CallState | None = None,
+    limit: Limit = 50,
+    cursor: str | None = None,
+) -> dict[str, object]:
+    """Effects, newest first; `state=outcome_unknown` are those that a person must settle."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        items, following = await effects.list_effects(
+            tx, who.scope, state.value if state else None, min(limit, MOST), cursor
+        )
+    return {"items": items, "next": following}
+
+
+@router.get("/{effect_key}")
+async def get(services: Open, who: Reader, effect_key: EffectKey) -> dict[str, object]:
+    """One effect with all that is known of it: attempts, approval, what was told of it while it ran."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        return await effects.get_effect(tx, effect_key, who.scope)
+
+
+@router.post("/{effect_key}/settle")
+async def settle(services: Open, who: Reader, effect_key: EffectKey, body: SettleBody, key: Key = None) -> JSONResponse:
+    """Say what became of an effect; its turn goes on with the truth."""
+    settled: list[TurnAddress] = []
+
+    async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
+        address, note = await settle_by_person(tx, effect_key, person(who), body.outcome, body.comment)
+        settled.append(address)
+        return 200, {"key": effect_key, "outcome": body.outcome, "settled_by": who.name}, note
+
+    answer = await once(services, who, f"settle/{effect_key}", key, body, work)
+    for address in settled:
+        await services.live.wake(address.conversation_id)
+    return answer

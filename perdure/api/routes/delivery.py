@@ -1,0 +1,50 @@
+"""Webhooks: where notices of the tenant's approvals go, for its administrators."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path
+from fastapi.encoders import jsonable_encoder
+from fastapi.responses import JSONResponse
+
+from perdure.api.auth import Open, Reader
+from perdure.api.requests import WebhookBody, as_uuid
+from perdure.core.egress import allowed_target
+from perdure.store.delivery import webhooks
+
+router = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
+
+
+def _webhook(webhook_id: Annotated[str, Path()]) -> str:
+    return as_uuid(webhook_id, "webhook")
+
+
+WebhookId = Annotated[str, Depends(_webhook)]
+
+
+@router.get("")
+async def listed(services: Open, who: Reader) -> dict[str, object]:
+    """Every webhook, with how many notices wait for it and what the last one met."""
+    who.need("admin")
+    async with services.db.transaction(who.tenant_id) as tx:
+        return {"items": [asdict(each) for each in await webhooks.list_webhooks(tx)], "next": None}
+
+
+@router.post("", status_code=201)
+async def add(services: Open, who: Reader, body: WebhookBody) -> JSONResponse:
+    """Tell an address of every approval from now on. Its secret is shown this once, so it takes no Idempotency-Key."""
+    who.need("admin")
+    allowed_target(body.url, services.webhook_hosts)
+    async with services.db.transaction(who.tenant_id) as tx:
+        made, secret = await webhooks.add_webhook(tx, body.url, who.user_id, who.name, with_args=body.with_args)
+    answer = jsonable_encoder(asdict(made) | {"secret": secret})
+    return JSONResponse(answer, 201, {"Cache-Control": "no-store"})
+
+
+@router.delete("/{webhook_id}")
+async def end(services: Open, who: Reader, webhook_id: WebhookId) -> dict[str, object]:
+    """Tell it nothing more; what was on its way does not go out."""
+    who.need("admin")
+    async with services.db.transaction(who.tenant_id) as tx:
+        await webhooks.end_webhook(tx, webhook_id, who.user_id)
+    return {"ended": True}

@@ -1,0 +1,301 @@
+"""Documents of memory: a person's own, those of the own conversations, and the workspace's (S2-66 to S2-73).
+
+What is a person's own is that person's alone: reviewer and administrator get 404 for it as everybody does. An
+administrator deletes and redacts by id, and is shown no text.
+"""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi.responses import JSONResponse
+
+from perdure.api.auth import Open, Principal, Reader
+from perdure.api.idempotency import Key, once
+from perdure.api.requests import (
+    MOST_HITS,
+    DocumentSearchBody,
+    Limit,
+    NewDocument,
+    PatchBody,
+    PromotionDecisionBody,
+    ProposalBody,
+    RedactionBody,
+    StoreBody,
+    UpdateBody,
+    as_uuid,
+)
+from perdure.api.services import Services
+from perdure.contracts.memory import Scope
+from perdure.core.memory.documents import ADMIN, Edit, PromotionState, Writer
+from perdure.store import budgets
+from perdure.store.database import Connection
+from perdure.store.delivery.outbox import Note
+from perdure.store.memory import documents
+from perdure.store.memory import promotions as documents_promotions
+from perdure.store.memory import search as documents_reading
+from perdure.store.memory.documents import Draft, Written
+from perdure.store.memory.promotions import Target
+from perdure.store.memory.search import Question, search, shown
+
+documents_router = APIRouter(prefix="/v1/memory", tags=["memory"])
+MOST_LISTED = 200
+
+
+def _document(document_id: Annotated[str, Path()]) -> str:
+    return as_uuid(document_id, "document")
+
+
+def _version(version_id: Annotated[str, Path()]) -> str:
+    return as_uuid(version_id, "version")
+
+
+DocumentId = Annotated[str, Depends(_document)]
+VersionId = Annotated[str, Depends(_version)]
+
+
+@documents_router.get("/stores")
+async def stores(services: Open, who: Reader) -> dict[str, object]:
+    """The stores of this tenant."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        return {"items": await documents.list_stores(tx), "next": None}
+
+
+@documents_router.put("/stores/{slug}")
+async def archive(
+    services: Open, who: Reader, slug: Annotated[str, Path(max_length=64)], body: StoreBody
+) -> dict[str, object]:
+    """Close a store, or open it again. Needs admin."""
+    who.need(ADMIN)
+    async with services.db.transaction(who.tenant_id) as tx:
+        return await documents.set_store_archived(tx, slug, body.archived, who.user_id)
+
+
+@documents_router.get("/documents")
+async def list_documents(
+    services: Open,
+    who: Reader,
+    scope: Scope | None = None,
+    conversation_id: Annotated[str | None, Query(max_length=100)] = None,
+    prefix: Annotated[str, Query(max_length=200)] = "",
+    limit: Limit = 50,
+    cursor: str | None = None,
+) -> dict[str, object]:
+    """Documents without their texts, changed last first; those of a conversation where it is named."""
+    wanted = as_uuid(conversation_id, "conversation") if conversation_id else None
+    async with services.db.transaction(who.tenant_id) as tx:
+        found, following = await documents_reading.list_documents(
+            tx,
+            who.user_id,
+            min(limit, MOST_LISTED),
+            cursor,
+            scope=scope,
+            conversation_id=wanted,
+            prefix=prefix,
+        )
+    return {"items": [each.shown() for each in found], "next": following}
+
+
+@documents_router.post("/documents", status_code=201)
+async def create(services: Open, who: Reader, body: NewDocument, key: Key = None) -> JSONResponse:
+    """Write a document where there is none. In a workspace it needs admin."""
+    conversation_id = as_uuid(body.conversation_id, "conversation") if body.conversation_id else None
+    draft = Draft(
+        body.scope, body.path, body.type, body.title, body.content, body.store, conversation_id, body.entities
+    )
+
+    async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
+        made = await documents.create_document(tx, writer_of(who), draft, body.basis(), services.memory)
+        await _check_room(services, tx, who, made)
+        return 201, _written(made), None
+
+    return await once(services, who, "memory/documents", key, body, work)
+
+
+@documents_router.post("/documents/search")
+async def find(services: Open, who: Reader, body: DocumentSearchBody) -> dict[str, object]:
+    """The documents that come nearest, with an excerpt (escaped) and their score, best first."""
+    wanted = as_uuid(body.conversation_id, "conversation") if body.conversation_id else None
+    question = Question(body.query, who.user_id, wanted, body.scope)
+    async with services.db.transaction(who.tenant_id) as tx:
+        found = await search(tx, question, min(body.limit, MOST_HITS))
+        texts = {each.ref.version_id: each.excerpt for each in await shown(tx, question, found)}
+    items = [
+        {
+            **each.ref.model_dump(mode="json"),
+            "type": each.signals.document_type,
+            "title": each.title,
+            "score": round(each.score, 4),
+            "excerpt": texts.get(each.ref.version_id, ""),
+        }
+        for each in found
+    ]
+    return {"items": items, "next": None}
+
+
+@documents_router.get("/documents/{document_id}")
+async def get_document(services: Open, who: Reader, document_id: DocumentId) -> dict[str, object]:
+    """A document with its text, which is null where the version was redacted."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        found = await documents_reading.get_document(tx, document_id, who.user_id)
+    return found.shown() | {"content": found.content}
+
+
+@documents_router.put("/documents/{document_id}")
+async def update(services: Open, who: Reader, document_id: DocumentId, body: UpdateBody) -> dict[str, object]:
+    """Add a version with this text; 409 `memory_conflict` where the document is not the one that you read."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        found = await documents_reading.get_document(tx, document_id, who.user_id, lock=True)
+        made = await documents.update_document(
+            tx,
+            writer_of(who),
+            found,
+            body.expected_sha256,
+            body.content,
+            body.basis(),
+            title=body.title,
+            entities=body.entities,
+            limits=services.memory,
+        )
+        await _check_room(services, tx, who, made)
+    return _written(made)
+
+
+@documents_router.patch("/documents/{document_id}")
+async def patch(services: Open, who: Reader, document_id: DocumentId, body: PatchBody) -> dict[str, object]:
+    """Add a version with these replacements made; 409 `memory_conflict` as above."""
+    edits = [Edit(each.find, each.replace) for each in body.edits]
+    async with services.db.transaction(who.tenant_id) as tx:
+        found = await documents_reading.get_document(tx, document_id, who.user_id, lock=True)
+        made = await documents.update_document(
+            tx, writer_of(who), found, body.expected_sha256, edits, body.basis(), limits=services.memory
+        )
+        await _check_room(services, tx, who, made)
+    return _written(made)
+
+
+@documents_router.delete("/documents/{document_id}", status_code=204)
+async def delete(services: Open, who: Reader, document_id: DocumentId) -> Response:
+    """Hide a document from everybody; its versions stay. Needs admin."""
+    who.need(ADMIN)
+    async with services.db.transaction(who.tenant_id) as tx:
+        await documents.delete_document(tx, document_id, who.user_id)
+    return Response(status_code=204)
+
+
+@documents_router.get("/documents/{document_id}/versions")
+async def versions(services: Open, who: Reader, document_id: DocumentId, limit: Limit = 50) -> dict[str, object]:
+    """The versions of a document without their texts, newest first."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        found = await documents_reading.get_document(tx, document_id, who.user_id)
+        return {"items": await documents_reading.document_history(tx, found, min(limit, MOST_LISTED)), "next": None}
+
+
+@documents_router.get("/documents/{document_id}/versions/{version_id}")
+async def version(services: Open, who: Reader, document_id: DocumentId, version_id: VersionId) -> dict[str, object]:
+    """One version with its text."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        found = await documents_reading.get_document(tx, document_id, who.user_id)
+        return await documents_reading.document_version(tx, found, version_id)
+
+
+@documents_router.post("/documents/{document_id}/versions/{version_id}/redact")
+async def redact(
+    services: Open, who: Reader, document_id: DocumentId, version_id: VersionId, body: RedactionBody, key: Key = None
+) -> JSONResponse:
+    """Blank the text of one version for good. Needs admin, and a reason."""
+    who.need(ADMIN)
+
+    async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
+        return 200, await documents.redact_version(tx, document_id, version_id, body.reason, who.user_id), None
+
+    return await once(services, who, f"memory-redact/{version_id}", key, body, work)
+
+
+def writer_of(who: Principal) -> Writer:
+    """A person, by that person's roles."""
+    return Writer(who.user_id, who.roles, credential=who.credential)
+
+
+async def _check_room(services: Services, tx: Connection, who: Principal, made: Written) -> None:
+    """Raises: CallerError 429 `quota_reached`; what is a workspace's counts for the tenant alone."""
+    owner_id = None if made.scope is Scope.WORKSPACE else who.user_id
+    await budgets.check_room(tx, services.caps.quotas, owner_id)
+
+
+def _written(made: Written) -> dict[str, object]:
+    return {
+        "id": made.ref.document_id,
+        "version_id": made.ref.version_id,
+        "store": made.ref.store,
+        "scope": made.scope.value,
+        "path": made.ref.path,
+        "trust": made.ref.trust.value,
+        "sha256": made.sha256,
+        "number": made.number,
+        "warnings": [finding.as_data() for finding in made.warnings],
+    }
+
+
+# --- Promotions: a document proposed for everybody, and an administrator's decision on it (S2-72).
+
+promotions_router = APIRouter(prefix="/v1/memory/promotions", tags=["memory"])
+
+
+def _promotion(promotion_id: Annotated[str, Path()]) -> str:
+    return as_uuid(promotion_id, "promotion")
+
+
+PromotionId = Annotated[str, Depends(_promotion)]
+
+
+@promotions_router.post("", status_code=201)
+async def propose(services: Open, who: Reader, body: ProposalBody, key: Key = None) -> JSONResponse:
+    """Propose a document that you can read; nothing shared changes before an administrator has approved it."""
+    document_id = as_uuid(body.document_id, "document")
+    target = Target(body.store, body.path, body.risk)
+
+    async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
+        source = await documents_reading.get_document(tx, document_id, who.user_id)
+        made = await documents_promotions.propose(tx, writer_of(who), source, target, body.basis(), services.memory)
+        await budgets.check_room(tx, services.caps.quotas, who.user_id)
+        # The answer is kept under its key for a day: the text itself is read where it can be redacted.
+        return 201, {name: value for name, value in made.items() if name != "content"}, None
+
+    return await once(services, who, "memory/promotions", key, body, work)
+
+
+@promotions_router.get("")
+async def list_promotions(
+    services: Open, who: Reader, status: PromotionState | None = None, limit: Limit = 50, cursor: str | None = None
+) -> dict[str, object]:
+    """Promotions without their texts, proposed last first: yours, and for an administrator everybody's."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        found, following = await documents_promotions.listed(tx, _seen_by(who), status, min(limit, MOST_LISTED), cursor)
+    return {"items": found, "next": following}
+
+
+@promotions_router.get("/{promotion_id}")
+async def get_promotion(services: Open, who: Reader, promotion_id: PromotionId) -> dict[str, object]:
+    """One promotion with the text that was proposed."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        return await documents_promotions.get(tx, promotion_id, _seen_by(who))
+
+
+@promotions_router.post("/{promotion_id}/decision")
+async def decide(
+    services: Open, who: Reader, promotion_id: PromotionId, body: PromotionDecisionBody, key: Key = None
+) -> JSONResponse:
+    """Approve or reject, once; the digest is that of the text which you read. Needs admin, and not the proposer."""
+
+    async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
+        await documents_promotions.get(tx, promotion_id, _seen_by(who))
+        decided = await documents_promotions.decide(
+            tx, promotion_id, writer_of(who), body.decision, body.sha256, body.comment, services.memory
+        )
+        return 200, {name: value for name, value in decided.items() if name != "content"}, None
+
+    return await once(services, who, f"memory-promotion/{promotion_id}", key, body, work)
+
+
+def _seen_by(who: Principal) -> str | None:
+    return None if ADMIN in who.roles else who.user_id

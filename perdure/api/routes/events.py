@@ -1,0 +1,89 @@
+"""Event streams: one turn's to its end, or all of a conversation's."""
+
+from collections.abc import AsyncGenerator
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Response
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from perdure.api.auth import Open, Principal, Reader, is_welcome
+from perdure.api.requests import ConversationId, TurnId
+from perdure.api.services import Services
+from perdure.contracts.errors import CallerError
+from perdure.core.events.stream import Cursor, parse_cursor
+from perdure.store.turns import conversations, views
+
+router = APIRouter(prefix="/v1", tags=["streams"])
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events. FastAPI's own class takes generators only, which could not answer 204 or 404 any more."""
+
+    media_type = "text/event-stream"
+    place: AbstractContextManager[None] = nullcontext()
+    """Held while it is sent; where there is none left the answer is that error."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it, to its end or until its reader leaves."""
+        with self.place:
+            await super().__call__(scope, receive, send)
+
+
+_UNBUFFERED = {"X-Accel-Buffering": "no"}
+"""Nothing on the way may keep events back."""
+_OVER: dict[int | str, dict[str, Any]] = {
+    204: {"description": "the reader has seen the turn's last event: there is nothing more"}
+}
+
+LastEventId = Annotated[str | None, Header(max_length=255, description="where to go on; wins over `after`")]
+After = Annotated[str | None, Query(max_length=255, description="an event's id, or the number of a durable one")]
+
+
+@router.get("/turns/{turn_id}/events", response_class=EventStream, responses=_OVER)
+async def of_turn(
+    services: Open, who: Reader, turn_id: TurnId, last_event_id: LastEventId = None, after: After = None
+) -> Response:
+    """A turn's events and tokens. It stays open through a pause and ends after `done` with `workflow_complete`."""
+    cursor = _cursor(last_event_id, after)
+    async with services.db.transaction(who.tenant_id) as tx:
+        turn = await views.get_turn(tx, turn_id, who.scope)
+    if await services.streams.is_over(who.tenant_id, turn_id, cursor):
+        return Response(status_code=204)
+    welcome = partial(is_welcome, services, who)
+    frames = services.streams.frames(who.tenant_id, str(turn["conversation_id"]), cursor, turn_id, welcome)
+    return event_stream(services, who, frames)
+
+
+@router.get("/conversations/{conversation_id}/stream", response_class=EventStream)
+async def of_conversation(
+    services: Open, who: Reader, conversation_id: ConversationId, last_event_id: LastEventId = None, after: After = None
+) -> Response:
+    """A conversation's events and tokens, turn after turn; it stays open."""
+    cursor = _cursor(last_event_id, after)
+    async with services.db.transaction(who.tenant_id) as tx:
+        await conversations.get_conversation(tx, conversation_id, who.scope)
+    welcome = partial(is_welcome, services, who)
+    frames = services.streams.frames(who.tenant_id, conversation_id, cursor, welcome=welcome)
+    return event_stream(services, who, frames)
+
+
+def _cursor(last_event_id: str | None, after: str | None) -> Cursor:
+    text = last_event_id or after
+    cursor = parse_cursor(text) if text else Cursor()
+    if cursor is None:
+        raise CallerError("cursor_invalid", "resume with the id of an event of this stream")
+    return cursor
+
+
+def event_stream(services: Services, who: Principal, frames: AsyncGenerator[bytes]) -> Response:
+    """These frames for this person, one of so many streams that one may hold open; of the stack's own there is no end.
+
+    Raises, when it is sent: LimitReached `too_many_streams`.
+    """
+    answer = EventStream(frames, headers=_UNBUFFERED)
+    if not who.has_local_token:
+        answer.place = services.open_streams.one_more(who.tenant_id, who.user_id)
+    return answer

@@ -1,0 +1,482 @@
+"""Signing in and out, for programs and for pages. No answer here is kept under an Idempotency-Key: it holds secrets."""
+
+import base64
+import binascii
+import hmac
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
+from typing import Annotated
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Form, Path, Query, Request
+from fastapi.encoders import jsonable_encoder
+from fastapi.responses import JSONResponse, RedirectResponse
+from pydantic import ValidationError
+
+from perdure.api import credentials, sign_in
+from perdure.api.auth import SIGN_IN, Open, Principal, Reader, Visitor, is_secure
+from perdure.api.idempotency import Key, once
+from perdure.api.middleware import form_token
+from perdure.api.oidc import Provider
+from perdure.api.requests import (
+    InviteBody,
+    LoginBody,
+    MemberBody,
+    NewUser,
+    PasswordBody,
+    ProfileBody,
+    RefreshBody,
+    RegisterBody,
+    RolesBody,
+    TokenBody,
+)
+from perdure.api.services import Services
+from perdure.api.sign_in import SignedIn, guessing
+from perdure.contracts.errors import CallerError, LimitReached, PerdureError
+from perdure.core.identity import DEVICE, OWN, Refresh
+from perdure.core.request_origin import is_foreign, local_path
+from perdure.store.database import Connection
+from perdure.store.delivery.outbox import Note
+from perdure.store.identity import erasure, registration, users
+from perdure.store.identity import registration as invitations
+from perdure.store.identity import sign_in as passwords
+from perdure.store.identity import sign_in as refresh_tokens
+from perdure.store.identity import sign_in as sessions
+from perdure.store.identity import sign_in as sign_in_codes
+from perdure.store.identity import users as identities
+from perdure.store.identity import users as team
+from perdure.store.identity.registration import Invitation
+from perdure.store.identity.sign_in import Session
+from perdure.temporal.workflow_client import forget_histories
+
+auth_router = APIRouter(prefix="/v1/auth", tags=["auth"])
+_UNCACHED = {"Cache-Control": "no-store"}
+
+
+@auth_router.post("/register", status_code=201)
+async def register(services: Open, request: Request, body: RegisterBody) -> JSONResponse:
+    """Register with a name and a password, and sign in. The first person of a tenant sends the setup code, or the local
+    administrator's token, and becomes the administrator; later people send their invitation."""
+    signed_in = await sign_in.by_registration(services, body, request.headers.get("authorization", ""))
+    async with services.db.transaction(signed_in.tenant_id) as tx:
+        user = await users.get_user(tx, signed_in.session.user_id)
+    return _answer(services, request, signed_in, {"user": user}, 201)
+
+
+@auth_router.post("/login")
+async def login(services: Open, request: Request, body: LoginBody) -> JSONResponse:
+    """Sign in: tokens for a program, and the session cookie for a browser."""
+    if body.token:
+        signed_in = await sign_in.by_token(services, body.token)
+    else:
+        signed_in = await sign_in.by_password(services, request.scope, body.tenant, body.name, body.password)
+    async with services.db.transaction(signed_in.tenant_id) as tx:
+        user = await users.get_user(tx, signed_in.session.user_id)
+    return _answer(services, request, signed_in, {"user": user}, 200)
+
+
+@auth_router.get("/ways")
+async def ways(services: Open) -> dict[str, bool]:
+    """The ways to sign in beside name and password, for a sign-in page. `setup_code`: the first person may register
+    with the setup code."""
+    is_open, tenant = services.signing_in.open_registration, services.signing_in.tenant
+    async with services.db.transaction(tenant) as tx:
+        first = await registration.awaits_first(tx, local=services.local)
+    return {"oidc": services.oidc is not None, "open_registration": is_open, "setup_code": first}
+
+
+@auth_router.post("/codes", status_code=201)
+async def code(services: Open, who: Reader, request: Request) -> JSONResponse:
+    """A code for a link, `/sign-in?code=…`, by which a browser of this machine signs in as the caller: once, within a
+    quarter of an hour. Only for the local tokens of the embedded stack, asked for on its own machine. Takes no
+    Idempotency-Key: a code is never stored to be shown again."""
+    is_token = who.has_local_token and who.session_id is None
+    if not is_token or not sign_in.may_use_codes(services, request.scope):
+        raise CallerError(
+            "codes_are_local", "only the stack of one machine gives codes, to its local tokens", status=403
+        )
+    async with services.db.transaction(who.tenant_id) as tx:
+        made = await sign_in_codes.make_sign_in_code(tx, who.tenant_id, who.user_id)
+    return JSONResponse(jsonable_encoder(made), 201, _UNCACHED)
+
+
+@auth_router.post("/refresh")
+async def refresh(services: Open, request: Request, body: RefreshBody) -> JSONResponse:
+    """A new access token and the refresh token's successor. A token that was used before ends its session."""
+    tenant = refresh_tokens.tenant_of_refresh_token(body.refresh_token)
+    if tenant is None:
+        raise _refused(Refresh.OVER)
+    keys, lasts = services.tokens.keys, services.signing_in.session_lasts
+    async with services.db.transaction(tenant) as tx:
+        found = await refresh_tokens.rotate_refresh_token(tx, tenant, body.refresh_token, keys, lasts)
+    if found.expires_at is None:
+        raise _refused(found.outcome)
+    signed_in = SignedIn(Session(found.session_id, found.user_id, found.expires_at), tenant, found.successor)
+    return JSONResponse(jsonable_encoder(sign_in.tokens_of(services, signed_in)), 200, _UNCACHED)
+
+
+@auth_router.post("/logout")
+async def logout(services: Open, who: Reader, request: Request) -> JSONResponse:
+    """End this session: its access tokens, refresh tokens and cookie are good for nothing from now on."""
+    if who.session_id is None:
+        raise CallerError("no_session", "this token is no session; an administrator can take it away", status=409)
+    async with services.db.transaction(who.tenant_id) as tx:
+        await sessions.end_session(tx, who.session_id, who.user_id, "signed out")
+    answer = JSONResponse({"signed_out": True})
+    sign_in.forget(services, request.scope, answer)
+    return answer
+
+
+@auth_router.get("/me")
+async def me(services: Open, who: Reader) -> dict[str, object]:
+    """Who asks. `form_token` is for the forms of this session's pages."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        display_name = (await users.get_user(tx, who.user_id)).display_name
+    return {
+        "name": who.name,
+        "display_name": display_name,
+        "tenant": who.tenant_id,
+        "user_id": who.user_id,
+        "roles": sorted(who.roles),
+        "form_token": form_token(services, who.session_id) if who.session_id else None,
+    }
+
+
+@auth_router.patch("/me")
+async def change_me(services: Open, who: Reader, body: ProfileBody) -> dict[str, object]:
+    """Be called something else. Nobody changes the own roles."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        await users.set_display_name(tx, who.user_id, body.display_name, who.user_id)
+    return await me(services, who)
+
+
+@auth_router.post("/password")
+async def set_password(services: Open, who: Reader, body: PasswordBody) -> dict[str, object]:
+    """Set or change the own password; every other session of this person ends."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        kept = await passwords.password_of_user(tx, who.user_id)
+        display_name = (await users.get_user(tx, who.user_id)).display_name
+    if kept is not None:
+        async with guessing(services, [(DEVICE, f"password of {who.tenant_id}/{who.user_id}")]) as guess:
+            if not await services.passwords.fits(body.current, kept):
+                raise CallerError("password_wrong", "`current` is not your current password", status=403)
+            guess.right = True
+    await services.passwords.refuse_weak(body.password, who.name, display_name, who.tenant_id)
+    hashed = await services.passwords.hashed(body.password)
+    async with services.db.transaction(who.tenant_id) as tx:
+        await passwords.set_password(tx, who.user_id, hashed, who.credential)
+        ended = await sessions.end_all_sessions(
+            tx, who.user_id, who.user_id, "the password was changed", but=who.session_id
+        )
+    return {"sessions_ended": ended}
+
+
+def _answer(
+    services: Services, request: Request, signed_in: SignedIn, more: dict[str, object], status: int
+) -> JSONResponse:
+    body = jsonable_encoder(sign_in.tokens_of(services, signed_in) | more)
+    answer = JSONResponse(body, status, _UNCACHED)
+    sign_in.remember(services, request.scope, answer, signed_in)
+    return answer
+
+
+def _refused(outcome: Refresh) -> CallerError:
+    if outcome is Refresh.BETRAYED:
+        return CallerError(
+            "refresh_token_reused",
+            "this refresh token was used before; its session has ended, sign in again",
+            status=401,
+        )
+    return CallerError("refresh_token_invalid", "this refresh token is not good here, or no longer", status=401)
+
+
+# --- The two steps of a browser that signs in at a provider elsewhere.
+
+oidc_router = APIRouter(prefix="/v1/auth/oidc", tags=["auth"], include_in_schema=False)
+COOKIE = "perdure_oidc"
+"""Holds what must come back, signed by us; Lax, so that it comes along from the provider's page."""
+HOME = "/review"
+_PURPOSE = "oidc sign-in"
+_LASTS_SECONDS = 600
+_SEE_OTHER = 303
+
+
+@oidc_router.get("/start")
+async def start(
+    services: Open, request: Request, who: Visitor, next: Annotated[str, Query(max_length=500)] = "", link: bool = False
+) -> RedirectResponse:
+    """Go to the provider. `link`: whoever is signed in gets this way in beside the others, where a page of ours, or the
+    person, asks for it: another site could have signed its own user in at the provider before."""
+    provider = _provider(services)
+    try:
+        if link and is_foreign(request.url.netloc, "", request.headers.get("sec-fetch-site", "")):
+            raise CallerError("foreign_origin", "a page of another site asked for this", status=403)
+        begun = await provider.begin(_redirect_uri(services, request))
+    except PerdureError as error:
+        return _back(error)
+    kept = {
+        "state": begun.state,
+        "nonce": begun.nonce,
+        "verifier": begun.verifier,
+        "next": local_path(next, HOME),
+        "link": who.user_id if link and who is not None else None,
+        "until": int(time.time()) + _LASTS_SECONDS,
+    }
+    answer = RedirectResponse(begun.url, _SEE_OTHER)
+    secure = is_secure(services, request.scope)
+    answer.set_cookie(
+        credentials.cookie_name(COOKIE, secure=secure),
+        _sealed(services, kept),
+        max_age=_LASTS_SECONDS,
+        path="/",
+        secure=secure,
+        httponly=True,
+        samesite="lax",
+    )
+    return answer
+
+
+@oidc_router.get("/callback")
+async def callback(
+    services: Open,
+    request: Request,
+    who: Visitor,
+    code: Annotated[str, Query(max_length=4_000)] = "",
+    state: Annotated[str, Query(max_length=500)] = "",
+) -> RedirectResponse:
+    """Back from the provider, with a code or with its refusal."""
+    provider = _provider(services)
+    secure = is_secure(services, request.scope)
+    sealed = credentials.read_cookie(request.headers.get("cookie", ""), COOKIE, secure=secure)
+    try:
+        kept = _opened(services, sealed, state)
+        if not code:
+            raise CallerError("oidc_refused", "the provider did not let you in", status=401)
+        claims = await provider.claims(
+            code, str(kept["nonce"]), str(kept["verifier"]), _redirect_uri(services, request)
+        )
+        link = kept["link"]
+        if link is not None and (who is None or who.user_id != link):
+            raise CallerError("session_over", "sign in again before you link", status=401)
+        tenant, config = services.signing_in.tenant, provider.config
+        async with services.db.transaction(tenant) as tx:
+            linked_by = OWN if link is None or who is None else who.credential
+            user_id, credential = await identities.enter_by_identity(
+                tx, config.issuer, claims, config.newcomers, str(link) if link is not None else None, linked_by
+            )
+            signed_in = await sign_in.begin(services, tx, tenant, user_id, credential)
+    except PerdureError as error:
+        answer = _back(error)
+    else:
+        answer = RedirectResponse(str(kept["next"]), _SEE_OTHER)
+        sign_in.remember(services, request.scope, answer, signed_in)
+    credentials.clear_cookies(answer, COOKIE, secure=secure)
+    return answer
+
+
+def _provider(services: Services) -> Provider:
+    if services.oidc is None:
+        raise CallerError("oidc_not_set_up", "no provider is set up; see PERDURE_OIDC_ISSUER", status=404)
+    return services.oidc
+
+
+def _redirect_uri(services: Services, request: Request) -> str:
+    base = services.signing_in.public_url or f"{request.url.scheme}://{request.url.netloc}"
+    return f"{base}/v1/auth/oidc/callback"
+
+
+def _back(error: PerdureError) -> RedirectResponse:
+    return RedirectResponse(f"{SIGN_IN}?{urlencode({'failed': error.code})}", _SEE_OTHER)
+
+
+def _sealed(services: Services, kept: Mapping[str, object]) -> str:
+    text = base64.urlsafe_b64encode(json.dumps(kept).encode()).rstrip(b"=").decode()
+    return f"{text}.{services.tokens.keys.newest.derived(_PURPOSE, text)}"
+
+
+def _opened(services: Services, sealed: str, state: str) -> dict[str, object]:
+    """Raises: CallerError 401 `oidc_refused` where this browser did not begin this sign-in, or too long ago."""
+    text, _, seal = sealed.partition(".")
+    if services.tokens.keys.knows(seal, _PURPOSE, text):
+        try:
+            kept: dict[str, object] = json.loads(base64.urlsafe_b64decode(text + "==="))
+        except (binascii.Error, ValueError):
+            kept = {}
+        fits = hmac.compare_digest(str(kept.get("state", "")).encode(), state.encode())
+        if fits and state and float(str(kept.get("until", 0))) > time.time():
+            return kept
+    raise CallerError("oidc_refused", "this sign-in was not begun here, or too long ago", status=401)
+
+
+# --- The forms by which a person signs in and out in a browser, with or without its scripts.
+
+sign_in_router = APIRouter(tags=["auth"], include_in_schema=False)
+
+Short = Annotated[str, Form(max_length=500)]
+
+
+@sign_in_router.post(SIGN_IN)
+async def enter(
+    services: Open,
+    request: Request,
+    name: Short = "",
+    password: Short = "",
+    token: Short = "",
+    code: Short = "",
+    invitation: Short = "",
+    setup_code: Short = "",
+    next: Short = "",
+) -> RedirectResponse:
+    """Sign in by name and password, by a token or by a link's code, or register with an invitation or the setup code
+    and a first password; go on to `next`, or back to the form if that failed."""
+    to = local_path(next, HOME)
+    try:
+        if code:
+            signed_in = await sign_in.by_code(services, request.scope, code)
+        elif token:
+            signed_in = await sign_in.by_token(services, token)
+        elif invitation or setup_code:
+            body = _registration(name, password, invitation, setup_code)
+            signed_in = await sign_in.by_registration(services, body)
+        else:
+            signed_in = await sign_in.by_password(services, request.scope, None, name, password)
+    except PerdureError as error:
+        said = {"failed": error.code, "next": to, "name": name}
+        if invitation:
+            said["invitation"] = invitation
+        if isinstance(error, LimitReached):
+            said["after"] = str(error.details.get("retry_after_seconds", ""))
+        return RedirectResponse(f"{SIGN_IN}?{urlencode(said)}", _SEE_OTHER)
+    answer = RedirectResponse(to, _SEE_OTHER)
+    sign_in.remember(services, request.scope, answer, signed_in)
+    return answer
+
+
+def _registration(name: str, password: str, invitation: str, setup_code: str) -> RegisterBody:
+    try:
+        return RegisterBody(name=name, password=password, invitation=invitation, setup_code=setup_code)
+    except ValidationError:
+        raise CallerError("registration_invalid", "The name or the password is invalid", status=422) from None
+
+
+@sign_in_router.post("/sign-out")
+async def leave(services: Open, request: Request, who: Visitor) -> RedirectResponse:
+    """Sign out."""
+    if who is not None and who.session_id is not None:
+        async with services.db.transaction(who.tenant_id) as tx:
+            await sessions.end_session(tx, who.session_id, who.user_id, "signed out")
+    answer = RedirectResponse(SIGN_IN, _SEE_OTHER)
+    sign_in.forget(services, request.scope, answer)
+    return answer
+
+
+# --- The people of the tenant, for its administrators: see them, invite them, change their roles, close their accounts.
+
+team_router = APIRouter(prefix="/v1/team", tags=["team"])
+Name = Annotated[str, Path(max_length=100)]
+
+
+@team_router.get("")
+async def list_members(services: Open, who: Reader) -> dict[str, object]:
+    """Everybody, those with a closed account too."""
+    who.need("admin")
+    async with services.db.transaction(who.tenant_id) as tx:
+        return {"items": [asdict(member) for member in await team.list_members(tx)], "next": None}
+
+
+@team_router.post("/invitations", status_code=201)
+async def invite(services: Open, who: Reader, body: InviteBody) -> JSONResponse:
+    """Somebody new, with these roles. Whoever has the invitation sets the password, once, within a week; it is shown
+    this once, and takes no Idempotency-Key, since it is never stored to be shown again."""
+    who.need("admin")
+    async with services.db.transaction(who.tenant_id) as tx:
+        await users.add_user(tx, body.name, body.display_name, body.roles, who.user_id)
+        return await _invited(tx, body.name, who)
+
+
+@team_router.post("/{name}/invitation", status_code=201)
+async def invite_again(services: Open, who: Reader, name: Name) -> JSONResponse:
+    """A new invitation for somebody who is there: to a first password, or to another one where it was forgotten."""
+    who.need("admin")
+    async with services.db.transaction(who.tenant_id) as tx:
+        return await _invited(tx, name, who)
+
+
+@team_router.patch("/{name}")
+async def change(services: Open, who: Reader, name: Name, body: MemberBody) -> dict[str, object]:
+    """Other roles, another displayed name, the account closed or open again. Holds from the next request on."""
+    who.need("admin")
+    given = body.model_dump(exclude_none=True)
+    async with services.db.transaction(who.tenant_id) as tx:
+        return asdict(await team.change_member(tx, name, who.user_id, **given))
+
+
+@team_router.delete("/{name}")
+async def close(services: Open, who: Reader, name: Name) -> dict[str, object]:
+    """Close the account: its sessions end, its tokens open nothing. What the person did stays."""
+    who.need("admin")
+    async with services.db.transaction(who.tenant_id) as tx:
+        return asdict(await team.change_member(tx, name, who.user_id, active=False))
+
+
+async def _invited(tx: Connection, name: str, who: Principal) -> JSONResponse:
+    made: Invitation = await invitations.invite(tx, name, who.user_id, who.credential)
+    answer = {"name": made.name, "invitation": made.token, "expires_at": made.expires_at}
+    return JSONResponse(jsonable_encoder(answer), 201, {"Cache-Control": "no-store"})
+
+
+# --- Users of the tenant, for its administrators.
+
+users_router = APIRouter(prefix="/v1", tags=["users"])
+UserName = Annotated[str, Path(max_length=100)]
+
+
+@users_router.get("/users")
+async def list_users(services: Open, who: Reader) -> dict[str, object]:
+    """Every user."""
+    who.need("admin")
+    async with services.db.transaction(who.tenant_id) as tx:
+        return {"items": [asdict(user) for user in await users.list_users(tx)], "next": None}
+
+
+@users_router.post("/users", status_code=201)
+async def add(services: Open, who: Reader, body: NewUser, key: Key = None) -> JSONResponse:
+    """A new user; give them a token next."""
+    who.need("admin")
+
+    async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
+        return 201, asdict(await users.add_user(tx, body.name, body.display_name, body.roles, who.user_id)), None
+
+    return await once(services, who, "users", key, body, work)
+
+
+@users_router.post("/users/{name}/roles")
+async def roles(services: Open, who: Reader, name: UserName, body: RolesBody, key: Key = None) -> JSONResponse:
+    """Give a user exactly these roles."""
+    who.need("admin")
+
+    async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
+        return 200, asdict(await users.set_roles(tx, name, body.roles, who.user_id)), None
+
+    return await once(services, who, f"users/{name}/roles", key, body, work)
+
+
+@users_router.delete("/users/{name}/data")
+async def erase(services: Open, who: Reader, name: UserName) -> dict[str, object]:
+    """Erase everything that a user said, for ever; the audit keeps what happened. Cut off, it goes on when asked
+    again."""
+    who.need("admin")
+    histories = partial(forget_histories, services.doorbell.client)
+    return await erasure.erase(services.db, who.tenant_id, name, who.user_id, services.live, histories)
+
+
+@users_router.post("/users/{name}/tokens", status_code=201)
+async def token(services: Open, who: Reader, name: UserName, body: TokenBody) -> JSONResponse:
+    """A new token of a user, shown this once. Takes no Idempotency-Key: a token is never stored to be shown again."""
+    who.need("admin")
+    async with services.db.transaction(who.tenant_id) as tx:
+        minted = await users.mint_token(tx, name, body.label, who.user_id, who.credential)
+    return JSONResponse({"name": name, "token": minted}, 201)

@@ -1,0 +1,148 @@
+"""How the deployment is: its parts, its task queues and who serves them, and what the tenant's turns wait for."""
+
+import asyncio
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import APIRouter, Response
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from temporalio.service import RPCError
+
+from perdure.api.auth import Open, Operator, Principal, ReaderOrOperator
+from perdure.api.health import LOOK_SECONDS, NEEDED
+from perdure.api.services import Services
+from perdure.contracts.errors import CallerError
+from perdure.contracts.ids import turn_workflow_id
+from perdure.core.delivery import queue_fault, relay_fault
+from perdure.store.status import ServerLooks, Workload, workload_of
+from perdure.temporal.status import QueueLook, look_at_queues
+
+status_router = APIRouter(prefix="/v1", tags=["status"])
+UNAVAILABLE = "unavailable"
+"""All that a tenant learns of a fault of the deployment."""
+
+
+@status_router.get("/status")
+async def status(services: Open, who: ReaderOrOperator) -> dict[str, object]:
+    """How the deployment is. A part that does not answer or cannot write is reported within seconds.
+
+    A reviewer or administrator of a tenant gets what concerns the own tenant: whether all is well, which parts are
+    unavailable (its people notice that anyway), its open turns and its oldest approval. How many workers serve which
+    queue, what waits there, which MCP servers there are, how a part fails and where Temporal's pages are is of all
+    tenants together: it is the operator's. `is_operator` tells the two answers apart. An operator's token belongs to no
+    tenant, so `turns` and `oldest_approval` are empty for it.
+    """
+    if who is not None and not who.sees_tenant:
+        raise CallerError("role_required", "This needs the role reviewer or admin, or an operator's token", status=403)
+    tenant_id = who.tenant_id if who is not None else services.signing_in.tenant
+    looks, queues, servers, workload = await asyncio.gather(
+        services.parts.look(),
+        _queues(services),
+        ServerLooks(services.valkey).listed(),
+        _workload(services, tenant_id),
+    )
+    faults = {name: part.fault for name, part in looks.items()}
+    faults["relay"] = relay_fault(workload.relay_sessions, workload.overdue)
+    notes = {name: {"note": part.note} for name, part in looks.items() if part.note}
+    shown = [_queue(services, who, each) for each in queues]
+    all_faults = (*faults.values(), *(each["fault"] for each in shown), *(each.fault for each in servers))
+    is_operator = who is None or who.is_operator
+    if not is_operator:
+        faults["workers"] = next(filter(None, (each["fault"] for each in shown)), "")
+        faults["mcp_servers"] = next(filter(None, (each.fault for each in servers)), "")
+        faults = {name: UNAVAILABLE if fault else "" for name, fault in faults.items()}
+    page = workflows_page(services, who)
+    return {
+        "at": datetime.now(UTC),
+        "is_operator": is_operator,
+        "well": not any(all_faults),
+        "parts": [
+            {"name": name, "fault": fault} | (notes.get(name, {}) if is_operator else {})
+            for name, fault in faults.items()
+        ],
+        "queues": shown if is_operator else [],
+        "mcp_servers": [asdict(each) for each in servers] if is_operator else [],
+        "turns": workload.turns if who is not None else [],
+        "oldest_approval": workload.oldest_approval if who is not None else None,
+        "links": {"temporal": page} if page else {},
+    }
+
+
+async def _queues(services: Services) -> list[QueueLook]:
+    """Empty where Temporal does not say; that it is away stands among the parts."""
+    try:
+        async with asyncio.timeout(2 * LOOK_SECONDS):
+            client = services.doorbell.client
+            return await look_at_queues(client, services.routing, timedelta(seconds=LOOK_SECONDS))
+    except (RPCError, TimeoutError):
+        return []
+
+
+async def _workload(services: Services, tenant_id: str) -> Workload:
+    async with services.db.transaction(tenant_id) as tx:
+        return await workload_of(tx)
+
+
+def _queue(services: Services, who: Principal | None, look: QueueLook) -> dict[str, Any]:
+    page = queue_page(services, who, look.name)
+    links = {"links": {"temporal": page} if page else {}}
+    return asdict(look) | {"fault": queue_fault(look.workers, look.backlog, look.oldest_seconds)} | links
+
+
+# --- Is it up, is it ready, what does it count.
+
+health_router = APIRouter(tags=["health"])
+
+
+@health_router.get("/healthz")
+async def healthz() -> dict[str, str]:
+    """The process answers."""
+    return {"status": "ok"}
+
+
+@health_router.get("/readyz")
+async def readyz(services: Open) -> JSONResponse:
+    """Whether requests can be served: Postgres and Temporal answer and can write, and the disk has room if it is one of
+    this machine. Valkey may be away, which costs live tokens only. Anybody may ask under any host, so the answer is one
+    word; `GET /v1/status` says more to the operator."""
+    parts = await services.parts.look()
+    ready = not any(parts[name].fault for name in NEEDED if name in parts)
+    return JSONResponse({"ready": ready}, 200 if ready else 503)
+
+
+@health_router.get("/metrics")
+async def metrics(_: Operator) -> Response:
+    """For Prometheus, by an operator's token. With PERDURE_METRICS_PORT they are also served on a port of their own."""
+    return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+
+
+# --- Addresses of Temporal's own pages, for the operator alone: they show, and can end, the turns of every tenant.
+# Empty
+# if the operator names no such pages.
+
+
+def turn_page(services: Services, who: Principal | None, turn_id: str) -> str:
+    """A turn's workflow."""
+    return _page(services, who, "workflows", turn_workflow_id(turn_id))
+
+
+def queue_page(services: Services, who: Principal | None, name: str) -> str:
+    """A task queue with who asks for its work."""
+    return _page(services, who, "task-queues", name)
+
+
+def workflows_page(services: Services, who: Principal | None) -> str:
+    """Every workflow of the namespace."""
+    return _page(services, who, "workflows")
+
+
+def _page(services: Services, who: Principal | None, *path: str) -> str:
+    """For this user; None is the operator."""
+    if not services.temporal_ui or (who is not None and not who.is_operator):
+        return ""
+    # A workflow's id has a colon, which these pages' own links do not write out.
+    written = (quote(part, safe=":") for part in ("namespaces", services.temporal_namespace, *path))
+    return "/".join((services.temporal_ui, *written))

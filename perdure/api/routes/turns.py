@@ -1,0 +1,410 @@
+"""Turns: start, look, stop."""
+
+import json
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Response
+from fastapi.encoders import jsonable_encoder
+from fastapi.responses import JSONResponse
+
+from perdure.api.auth import Open, Principal, Reader
+from perdure.api.health import TURNS_STARTED
+from perdure.api.idempotency import Key, once
+from perdure.api.requests import (
+    AnswerBody,
+    ConversationId,
+    ConversationPatch,
+    ExecuteBody,
+    Limit,
+    NewConversation,
+    NewTurnBody,
+    QuestionId,
+    RaiseBody,
+    TurnId,
+    as_uuid,
+)
+from perdure.api.routes.approvals import person
+from perdure.api.routes.status import turn_page
+from perdure.api.services import Services
+from perdure.contracts.errors import CallerError
+from perdure.contracts.turns import ENDED, TurnAddress, TurnStatus
+from perdure.store import agents, budgets
+from perdure.store.approvals import requests
+from perdure.store.approvals.decisions import raise_limits
+from perdure.store.database import Connection
+from perdure.store.delivery.outbox import Note
+from perdure.store.turns import conversations, views
+from perdure.store.turns import conversations as conversation_story
+from perdure.store.turns import start as turns
+from perdure.store.turns.views import calls_of, metrics_of, story
+
+turns_router = APIRouter(prefix="/v1", tags=["turns"])
+TURNS_PAGE_LIMIT = 200
+
+
+@turns_router.post("/conversations/{conversation_id}/turns", status_code=202)
+async def start(
+    services: Open,
+    who: Reader,
+    conversation_id: ConversationId,
+    body: NewTurnBody,
+    wait: Annotated[float, Query(ge=0, le=300, allow_inf_nan=False)] = 0,
+    key: Key = None,
+) -> JSONResponse:
+    """Start a turn, or let the message join the one under way; 202 is durable. With `wait`, 200 with the turn if it
+    ends or pauses in time. What has its agent's words of danger and would have to wait, or be refused, is `completed`
+    at once."""
+    begun, gives_way = None, None
+
+    async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
+        nonlocal begun, gives_way
+        conversation = await conversations.get_conversation(tx, conversation_id, who.user_id)
+        agent = await agents.current_agent(tx, str(conversation["agent"]))
+        new = turns.NewTurn(
+            who.tenant_id,
+            conversation_id,
+            who.user_id,
+            body.message,
+            on_busy=body.on_busy,
+            limits=body.limits.as_limits() if body.limits else None,
+            metadata=body.metadata,
+            routing=services.routing,
+        )
+        started = await turns.start_turn(tx, new, agent, services.caps)
+        begun = None if started.joined else agent.definition.id
+        gives_way = started.gives_way
+        return 202, accepted(started, conversation_id), started.note
+
+    async def durable() -> None:
+        if gives_way is not None:
+            await services.live.stop(gives_way)
+
+    answer = await once(services, who, f"turns/{conversation_id}", key, body, work, durable)
+    if begun is not None:  # now it is durable; a replayed key begins nothing
+        TURNS_STARTED.labels(agent=begun).inc()
+    services.text_sums.wrote(who.tenant_id, who.user_id)
+    await services.live.wake(conversation_id)
+    return await waited(services, who, answer, wait)
+
+
+def accepted(started: turns.Started, conversation_id: str) -> dict[str, object]:
+    """What a 202 says."""
+    said: dict[str, object] = {
+        "turn_id": started.turn_id,
+        "conversation_id": conversation_id,
+        "status": started.status.value,
+        "message_id": started.message_id,
+        "events": f"/v1/turns/{started.turn_id}/events",
+    }
+    if started.joined:
+        said["joined"] = True
+    if started.gives_way is not None:
+        said["replaces"] = started.gives_way.turn_id
+    return said
+
+
+async def waited(services: Services, who: Principal, answer: JSONResponse, seconds: float) -> JSONResponse:
+    """The answer of a start after waiting: 200 with the turn at rest, or the 202 as it is."""
+    if seconds <= 0:
+        return answer
+    turn = await until_rest(services, who, json.loads(bytes(answer.body))["turn_id"], seconds)
+    return JSONResponse(jsonable_encoder(turn), 200) if turn["status"] in RESTING else answer
+
+
+@turns_router.get("/turns")
+async def list_turns(
+    services: Open,
+    who: Reader,
+    status: TurnStatus | None = None,
+    agent: Annotated[str | None, Query(max_length=64)] = None,
+    conversation: str | None = None,
+    limit: Limit = 50,
+    cursor: str | None = None,
+) -> dict[str, object]:
+    """Turns, newest first: your own, or for a reviewer all of the tenant's."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        items, following = await views.list_turns(
+            tx,
+            who.scope,
+            status=status.value if status else None,
+            agent=agent,
+            conversation_id=as_uuid(conversation, "conversation") if conversation else None,
+            limit=min(limit, TURNS_PAGE_LIMIT),
+            cursor=cursor,
+        )
+    return {"items": items, "next": following}
+
+
+@turns_router.get("/turns/{turn_id}")
+async def get_turn(services: Open, who: Reader, turn_id: TurnId) -> dict[str, object]:
+    """One turn."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        found = await views.get_turn(tx, turn_id, who.scope)
+    page = turn_page(services, who, turn_id)
+    return found | {"links": {"temporal": page} if page else {}}
+
+
+@turns_router.get("/turns/{turn_id}/calls")
+async def calls(services: Open, who: Reader, turn_id: TurnId) -> dict[str, object]:
+    """The turn's calls as they began, of the model and of tools: when, how long, how often tried, for how much."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        return {"items": await calls_of(tx, turn_id, who.scope), "next": None}
+
+
+@turns_router.get("/turns/{turn_id}/metrics")
+async def metrics(services: Open, who: Reader, turn_id: TurnId) -> dict[str, object]:
+    """What the turn's model calls took and used, one by one."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        return await metrics_of(tx, turn_id, who.scope)
+
+
+@turns_router.get("/turns/{turn_id}/segments")
+async def segments(services: Open, who: Reader, turn_id: TurnId) -> dict[str, object]:
+    """What the turn thought, said and did, in order."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        return {"items": await story(tx, turn_id, who.scope), "next": None}
+
+
+@turns_router.post("/turns/{turn_id}/stop", status_code=202)
+async def stop(services: Open, who: Reader, turn_id: TurnId, key: Key = None) -> JSONResponse:
+    """Ask a turn to stop: nothing new is begun, what runs is cancelled. Asked again, it changes nothing."""
+    address = None
+
+    async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
+        nonlocal address
+        await views.get_turn(tx, turn_id, who.scope)
+        address, status, note = await turns.request_stop(tx, turn_id, who.user_id)
+        return 202, {"turn_id": turn_id, "status": status.value, "stop_requested": True}, note
+
+    async def durable() -> None:
+        if address is not None:
+            await services.live.stop(address)
+
+    answer = await once(services, who, f"stop/{turn_id}", key, None, work, durable)
+    if address is not None:
+        await services.live.wake(address.conversation_id)
+    return answer
+
+
+# --- Waiting for a turn to end or pause, for callers that want the answer in the same request.
+
+RESTING = frozenset({status.value for status in (*ENDED, TurnStatus.AWAITING_APPROVAL, TurnStatus.AWAITING_ANSWER)})
+LOOK_SECONDS = 1.0
+"""Between looks where no bell rings."""
+
+
+async def until_rest(services: Services, who: Principal, turn_id: str, seconds: float) -> dict[str, object]:
+    """The turn once it has ended or pauses, or as it is after `seconds`."""
+    deadline = time.monotonic() + seconds
+    async with services.db.transaction(who.tenant_id) as tx:
+        turn = await views.get_turn(tx, turn_id, who.scope)
+    async with services.wakes.listen(who.tenant_id, str(turn["conversation_id"])) as bell:
+        while True:
+            bell.quiet()
+            async with services.db.transaction(who.tenant_id) as tx:
+                turn = await views.get_turn(tx, turn_id, who.scope)
+            left = deadline - time.monotonic()
+            if turn["status"] in RESTING or left <= 0 or services.wakes.closing:
+                return turn
+            await bell.wait(min(left, LOOK_SECONDS))
+
+
+# --- Conversations and their transcripts.
+
+conversations_router = APIRouter(prefix="/v1/conversations", tags=["conversations"])
+CONVERSATIONS_PAGE_LIMIT = 50
+
+
+@conversations_router.post("", status_code=201)
+async def create(services: Open, who: Reader, body: NewConversation, key: Key = None) -> JSONResponse:
+    """A new conversation with an agent."""
+
+    async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
+        await agents.current_agent(tx, body.agent)
+        made = await conversations.create_conversation(tx, who.user_id, body.agent, body.title, body.metadata)
+        await budgets.check_room(tx, services.caps.quotas, who.user_id, str(made["id"]))
+        return 201, made, None
+
+    answer = await once(services, who, "conversations", key, body, work)
+    services.text_sums.wrote(who.tenant_id, who.user_id)
+    return answer
+
+
+@conversations_router.get("")
+async def list_conversations(
+    services: Open,
+    who: Reader,
+    limit: Limit = 20,
+    cursor: str | None = None,
+    title: Annotated[str | None, Query(min_length=2, max_length=200)] = None,
+) -> dict[str, object]:
+    """Your conversations, the one written to last first."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        items, following = await conversations.list_conversations(
+            tx, who.user_id, title, min(limit, CONVERSATIONS_PAGE_LIMIT), cursor
+        )
+    return {"items": items, "next": following}
+
+
+@conversations_router.get("/{conversation_id}")
+async def get_conversation(services: Open, who: Reader, conversation_id: ConversationId) -> dict[str, object]:
+    """One conversation."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        return await conversations.get_conversation(tx, conversation_id, who.scope)
+
+
+@conversations_router.patch("/{conversation_id}")
+async def patch(
+    services: Open, who: Reader, conversation_id: ConversationId, body: ConversationPatch
+) -> dict[str, object]:
+    """Change title or metadata."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        changed = await conversations.patch_conversation(tx, conversation_id, who.user_id, body.title, body.metadata)
+        if body.metadata is not None:
+            await budgets.check_room(tx, services.caps.quotas, who.user_id, conversation_id)
+    services.text_sums.wrote(who.tenant_id, who.user_id)
+    return changed
+
+
+@conversations_router.delete("/{conversation_id}", status_code=204)
+async def delete(services: Open, who: Reader, conversation_id: ConversationId) -> Response:
+    """Hide a conversation and delete its uploads. Its turns, their records and what they made stay."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        await conversations.delete_conversation(tx, conversation_id, who.user_id)
+    return Response(status_code=204)
+
+
+@conversations_router.get("/{conversation_id}/messages")
+async def messages(
+    services: Open, who: Reader, conversation_id: ConversationId, limit: Limit = 50, cursor: str | None = None
+) -> dict[str, object]:
+    """The transcript in order."""
+    if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
+        raise CallerError("cursor_invalid", "the cursor is not one that this list gave out")
+    async with services.db.transaction(who.tenant_id) as tx:
+        await conversations.get_conversation(tx, conversation_id, who.scope)
+        items, following = await conversations.list_messages(tx, conversation_id, min(limit, 200), int(cursor or 0))
+    return {"items": items, "next": following}
+
+
+@conversations_router.get("/{conversation_id}/story")
+async def conversation_view(
+    services: Open,
+    who: Reader,
+    conversation_id: ConversationId,
+    turn: str | None = None,
+    limit: Limit = 20,
+    cursor: str | None = None,
+) -> dict[str, object]:
+    """Its turns as a person reads them, newest first: what was said, thought, done and made. With `turn` that one
+    alone. `seq` is for following the stream from there."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        await conversations.get_conversation(tx, conversation_id, who.scope)
+        seq, own = await conversation_story.last_event(tx, conversation_id, who.user_id)
+        following: str | None = None
+        if turn is not None:
+            items = await conversation_story.turn_of(tx, conversation_id, as_uuid(turn, "turn"))
+        else:
+            most = min(limit, CONVERSATIONS_PAGE_LIMIT)
+            items, following = await conversation_story.turns_of(tx, conversation_id, most, cursor)
+    return {"items": items, "next": following, "seq": seq, "own": own}
+
+
+# --- Answers to what a turn asks of its own user: a question, or work where the data is.
+
+answers_router = APIRouter(prefix="/v1/turns/{turn_id}/answers", tags=["turns"])
+
+
+@answers_router.get("/{request_id}")
+async def get_question(services: Open, who: Reader, turn_id: TurnId, request_id: QuestionId) -> dict[str, object]:
+    """What is asked, which answers fit, and until when."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        return await requests.get_question(tx, turn_id, request_id, who.scope)
+
+
+@answers_router.post("/{request_id}")
+async def answer(
+    services: Open, who: Reader, turn_id: TurnId, request_id: QuestionId, body: AnswerBody, key: Key = None
+) -> JSONResponse:
+    """Answer, once, by the user whose turn it is. The first answer that fits counts."""
+    answered: requests.Answered | None = None
+
+    async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
+        nonlocal answered
+        answered, note = await requests.answer_question(tx, turn_id, request_id, who.user_id, body.kind, body.payload)
+        return 200, await requests.get_question(tx, turn_id, request_id, who.user_id), note
+
+    done = await once(services, who, f"answer/{request_id}", key, body, work)
+    if answered is not None:
+        await services.live.wake(answered.conversation_id)
+    return done
+
+
+# --- Raising the limit that a turn waits for.
+
+limits_router = APIRouter(prefix="/v1", tags=["turns"])
+
+
+@limits_router.post("/turns/{turn_id}/limits")
+async def limits(services: Open, who: Reader, turn_id: TurnId, body: RaiseBody, key: Key = None) -> JSONResponse:
+    """Raise a limit of a turn that waits for it; it goes on where it was. Not lowered, not below what is used."""
+    raised: list[TurnAddress] = []
+
+    async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
+        found, note = await raise_limits(tx, turn_id, person(who), who.name, body.as_raise())
+        raised.append(found.address)
+        return 200, _shown(turn_id, found.approval_id, found.limits.max_tokens, found.limits.max_cost_microusd), note
+
+    answer = await once(services, who, f"limits/{turn_id}", key, body, work)
+    for address in raised:
+        await services.live.wake(address.conversation_id)
+    return answer
+
+
+def _shown(turn_id: str, approval_id: str, max_tokens: int, max_cost_microusd: int) -> dict[str, object]:
+    limits = {"max_tokens": max_tokens, "max_cost_usd": max_cost_microusd / 1e6}
+    return {"turn_id": turn_id, "approval_id": approval_id, "limits": limits}
+
+
+# --- The synchronous form: one request, the turn's final state (S0-77).
+
+execute_router = APIRouter(prefix="/v1", tags=["turns"])
+WAIT_SECONDS = 120.0
+
+
+@execute_router.post("/execute")
+async def execute(services: Open, who: Reader, body: ExecuteBody, key: Key = None) -> JSONResponse:
+    """Run a turn and answer with it; 202 where it still runs after two minutes."""
+
+    begun = None
+
+    async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
+        nonlocal begun
+        agent = await agents.current_agent(tx, body.agent)
+        if body.conversation_id is None:
+            conversation = await conversations.create_conversation(tx, who.user_id, body.agent, "", {})
+        else:
+            conversation_id = as_uuid(body.conversation_id, "conversation")
+            conversation = await conversations.get_conversation(tx, conversation_id, who.user_id)
+            if conversation["agent"] != body.agent:
+                raise CallerError("agent_differs", "the conversation is with another agent", status=422)
+        new = turns.NewTurn(
+            who.tenant_id,
+            str(conversation["id"]),
+            who.user_id,
+            body.message,
+            limits=body.limits.as_limits() if body.limits else None,
+            metadata=body.metadata,
+            system_prompt=body.system_prompt,
+            routing=services.routing,
+        )
+        started = await turns.start_turn(tx, new, agent, services.caps)
+        begun = agent.definition.id
+        return 202, accepted(started, str(conversation["id"])), started.note
+
+    answer = await once(services, who, "execute", key, body, work)
+    if begun is not None:  # now it is durable; a replayed key begins nothing
+        TURNS_STARTED.labels(agent=begun).inc()
+    services.text_sums.wrote(who.tenant_id, who.user_id)
+    return await waited(services, who, answer, WAIT_SECONDS)

@@ -1,0 +1,227 @@
+"""The clients of one API process."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+
+import structlog
+
+from perdure.api.credentials import AccessTokens, Passwords
+from perdure.api.health import Parts
+from perdure.api.oidc import OidcConfig, Provider
+from perdure.api.rate_limits import OpenStreams, Rates
+from perdure.api.streams import Streams
+from perdure.api.uploads import Uploads, upload_folder
+from perdure.contracts.memory import DEFAULT_LIMITS, MemoryLimits
+from perdure.contracts.turns import Routing
+from perdure.core.audit import Keyring
+from perdure.core.identity import OperatorTokens
+from perdure.core.turns import Caps
+from perdure.embedding.choice import embedder_of
+from perdure.embedding.embedder import Embedder
+from perdure.settings import SETUP_CODE_FILE, Settings, needed, secret
+from perdure.store.budgets import SUM_SECONDS, sum_texts_of_tenant, sum_texts_of_user
+from perdure.store.database import Database
+from perdure.store.events.live import LiveTokens
+from perdure.store.events.subscriptions import ReviewChanges, Wakes
+from perdure.store.identity.sign_in import Guesses
+from perdure.store.valkey import Valkey
+from perdure.telemetry.metrics import metrics_addresses
+from perdure.temporal.client import connect
+from perdure.temporal.workflow_client import Doorbell
+
+# --- Keeps the sums of users' texts up to date, beside the requests: quotas read them, and starting a turn waits for no
+# counter that others share.
+
+_MOST_REMEMBERED = 10_000
+_log = structlog.get_logger(__name__)
+
+
+class TextSums:
+    """Sums the texts of users who write, once a minute each."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._summed: dict[tuple[str, str], float] = {}
+        self._tasks = set[asyncio.Task[None]]()
+
+    def wrote(self, tenant_id: str, user_id: str) -> None:
+        """Has the sums brought up to date, if that was not done within the last minute."""
+        who, now = (tenant_id, user_id), time.monotonic()
+        if now - self._summed.get(who, -SUM_SECONDS) < SUM_SECONDS:
+            return
+        if len(self._summed) >= _MOST_REMEMBERED:
+            self._summed.clear()
+        self._summed[who] = now
+        task = asyncio.create_task(self._sum(tenant_id, user_id))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Ends what is under way; another process, or the next minute, does it."""
+        for task in list(self._tasks):
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _sum(self, tenant_id: str, user_id: str) -> None:
+        try:
+            async with self._db.transaction(tenant_id) as tx:
+                await sum_texts_of_user(tx, user_id)
+            async with self._db.transaction(tenant_id) as tx:
+                await sum_texts_of_tenant(tx)
+        except (*Database.outages, OSError) as error:
+            _log.warning("texts_not_summed", error=type(error).__name__)
+
+
+DATABASE_SECONDS = 5.0
+"""A caller of the API is told within a few of these that Postgres is away."""
+
+
+@dataclass(frozen=True, slots=True)
+class SigningIn:
+    """What the operator says about signing in."""
+
+    tenant: str
+    """Of whoever names none."""
+    open_registration: bool
+    access_lasts: timedelta
+    session_lasts: timedelta
+    public_url: str
+    """Empty where the operator names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What routes work with."""
+
+    db: Database
+    live: LiveTokens
+    valkey: Valkey
+    wakes: Wakes
+    changes: ReviewChanges
+    streams: Streams
+    doorbell: Doorbell
+    routing: Routing
+    caps: Caps
+    text_sums: TextSums
+    temporal_ui: str
+    temporal_namespace: str
+    keyring: Keyring
+    tokens: AccessTokens
+    passwords: Passwords
+    rates: Rates
+    guesses: Guesses
+    open_streams: OpenStreams
+    signing_in: SigningIn
+    parts: Parts
+    """Whether what this process stands on is well."""
+    uploads: Uploads
+    audit_heads: Path
+    """The exported heads of the audit's chains."""
+    decisions_per_minute: int = 60
+    local: bool = False
+    """Whether this is the embedded stack of one machine, whose own tokens have no limit of decisions."""
+    memory: MemoryLimits = DEFAULT_LIMITS
+    setup_code_file: Path | None = None
+    """Where the embedded stack keeps its setup code until it is used."""
+    webhook_hosts: tuple[str, ...] = ()
+    """To which webhooks may lead."""
+    oidc: Provider | None = None
+    """None where people sign in here alone."""
+    embedder: Embedder | None = None
+    """None where episodes are searched by words."""
+    operators: OperatorTokens = field(default_factory=OperatorTokens)
+    """Tokens that read metrics and status, and belong to no user."""
+
+
+def provider_of(settings: Settings) -> Provider | None:
+    """The provider that the operator names.
+
+    Raises: SystemExit where only half of it is named.
+    """
+    if not settings.oidc_issuer:
+        return None
+    if not settings.oidc_client_id:
+        raise SystemExit("PERDURE_OIDC_ISSUER is set, and PERDURE_OIDC_CLIENT_ID is not")
+    client_secret = secret("oidc") or ""
+    config = OidcConfig(settings.oidc_issuer, settings.oidc_client_id, client_secret, settings.newcomers())
+    return Provider(replace(config, outbound=settings.outbound_to_providers()))
+
+
+@asynccontextmanager
+async def opened(settings: Settings) -> AsyncIterator[Services]:
+    """Open every client, and close them in the end.
+
+    Raises: SystemExit where a variable is missing; the clients' own errors where a part does not answer.
+    """
+    keyring, tokens = settings.keyring(), AccessTokens(settings.access_keys(), settings.jwt_algorithm.value)
+    db = await Database.connect(
+        needed(settings.database_url, "DATABASE_URL"),
+        most=settings.pool_size,
+        application="perdure-api",
+        wait_seconds=DATABASE_SECONDS,
+        keyring=keyring,
+    )
+    valkey = Valkey.connect(needed(settings.redis_url, "REDIS_URL"))
+    live = LiveTokens(valkey)
+    wakes = Wakes(db, valkey)
+    _, sdk_metrics = metrics_addresses(settings.metrics_port, settings.metrics_host, "api")
+    client = await connect(sdk_metrics)
+    passwords = Passwords()
+    changes = ReviewChanges(db)
+    text_sums = TextSums(db)
+    ringing = asyncio.gather(wakes.run(), changes.run())
+    try:
+        yield Services(
+            db=db,
+            live=live,
+            valkey=valkey,
+            wakes=wakes,
+            changes=changes,
+            streams=Streams(db, live, wakes),
+            doorbell=Doorbell(client, db),
+            routing=settings.route(),
+            caps=Caps(settings.queue_depth, settings.live_turns_per_user, settings.quotas()),
+            text_sums=text_sums,
+            temporal_ui=settings.temporal_ui,
+            temporal_namespace=client.namespace,
+            keyring=keyring,
+            tokens=tokens,
+            passwords=passwords,
+            rates=Rates(valkey, settings.rate_per_minute, enabled=settings.rate_limiting),
+            guesses=Guesses(valkey),
+            open_streams=OpenStreams(settings.streams_per_user, settings.streams_per_tenant),
+            signing_in=SigningIn(
+                settings.tenant,
+                settings.open_registration,
+                access_lasts=timedelta(minutes=settings.access_minutes),
+                session_lasts=timedelta(days=settings.refresh_days),
+                public_url=settings.public_url,
+            ),
+            parts=Parts(db, client, valkey, settings.home if settings.local else None, settings.least_free_bytes),
+            uploads=Uploads(
+                upload_folder(settings.upload_folder, settings.home), settings.upload_bytes, settings.uploads_per_user
+            ),
+            audit_heads=settings.heads_file(),
+            decisions_per_minute=settings.decisions_per_minute,
+            local=settings.local,
+            memory=settings.memory(),
+            setup_code_file=settings.home / SETUP_CODE_FILE if settings.local else None,
+            webhook_hosts=settings.webhook_hosts,
+            oidc=provider_of(settings),
+            embedder=embedder_of(settings.embeddings, remote=False),
+            operators=settings.operator_tokens(),
+        )
+    finally:
+        ringing.cancel()
+        with suppress(asyncio.CancelledError):
+            await ringing
+        await text_sums.close()
+        passwords.close()
+        await valkey.close()
+        await db.close()

@@ -1,0 +1,271 @@
+"""Signing in: a password or a token becomes a session, with what its programs and its browser carry from then on."""
+
+import re
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from math import ceil
+
+import structlog
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import Scope
+
+from perdure.api import credentials
+from perdure.api.auth import is_secure, of_token
+from perdure.api.credentials import Audience, until
+from perdure.api.requests import RegisterBody
+from perdure.api.services import Services
+from perdure.contracts.errors import CallerError, LimitReached
+from perdure.contracts.values import sha256_hex
+from perdure.core.identity import ACCOUNT, ADDRESS, DEVICE, PLACE, Credential, How, wait_left
+from perdure.core.request_origin import counted_as, is_of_this_machine
+from perdure.store.database import Connection
+from perdure.store.identity import registration, sign_in
+from perdure.store.identity.registration import Newcomer
+from perdure.store.identity.sign_in import Key, Session
+
+_OF_PROXIES = ("forwarded", "via", "x-forwarded-for", "x-real-ip")
+"""With one of them a request came through a proxy, whose own address and Host header say nothing of the person."""
+_TENANT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_BY_PASSWORD = frozenset({How.PASSWORD, How.REGISTRATION, How.INVITATION})
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class SignedIn:
+    """A session, and what opens it."""
+
+    session: Session
+    tenant_id: str
+    refresh_token: str
+    how: How = How.UNKNOWN
+
+
+async def by_password(services: Services, scope: Scope, tenant_id: str | None, name: str, password: str) -> SignedIn:
+    """Sign in by name and password. Neither the answer nor its time tells whether there is such a person.
+
+    Raises: CallerError 401 `sign_in_failed`; LimitReached `sign_in_delayed`, `sign_in_busy`.
+    """
+    tenant_id = tenant_id or services.signing_in.tenant
+    kept = None
+    if _TENANT.fullmatch(tenant_id):
+        async with services.db.transaction(tenant_id) as tx:
+            kept = await sign_in.password_of_name(tx, name)
+    user_id = kept.user_id if kept else None
+    async with guessing(services, keys_of(services, scope, tenant_id, name, user_id)) as guess:
+        fits = await services.passwords.fits(password, kept.hash if kept else None)
+        if kept is None or not fits:
+            _log.info("sign_in_failed", tenant=tenant_id, user=user_id or "unknown")
+            raise CallerError("sign_in_failed", "The name or the password is wrong", status=401)
+        guess.right = True
+    async with services.db.transaction(tenant_id) as tx:
+        if await sign_in.password_of_user(tx, kept.user_id, lock=True) != kept.hash:  # it was changed meanwhile
+            raise CallerError("sign_in_failed", "The name or the password is wrong", status=401)
+        return await begin(services, tx, tenant_id, kept.user_id, kept.credential)
+
+
+async def by_token(services: Services, token: str) -> SignedIn:
+    """Sign in by a token that an administrator or the stack made.
+
+    Raises: CallerError 401 `token_invalid`; 403 `chat_token`.
+    """
+    owner = await of_token(services, token.strip())
+    if owner.is_in_chat:
+        raise CallerError("chat_token", "A chat token cannot open a session", status=403)
+    async with services.db.transaction(owner.tenant_id) as tx:
+        return await begin(services, tx, owner.tenant_id, owner.user_id, owner.credential, local=owner.has_local_token)
+
+
+async def by_registration(services: Services, body: RegisterBody, authorization: str = "") -> SignedIn:
+    """Take a name and a password, and be signed in. `authorization` may be a local administrator's, who lets the first
+    person in.
+
+    Raises: CallerError 401 `setup_code_needed`, `token_invalid`; 403 `setup_code_invalid`, `invitation_needed`,
+    `invitation_invalid`; 409 `user_exists`, `name_erased`; 422 `password_weak`; LimitReached `sign_in_busy`.
+    """
+    tenant = body.tenant or services.signing_in.tenant
+    vouched = await _is_vouched_for(services, tenant, authorization)
+    comer = Newcomer(body.name, body.display_name, body.invitation, body.setup_code, vouched)
+    rules = {"is_open": services.signing_in.open_registration, "local": services.local}
+    async with services.db.transaction(tenant) as tx:
+        display_name = await registration.invited_as(tx, comer)
+        refused = None if comer.invitation else await registration.registration_refusal(tx, comer, **rules)
+    if refused is not None:  # raised after the commit, which keeps the count of wrong codes
+        raise refused
+    await services.passwords.refuse_weak(body.password, body.name, display_name, tenant)
+    hashed = await services.passwords.hashed(body.password)
+    async with services.db.transaction(tenant) as tx:
+        user_id, credential, is_first = await registration.register(tx, comer, hashed, **rules)
+        signed_in = await begin(services, tx, tenant, user_id, credential)
+    if is_first and services.setup_code_file is not None:
+        services.setup_code_file.unlink(missing_ok=True)  # the supervisor takes it out of run.json
+    return signed_in
+
+
+async def _is_vouched_for(services: Services, tenant_id: str, authorization: str) -> bool:
+    scheme, _, token = authorization.partition(" ")
+    if scheme.lower() != "bearer" or not token.strip():
+        return False
+    who = await of_token(services, token.strip())
+    return who.has_local_token and "admin" in who.roles and who.tenant_id == tenant_id
+
+
+async def by_code(services: Services, scope: Scope, code: str) -> SignedIn:
+    """Sign in by the code of a link that the stack of this machine has printed; it is used up.
+
+    Raises: CallerError 401 `code_invalid`.
+    """
+    tenant_id = sign_in.tenant_of_sign_in_code(code)
+    if tenant_id is None or not may_use_codes(services, scope):
+        raise _no_code()
+    async with services.db.transaction(tenant_id) as tx:
+        user_id = await sign_in.take_sign_in_code(tx, code)
+        if user_id is None:
+            raise _no_code()
+        return await begin(services, tx, tenant_id, user_id, Credential(How.LINK), local=True)
+
+
+def may_use_codes(services: Services, scope: Scope) -> bool:
+    """Whether this is the embedded stack of one machine, asked by that machine."""
+    caller, headers = scope.get("client") or ("", 0), Headers(scope=scope)
+    is_direct = not any(name in headers for name in _OF_PROXIES)
+    return services.local and is_direct and is_of_this_machine(caller[0], headers.get("host", ""))
+
+
+def _no_code() -> CallerError:
+    return CallerError("code_invalid", "This link was used, has expired, or is for another machine", status=401)
+
+
+async def begin(
+    services: Services, tx: Connection, tenant_id: str, user_id: str, credential: Credential, *, local: bool = False
+) -> SignedIn:
+    """A session of this person, in the transaction that made sure of who it is, by `credential`."""
+    lasts = services.signing_in.session_lasts
+    session = await sign_in.begin_session(tx, user_id, lasts, credential, local=local)
+    first = await sign_in.first_refresh_token(tx, tenant_id, session.id, lasts)
+    return SignedIn(session, tenant_id, first, credential.how)
+
+
+def tokens_of(services: Services, signed_in: SignedIn) -> dict[str, object]:
+    """What a program keeps of it."""
+    now, session = datetime.now(UTC), signed_in.session
+    ends = until(now, services.signing_in.access_lasts, session.expires_at)
+    issue = services.tokens.issue
+    return {
+        "access_token": issue(Audience.HEADER, session.id, signed_in.tenant_id, session.user_id, until=ends),
+        "token_type": "Bearer",
+        "expires_in": int((ends - now).total_seconds()),
+        "refresh_token": signed_in.refresh_token,
+        "refresh_expires_at": session.expires_at,
+    }
+
+
+def remember(services: Services, scope: Scope, response: Response, signed_in: SignedIn) -> None:
+    """Give the browser its cookie."""
+    session = signed_in.session
+    token = services.tokens.issue(
+        Audience.COOKIE, session.id, signed_in.tenant_id, session.user_id, until=session.expires_at
+    )
+    secure = is_secure(services, scope)
+    credentials.set_cookies(response, credentials.SESSION_COOKIE, token, secure=secure, expires=session.expires_at)
+    if signed_in.how in _BY_PASSWORD:
+        remember_device(services, scope, response, signed_in.tenant_id, session.user_id)
+
+
+def forget(services: Services, scope: Scope, response: Response) -> None:
+    """Take the cookie from the browser."""
+    credentials.clear_cookies(response, credentials.SESSION_COOKIE, secure=is_secure(services, scope))
+
+
+# --- Guessing passwords gets slower with every wrong guess, and the owner's own devices stay out of it.
+# A browser that has signed in keeps a signed cookie that names the account and the device. It opens nothing: a caller
+# who has it is judged by the wrong guesses of this device alone.
+
+DEVICE_LASTS = timedelta(days=180)
+_COOKIE = "perdure_device"
+_PURPOSE = "known device"
+_TRIES = 20
+"""Of counting a guess among others at once."""
+
+
+@dataclass(slots=True)
+class Guess:
+    """One guess at a password, which counts as wrong until it is known to be right."""
+
+    right: bool = False
+
+
+@asynccontextmanager
+async def guessing(services: Services, keys: Sequence[Key]) -> AsyncIterator[Guess]:
+    """Let one guess through, if it may come now.
+
+    Raises: LimitReached `sign_in_delayed`.
+    """
+    await _admitted(services, keys)
+    guess = Guess()
+    try:
+        yield guess
+    except LimitReached:  # it was not looked at
+        await services.guesses.take_back(keys)
+        raise
+    if guess.right:
+        own = [key for key in keys if key[0] in (DEVICE, PLACE)]
+        await services.guesses.forget(own)
+        await services.guesses.take_back([key for key in keys if key not in own])
+
+
+async def _admitted(services: Services, keys: Sequence[Key]) -> None:
+    wait = 1.0
+    for _ in range(_TRIES):
+        now, tallies = await services.guesses.read(keys)
+        wait = wait_left([(pace, tally) for (pace, _), tally in zip(keys, tallies, strict=True)], now)
+        if wait > 0:
+            break
+        if await services.guesses.count(keys, tallies):
+            return
+    seconds = max(1, ceil(wait))
+    raise LimitReached(
+        "sign_in_delayed",
+        f"Too many wrong passwords; try again in {seconds} s",
+        {"retry_after_seconds": seconds},
+    )
+
+
+def keys_of(services: Services, scope: Scope, tenant_id: str, name: str, user_id: str | None) -> list[Key]:
+    """What a guess at this account is counted under. A name that nobody has is counted like any other."""
+    device = _known_device(services, scope, tenant_id, user_id) if user_id is not None else ""
+    if device:
+        return [(DEVICE, device)]
+    address = counted_as((scope.get("client") or ("", 0))[0])
+    account = f"{tenant_id}/{name}"
+    return [(PLACE, f"{account}/{address}"), (ACCOUNT, account), (ADDRESS, address)]
+
+
+def remember_device(services: Services, scope: Scope, response: Response, tenant_id: str, user_id: str) -> None:
+    """Let this browser be known from now on."""
+    device = _known_device(services, scope, tenant_id, user_id) or secrets.token_urlsafe(18)
+    expires = datetime.now(UTC) + DEVICE_LASTS
+    until = str(int(expires.timestamp()))
+    seal = services.tokens.keys.newest.derived(_PURPOSE, tenant_id, user_id, device, until)
+    value = f"{device}.{until}.{seal}"
+    credentials.set_cookies(
+        response, _cookie(tenant_id, user_id), value, secure=is_secure(services, scope), expires=expires, strict=True
+    )
+
+
+def _known_device(services: Services, scope: Scope, tenant_id: str, user_id: str) -> str:
+    """The device that this browser's cookie names; empty for one that has not signed in as this user."""
+    header, secure = Headers(scope=scope).get("cookie", ""), is_secure(services, scope)
+    device, _, rest = credentials.read_cookie(header, _cookie(tenant_id, user_id), secure=secure).partition(".")
+    until, _, seal = rest.partition(".")
+    if not services.tokens.keys.knows(seal, _PURPOSE, tenant_id, user_id, device, until):
+        return ""
+    return device if int(until) > datetime.now(UTC).timestamp() else ""
+
+
+def _cookie(tenant_id: str, user_id: str) -> str:
+    """One for each account, so that people who share a browser keep theirs."""
+    return f"{_COOKIE}_{sha256_hex(f'{tenant_id}/{user_id}')[:12]}"

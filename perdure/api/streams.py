@@ -1,0 +1,257 @@
+"""Server-sent events of a turn or a conversation: durable events and live tokens, merged for each reader.
+
+A reader that goes away never stops a turn. A reader that comes back with its last id goes on behind it. A slow one is
+simply read for less often (perdure/api/streams.py). One who would not be let in again is sent away by the next
+heartbeat.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+
+import asyncpg
+import structlog
+from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
+
+from perdure.api.health import STREAMS
+from perdure.contracts.events import DONE, WORKFLOW_COMPLETE
+from perdure.core.events.stream import (
+    LOST_EPOCH,
+    Cursor,
+    Frame,
+    LoggedEvent,
+    ReaderState,
+    merge,
+    resumed,
+    unknown_calls,
+)
+from perdure.store.database import Database
+from perdure.store.events import event_log
+from perdure.store.events.live import LiveTokens
+from perdure.store.events.subscriptions import LOOK_SECONDS, ReviewChanges, SharedReads, Wakes
+
+# --- One reader's place in both stores, and the next frames for it.
+# What is kept for a reader is one batch of each store, however slow it is: where it has fallen so far behind that the
+# live stream was trimmed before it, it gets the stored text instead.
+
+BATCH_EVENTS = 200
+
+EventsPlace = tuple[str, str, str | None, int]
+"""Tenant, conversation, turn, number of the last event seen."""
+EventReads = SharedReads[EventsPlace, list[LoggedEvent]]
+"""The reads that readers of one conversation share."""
+
+
+class StreamReader:
+    """One reader's place in both stores."""
+
+    def __init__(
+        self,
+        database: Database,
+        live: LiveTokens,
+        events: EventReads,
+        tenant_id: str,
+        conversation_id: str,
+        turn_id: str | None,
+    ) -> None:
+        self._database = database
+        self._live = live
+        self._shared = events
+        self._tenant_id = tenant_id
+        self._conversation_id = conversation_id
+        self._turn_id = turn_id
+        self._state: ReaderState | None = None
+        self.blocked = False
+        """The next token's call has begun, but its start was not among the events just read."""
+        self.behind = False
+        """There is more to read at once."""
+
+    async def advance(self, cursor: Cursor, look: bool) -> tuple[Sequence[Frame], bool]:
+        """The next frames, and whether the events must be read again; `look` says whether they may be new.
+
+        The state moves only when all of it succeeded. Raises: what asyncpg raises.
+        """
+        state = self._state or await self._resume(cursor)
+        events: list[LoggedEvent] = await self._events(state) if look else []
+        # After the events: then every token of a call that is complete among them is there to be seen.
+        batch = await self._live.tokens(self._tenant_id, self._conversation_id, state.epoch, state.entry_id)
+        unknown = unknown_calls(state, events, batch, self._turn_id)
+        if unknown and not look:
+            self._state, self.blocked, self.behind = state, False, True
+            return (), True
+        if unknown:
+            async with self._database.transaction(self._tenant_id) as tx:
+                state = state.with_closed(await event_log.begun_until(tx, unknown, state.cursor.seq))
+        merged = merge(state, events, batch, turn_id=self._turn_id)
+        frames = await self._filled(merged.frames)
+        self._state, self.blocked = merged.state, merged.blocked
+        more_events = merged.starved or len(events) == BATCH_EVENTS
+        self.behind = more_events or batch.more
+        return frames, more_events or merged.blocked
+
+    async def _resume(self, cursor: Cursor) -> ReaderState:
+        if cursor.seq == 0:
+            return ReaderState(cursor)
+        async with self._database.transaction(self._tenant_id) as tx:
+            last = (await event_log.last_seqs(tx, [self._conversation_id])).get(self._conversation_id, 0)
+            if cursor.seq > last:
+                cursor = Cursor(last, LOST_EPOCH)
+            open_calls = await event_log.open_calls(tx, self._conversation_id, cursor.seq)
+        if self._turn_id is not None:
+            open_calls = [call for call in open_calls if call.key[0] == self._turn_id]
+        keys = [call.key for call in open_calls]
+        marks = await self._live.marks(self._tenant_id, self._conversation_id, cursor, keys)
+        return resumed(cursor, open_calls, marks)
+
+    async def _events(self, state: ReaderState) -> list[LoggedEvent]:
+        return await self._shared.get((self._tenant_id, self._conversation_id, self._turn_id, state.cursor.seq))
+
+    async def _filled(self, frames: Sequence[Frame]) -> Sequence[Frame]:
+        """The frames with stored texts put in where tokens were missing."""
+        ids = [frame.stored_message_id for frame in frames if frame.stored_message_id]
+        if not ids:
+            return frames
+        async with self._database.transaction(self._tenant_id) as tx:
+            texts = await event_log.message_texts(tx, ids)
+        return [_with_text(frame, texts) for frame in frames]
+
+
+def _with_text(frame: Frame, texts: Mapping[str, str]) -> Frame:
+    if frame.stored_message_id is None:
+        return frame
+    return replace(frame, data={**frame.data, "text": texts.get(frame.stored_message_id, "")})
+
+
+HEARTBEAT_SECONDS = 15.0
+_BLOCKED_SECONDS = 0.02
+_DATABASE_LOST_SECONDS = 1.0
+_DATABASE_LOST = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+
+Welcome = Callable[[], Awaitable[bool]]
+"""Whether a reader may still be there."""
+
+log = structlog.get_logger(__name__)
+
+
+class Streams:
+    """The streams of this process."""
+
+    def __init__(
+        self, database: Database, live: LiveTokens, wakes: Wakes, *, heartbeat_seconds: float = HEARTBEAT_SECONDS
+    ) -> None:
+        self._database = database
+        self._live = live
+        self._wakes = wakes
+        self._heartbeat_seconds = heartbeat_seconds
+        self._events: EventReads = SharedReads(self._read_events)
+
+    async def _read_events(self, place: EventsPlace) -> list[LoggedEvent]:
+        tenant_id, conversation_id, turn_id, seq = place
+        async with self._database.transaction(tenant_id) as tx:
+            return await event_log.read_after(tx, conversation_id, seq, BATCH_EVENTS, turn_id=turn_id)
+
+    async def is_over(self, tenant_id: str, turn_id: str, cursor: Cursor) -> bool:
+        """Whether a reader of this turn has seen its last event: there will be nothing more."""
+        async with self._database.transaction(tenant_id) as tx:
+            done = await event_log.done_seq(tx, turn_id)
+        return done is not None and cursor.seq >= done
+
+    async def _told(self, tenant_id: str, done: Frame) -> Frame:
+        """The last event with its status; where its words went with an erased person, as the turn's row says it."""
+        if "status" in done.data:
+            return done
+        async with self._database.transaction(tenant_id) as tx:
+            status = await event_log.status_of(tx, done.turn_id)
+        return replace(done, data={**done.data, "status": status})
+
+    async def frames(
+        self,
+        tenant_id: str,
+        conversation_id: str,
+        cursor: Cursor,
+        turn_id: str | None = None,
+        welcome: Welcome | None = None,
+    ) -> AsyncGenerator[bytes]:
+        """The stream behind `cursor`, encoded; with `turn_id` that turn's alone, to its end."""
+        loop = asyncio.get_running_loop()
+        asks_at = beats_at = loop.time() + self._heartbeat_seconds
+        reader = StreamReader(self._database, self._live, self._events, tenant_id, conversation_id, turn_id)
+        with STREAMS.track_inprogress():
+            async with self._wakes.listen(tenant_id, conversation_id) as bell:
+                look = True
+                while not self._wakes.closing:
+                    look = bell.quiet() or look
+                    try:
+                        if welcome is not None and loop.time() >= asks_at:
+                            if not await welcome():
+                                return
+                            asks_at = loop.time() + self._heartbeat_seconds
+                        frames, look = await reader.advance(cursor, look)
+                    except _DATABASE_LOST as error:
+                        log.warning("stream.database_lost", error=type(error).__name__)
+                        yield KEEPALIVE_COMMENT
+                        await asyncio.sleep(_DATABASE_LOST_SECONDS)
+                        look = True
+                        continue
+                    done = next((frame for frame in frames if frame.kind == DONE), None) if turn_id else None
+                    if done is not None:
+                        frames = frames[: frames.index(done)]
+                        done = await self._told(tenant_id, done)
+                        frames = [*frames, done]
+                    if frames:
+                        yield b"".join(map(encoded, frames))
+                        beats_at = loop.time() + self._heartbeat_seconds
+                    if done is not None:
+                        yield ending(done)
+                        return
+                    if loop.time() >= beats_at:  # the bell may ring all the while, for other turns
+                        yield KEEPALIVE_COMMENT
+                        beats_at = loop.time() + self._heartbeat_seconds
+                    elif reader.blocked:
+                        await asyncio.sleep(_BLOCKED_SECONDS)
+                    elif not reader.behind:
+                        await bell.wait(beats_at - loop.time())
+
+
+# --- Frames as bytes of `text/event-stream`.
+
+
+def encoded(frame: Frame) -> bytes:
+    """An event as the format has it."""
+    return format_sse_event(data_str=_json(frame.data), event=frame.kind, id=frame.id)
+
+
+def ending(done: Frame) -> bytes:
+    """The line after the last event. It has no id: coming back with the last event's own is answered 204."""
+    data = {"turn_id": done.turn_id, "status": done.data["status"]}
+    return format_sse_event(data_str=_json(data), event=WORKFLOW_COMPLETE)
+
+
+def _json(data: Mapping[str, object]) -> str:
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+
+
+# --- The stream of a tenant's queue: it says that something changed and never what; a reader asks for what it may see.
+
+EVENT = "approvals"
+_HEARTBEAT_SECONDS = 15.0
+
+
+async def review_frames(changes: ReviewChanges, wakes: Wakes, tenant_id: str) -> AsyncGenerator[bytes]:
+    """`approvals` now and at each change, until the reader or the process leaves. There is nothing to resume: whoever
+    comes back is told at once."""
+    said_at = time.monotonic()
+    async with aclosing(changes.heads(tenant_id, LOOK_SECONDS)) as heads:
+        async for head in heads:
+            if wakes.closing:
+                return
+            if head is not None:
+                yield format_sse_event(event=EVENT, data_str="{}")
+            elif time.monotonic() - said_at > _HEARTBEAT_SECONDS:
+                yield KEEPALIVE_COMMENT
+            else:
+                continue
+            said_at = time.monotonic()

@@ -1,0 +1,232 @@
+"""Takes uploaded files in: written to the disk as they come, checked by another process, and read into memory last.
+
+A file on its way has no name, so nothing is left of it when the process is killed. At most one large file at a time is
+in memory, while it goes to Postgres.
+"""
+
+import asyncio
+import hashlib
+import json
+import mmap
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import structlog
+from starlette.requests import ClientDisconnect
+
+from perdure.contracts.errors import CallerError, LimitReached, UpstreamUnavailable
+from perdure.contracts.memory import MOST_COLUMNS, MOST_ROWS
+from perdure.core.memory.files import LEAST_BYTES_PER_SECOND, is_too_slow, too_large
+
+SIZE_VARIABLE, COUNT_VARIABLE = "PERDURE_UPLOAD_BYTES", "PERDURE_UPLOADS_PER_USER"
+CHECK_SECONDS = 30.0
+CHECK_MEMORY_BYTES = 128 * 2**20
+"""A check needs 15 MiB. One row as long as the file takes more."""
+_PROGRAM = Path(__file__).with_name("content_check.py")
+_CHECKS_AT_ONCE = 2
+_IDLE_SECONDS = 30.0
+_WRITTEN_BYTES = 256 * 1024
+"""What is written and hashed at once, by a thread."""
+_LARGE_BYTES = 2**20
+_SPARE_BYTES = 256 * 2**20
+"""Free space that uploads leave on their disk, which may be that of Postgres."""
+_RETRY_AFTER_SECONDS = 15
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Spooled:
+    """A file that has arrived whole."""
+
+    file: BinaryIO
+    size_bytes: int
+    sha256: str
+
+
+class Uploads:
+    """Receives the uploads of one API process."""
+
+    def __init__(self, folder: Path, most_bytes: int, per_user: int) -> None:
+        self.most_bytes = most_bytes
+        self._folder = folder
+        self._per_user = per_user
+        self._open: Counter[tuple[str, str]] = Counter()
+        self._reserved_bytes = 0
+        self._checks = asyncio.Semaphore(_CHECKS_AT_ONCE)
+        self._large = asyncio.Lock()
+
+    def check_length(self, announced: str) -> int | None:
+        """Returns the announced length of a file, None if the request does not say it.
+
+        Raises: CallerError 413 `too_large`.
+        """
+        length = int(announced) if announced.isdecimal() else None
+        if length is not None and length > self.most_bytes:
+            raise too_large(self.most_bytes, SIZE_VARIABLE)
+        return length
+
+    @asynccontextmanager
+    async def received(
+        self, tenant_id: str, user_id: str, length: int | None, chunks: AsyncGenerator[bytes, None]
+    ) -> AsyncIterator[Spooled]:
+        """Writes a body to the disk and yields the file, which is gone after the block.
+
+        Raises: CallerError 413 `too_large`, 408 `body_too_slow`, 400 `client_disconnected`; LimitReached
+        `too_many_uploads`; UpstreamUnavailable `disk_full`.
+        """
+        with self._counted(tenant_id, user_id), self._reserved(self.most_bytes if length is None else length):
+            with cast(BinaryIO, tempfile.TemporaryFile(dir=self._folder, buffering=0)) as file:
+                async with aclosing(chunks):
+                    yield await self._spool(file, chunks)
+
+    async def check(self, spooled: Spooled, media_type: str) -> None:
+        """Checks the content in a process of its own.
+
+        Raises: CallerError 422 with the codes of `check_stream`, and `table_too_costly` if the process did not finish.
+        """
+        limits = (MOST_COLUMNS, MOST_ROWS, CHECK_MEMORY_BYTES, int(CHECK_SECONDS))
+        async with self._checks:
+            verdict = await _verdict(spooled.file, media_type, *limits)
+        if verdict is None:
+            raise CallerError(
+                "table_too_costly",
+                f"checking the file took more than {CHECK_MEMORY_BYTES >> 20} MiB of memory or {CHECK_SECONDS:.0f} s; "
+                "split it, or look for a line without an end",
+                {"memory_bytes": CHECK_MEMORY_BYTES, "seconds": CHECK_SECONDS},
+                status=422,
+            )
+        if not verdict["fit"]:
+            raise CallerError(verdict["code"], verdict["message"], verdict["details"], status=422)
+
+    @asynccontextmanager
+    async def content(self, spooled: Spooled) -> AsyncIterator[memoryview]:
+        """Yields the bytes, mapped and not copied. Large files take turns: sending one to Postgres needs twice its
+        size."""
+        async with self._large if spooled.size_bytes > _LARGE_BYTES else nullcontext():
+            with mmap.mmap(spooled.file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view:
+                yield view
+
+    async def _spool(self, file: BinaryIO, chunks: AsyncGenerator[bytes, None]) -> Spooled:
+        digest, size, held, began = hashlib.sha256(), 0, bytearray(), time.monotonic()
+
+        def write(block: bytes) -> None:
+            digest.update(block)
+            left = memoryview(block)
+            while left:
+                left = left[file.write(left) :]
+
+        async for chunk in _paced(chunks):
+            size += len(chunk)
+            held += chunk
+            if size > self.most_bytes:
+                raise too_large(self.most_bytes, SIZE_VARIABLE)
+            if is_too_slow(size, time.monotonic() - began):
+                raise _too_slow(f"it came at less than {LEAST_BYTES_PER_SECOND // 1024} KiB a second")
+            if len(held) >= _WRITTEN_BYTES:
+                await asyncio.to_thread(write, bytes(held))
+                held.clear()
+        await asyncio.to_thread(write, bytes(held))
+        return Spooled(file, size, digest.hexdigest())
+
+    @contextmanager
+    def _counted(self, tenant_id: str, user_id: str) -> Iterator[None]:
+        who = (tenant_id, user_id)
+        if self._open[who] >= self._per_user:
+            message = f"you have {self._per_user} uploads under way, the most ({COUNT_VARIABLE}); wait for one to end"
+            details: dict[str, object] = {"limit": self._per_user, "variable": COUNT_VARIABLE}
+            raise LimitReached("too_many_uploads", message, {**details, "retry_after_seconds": _RETRY_AFTER_SECONDS})
+        self._open[who] += 1
+        try:
+            yield
+        finally:
+            self._open[who] -= 1
+            if not self._open[who]:
+                del self._open[who]
+
+    @contextmanager
+    def _reserved(self, length: int) -> Iterator[None]:
+        """Takes space before the first byte, so that uploads that run together fit together."""
+        disk = os.statvfs(self._folder)
+        if disk.f_bavail * disk.f_frsize < self._reserved_bytes + length + _SPARE_BYTES:
+            _log.error("upload_refused_disk_full", folder=str(self._folder), free_bytes=disk.f_bavail * disk.f_frsize)
+            raise UpstreamUnavailable(
+                "disk_full", "the server has no disk space left for this file; an operator must make room"
+            )
+        self._reserved_bytes += length
+        try:
+            yield
+        finally:
+            self._reserved_bytes -= length
+
+
+def upload_folder(named: Path | None, home: Path) -> Path:
+    """Returns the private folder of uploads: the one that the operator names, else `uploads` in the data folder, else,
+    if the data folder cannot be written, the system's temporary folder.
+
+    Raises: SystemExit if the named folder cannot be used.
+    """
+    folder = named or home / "uploads"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        if named is not None:
+            raise SystemExit(f"PERDURE_UPLOAD_FOLDER: {named} cannot be written ({error.strerror})") from None
+        folder = Path(tempfile.gettempdir())
+        _log.info("uploads_in_temporary_folder", folder=str(folder))
+    return folder
+
+
+async def _paced(chunks: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+    """The chunks, as long as each follows the one before it within half a minute."""
+    while True:
+        try:
+            async with asyncio.timeout(_IDLE_SECONDS):
+                chunk = await anext(chunks, None)
+        except TimeoutError:
+            raise _too_slow(f"nothing came for {_IDLE_SECONDS:.0f} s") from None
+        except ClientDisconnect:
+            raise CallerError("client_disconnected", "the request broke off", status=400) from None
+        if chunk is None:
+            return
+        yield chunk
+
+
+def _too_slow(why: str) -> CallerError:
+    return CallerError("body_too_slow", f"the upload was ended: {why}", status=408)
+
+
+async def _verdict(file: BinaryIO, *arguments: object) -> dict[str, Any] | None:
+    """What the program says of a file; None if it ended without saying it."""
+    file.seek(0)
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", "-S", str(_PROGRAM), *map(str, arguments)),
+        stdin=file,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env={},
+    )
+    told = b""
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            told, _ = await child.communicate()
+    except TimeoutError:
+        pass
+    finally:
+        if child.returncode is None:
+            with suppress(ProcessLookupError):
+                child.kill()
+            await child.wait()
+    try:
+        return dict(json.loads(told))
+    except ValueError:
+        _log.warning("content_check_failed", returncode=child.returncode)
+        return None

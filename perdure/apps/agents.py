@@ -1,0 +1,311 @@
+"""An agent from its YAML file: every mistake with its line, not only the first."""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from perdure.apps.code_blocks import BlockCheck, Trial, check_source
+from perdure.apps.context_assembly import put_assembly
+from perdure.apps.files import (
+    AppProblem,
+    Place,
+    YamlFile,
+    did_you_mean,
+    has_mistakes,
+    read_form,
+    read_yaml,
+    told,
+    unfit_problem,
+    unknown_fields,
+    unstorable,
+)
+from perdure.apps.skills import Content
+from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.approvals import EXPIRES_SECONDS, ApprovalPolicy, OnTimeout
+from perdure.contracts.mcp import server_of
+from perdure.contracts.skills import SKILL_ID_PATTERN, CodeBlock, Skill
+from perdure.contracts.values import Frozen
+from perdure.core.approvals.decisions import ROLES, USER_NAME
+
+# --- What an agent's file names of its app, put in its place: skills with all that they depend on, the persona's text.
+
+
+class _WrittenOut(Frozen):
+    """A skill in the agent's own file. Rules, blocks and the like have files of their own, so they need a folder."""
+
+    id: str = Field(pattern=SKILL_ID_PATTERN)
+    name: str
+    description: str
+    body: str
+
+
+def put_in_place(value: dict[str, Any], file: YamlFile, content: Content) -> tuple[dict[str, Any], list[AppProblem]]:
+    """The fields of an agent with `skills` and `persona` as the engine needs them, and what is wrong with them."""
+    skills, problems = _skills(value, file, content)
+    problems += _block_mistakes(skills, file)
+    problems += _fence_mistakes(value, skills, file, content)
+    persona, found = _persona(value, file, content)
+    placed = {**value, "skills": tuple(skills)} if "skills" in value or skills else value
+    return placed | persona, problems + found
+
+
+def _skills(value: dict[str, Any], file: YamlFile, content: Content) -> tuple[list[Skill], list[AppProblem]]:
+    """The agent's skills: the root skill first, each followed by what it depends on, none twice."""
+    skills: dict[str, Skill] = {}
+    written: dict[str, Skill] = {}
+    problems: list[AppProblem] = []
+    named: list[tuple[Place, str]] = []
+    listed = value.get("skills") or []
+    if not isinstance(listed, list):
+        return [], [file.problem(("skills",), "must be a list of ids of skill folders, or of skills written out")]
+    for index, each in enumerate(listed):
+        place: Place = ("skills", index)
+        skill_id = each.get("id") if isinstance(each, dict) else each
+        if any(skill_id == other for _, other in named):
+            problems.append(file.problem(place, f"the skill {skill_id} is given twice"))
+            continue
+        if isinstance(each, dict):
+            form, mistakes = read_form(_WrittenOut, each, file, place)
+            problems += mistakes
+            if form is not None:
+                written[form.id] = Skill(**form.model_dump())
+        if not isinstance(skill_id, str):
+            if not isinstance(each, dict):
+                problems.append(file.problem(place, "must be the id of a skill folder, or a skill written out"))
+            continue
+        named.append((place, skill_id))
+    root = value.get("root_skill")
+    if isinstance(root, str):
+        named.insert(0, (("root_skill",), root))
+    for place, skill_id in named:
+        if skill_id in written:
+            skills.setdefault(skill_id, written[skill_id])
+        elif skill_id in content.skills.skills:
+            skills |= {each.id: each for each in content.skills.with_dependencies(skill_id) if each.id not in skills}
+        elif not any(isinstance(each, dict) and each.get("id") == skill_id for each in listed):
+            problems.append(file.problem(place, _missing(skill_id, content)))
+    problems += [
+        file.problem(("skills",), f"the skill {skill_id} is written out here and is a folder that another one needs")
+        for skill_id, skill in written.items()
+        if skills.get(skill_id) is not skill
+    ]
+    return list(skills.values()), problems
+
+
+def _missing(skill_id: str, content: Content) -> str:
+    if skill_id in content.skills.broken:
+        return f"the skill {skill_id} has mistakes"
+    return f"unknown skill {skill_id!r}{did_you_mean(skill_id, {*content.skills.skills, *content.skills.broken})}"
+
+
+def _block_mistakes(skills: list[Skill], file: YamlFile) -> Iterator[AppProblem]:
+    """A name stands for one block, however many skills bring it (S0-41)."""
+    first: dict[str, tuple[str, CodeBlock]] = {}
+    for skill in skills:
+        for block in skill.blocks:
+            owner, known = first.setdefault(block.name, (skill.id, block))
+            if block != known:
+                why = f"the skills {owner} and {skill.id} define the block {block.name} differently"
+                yield file.problem(("skills",), why)
+
+
+def _fence_mistakes(
+    value: dict[str, Any], skills: list[Skill], file: YamlFile, content: Content
+) -> Iterator[AppProblem]:
+    blocks = {block.name: skill.id for skill in content.skills.skills.values() for block in skill.blocks}
+    named = value.get("tools")
+    for index, name in enumerate(named if isinstance(named, list) else []):
+        if not isinstance(name, str):
+            continue
+        if name in content.reserved:
+            yield file.problem(("tools", index), f"{name} is a reserved name, which is never offered")
+        elif name in content.fenced and skills:
+            yield file.problem(("tools", index), f"{name} is fenced: only an agent without skills may name it")
+        elif name in blocks and name not in content.tools:
+            why = f"{name} is a code block: name its skill, {blocks[name]}, under skills"
+            yield file.problem(("tools", index), why)
+
+
+def _persona(value: dict[str, Any], file: YamlFile, content: Content) -> tuple[dict[str, Any], list[AppProblem]]:
+    """The text of the persona that the agent names."""
+    key = value.get("persona_key")
+    if not isinstance(key, str) or not key:
+        return {}, []
+    if value.get("persona"):
+        return {}, [file.problem(("persona_key",), "give either a persona or the key of one")]
+    text = content.personas.get(key)
+    if text is None:
+        hint = did_you_mean(key, content.personas)
+        why = f"the persona {key} has mistakes" if key in content.personas else f"unknown persona {key!r}{hint}"
+        return {}, [file.problem(("persona_key",), why)]
+    return {"persona": text}, []
+
+
+# --- An agent's `approvals:` held against what can come true: a request that nobody can ever decide on is refused here.
+# Here and not in the policy's own form, since versions that were published without this check must still be read. Who
+# is
+# there under a name is not known before the app runs; what nobody can be called is.
+
+_APPROVALS = "approvals"
+
+
+def unmet_policy(stated: object, file: YamlFile) -> list[AppProblem]:
+    """What can never come true of the `approvals:` of `file`; nothing where it has not its form, told elsewhere."""
+    try:
+        policy = ApprovalPolicy.model_validate(stated)
+    except ValidationError:
+        return []
+    return [file.problem((_APPROVALS, *place), why) for place, why in _unmet(policy)]
+
+
+def _unmet(policy: ApprovalPolicy) -> Iterator[tuple[Place, str]]:
+    for field in ("reviewer_role", "escalation_role"):
+        role = getattr(policy, field)
+        if role not in ROLES:
+            yield (field,), f"unknown role {role!r}{did_you_mean(role, ROLES)}"
+    for index, name in enumerate(policy.reviewers):
+        if not re.fullmatch(USER_NAME, name):
+            yield ("reviewers", index), _NOBODY.format(name)
+    if policy.fallback_reviewer and not re.fullmatch(USER_NAME, policy.fallback_reviewer):
+        yield ("fallback_reviewer",), _NOBODY.format(policy.fallback_reviewer)
+    # An escalation begins a second time of the same length.
+    open_seconds = policy.expires_seconds * (2 if policy.on_timeout is OnTimeout.ESCALATE else 1)
+    if policy.fallback_reviewer and policy.fallback_after_seconds >= open_seconds:
+        yield (
+            ("fallback_after_seconds",),
+            f"the fallback after {policy.fallback_after_seconds} s never comes: "
+            f"the request is over after {open_seconds} s; lower fallback_after_seconds or raise expires_seconds",
+        )
+
+
+_NOBODY = "no user can be called {!r}: a name is small letters, digits, '.', '_' and '-', and begins with a letter"
+
+
+# --- What an app is checked against.
+
+ALWAYS_OFFERED = ("entity_resolve", "context_assemble")
+"""The core tools of every agent that does not say `core_tools: false` (S0-41)."""
+
+MEMORY_TOOLS = (
+    *("memory_search", "memory_read", "memory_list", "memory_history"),
+    *("memory_remember", "memory_patch", "memory_propose_promotion"),
+)
+"""The tools of document memory; those that write are in the toolset `memory`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What the engine that will run an app offers."""
+
+    core_tools: Collection[str] = (*ALWAYS_OFFERED, "create_entity", *MEMORY_TOOLS)
+    """Names that any agent may use and no app's tool or code block may take."""
+    topologies: Collection[str] | None = None
+    """Names of the registered topologies; None leaves them unchecked."""
+    script: type[BaseModel] | None = None
+    """The form of a scripted model's rules; None leaves it unchecked."""
+    expires_seconds: int = EXPIRES_SECONDS
+    """How long a request stays open where an agent's `approvals:` does not say it (S0-54)."""
+    reserved: Collection[str] = ()
+    """Names that are kept and never offered; an app adds its own by `reserved:` in app.yaml (S0-50)."""
+    check_block: BlockCheck = check_source
+    """What is wrong with a code block; a sandbox brings its type checker here."""
+    try_block: Trial | None = None
+    """Runs the examples of a block's card; None leaves them unrun."""
+
+
+def read_agent(path: Path, content: Content, engine: Engine) -> tuple[AgentDefinition | None, list[AppProblem]]:
+    """The agent in `path`, or None and why.
+
+    `script:` may be the path of a file, relative to this one; its content is then part of the agent's version.
+    """
+    file = read_yaml(path)
+    if not isinstance(file, YamlFile):
+        return None, file
+    if not isinstance(file.value, dict):
+        return None, [file.problem((), "must be a list of fields with their values")]
+    problems = unknown_fields(AgentDefinition, file.value, file)
+    value, script_file = dict(file.value), file
+    script_place: Place = ("script",)
+    if isinstance(value.get("script"), str):
+        script_path = path.parent / value["script"]
+        script = read_yaml(script_path) if script_path.is_file() else None
+        if script is None:
+            problems.append(file.problem(("script",), f"there is no file {value['script']}"))
+            value["script"] = None
+        elif isinstance(script, YamlFile):
+            value["script"], script_file, script_place = script.value, script, ()
+        else:
+            problems += script
+            value["script"] = None
+    problems += _script_problems(value.get("script"), script_file, script_place, engine)
+    problems += _unknown_names(value, file, content, engine)
+    if isinstance(approvals := value.get("approvals", {}), dict):
+        value["approvals"] = {"expires_seconds": engine.expires_seconds, **approvals}
+    problems += unmet_policy(value["approvals"], file)
+    unfit = dict(unstorable(file.value))
+    problems += [unfit_problem(file, each, why) for each, why in unfit.items()]
+    if script_file is not file:
+        problems += [unfit_problem(script_file, each, why) for each, why in unstorable(script_file.value)]
+    for put in (put_in_place, put_assembly):
+        value, mistakes = put(value, file, content)
+        problems += mistakes
+    definition = None
+    try:
+        definition = AgentDefinition.model_validate(value)
+    except ValidationError as error:
+        problems += told(error, file, (), unfit)
+    problems.sort(key=lambda problem: (problem.file != path, problem.line or 0))
+    return None if has_mistakes(problems) else definition, problems
+
+
+def _script_problems(script: Any, file: YamlFile, place: Place, engine: Engine) -> list[AppProblem]:
+    if script is None or engine.script is None:
+        return []
+    try:
+        engine.script.model_validate(script)
+    except ValidationError as error:
+        return told(error, file, place, unknown=True)
+    return []
+
+
+def _unknown_names(value: Mapping[str, Any], file: YamlFile, content: Content, engine: Engine) -> list[AppProblem]:
+    known = {*content.tools, *engine.core_tools}
+    # These have a mistake of their own (agents.py).
+    elsewhere = (
+        {*content.lost}
+        | {block.name for skill in content.skills.skills.values() for block in skill.blocks}
+        | content.reserved
+    )
+    named = value.get("tools")
+    problems = [
+        file.problem(("tools", index), f"unknown tool {name!r}{did_you_mean(name, known | {*content.lost})}")
+        for index, name in enumerate(named if isinstance(named, list) else [])
+        if isinstance(name, str)
+        and name not in known
+        and name not in elsewhere
+        and server_of(name, content.servers) is None
+    ]
+    problems += _lost_tools(named, file, content)
+    topology = value.get("topology")
+    if engine.topologies is not None and isinstance(topology, str) and topology not in engine.topologies:
+        hint = did_you_mean(topology, engine.topologies)
+        problems.append(file.problem(("topology",), f"unknown topology {topology!r}{hint}"))
+    return problems
+
+
+def _lost_tools(named: object, file: YamlFile, content: Content) -> list[AppProblem]:
+    """A line for each tool file that does not load: it says itself why, here only what that costs the agent."""
+    lost: dict[Path, list[str]] = {}
+    for name in named if isinstance(named, list) else []:
+        if isinstance(name, str) and name in content.lost:
+            lost.setdefault(content.lost[name], []).append(name)
+    return [
+        file.problem(
+            ("tools",), f"{path.parent.name}/{path.name} does not load, so these are missing: {', '.join(names)}"
+        )
+        for path, names in lost.items()
+    ]

@@ -1,0 +1,299 @@
+"""Before the first start of a version: roles, schema, content, and in local mode the three users with their tokens.
+
+`python -m perdure.apps.bootstrap` may be repeated; it changes only what is not there. Its last line of output is JSON
+with the local tokens, which are kept in a file of mode 0600 of the data folder; Postgres knows their hashes only; and
+with the agents that are left out, and why; and with the setup code, by which the first person registers, until somebody
+has.
+`python -m perdure.apps.bootstrap --admin NAME` makes the first administrator of a deployment that is not local, and
+prints the token once.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import secrets
+import sys
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import asyncpg
+
+from perdure.activities.toolbox.engine_tools import ENGINE_TOOLS
+from perdure.activities.toolbox.mcp.tools import ServerMet
+from perdure.apps import left_out, played_by, publish, tables_of, unloaded
+from perdure.apps.registry import Catalogue, block_digests, discovered, shipped_and_own
+from perdure.contracts.agents import PublishedAgent
+from perdure.contracts.errors import CallerError
+from perdure.contracts.skills import DataTable
+from perdure.contracts.values import sha256_hex
+from perdure.core.audit import Keyring
+from perdure.settings import ACCESS_KEY_FILE, AUDIT_KEY_FILE, SETUP_CODE_FILE, Settings, log_from, needed, secret
+from perdure.store import agents as content
+from perdure.store.audit import seal
+from perdure.store.database import set_up
+from perdure.store.identity import registration, users
+from perdure.store.migrations import bring_up, is_newest, provision
+from perdure.store.status import ServerLooks
+from perdure.store.valkey import Valkey
+
+LOCAL_TENANT = "local"
+MODEL_SECRET = "model"
+"""The credential of the models that PERDURE_MODELS names."""
+ADMIN_ROLES = ["admin", "reviewer"]
+LOCAL_USERS = {"requester": ["requester"], "reviewer": ["reviewer"], "admin": ADMIN_ROLES}
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What is there now."""
+
+    tokens: dict[str, str]
+    """By user name: of the local users, or of the new administrator."""
+    left_out: tuple[str, ...]
+    """Lines that tell which agents are not there, and why."""
+    setup_code: str = ""
+    """Lets the first person register; empty once the tenant has people."""
+
+
+async def prepare(settings: Settings, admin: str = "", tenant: str = LOCAL_TENANT) -> Prepared:
+    """Do all of it; with `admin`, make that administrator.
+
+    Raises: asyncpg's errors; SystemExit where a variable is missing; CallerError where `admin` was erased.
+    """
+    owner_url = needed(settings.database_owner_url, "DATABASE_OWNER_URL")
+    model = await _server_model(settings)
+    if settings.local and settings.audit_key is None:
+        _made(settings.home / AUDIT_KEY_FILE)
+    if settings.local and settings.jwt_secret is None:
+        _made(settings.home / ACCESS_KEY_FILE)
+    keyring = settings.keyring()
+    if settings.database_admin_url is not None:
+        await provision(
+            settings.database_admin_url.get_secret_value(),
+            owner_url=owner_url,
+            app_url=needed(settings.database_url, "DATABASE_URL"),
+            relay_url=needed(settings.database_relay_url, "DATABASE_RELAY_URL"),
+        )
+    found: Catalogue | None = None
+    if not await is_newest(owner_url):
+        # Beside each other: a first start checks every block, which takes as long as the migrations.
+        checking = _checked(settings)
+        found, _ = await asyncio.gather(checking, bring_up(owner_url))
+    owner = await asyncpg.connect(owner_url, server_settings={"search_path": "perdure"})
+    try:
+        await set_up(owner)
+        missing = await _publish(owner, found or await _catalogue(owner, settings), settings, model)
+        await _sealed(owner, keyring)
+        if admin:
+            tokens = {admin: _fresh_token(admin)}
+            await _user(owner, tenant, admin, ADMIN_ROLES, tokens[admin], keyring)
+            async with owner.transaction():  # the user may have been there before, as something less
+                await owner.execute("SELECT set_config('perdure.tenant', $1, true)", tenant)
+                await users.grant(owner, tenant, admin, ADMIN_ROLES)
+            if tenant == settings.tenant:
+                await _setup_code(owner, settings)  # now it has a person
+            return Prepared(tokens, missing)
+        await users.ensure_tenant(owner, settings.tenant)  # somebody may register in it
+        code = await _setup_code(owner, settings)
+        if not settings.local:
+            return Prepared({}, missing, code)
+        tokens = _kept_tokens(settings.home / "tokens.json")
+        for name, roles in LOCAL_USERS.items():
+            try:
+                await _user(owner, LOCAL_TENANT, name, roles, tokens[name], keyring)
+            except CallerError as erased:
+                sys.stderr.write(f"warning: {name} is not made again: {erased.message}\n")
+        return Prepared(tokens, missing, code)
+    finally:
+        await owner.close()
+
+
+async def _catalogue(owner: asyncpg.Connection, settings: Settings) -> Catalogue:
+    """The apps, where agents have been published before: their blocks are not checked again."""
+    async with owner.transaction():
+        await owner.execute("SELECT set_config('perdure.tenant', $1, true)", content.SHARED)
+        checked = block_digests([agent for _, agent in await content.list_agents(owner)])
+    return await _checked(settings, checked)
+
+
+async def _checked(settings: Settings, checked: Collection[str] = frozenset()) -> Catalogue:
+    seconds = settings.request_seconds
+    return await shipped_and_own(settings.apps, settings.sandbox(), checked, expires_seconds=seconds)
+
+
+async def _server_model(settings: Settings) -> str:
+    """The model that plays in the script's place; empty where each agent has its own.
+
+    Raises: SystemExit where none of those that are named answers.
+    """
+    if not settings.models:
+        return ""
+    try:
+        from perdure.activities.providers.litellm_provider import LiteLLMProvider
+        from perdure.activities.providers.registry import first_that_answers
+    except ImportError:
+        raise SystemExit("PERDURE_MODELS needs the extra `llm`") from None
+    provider, key = LiteLLMProvider(settings.outbound_to_providers()), secret(MODEL_SECRET)
+    try:
+        return await first_that_answers(settings.models, provider, {"api_key": key} if key else {})
+    finally:
+        await provider.aclose()
+
+
+async def _publish(owner: asyncpg.Connection, found: Catalogue, settings: Settings, model: str) -> tuple[str, ...]:
+    """Put the apps' agents in place, and say what is wrong with the rest; which of them are left out."""
+    if found.unchecked:
+        sys.stderr.write(f"warning: the types of code blocks were not checked: {found.unchecked}\n")
+    published: list[tuple[str, PublishedAgent]] = []
+    tables: list[DataTable] = []
+    missing: list[str] = []
+    core_cards = [tool.card for tool in ENGINE_TOOLS.values()]
+    async with owner.transaction():
+        await owner.execute("SELECT set_config('perdure.tenant', $1, true)", content.SHARED)
+        before = [agent for _, agent in await content.list_agents(owner)]
+    params = {"api_key_secret": MODEL_SECRET} if secret(MODEL_SECRET) else {}
+    async with _met(settings) as met:
+        for app in (played_by(app, model, params) if model else app for app in found.apps):
+            for problem in app.problems:
+                sys.stderr.write(f"{problem}\n")
+            offered = await discovered(app, before, secret, settings.home, met, settings.outbound())
+            agents = publish(app, core_cards, offered.cards)
+            unserved = left_out(app, core_cards, offered.cards)
+            for warning in (*offered.warnings, *unserved):
+                sys.stderr.write(f"warning: {warning}\n")
+            missing += [*unloaded(app), *unserved]
+            published += [(app.name, agent) for agent in agents]
+            tables += tables_of(app, agents)
+    async with owner.transaction():
+        await users.ensure_tenant(owner, content.SHARED)
+        await owner.execute("SELECT set_config('perdure.tenant', $1, true)", content.SHARED)
+        await content.publish_agent(owner, published, tables)
+    return tuple(missing)
+
+
+@asynccontextmanager
+async def _met(settings: Settings) -> AsyncIterator[ServerMet | None]:
+    """Where it is written down how an MCP server was met; None where there is no Valkey."""
+    if settings.redis_url is None:
+        yield None
+        return
+    valkey = Valkey.connect(settings.redis_url.get_secret_value())
+    try:
+        yield ServerLooks(valkey).met
+    finally:
+        await valkey.close()
+
+
+async def _user(
+    owner: asyncpg.Connection, tenant: str, name: str, roles: list[str], token: str, keyring: Keyring
+) -> None:
+    async with owner.transaction():
+        await users.ensure_tenant(owner, tenant)
+        await owner.execute("SELECT set_config('perdure.tenant', $1, true)", tenant)
+        await users.ensure_user(owner, tenant, name, roles, sha256_hex(token), keyring)
+
+
+async def _setup_code(owner: asyncpg.Connection, settings: Settings) -> str:
+    """The code by which the tenant's first person registers; empty if it has people. The embedded stack keeps the code
+    in a file, so that its next start can print it again; elsewhere each run makes a new one, which voids the old."""
+    kept = settings.home / SETUP_CODE_FILE
+    before = _kept_code(kept) if settings.local else ""
+    async with owner.transaction():
+        await owner.execute("SELECT set_config('perdure.tenant', $1, true)", settings.tenant)
+        code = await registration.ensure_code(owner, settings.tenant, before, local=settings.local)
+    if settings.local and code != before:
+        if code:
+            _write_private(kept, code + "\n")
+        else:
+            kept.unlink(missing_ok=True)
+    return code
+
+
+def _kept_code(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError):  # what cannot be read is replaced
+        return ""
+
+
+async def _sealed(owner: asyncpg.Connection, keyring: Keyring) -> None:
+    """Vouch for audit rows that are older than signing."""
+    for row in await owner.fetch("SELECT tenant_id FROM tenants"):
+        async with owner.transaction():
+            await owner.execute("SELECT set_config('perdure.tenant', $1, true)", row["tenant_id"])
+            await seal(owner, row["tenant_id"], keyring)
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Replace the file as a whole, readable by its owner only."""
+    fresh = _private(path, text)
+    fresh.replace(path)
+
+
+def _private(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    return fresh
+
+
+def _made(path: Path) -> None:
+    """A key of the local stack, made once."""
+    fresh = _private(path, secrets.token_hex(32) + "\n")
+    with suppress(FileExistsError):
+        os.link(fresh, path)  # whole or not at all, and never over one that is there
+    fresh.unlink()
+
+
+def _fresh_token(name: str) -> str:
+    return f"perdure_{name}_{secrets.token_urlsafe(24)}"
+
+
+def _kept_tokens(path: Path) -> dict[str, str]:
+    """The local tokens, made once.
+
+    Raises: SystemExit with what to do, where they cannot be read.
+    """
+    try:
+        kept = {str(name): str(token) for name, token in json.loads(path.read_text()).items()}
+    except FileNotFoundError:
+        kept = {}
+    except (OSError, ValueError, AttributeError) as error:
+        raise SystemExit(f"{path} cannot be read ({error}); put it back, or move it away for new tokens") from None
+    tokens = {name: kept.get(name) or _fresh_token(name) for name in LOCAL_USERS}
+    if tokens != kept:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(tokens, file)
+    return tokens
+
+
+def main() -> None:
+    """Parse, prepare, print the tokens and the setup code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--admin", default="", metavar="NAME", help="make this administrator and print the token")
+    parser.add_argument("--tenant", default=LOCAL_TENANT, help="whose administrator it is")
+    asked = parser.parse_args()
+    settings = Settings()
+    log_from(settings.log_level)
+    done = asyncio.run(prepare(settings, asked.admin, asked.tenant))
+    said: dict[str, object] = {"tokens": done.tokens, "left_out": done.left_out}
+    if done.setup_code:
+        said["setup_code"] = done.setup_code
+        if not settings.local:  # `perdure up` says it in its own words
+            sys.stderr.write(
+                f"The setup code of the tenant {settings.tenant}: {done.setup_code}\n"
+                "The first person registers with it, as the administrator, within 24 hours: at /sign-in, or with "
+                "POST /v1/auth/register.\n"
+            )
+    sys.stdout.write(json.dumps(said) + "\n")
+
+
+if __name__ == "__main__":
+    main()

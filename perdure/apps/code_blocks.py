@@ -1,0 +1,377 @@
+"""The code blocks of a skill: `blocks/<name>.py`, which defines `run`, beside `blocks/<name>.yaml`, its schemas."""
+
+import ast
+import json
+import re
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from keyword import iskeyword
+from pathlib import Path
+
+from pydantic import Field, JsonValue
+
+from perdure.apps.files import (
+    AppProblem,
+    Place,
+    YamlFile,
+    did_you_mean,
+    has_mistakes,
+    read_form,
+    read_text,
+    read_yaml,
+    schema_mistakes,
+)
+from perdure.contracts.skills import SKILL_ID_PATTERN, CodeBlock, DataTable
+from perdure.contracts.values import Frozen
+
+# --- A code block's source against the subset that every sandbox understands, and its `run` against the input schema.
+# What is refused here is refused for clarity, not for safety: the sandbox is what holds a block. A sandbox's own type
+# checker is asked through `Engine.check_block`.
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFault:
+    """One thing that a block may not do."""
+
+    line: int | None
+    """In its source, from 1."""
+    message: str
+
+
+_VALUE = ast.Assign | ast.AnnAssign | ast.Pass
+_COMPUTES = ast.Call | ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp | ast.BinOp | ast.Subscript
+_LOOSE = "stands outside of any function, so each call would run it: put it into run, or into a function that run calls"
+BlockCheck = Callable[[CodeBlock], Sequence[BlockFault]]
+"""What is wrong with a block; nothing where it may run."""
+
+
+def schema_as_called(block: CodeBlock) -> dict[str, JsonValue]:
+    """The schema of what `run` is called with: the input, and `data` beside it where the block needs tables."""
+    if not block.needs:
+        return block.input
+    own, required = block.input.get("properties"), block.input.get("required")
+    data: JsonValue = {"type": "object"}
+    return {
+        **block.input,
+        "properties": {**(own if isinstance(own, dict) else {}), "data": data},
+        "required": [*(required if isinstance(required, list) else []), "data"],
+    }
+
+
+def check_source(block: CodeBlock) -> list[BlockFault]:
+    """The check where no sandbox brings its own: it compiles, keeps to the subset, and `run` takes the input."""
+    tree = _compiled(block.source)
+    if isinstance(tree, BlockFault):
+        return [tree]
+    return _in_order([*_beyond_the_subset(tree), *_run_faults(tree, schema_as_called(block))])
+
+
+def check_alone(source: str) -> list[BlockFault]:
+    """The same without what takes a card: where that has mistakes, the source's own are told all the same."""
+    tree = _compiled(source)
+    return [tree] if isinstance(tree, BlockFault) else _in_order(_beyond_the_subset(tree))
+
+
+def _compiled(source: str) -> ast.Module | BlockFault:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # a warning of the compiler is a mistake of the author
+            tree = ast.parse(source)
+            compile(tree, "block", "exec", dont_inherit=True)
+    except SyntaxError as error:
+        return BlockFault(error.lineno, f"is not Python: {error.msg}")
+    except (ValueError, RecursionError, MemoryError) as error:
+        return BlockFault(None, f"cannot be compiled: {error}")
+    return tree
+
+
+def _beyond_the_subset(tree: ast.Module) -> list[BlockFault]:
+    faults = [fault for node in ast.walk(tree) for fault in _faults(node)]
+    return faults + [BlockFault(node.lineno, _LOOSE) for node in tree.body if _is_loose(node)]
+
+
+def _in_order(faults: Sequence[BlockFault]) -> list[BlockFault]:
+    return sorted(faults, key=lambda fault: fault.line or 0)
+
+
+def first_computed_line(source: str) -> int | None:
+    """The line of the first value at the top of a block that is more than a literal; None where all are literals."""
+    for node in ast.parse(source).body:
+        value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+        if value is not None and any(isinstance(each, _COMPUTES) for each in ast.walk(value)):
+            return node.lineno
+    return None
+
+
+def _is_loose(node: ast.stmt) -> bool:
+    """Whether a statement of the top does something, where only imports, functions and values may stand."""
+    match node:
+        case ast.Expr(value=ast.Constant()):  # a docstring, or ...
+            return False
+        case ast.ClassDef():  # told by itself
+            return False
+    return not isinstance(node, ast.Import | ast.ImportFrom | ast.FunctionDef | ast.AsyncFunctionDef | _VALUE)
+
+
+def _faults(node: ast.AST) -> Iterator[BlockFault]:
+    match node:
+        case ast.Import(names=names):
+            modules = [alias.name for alias in names]
+        case ast.ImportFrom(module=module, names=names, level=level):
+            if level:
+                yield BlockFault(node.lineno, "a block has no package to import from")
+            modules = [module or "", *(alias.name for alias in names)]
+        case ast.Attribute(attr=name) | ast.Name(id=name) | ast.arg(arg=name) if name.startswith("__"):
+            yield BlockFault(node.lineno, f"uses {name}, which begins with underscores")
+            return
+        case ast.Attribute(attr=name) if name.startswith("_"):
+            yield BlockFault(node.lineno, f"uses {name}, which begins with an underscore")
+            return
+        case ast.ClassDef(name=name):
+            yield BlockFault(node.lineno, f"defines the class {name}: a block has functions and plain values only")
+            return
+        case _:
+            return
+    for module in modules:
+        if any(part.startswith("_") for part in module.split(".")):
+            yield BlockFault(node.lineno, f"imports {module}, which begins with an underscore")
+
+
+def _run_faults(tree: ast.Module, schema: dict[str, JsonValue]) -> Iterator[BlockFault]:
+    """What keeps the last `run` of the source from being called with what fits the schema."""
+    run = next((node for node in reversed(tree.body) if isinstance(node, ast.FunctionDef) and node.name == "run"), None)
+    if run is None:
+        yield BlockFault(1, "defines no function run: its parameters are the input, what it returns is the result")
+        return
+    properties, required = schema.get("properties"), schema.get("required")
+    handed = {*properties} if isinstance(properties, dict) else set()
+    wanted = {*map(str, required)} if isinstance(required, list) else set()
+    always = handed & wanted
+    takes = run.args
+    named = {each.arg for each in (*takes.args, *takes.kwonlyargs)}
+    if takes.kwarg is None:
+        for name in sorted((handed | wanted) - named):
+            yield BlockFault(run.lineno, f"run has no parameter {name}, which the input has")
+    plain = [*takes.posonlyargs, *takes.args]
+    needed = plain[: len(plain) - len(takes.defaults)]
+    needed += [each for each, default in zip(takes.kwonlyargs, takes.kw_defaults, strict=True) if default is None]
+    for each in needed:
+        if each in takes.posonlyargs:
+            yield BlockFault(
+                each.lineno, f"run is called by names, so its parameter {each.arg} cannot stand before a /"
+            )
+        elif each.arg not in always:
+            why = "may leave out" if each.arg in handed else "has not"
+            yield BlockFault(each.lineno, f"run needs {each.arg}, which the input {why}: give it a default")
+
+
+# --- The examples of a block's card: each runs, and where it says what it comes to, that is what it must come to.
+# Only a command that checks an app runs them; a worker that loads it does not.
+
+_SHOWN_CHARACTERS = 120
+
+
+class ExampleForm(Frozen):
+    """An entry under `examples:` of a card; those under `input.examples` are inputs alone."""
+
+    input: dict[str, JsonValue]
+    output: dict[str, JsonValue] | None = None
+    """What `run` returns for it; left out, any result will do that the schema allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What one run came to."""
+
+    value: JsonValue = None
+    fault: str = ""
+    """Why there is no value; empty where there is one."""
+    line: int | None = None
+    """Of the block, where the fault has one."""
+    spent: bool = False
+    """It used up its time: further examples would as well."""
+
+
+Trial = Callable[[CodeBlock, Mapping[str, JsonValue], Mapping[str, JsonValue]], Tried | None]
+"""One run of a block with these inputs and these tables by name; None where nothing can be run here."""
+
+
+def example_mistakes(
+    block: CodeBlock,
+    examples: Sequence[ExampleForm],
+    tables: Mapping[str, JsonValue],
+    card: YamlFile,
+    trial: Trial,
+) -> Iterator[AppProblem]:
+    """What is wrong with the examples of a block that has no other mistake, each at its line of the card."""
+    listed = block.input.get("examples")
+    given: list[tuple[Place, JsonValue, JsonValue]] = [
+        (("input", "examples", index), inputs, None)
+        for index, inputs in enumerate(listed if isinstance(listed, list) else ())
+    ]
+    given += [(("examples", index), each.input, each.output) for index, each in enumerate(examples)]
+    for place, inputs, expected in given:
+        if not isinstance(inputs, dict):
+            yield card.problem(place, "an example is an object with the fields of the input")
+            continue
+        tried = trial(block, inputs, tables)
+        if tried is None:
+            return
+        if tried.fault:
+            where = f" ({block.name}.py:{tried.line})" if tried.line else ""
+            yield card.problem(place, f"the example fails: {tried.fault}{where}")
+        elif expected is not None and (found := difference(tried.value, expected)) is not None:
+            yield card.problem((*place, "output"), f"the example comes to something else: {found}")
+        if tried.spent:
+            return
+
+
+def difference(value: JsonValue, expected: JsonValue, place: str = "") -> str | None:
+    """The first place where JSON differs, in words; 2 and 2.0 are one number, 1 and true are two things."""
+    if isinstance(value, dict) and isinstance(expected, dict):
+        for name in (*expected, *value):
+            here = f"{place}.{name}" if place else name
+            if name not in value or name not in expected:
+                return f"{here} is {'missing' if name not in value else 'not expected'}"
+            if (found := difference(value[name], expected[name], here)) is not None:
+                return found
+        return None
+    if isinstance(value, list) and isinstance(expected, list):
+        if len(value) != len(expected):
+            return f"{place} has {len(value)} items, not {len(expected)}"
+        inner = (difference(*pair, f"{place}.{index}") for index, pair in enumerate(zip(value, expected, strict=True)))
+        return next((found for found in inner if found is not None), None)
+    if value == expected and isinstance(value, bool) is isinstance(expected, bool):
+        return None
+    return f"{place} is {_shown(value)}, not {_shown(expected)}"
+
+
+def _shown(value: JsonValue) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}…"
+
+
+_NAME = re.compile(SKILL_ID_PATTERN)
+_EFFECTS = ("read", "local")
+_RISKS = ("", "low", "medium", "high")
+
+
+class _BlockForm(Frozen):
+    description: str = Field(min_length=1)
+    llm_visible: bool
+    effect: str = "read"
+    capability: str = ""
+    risk: str = ""
+    input: dict[str, JsonValue]
+    output: dict[str, JsonValue]
+    needs: tuple[str, ...] = ()
+    examples: tuple[ExampleForm, ...] = ()
+    """Not published: what they say is only checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockScope:
+    """What a block is checked against."""
+
+    registered: Collection[str]
+    """Names of tools that the engine or the app has, which no block may shadow (S0-50)."""
+    reserved: Collection[str]
+    """Names that are kept and never offered."""
+    tables: Mapping[str, DataTable | None]
+    """The app's data tables; None for one with mistakes."""
+    check: BlockCheck
+    trial: Trial | None = None
+    """Runs its examples; None where nobody asks for that."""
+
+    def name_fault(self, name: str) -> str | None:
+        """Why no block may have this name; None where it may."""
+        if not _NAME.fullmatch(name):
+            return f"{name!r} is no name of a block: lower-case letters, digits and _, starting with a letter"
+        if name in self.registered:
+            return f"{name} is the name of a registered tool, which no block may shadow; choose another"
+        if name in self.reserved:
+            return f"{name} is a reserved name, which no block may take; choose another"
+        return None
+
+
+def block_names(skill: Path) -> set[str]:
+    """The names of the blocks in a skill's folder, whatever is wrong with them."""
+    return {path.stem for path in skill.glob("blocks/*.yaml")} | {path.stem for path in skill.glob("blocks/*.py")}
+
+
+def read_blocks(skill: Path, scope: BlockScope) -> tuple[tuple[CodeBlock, ...], list[AppProblem]]:
+    """The blocks of the skill in this folder, by name."""
+    blocks: list[CodeBlock] = []
+    problems: list[AppProblem] = []
+    for name in sorted(block_names(skill)):
+        block, found = _read_block(skill / "blocks" / name, scope)
+        problems += found
+        if block is not None:
+            blocks.append(block)
+    return tuple(blocks), problems
+
+
+def _read_block(stem: Path, scope: BlockScope) -> tuple[CodeBlock | None, list[AppProblem]]:
+    source_path, card_path = stem.with_name(f"{stem.name}.py"), stem.with_name(f"{stem.name}.yaml")
+    for path, other in ((source_path, card_path), (card_path, source_path)):
+        if not path.is_file():
+            return None, [AppProblem(other, None, f"there is no {path.name} beside it")]
+    fault = scope.name_fault(stem.name)
+    problems = [AppProblem(source_path, 1, fault)] if fault else []
+    source = read_text(source_path)
+    if isinstance(source, AppProblem):
+        problems.append(source)
+        source = ""
+    card = read_yaml(card_path)
+    if not isinstance(card, YamlFile):
+        return None, [*problems, *card, *_told(source_path, check_alone(source))]
+    form, mistakes = read_form(_BlockForm, card.value, card)
+    problems += mistakes
+    if isinstance(card.value, dict):
+        problems += _card_mistakes(card.value, card, scope)
+    if form is None:
+        return None, [*problems, *_told(source_path, check_alone(source))]
+    if not source or not _NAME.fullmatch(stem.name) or form.effect not in _EFFECTS or form.risk not in _RISKS:
+        return None, problems
+    block = CodeBlock.model_validate({**form.model_dump(exclude={"examples"}), "name": stem.name, "source": source})
+    check = check_source if has_mistakes(problems) else scope.check  # what is wrong already is worth no type checker
+    problems += _told(source_path, check(block))
+    if scope.trial is not None and not has_mistakes(problems):
+        tables = {name: table.body for name in block.needs if (table := scope.tables[name]) is not None}
+        problems += example_mistakes(block, form.examples, tables, card, scope.trial)
+    return (None, problems) if has_mistakes(problems) else (block, problems)
+
+
+def _told(path: Path, faults: Sequence[BlockFault]) -> list[AppProblem]:
+    return [AppProblem(path, each.line, each.message) for each in faults]
+
+
+def _card_mistakes(value: dict[str, object], card: YamlFile, scope: BlockScope) -> Iterator[AppProblem]:
+    for side in ("input", "output"):
+        yield from schema_mistakes(value.get(side), card, (side,))
+    effect = value.get("effect", "read")
+    if isinstance(effect, str) and effect not in _EFFECTS:
+        why = f"{effect!r} is no effect of a block; it is read or local, for a sandbox reaches nothing outside"
+        yield card.problem(("effect",), why)
+    risk = value.get("risk", "")
+    if isinstance(risk, str) and risk not in _RISKS:
+        yield card.problem(("risk",), f"{risk!r} is no risk; it is low, medium or high")
+    capability = value.get("capability", "")
+    if isinstance(capability, str) and not re.fullmatch(r"[A-Za-z0-9_.:-]*", capability):
+        yield card.problem(("capability",), "capability: letters, digits, and _ . : - between them")
+    needs = value.get("needs", [])
+    given = value.get("input")
+    properties = given.get("properties") if isinstance(given, dict) else None
+    for name in properties if isinstance(properties, dict) else ():
+        here = ("input", "properties", name)
+        if not str(name).isidentifier() or iskeyword(str(name)):
+            yield card.problem(here, f"{name!r} can be no parameter of run; name the property otherwise")
+        elif name == "data" and needs:
+            yield card.problem(here, 'tables are handed in as "data"; name the property otherwise')
+    for index, table in enumerate(needs if isinstance(needs, list) else []):
+        if isinstance(table, str) and table not in scope.tables:
+            hint = did_you_mean(table, scope.tables)
+            yield card.problem(("needs", index), f"unknown table {table!r}: there is no data/{table}.json{hint}")
+        elif isinstance(table, str) and scope.tables[table] is None:
+            yield card.problem(("needs", index), f"the table {table} has mistakes")

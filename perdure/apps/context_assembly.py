@@ -1,0 +1,204 @@
+"""What an agent's file says under `assembly:`, put in its place: the registry that it names, cut to the tools that it
+lists, with a warning where the list leaves out what one of them depends on (S1-24).
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from perdure.apps.files import AppProblem, Place, YamlFile, did_you_mean, has_mistakes, read_form, read_yaml
+from perdure.apps.skills import Content
+from perdure.contracts.agents import EffectClass, ToolCard
+from perdure.contracts.context_assembly import TOPOLOGY, PipelineToolConfig
+from perdure.core.agents.safety_keywords import Question, is_phrase
+from perdure.core.calls.context_assembly import left_out, phases
+from perdure.sdk.tools import Tool
+
+# --- The registries of an app, `pipelines/<name>.yaml`: the tools that put a turn's context together, each with what it
+# depends on.
+# What could not run is refused here, so that no turn can come upon it (S1-22, S1-23).
+
+Registry = tuple[PipelineToolConfig, ...]
+SAID = "said"
+"""The parameter of a tool that hears the conversation."""
+
+
+def read_pipelines(
+    folder: Path, tools: Mapping[str, Tool], lost: Collection[str]
+) -> tuple[dict[str, Registry | None], list[AppProblem]]:
+    """The registries by name, None for one with mistakes. `lost` are tools whose own file does not load."""
+    registries: dict[str, Registry | None] = {}
+    problems: list[AppProblem] = []
+    for path in sorted(path for path in folder.glob("pipelines/*") if path.suffix in (".yaml", ".yml")):
+        file = read_yaml(path)
+        if not isinstance(file, YamlFile):
+            registries[path.stem], found = None, file
+        else:
+            registries[path.stem], found = _read(file, tools, lost)
+        problems += found
+    return registries, problems
+
+
+def _read(file: YamlFile, tools: Mapping[str, Tool], lost: Collection[str]) -> tuple[Registry | None, list[AppProblem]]:
+    listed = file.value.get("tools") if isinstance(file.value, dict) else None
+    if not isinstance(listed, list) or not listed or len(file.value) > 1:
+        return None, [file.problem((), "must be `tools:` with a list of tools, each with its name")]
+    problems: list[AppProblem] = []
+    configs: dict[str, PipelineToolConfig] = {}
+    for index, each in enumerate(listed):
+        place: Place = ("tools", index)
+        config, mistakes = read_form(PipelineToolConfig, each, file, place)
+        problems += mistakes
+        if config is None:
+            continue
+        if config.name in configs:
+            problems.append(file.problem((*place, "name"), f"the tool {config.name} is given twice"))
+        configs[config.name] = config
+        problems += _tool_mistakes(config, file, place, tools, lost)
+    names = [each.get("name") for each in listed if isinstance(each, dict)]
+    for index, each in enumerate(listed):
+        problems += _dependency_mistakes(
+            each, file, ("tools", index), [name for name in names if isinstance(name, str)]
+        )
+    if not has_mistakes(problems):
+        try:
+            phases({name: config.dependencies for name, config in configs.items()})
+        except ValueError as cycle:
+            problems.append(file.problem(("tools", _place_of(names, str(cycle)), "dependencies"), str(cycle)))
+    return (None if has_mistakes(problems) else tuple(configs.values())), problems
+
+
+def _place_of(names: Sequence[object], cycle: str) -> int:
+    """The first tool of the registry that the cycle names."""
+    circle = cycle.partition(": ")[2].split(" -> ")
+    return next(index for index, name in enumerate(names) if name in circle)
+
+
+def _dependency_mistakes(each: object, file: YamlFile, place: Place, names: Collection[str]) -> Iterator[AppProblem]:
+    needed = each.get("dependencies") if isinstance(each, dict) else None
+    for index, name in enumerate(needed if isinstance(needed, list) else []):
+        if isinstance(name, str) and name not in names:
+            hint = did_you_mean(name, names)
+            yield file.problem((*place, "dependencies", index), f"unknown dependency {name!r}{hint}")
+
+
+def _tool_mistakes(
+    config: PipelineToolConfig, file: YamlFile, place: Place, tools: Mapping[str, Tool], lost: Collection[str]
+) -> Iterator[AppProblem]:
+    if config.name not in tools:
+        hint = "" if config.name in lost else did_you_mean(config.name, tools)
+        why = "its file does not load" if config.name in lost else f"the app has no such tool{hint}"
+        yield file.problem((*place, "name"), f"{config.name}: {why}")
+        return
+    card = tools[config.name].card
+    if card.effect is not EffectClass.READ:
+        why = f"{config.name} is {card.effect.value}: a tool of a pipeline is tried again, so it must be read"
+        yield file.problem((*place, "name"), why)
+    taken = parameters_of(card)
+    if config.hears and SAID not in taken:
+        yield file.problem((*place, "hears"), f"{config.name} has no parameter `{SAID}` to hear with")
+    for field, keys in (("inject_inputs", config.inject_inputs), ("defaults", config.defaults)):
+        for index, key in enumerate(keys):
+            if key not in taken:
+                where = key if field == "defaults" else index
+                yield file.problem(
+                    (*place, field, where), f"{config.name} has no parameter {key!r}{did_you_mean(key, taken)}"
+                )
+
+
+def parameters_of(card: ToolCard) -> list[str]:
+    """The names of a tool's parameters."""
+    found = card.parameters.get("properties")
+    return [*found] if isinstance(found, dict) else []
+
+
+_TOOLS: Place = ("assembly", "tools")
+
+
+def put_assembly(value: dict[str, Any], file: YamlFile, content: Content) -> tuple[dict[str, Any], list[AppProblem]]:
+    """The agent's fields with the assembly as the engine needs it, and what is wrong with it."""
+    own, needed = value.get("assembly"), value.get("topology") == TOPOLOGY
+    if not isinstance(own, dict):
+        why = f"the topology {TOPOLOGY} needs `assembly:`"
+        return value, [file.problem(("topology",), why)] if needed and own is None else []
+    entries = _entries(own.get("tools"))
+    if entries is not None:  # whatever else is wrong, a name alone is no mistake
+        own = {**own, "tools": entries}
+        value = {**value, "assembly": own}
+    if not needed:
+        return value, [file.problem(("assembly",), f"assembly: only the topology {TOPOLOGY} has one")]
+    if "registry" in own:
+        return value, [file.problem(("assembly", "registry"), "name the registry under `pipeline:`")]
+    problems = [*_stage_mistakes(value, file), *_danger_mistakes(own.get("danger"), file)]
+    name = own.get("pipeline")
+    if not isinstance(name, str):
+        return value, problems  # what pydantic says of it is enough
+    registry = content.pipelines.get(name)
+    if registry is None:
+        hint = did_you_mean(name, content.pipelines)
+        why = f"the pipeline {name} has mistakes" if name in content.pipelines else f"unknown pipeline {name!r}{hint}"
+        return value, [*problems, file.problem(("assembly", "pipeline"), why)]
+    if entries is None:
+        if "tools" in own:
+            return value, problems  # it is no list
+        entries = [{"name": config.name} for config in registry]
+    problems += [*_mistakes(entries, registry, file, content)]
+    names = [each["name"] for each in entries if isinstance(each, dict) and "name" in each]
+    problems += [
+        file.warning(
+            (*_TOOLS, names.index(tool)), f"{tool} depends on {dependency}, which this agent's list leaves out"
+        )
+        for tool, dependency in left_out(names, {config.name: config.dependencies for config in registry})
+    ]
+    kept = tuple(config for config in registry if config.name in names)
+    return {**value, "assembly": {**own, "tools": entries, "registry": kept}}, problems
+
+
+def _entries(listed: object) -> list[Any] | None:
+    """What a list of tools says, each as a mapping; None where it is no list."""
+    if not isinstance(listed, list):
+        return None
+    return [{"name": each} if isinstance(each, str) else each for each in listed]
+
+
+def _stage_mistakes(value: Mapping[str, Any], file: YamlFile) -> Iterator[AppProblem]:
+    """Each question needs instructions, and these alone: a persona or a caller's own prompt could talk it over."""
+    stages = value.get("stages")
+    for question in Question:
+        stage = stages.get(question.value) if isinstance(stages, dict) else None
+        if not isinstance(stage, dict) or not stage.get("prompt") or stage.get("alone") is not True:
+            place: Place = ("stages", question.value) if isinstance(stage, dict) else ("assembly",)
+            yield file.problem(place, f"the stage `{question.value}` needs a `prompt`, and `alone: true`")
+
+
+def _danger_mistakes(danger: object, file: YamlFile) -> Iterator[AppProblem]:
+    """Each phrase must be one that can be found in a message."""
+    for category, phrases in danger.items() if isinstance(danger, dict) else ():
+        for index, phrase in enumerate(phrases if isinstance(phrases, list) else []):
+            if isinstance(phrase, str) and not is_phrase(phrase):
+                why = f"{phrase!r} is no phrase: words, and a `*` behind the last of them where it may go on"
+                yield file.problem(("assembly", "danger", category, index), why)
+
+
+def _mistakes(entries: list[Any], registry: Registry, file: YamlFile, content: Content) -> Iterator[AppProblem]:
+    known = [config.name for config in registry]
+    seen: list[object] = []
+    for index, entry in enumerate(entries):
+        name = entry.get("name") if isinstance(entry, dict) else None
+        if not isinstance(name, str):
+            continue
+        if name in seen:
+            yield file.problem((*_TOOLS, index), f"the tool {name} is given twice")
+        elif name not in known:
+            yield file.problem((*_TOOLS, index), f"{name!r} is not in the pipeline{did_you_mean(name, known)}")
+        else:
+            yield from _argument_mistakes(entry, index, file, parameters_of(content.tools[name].card))
+        seen.append(name)
+
+
+def _argument_mistakes(entry: Mapping[str, Any], index: int, file: YamlFile, taken: list[str]) -> Iterator[AppProblem]:
+    given = entry.get("arguments")
+    for key in given if isinstance(given, dict) else ():
+        if key not in taken:
+            why = f"{entry['name']} has no parameter {key!r}{did_you_mean(str(key), taken)}"
+            yield file.problem((*_TOOLS, index, "arguments", key), why)

@@ -1,0 +1,180 @@
+"""The MCP servers of an app: one file `mcp/<server>.yaml` each.
+
+```yaml
+command: [python, -m, cluster]      # started in the app's folder; or:
+# url: https://tools.example/mcp
+# headers: {Authorization: 'Bearer {secret:tools_token}'}
+trust_annotations: true             # its hints are believed; without it each of its tools waits for an approval
+toolsets: [k8s, helm]               # what is offered of it, by tag
+tools:
+  helm_upgrade: {timeout_seconds: 300}
+```
+Its tools are named `<server>_<tool>`. An agent names them in its `tools:` one by one, or all of them as `<server>_*`.
+"""
+
+import json
+import os
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from perdure.apps.files import AppProblem, YamlFile, parse_json, parse_yaml, read_form, read_text, read_yaml
+from perdure.contracts.mcp import SERVER_NAME_PATTERN, McpLock, McpServer, McpToolListing, McpToolSettings
+from perdure.contracts.values import canonical_json
+
+
+def read_servers(folder: Path, taken: Collection[str]) -> tuple[dict[str, McpServer], list[AppProblem]]:
+    """The servers of the app in `folder` by name; `taken` are the names of its tools and of the engine's own."""
+    servers: dict[str, McpServer] = {}
+    problems: list[AppProblem] = []
+    for path in sorted(path for path in folder.glob("mcp/*") if path.suffix in (".yaml", ".yml")):
+        server, found = _read_server(path)
+        problems += found
+        if server is None:
+            continue
+        beginning = next((name for name in sorted(taken) if name.startswith(server.prefix)), None)
+        near = next((other for other in servers.values() if _overlap(other, server)), None)
+        if beginning is not None:
+            why = f"names its tools {server.prefix}..., and there is a tool {beginning} already; choose another name"
+            problems.append(AppProblem(path, None, why))
+        elif near is not None:
+            problems.append(AppProblem(path, None, f"the names of its tools begin as those of {near.name}"))
+        else:
+            servers[server.name] = server
+    return servers, problems
+
+
+def _overlap(one: McpServer, other: McpServer) -> bool:
+    return one.prefix.startswith(other.prefix) or other.prefix.startswith(one.prefix)
+
+
+def _read_server(path: Path) -> tuple[McpServer | None, list[AppProblem]]:
+    if not re.match(SERVER_NAME_PATTERN, path.stem):
+        why = "a server's name has lower-case letters, digits and _, starts with a letter and has 24 at most"
+        return None, [AppProblem(path, None, why)]
+    file = read_yaml(path)
+    if not isinstance(file, YamlFile):
+        return None, file
+    value = file.value
+    if isinstance(value, dict) and "name" in value:
+        return None, [file.problem(("name",), "unknown field 'name': a server has the name of its file")]
+    if not isinstance(value, dict):
+        return read_form(McpServer, value, file)
+    given, tools = {**value, "name": path.stem}, value.get("tools")
+    problems: list[AppProblem] = []
+    if isinstance(tools, dict):  # one by one: a form does not look for unknown fields in the values of a mapping
+        given["tools"] = {}
+        for name, said in tools.items():
+            settings, found = read_form(McpToolSettings, said, file, ("tools", name))
+            problems += found
+            if settings is not None:
+                given["tools"][name] = settings.model_dump(exclude_unset=True)
+    server, found = read_form(McpServer, given, file)
+    problems += found
+    return (None if problems else server), problems
+
+
+# --- What an MCP server listed when the app's author looked at it: `mcp/<server>.lock.json`, beside the server's YAML.
+# Where it is there, the server's tools are published from it and the server is not asked. What it lists when a tool of
+# it
+# is called must be what stands here, or the call is refused: the lock pins what was reviewed. `perdure mcp lock` writes
+# it; tools stand in the server's order, which decides between two whose names become one, everything else is sorted.
+
+LOCK_ENDING = ".lock.json"
+MOST_LOCK_BYTES = 4 * 1_048_576
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What another list has other than a lock, by the server's own names of its tools."""
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The fields of each that changed."""
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.changed)
+
+
+def lock_path(folder: Path, server: str) -> Path:
+    """Where the lock of this server of the app in `folder` is, or would be."""
+    return folder / "mcp" / f"{server}{LOCK_ENDING}"
+
+
+def read_locks(folder: Path, servers: Iterable[str]) -> tuple[dict[str, McpLock | None], list[AppProblem]]:
+    """The locks of these servers by name; None for one with mistakes. One that is no server's is told."""
+    locks: dict[str, McpLock | None] = {}
+    problems: list[AppProblem] = []
+    known = {*servers}
+    for path in sorted(folder.glob(f"mcp/*{LOCK_ENDING}")):
+        name = path.name.removesuffix(LOCK_ENDING)
+        if name in known:
+            locks[name], found = read_lock(path)
+            problems += found
+        elif not any(path.with_name(name + suffix).exists() for suffix in (".yaml", ".yml")):
+            why = f"locks no server: there is no mcp/{name}.yaml"
+            problems.append(AppProblem(path, None, why, warning=True))
+    return locks, problems
+
+
+def read_lock(path: Path) -> tuple[McpLock | None, list[AppProblem]]:
+    """The lock at `path`, or None and why."""
+    text = read_text(path, MOST_LOCK_BYTES)
+    return (None, [text]) if isinstance(text, AppProblem) else _parsed(path, text)
+
+
+def write_lock(path: Path, lock: McpLock) -> list[AppProblem]:
+    """Put it there, whole or not at all; why not, where it could not be read again.
+
+    Raises: OSError.
+    """
+    # Without what is not said: a list of no hints and no tags is read more easily.
+    shown = lock.model_dump(mode="json", exclude_defaults=True)
+    text = json.dumps(shown, sort_keys=True, indent=1, ensure_ascii=False) + "\n"
+    if len(text.encode("utf-8", "surrogatepass")) > MOST_LOCK_BYTES:
+        return [AppProblem(path, None, f"would have more than {MOST_LOCK_BYTES:,} bytes")]
+    again, problems = _parsed(path, text)
+    if again is None:
+        return problems
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        fresh.write_text(text, encoding="utf-8")
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+    return []
+
+
+def difference(before: McpLock | None, now: McpLock) -> Difference:
+    """What `now` lists other than `before`. Another order alone is none."""
+    old, new = _by_name(before.tools if before else ()), _by_name(now.tools)
+    changed = {name: fields for name in new if name in old and (fields := _changed(old[name], new[name]))}
+    return Difference(
+        tuple(name for name in new if name not in old), tuple(name for name in old if name not in new), changed
+    )
+
+
+def _parsed(path: Path, text: str) -> tuple[McpLock | None, list[AppProblem]]:
+    value = parse_json(path, text, "the lock")
+    if isinstance(value, AppProblem):
+        return None, [value]
+    lock, problems = read_form(McpLock, value, YamlFile(path, value))
+    if problems and isinstance(placed := parse_yaml(path, text), YamlFile):  # JSON says no lines; YAML reads it too
+        return read_form(McpLock, value, YamlFile(path, value, placed.lines))
+    return lock, problems
+
+
+def _by_name(tools: Iterable[McpToolListing]) -> dict[str, McpToolListing]:
+    """The first of each name: the others are not offered."""
+    found: dict[str, McpToolListing] = {}
+    for tool in tools:
+        found.setdefault(tool.name, tool)
+    return found
+
+
+def _changed(old: McpToolListing, new: McpToolListing) -> tuple[str, ...]:
+    """Fields by their canonical JSON, as versions are: to Python, 1 and true are equal."""
+    one, other = old.model_dump(mode="json"), new.model_dump(mode="json")
+    return tuple(name for name in one if canonical_json(one[name]) != canonical_json(other[name]))

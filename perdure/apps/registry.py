@@ -1,0 +1,280 @@
+"""The apps of this installation as they may be published: checked against its tools, its topologies, the scripted
+model's form and, as far as this machine has one, the sandbox's type checker. The examples of code blocks are run where
+that is asked for.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import JsonValue
+
+from perdure.activities.providers.scripted import Script
+from perdure.activities.sandbox import (
+    Block,
+    FaultKind,
+    Sandbox,
+    SandboxConfig,
+    SandboxUnavailable,
+    open_for_checks,
+    run_block,
+)
+from perdure.activities.toolbox.engine_tools import ENGINE_TOOLS
+from perdure.activities.toolbox.mcp.listing import Offer, offer_of
+from perdure.activities.toolbox.mcp.tools import NOTHING_NAMED, McpServers, ServerMet
+from perdure.apps import (
+    App,
+    BlockFault,
+    Engine,
+    Tried,
+    check_source,
+    find_apps,
+    first_computed_line,
+    has_mistakes,
+    load_app,
+    load_servers,
+    schema_as_called,
+)
+from perdure.contracts.agents import PublishedAgent, ToolCard
+from perdure.contracts.approvals import EXPIRES_SECONDS
+from perdure.contracts.mcp import McpLock, McpServer, McpServerListing, server_of
+from perdure.contracts.skills import CodeBlock
+from perdure.contracts.values import digest_of
+from perdure.core.egress import Outbound
+from perdure.graph.registry import names
+
+if TYPE_CHECKING:
+    from perdure.activities.toolbox.mcp.session import SecretOf
+
+_NOBODY = "check"
+"""In the place of a tenant: examples are nobody's."""
+_ONLY_TOP = "\n\n\ndef run() -> None:\n    return None\n"
+"""After a block's source: what stands outside of its functions runs, and nothing else of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """What was found."""
+
+    apps: tuple[App, ...]
+    unchecked: str = ""
+    """Why code blocks were not type-checked, and their examples not run, where they were not."""
+
+
+def block_digests(agents: Sequence[PublishedAgent]) -> frozenset[str]:
+    """The blocks of published agents: they were checked when they were published."""
+    return frozenset(_digest(block) for agent in agents for skill in agent.definition.skills for block in skill.blocks)
+
+
+async def shipped_and_own(
+    own: Sequence[Path],
+    sandbox: SandboxConfig,
+    checked: Collection[str] = frozenset(),
+    *,
+    examples: bool = False,
+    expires_seconds: int = EXPIRES_SECONDS,
+) -> Catalogue:
+    """The shipped apps and those in `own`; blocks whose digests are in `checked` are not type-checked again."""
+    checker = _Checker(sandbox, checked, asyncio.get_running_loop(), examples, expires_seconds)
+    try:
+        apps = await asyncio.to_thread(find_apps, own, checker.engine)
+        return Catalogue(tuple(apps), checker.unchecked)
+    finally:
+        await checker.close()
+
+
+async def one_app(
+    folder: Path, sandbox: SandboxConfig, *, examples: bool = False, expires_seconds: int = EXPIRES_SECONDS
+) -> Catalogue:
+    """The app in `folder`."""
+    checker = _Checker(sandbox, frozenset(), asyncio.get_running_loop(), examples, expires_seconds)
+    try:
+        return Catalogue((await asyncio.to_thread(load_app, folder, checker.engine),), checker.unchecked)
+    finally:
+        await checker.close()
+
+
+async def asked_servers(
+    folder: Path, secret_of: Callable[[str], str | None], home: Path, outbound: Outbound
+) -> tuple[App, dict[str, McpServerListing]]:
+    """The MCP servers of the app in `folder`, and what each lists now; nobody is asked where a file has a mistake."""
+    app = await asyncio.to_thread(load_servers, folder)
+    return app, {} if has_mistakes(app.problems) else await listings(app, secret_of, home, outbound)
+
+
+class _Checker:
+    """Checks blocks on the thread that loads apps, in a sandbox of the loop, which is opened for the first of them."""
+
+    def __init__(
+        self,
+        config: SandboxConfig,
+        checked: Collection[str],
+        loop: asyncio.AbstractEventLoop,
+        examples: bool,
+        expires_seconds: int,
+    ) -> None:
+        self._config = config
+        self._runs = examples
+        self._checked = checked
+        self._loop = loop
+        self._sandbox: Sandbox | None = None
+        self.unchecked = ""
+        self.engine = Engine(
+            core_tools=tuple(ENGINE_TOOLS),
+            topologies=names(),
+            script=Script,
+            expires_seconds=expires_seconds,
+            check_block=self._faults,
+            try_block=self._try if examples else None,
+        )
+
+    async def close(self) -> None:
+        """End the sandbox."""
+        if self._sandbox is not None:
+            await self._sandbox.close()
+
+    def _faults(self, block: CodeBlock) -> list[BlockFault]:
+        faults = check_source(block)
+        if faults or self.unchecked or _digest(block) in self._checked:
+            return faults
+        return asyncio.run_coroutine_threadsafe(self._typed(block), self._loop).result()
+
+    def _try(self, block: CodeBlock, inputs: Mapping[str, JsonValue], tables: Mapping[str, JsonValue]) -> Tried | None:
+        if self.unchecked:
+            return None
+        return asyncio.run_coroutine_threadsafe(self._tried(block, inputs, tables), self._loop).result()
+
+    async def _typed(self, block: CodeBlock) -> list[BlockFault]:
+        try:
+            sandbox = await self._opened()
+            flaws = await sandbox.check(block.source, schema_as_called(block), block.output)
+            faults = [BlockFault(flaw.line, flaw.message) for flaw in flaws]
+            if faults or not self._runs:
+                return faults
+            ran = await sandbox.run(_NOBODY, block.source + _ONLY_TOP, {})
+        except SandboxUnavailable as why:
+            self.unchecked = str(why)
+            return []
+        if ran.fault is None:
+            return []
+        # Where the interpreter had to be killed, it says no line.
+        line = ran.fault.line or first_computed_line(block.source)
+        return [BlockFault(line, f"fails before run is called: {ran.fault.message}")]
+
+    async def _tried(
+        self, block: CodeBlock, inputs: Mapping[str, JsonValue], tables: Mapping[str, JsonValue]
+    ) -> Tried | None:
+        given: dict[str, JsonValue] = {"data": {**tables}} if block.needs else {}
+        try:
+            sandbox = await self._opened()
+            ran = await run_block(sandbox, _NOBODY, Block(block.source, block.input, block.output), inputs, given=given)
+        except SandboxUnavailable as why:
+            self.unchecked = str(why)
+            return None
+        if ran.fault is None:
+            return Tried(ran.value)
+        return Tried(fault=ran.fault.message, line=ran.fault.line, spent=ran.fault.kind is FaultKind.TIME)
+
+    async def _opened(self) -> Sandbox:
+        if self._sandbox is None:
+            self._sandbox = await open_for_checks(self._config)
+        return self._sandbox
+
+
+def _digest(block: CodeBlock) -> str:
+    return digest_of(block.model_dump(mode="json"))
+
+
+# --- What the MCP servers of an app offer when the app is published.
+# A server that has a lock is not asked and not started: its tools are those of the lock, and a call is refused where it
+# offers anything else by then (perdure/activities/toolbox/mcp/tools.py). One that is asked and is down stops nothing:
+# its
+# agents keep the cards under which they were published before. An agent that was never published, or that names a tool
+# which its server no longer has, is left out until the next start.
+
+
+@dataclass(frozen=True, slots=True)
+class Discovered:
+    """The cards of an app's servers."""
+
+    cards: Mapping[str, Sequence[ToolCard]]
+    """By server; of one that is down, those of its last publishing, if there was one."""
+    warnings: tuple[str, ...] = ()
+
+
+async def listings(
+    app: App, secret_of: "SecretOf", home: Path, outbound: Outbound = NOTHING_NAMED
+) -> dict[str, McpServerListing]:
+    """Ask every server of `app`, by name, whether an agent names it or not and whatever its lock says."""
+    servers = McpServers([app], secret_of, home, outbound=outbound)
+    try:
+        answers = await asyncio.gather(*(_asked(servers, app, server) for server in app.servers.values()))
+    finally:
+        await servers.close()
+    return {
+        name: McpServerListing(lock=None if offer is None else McpLock.of(offer.listed), told=told)
+        for name, (offer, told) in zip(app.servers, answers, strict=True)
+    }
+
+
+async def discovered(
+    app: App,
+    published: Sequence[PublishedAgent],
+    secret_of: "SecretOf",
+    home: Path,
+    met: ServerMet | None = None,
+    outbound: Outbound = NOTHING_NAMED,
+) -> Discovered:
+    """What the servers of `app` that an agent of it names have: by their locks, or asked where they have none.
+    `published` are the agents as they are stored now; `met` is told how each that was asked was met."""
+    named = [
+        server
+        for server in app.servers.values()
+        if any(server_of(name, app.servers) is server for agent in app.agents for name in agent.tools)
+    ]
+    servers = McpServers([app], secret_of, home, met, outbound)
+    try:
+        answers = await asyncio.gather(*(_offered(servers, app, server) for server in named))
+    finally:
+        await servers.close()
+    cards: dict[str, Sequence[ToolCard]] = {}
+    warnings: list[str] = []
+    for server, (offer, told) in zip(named, answers, strict=True):
+        warnings += told
+        cards[server.name] = offer.cards if offer is not None else _before(server, app, published)
+        if offer is None:
+            kept = len(cards[server.name])
+            after = f"its {kept} tools stay as they were published" if kept else "its agents are left out"
+            warnings.append(f"the app {app.name}: {after}")
+    return Discovered(cards, tuple(warnings))
+
+
+async def _offered(servers: McpServers, app: App, server: McpServer) -> tuple[Offer | None, tuple[str, ...]]:
+    if server.name not in app.locks:
+        return await _asked(servers, app, server)
+    offer = offer_of(server, app.locks[server.name].tools)
+    return offer, offer.left_out
+
+
+async def _asked(servers: McpServers, app: App, server: McpServer) -> tuple[Offer | None, tuple[str, ...]]:
+    from perdure.activities.toolbox.mcp.session import MissingSecret, Unreachable
+
+    try:
+        offer = (await servers.session(app.name, server).connection()).offer
+    except (Unreachable, MissingSecret) as error:
+        return None, (str(error),)
+    return offer, offer.left_out
+
+
+def _before(server: McpServer, app: App, published: Sequence[PublishedAgent]) -> tuple[ToolCard, ...]:
+    own = {agent.id for agent in app.agents}
+    found = {
+        card.name: card
+        for agent in published
+        if agent.definition.id in own
+        for card in agent.cards
+        if card.name.startswith(server.prefix)
+    }
+    return tuple(found.values())

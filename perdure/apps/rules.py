@@ -1,0 +1,137 @@
+"""Rules as an app or a skill writes them, read as strictly as perdure/core/agents/rules.py reads them leniently: a rule
+that would fire for want of understanding, or never, is refused here.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import Field, JsonValue
+
+from perdure.apps.files import AppProblem, Place, YamlFile, did_you_mean, read_form, read_yaml
+from perdure.contracts.skills import Rule, RuleAction, RuleTrigger
+from perdure.contracts.values import Frozen
+from perdure.core.agents.rules import CONDITIONS, COUNTERS, RESULT_TESTS, Unreadable, read_condition
+
+_TRIGGERS = tuple(trigger.value for trigger in RuleTrigger)
+_ACTIONS = tuple(action.value for action in RuleAction)
+
+
+class _RuleForm(Frozen):
+    id: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,63}$")
+    on: str
+    when: dict[str, JsonValue] = Field(min_length=1)
+    do: str
+    checkpoint: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleScope:
+    """Whose rules are read, and what they may name."""
+
+    app: str
+    skill_id: str
+    """Empty for the app's own."""
+    tools: Collection[str]
+    """Every tool and block of the app and the engine: a rule for any other would never fire."""
+    checkpoints: Collection[str] | None = None
+    """The skill's; None where any name will do."""
+
+    def full_id(self, rule_id: str) -> str:
+        """The id under which a rule is known outside its app."""
+        return f"{self.app}/{self.skill_id}:{rule_id}" if self.skill_id else f"{self.app}:{rule_id}"
+
+
+def read_rule_files(folder: Path, scope: RuleScope) -> tuple[tuple[Rule, ...], list[AppProblem]]:
+    """The app's own rules: the lists in `rules/*.yaml`."""
+    rules: dict[str, Rule] = {}
+    problems: list[AppProblem] = []
+    for path in sorted(path for path in folder.glob("rules/*") if path.suffix in (".yaml", ".yml")):
+        file = read_yaml(path)
+        if not isinstance(file, YamlFile):
+            problems += file
+            continue
+        found, mistakes = read_rules(file.value, file, (), scope)
+        problems += mistakes
+        for rule in found:
+            if rule.id in rules:
+                problems.append(AppProblem(path, None, f"the rule {rule.id} is in another file already"))
+            rules[rule.id] = rule
+    return tuple(rules.values()), problems
+
+
+def read_rules(value: object, file: YamlFile, place: Place, scope: RuleScope) -> tuple[list[Rule], list[AppProblem]]:
+    """The rules in the list at `place`."""
+    if not isinstance(value, list):
+        return [], [file.problem(place, "must be a list of rules, each with id, on, when and do")]
+    rules: list[Rule] = []
+    problems: list[AppProblem] = []
+    for index, each in enumerate(value):
+        here = (*place, index)
+        form, mistakes = read_form(_RuleForm, each, file, here)
+        problems += mistakes
+        if isinstance(each, dict):
+            problems += _word_mistakes(each, file, here)
+            problems += _condition_mistakes(each, file, here, scope)
+        if form is None:
+            continue
+        problems += _checkpoint_mistakes(form, file, here, scope)
+        rule_id = scope.full_id(form.id)
+        if any(rule.id == rule_id for rule in rules):
+            problems.append(file.problem((*here, "id"), f"the rule {form.id} is given twice"))
+        rules.append(Rule(**form.model_dump() | {"id": rule_id}, app=scope.app, skill_id=scope.skill_id))
+    return rules, problems
+
+
+def _word_mistakes(rule: dict[str, object], file: YamlFile, place: Place) -> Iterator[AppProblem]:
+    for name, kind, known in (("on", "trigger", _TRIGGERS), ("do", "action", _ACTIONS)):
+        word = rule.get(name)
+        if isinstance(word, str) and word not in known:
+            yield file.problem((*place, name), f"unknown {kind} {word!r}{did_you_mean(word, known)}")
+
+
+def _condition_mistakes(
+    rule: dict[str, object], file: YamlFile, place: Place, scope: RuleScope
+) -> Iterator[AppProblem]:
+    conditions = rule.get("when")
+    if not isinstance(conditions, dict):
+        return
+    for name, value in conditions.items():
+        here = (*place, "when", name)
+        if name not in CONDITIONS:
+            yield file.problem(here, f"unknown condition {name!r}{did_you_mean(name, CONDITIONS)}")
+            continue
+        try:
+            read_condition(name, value)
+        except Unreadable as fault:
+            wrong = value.get(fault.place[0]) if fault.place and isinstance(value, dict) else None
+            hint = _hint(name, fault, wrong)
+            yield file.problem((*here, *fault.place), f"{'.'.join((name, *fault.place))}: {fault.why}{hint}")
+            continue
+        if name == "result" and rule.get("on") == RuleTrigger.BEFORE_TOOL_CALL:
+            yield file.problem(here, "there is no result before the call; ask on: after_tool_call")
+        if name == "tool":
+            for tool in value if isinstance(value, list) else [value]:
+                if tool not in scope.tools:
+                    yield file.problem(here, f"unknown tool {tool!r}{did_you_mean(tool, scope.tools)}")
+
+
+def _hint(name: str, fault: Unreadable, wrong: object) -> str:
+    """What may have been meant, where a condition has an unknown field or an unknown counter."""
+    if name == "counter" and fault.place == ("name",) and isinstance(wrong, str):
+        return did_you_mean(wrong, COUNTERS)
+    if fault.why.startswith("unknown field"):
+        known = ("name", "at_least") if name == "counter" else ("path", *RESULT_TESTS)
+        return did_you_mean(fault.place[0], known)
+    return ""
+
+
+def _checkpoint_mistakes(form: _RuleForm, file: YamlFile, place: Place, scope: RuleScope) -> Iterator[AppProblem]:
+    if not form.checkpoint:
+        return
+    if form.do == RuleAction.ABORT:
+        yield file.problem((*place, "checkpoint"), "a rule that aborts opens no checkpoint")
+    if scope.checkpoints is not None and form.checkpoint not in scope.checkpoints:
+        hint = did_you_mean(form.checkpoint, scope.checkpoints)
+        yield file.problem((*place, "checkpoint"), f"{form.checkpoint!r} is not among the skill's checkpoints{hint}")

@@ -1,0 +1,40 @@
+"""`perdure init DIR`: a small complete app to start from."""
+
+import shutil
+from pathlib import Path
+
+from perdure.contracts.errors import CallerError
+
+TEMPLATE = Path(__file__).parent / "template"
+_ROOT = Path(__file__).parents[2]
+_PLACE = "/path/to/perdure"
+"""In the README, for the folder whose `bin/perdure` wrote it: its lines then work as they are typed."""
+
+
+def scaffold(folder: Path) -> list[Path]:
+    """Write the template into `folder`, made if it is missing; the files written, in order.
+
+    Raises: CallerError `folder_not_empty`, `not_a_folder`, `cannot_write`; then nothing has been overwritten.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise CallerError("not_a_folder", f"{folder} is a file; name a folder that is new or empty")
+    written: list[Path] = []
+    try:
+        if folder.is_dir() and any(folder.iterdir()):
+            raise CallerError("folder_not_empty", f"{folder} has files in it; name a folder that is new or empty")
+        for source in template_files():
+            target = folder / source.relative_to(TEMPLATE)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if source.name == "README.md":
+                target.write_text(source.read_text().replace(_PLACE, str(_ROOT)))
+            else:
+                shutil.copyfile(source, target)
+            written.append(target)
+    except OSError as error:
+        raise CallerError("cannot_write", f"cannot write in {folder}: {error.strerror}") from error
+    return written
+
+
+def template_files() -> list[Path]:
+    """The files of the template, without what Python leaves behind when it runs them."""
+    return sorted(path for path in TEMPLATE.rglob("*") if path.is_file() and "__pycache__" not in path.parts)

@@ -1,0 +1,372 @@
+"""A skill from its folder: SKILL.md, templates/, artifacts/, blocks/. What it depends on: skills.py."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import Field
+
+from perdure.apps.code_blocks import BlockScope, read_blocks
+from perdure.apps.files import (
+    AppProblem,
+    FrontMatter,
+    Place,
+    YamlFile,
+    did_you_mean,
+    has_mistakes,
+    read_form,
+    read_front_matter,
+    read_text,
+)
+from perdure.apps.rules import RuleScope, read_rules
+from perdure.contracts.context_assembly import PipelineToolConfig
+from perdure.contracts.mcp import McpServer
+from perdure.contracts.skills import SKILL_ID_PATTERN, Checkpoint, Rule, Skill, SkillText
+from perdure.contracts.values import Frozen
+from perdure.core.agents.prompts import manifest_entry
+from perdure.core.agents.templates import VARIABLES, unknown_marks
+from perdure.core.text import estimated_tokens
+from perdure.sdk.tools import Tool
+
+
+class _Front(Frozen):
+    id: str = Field(pattern=SKILL_ID_PATTERN)
+    name: str = Field(min_length=1, max_length=80)
+    description: str = Field(min_length=1)
+    triggers: tuple[str, ...] = ()
+    domain_tags: tuple[str, ...] = ()
+    persona: str = ""
+    dependencies: tuple[str, ...] = ()
+    templates: tuple[str, ...] = ()
+    artifacts: tuple[str, ...] = ()
+    checkpoints: tuple[Checkpoint, ...] = ()
+    rules: None = None
+    """Read apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkillScope:
+    """What a skill is checked against."""
+
+    app: str
+    personas: Mapping[str, str | None]
+    """Texts by key; None for one with mistakes."""
+    tools: Collection[str]
+    """Every tool and block of the app and the engine."""
+    blocks: BlockScope
+
+
+@dataclass(frozen=True, slots=True)
+class SkillFolder:
+    """A folder as it was read."""
+
+    folder: Path
+    problems: list[AppProblem]
+    front: YamlFile | None = None
+    """Its fields with their lines; None where there are none to read."""
+    dependencies: tuple[str, ...] = ()
+    """Known also where the skill has other mistakes."""
+    skill: Skill | None = None
+    """None where there is a mistake."""
+
+
+def read_skill(folder: Path, scope: SkillScope) -> SkillFolder:
+    """The skill in `folder`, or why there is none; what it depends on is not looked at here."""
+    path = folder / "SKILL.md"
+    if not path.is_file():
+        return SkillFolder(folder, [AppProblem(folder, None, "has no SKILL.md")])
+    read = read_front_matter(path)
+    if not isinstance(read, FrontMatter):
+        return SkillFolder(folder, read)
+    front, value = read.front, _plain(read.front.value)
+    form, problems = read_form(_Front, value, front)
+    problems += body_problems(read)
+    blocks, found = read_blocks(folder, scope.blocks)
+    problems += found
+    rules, found = _rules(read.front.value, front, folder.name, form, scope)
+    problems += found
+    if form is None:
+        return SkillFolder(folder, _in_order(path, problems), front)
+    problems += _front_mistakes(form, front, folder.name, scope)
+    templates, found = read_templates(folder, form.templates, front)
+    problems += found
+    artifacts, found = read_artifacts(folder, form.artifacts, front)
+    problems += found
+    skill = Skill(
+        id=form.id,
+        name=form.name.strip(),
+        description=form.description.strip(),
+        body=read.body,
+        triggers=form.triggers,
+        domain_tags=form.domain_tags,
+        persona_key=form.persona,
+        persona=scope.personas.get(form.persona) or "",
+        dependencies=form.dependencies,
+        templates=templates,
+        artifacts=artifacts,
+        checkpoints=form.checkpoints,
+        rules=tuple(rules),
+        blocks=blocks,
+    )
+    problems += entry_problems(front, f"{skill.id}: {manifest_entry(skill)}")
+    opened = {rule.checkpoint for rule in rules}
+    problems += [
+        front.warning(("checkpoints", index), f"no rule of the skill opens the checkpoint {checkpoint.name}")
+        for index, checkpoint in enumerate(skill.checkpoints)
+        if checkpoint.name not in opened
+    ]
+    kept = None if has_mistakes(problems) else skill
+    return SkillFolder(folder, _in_order(path, problems), front, form.dependencies, kept)
+
+
+def _plain(value: object) -> object:
+    """The fields without the rules, which have a form of their own; a checkpoint may be its name alone."""
+    if not isinstance(value, dict):
+        return value
+    plain = {name: inner for name, inner in value.items() if name != "rules"}
+    checkpoints = plain.get("checkpoints")
+    if isinstance(checkpoints, list):
+        plain["checkpoints"] = [{"name": each} if isinstance(each, str) else each for each in checkpoints]
+    return plain
+
+
+def _rules(
+    value: object, front: YamlFile, skill_id: str, form: _Front | None, scope: SkillScope
+) -> tuple[list[Rule], list[AppProblem]]:
+    """The skill's rules, looked at also where its other fields cannot be read."""
+    if not isinstance(value, dict) or "rules" not in value:
+        return [], []
+    checkpoints = None if form is None else [checkpoint.name for checkpoint in form.checkpoints]
+    return read_rules(value["rules"], front, ("rules",), RuleScope(scope.app, skill_id, scope.tools, checkpoints))
+
+
+def _front_mistakes(form: _Front, front: YamlFile, folder: str, scope: SkillScope) -> Iterator[AppProblem]:
+    if form.id != folder:
+        yield front.problem(("id",), f"the id is {form.id!r}, the name of its folder {folder!r}")
+    for key in ("name", "description"):
+        if "\n" in getattr(form, key).strip():
+            yield front.problem((key,), f"{key}: must be one line")
+    if form.persona and form.persona not in scope.personas:
+        hint = did_you_mean(form.persona, scope.personas)
+        yield front.problem(("persona",), f"unknown persona: there is no personas/{form.persona}.md{hint}")
+    elif form.persona and scope.personas[form.persona] is None:
+        yield front.problem(("persona",), f"the persona {form.persona} has mistakes")
+    for key in ("dependencies", "checkpoints"):
+        listed = getattr(form, key)
+        for index, each in enumerate(listed):
+            if each in listed[:index]:
+                yield front.problem((key, index), f"{key}: given twice")
+
+
+def _in_order(path: Path, problems: list[AppProblem]) -> list[AppProblem]:
+    return sorted(problems, key=lambda problem: (problem.file != path, str(problem.file), problem.line or 0))
+
+
+# --- All the skills of an app, with what they depend on: a skill is there only where everything that it needs is.
+
+
+@dataclass(frozen=True, slots=True)
+class SkillSet:
+    """The skills of one app."""
+
+    skills: Mapping[str, Skill] = field(default_factory=dict)
+    """Those that may be used, by id."""
+    broken: frozenset[str] = frozenset()
+    """The folders of those with mistakes."""
+
+    def with_dependencies(self, skill_id: str) -> Iterator[Skill]:
+        """The skill, then all that it depends on, none twice."""
+        waiting, seen = [skill_id], set()
+        while waiting:
+            skill = self.skills[waiting.pop(0)]
+            if skill.id not in seen:
+                seen.add(skill.id)
+                waiting += skill.dependencies
+                yield skill
+
+
+def skill_folders(app: Path) -> list[Path]:
+    """The folders under `skills/`, those apart that only tools or people need."""
+    return sorted(path for path in app.glob("skills/*") if path.is_dir() and path.name[0] not in "._")
+
+
+def read_skills(app: Path, scope: SkillScope) -> tuple[SkillSet, list[AppProblem]]:
+    """The skills of the app in this folder."""
+    found = {folder.name: read_skill(folder, scope) for folder in skill_folders(app)}
+    told = {name: [*each.problems] for name, each in found.items()}
+    for name, each in found.items():
+        told[name] += _unknown(each, found)
+    for circle in _circles(found):
+        why = f"depends on itself: {' -> '.join((*circle, circle[0]))}"
+        told[circle[0]].append(_problem(found[circle[0]], (*circle, circle[0])[1], why))
+    broken = {name for name, problems in told.items() if has_mistakes(problems)}
+    broken |= {name for circle in _circles(found) for name in circle}
+    while needing := [name for name in found if name not in broken and _broken_one(found[name], broken)]:
+        for name in needing:
+            other = _broken_one(found[name], broken)
+            told[name].append(_problem(found[name], other, f"depends on {other}, which has mistakes"))
+        broken |= {*needing}
+    skills = {name: each.skill for name, each in found.items() if each.skill is not None and name not in broken}
+    return SkillSet(skills, frozenset(broken)), [problem for name in found for problem in told[name]]
+
+
+def _unknown(skill: SkillFolder, found: Mapping[str, SkillFolder]) -> Iterator[AppProblem]:
+    for name in dict.fromkeys(skill.dependencies):
+        if name not in found:
+            yield _problem(skill, name, f"unknown skill {name!r}: there is no skills/{name}{did_you_mean(name, found)}")
+
+
+def _broken_one(skill: SkillFolder, broken: set[str]) -> str:
+    """The first broken skill among those that it names; empty where there is none."""
+    return next((name for name in skill.dependencies if name in broken), "")
+
+
+def _circles(found: Mapping[str, SkillFolder]) -> list[tuple[str, ...]]:
+    """For each skill that comes back to itself the shortest way round, each way once, from its first name on."""
+    circles: dict[tuple[str, ...], None] = {}
+    for name in found:
+        if way := _way_round(name, found):
+            first = way.index(min(way))
+            circles[way[first:] + way[:first]] = None
+    return list(circles)
+
+
+def _way_round(start: str, found: Mapping[str, SkillFolder]) -> tuple[str, ...]:
+    """The shortest way from a skill back to itself; empty where there is none."""
+    waiting: list[tuple[str, ...]] = [(start,)]
+    seen: set[str] = set()
+    while waiting:
+        way = waiting.pop(0)
+        for name in found[way[-1]].dependencies:
+            if name == start:
+                return way
+            if name in found and name not in seen:
+                seen.add(name)
+                waiting.append((*way, name))
+    return ()
+
+
+def _problem(skill: SkillFolder, dependency: str, message: str) -> AppProblem:
+    """A mistake at the line on which a skill names another."""
+    if skill.front is None:
+        return AppProblem(skill.folder / "SKILL.md", None, message)
+    return skill.front.problem(("dependencies", skill.dependencies.index(dependency)), message)
+
+
+# --- The body of a skill (tier 2): its sections, and the sizes of what a model reads of a skill.
+# Sizes are those of S0-64: a manifest entry has about 50 tokens, a body 200 to 800. What has more is told; what has
+# more
+# than twice as much is refused, for every call of every agent with the skill would pay for it.
+
+SECTIONS = ("Steps", "Requirements", "Output format")
+"""What a body must have (S0-63)."""
+ENTRY_TOKENS = 50
+BODY_TOKENS = 800
+_OWN_SECTIONS = ("description", "entity context")
+"""Written by the engine around the body."""
+
+
+def body_problems(read: FrontMatter) -> Iterator[AppProblem]:
+    """What is wrong with the sections of a body, and with its length."""
+    path = read.front.path
+    seen: set[str] = set()
+    for section in read.sections():
+        title = section.title.lower()
+        if title in _OWN_SECTIONS:
+            yield AppProblem(path, section.line, f"the engine writes the section {section.title!r} itself; take it out")
+        elif title in seen:
+            yield AppProblem(path, section.line, f"the section {section.title!r} is there twice")
+        elif not section.text.strip():
+            yield AppProblem(path, section.line, f"the section {section.title!r} is empty")
+        seen.add(title)
+    for wanted in SECTIONS:
+        if wanted.lower() not in seen:
+            yield AppProblem(path, read.body_line, f"the section '## {wanted}' is missing")
+    yield from too_long(YamlFile(path, None, {(): read.body_line}), (), "the body", read.body, BODY_TOKENS)
+
+
+def entry_problems(front: YamlFile, entry: str) -> Iterator[AppProblem]:
+    """What is wrong with the length of an entry in the manifest."""
+    yield from too_long(front, ("description",), "the skill's entry in the manifest", entry, ENTRY_TOKENS)
+
+
+def too_long(file: YamlFile, place: Place, what: str, text: str, tokens: int) -> Iterator[AppProblem]:
+    """A warning over `tokens`, a mistake over twice as many."""
+    have = estimated_tokens(text)
+    told = f"{what} has about {have} tokens, more than the {tokens} that it should have"
+    if have > 2 * tokens:
+        yield file.problem(place, f"{told} and the {2 * tokens} that it may have")
+    elif have > tokens:
+        yield file.warning(place, told)
+
+
+# --- The texts of a skill beside SKILL.md: context templates and artifacts, as far as its front matter lists them.
+
+
+def read_templates(
+    folder: Path, names: Sequence[str], front: YamlFile
+) -> tuple[tuple[SkillText, ...], list[AppProblem]]:
+    """The context templates; one with an unknown variable is told."""
+    templates, problems = _listed(folder, "templates", names, front)
+    for template in templates:
+        problems += _mark_mistakes(folder / "templates" / template.name, template.text)
+    return templates, problems
+
+
+def read_artifacts(
+    folder: Path, names: Sequence[str], front: YamlFile
+) -> tuple[tuple[SkillText, ...], list[AppProblem]]:
+    """The reference documents, as they stand."""
+    return _listed(folder, "artifacts", names, front)
+
+
+def _listed(
+    folder: Path, kind: str, names: Sequence[str], front: YamlFile
+) -> tuple[tuple[SkillText, ...], list[AppProblem]]:
+    """The files under `kind`/ that the front matter lists, in its order."""
+    there = sorted(path.name for path in (folder / kind).glob("*") if path.is_file())
+    texts: list[SkillText] = []
+    problems: list[AppProblem] = []
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            problems.append(front.problem((kind, index), f"{name} is given twice"))
+        elif name not in there:  # so a name can lead nowhere else either
+            problems.append(front.problem((kind, index), f"there is no {kind}/{name}{did_you_mean(name, there)}"))
+        else:
+            text = read_text(folder / kind / name)
+            if isinstance(text, AppProblem):
+                problems.append(text)
+            else:
+                texts.append(SkillText(name=name, text=text.rstrip()))
+    forgotten = [name for name in there if name not in names and name.endswith(".md")]
+    problems += [front.warning((kind,), f"{kind}/{name} is not listed, so nobody reads it") for name in forgotten]
+    return tuple(texts), problems
+
+
+def _mark_mistakes(path: Path, text: str) -> Iterator[AppProblem]:
+    for line, name in unknown_marks(text):
+        why = f"unknown variable {name!r}{did_you_mean(name, VARIABLES)}" if name else "a {{ that is never closed"
+        yield AppProblem(path, line, why)
+
+
+# --- What the agents of an app are made of, as it was read before them.
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The tools, skills and personas of one app."""
+
+    tools: Mapping[str, Tool] = field(default_factory=dict)
+    skills: SkillSet = field(default_factory=SkillSet)
+    personas: Mapping[str, str | None] = field(default_factory=dict)
+    """Texts by key; None for one with mistakes."""
+    reserved: frozenset[str] = frozenset()
+    """Names that are never offered."""
+    fenced: frozenset[str] = frozenset()
+    """Tools for agents without skills only."""
+    lost: Mapping[str, Path] = field(default_factory=dict)
+    """Tools whose file does not load, with that file."""
+    pipelines: Mapping[str, tuple[PipelineToolConfig, ...] | None] = field(default_factory=dict)
+    """Registries by name; None for one with mistakes."""
+    servers: Mapping[str, McpServer] = field(default_factory=dict)
+    """MCP servers by name; which tools they have is known when the app is published."""

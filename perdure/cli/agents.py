@@ -1,0 +1,270 @@
+"""`perdure agents`: whom one can talk to."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from perdure.cli.connection import Role, connect
+from perdure.cli.terminal import (
+    OTHER,
+    USAGE,
+    AsJson,
+    AsName,
+    EditFailed,
+    NoTemporaryFile,
+    Yes,
+    confirm,
+    edited_text,
+    fail,
+    fields,
+    moment,
+    say,
+    say_json,
+    table,
+)
+from perdure.client import ApiError, Client, Page, PromptVersion, Rule, WaivableTool
+from perdure.client.agents import Shown
+from perdure.core.text import printable
+
+agents_app = typer.Typer(help="Whom one can talk to.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@agents_app.callback()
+def group() -> None:
+    """Whom one can talk to."""
+
+
+@agents_app.command("list")
+def list_agents(as_json: AsJson = False, as_name: AsName = None) -> None:
+    """Every agent, with its graph and its model."""
+    with connect(Role.REQUESTER, as_name) as client:
+        page = client.agents.list()
+    if as_json:
+        say_json(page)
+        return
+    rows = [(agent.id, agent.title, agent.topology, agent.model) for agent in page.items]
+    table(("agent", "title", "topology", "model"), rows, "No agent.")
+
+
+# --- `perdure prompts`: the templates that agents take their persona from, and the stages of their versions.
+# What is promoted is the text that this command has just shown: if it were another by then, the API would refuse.
+
+prompts_app = typer.Typer(help="Prompt templates and their stages.", no_args_is_help=True, rich_markup_mode=None)
+Template = Annotated[str, typer.Argument(metavar="TEMPLATE", help="The template's key.")]
+VersionId = Annotated[str, typer.Argument(metavar="VERSION", help="The version's id, from `prompts list`.")]
+Stage = Annotated[Shown | None, typer.Option(help="Not the one that speaks to you but the one in this stage.")]
+_NEXT = {"draft": "pre_production", "pre_production": "active"}
+
+
+@prompts_app.command("list")
+def list_prompts(
+    template: Annotated[str | None, typer.Option(metavar="KEY")] = None,
+    stage: Annotated[str | None, typer.Option(help="draft, pre_production, active or archived.")] = None,
+    limit: Annotated[int, typer.Option(min=1)] = 50,
+    cursor: Annotated[str | None, typer.Option(help="`next` of the list before.")] = None,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Versions, the one changed last first."""
+    with connect(Role.REVIEWER, as_name) as client:
+        page = client.prompts.list(template=template, stage=stage, limit=limit, cursor=cursor)
+    if as_json:
+        say_json(page)
+        return
+    rows = [(each.id, each.template, each.stage, each.author, each.characters, each.changed_at) for each in page.items]
+    table(("version", "template", "stage", "author", "characters", "changed"), rows, "No template.")
+    if page.next:
+        say(f"More: --cursor {page.next}")
+
+
+@prompts_app.command("show")
+def show_prompt(
+    template: Template,
+    stage: Stage = None,
+    rendered: Annotated[bool, typer.Option("--rendered", help="With its variables filled in.")] = False,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """The text that speaks to you: your draft, else the active version."""
+    with connect(Role.REQUESTER, as_name) as client:
+        read = client.prompts.render if rendered else client.prompts.get
+        found = read(template, stage=stage)
+    _print_prompt(found, as_json)
+
+
+@prompts_app.command("edit")
+def edit(
+    template: Template,
+    file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The new text, instead of an editor; - reads the input.")
+    ] = None,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Save your own draft; $EDITOR opens on what speaks to you now."""
+    with connect(Role.REQUESTER, as_name) as client:
+        try:
+            text = _read(file) if file else edited_text(_text_now(client, template), "prompt.md", "--file FILE")
+        except NoTemporaryFile as error:
+            raise fail(str(error), OTHER) from None
+        except (EditFailed, OSError, UnicodeDecodeError) as error:
+            raise fail(str(error), USAGE) from None
+        if not text.strip():
+            raise fail("the text is empty; nothing was saved", USAGE)
+        saved = client.prompts.save_draft(template, text)
+    if as_json:
+        say_json(saved)
+    else:
+        say(f"Saved as your draft {saved.id}; it speaks in your own turns until it is promoted or archived,")
+        say(f"with the agents that say `persona_template: {template}` in their file.")
+
+
+@prompts_app.command("promote")
+def promote(version_id: VersionId, yes: Yes = False, as_json: AsJson = False, as_name: AsName = None) -> None:
+    """Move a version on: a draft to pre-production, what is there to active."""
+    with connect(Role.REVIEWER, as_name) as client:
+        found = client.prompts.version(version_id)
+        to = _NEXT.get(found.stage)
+        if to is None:
+            raise fail(f"it is {found.stage}; only a draft or what is in pre_production moves on", OTHER)
+        if not as_json:
+            _print_prompt(found, as_json=False)
+        confirm(f"Promote it to {to}?", yes=yes, as_json=as_json)
+        moved = client.prompts.promote(version_id, "active" if to == "active" else "pre_production", found.digest)
+    _moved(moved, as_json)
+
+
+@prompts_app.command("archive")
+def archive(version_id: VersionId, yes: Yes = False, as_json: AsJson = False, as_name: AsName = None) -> None:
+    """Take a version out of use; where it was active, agents speak with their own persona again."""
+    with connect(Role.REVIEWER, as_name) as client:
+        confirm(f"Archive {version_id}?", yes=yes, as_json=as_json)
+        moved = client.prompts.archive(version_id)
+    _moved(moved, as_json)
+
+
+def _text_now(client: Client, template: str) -> str:
+    """What the editor opens on; empty for a template that there is not yet."""
+    try:
+        return client.prompts.get(template).text
+    except ApiError as error:
+        if error.status == 404:
+            return ""
+        raise
+
+
+def _read(file: Path) -> str:
+    return sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+
+
+def _moved(moved: PromptVersion, as_json: bool) -> None:
+    if as_json:
+        say_json(moved)
+    else:
+        say(f"{moved.template} {moved.id}: {moved.stage}")
+
+
+def _print_prompt(found: PromptVersion, as_json: bool) -> None:
+    if as_json:
+        say_json(found)
+        return
+    named = (("template", found.template), ("version", found.id), ("stage", found.stage), ("author", found.author))
+    fields((*named, ("changed", moment(found.changed_at)), ("digest", found.digest)))
+    say()
+    say(found.text)
+
+
+# --- `perdure rules`: what asks a person or ends a turn, how this tenant has made it stricter, and what it lets pass.
+
+rules_app = typer.Typer(help="Rules, and this tenant's overrides.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@rules_app.command("list")
+def list_rules(as_json: AsJson = False, as_name: AsName = None) -> None:
+    """Every rule that can hold for a turn."""
+    with connect(Role.ADMIN, as_name) as client:
+        page = client.rules.list()
+    _print_rules(page, as_json)
+
+
+@rules_app.command("set")
+def set_rule(
+    rule: Annotated[str, typer.Argument(metavar="RULE", help="The rule's id, from `rules list`.")],
+    do: Annotated[str, typer.Argument(metavar="ACTION", help="abort, or the rule's own action to undo an override.")],
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Make a rule stricter from the next turn on, never looser."""
+    with connect(Role.ADMIN, as_name) as client:
+        page = client.rules.set(rule, do)
+    _print_rules(page.model_copy(update={"items": [each for each in page.items if each.id == rule]}), as_json)
+
+
+@rules_app.command("tools")
+def list_tools(as_json: AsJson = False, as_name: AsName = None) -> None:
+    """The tools that this tenant may let run without the approval that they need."""
+    with connect(Role.ADMIN, as_name) as client:
+        _say_tools(client.rules.tools(), as_json)
+
+
+@rules_app.command("waive")
+def waive(
+    tool: Annotated[str, typer.Argument(metavar="TOOL", help="One of `rules tools`.")],
+    undo: Annotated[bool, typer.Option("--undo", help="Have a person asked again.")] = False,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Let a tool run without a person from the next turn on; what a rule stops, it stops all the same."""
+    with connect(Role.ADMIN, as_name) as client:
+        _say_tools(client.rules.set_tool(tool, approval=undo), as_json)
+
+
+def _say_tools(page: Page[WaivableTool], as_json: bool) -> None:
+    if as_json:
+        say_json(page)
+        return
+    rows = [(each.tool, "a person is asked" if each.approval else "runs without a person") for each in page.items]
+    table(("tool", "its calls"), rows, "None.")
+
+
+def _print_rules(page: Page[Rule], as_json: bool) -> None:
+    if as_json:
+        say_json(page)
+        return
+    rows = [(each.id, each.on, each.do, "yes" if each.overridden else "", each.checkpoint) for each in page.items]
+    table(("rule", "asked", "action", "overridden", "checkpoint"), rows, "No rules.")
+
+
+# --- `perdure topologies`: the graphs that agents run on.
+
+topologies_app = typer.Typer(help="The graphs that agents run on.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@topologies_app.command("list")
+def list_topologies(as_json: AsJson = False, as_name: AsName = None) -> None:
+    """Every topology."""
+    with connect(Role.REQUESTER, as_name) as client:
+        page = client.topologies.list()
+    if as_json:
+        say_json(page)
+        return
+    table(("topology",), [(topology.name,) for topology in page.items], "No topology.")
+
+
+@topologies_app.command("show")
+def show_topology(
+    name: Annotated[str, typer.Argument(metavar="TOPOLOGY")],
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="A drawing in Mermaid instead of the manifest.")] = False,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """A topology's manifest as JSON, or its drawing."""
+    with connect(Role.REQUESTER, as_name) as client:
+        if mermaid and not as_json:
+            sys.stdout.write(printable(client.topologies.drawing(name).rstrip("\n")) + "\n")
+        elif mermaid:
+            say_json({"name": name, "mermaid": client.topologies.drawing(name)})
+        else:
+            say_json(client.topologies.get(name))

@@ -1,0 +1,43 @@
+"""The commands by name."""
+
+import typer
+
+from perdure.cli import agents, apps, audit, budgets, calls, chat, identity, memory, stack, status, turns
+from perdure.cli import delivery as webhooks
+from perdure.cli.approvals import commands
+
+app = typer.Typer(
+    name="perdure",
+    help="AI agent turns that survive. Start everything with `make up` or `perdure up`.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("up")(stack.up)
+app.command("status")(status.status)
+app.command("chat")(chat.chat)
+app.command("link")(stack.link)
+app.command("init")(apps.init)
+identity.app.command("erase")(identity.erase)
+for command in (identity.team, identity.register, identity.invite, identity.close, identity.reopen):
+    identity.app.command(command.__name__)(command)
+for name, group in (
+    ("turns", turns.app),
+    ("approvals", commands.approvals_app),
+    ("delegations", commands.delegations_app),
+    ("effects", calls.app),
+    ("files", memory.files_app),
+    ("agents", agents.agents_app),
+    ("budgets", budgets.app),
+    ("mcp", apps.mcp_app),
+    ("memory", memory.memory_app),
+    ("prompts", agents.prompts_app),
+    ("rules", agents.rules_app),
+    ("skills", apps.skills_app),
+    ("topologies", agents.topologies_app),
+    ("users", identity.app),
+    ("webhooks", webhooks.app),
+    ("audit", audit.app),
+):
+    app.add_typer(group, name=name)

@@ -1,0 +1,297 @@
+"""An approval as a reviewer sees it: the exact arguments first of all, and no summary that a model wrote."""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from perdure.cli.connection import Role, command, connect
+from perdure.cli.terminal import AsJson, AsName, fields, left, moment, say, say_json, time_told, until
+from perdure.client import Approval, Vote, signed_in_words
+from perdure.core.text import cut, one_line, pretty_json, printable
+
+
+def show_card(approval: Approval, *, full: bool) -> None:
+    """All of it, and what may be typed next."""
+    show_facts(approval, full=full)
+    show_arguments(approval, full=full)
+    show_preview(approval)
+    for line in _history(approval):
+        say(line)
+    if approval.status == "pending":
+        say()
+        for decision in approval.allowed_decisions:
+            say(f"  {_line(decision, approval.id)}")
+        if approval.kind == "limit":
+            say(f"  {command('turns', 'raise', approval.turn_id)} --tokens N --usd X")
+
+
+def show_facts(approval: Approval, *, full: bool) -> None:
+    """What it is, who asked, who may decide and by when."""
+    waits = approval.status == "pending"
+    pairs: list[tuple[str, object]] = [
+        ("approval", approval.id),
+        ("status", approval.status),
+        ("outdated", _outdated(approval)),
+        ("checkpoint", approval.checkpoint),
+        ("why", approval.reason),
+        ("tool", f"{subject(approval)} ({approval.effect}, risk {approval.risk}) of agent {approval.agent}"),
+        ("what it does", approval.says or approval.description),
+        ("asked by", f"{approval.requested_by}, {moment(approval.requested_at)}"),
+        ("who had said", approval.prompt_excerpt),
+        ("rule", approval.rule),
+        *(deciders(approval) if waits else ()),
+        *(("vote", vote_told(approval, vote)) for vote in approval.votes),
+        ("expires", expiry(approval) if waits else ""),
+        ("held", _hold(approval)),
+        ("changed by", str((approval.revision or {}).get("by") or "")),
+        *digests(approval),
+        ("turn", approval.turn_id),
+        ("temporal", approval.links.get("temporal", "")),
+        ("decision", _decision(approval)),
+        ("withdrawn", _withdrawal(approval)),
+    ]
+    if full:
+        fields(pairs, most=None)
+    else:
+        fields(pairs)
+
+
+def subject(approval: Approval) -> str:
+    """What is decided on, in a word or two."""
+    if approval.kind == "limit":
+        return "the turn's limit"
+    return f"{approval.tool or 'the answer'} at {approval.checkpoint}" if approval.checkpoint else approval.tool
+
+
+def held(approval: Approval) -> bool:
+    """Whether it is decided, and the call has to wait."""
+    return approval.ready_at is not None and approval.ready_at > datetime.now(UTC)
+
+
+def standing(approval: Approval) -> str:
+    """Its status, and whether its call would not run any more."""
+    return f"{approval.status}, outdated" if approval.outdated else approval.status
+
+
+def _outdated(approval: Approval) -> str:
+    if not approval.outdated:
+        return ""
+    then = "reject it, and the agent can ask anew" if approval.status == "pending" else "the agent must ask anew"
+    return f"{approval.outdated}, so its call will not run; {then}"
+
+
+def _hold(approval: Approval) -> str:
+    if not held(approval):
+        return ""
+    back = command("approvals", "withdraw", approval.id)
+    return f"until {until(approval.ready_at)}; to take it back: {back}"
+
+
+def _history(approval: Approval) -> Iterator[str]:
+    for entry in approval.history:
+        by = f" by {one_line(str(entry['by']))}" if entry.get("by") else ""
+        yield f"  {time_told(entry.get('at'))}  {one_line(str(entry.get('what')))}{by}{_detail(entry.get('data'))}"
+
+
+def _detail(data: object) -> str:
+    """The plain values of a row's data; the whole of it is for `--json`."""
+    if not isinstance(data, Mapping):
+        return ""
+    plain = {name: value for name, value in data.items() if isinstance(value, str | int | float) and value != ""}
+    parts = [*(f"{name} {value}" for name, value in plain.items()), signed_in_words(data)]
+    told = one_line(", ".join(filter(None, parts)))
+    return f" ({told})" if told else ""
+
+
+def _decision(approval: Approval) -> str:
+    decision = approval.decision or {}
+    if not decision:
+        return ""
+    said = decision.get("comment") or decision.get("reason_code")
+    when = f", {moment(approval.decided_at)}" if approval.decided_at else ""
+    return f"{decision.get('type')} by {decision.get('by') or approval.decided_by}{when}" + (
+        f": {said}" if said else ""
+    )
+
+
+def _withdrawal(approval: Approval) -> str:
+    told = approval.withdrawal or {}
+    if not told:
+        return ""
+    return f"by {told.get('by')}, {time_told(told.get('at'))}" + (f": {told['comment']}" if told.get("comment") else "")
+
+
+def _line(decision: str, approval_id: str) -> str:
+    words = command("approvals", decision, approval_id)
+    return words + {"reject": ' --comment "why"', "respond": ' "what to tell the agent"'}.get(decision, "")
+
+
+# --- Who decides on an approval, and by when: roles and names, votes, claims, whose it becomes.
+
+
+def votes_of(approval: Approval) -> str:
+    """How many of how many; nothing where one is enough."""
+    return f"{approval.approving}/{approval.quorum}" if approval.quorum > 1 or approval.approving > 1 else ""
+
+
+def claimed(approval: Approval) -> str:
+    """Who has claimed it and for how long still; nothing where nobody has, or the claim has lapsed."""
+    until = approval.claimed_until
+    if not approval.claimed_by or (until is not None and until <= datetime.now(UTC)):
+        return ""
+    return f"{approval.claimed_by} ({left(until)})" if until else approval.claimed_by
+
+
+def deciders(approval: Approval) -> Iterator[tuple[str, str]]:
+    """Who may decide, as lines of a card."""
+    role = approval.reviewer_role
+    named = ", ".join(approval.reviewers)
+    yield "may decide", f"{named} (with the role {role})" if named else f"whoever has the role {role}" if role else ""
+    if approval.quorum > 1:
+        yield "votes", f"{approval.approving} of {approval.quorum} that are needed"
+    yield "on the list of", approval.assignee or ""
+    yield "claimed by", claimed(approval)
+    yield from _handed_on(approval)
+    yield "escalated", moment(approval.escalated_at)
+
+
+def _handed_on(approval: Approval) -> Iterator[tuple[str, str]]:
+    """Whose it becomes, or whose it has become; nothing where it went somewhere else instead."""
+    fallback = approval.fallback
+    if fallback is None or not fallback.reviewer:
+        return
+    gone_at = (fallback.model_extra or {}).get("fell_back_at")
+    if not gone_at and (fallback.at is None or fallback.at > datetime.now(UTC)):
+        yield "then goes to", f"{fallback.reviewer}, {until(fallback.at)}" if fallback.at else fallback.reviewer
+    elif approval.assignee == fallback.reviewer:
+        yield "fell back", f"since {time_told(gone_at or fallback.at)}, with {fallback.reviewer}"
+    elif not gone_at:
+        yield "then goes to", f"{fallback.reviewer}, due since {moment(fallback.at)}"
+
+
+def vote_told(approval: Approval, vote: Vote) -> str:
+    """One vote, and why it does not count, where it does not."""
+    seat = f" for {vote.seat}" if vote.seat and vote.seat != vote.by else ""
+    said = f": {vote.comment}" if vote.comment else ""
+    lost = "" if vote.counts else f"; {_why_not_counted(approval, vote)}"
+    return f"{vote.decision} by {vote.by}{seat}, {moment(vote.at)}{lost}{said}"
+
+
+def _why_not_counted(approval: Approval, vote: Vote) -> str:
+    """Of the seats beside the named reviewers' one alone counts; any other vote is lost with its seat's role."""
+    owner = _seat(vote)
+    beside = {_seat(each) for each in approval.votes if each.counts} - set(approval.reviewers)
+    if approval.reviewers and owner not in approval.reviewers and beside:
+        return f"does not count: {owner} is none of the named reviewers, and {', '.join(sorted(beside))} counts already"
+    # Once it is escalated the role is another than the one that this vote was given by.
+    role = "role that it was given by" if approval.escalated_at else f"role {approval.reviewer_role}"
+    return f"does not count: {owner} has not the {role} any more"
+
+
+def _seat(vote: Vote) -> str:
+    return vote.seat or vote.by
+
+
+def expiry(approval: Approval) -> str:
+    """Its deadline, and what comes then."""
+    escalates = approval.on_timeout == "escalate" and approval.escalated_at is None
+    then = "then another role decides" if escalates else "then it counts as denied"
+    return f"{until(approval.expires_at)}, {then}"
+
+
+# --- The call of an approval as it is frozen: the exact arguments, what a reviewer changed in them, their digests.
+
+_DIGEST_SHOWN = 16
+_MOST_CHARACTERS = 8_000
+"""Of the arguments in `show`; `--full`, and every decision, shows all of them."""
+
+
+def show_arguments(approval: Approval, *, full: bool = True) -> None:
+    """Exactly what will run; at a checkpoint what came of it, and what it was made from."""
+    if approval.kind == "checkpoint":
+        say(f"{approval.checkpoint}: the result of {approval.tool}:" if approval.tool else f"{approval.checkpoint}:")
+        _block(printable(approval.result) if isinstance(approval.result, str) else pretty_json(approval.result), full)
+        if not approval.tool:
+            return
+    before, after = _changed(approval)
+    say("exact arguments:" if before is None else "exact arguments, as a reviewer has changed them:")
+    _block(pretty_json(after), full)
+    if before is not None:
+        say("what was changed:")
+        _block("\n".join(differences(before, after)), full)
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[str]:
+    """A unified diff of two sets of arguments, one line after the other; none where they are equal."""
+    lines = difflib.unified_diff(
+        pretty_json(before).splitlines(), pretty_json(after).splitlines(), "as asked for", "as changed", lineterm=""
+    )
+    yield from lines
+
+
+def digests(approval: Approval) -> Iterator[tuple[str, str]]:
+    """The digest of the arguments that are shown; where a decision changed them, that of what was asked for as well."""
+    decided = str((approval.decision or {}).get("digest") or "")
+    if not decided or decided == approval.digest:
+        yield "digest", _short(approval.digest)
+        return
+    yield "digest in force", _short(decided)
+    yield "digest asked for", _short(approval.digest)
+
+
+def _short(digest: str) -> str:
+    return f"{digest[:_DIGEST_SHOWN]}…" if digest else ""
+
+
+def _changed(approval: Approval) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+    """What was asked for, where a reviewer has changed it, and what runs."""
+    revision = approval.revision or {}
+    if isinstance(revision.get("args_before"), dict):
+        return revision["args_before"], approval.args
+    decided = (approval.decision or {}).get("args")
+    return (approval.args, decided) if isinstance(decided, dict) else (None, approval.args)
+
+
+def _block(text: str, full: bool) -> None:
+    shown = text if full else cut(text, _MOST_CHARACTERS)
+    for line in shown.splitlines():
+        say(f"  {line}")
+    if len(shown) < len(text):
+        say("  (--full shows all of it, and so does every decision)")
+
+
+# --- `perdure approvals preview`: what a call would change at its target, as its tool sees it.
+
+ApprovalId = Annotated[str, typer.Argument(metavar="APPROVAL", help="The approval's id.")]
+
+
+def preview(approval_id: ApprovalId, as_json: AsJson = False, as_name: AsName = None) -> None:
+    """Have the tool look, read-only, at what the call would change; it can be decided without."""
+    with connect(Role.REVIEWER, as_name) as client:
+        approval = client.approvals.preview(approval_id)
+    if as_json:
+        say_json(approval.preview)
+    else:
+        show_preview(approval)
+
+
+def show_preview(approval: Approval) -> None:
+    """What was found, or why nothing was; nothing where nobody has looked."""
+    found = approval.preview
+    if not found:
+        return
+    if found.get("fault"):
+        say(f"no preview: {found['fault']} ({time_told(found.get('at'))})")
+        return
+    before, after = (pretty_json(found.get(name)).splitlines() for name in ("before", "after"))
+    same = before == after
+    say(
+        f"what it would change, read at {time_told(found.get('at'))}:" + (" nothing that was looked at" if same else "")
+    )
+    for line in difflib.unified_diff(before, after, "as it is", "as the call would leave it", lineterm=""):
+        say(f"  {line}")
+    if not found.get("is_current", True):
+        say("  (the arguments have been changed since)")

@@ -1,0 +1,327 @@
+"""`perdure approvals`: the reviewer tool of the terminal. The queue, one of it, and the verbs by name."""
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Annotated
+
+import typer
+
+from perdure.cli.approvals import card, decide
+from perdure.cli.approvals.card import claimed, show_card, standing, subject, votes_of
+from perdure.cli.approvals.decide import ApprovalId, show_open
+from perdure.cli.approvals.watch import screen_for, watch_approvals
+from perdure.cli.connection import Role, connect
+from perdure.cli.terminal import (
+    USAGE,
+    AsJson,
+    AsName,
+    Yes,
+    ago,
+    cell,
+    confirm,
+    fail,
+    left,
+    moment,
+    say,
+    say_json,
+    table,
+)
+from perdure.client import Ageing, Approval, Client, Fallback
+from perdure.contracts.activities import ApprovalStatus
+from perdure.core.text import cut
+
+# --- `perdure approvals claim|release|reassign|escalate|withdraw`: whose decision it is, and taking it back.
+
+_NOT_BEGUN = frozenset({"pending", "approved", "edited"})
+Comment = Annotated[str, typer.Option(help="For the record.")]
+
+
+def claim(
+    approval_id: ApprovalId,
+    seconds: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="For how long: 900 unless said, 3,600 at most.")
+    ] = None,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Keep others from deciding while you look; again: for longer. It lapses by itself."""
+    _hand(
+        approval_id,
+        as_name,
+        as_json,
+        lambda client: client.approvals.claim(approval_id, seconds=seconds),
+        lambda now: f"yours until {moment(now.claimed_until)}",
+    )
+
+
+def release(approval_id: ApprovalId, as_json: AsJson = False, as_name: AsName = None) -> None:
+    """Give your claim back; an admin may break anybody's."""
+    _hand(
+        approval_id, as_name, as_json, lambda client: client.approvals.release(approval_id), lambda now: "free for all"
+    )
+
+
+def reassign(
+    approval_id: ApprovalId,
+    to: Annotated[str, typer.Argument(metavar="USER", help="Who shall decide; must be entitled to.")],
+    comment: Comment = "",
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Put it on somebody else's list."""
+    _hand(
+        approval_id,
+        as_name,
+        as_json,
+        lambda client: client.approvals.reassign(approval_id, to, comment=comment),
+        lambda now: f"on the list of {now.assignee or to}",
+    )
+
+
+def escalate(approval_id: ApprovalId, comment: Comment = "", as_json: AsJson = False, as_name: AsName = None) -> None:
+    """Hand it to the role that the policy names for that; this can be done once."""
+    _hand(
+        approval_id,
+        as_name,
+        as_json,
+        lambda client: client.approvals.escalate(approval_id, comment=comment),
+        lambda now: f"now for the role {now.reviewer_role}",
+    )
+
+
+def withdraw(
+    approval_id: ApprovalId, comment: Comment = "", yes: Yes = False, as_json: AsJson = False, as_name: AsName = None
+) -> None:
+    """Take back a request while it is open (who asked, or an admin), or an approval until its call has begun (who gave
+    it, whoever could give it, or an admin); the agent is told that it was withdrawn."""
+    with connect(Role.REVIEWER, as_name) as client:
+        approval = show_open(client, approval_id, as_json, _NOT_BEGUN)
+    confirm("withdraw this?", yes=yes, as_json=as_json)
+    # An undecided request is the requester's to take back.
+    role = Role.REQUESTER if approval.status == "pending" else Role.REVIEWER
+    _hand(
+        approval_id,
+        as_name,
+        as_json,
+        lambda client: client.approvals.withdraw(approval_id, comment=comment),
+        lambda now: now.status,
+        role,
+    )
+
+
+def _hand(
+    approval_id: str,
+    as_name: str | None,
+    as_json: bool,
+    act: Callable[[Client], Approval],
+    told: Callable[[Approval], str],
+    role: Role = Role.REVIEWER,
+) -> None:
+    """Do it, and say whose it is now."""
+    with connect(role, as_name) as client:
+        now = act(client)
+    if as_json:
+        say_json(now)
+        return
+    held_by = claimed(now)
+    say(f"{told(now)}: {subject(now)} ({approval_id})" + (f", claimed by {held_by}" if held_by else ""))
+
+
+approvals_app = typer.Typer(help="What waits for a reviewer.", no_args_is_help=True, rich_markup_mode=None)
+Mine = Annotated[bool, typer.Option("--mine", help="Only what you may decide.")]
+AgentId = Annotated[str | None, typer.Option(metavar="ID", help="Only of this agent.")]
+_ARGUMENTS_SHOWN = 120
+_STATUSES = (*ApprovalStatus, "all")
+_BUCKETS = ("1h", "1d", "3d", "older")
+
+
+@approvals_app.command("list")
+def list_approvals(
+    status: Annotated[str, typer.Option(help="pending, approved, rejected, done, …, or all.")] = "pending",
+    agent: AgentId = None,
+    tool: Annotated[str | None, typer.Option()] = None,
+    turn: Annotated[str | None, typer.Option(metavar="ID")] = None,
+    assignee: Annotated[str | None, typer.Option(metavar="NAME", help="Only what is on this user's list.")] = None,
+    role: Annotated[str | None, typer.Option(help="Only what this role decides.")] = None,
+    mine: Mine = False,
+    expiring: Annotated[int | None, typer.Option(min=1, metavar="SECONDS", help="Only what expires by then.")] = None,
+    limit: Annotated[int, typer.Option(min=1)] = 50,
+    cursor: Annotated[str | None, typer.Option(help="`next` of the list before.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="Arguments whole, however long.")] = False,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """What waits for a decision, newest first."""
+    if status not in _STATUSES:
+        raise fail(f"--status is one of {', '.join(_STATUSES)}", USAGE)
+    wanted = None if status == "all" else status
+    with connect(Role.REVIEWER, as_name) as client:
+        page = client.approvals.list(
+            status=wanted,
+            agent=agent,
+            tool=tool,
+            turn=turn,
+            assignee=assignee,
+            role=role,
+            mine=mine or None,
+            expiring_seconds=expiring,
+            limit=limit,
+            cursor=cursor,
+        )
+    if as_json:
+        say_json(page)
+        return
+    headers = ("approval", "status", "tool", "risk", "agent", "asked by", "whose", "votes", "expires in", "arguments")
+    empty = "Nothing waits." if wanted == "pending" else "No approval."
+    table(headers, [_row(each, full) for each in page.items], empty, most=None if full else 200)
+    if page.next:
+        say(f"More: --cursor {page.next}")
+
+
+@approvals_app.command("show")
+def show(
+    approval_id: ApprovalId,
+    full: Annotated[bool, typer.Option("--full", help="All of it, however long.")] = False,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """One approval: the exact call, who may decide and by when, what was decided, its history."""
+    with connect(Role.REVIEWER, as_name) as client:
+        approval = client.approvals.get(approval_id)
+    if as_json:
+        say_json(approval)
+    else:
+        show_card(approval, full=full)
+
+
+@approvals_app.command("ageing")
+def ageing(as_json: AsJson = False, as_name: AsName = None) -> None:
+    """How long what waits has waited, by role, person and agent."""
+    with connect(Role.REVIEWER, as_name) as client:
+        page = client.approvals.ageing()
+    if as_json:
+        say_json(page)
+        return
+    counted = ("waiting", "to 1 h", "to 1 d", "to 3 d", "older")
+    headers = ("role", "assignee", "agent", *counted, "oldest", "next expires in", "then goes to")
+    table(headers, [_ageing_row(each) for each in page.items], "Nothing waits.")
+
+
+@approvals_app.command("watch")
+def watch(mine: Mine = False, agent: AgentId = None, as_json: AsJson = False, as_name: AsName = None) -> None:
+    """The queue, live: a table on a terminal, lines elsewhere, JSON lines with --json; Ctrl-C ends it."""
+    with connect(Role.REVIEWER, as_name) as client:
+        try:
+            watch_approvals(client, screen_for(as_json=as_json), mine=mine, agent=agent)
+        except KeyboardInterrupt:
+            raise typer.Exit(0) from None
+
+
+_VERBS: tuple[Callable[..., None], ...] = (
+    *(decide.approve, decide.edit, decide.reject, decide.respond, decide.batch, card.preview),
+    *(claim, release, reassign, escalate, withdraw),
+)
+for verb in _VERBS:
+    approvals_app.command(verb.__name__)(verb)
+
+
+def _row(each: Approval, full: bool) -> tuple[object, ...]:
+    args = cell(each.args, None)
+    whose = f"claimed by {claimed(each)}" if claimed(each) else each.assignee
+    return (
+        each.id,
+        standing(each),
+        subject(each),
+        each.risk,
+        each.agent,
+        each.requested_by,
+        whose,
+        votes_of(each),
+        left(each.expires_at) if each.status == "pending" else "",
+        args if full else cut(args, _ARGUMENTS_SHOWN),
+    )
+
+
+def _ageing_row(each: Ageing) -> tuple[object, ...]:
+    counts = (each.buckets.get(name, 0) for name in _BUCKETS)
+    ages = (ago(each.oldest_at), left(each.next_expiry_at))
+    return (each.role, each.assignee, each.agent, each.waiting, *counts, *ages, _next(each.fallback))
+
+
+def _next(fallback: Fallback | None) -> str:
+    if fallback is None or not fallback.reviewer or fallback.at is None:
+        return (fallback and fallback.reviewer) or ""
+    is_due = fallback.at <= datetime.now(UTC)
+    return f"{fallback.reviewer}, " + (f"due since {moment(fallback.at)}" if is_due else f"in {left(fallback.at)}")
+
+
+# --- `perdure delegations`: who decides in your place, and until when.
+
+delegations_app = typer.Typer(help="Who decides in your place.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@delegations_app.command("list")
+def list_delegations(
+    everybodys: Annotated[bool, typer.Option("--all", help="Of everybody, as an admin.")] = False,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Those that you gave and that still hold."""
+    with connect(Role.ADMIN if everybodys else Role.REVIEWER, as_name) as client:
+        page = client.delegations.list(everybodys=everybodys)
+    if as_json:
+        say_json(page)
+        return
+    rows = [(each.id, each.by, each.to, moment(each.until), left(each.until)) for each in page.items]
+    nobody = "Nobody decides in anybody's place." if everybodys else "Nobody decides in your place."
+    table(("delegation", "in place of", "to", "until", "for"), rows, nobody)
+    if page.next:
+        say("There are more: --json has the cursor, GET /v1/delegations?all=true&cursor=… the rest.")
+
+
+@delegations_app.command("add")
+def add(
+    to: Annotated[str, typer.Argument(metavar="USER", help="Who shall decide in your place.")],
+    until: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="A date (to its end, UTC) or a time, such as 2027-01-31T12:00Z.")
+    ] = None,
+    days: Annotated[int | None, typer.Option(min=1, help="Or for so many days from now, 90 at most.")] = None,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Let somebody decide in your place until a date; you still may, and the two of you count once."""
+    if (until is None) == (days is None):
+        raise fail("say either --until or --days", USAGE)
+    end = datetime.now(UTC) + timedelta(days=days) if days is not None else _moment(until or "")
+    with connect(Role.REVIEWER, as_name) as client:
+        made = client.delegations.add(to, end)
+    if as_json:
+        say_json(made)
+    else:
+        say(f"{made.to} may decide in your place until {moment(made.until)} ({made.id})")
+
+
+@delegations_app.command("remove")
+def remove(
+    delegation_id: Annotated[str, typer.Argument(metavar="DELEGATION", help="Its id, from `delegations list`.")],
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """End one of your own at once, with --as admin anybody's."""
+    with connect(Role.REVIEWER, as_name) as client:
+        client.delegations.remove(delegation_id)
+    if as_json:
+        say_json({"id": delegation_id, "removed": True})
+    else:
+        say("Removed.")
+
+
+def _moment(text: str) -> datetime:
+    """A date means to its end; a time without a zone is one of UTC."""
+    try:
+        if len(text) <= len("2027-01-31"):
+            return datetime.combine(date.fromisoformat(text) + timedelta(days=1), time(), UTC)
+        read = datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise fail(f"{text!r} is no date: write 2027-01-31 or 2027-01-31T12:00Z", USAGE) from None
+    return read if read.tzinfo is not None else read.replace(tzinfo=UTC)

@@ -1,0 +1,397 @@
+"""`perdure approvals approve|edit|reject|respond`: one decision on exactly what has just been shown.
+
+Every decision names the digest of the call that this command has shown, whole: if the call were another by then, the
+API would refuse. On a terminal a decision asks once more (perdure/cli/terminal.py).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+import typer
+
+from perdure.cli.approvals.card import differences, held, show_arguments, show_facts, subject
+from perdure.cli.connection import Role, command, connect
+from perdure.cli.terminal import (
+    DECIDED,
+    EXPIRED,
+    OTHER,
+    USAGE,
+    AsJson,
+    AsName,
+    EditFailed,
+    NoTemporaryFile,
+    Yes,
+    at_terminal,
+    chosen,
+    confirm,
+    edited_text,
+    exit_code_of,
+    fail,
+    moment,
+    say,
+    say_json,
+    time_told,
+    until,
+)
+from perdure.client import ApiError, Approval, Client, ItemAnswer
+from perdure.client.approvals import MOST_IN_A_BATCH, Decision, Item
+from perdure.core.calls.arguments import InvalidArgumentText, check_arguments, parsed, same
+from perdure.core.json_schema import outline
+from perdure.core.text import is_blank, one_line, pretty_json
+
+ApprovalId = Annotated[str, typer.Argument(metavar="APPROVAL", help="The approval's id.")]
+Comment = Annotated[str, typer.Option(help="For the record, and for the agent.")]
+Digest = Annotated[str, typer.Option(help="Decide only on the call with this digest, seen in `show --json`.")]
+_REFUSED_ARGUMENTS = frozenset({"args_invalid", "invalid_input"})
+
+
+def approve(
+    approval_id: ApprovalId,
+    comment: Comment = "",
+    digest: Digest = "",
+    yes: Yes = False,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Let exactly this call run."""
+    with undecided(approval_id, as_name, as_json) as (client, approval):
+        _decide(client, approval, "approve", digest, yes=yes, as_json=as_json, comment=comment)
+
+
+def reject(
+    approval_id: ApprovalId,
+    comment: Annotated[str, typer.Option(help="Why not; the agent is told.")] = "",
+    reason: Annotated[str, typer.Option(metavar="CODE", help="A reason of the policy, or one of your own.")] = "",
+    digest: Digest = "",
+    yes: Yes = False,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Do not let it run. A --comment or a --reason is needed; a terminal offers the policy's reasons."""
+    asks = at_terminal() and not (as_json or yes)
+    if not (comment.strip() or reason.strip() or asks):
+        raise fail("a rejection needs --comment or --reason", USAGE)
+    with undecided(approval_id, as_name, as_json) as (client, approval):
+        if not (comment.strip() or reason.strip()):
+            place, comment = chosen("Why not? A number, or your own words", approval.reject_reasons)
+            reason = "" if place is None else approval.reject_reasons[place]
+            if not (comment or reason):
+                raise fail("without a reason nothing was sent", OTHER)
+        _decide(client, approval, "reject", digest, yes=yes, as_json=as_json, comment=comment, reason_code=reason)
+
+
+def edit(
+    approval_id: ApprovalId,
+    args: Annotated[str | None, typer.Option(metavar="JSON", help="The new arguments, instead of an editor.")] = None,
+    comment: Comment = "",
+    digest: Digest = "",
+    yes: Yes = False,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Let it run with other arguments: $EDITOR opens on them, again where they do not fit; shows what you changed."""
+    with undecided(approval_id, as_name, as_json) as (client, approval):
+        try:
+            if args is not None:
+                changed = parsed(args)
+                if same(changed, approval.args):
+                    raise EditFailed("nothing is changed, so nothing was sent; to let it run as it is, approve it")
+                _send_edit(client, approval, changed, digest, yes=yes, as_json=as_json, comment=comment)
+                return
+            title = f"The arguments of {subject(approval)}, approval {approval.id}"
+            attempts = ArgumentEdit(approval.args, approval.args_schema, title, at_terminal() and not as_json)
+
+            def send(changed: dict[str, Any]) -> str | None:
+                try:
+                    _send_edit(client, approval, changed, digest, yes=yes, as_json=as_json, comment=comment)
+                except ApiError as error:
+                    if attempts.by_person and error.code in _REFUSED_ARGUMENTS:
+                        return error.message
+                    raise
+                return None
+
+            settled(attempts, send, say)
+        except InvalidArgumentText as unfit:
+            raise fail(f"{unfit}; nothing was sent", USAGE) from None
+        except NoTemporaryFile as error:
+            raise fail(str(error), OTHER) from None
+        except EditFailed as error:
+            raise fail(str(error), USAGE) from None
+
+
+def respond(
+    approval_id: ApprovalId,
+    text: Annotated[str, typer.Argument(help="What to tell the agent instead of running the call.")],
+    digest: Digest = "",
+    yes: Yes = False,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Answer the agent instead of letting the call run."""
+    if is_blank(text):
+        raise fail("TEXT is empty: say what to tell the agent instead of running the call", USAGE)
+    with undecided(approval_id, as_name, as_json) as (client, approval):
+        _decide(client, approval, "respond", digest, yes=yes, as_json=as_json, comment=text)
+
+
+@contextmanager
+def undecided(approval_id: str, as_name: str | None, as_json: bool) -> Iterator[tuple[Client, Approval]]:
+    """The approval, shown whole; leaves with 5 or 6 where there is nothing to decide any more."""
+    with connect(Role.REVIEWER, as_name) as client:
+        yield client, show_open(client, approval_id, as_json)
+
+
+def show_open(
+    client: Client, approval_id: str, as_json: bool, statuses: frozenset[str] = frozenset({"pending"})
+) -> Approval:
+    """The approval in one of these statuses, shown whole, but for `as_json`.
+
+    Raises: typer.Exit with 5 or 6, after a line that says why it is too late.
+    """
+    approval = client.approvals.get(approval_id)
+    if approval.status not in statuses:
+        if as_json:
+            say_json(approval)
+        raise fail(too_late(approval), EXPIRED if approval.status == "expired" else DECIDED)
+    if not as_json:
+        show_facts(approval, full=True)
+        show_arguments(approval)
+    return approval
+
+
+def too_late(approval: Approval) -> str:
+    """Who decided what and when, or that nobody did, and what it is by now."""
+    if approval.status == "expired":
+        return f"too late: it expired undecided at {moment(approval.expires_at)}"
+    withdrawn = approval.withdrawal or {}
+    if approval.status == "withdrawn" and withdrawn.get("by"):
+        return f"too late: withdrawn by {withdrawn['by']} at {time_told(withdrawn.get('at'))}"
+    if not approval.decided_by:
+        return f"too late: it is {approval.status}"
+    decided = (approval.decision or {}).get("type", "a decision")
+    when = moment(approval.decided_at)
+    return f"too late: {decided} by {approval.decided_by} at {when}; it is {approval.status} now"
+
+
+def _send_edit(
+    client: Client,
+    approval: Approval,
+    changed: Mapping[str, Any],
+    digest: str,
+    *,
+    yes: bool,
+    as_json: bool,
+    comment: str,
+) -> None:
+    if not as_json:
+        for line in differences(approval.args, changed):
+            say(line)
+    _decide(client, approval, "edit", digest, yes=yes, as_json=as_json, args=changed, comment=comment)
+
+
+def _decide(
+    client: Client,
+    approval: Approval,
+    decision: Decision,
+    digest: str,
+    *,
+    yes: bool,
+    as_json: bool,
+    args: Mapping[str, Any] | None = None,
+    comment: str = "",
+    reason_code: str = "",
+) -> None:
+    """Ask once more where a person sits there, then send the digest of what was shown."""
+    confirm(f"{decision} this?", yes=yes, as_json=as_json)
+    decided = client.approvals.decide(
+        approval.id, decision, digest or approval.digest, args=args, comment=comment, reason_code=reason_code
+    )
+    if as_json:
+        say_json(decided)
+        return
+    if decided.status == "pending":
+        say(f"Your vote counts: {decided.approving} of {decided.quorum} that are needed; it still waits.")
+    elif held(decided):
+        back = command("approvals", "withdraw", approval.id)
+        say(f"It starts at {until(decided.ready_at)}. To take it back: {back}")
+    say(f"{decided.status}: {subject(approval)} ({approval.id})")
+
+
+# --- A call's arguments in the reviewer's own editor, until they fit or the reviewer gives up.
+# The file is JSON, because what stands there is then exactly what runs: no text turns into a date, a number or `false`
+# unasked, and what cannot be seen is written as an escape. A person at a terminal gets the tool's schema above it, in
+# lines that begin with `//`; a string of JSON cannot hold a line end, so such a line is never part of a value. A
+# program
+# as the editor gets the JSON alone, and one attempt.
+
+_COMMENT = "//"
+
+
+@dataclass(slots=True)
+class ArgumentEdit:
+    """One person's attempts at one call's arguments."""
+
+    before: Mapping[str, Any]
+    schema: Mapping[str, Any]
+    title: str
+    """Of the file, where a person reads it."""
+    by_person: bool
+    _text: str = ""
+    """What was written last, without the comments."""
+
+    def opened(self, fault: str = "") -> dict[str, Any]:
+        """What the editor left; after a `fault` it opens on what was written, with the fault above it.
+
+        Raises: Unfit; EditFailed where there is no editor, or it failed, or nothing was changed.
+        """
+        text = self._text or pretty_json(self.before) + "\n"
+        name = "arguments.jsonc" if self.by_person else "arguments.json"
+        written = without_comments(edited_text(self._heading(fault) + text, name, "--args JSON"))
+        if written.strip() == text.strip():
+            again = "it is as it was, with the same fault; " if fault else ""
+            raise EditFailed(f"{again}nothing is changed, so nothing was sent; to let it run as it is, approve it")
+        self._text = written
+        return self.read(written)
+
+    def read(self, text: str) -> dict[str, Any]:
+        """Arguments from JSON text that fit the tool and differ from those before.
+
+        Raises: Unfit; EditFailed where they are the same.
+        """
+        args = parsed(text)
+        checked = check_arguments(args, self.schema)
+        if checked.fault is not None:
+            raise InvalidArgumentText(checked.fault)
+        if same(args, self.before):
+            raise EditFailed("nothing is changed, so nothing was sent; to let it run as it is, approve it")
+        return args
+
+    def _heading(self, fault: str) -> str:
+        if not self.by_person:
+            return ""
+        lines = [f"{self.title}. Lines that begin with {_COMMENT} are not read."]
+        lines += ["Leave it as it is to send nothing.", *(f"  {line}" for line in outline(self.schema))]
+        if fault:
+            lines += ["", f"NOT SENT: {one_line(fault, None)}"]
+        return "".join(f"{_COMMENT} {line}".rstrip() + "\n" for line in lines)
+
+
+def settled(edit: ArgumentEdit, send: Callable[[dict[str, Any]], str | None], tell: Callable[[str], None]) -> None:
+    """Open the editor until `send` returns no fault; a program as the editor has one attempt.
+
+    Raises: Unfit, EditFailed.
+    """
+    fault = ""
+    while True:
+        try:
+            refused = send(edit.opened(fault))
+            if refused is None:
+                return
+            raise InvalidArgumentText(refused)
+        except InvalidArgumentText as unfit:
+            if not edit.by_person:
+                raise
+            fault = str(unfit)
+            tell(f"not sent: {fault}")
+
+
+def without_comments(text: str) -> str:
+    """The lines that are not comments."""
+    return "\n".join(line for line in text.split("\n") if not line.lstrip().startswith(_COMMENT)).strip("\n") + "\n"
+
+
+# --- `perdure approvals batch`: the same decision on several, each for itself.
+# Approved together are only calls of low risk and of one tool; the API refuses the others, each by itself.
+
+
+class Together(StrEnum):
+    """What may be decided of several at once."""
+
+    APPROVE = "approve"
+    REJECT = "reject"
+
+
+def batch(
+    decision: Annotated[Together, typer.Argument(help="approve (low risk and one tool only) or reject.")],
+    approval_ids: Annotated[list[str], typer.Argument(metavar="APPROVAL...", help="Their ids, at most 100.")],
+    comment: Annotated[str, typer.Option(help="For the record, and for the agents.")] = "",
+    reason: Annotated[str, typer.Option(metavar="CODE", help="A reason of the policy, or one of your own.")] = "",
+    yes: Yes = False,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Decide on several at once: shows each call, asks once (see --yes), and tells what became of each."""
+    if decision is Together.REJECT and not (comment.strip() or reason.strip()):
+        raise fail("a rejection needs --comment or --reason", USAGE)
+    wanted = list(dict.fromkeys(approval_ids))
+    if len(wanted) > MOST_IN_A_BATCH:
+        raise fail(f"{len(wanted)} are too many at once; {MOST_IN_A_BATCH} at most", USAGE)
+    with connect(Role.REVIEWER, as_name) as client:
+        answers = {each: _read(client, each) for each in wanted}
+        waiting = [each for each in answers.values() if isinstance(each, Approval)]
+        if not as_json:
+            _show(waiting)
+        if waiting:
+            confirm(f"{decision.value} {len(waiting)}?", yes=yes, as_json=as_json)
+            items = [_item(each, decision, comment, reason) for each in waiting]
+            decided = {each.id: each for each in client.approvals.decide_many(items).items}
+        else:
+            decided = {}
+    final = [decided.get(each.id, each) for each in answers.values()]
+    _tell([each for each in final if isinstance(each, ItemAnswer)], as_json)
+
+
+def _read(client: Client, approval_id: str) -> Approval | ItemAnswer:
+    """The approval where it waits, else what to say of it."""
+    try:
+        approval = client.approvals.get(approval_id)
+    except ApiError as error:
+        if error.status not in (404, 422):
+            raise
+        return _refused(approval_id, error.code, error.message, error.status)
+    if approval.status == "pending":
+        return approval
+    if approval.status == "expired":
+        return _refused(approval_id, "approval_expired", too_late(approval), 410)
+    return _refused(approval_id, "already_decided", too_late(approval), 409)
+
+
+def _refused(approval_id: str, code: str, message: str, status: int) -> ItemAnswer:
+    """As the API would have answered."""
+    return ItemAnswer(id=approval_id, error={"code": code, "message": message, "details": {}, "status": status})
+
+
+def _show(waiting: list[Approval]) -> None:
+    for approval in waiting:
+        say(f"{subject(approval)} (risk {approval.risk}) of {approval.agent}, asked for by {approval.requested_by}")
+        show_arguments(approval)
+        say()
+
+
+def _item(approval: Approval, decision: Together, comment: str, reason: str) -> Item:
+    word: Literal["approve", "reject"] = "approve" if decision is Together.APPROVE else "reject"
+    item = Item(id=approval.id, digest=approval.digest, decision=word)
+    if comment:
+        item["comment"] = comment
+    if reason:
+        item["reason_code"] = reason
+    return item
+
+
+def _tell(answers: list[ItemAnswer], as_json: bool) -> None:
+    """What became of each; leaves with the one code that all failures share, or 1."""
+    if as_json:
+        say_json({"items": [each.model_dump(mode="json") for each in answers]})
+    else:
+        for each in answers:
+            say(f"{each.id}  {each.status or _why_not(each.error or {})}")
+    codes = {exit_code_of(str(each.error.get("code")), each.error.get("status")) for each in answers if each.error}
+    if codes:
+        raise typer.Exit(codes.pop() if len(codes) == 1 else OTHER)
+
+
+def _why_not(error: dict[str, Any]) -> str:
+    return one_line(f"not done: {error.get('message')} ({error.get('code')})", None)

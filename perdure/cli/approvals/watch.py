@@ -1,0 +1,234 @@
+"""Approvals as they come and go: a live table on a terminal, a line for each thing that happens anywhere else."""
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from perdure.cli.approvals.card import claimed, show_arguments, subject, votes_of
+from perdure.cli.connection import command
+from perdure.cli.terminal import ago, cell, left, say, say_json
+from perdure.client import Approval, Client
+
+_LOOK_SECONDS = 1.0
+_SHARE = 4
+"""A look that takes long is followed by a rest of as many times its length, so that a long queue is not read all
+the time."""
+_PAGE = 200
+
+
+class Screen(Protocol):
+    """Where approvals are shown, from its entering to its exit."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def came(self, approval: Approval) -> None:
+        """It waits, and did not before."""
+
+    def changed(self, approval: Approval) -> None:
+        """It still waits; whose it is, its call or its votes have changed."""
+
+    def ended(self, approval: Approval) -> None:
+        """It waits no longer."""
+
+    def looked(self, waiting: Mapping[str, Approval]) -> None:
+        """All that wait now, newest first."""
+
+
+def watch_approvals(client: Client, screen: Screen, *, mine: bool = False, agent: str | None = None) -> None:
+    """Show each new pending approval, what changes about it, and each one that stops being pending. Never returns."""
+    known: dict[str, Approval] = {}
+    with screen:
+        while True:
+            began = time.monotonic()
+            waiting = {each.id: each for each in _all_pending(client, mine, agent)}
+            for approval_id in [approval_id for approval_id in known if approval_id not in waiting]:
+                known.pop(approval_id)
+                screen.ended(client.approvals.get(approval_id))
+            for approval in reversed(list(waiting.values())):
+                before = known.get(approval.id)
+                if before is None:
+                    screen.came(approval)
+                elif _state(before) != _state(approval):
+                    screen.changed(approval)
+                known[approval.id] = approval
+            screen.looked(waiting)
+            time.sleep(max(_LOOK_SECONDS, _SHARE * (time.monotonic() - began)))
+
+
+def screen_for(*, as_json: bool) -> Screen:
+    """The live table where there is a terminal to draw on, lines elsewhere."""
+    console = Console(highlight=False, emoji=False)
+    return Lines(as_json) if as_json or not console.is_terminal else WatchTable(console)
+
+
+@dataclass(slots=True)
+class Lines:
+    """A line, or with `as_json` a JSON value on a line, for each thing that happens."""
+
+    as_json: bool
+
+    def __enter__(self) -> Self:
+        if not self.as_json:
+            say("Watching; Ctrl-C ends it.")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def came(self, approval: Approval) -> None:
+        """The call, and how to approve it."""
+        if self.as_json:
+            say_json(approval, line=True)
+            return
+        say()
+        say(f"‖ {subject(approval)} (risk {approval.risk}) of {approval.agent}, asked for by {approval.requested_by}")
+        show_arguments(approval)
+        say(f"  {command('approvals', 'approve', approval.id)}")
+
+    def changed(self, approval: Approval) -> None:
+        """What it is now."""
+        if self.as_json:
+            say_json(approval, line=True)
+            return
+        told = {
+            "for": approval.assignee or approval.reviewer_role,
+            "claimed by": claimed(approval),
+            "votes": votes_of(approval),
+            "digest": approval.digest[:16],
+        }
+        now = ", ".join(f"{name} {value}" for name, value in told.items() if value)
+        say(f"~ {subject(approval)} ({approval.id}) {now}")
+
+    def ended(self, approval: Approval) -> None:
+        """What became of it."""
+        if self.as_json:
+            say_json(approval, line=True)
+        else:
+            say(f"= {subject(approval)} ({approval.id}) is {approval.status}")
+
+    def looked(self, waiting: Mapping[str, Approval]) -> None:
+        """Nothing: each line has been written."""
+
+
+def _all_pending(client: Client, mine: bool, agent: str | None) -> list[Approval]:
+    found: list[Approval] = []
+    cursor: str | None = None
+    while True:
+        page = client.approvals.list(status="pending", mine=mine or None, agent=agent, limit=_PAGE, cursor=cursor)
+        found += page.items
+        cursor = page.next
+        if not cursor:
+            return found
+
+
+def _state(approval: Approval) -> tuple[object, ...]:
+    """What is worth a line when it changes; a claim that lapses is not."""
+    return (
+        approval.digest,
+        approval.reviewer_role,
+        approval.assignee,
+        approval.claimed_by,
+        len(approval.votes),
+        approval.escalated_at,
+    )
+
+
+# --- The queue of approvals as a table that is drawn anew: what is new stands out, what ended is named below.
+
+_NEW_SECONDS = 15.0
+"""For how long a row stands out."""
+_ENDED_SHOWN = 3
+_BESIDE_ROWS = 4 + _ENDED_SHOWN
+"""Lines of the terminal that are not for rows."""
+_WIDE_COLUMNS = 130
+"""A terminal with fewer shows an approval on two lines, its id below its tool."""
+_WIDE = ("tool", "risk", "agent", "asked by", "age", "expires in", "assignee", "claimed by", "votes")
+_NARROW = ("age", "expires", "assignee", "claimed", "votes")
+
+
+class WatchTable:
+    """A live table on a terminal. Times go on between two looks at the queue only as often as it is looked at."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
+        self._since: dict[str, float] = {}
+        self._ended: deque[str] = deque(maxlen=_ENDED_SHOWN)
+        self._first = True
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def came(self, approval: Approval) -> None:
+        """It stands out for a while, unless it was there before the watching began."""
+        if not self._first:
+            self._since[approval.id] = time.monotonic()
+
+    def changed(self, approval: Approval) -> None:
+        """It stands out again."""
+        self._since[approval.id] = time.monotonic()
+
+    def ended(self, approval: Approval) -> None:
+        """It leaves the table; the last few are named below it."""
+        self._since.pop(approval.id, None)
+        by = f" by {approval.decided_by}" if approval.decided_by else ""
+        self._ended.append(cell(f"= {subject(approval)} ({approval.id}) is {approval.status}{by}"))
+
+    def looked(self, waiting: Mapping[str, Approval]) -> None:
+        """Draw it."""
+        self._first = False
+        self._live.update(self.drawn(waiting), refresh=True)
+
+    def drawn(self, waiting: Mapping[str, Approval]) -> Group:
+        """The table as it is now."""
+        wide = self._console.width >= _WIDE_COLUMNS
+        made = Table(box=None, pad_edge=False, header_style="bold", expand=False)
+        made.add_column("approval", no_wrap=True, min_width=max((len(each) for each in waiting), default=0))
+        for header in _WIDE if wide else _NARROW:
+            made.add_column(header, no_wrap=True, overflow="ellipsis")
+        room = max((self._console.height - _BESIDE_ROWS) // (1 if wide else 2), 3)
+        shown = list(waiting.values())[:room]
+        for approval in shown:
+            cells = _wide_row(approval) if wide else _narrow_row(approval)
+            made.add_row(*cells, style="bold reverse" if self._is_new(approval.id) else "")
+        more = len(waiting) - len(shown)
+        below = [f"and {more} more; `perdure approvals list` shows them"] if more else []
+        below += self._ended
+        count = f"{len(waiting)} waiting; Ctrl-C ends it." if waiting else "Nothing waits; Ctrl-C ends it."
+        return Group(Text(count), *([made] if shown else []), *(Text(line) for line in below))
+
+    def _is_new(self, approval_id: str) -> bool:
+        since = self._since.get(approval_id)
+        return since is not None and time.monotonic() - since < _NEW_SECONDS
+
+
+def _wide_row(approval: Approval) -> list[Text]:
+    what = (approval.id, subject(approval), approval.risk, approval.agent, approval.requested_by)
+    whose = (approval.assignee, claimed(approval), votes_of(approval))
+    return [Text(cell(value)) for value in (*what, *_times(approval), *whose)]
+
+
+def _narrow_row(approval: Approval) -> list[Text]:
+    first = Text(cell(f"{subject(approval)} (risk {approval.risk})"))
+    claimer = approval.claimed_by if claimed(approval) else ""
+    rest = (*_times(approval), approval.assignee, claimer, votes_of(approval))
+    return [Text("\n").join([first, Text(cell(approval.id))]), *(Text(cell(value)) for value in rest)]
+
+
+def _times(approval: Approval) -> tuple[str, str]:
+    """Age and what is left, each by its largest unit alone."""
+    age, rest = (" ".join(told.split()[:2]) for told in (ago(approval.requested_at), left(approval.expires_at)))
+    return age, rest

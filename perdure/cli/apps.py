@@ -1,0 +1,278 @@
+"""`perdure skills`: what an app folder says of its skills, and what is wrong with it. Needs nothing that runs."""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from perdure.apps import App, AppProblem, has_mistakes
+from perdure.apps.mcp import Difference, difference, lock_path, read_lock, write_lock
+from perdure.apps.scaffold import scaffold
+from perdure.cli.connection import command
+from perdure.cli.terminal import OTHER, USAGE, AsJson, fail, say, say_json
+from perdure.contracts.errors import CallerError
+from perdure.contracts.mcp import McpServerListing
+from perdure.core.text import printable
+
+skills_app = typer.Typer(help="The skills of an app folder.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@skills_app.callback()
+def skills_group() -> None:
+    """The skills of an app folder."""
+
+
+@skills_app.command("check")
+def check_skills(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(metavar="DIR", show_default=False, help="An app folder; without it, the apps that ship."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell every mistake in an app folder with its file and line: skills, code blocks, rules, personas, data, agents.
+
+    Nothing has to run. The app's tools/*.py are imported, as a worker imports them. Where a sandbox can be opened the
+    types of code blocks are checked and the examples of their cards run. Exit code 1 where there is a mistake; a
+    warning is told and changes nothing.
+    """
+    if folder is not None and not folder.is_dir():
+        raise fail(f"{folder} is no folder", USAGE)
+    if folder is not None and (folder / "SKILL.md").is_file():
+        raise fail(f"{folder} is a skill; name the app folder, {folder.absolute().parents[1]}", USAGE)
+    # here: it brings half of the engine, for this command alone
+    from perdure.apps.registry import one_app, shipped_and_own
+    from perdure.settings import Settings
+
+    settings = Settings()
+    sandbox, seconds = settings.sandbox(), settings.request_seconds
+    looking = (
+        shipped_and_own((), sandbox, examples=True, expires_seconds=seconds)
+        if folder is None
+        else one_app(folder, sandbox, examples=True, expires_seconds=seconds)
+    )
+    found = asyncio.run(looking)
+    apps = found.apps
+    problems = [problem for each in apps for problem in each.problems]
+    if as_json:
+        shown = {"apps": [_skills_json(each) for each in apps], "problems": [_told(problem) for problem in problems]}
+        say_json({**shown, "unchecked": found.unchecked})
+    else:
+        for problem in problems:
+            sys.stdout.write(printable(_line(problem)) + "\n")
+        if found.unchecked:
+            say(f"warning: the types of code blocks were not checked, nor their examples run: {found.unchecked}")
+        say(_summary(apps, problems))
+    if has_mistakes(problems):
+        raise typer.Exit(OTHER)
+
+
+def _line(problem: AppProblem) -> str:
+    """The problem, its file named from here where it lies below."""
+    here = Path.cwd()
+    file = problem.file.relative_to(here) if problem.file.is_relative_to(here) else problem.file
+    return str(AppProblem(file, problem.line, problem.message, problem.warning))
+
+
+def _summary(apps: Sequence[App], problems: list[AppProblem]) -> str:
+    mistakes = sum(not problem.warning for problem in problems)
+    warnings = len(problems) - mistakes
+    skills = [skill for each in apps for skill in each.skills.values()]
+    blocks = sum(len(skill.blocks) for skill in skills)
+    agents = sum(len(each.agents) for each in apps)
+    loaded = f"{_counted(len(skills), 'skill')}, {_counted(blocks, 'code block')}, {_counted(agents, 'agent')}"
+    where = apps[0].name if len(apps) == 1 else _counted(len(apps), "app")
+    return f"{where}: {_counted(mistakes, 'mistake')}, {_counted(warnings, 'warning')}; without a mistake: {loaded}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _skills_json(each: App) -> dict[str, object]:
+    return {
+        "app": each.name,
+        "folder": str(each.folder),
+        "agents": [agent.id for agent in each.agents],
+        "skills": [*each.skills],
+    }
+
+
+def _told(problem: AppProblem) -> dict[str, object]:
+    return {
+        "file": str(problem.file),
+        "line": problem.line,
+        "message": problem.message,
+        "warning": problem.warning,
+    }
+
+
+# --- `perdure mcp`: locks of the tools of an app's MCP servers, written and checked by asking the servers.
+
+mcp_app = typer.Typer(help="The MCP servers of an app folder.", no_args_is_help=True, rich_markup_mode=None)
+AppFolder = Annotated[Path, typer.Argument(metavar="APP_FOLDER", show_default=False, help="An app folder.")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What is told of one server."""
+
+    server: str
+    state: str
+    """`written`, `same`, `differs`, `unlocked`, `failed`."""
+    tools: int = 0
+    unlike: Difference = field(default_factory=Difference)
+    told: tuple[str, ...] = ()
+
+    @property
+    def good(self) -> bool:
+        """Whether the command did, or found, what it is for."""
+        return self.state in ("written", "same", "unlocked")
+
+
+@mcp_app.callback()
+def mcp_group() -> None:
+    """The MCP servers of an app folder."""
+
+
+@mcp_app.command("lock")
+def lock(folder: AppFolder, as_json: AsJson = False) -> None:
+    """Write what each MCP server of an app lists now to mcp/<server>.lock.json, and tell what that changes.
+
+    The servers are started, or reached, as at a start of the stack. A server with a lock is published from it without
+    being asked, and a call of a tool that is another by then is refused: look at the change before you commit it. A
+    server that does not answer keeps the lock that it has; then the exit code is 1.
+    """
+    asked, listings = _asked(folder)
+    _tell(asked, [_locked(asked.folder, server, found) for server, found in listings.items()], as_json)
+
+
+@mcp_app.command("check")
+def check_mcp(folder: AppFolder, as_json: AsJson = False) -> None:
+    """Tell where an MCP server of an app lists other tools than its lock; then the exit code is 1.
+
+    Also where a lock cannot be read or a server does not answer. A server without a lock is told and is no failure.
+    Nothing is written.
+    """
+    asked, listings = _asked(folder)
+    _tell(asked, [_checked(asked.folder, server, found) for server, found in listings.items()], as_json)
+
+
+def _asked(folder: Path) -> tuple[App, dict[str, McpServerListing]]:
+    """The app's servers, each with what it lists; ends the command where a file of theirs has a mistake."""
+    if not folder.is_dir():
+        raise fail(f"{folder} is no folder", USAGE)
+    from perdure.apps.registry import asked_servers  # here: it brings half of the engine, for this group alone
+    from perdure.settings import Settings, secret
+
+    with redirect_stdout(sys.stderr):  # the engine's log lines: stdout is for what was asked
+        settings = Settings()
+        asked, listings = asyncio.run(asked_servers(folder, secret, settings.home, settings.outbound()))
+    for problem in asked.problems:
+        sys.stderr.write(printable(str(problem)) + "\n")
+    if has_mistakes(asked.problems):
+        raise typer.Exit(OTHER)
+    if not asked.servers:
+        raise fail(f"{folder} names no MCP server: there is no mcp/<server>.yaml", USAGE)
+    return asked, listings
+
+
+def _locked(folder: Path, server: str, found: McpServerListing) -> _Outcome:
+    if found.lock is None:
+        return _Outcome(server, "failed", told=found.told)
+    path = lock_path(folder, server)
+    before = read_lock(path)[0] if path.exists() else None
+    unlike = difference(before, found.lock)
+    if before == found.lock and not unlike:
+        return _Outcome(server, "same", len(found.lock.tools), told=found.told)
+    try:
+        problems = write_lock(path, found.lock)
+    except OSError as error:
+        return _Outcome(server, "failed", told=(f"{path}: cannot be written: {error.strerror}",))
+    if problems:
+        return _Outcome(server, "failed", told=tuple(map(str, problems)))
+    return _Outcome(server, "written", len(found.lock.tools), unlike, found.told)
+
+
+def _checked(folder: Path, server: str, found: McpServerListing) -> _Outcome:
+    path = lock_path(folder, server)
+    if found.lock is None:
+        return _Outcome(server, "failed", told=found.told)
+    if not path.exists():
+        return _Outcome(server, "unlocked", len(found.lock.tools), told=found.told)
+    before, problems = read_lock(path)
+    if before is None:
+        return _Outcome(server, "failed", told=tuple(map(str, problems)))
+    unlike = difference(before, found.lock)
+    return _Outcome(server, "differs" if unlike else "same", len(found.lock.tools), unlike, found.told)
+
+
+def _tell(asked: App, outcomes: list[_Outcome], as_json: bool) -> None:
+    """Write them; leave with 1 where one is not good."""
+    if as_json:
+        say_json({"app": asked.name, "servers": [_lock_json(outcome) for outcome in outcomes]})
+    else:
+        for outcome in outcomes:
+            _say(outcome)
+    if not all(outcome.good for outcome in outcomes):
+        raise typer.Exit(OTHER)
+
+
+def _say(outcome: _Outcome) -> None:
+    unlike, changed = outcome.unlike, outcome.unlike.changed
+    counts = f"{len(unlike.added)} added, {len(unlike.removed)} removed, {len(changed)} changed"
+    said = {
+        "written": f"lock written, {outcome.tools} tools: {counts}",
+        "same": f"{outcome.tools} tools, as its lock has them",
+        "differs": f"lists other tools than its lock: {counts}",
+        "unlocked": f"{outcome.tools} tools, no lock; `perdure mcp lock` writes one",
+        "failed": "failed",
+    }
+    say(f"{outcome.server}: {said[outcome.state]}")
+    for name in unlike.added:
+        say(f"  added    {name}")
+    for name in unlike.removed:
+        say(f"  removed  {name}")
+    for name, fields in changed.items():
+        say(f"  changed  {name} ({', '.join(fields)})")
+    for sentence in outcome.told:
+        say(f"  {sentence}")
+
+
+def _lock_json(outcome: _Outcome) -> dict[str, Any]:
+    unlike = outcome.unlike
+    return {
+        "server": outcome.server,
+        "state": outcome.state,
+        "tools": outcome.tools,
+        "added": list(unlike.added),
+        "removed": list(unlike.removed),
+        "changed": {name: list(fields) for name, fields in unlike.changed.items()},
+        "told": list(outcome.told),
+    }
+
+
+# --- `perdure init DIR`: a small complete app to start from.
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is new or empty.")],
+    as_json: AsJson = False,
+) -> None:
+    """Write a small complete app into DIR, to be changed into your own."""
+    try:
+        written = scaffold(folder)
+    except CallerError as error:
+        raise fail(error.message, USAGE) from None
+    if as_json:
+        say_json({"folder": str(folder), "files": [str(path.relative_to(folder)) for path in written]})
+        return
+    say(f"Written into {folder}:")
+    for path in written:
+        say(f"  {path.relative_to(folder)}")
+    say(f"Next: read {folder / 'README.md'}, then {command('up', '--app', str(folder))}")

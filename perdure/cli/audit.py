@@ -1,0 +1,138 @@
+"""`perdure audit`: whether the record is whole, and taking it along."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import typer
+
+from perdure.cli.connection import Role, connect
+from perdure.cli.terminal import OTHER, USAGE, AsJson, AsName, fail, say, say_json, table
+from perdure.client import Client
+from perdure.client.requests import Call, get, path
+
+app = typer.Typer(help="The audit trail: verify it, take it along.", no_args_is_help=True, rich_markup_mode=None)
+_PAGE_ROWS = 1_000
+_KEPT_HEADS = 500
+"""Of a file of heads the newest are sent: a request has a limit, and the last head vouches for all before it."""
+
+
+@app.command("verify")
+def verify(
+    heads: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Heads that you kept: lines of audit-heads.jsonl.")
+    ] = None,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Whether every row is as it was written and none is gone. 1 where something is wrong."""
+    kept = None if heads is None else _kept(heads)
+    with connect(Role.REVIEWER, as_name) as client:
+        report = client.send(_verify(kept))
+    if as_json:
+        say_json(report)
+    else:
+        _show(report)
+    if not report["ok"]:
+        raise typer.Exit(OTHER)
+
+
+@app.command("export")
+def export(
+    after: Annotated[int, typer.Option(min=0, help="A place in the chain; rows behind it.")] = 0,
+    turn: Annotated[str | None, typer.Option(metavar="ID", help="Of this turn alone.")] = None,
+    as_name: AsName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Every row as a line of JSON, in the order of the chain."""
+    del as_json  # it is JSON in any case
+    with connect(Role.ADMIN, as_name) as client:
+        for line in _lines(client, after, turn):
+            sys.stdout.write(json.dumps(line) + "\n")  # ASCII alone: harmless on a terminal
+    sys.stdout.flush()
+
+
+@app.command("show")
+def show(
+    approval_id: Annotated[str, typer.Argument(metavar="APPROVAL", help="The approval's id.")],
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """What is on record of one approval."""
+    with connect(Role.REVIEWER, as_name) as client:
+        rows = _of_approval(client, approval_id)
+    if as_json:
+        say_json({"items": rows, "next": None})
+        return
+    lines = [
+        (row["seq"], row["at"], row["kind"], row["actor"] or "-", "erased" if row["erased"] else row["data"])
+        for row in rows
+    ]
+    table(("place", "at", "what", "by", "what was said"), lines, "Nothing is on record.")
+
+
+def _of_approval(client: Client, approval_id: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    cursor: str | None = None
+    while True:
+        page = client.send(get(path("approvals", approval_id, "audit"), _json, {"cursor": cursor}))
+        rows += page["items"]
+        cursor = page["next"]
+        if not cursor:
+            return rows
+
+
+def _verify(heads: list[Any] | None) -> Call[Any]:
+    if heads is None:
+        return get(path("audit", "verify"), _json)
+    return Call("POST", path("audit", "verify"), _json, body={"heads": heads})
+
+
+def _kept(file: Path) -> list[Any]:
+    """The heads of a file.
+
+    Raises: typer.Exit, after a line that says what is wrong.
+    """
+    try:
+        lines = [line for line in file.read_text(encoding="utf-8").split("\n") if line.strip()]
+        return [json.loads(line) for line in lines[-_KEPT_HEADS:]]
+    except (OSError, ValueError) as error:
+        raise fail(f"{file} is no file of heads: {error}", USAGE) from None
+
+
+def _lines(client: Client, after: int, turn: str | None) -> Iterator[dict[str, Any]]:
+    while True:
+        query: dict[str, str | int | bool | None] = {"after": after, "turn": turn, "limit": _PAGE_ROWS}
+        lines = client.send(get(path("audit", "export"), _json_lines, query))
+        yield from lines
+        if len(lines) < _PAGE_ROWS:
+            return
+        after = lines[-1]["seq"]
+
+
+def _show(report: dict[str, Any]) -> None:
+    head = report["head"]
+    say(f"{report['rows']} rows, {report['erased']} of them erased with their person; the last is {head['seq']}")
+    say(f"{report['heads_checked']} exported heads checked")
+    if not report["heads_checked"]:
+        say("No exported head was there: nothing outside the database vouches for the end of the chain.")
+    if report["ok"]:
+        say("Nothing is wrong.")
+        return
+    kinds = ", ".join(f"{kind} {number}" for kind, number in report["faults_by_kind"].items())
+    few = "" if len(report["faults"]) == report["faults_found"] else f", of which {len(report['faults'])} are here"
+    say(f"{report['faults_found']} faults{few}: {kinds}")
+    faults = [(f["seq"], f["kind"], f["audit_id"], f.get("subject")) for f in report["faults"]]
+    table(("place", "what is wrong", "row", "approval"), faults, "")
+
+
+def _json(response: httpx.Response) -> Any:
+    return response.json()
+
+
+def _json_lines(response: httpx.Response) -> list[dict[str, Any]]:
+    # At "\n" alone: what people said may hold other characters at which Python would cut a line (U+2028, U+0085).
+    return [json.loads(line) for line in response.text.split("\n") if line]

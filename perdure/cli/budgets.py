@@ -1,0 +1,79 @@
+"""`perdure budgets`: what a day may cost, and what today has come to."""
+
+from math import isfinite
+from typing import Annotated
+
+import typer
+
+from perdure.cli.connection import Role, connect
+from perdure.cli.terminal import USAGE, AsJson, AsName, fail, moment, say, say_json, table
+from perdure.client import Budget, Budgets
+
+app = typer.Typer(help="What a day may cost.", no_args_is_help=True, rich_markup_mode=None)
+MOST_TOKENS = 2**53
+MOST_USD = 1e9
+"""As the API takes them."""
+
+
+@app.command("show")
+def show(as_json: AsJson = False, as_name: AsName = None) -> None:
+    """Today's budgets: the limits, what is used, what calls under way have reserved."""
+    with connect(Role.ADMIN, as_name) as client:
+        budgets = client.budgets.get()
+    _say(budgets, as_json)
+
+
+@app.command("set")
+def set_limits(
+    tokens: Annotated[
+        int | None, typer.Option(min=1, max=MOST_TOKENS, help="Tokens a day; left out: as it is.")
+    ] = None,
+    usd: Annotated[float | None, typer.Option(help="Dollars a day; left out: as it is.")] = None,
+    no_tokens: Annotated[bool, typer.Option("--no-tokens", help="No limit of tokens.")] = False,
+    no_usd: Annotated[bool, typer.Option("--no-usd", help="No limit in dollars.")] = False,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Limit all agents of the tenant together, from the next model call on; what is not named stays as it is."""
+    if (tokens is not None and no_tokens) or (usd is not None and no_usd):
+        raise fail("a limit cannot be set and lifted at once", USAGE)
+    if tokens is None and usd is None and not no_tokens and not no_usd:
+        raise fail("say --tokens or --no-tokens, --usd or --no-usd", USAGE)
+    if usd is not None and not (isfinite(usd) and 0 < usd <= MOST_USD):
+        raise fail(f"--usd is an amount above 0 and up to {MOST_USD:,.0f}", USAGE)
+    with connect(Role.ADMIN, as_name) as client:
+        now = client.budgets.get().tenant or Budget()
+        budgets = client.budgets.set(
+            max_tokens=None if no_tokens else now.max_tokens if tokens is None else tokens,
+            max_cost_usd=None if no_usd else now.max_cost_usd if usd is None else usd,
+        )
+    _say(budgets, as_json)
+
+
+def _say(budgets: Budgets, as_json: bool) -> None:
+    if as_json:
+        say_json(budgets)
+        return
+    named = [("all agents", budgets.tenant), *((each.agent, each) for each in budgets.agents)]
+    rows = [(name, *_tokens(budget), *_dollars(budget)) for name, budget in named if budget is not None]
+    table(
+        ("budget", "tokens used", "reserved", "limit", "USD used", "reserved", "limit"),
+        rows,
+        "Nothing has a day limit.",
+    )
+    for name, budget in named:
+        if budget is not None and (budget.assumed_tokens or budget.assumed_cost_usd):
+            say(
+                f"{name}: {budget.assumed_tokens} of these tokens and {budget.assumed_cost_usd:.4f} USD are the most "
+                "that calls of killed workers can have used; what they did use, the provider knows."
+            )
+    say(f"The day ends {moment(budgets.resets_at)}.")
+
+
+def _tokens(budget: Budget) -> tuple[object, object, object]:
+    return budget.used_tokens, budget.reserved_tokens, "none" if budget.max_tokens is None else budget.max_tokens
+
+
+def _dollars(budget: Budget) -> tuple[str, str, str]:
+    limit = "none" if budget.max_cost_usd is None else f"{budget.max_cost_usd:.2f}"
+    return f"{budget.used_cost_usd:.4f}", f"{budget.reserved_cost_usd:.4f}", limit

@@ -1,0 +1,162 @@
+"""`perdure effects`: what a crash left unknown, all that is known of it, and how a person settles it."""
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from perdure.cli.connection import Role, command, connect
+from perdure.cli.terminal import DECIDED, AsJson, AsName, Yes, confirm, fail, fields, left, moment, say, say_json, table
+from perdure.client import Effect
+from perdure.core.text import pretty_json
+
+app = typer.Typer(help="What a crash left unknown.", no_args_is_help=True, rich_markup_mode=None)
+EffectKey = Annotated[str, typer.Argument(metavar="EFFECT", help="The effect's key.")]
+UNKNOWN = "outcome_unknown"
+
+
+class Outcome(StrEnum):
+    """What a person may state."""
+
+    HAPPENED = "happened"
+    DID_NOT_HAPPEN = "did_not_happen"
+
+
+@app.command("list")
+def list_effects(
+    state: Annotated[str, typer.Option(help="outcome_unknown, done, failed, …")] = UNKNOWN,
+    limit: Annotated[int, typer.Option(min=1)] = 50,
+    cursor: Annotated[str | None, typer.Option(help="`next` of the list before.")] = None,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Effects of which nobody knows whether they happened."""
+    with connect(Role.REVIEWER, as_name) as client:
+        page = client.effects.list(state=state, limit=limit, cursor=cursor)
+    if as_json:
+        say_json(page)
+        return
+    rows = [(effect.key, effect.tool, effect.state, left(effect.deadline), effect.turn_id) for effect in page.items]
+    table(("effect", "tool", "state", "may still be sent for", "turn"), rows, f"No effect is {state}.")
+    for effect in page.items:
+        say()
+        say(f"{effect.tool} {effect.key}, the exact arguments:")
+        say(pretty_json(effect.args))
+        if effect.state == UNKNOWN:
+            say(f'Settle it: {command("effects", "settle", effect.key, "happened")} --comment "how you know"')
+    if page.next:
+        say(f"More: --cursor {page.next}")
+
+
+@app.command("show")
+def show(key: EffectKey, as_json: AsJson = False, as_name: AsName = None) -> None:
+    """One effect: all that is known of it."""
+    with connect(Role.REVIEWER, as_name) as client:
+        effect = client.effects.get(key)
+    if as_json:
+        say_json(effect)
+        return
+    show_effect(effect)
+    if effect.state == UNKNOWN:
+        say()
+        say("Look at the target, then say which it is:")
+        for outcome in Outcome:
+            if outcome is Outcome.HAPPENED or not still_sendable(effect):
+                say(f'  {command("effects", "settle", key, outcome.value)} --comment "how you know"')
+
+
+@app.command("settle")
+def settle(
+    key: EffectKey,
+    outcome: Annotated[Outcome, typer.Argument(help="What you found when you looked at the target.")],
+    comment: Annotated[str, typer.Option(help="How you know.")],
+    yes: Yes = False,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """State what became of an effect; its turn then goes on with the truth."""
+    with connect(Role.REVIEWER, as_name) as client:
+        effect = client.effects.get(key)
+        if effect.state != UNKNOWN:
+            if as_json:
+                say_json(effect)
+            by = f" by {effect.settled_by}" if effect.settled_by else ""
+            raise fail(f"there is nothing to settle: it is {effect.state}{by}", DECIDED)
+        if not as_json:
+            show_effect(effect, whole=False)
+        confirm(f"{outcome.value}?", yes=yes, as_json=as_json)
+        settled = client.effects.settle(key, outcome.value, comment)
+    if as_json:
+        say_json(settled)
+    else:
+        say(f"Settled: {outcome.value}. The turn goes on.")
+
+
+# --- An effect as the person sees it who has to say whether it happened: what was sent, when, by how many workers.
+
+_TOLD = frozenset(Effect.model_fields)
+"""What has a line of its own; whatever else the API knows follows as JSON."""
+
+
+def show_effect(effect: Effect, *, whole: bool = True) -> None:
+    """All that is known of it; without `whole` the rest, which is JSON, is only named."""
+    fields(
+        [
+            ("effect", effect.key),
+            ("state", effect.state),
+            ("tool", f"{effect.tool} ({effect.effect}) of agent {effect.agent}" if effect.effect else effect.tool),
+            ("call", effect.call_id),
+            ("turn", effect.turn_id),
+            ("begun", moment(effect.created_at)),
+            ("attempts", effect.attempts or ""),
+            ("first sent", moment(effect.first_sent_at)),
+            ("may be sent", _deadline(effect)),
+            ("approval", _approval(effect)),
+            ("settled", _settled(effect)),
+        ],
+        most=None,
+    )
+    say("exact arguments:")
+    _block(effect.args)
+    rest = {
+        name.replace("_", " "): value
+        for name, value in (effect.model_extra or {}).items()
+        if name not in _TOLD and value not in (None, "", [], {})
+    }
+    if rest and not whole:
+        say(f"{', '.join(rest)}: {command('effects', 'show', effect.key)}")
+        return
+    for name, value in rest.items():
+        say(f"{name}:")
+        _block(value)
+
+
+def still_sendable(effect: Effect) -> bool:
+    """Whether a frozen worker may still send it, so that nobody may say that it did not happen."""
+    return effect.deadline is not None and effect.deadline > datetime.now(UTC)
+
+
+def _deadline(effect: Effect) -> str:
+    if not still_sendable(effect):
+        return ""
+    return f"until {moment(effect.deadline)} (for {left(effect.deadline)}), by a worker that was cut off"
+
+
+def _approval(effect: Effect) -> str:
+    found = (effect.model_extra or {}).get("approval")
+    if not isinstance(found, dict) or not found.get("id"):
+        return ""
+    return f"{found['id']}" + (f", decided by {found['decided_by']}" if found.get("decided_by") else "")
+
+
+def _settled(effect: Effect) -> str:
+    if effect.settled_at is None and not effect.settled_by:
+        return ""
+    by = f" by {effect.settled_by}" if effect.settled_by else ""
+    return f"{moment(effect.settled_at)}{by}" + (f": {effect.comment}" if effect.comment else "")
+
+
+def _block(value: Any) -> None:
+    for line in pretty_json(value).splitlines():
+        say(f"  {line}")

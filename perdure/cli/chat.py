@@ -1,0 +1,358 @@
+"""`perdure chat AGENT`: a conversation in the terminal, live, through pauses and worker deaths."""
+
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, TextIO, cast
+
+import typer
+from rich.cells import cell_len
+
+from perdure.cli.connection import Role, command, connect
+from perdure.cli.memory import ToSend, say_pictures
+from perdure.cli.terminal import OTHER, USAGE, AsJson, AsName, fail, say, say_json
+from perdure.client import ApiError, Client, Event, Turn
+from perdure.client.turns import OnBusy as Way
+from perdure.core.text import one_line, pretty_json, printable
+from perdure.core.turns import OnBusy
+
+# --- The answer as it grows on the screen, and how a `reset` takes it back.
+# A new attempt of a model call voids the text of the one before. On a terminal that text is erased and written anew;
+# where it cannot be erased (a pipe, or it has scrolled away) a line says that it is void. So nobody reads doubled text.
+
+VOID = "[the text above is void: it is written again below]"
+
+
+class LiveText:
+    """One writer of one text at a time."""
+
+    def __init__(self, stream: TextIO, *, terminal: bool | None = None) -> None:
+        self._stream = stream
+        self._terminal = stream.isatty() if terminal is None else terminal
+        self.shown = ""
+        """What stands on the screen since the last line of somebody else."""
+
+    def write(self, text: str) -> None:
+        """The next piece."""
+        made_safe = printable(text)
+        self.shown += made_safe
+        self._out(made_safe)
+
+    def take_back(self) -> None:
+        """All of it is void."""
+        if not self.shown:
+            return
+        size = shutil.get_terminal_size()
+        rows = rows_below_start(self.shown, size.columns)
+        if self._terminal and rows < size.lines:
+            self._out("\r" + (f"\x1b[{rows}A" if rows else "") + "\x1b[J")
+        else:
+            self._out(f"\n{VOID}\n")
+        self.shown = ""
+
+    def end(self) -> None:
+        """Whatever is written next begins on a line of its own."""
+        if self.shown and not self.shown.endswith("\n"):
+            self._out("\n")
+        self.shown = ""
+
+    def line(self, text: str) -> None:
+        """A line that is not part of the text."""
+        self.end()
+        self._out(printable(text) + "\n")
+
+    def _out(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+def rows_below_start(text: str, columns: int) -> int:
+    """How many rows below the row where `text` began the cursor stands, on a terminal this wide."""
+    row = column = 0
+    for character in text:
+        if character == "\n":
+            row, column = row + 1, 0
+            continue
+        width = 8 - column % 8 if character == "\t" else cell_len(character)
+        if column + width > columns:
+            # A terminal wraps when the next character comes, not when the row is full.
+            row, column = row + 1, 0
+        column += width
+    return row
+
+
+def chat(
+    agent: Annotated[str, typer.Argument(help="The agent's id; see `perdure agents list`.")],
+    message: Annotated[
+        str | None, typer.Option("-m", "--message", help="Say this, show the answer, leave; 1 if it did not complete.")
+    ] = None,
+    conversation: Annotated[str | None, typer.Option(metavar="ID", help="Go on with this conversation.")] = None,
+    file: Annotated[
+        list[Path] | None, typer.Option(metavar="FILE", help="Upload it first; may be given again.")
+    ] = None,
+    on_busy: Annotated[
+        OnBusy, typer.Option(help="Where a turn is open: wait behind it, speak into it (steer), or end it (replace).")
+    ] = OnBusy.REJECT,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Talk to an agent. With --json: every event as it comes, then the turn, one JSON value a line."""
+    if message is not None and not message.strip():
+        raise fail("the message is empty: say something after -m, or leave -m out to talk", USAGE)
+    files = [ToSend.at(path) for path in file or ()]
+    with connect(Role.REQUESTER, as_name) as client:
+        conversation_id = conversation or client.conversations.create(agent).id
+        for each in files:
+            each.upload(client, conversation_id)
+        if message is not None:
+            turn = _one_turn(client, conversation_id, message, on_busy, as_json)
+            raise typer.Exit(0 if turn.status == "completed" else OTHER)
+        _talk(client, conversation_id, on_busy, as_json)
+        if not as_json:
+            say(f"To go on: {command('chat', agent, '--conversation', conversation_id)}")
+
+
+def _talk(client: Client, conversation_id: str, on_busy: OnBusy, as_json: bool) -> None:
+    """Message after message, until the end of input."""
+    if sys.stdin.isatty():
+        import readline  # noqa: F401  gives input() its history and editing
+    while True:
+        try:
+            message = input("> " if sys.stdin.isatty() and not as_json else "")
+        except (EOFError, KeyboardInterrupt):
+            say()
+            return
+        if message.strip():
+            try:
+                _one_turn(client, conversation_id, message, on_busy, as_json)
+            except ApiError as error:
+                if error.status in (0, 401, 403, 404):
+                    raise
+                say(f"{error.message} ({error.code})")
+
+
+def _one_turn(client: Client, conversation_id: str, message: str, on_busy: OnBusy, as_json: bool) -> Turn:
+    """The turn that has heard the message: the one under way where it joins that, else the one that goes on with it."""
+    way = None if on_busy is OnBusy.REJECT else cast(Way, on_busy.value)
+    started = client.turns.start(conversation_id, message, on_busy=way)
+    heard_by = started.turn_id
+    try:
+        left_over = follow(client, heard_by, as_json=as_json)
+        while started.joined and left_over is not None:
+            heard_by, left_over = left_over, follow(client, left_over, as_json=as_json)
+    except KeyboardInterrupt:
+        say()
+        say(f"The turn goes on. Watch it: {command('turns', 'watch', heard_by)}")
+        say(f"Stop it: {command('turns', 'stop', heard_by)}")
+        raise typer.Exit(130) from None
+    turn = client.turns.get(heard_by)
+    if as_json:
+        say_json(turn)
+    else:
+        say_pictures(turn)
+    return turn
+
+
+def follow(
+    client: Client, turn_id: str, *, as_json: bool, details: bool = False, after: str | None = None
+) -> str | None:
+    """Show a turn's events until it has ended; at a pause, what it waits for and what to type. The id of the turn that
+    goes on with what joined this one and was not heard, where there is one."""
+    screen, left_over = TurnScreen(LiveText(sys.stdout), details=details), None
+    for event in client.turns.events(turn_id, after=after):
+        if event.kind == "done":
+            left_over = event.data.get("left_over")
+        if as_json:
+            say_json({"event": event.kind, "id": event.id, "data": event.data})
+            continue
+        screen.show(event)
+        if event.kind == "tool.awaiting_approval":
+            _show_request(client, event, screen.live)
+    return left_over
+
+
+def _show_request(client: Client, event: Event, live: LiveText) -> None:
+    approval_id = str(event.data.get("approval_id"))
+    try:
+        approval = client.approvals.get(approval_id)
+    except ApiError:
+        pass  # this user may not read approvals; the command below is still the one to type
+    else:
+        if approval.status != "pending":
+            return  # replayed: the decision follows
+        for line in pretty_json(approval.result if approval.kind == "checkpoint" else approval.args).splitlines():
+            live.line(f"      {line}")
+    live.line(f"    To decide, type: {command('approvals', 'approve', approval_id)}   (or reject, edit, respond)")
+
+
+# --- A turn as a person watches it: its text as it streams, and a line for each thing that happens to it.
+
+_QUIET = frozenset(
+    {
+        "node_start",
+        "node_end",
+        "tools.pending",
+        "generation.start",
+        "ttft",
+        "thinking.complete",
+        "token.usage",
+        "memory.context.loaded",
+        "conversation.title.generated",
+    }
+)
+"""Of interest only to who looks at the machinery."""
+_SILENT = frozenset(
+    {"token", "thinking", "reset", "heartbeat", "ready", "completed", "workflow_complete", "generation.complete"}
+)
+
+
+class TurnScreen:
+    """Shows events in the order in which they come."""
+
+    def __init__(self, live: LiveText, *, details: bool = False) -> None:
+        self.live = live
+        self._details = details
+        self._speaks: tuple[str, str] = ("", "")
+        """The call whose text stands last on the screen, and whether that is its answer or its reasoning."""
+
+    def show(self, event: Event) -> None:
+        """One event."""
+        if event.kind == "token" or (event.kind == "thinking" and self._details):
+            if (event.call_id, event.kind) != self._speaks:
+                self.live.end()
+                self._speaks = event.call_id, event.kind
+            self.live.write(str(event.data.get("text", "")))
+        elif event.kind == "reset":
+            if event.call_id == self._speaks[0]:
+                self.live.take_back()
+        elif event.kind in _LINES:
+            self.live.line(_LINES[event.kind](event.data))
+        elif event.kind in _QUIET:
+            if self._details:
+                self.live.line(f"  · {event.kind} {_what(event.data)}".rstrip())
+        elif event.kind == "generation.complete":
+            self.live.end()
+        elif event.kind not in _SILENT:
+            self.live.line(f"  · {event.kind} {_what(event.data)}".rstrip())
+
+
+def _awaiting(data: Mapping[str, Any]) -> str:
+    return f"  ‖ {data.get('tool')} waits for an approval ({data.get('approval_id')})"
+
+
+def _approved(data: Mapping[str, Any]) -> str:
+    return f"  ✓ {data.get('tool')}: {data.get('decision')} by {data.get('by')}{_because(data)}"
+
+
+def _denied(data: Mapping[str, Any]) -> str:
+    what = one_line(str(data.get("decision") or data.get("reason") or "denied"))
+    by = f" by {data['by']}" if data.get("by") else ""
+    return f"  ✗ {data.get('tool')}: {what}{by}{_because(data)}"
+
+
+def _executing(data: Mapping[str, Any]) -> str:
+    attempt = data.get("attempt")
+    again = f" (attempt {attempt})" if isinstance(attempt, int) and attempt > 1 else ""
+    return f"  → {data.get('tool')} runs{again}"
+
+
+def _result(data: Mapping[str, Any]) -> str:
+    by = data.get("settled_by")
+    return f"  ✓ {data.get('tool')} is done" + (f", says {by}{_because(data)}" if by else "")
+
+
+def _error(data: Mapping[str, Any]) -> str:
+    if data.get("code") == "outcome_unknown":
+        key = str(data.get("effect"))
+        settle = command("effects", "settle", key, "happened")
+        return (
+            f"  ? {data.get('tool')}: it may have happened, nobody knows. Look at the target, then say which it is:\n"
+            f'      {settle} --comment "how you know"   (or did_not_happen)'
+        )
+    return f"  ✗ {data.get('tool')}: {data.get('message') or data.get('status') or 'failed'}{_because(data)}"
+
+
+def _asks(data: Mapping[str, Any]) -> str:
+    answer = command("turns", "answer", str(data.get("turn_id")))
+    return f"  ? {one_line(str(data.get('question')))}\n    To answer, type: {answer} TEXT"
+
+
+def _budget(data: Mapping[str, Any]) -> str:
+    told = f"  ‖ {one_line(str(data.get('message') or data.get('code')))}"
+    if data.get("code") != "limit_spent":
+        return told
+    raised = command("turns", "raise", str(data.get("turn_id")), "--tokens", "MORE")
+    refused = command("approvals", "reject", str(data.get("approval_id")))
+    return f"{told}\n    To let it go on, type: {raised}   (or --usd MORE; to end it: {refused})"
+
+
+def _done(data: Mapping[str, Any]) -> str:
+    seconds = float(data.get("duration_ms") or 0) / 1000
+    cost = float(data.get("cost_usd") or 0)
+    told = f"  {data.get('status')} · {data.get('tokens_used')} tokens · ${cost:.4f} · {seconds:.1f} s"
+    if data.get("execution_id"):
+        told += f" · {data['execution_id']}"
+    left = data.get("left_over")
+    return f"{told}\n  ~ what it did not hear goes on as {left}" if left else told
+
+
+def _busy(data: Mapping[str, Any]) -> str:
+    wait = data.get("retry_in")
+    return f"  ~ the model is not available ({data.get('code')}); asked again{f' in {wait:g} s' if wait else ''}"
+
+
+def _queued(_: Mapping[str, Any]) -> str:
+    return "  ~ queued behind the open turn of this conversation"
+
+
+def _joined(data: Mapping[str, Any]) -> str:
+    return "  ~ the model hears it" if data.get("heard") else "  ~ joins the turn: its next model call hears it"
+
+
+def _stopped(data: Mapping[str, Any]) -> str:
+    by = data.get("replaced_by")
+    return f"  ■ stopped: {by} takes its place" if by else "  ■ stopped"
+
+
+def _failed(data: Mapping[str, Any]) -> str:
+    return f"  ✗ {data.get('code')}: {data.get('message')}"
+
+
+def _stage(data: Mapping[str, Any]) -> str:
+    """A stage, with what of its tools ran, was skipped or failed."""
+    told = [f"ran {', '.join(map(str, data['ran']))}"] if data.get("ran") else []
+    for what, why in (("skipped", "why"), ("failed", "message")):
+        each = [one for one in data.get(what) or () if isinstance(one, dict)]
+        told += [f"{what} " + ", ".join(f"{one.get('tool')} ({one.get(why)})" for one in each)] if each else []
+    return f"  · stage {_what(data)}" + (f": {one_line('; '.join(told), 400)}" if told else "")
+
+
+def _because(data: Mapping[str, Any]) -> str:
+    return f": {one_line(str(data['comment']))}" if data.get("comment") else ""
+
+
+def _what(data: Mapping[str, Any]) -> str:
+    """The plain values of an event; what is nested is for --json."""
+    told = {name: value for name, value in data.items() if name not in ("turn_id", "seq", "at", "text")}
+    return one_line(" ".join(f"{name}={value}" for name, value in told.items() if not isinstance(value, dict | list)))
+
+
+_LINES: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "queued": _queued,
+    "message.joined": _joined,
+    "tool.awaiting_approval": _awaiting,
+    "clarification.requested": _asks,
+    "budget": _budget,
+    "tool.approved": _approved,
+    "tool.denied": _denied,
+    "tool.executing": _executing,
+    "tool.result": _result,
+    "tool.error": _error,
+    "rate_limit": _busy,
+    "transient_error": _busy,
+    "stage": _stage,
+    "stopped": _stopped,
+    "workflow.error": _failed,
+    "done": _done,
+}

@@ -1,0 +1,132 @@
+"""Which Perdure a command talks to, and as whom.
+
+PERDURE_URL and PERDURE_TOKEN come first; without them, run.json of the data folder says where the local stack is and
+has its three tokens. A local token is never sent to any other address.
+"""
+
+import json
+import shlex
+import shutil
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from perdure.cli.terminal import OTHER, USAGE, fail
+from perdure.client import Client
+from perdure.local.config import ROOT, home_of, own_environ
+from perdure.local.data_dir import Home
+from perdure.local.processes import alive, look
+
+PATIENCE_SECONDS = 10.0
+"""Longer than the supervisor takes to bring a killed API back (measured: 2 s, under load 5)."""
+NOTHING_RUNS = "nothing runs here; start it with `make up`"
+
+
+class Role(StrEnum):
+    """The local users."""
+
+    REQUESTER = "requester"
+    REVIEWER = "reviewer"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the environment and the data folder say."""
+
+    url: str | None
+    token: str | None = field(repr=False)
+    home: Path
+    run: dict[str, Any] | None = field(repr=False)
+    """run.json while a stack is up."""
+
+    @classmethod
+    def here(cls) -> "Surroundings":
+        """As it is now."""
+        environ = own_environ()
+        home = home_of(environ)
+        return cls(environ.get("PERDURE_URL") or None, environ.get("PERDURE_TOKEN") or None, home, read_run(home))
+
+    def why_nothing_runs(self) -> str:
+        """What to say where there is no run.json to go by, and what to do."""
+        found = look(Home(self.home).roster_file)
+        if found.supervisor is not None:
+            return f"it is starting or stopping (supervisor {found.supervisor}); its terminal shows how far it is"
+        if not found.children:
+            return NOTHING_RUNS
+        still = ", ".join(f"{role} {pid}" for role, pid in found.children.items())
+        return f"the supervisor is gone, but what it started still runs: {still}; `make up` ends it and starts anew"
+
+
+def read_run(home: Path) -> dict[str, Any] | None:
+    """run.json of this data folder, None where no stack is up; a supervisor that was killed leaves its file behind."""
+    try:
+        run = json.loads((home / "run.json").read_text())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(run, dict):
+        return None
+    supervisor = run.get("supervisor")
+    return None if isinstance(supervisor, int) and alive(supervisor) is None else run
+
+
+def connect(role: Role, as_name: str | None = None) -> Client:
+    """A client for a command that `role` is made for; `as_name` is the caller's own choice among the local users.
+
+    Raises: typer.Exit, after a line that says what is missing.
+    """
+    here = Surroundings.here()
+    url = _address(here)
+    return Client(url, _token(here, url, role, as_name), patience_seconds=PATIENCE_SECONDS)
+
+
+def connect_to_register(*, vouched: bool) -> Client:
+    """A client for a person who has no token yet. `vouched`: the local administrator's token lets the first person in,
+    if it is here.
+
+    Raises: typer.Exit, after a line that says what is missing.
+    """
+    here = Surroundings.here()
+    url = _address(here)
+    token = _local_tokens(here, url).get(Role.ADMIN.value, "") if vouched else ""
+    return Client(url, token, patience_seconds=PATIENCE_SECONDS)
+
+
+def _address(here: Surroundings) -> str:
+    url = here.url or (here.run or {}).get("api")
+    if not isinstance(url, str) or not url:
+        raise fail(here.why_nothing_runs(), OTHER)
+    return url.rstrip("/")
+
+
+def _local_tokens(here: Surroundings, url: str) -> dict[str, str]:
+    """By user name; none if the address is not that of the stack of this data folder."""
+    run = here.run or {}
+    return run.get("tokens") or {} if run.get("api") == url else {}
+
+
+def _token(here: Surroundings, url: str, role: Role, as_name: str | None) -> str:
+    local = _local_tokens(here, url)
+    if as_name is not None:
+        if as_name not in local:
+            known = ", ".join(sorted(local)) or "none at this address; set PERDURE_TOKEN"
+            raise fail(f"--as names a local user; known here: {known}", USAGE)
+        return local[as_name]
+    token = here.token or local.get(role.value)
+    if token is None:
+        raise fail(f"no token for {url}: set PERDURE_TOKEN", USAGE)
+    return token
+
+
+def command(*words: str) -> str:
+    """A command line that works where the caller stands, to be shown."""
+    environ = own_environ()
+    settings = [f"{name}={shlex.quote(environ[name])}" for name in ("PERDURE_HOME", "PERDURE_URL") if environ.get(name)]
+    if shutil.which("perdure"):
+        program = ["perdure"]
+    elif (ROOT / "bin" / "perdure").is_file():
+        program = ["bin/perdure" if Path.cwd() == ROOT else shlex.quote(str(ROOT / "bin" / "perdure"))]
+    else:
+        program = ["python", "-m", "perdure"]
+    return " ".join([*settings, *program, *map(shlex.quote, words)])

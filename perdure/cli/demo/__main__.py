@@ -1,0 +1,87 @@
+"""`python -m perdure.cli.demo`: exit code 0 only if every claim held; whatever happens, nothing is left behind.
+
+`--keep` leaves everything up at the end, to look around, until Enter.
+"""
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+
+from perdure.cli.demo.stage import Payments, Stage, StageFailed
+from perdure.cli.demo.stories import Claim, Narrator, refund, send_note
+from perdure.client import ApiError, AsyncClient
+from perdure.local import StackError
+
+_MOST_SECONDS = 300.0
+"""The demo takes under a minute; a machine on which it takes this long is told so."""
+
+
+def main() -> None:
+    """Run and leave at once, as every process does that may have loaded Temporal's core."""
+    parser = argparse.ArgumentParser(prog="make demo", description="Watch one turn survive kill -9.")
+    parser.add_argument("--keep", action="store_true", help="leave everything up at the end, until Enter")
+    keep = parser.parse_args().keep
+    try:
+        code = asyncio.run(_run(keep))
+    except KeyboardInterrupt:
+        code = 130
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+async def _run(keep: bool) -> int:
+    narrator = Narrator(sys.stdout)
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    failure, told_to_end = "", False
+    claims: list[Claim] = []
+    stage = Stage()
+    try:
+        async with asyncio.timeout(_MOST_SECONDS):
+            claims = await _play(stage, narrator)
+        if keep and sys.stdin.isatty():
+            narrator.say(f"Everything stays up: PERDURE_HOME={stage.home} perdure status. Enter ends it.")
+            await asyncio.to_thread(input)
+    except (StageFailed, StackError, ApiError) as error:
+        failure = str(error)
+    except TimeoutError:
+        failure = f"it took longer than {_MOST_SECONDS:.0f} s"
+    except asyncio.CancelledError:
+        failure, told_to_end = "it was told to end", True
+    finally:
+        held = bool(claims) and all(claim.held for claim in claims)
+        kept = await stage.close(keep_logs=not (held or told_to_end))
+    if failure:
+        narrator.failed(f"The demo broke off: {failure}", kept)
+        return 1
+    if not held:
+        narrator.failed("Not every claim held.", kept)
+        return 1
+    narrator.say(f"Every claim held, after {narrator.seconds:.0f} s. The stack is stopped, its data removed.")
+    narrator.say("To look around in the same state: .venv/bin/python -m perdure.cli.demo --keep")
+    return 0
+
+
+async def _play(stage: Stage, narrator: Narrator) -> list[Claim]:
+    narrator.title("Perdure: one turn, killed again and again, one effect.")
+    narrator.step("A stack of its own comes up: Postgres, Valkey, Temporal, the API, the workers")
+    narrator.say(f"Data in {stage.home}, removed at the end. A payments service stands for the world outside.")
+    await stage.open()
+    narrator.say(f"API {stage.url}   Temporal Web UI {stage.temporal_ui}")
+    async with (
+        AsyncClient(stage.url, stage.token("requester")) as client,
+        Payments(*stage.payments()) as payments,
+    ):
+        claims = await refund(stage, narrator, client, payments)
+        claims += await send_note(stage, narrator, client, payments)
+    narrator.step("What is true now, counted outside of Perdure where it can be")
+    narrator.claims(claims)
+    return claims
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,242 @@
+"""The demo's own stack: a data folder and ports of its own, so that it disturbs nothing that is already there.
+
+Invariant: after `close` no process and no file of it is left, whatever happened before; if the demo itself is killed,
+the kernel ends the stack.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from perdure.contracts.ids import turn_workflow_id
+from perdure.local.config import ROOT, own_environ
+from perdure.local.data_dir import Home
+from perdure.local.output import read_lines
+from perdure.local.ports import PortBook
+from perdure.local.processes import spawn
+from perdure.local.temporal_server import NAMESPACE
+
+WORKERS = ("worker-turns", "worker-llm", "worker-relay")
+_START_SECONDS = 120.0
+_STOP_SECONDS = 45.0
+_LOOK_SECONDS = 0.05
+_OWN = ("PERDURE_", "DATABASE_", "REDIS_", "TEMPORAL_")
+"""What points at other stores and stacks, and must not reach this one."""
+
+
+class StageFailed(Exception):
+    """The story cannot go on; the message says why."""
+
+
+class Stage:
+    """One stack, from nothing to nothing."""
+
+    def __init__(self) -> None:
+        self.home = Path(tempfile.mkdtemp(prefix="perdure-demo-"))
+        if os.geteuid() == 0:
+            self.home.chmod(0o711)  # Postgres refuses to run as root: its user must get through to its own folder
+        self._environ = {name: value for name, value in own_environ().items() if not name.startswith(_OWN)}
+        self._environ |= {"PERDURE_HOME": str(self.home), "PYTHONUNBUFFERED": "1"}
+        self._process: asyncio.subprocess.Process | None = None
+        self._output: asyncio.Task[None] | None = None
+        self._said: list[str] = []
+
+    async def open(self) -> None:
+        """Start everything and wait until it is healthy.
+
+        Raises: StageFailed with the last words of the start.
+        """
+        port = PortBook(Home(self.home).ports_file).take("api")
+        command = (sys.executable, "-m", "perdure", "up")
+        environ = {**self._environ, "PERDURE_PORT": str(port)}
+        self._process = await spawn(command, environ=environ, cwd=ROOT, death_signal=signal.SIGTERM)
+        self._output = asyncio.create_task(self._listen(self._process))
+
+        def is_up() -> bool:
+            assert self._process is not None
+            if self._process.returncode is not None:
+                raise StageFailed("the stack did not start: " + " / ".join(self._said[-3:]))
+            return Home(self.home).run_file.exists()
+
+        await self.until(is_up, _START_SECONDS, "the stack is not up")
+
+    async def close(self, *, keep_logs: bool) -> str:
+        """End and remove everything; the folder to which the logs were saved, or nothing."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.terminate()
+            try:
+                await asyncio.wait_for(self._process.wait(), _STOP_SECONDS)
+            except TimeoutError:
+                self._process.kill()  # the kernel ends its children with it
+                await self._process.wait()
+        if self._output is not None:
+            self._output.cancel()
+        kept = ""
+        if keep_logs and (self.home / "logs").is_dir():
+            kept = tempfile.mkdtemp(prefix="perdure-demo-logs-")
+            shutil.copytree(self.home / "logs", kept, dirs_exist_ok=True)
+        shutil.rmtree(self.home, ignore_errors=True)
+        return kept
+
+    def run(self) -> dict[str, Any]:
+        """run.json as it is now."""
+        content: dict[str, Any] = json.loads(Home(self.home).run_file.read_text())
+        return content
+
+    @property
+    def url(self) -> str:
+        """The API's address."""
+        return str(self.run()["api"])
+
+    @property
+    def temporal_ui(self) -> str:
+        """The Temporal Web UI's address."""
+        return str(self.run()["temporal_ui"])
+
+    def link(self, turn_id: str) -> str:
+        """The run of a turn in the Temporal Web UI."""
+        return f"{self.temporal_ui}/namespaces/{NAMESPACE}/workflows/{turn_workflow_id(turn_id)}"
+
+    def token(self, name: str) -> str:
+        """A local user's token."""
+        return str(self.run()["tokens"][name])
+
+    def payments(self) -> tuple[str, str]:
+        """The address and the credential of the service outside."""
+        token = (Home(self.home).companion("payments") / "token").read_text().strip()
+        return str(self.run()["companions"]["payments"]), token
+
+    def kill(self, roles: Iterable[str]) -> dict[str, int]:
+        """kill -9 these processes at once; their pids by role."""
+        live = self.run()["pids"]
+        pids = {role: int(live[role]) for role in roles}
+        for pid in pids.values():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return pids
+
+    async def back(self, killed: Mapping[str, int]) -> dict[str, int]:
+        """Wait until the supervisor has brought them back; their new pids by role."""
+
+        def are_back() -> bool:
+            now = self.run()
+            ready, pids = now["ready"], now["pids"]
+            return all(role in ready and pids.get(role) not in (None, pid) for role, pid in killed.items())
+
+        await self.until(are_back, 60.0, "the supervisor did not bring the workers back")
+        return {role: int(self.run()["pids"][role]) for role in killed}
+
+    async def perdure(self, *words: str) -> str:
+        """Run the `perdure` command as a person would; what it printed.
+
+        Raises: StageFailed where its exit code is not 0.
+        """
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "perdure",
+            *words,
+            cwd=ROOT,
+            env=self._environ,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        output, _ = await process.communicate()
+        printed = output.decode("utf-8", "replace")
+        if process.returncode:
+            raise StageFailed(f"perdure {' '.join(words)} ended with {process.returncode}: {printed.strip()}")
+        return printed
+
+    async def until(self, holds: Callable[[], bool], seconds: float, otherwise: str) -> None:
+        """Look until it holds.
+
+        Raises: StageFailed.
+        """
+        deadline = time.monotonic() + seconds
+        while not holds():
+            if time.monotonic() > deadline:
+                raise StageFailed(f"{otherwise} after {seconds:.0f} s")
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _listen(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        async for line in read_lines(process.stdout):
+            self._said = [*self._said[-20:], line.strip()]
+
+
+# --- The payments service seen from outside: what it really did, and how to hold its answer back.
+
+_HOLD_SECONDS = 60.0
+_EFFECT_SECONDS = 30.0
+
+
+class Payments:
+    """A client of its own; nothing in here goes through Perdure."""
+
+    def __init__(self, url: str, token: str) -> None:
+        self.url = url
+        self._http = httpx.AsyncClient(
+            base_url=url, headers={"Authorization": f"Bearer {token}"}, trust_env=False, verify=False, timeout=10.0
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self._http.aclose()
+
+    async def hold_answers(self, kind: str) -> None:
+        """Keep the next answer about an effect of this kind back, after the effect is on disk."""
+        fault = {"point": "after_commit", "delay_seconds": _HOLD_SECONDS, "times": 1, "kind": kind}
+        (await self._http.post("/faults", json=fault)).raise_for_status()
+
+    async def let_go(self) -> None:
+        """Hold nothing back any more."""
+        (await self._http.delete("/faults")).raise_for_status()
+
+    async def count(self, order: str, kind: str) -> int:
+        """How many effects of this kind the service's own ledger has for an order."""
+        orders = (await self._get("/ledger"))["orders"]
+        return int(orders.get(order, {}).get(kind, 0))
+
+    async def until_made(self, order: str, kind: str) -> None:
+        """Wait until the effect is on the service's disk.
+
+        Raises: StageFailed.
+        """
+        deadline = time.monotonic() + _EFFECT_SECONDS
+        while not await self.count(order, kind):
+            if time.monotonic() > deadline:
+                raise StageFailed(f"no {kind} has reached the payments service after {_EFFECT_SECONDS:.0f} s")
+            await asyncio.sleep(0.05)
+
+    async def requests(self, path: str) -> list[dict[str, Any]]:
+        """The requests that came for a path, answered or not."""
+        received = (await self._get("/requests"))["requests"]
+        return [request for request in received if request["path"] == path and request["method"] == "POST"]
+
+    async def last_effect(self) -> str:
+        """The newest effect as the ledger names it."""
+        effect = (await self._get("/ledger"))["effects"][-1]
+        return f"{effect['kind']}-{effect['id']}"
+
+    async def _get(self, path: str) -> dict[str, Any]:
+        answer = await self._http.get(path)
+        answer.raise_for_status()
+        found: dict[str, Any] = answer.json()
+        return found

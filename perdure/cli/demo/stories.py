@@ -1,0 +1,362 @@
+"""A keyed effect: killed while the model speaks, while the turn waits, and between the act and its record."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TextIO
+
+from perdure.cli.chat import LiveText
+from perdure.cli.demo.stage import WORKERS, Payments, Stage, StageFailed
+from perdure.client import AsyncClient, Event, Message, Turn
+from perdure.local.config import own_environ
+
+# --- What the demo claims, each with the evidence it was checked against.
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One sentence that must be true."""
+
+    text: str
+    held: bool
+    evidence: str
+    """What was looked at, and what was found there."""
+
+
+def equal(text: str, found: object, wanted: object, where: str) -> Claim:
+    """Holds where what was found is what was wanted."""
+    shown = f"{found}" if found == wanted else f"{found}, not {wanted}"
+    return Claim(text, found == wanted, f"{where}: {shown}")
+
+
+def attempts(events: Sequence[Event], kind: str) -> dict[str, int]:
+    """How often something of this kind was begun, by call."""
+    counted: dict[str, int] = {}
+    for event in events:
+        if event.kind == kind:
+            counted[event.call_id] = counted.get(event.call_id, 0) + 1
+    return counted
+
+
+def paid_once(whose: str, events: Sequence[Event]) -> Claim:
+    """Each model call has one settled result, and nothing was asked of the model after it."""
+    begun = attempts(events, "generation.start")
+    settled = attempts(events, "generation.complete")
+    over: set[str] = set()
+    late = False
+    for event in events:
+        if event.kind == "generation.complete":
+            over.add(event.call_id)
+        late |= event.kind == "generation.start" and event.call_id in over
+    told = ", ".join(f"{call_id} asked {begun[call_id]}x, settled {settled.get(call_id, 0)}x" for call_id in begun)
+    held = bool(begun) and all(settled.get(call_id) == 1 for call_id in begun) and not late
+    return Claim(f"{whose} model calls: none paid again once settled", held, f"event log: {told}")
+
+
+def one_transcript(messages: Sequence[Message], heard: Mapping[str, str], roles: Sequence[str]) -> Claim:
+    """The transcript has each message once, and the live reader held the same words."""
+    found = [message.role for message in messages]
+    said = [message.content for message in messages if message.role == "assistant"]
+    same = said == [text for text in heard.values() if text]
+    held = found == list(roles) and same
+    told = " → ".join(found) + (", the live reader held the same words" if same else ", the live reader held others")
+    return Claim("one transcript, nothing doubled", held, f"messages: {told}")
+
+
+# --- What a person sees of the demo: numbered steps with times, the streamed text, each kill with its pids.
+
+_MARGIN = " " * 11
+_BOLD, _DIM, _RED, _GREEN = "1", "2", "31", "32"
+
+
+class Narrator:
+    """One teller for the whole demo."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._live = LiveText(stream, terminal=False)
+        self._stream = stream
+        self._coloured = stream.isatty() and not own_environ().get("NO_COLOR")
+        self._began = time.monotonic()
+        self._steps = 0
+        self._speaks = False
+
+    def title(self, text: str) -> None:
+        """The first line."""
+        self._line(self._ink(text, _BOLD))
+
+    def step(self, text: str) -> None:
+        """A new part of the story."""
+        self._steps += 1
+        self._line("")
+        self._line(self._ink(f"{self._time()} {self._steps}. {text}", _BOLD))
+
+    def say(self, text: str) -> None:
+        """A plain sentence."""
+        self._line(_MARGIN + text)
+
+    def now(self, text: str) -> None:
+        """Something that happens at this moment."""
+        self._line(f"{self._ink(self._time(), _DIM)} {text}")
+
+    def killed(self, pids: Mapping[str, int], when: str) -> None:
+        """A kill that has just been made."""
+        named = ", ".join(f"{pid} ({role})" for role, pid in pids.items())
+        self.now(self._ink(f"kill -9 {named}: {when}", _RED))
+
+    def back(self, pids: Mapping[str, int]) -> None:
+        """The supervisor has started them again."""
+        self.now("back again under new pids: " + ", ".join(f"{pid} ({role})" for role, pid in pids.items()))
+
+    def hear(self, text: str) -> None:
+        """Streamed text, as it comes."""
+        if not self._speaks:
+            self._stream.write(_MARGIN + self._ink("┃ ", _DIM))
+            self._speaks = True
+        self._live.write(text)
+
+    def quote(self, text: str) -> None:
+        """What a command printed."""
+        for line in text.splitlines():
+            self._line(_MARGIN + self._ink("| ", _DIM) + line)
+
+    @property
+    def seconds(self) -> float:
+        """Since the beginning."""
+        return time.monotonic() - self._began
+
+    def claims(self, claims: Sequence[Claim]) -> None:
+        """The table at the end."""
+        width = max(len(claim.text) for claim in claims)
+        for claim in claims:
+            mark = self._ink("held  ", _GREEN) if claim.held else self._ink("FAILED", _RED)
+            self._line(f"  {mark}  {claim.text:<{width}}   {self._ink(claim.evidence, _DIM)}")
+        self._line("")
+
+    def failed(self, text: str, logs: str) -> None:
+        """What went wrong, and where to look."""
+        self._line("")
+        self._line(self._ink(text, _RED))
+        if logs:
+            self._line(f"The logs are kept in {logs}")
+
+    def _line(self, text: str) -> None:
+        if self._speaks:
+            self._live.end()
+            self._speaks = False
+        self._stream.write(text + "\n")
+        self._stream.flush()
+
+    def _time(self) -> str:
+        return f"[{self.seconds:6.1f} s]"
+
+    def _ink(self, text: str, code: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self._coloured else text
+
+
+# --- One turn, watched over its event stream: stopped at any event, resumed behind it, told as it goes.
+
+_EVENT_SECONDS = 90.0
+"""Recovery takes 6 to 8 s; a machine on which an event takes this long is not going to show it."""
+
+
+class Watched:
+    """A turn and all that its reader has seen of it."""
+
+    def __init__(self, client: AsyncClient, narrator: Narrator, turn: Turn) -> None:
+        self._client = client
+        self._narrator = narrator
+        self.turn_id = turn.turn_id
+        self.conversation_id = turn.conversation_id
+        self.events: list[Event] = []
+        self.heard: dict[str, str] = {}
+        """The text of each model call as the reader holds it, resets obeyed."""
+
+    async def until(self, kind: str, on_event: Callable[[Event], Awaitable[None]] | None = None) -> Event:
+        """Read on from where the reading stopped, up to an event of this kind.
+
+        Raises: StageFailed where the turn ends first, or nothing comes.
+        """
+        try:
+            async with asyncio.timeout(_EVENT_SECONDS):
+                found = await self._read(kind, on_event)
+        except TimeoutError:
+            turn = await self._client.turns.get(self.turn_id)
+            raise StageFailed(f"no {kind} within {_EVENT_SECONDS:.0f} s; the turn is {turn.status}") from None
+        if found is None:
+            turn = await self._client.turns.get(self.turn_id)
+            raise StageFailed(f"the turn ended as {turn.status} before any {kind}: {turn.error or turn.answer}")
+        return found
+
+    async def _read(self, kind: str, on_event: Callable[[Event], Awaitable[None]] | None) -> Event | None:
+        last_id = next((event.id for event in reversed(self.events) if event.id), None)
+        async with aclosing(self._client.turns.events(self.turn_id, after=last_id)) as stream:
+            async for event in stream:
+                self.events.append(event)
+                self._tell(event)
+                if on_event is not None:
+                    await on_event(event)
+                if event.kind == kind:
+                    return event
+        return None
+
+    def _tell(self, event: Event) -> None:
+        if event.kind == "token":
+            text = str(event.data.get("text", ""))
+            self.heard[event.call_id] = self.heard.get(event.call_id, "") + text
+            self._narrator.hear(text)
+        elif event.kind == "reset":
+            self.heard[event.call_id] = ""
+            self._narrator.now("reset: the half sentence is void, the reader forgets it, and hears it once:")
+        elif event.kind == "tool.awaiting_approval":
+            self._narrator.now(f"{event.data.get('tool')} waits for an approval; nothing has been sent anywhere")
+        elif event.kind == "tool.approved":
+            self._narrator.now(f"approved by {event.data.get('by')}")
+        elif event.kind == "tool.executing":
+            self._narrator.now(f"{event.data.get('tool')} runs, attempt {event.data.get('attempt')}")
+        elif event.kind == "tool.result":
+            self._narrator.now(f"{event.data.get('tool')} is recorded as done")
+        elif event.kind == "tool.error":
+            self._narrator.now(f"{event.data.get('tool')}: {event.data.get('code') or event.data.get('message')}")
+
+
+_AGENT, _ORDER = "refunds", "1042"
+_WORDS_BEFORE_THE_KILL = 4
+
+
+async def refund(stage: Stage, narrator: Narrator, client: AsyncClient, payments: Payments) -> list[Claim]:
+    """Tell it, and say what must be true afterwards."""
+    narrator.step("A turn over REST, and its workers are killed while the model speaks")
+    watched = await _begin(stage, narrator, client)
+    await _kill_while_it_speaks(stage, narrator, watched)
+
+    narrator.step("All workers are killed while the turn waits for a person")
+    killed = stage.kill(WORKERS)
+    narrator.killed(killed, "nobody is left who knows of this turn")
+    turn = await client.turns.get(watched.turn_id)
+    narrator.say(f"The turn is {turn.status}: it lives in Postgres and Temporal, in no worker.")
+    paused_as = turn.status
+    narrator.back(await stage.back(killed))
+
+    narrator.step("A reviewer looks at the exact call and approves it")
+    await payments.hold_answers("refund")
+    narrator.say(f"The payments service has {await payments.count(_ORDER, 'refund')} refunds of order {_ORDER}.")
+    approval_id = turn.waiting_for.ids[0] if turn.waiting_for else ""
+    narrator.now(f"$ perdure approvals approve {approval_id}")
+    narrator.quote(await stage.perdure("approvals", "approve", approval_id))
+
+    narrator.step("The worker is killed between the act and its record")
+    await watched.until("tool.executing")
+    await payments.until_made(_ORDER, "refund")
+    narrator.say("The refund is on the payments service's disk. Its answer is held back, so nobody here knows.")
+    killed = stage.kill(["worker-turns"])
+    narrator.killed(killed, "done outside, not recorded inside")
+    await payments.let_go()
+    narrator.say("After 5 s without a heartbeat Temporal gives the call to the next worker, which sends the same key.")
+    await watched.until("done")
+    return await _refund_claims(client, payments, watched, approval_id, paused_as)
+
+
+async def _begin(stage: Stage, narrator: Narrator, client: AsyncClient) -> Watched:
+    conversation = await client.conversations.create(_AGENT)
+    message = f"Refund order {_ORDER}"
+    turn = await client.turns.start(conversation.id, message)
+    narrator.now(f'POST /v1/conversations/{conversation.id}/turns {{"message": "{message}"}} → {turn.status}')
+    narrator.say(f"Watch this very run: {stage.link(turn.turn_id)}")
+    return Watched(client, narrator, turn)
+
+
+async def _kill_while_it_speaks(stage: Stage, narrator: Narrator, watched: Watched) -> None:
+    """SIGKILL for both workers in the middle of the first sentence; then up to the pause."""
+    killed: dict[str, int] = {}
+
+    async def kill_once(event: Event) -> None:
+        if not killed and len(watched.heard.get(event.call_id, "").split()) >= _WORDS_BEFORE_THE_KILL:
+            killed.update(stage.kill(["worker-llm", "worker-turns"]))
+            narrator.killed(killed, "in the middle of a sentence")
+
+    await watched.until("tool.awaiting_approval", kill_once)
+    narrator.back(await stage.back(killed))
+
+
+async def _refund_claims(
+    client: AsyncClient, payments: Payments, watched: Watched, approval_id: str, paused_as: str
+) -> list[Claim]:
+    turn = await client.turns.get(watched.turn_id)
+    messages = (await client.conversations.messages(watched.conversation_id)).items
+    approval = await client.approvals.get(approval_id)
+    sent = await payments.requests("/refunds")
+    keys = {request["key"] for request in sent}
+    spoken = attempts(watched.events, "generation.start")
+    ran = attempts(watched.events, "tool.executing")
+    return [
+        equal("the turn has ended well", turn.status, "completed", "GET /v1/turns"),
+        Claim("it says what happened", "refunded" in (turn.answer or ""), f"answer: {turn.answer}"),
+        equal(f"refunds of order {_ORDER}", await payments.count(_ORDER, "refund"), 1, "payments service's own ledger"),
+        Claim(
+            "asked for twice, under one key",
+            (len(sent), len(keys)) == (2, 1) and None not in keys,
+            f"payments service: {len(sent)} requests, {len(keys)} key",
+        ),
+        equal("killed between act and record", sum(ran.values()), 2, "event log, attempts of the call"),
+        equal("killed while the model spoke", spoken.get("m1"), 2, "event log, attempts of the first model call"),
+        equal("paused through the death of every worker", paused_as, "awaiting_approval", "GET /v1/turns"),
+        equal("what ran is what was approved", approval.args, {"order": _ORDER}, "GET /v1/approvals, arguments"),
+        paid_once("the refund's", watched.events),
+        one_transcript(messages, watched.heard, ("user", "assistant", "tool", "assistant")),
+    ]
+
+
+# --- An opaque effect, killed at the same place: never sent twice, so a person says what became of it.
+
+
+async def send_note(stage: Stage, narrator: Narrator, client: AsyncClient, payments: Payments) -> list[Claim]:
+    """Tell it, and say what must be true afterwards."""
+    narrator.step("The same kill at a target that knows no keys: a goodwill note")
+    conversation = await client.conversations.create(_AGENT)
+    message = f"Send a goodwill note for order {_ORDER}"
+    turn = await client.turns.start(conversation.id, message)
+    narrator.now(f'POST /v1/conversations/{conversation.id}/turns {{"message": "{message}"}} → {turn.status}')
+    narrator.say(f"Watch this very run: {stage.link(turn.turn_id)}")
+    watched = Watched(client, narrator, turn)
+    request = await watched.until("tool.awaiting_approval")
+    await payments.hold_answers("note")
+    approval_id = str(request.data["approval_id"])
+    narrator.now(f"$ perdure approvals approve {approval_id}")
+    narrator.quote(await stage.perdure("approvals", "approve", approval_id))
+    await watched.until("tool.executing")
+    await payments.until_made(_ORDER, "note")
+    killed = stage.kill(["worker-turns"])
+    narrator.killed(killed, "the note is out, and nobody here knows")
+    await payments.let_go()
+    unknown = await watched.until("tool.error")
+    key = str(unknown.data.get("effect"))
+
+    narrator.step("Nobody may guess: a person looks at the target and says what happened")
+    paused = await client.turns.wait(watched.turn_id, timeout_seconds=30)
+    narrator.say(f"The turn is {paused.status} again, for the effect. It is not sent a second time.")
+    narrator.now("$ perdure effects list")
+    listed = await stage.perdure("effects", "list")
+    narrator.quote(listed)
+    if key not in listed:
+        raise StageFailed(f"the effect {key} is not listed")
+    found = await payments.last_effect()
+    comment = f"{found} is in the payments ledger"
+    narrator.now(f'$ perdure effects settle {key} happened --comment "{comment}"')
+    narrator.quote(await stage.perdure("effects", "settle", key, "happened", "--comment", comment))
+    await watched.until("done")
+    return await _note_claims(client, payments, watched, unknown.data.get("code"))
+
+
+async def _note_claims(client: AsyncClient, payments: Payments, watched: Watched, code: object) -> list[Claim]:
+    turn = await client.turns.get(watched.turn_id)
+    sent = await payments.requests("/notes")
+    return [
+        equal("the note's turn has ended well", turn.status, "completed", "GET /v1/turns"),
+        equal("the lost answer was not guessed", code, "outcome_unknown", "event log"),
+        Claim("it says who settled it", "reviewer" in (turn.answer or ""), f"answer: {turn.answer}"),
+        equal(f"notes for order {_ORDER}", await payments.count(_ORDER, "note"), 1, "payments service's own ledger"),
+        equal("sent once, never again", len(sent), 1, "payments service, requests received"),
+        paid_once("the note's", watched.events),
+    ]

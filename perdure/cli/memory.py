@@ -1,0 +1,333 @@
+"""`perdure memory`: the scratchpad of a conversation, and what is proposed for everybody's memory."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import JsonValue
+
+from perdure.cli.connection import Role, command, connect
+from perdure.cli.terminal import (
+    OTHER,
+    USAGE,
+    AsJson,
+    AsName,
+    Yes,
+    ago,
+    confirm,
+    fail,
+    fields,
+    moment,
+    say,
+    say_json,
+    table,
+)
+from perdure.client import Client, Turn
+from perdure.client.memory import (
+    Promotion,
+    clear_memory,
+    decide_promotion,
+    list_promotions,
+    read_memory,
+    read_promotion,
+    write_memory,
+)
+from perdure.client.turns import File, Usage
+from perdure.core.memory.files import BY_ENDING
+from perdure.core.text import pretty_json, size
+
+# --- `perdure memory promotions`: what is proposed for everybody's memory, read and decided by an administrator.
+# What is approved is the text that this command has just shown: if it were another by then, the API would refuse.
+
+promotions_app = typer.Typer(help="Texts proposed for everybody's memory.", no_args_is_help=True, rich_markup_mode=None)
+PromotionId = Annotated[str, typer.Argument(metavar="PROMOTION", help="Its id, from `memory promotions list`.")]
+Digest = Annotated[
+    str | None, typer.Option(metavar="SHA256", help="Of the text that you read; without it, of the one shown now.")
+]
+
+
+@promotions_app.command("list")
+def listed(
+    status: Annotated[str, typer.Option(help="pending, approved, rejected, withdrawn, or all.")] = "pending",
+    limit: Annotated[int, typer.Option(min=1)] = 50,
+    cursor: Annotated[str | None, typer.Option(help="`next` of the list before.")] = None,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Those that wait for a decision, proposed last first."""
+    with connect(Role.ADMIN, as_name) as client:
+        page = client.send(list_promotions(status=None if status == "all" else status, limit=limit, cursor=cursor))
+    if as_json:
+        say_json(page)
+        return
+    rows = [
+        (each.id, f"{each.store}/{each.path}", each.title, each.risk, each.status, _by(each), ago(each.created_at))
+        for each in page.items
+    ]
+    table(("promotion", "document", "title", "risk", "status", "proposed by", "since"), rows, "Nothing is proposed.")
+    if page.next:
+        say(f"More: --cursor {page.next}")
+
+
+@promotions_app.command("show")
+def show_promotion(promotion_id: PromotionId, as_json: AsJson = False, as_name: AsName = None) -> None:
+    """One with its text."""
+    with connect(Role.ADMIN, as_name) as client:
+        found = client.send(read_promotion(promotion_id))
+    if as_json:
+        say_json(found)
+        return
+    _show(found)
+    if found.status == "pending":
+        say()
+        say(f"  {command('memory', 'promotions', 'approve', found.id)}")
+        say(f"  {command('memory', 'promotions', 'reject', found.id)} --comment WHY")
+
+
+@promotions_app.command("approve")
+def approve(
+    promotion_id: PromotionId,
+    comment: Annotated[str, typer.Option(help="What you want kept with it.")] = "",
+    digest: Digest = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Share the text with everybody; its proposer may not."""
+    with connect(Role.ADMIN, as_name) as client:
+        _decide(client, promotion_id, "approve", comment, digest, yes=yes, as_json=as_json)
+
+
+@promotions_app.command("reject")
+def reject(
+    promotion_id: PromotionId,
+    comment: Annotated[str, typer.Option(help="Why.")],
+    digest: Digest = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Leave the shared memory as it is, for good."""
+    with connect(Role.ADMIN, as_name) as client:
+        _decide(client, promotion_id, "reject", comment, digest, yes=yes, as_json=as_json)
+
+
+def _decide(
+    client: Client, promotion_id: str, decision: str, comment: str, digest: str | None, *, yes: bool, as_json: bool
+) -> None:
+    found = client.send(read_promotion(promotion_id))
+    if not as_json:
+        _show(found)
+    confirm(f"{decision} this?", yes=yes, as_json=as_json)
+    made = client.send(decide_promotion(promotion_id, decision, digest or found.sha256, comment))
+    if as_json:
+        say_json(made)
+    else:
+        say(f"{made.status}: {made.store}/{made.path}")
+
+
+def _show(found: Promotion) -> None:
+    fields(
+        [
+            ("promotion", found.id),
+            ("status", found.status),
+            ("document", f"{found.store}/{found.path} ({found.type})"),
+            ("it is", "a change of the shared document" if found.base_sha256 else "a new document"),
+            ("title", found.title),
+            ("risk", found.risk),
+            ("rests on", found.evidence_summary),
+            ("proposed by", f"{_by(found)}, {moment(found.created_at)}"),
+            ("decided by", f"{found.decided_by}, {moment(found.decided_at)}" if found.decided_by else ""),
+            ("comment", found.comment),
+            ("sha256", found.sha256),
+        ]
+    )
+    if found.content is not None:
+        say()
+        say(found.content)
+
+
+def _by(found: Promotion) -> str:
+    return f"{found.proposed_by} (by an agent)" if found.by_agent else found.proposed_by
+
+
+memory_app = typer.Typer(
+    help="The scratchpad of a conversation; promotions.", no_args_is_help=True, rich_markup_mode=None
+)
+memory_app.add_typer(promotions_app, name="promotions")
+Conversation = Annotated[str, typer.Argument(metavar="CONVERSATION", help="The conversation's id.")]
+
+
+@memory_app.command("show")
+def show_memory(conversation: Conversation, as_json: AsJson = False, as_name: AsName = None) -> None:
+    """Every field, each of which lives on from now."""
+    with connect(Role.REQUESTER, as_name) as client:
+        memory = client.send(read_memory(conversation))
+    if as_json:
+        say_json(memory)
+    else:
+        say(pretty_json(memory.fields) if memory.fields else "Nothing is remembered.")
+
+
+@memory_app.command("set")
+def set_fields(
+    conversation: Conversation,
+    fields: Annotated[list[str], typer.Argument(metavar="NAME=VALUE...", help="VALUE is JSON, or else text.")],
+    ttl_seconds: Annotated[int | None, typer.Option(help="How long they live; 24 h if it is not said.")] = None,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Write fields over what is there; NAME=null removes one."""
+    given = dict(_field(each) for each in fields)
+    with connect(Role.REQUESTER, as_name) as client:
+        memory = client.send(write_memory(conversation, given, ttl_seconds=ttl_seconds))
+    if as_json:
+        say_json(memory)
+    else:
+        say(pretty_json(memory.fields))
+
+
+@memory_app.command("clear")
+def clear(conversation: Conversation, as_name: AsName = None) -> None:
+    """Forget every field."""
+    with connect(Role.REQUESTER, as_name) as client:
+        client.send(clear_memory(conversation))
+    say("Forgotten.")
+
+
+def _field(text: str) -> tuple[str, JsonValue]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise fail(f"{text!r} is not NAME=VALUE", USAGE)
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+# --- `perdure files`: what a conversation was given, what its turns made, and how much is kept.
+
+files_app = typer.Typer(help="What conversations were given and made.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@files_app.command("upload")
+def upload(
+    conversation: Conversation,
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="A .csv, .tsv, .json or .txt file.")],
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Give a conversation a file, whose turns then work with it."""
+    found = ToSend.at(path)
+    with connect(Role.REQUESTER, as_name) as client:
+        file = found.upload(client, conversation)
+    if as_json:
+        say_json(file)
+    else:
+        say(f"{file.name} is there ({file.size_bytes} bytes, {file.id}).")
+
+
+@files_app.command("list")
+def list_files(conversation: Conversation, as_json: AsJson = False, as_name: AsName = None) -> None:
+    """List the files of a conversation, newest first."""
+    with connect(Role.REQUESTER, as_name) as client:
+        page = client.files.list(conversation)
+    if as_json:
+        say_json(page)
+        return
+    rows = [
+        (file.id, file.name, file.size_bytes, moment(file.created_at), file.turn_id or "uploaded")
+        for file in page.items
+    ]
+    table(("file", "name", "bytes", "at", "made by turn"), rows, "No file.")
+
+
+@files_app.command("get")
+def get(
+    file_id: Annotated[str, typer.Argument(metavar="FILE", help="The file's id.")],
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="Where it is written; - for standard output.")],
+    as_name: AsName = None,
+) -> None:
+    """Fetch a file."""
+    with connect(Role.REQUESTER, as_name) as client:
+        content = client.files.read(file_id)
+    if str(path) == "-":
+        sys.stdout.buffer.write(content)
+        return
+    try:
+        path.write_bytes(content)
+    except OSError as error:
+        raise fail(f"{path}: {error.strerror}", OTHER) from None
+    say(f"{path}: {len(content)} bytes.")
+
+
+@files_app.command("delete")
+def delete(
+    file_id: Annotated[str, typer.Argument(metavar="FILE", help="The file's id.")], as_name: AsName = None
+) -> None:
+    """Delete an upload for good. What a turn made stays on record."""
+    with connect(Role.REQUESTER, as_name) as client:
+        client.files.delete(file_id)
+    say(f"{file_id} is deleted.")
+
+
+@files_app.command("usage")
+def usage(
+    conversation: Annotated[str | None, typer.Argument(metavar="[CONVERSATION]", help="The conversation's id.")] = None,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Show how much you keep, and your quota."""
+    with connect(Role.REQUESTER, as_name) as client:
+        page = client.files.usage(conversation)
+    if as_json:
+        say_json(page)
+        return
+    for each in page.items:
+        say(usage_line(each))
+
+
+def usage_line(found: Usage) -> str:
+    """What a scope keeps, as a sentence."""
+    whose = {"conversation": "this conversation", "user": "you", "tenant": "your tenant"}.get(found.scope, found.scope)
+    if found.limit_bytes is None:
+        return f"{size(found.used_bytes)} used by {whose}; there is no quota."
+    return f"{size(found.used_bytes)} of {size(found.limit_bytes)} used by {whose} ({found.variable})."
+
+
+@dataclass(frozen=True, slots=True)
+class ToSend:
+    """A file of this machine that can be uploaded."""
+
+    name: str
+    content: bytes
+    media_type: str
+
+    @classmethod
+    def at(cls, path: Path) -> "ToSend":
+        """Read whole.
+
+        Raises: typer.Exit, after a line that says what is wrong with it.
+        """
+        media_type = BY_ENDING.get(path.suffix.lower())
+        if media_type is None:
+            raise fail(f"{path}: a file's name ends in {', '.join(BY_ENDING)}", USAGE)
+        try:
+            return cls(path.name, path.read_bytes(), media_type)
+        except OSError as error:
+            raise fail(f"{path}: {error.strerror}", USAGE) from None
+
+    def upload(self, client: Client, conversation_id: str) -> File:
+        """Into the conversation."""
+        return client.files.upload(conversation_id, self.name, self.content, self.media_type)
+
+
+def say_pictures(turn: Turn) -> None:
+    """The command that fetches each picture that a turn has made."""
+    pictures = (turn.output or {}).get("pictures")
+    for kind, address in pictures.items() if isinstance(pictures, dict) else ():
+        ending = "vl.json" if kind == "specification" else kind
+        say(f"To keep the {kind}, type: {command('files', 'get', str(address).rpartition('/')[2], f'chart.{ending}')}")

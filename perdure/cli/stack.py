@@ -1,0 +1,59 @@
+"""`perdure up`: the embedded stack in the foreground."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlencode, urlsplit
+
+import typer
+
+from perdure.cli.connection import Role, Surroundings, connect
+from perdure.cli.terminal import AsJson, fail, say, say_json
+from perdure.core.request_origin import exposed, unprobed
+from perdure.local import StackConfig, StackError, run_stack
+from perdure.local.config import Routing, host_for
+
+AppFolders = Annotated[
+    list[Path] | None, typer.Option("--app", metavar="DIR", help="An app folder of your own; may be given again.")
+]
+
+
+def up(
+    app: AppFolders = None,
+    routing: Annotated[
+        Routing | None, typer.Option(help="compact (fewer hops) or spread (a queue for each kind of work).")
+    ] = None,
+) -> None:
+    """Start Postgres, Valkey, Temporal, the workers and the API here; Ctrl-C stops them, the data stays."""
+    try:
+        config = StackConfig.from_env(app or (), routing)
+        host = config.environ.get("PERDURE_HOST") or "127.0.0.1"
+        if why := exposed(host, config.environ.get("PERDURE_PUBLIC_URL", "")) or unprobed(host):
+            raise StackError(why)
+        code = asyncio.run(run_stack(config))
+    except StackError as error:
+        raise fail(str(error), error.exit_code) from None
+    raise typer.Exit(code)
+
+
+# --- `perdure link`: an address that opens the pages in a browser of this machine, signed in.
+
+PAGE = "/sign-in"
+
+
+def link(
+    role: Annotated[Role, typer.Argument(help="The local user as whom it opens.")] = Role.REQUESTER,
+    path: Annotated[str, typer.Option(metavar="PATH", help="The page to open; else where this user begins.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Print a link that signs a browser of this machine in: once, within 15 minutes."""
+    with connect(role, role.value) as client:
+        made = client.auth.code()
+    here = Surroundings.here()
+    port = urlsplit(str(here.url or (here.run or {}).get("api"))).port
+    query = urlencode({"code": made.code} | ({"next": path} if path else {}), safe="/")
+    address = f"http://{host_for(role.value)}:{port}{PAGE}?{query}"
+    if as_json:
+        say_json({"link": address, "expires_at": made.expires_at.isoformat()})
+    else:
+        say(address)

@@ -1,0 +1,236 @@
+"""`perdure status`: is everything that should run here alive and well?"""
+
+import asyncio
+import shutil
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import typer
+
+from perdure.cli.connection import Role, Surroundings, connect
+from perdure.cli.terminal import OTHER, AsJson, fail, say, say_json, table
+from perdure.client import ApiError, Client, DeploymentStatus
+from perdure.core.delivery import disk_fault
+from perdure.local.config import least_free_bytes, own_environ
+from perdure.local.data_dir import Home
+from perdure.local.ports import grpc_lives, http_get, port_open, postgres_lives, valkey_lives
+from perdure.local.processes import alive, is_stopped, look
+
+_PARTS = (("api", "/readyz"), ("temporal", None), ("temporal_ui", "/"), ("postgres", None), ("redis", None))
+"""Addresses in run.json, and the page to ask for where one tells more than an open port."""
+_SILENT_SECONDS = 6.0
+"""A process whose heartbeat is older than this hangs: it beats every second. The supervisor kills it later."""
+_ROLES = {"redis": "valkey"}
+"""What a part is called in run.json's pids where it is not its own name."""
+_DEFAULT_PORTS = {"postgresql": 5432, "postgres": 5432, "redis": 6379, "rediss": 6379, "http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """One part or process."""
+
+    name: str
+    well: bool
+    what: str
+    """`answers`, `silent`, `runs`, `hangs`, `not ready`, `starting or stopping`, `left behind`, `nearly full: …`."""
+    pid: int | None
+    address: str
+    """Without any credentials."""
+
+
+def status(as_json: AsJson = False) -> None:
+    """What runs here: every address asked, every process looked at, and what the API says of queues, workers and MCP
+    servers. With PERDURE_URL alone: what that API says. 0 where all is well, else 1."""
+    here = Surroundings.here()
+    if here.run is None and here.url is not None:
+        raise typer.Exit(_of_api(as_json))
+    if here.run is None and not as_json:
+        raise fail(here.why_nothing_runs(), OTHER)
+    found = asyncio.run(_look(here.run, Home(here.home))) if here.run is not None else _left_behind(here)
+    found += nearly_full(here.home, least_free_bytes(own_environ()))
+    deployment = _deployment(here.run) if here.run is not None else None
+    well = here.run is not None and all(each.well for each in found) and (deployment is None or deployment.well)
+    if as_json:
+        parts = [
+            {"name": each.name, "well": each.well, "state": each.what, "pid": each.pid, "address": each.address}
+            for each in found
+        ]
+        why = (
+            {"message": here.why_nothing_runs()}
+            if here.run is None
+            else {
+                "routing": here.run.get("routing"),
+                "left_out": here.run.get("left_out", []),
+            }
+        )
+        said = deployment_json(deployment) if deployment is not None else {}
+        say_json({"well": well, "home": str(here.home), **why, "parts": parts, **said})
+    else:
+        rows = [(each.name, each.what, each.pid or "", each.address) for each in found]
+        table(("part", "state", "pid", "address"), rows, "Nothing.")
+        if deployment is not None:
+            show_deployment(deployment)
+        for line in (here.run or {}).get("left_out", ()):
+            say(line)
+        say("All is well." if well else "Something is wrong; its log is in " + str(here.home / "logs"))
+    raise typer.Exit(0 if well else OTHER)
+
+
+def _of_api(as_json: bool) -> int:
+    """What an API elsewhere says of its deployment; the exit code.
+
+    Raises: ApiError.
+    """
+    with connect(Role.REVIEWER) as client:
+        found = deployment_of(client)
+    if as_json:
+        say_json({"well": found.well, "parts": found.model_dump(mode="json")["parts"], **deployment_json(found)})
+    else:
+        show_deployment(found)
+        say("All is well." if found.well else "Something is wrong.")
+    return 0 if found.well else OTHER
+
+
+def _deployment(run: dict[str, Any]) -> DeploymentStatus | None:
+    """What this stack's own API says; None where it does not answer, which its row says."""
+    url, token = run.get("api"), (run.get("tokens") or {}).get(Role.REVIEWER.value)
+    if not url or not token:
+        return None
+    with Client(str(url), token, patience_seconds=0.0) as client, suppress(ApiError):
+        return deployment_of(client)
+    return None
+
+
+def _left_behind(here: Surroundings) -> list[Health]:
+    """What runs where no stack is up: a supervisor that was killed cannot end its children itself."""
+    found = look(Home(here.home).roster_file)
+    what = "left behind" if found.supervisor is None else "starting or stopping"
+    return [Health(role, False, what, pid, "") for role, pid in found.children.items()]
+
+
+def nearly_full(home: Path, least_bytes: int) -> list[Health]:
+    """The disk of the data folder where it has hardly any room left: reads still answer then, but writes fail."""
+    try:
+        free = shutil.disk_usage(home).free
+    except OSError:
+        return []
+    if not disk_fault(free, least_bytes):
+        return []
+    return [Health("disk", False, f"nearly full: {free // 1_000_000} MB free", None, str(home))]
+
+
+async def _look(run: dict[str, Any], home: Home) -> list[Health]:
+    pids: dict[str, int] = run.get("pids") or {}
+    ready: list[str] = run.get("ready") or []
+    addresses = [(name, page, str(run[name])) for name, page in _PARTS if run.get(name)]
+    addresses += [(name, None, url) for name, url in (run.get("companions") or {}).items()]
+    states = await asyncio.gather(
+        *(_state(name, address, page, pids.get(_ROLES.get(name, name)), home) for name, page, address in addresses)
+    )
+    found = []
+    for (name, _, address), state in zip(addresses, states, strict=True):
+        pid = pids.get(_ROLES.get(name, name))
+        found.append(Health(name, state == "answers", state, pid, _bare(address)))
+    shown = {"valkey", *(name for name, _, _ in addresses)}
+    for role, pid in sorted(pids.items()):
+        if role not in shown:
+            well = alive(pid) is not None and role in ready
+            state = "hangs" if well and _is_silent(home, role, pid) else "runs" if well else "not ready"
+            found.append(Health(role, state == "runs", state, pid, ""))
+    return found
+
+
+async def _state(name: str, address: str, page: str | None, pid: int | None, home: Home) -> str:
+    """`answers`, or why not: `hangs` for a process of this stack that is there and says nothing."""
+    host, port = _host_and_port(address)
+    if page is not None:
+        answer = await http_get(host, port, page)
+        answers, speaks = answer is not None and answer[0] < 400, answer is not None
+    else:
+        answers = speaks = await _speaks(name, host, port, address, pid)
+    silent = not speaks or (pid is not None and _is_silent(home, _ROLES.get(name, name), pid))
+    if pid is not None and alive(pid) is not None and silent and await port_open(host, port):
+        return "hangs"
+    return "answers" if answers else "silent"
+
+
+async def _speaks(name: str, host: str, port: int, address: str, pid: int | None) -> bool:
+    """Whether it answers in its own protocol if that is known: a stopped process keeps its port open."""
+    if pid is not None and name == "postgres":
+        return await postgres_lives(host, port)
+    if pid is not None and name == "redis":
+        return await valkey_lives(host, port, urlsplit(address).password or "")
+    if pid is not None and name == "temporal":
+        return await grpc_lives(host, port)
+    return await port_open(host, port)
+
+
+def _is_silent(home: Home, role: str, pid: int) -> bool:
+    """Whether a process that has a heartbeat has none now, or is stopped."""
+    if is_stopped(pid):
+        return True
+    try:
+        return time.time() - home.ready_file(role).stat().st_mtime > _SILENT_SECONDS
+    except OSError:
+        return False
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    parts = urlsplit(address if "://" in address else f"tcp://{address}")
+    return parts.hostname or "127.0.0.1", parts.port or _DEFAULT_PORTS.get(parts.scheme, 7233)
+
+
+def _bare(address: str) -> str:
+    if "://" not in address:
+        return address
+    host, port = _host_and_port(address)
+    return f"{urlsplit(address).scheme}://{host}:{port}"
+
+
+# --- What the API says of its deployment, for `perdure status`: queues and who serves them, MCP servers, open turns.
+
+_PATIENCE_SECONDS = 5.0
+"""A worker that has just started is on Temporal's list a moment later."""
+_LOOK_SECONDS = 0.5
+
+
+def deployment_of(client: Client) -> DeploymentStatus:
+    """How it is now; where only queues are at fault, after a moment that a worker may need to be seen.
+
+    Raises: ApiError.
+    """
+    until = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        found = client.status.get()
+        others = any(part.fault for part in found.parts) or any(server.fault for server in found.mcp_servers)
+        if found.well or others or time.monotonic() > until:
+            return found
+        time.sleep(_LOOK_SECONDS)
+
+
+def show_deployment(found: DeploymentStatus) -> None:
+    """Tables for a person; parts are shown only where something is wrong with one."""
+    faults = [(part.name, part.fault or part.note) for part in found.parts if part.fault or part.note]
+    if faults:
+        table(("part", "what is wrong, or not known"), faults, "")
+    if found.is_operator:
+        rows = [(each.name, each.fault or "served", each.workers, each.backlog) for each in found.queues]
+        table(("queue", "state", "workers", "backlog"), rows, "Nothing is known of the queues.")
+    else:
+        say("Queues and MCP servers are shown with an operator's token in PERDURE_TOKEN.")
+    if found.mcp_servers:
+        met = [(f"{each.app}/{each.name}", each.fault or "answers", each.at) for each in found.mcp_servers]
+        table(("mcp server", "when it was last needed", "at"), met, "")
+    waiting = ", ".join(f"{each.count} {each.status.replace('_', ' ')}" for each in found.turns)
+    say(f"Open turns: {waiting or 'none'}")
+
+
+def deployment_json(found: DeploymentStatus) -> dict[str, Any]:
+    """The same for a program."""
+    whole = found.model_dump(mode="json")
+    names = ("is_operator", "queues", "mcp_servers", "turns", "oldest_approval")
+    return {name: whole[name] for name in names}

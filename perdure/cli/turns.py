@@ -1,0 +1,169 @@
+"""`perdure turns`: what runs, what it waits for, and how to watch or stop it."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from perdure.cli.chat import follow
+from perdure.cli.connection import Role, command, connect
+from perdure.cli.memory import say_pictures
+from perdure.cli.terminal import OTHER, USAGE, AsJson, AsName, fail, fields, left, moment, say, say_json, table
+from perdure.core.text import printable
+
+app = typer.Typer(help="What runs, what it waits for.", no_args_is_help=True, rich_markup_mode=None)
+TurnId = Annotated[str, typer.Argument(metavar="TURN", help="The turn's id.")]
+
+
+@app.command("list")
+def list_turns(
+    status: Annotated[str | None, typer.Option(help="running, awaiting_approval, completed, …")] = None,
+    agent: Annotated[str | None, typer.Option()] = None,
+    conversation: Annotated[str | None, typer.Option(metavar="ID")] = None,
+    limit: Annotated[int, typer.Option(min=1)] = 20,
+    cursor: Annotated[str | None, typer.Option(help="`next` of the list before.")] = None,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Turns, newest first."""
+    with connect(Role.REQUESTER, as_name) as client:
+        page = client.turns.list(status=status, agent=agent, conversation=conversation, limit=limit, cursor=cursor)
+    if as_json:
+        say_json(page)
+        return
+    rows = [
+        (turn.turn_id, turn.status, turn.agent, turn.started_at, ", ".join(turn.waiting_for.ids))
+        if turn.waiting_for
+        else (turn.turn_id, turn.status, turn.agent, turn.started_at, turn.answer or "")
+        for turn in page.items
+    ]
+    table(("turn", "status", "agent", "started", "answer, or what it waits for"), rows, "No turn.")
+    if page.next:
+        say(f"More: --cursor {page.next}")
+
+
+@app.command("show")
+def show(turn_id: TurnId, as_json: AsJson = False, as_name: AsName = None) -> None:
+    """One turn: its path, its use, its answer."""
+    with connect(Role.REQUESTER, as_name) as client:
+        turn = client.turns.get(turn_id)
+    if as_json:
+        say_json(turn)
+        return
+    waits = turn.waiting_for
+    fields(
+        [
+            ("turn", turn.turn_id),
+            ("status", turn.status),
+            ("agent", f"{turn.agent} on {turn.topology}"),
+            ("conversation", turn.conversation_id),
+            ("path", " → ".join(turn.nodes)),
+            ("tokens", f"{turn.usage.input_tokens} in, {turn.usage.output_tokens} out, ${turn.usage.cost_usd:.4f}"),
+            ("model calls", turn.attempts),
+            ("started", turn.started_at),
+            ("ended", turn.ended_at),
+            ("error", f"{turn.error.code}: {turn.error.message}" if turn.error else ""),
+            ("waits for", f"{waits.kind} {', '.join(waits.ids)}" if waits else ""),
+            ("until", f"{moment(waits.expires_at)} ({left(waits.expires_at)})" if waits and waits.expires_at else ""),
+        ]
+    )
+    if waits is not None and waits.kind in ("approval", "checkpoint"):
+        for approval_id in waits.ids:
+            say(f"Decide: {command('approvals', 'approve', approval_id)}")
+    if waits is not None and waits.kind == "limit":
+        say(f"Raise it: {command('turns', 'raise', turn.turn_id)} --tokens N --usd X")
+    if waits is not None and waits.kind == "clarification":
+        say(f"Answer: {command('turns', 'answer', turn.turn_id)} TEXT")
+    if turn.answer:
+        say()
+        say(printable(turn.answer))
+    say_pictures(turn)
+
+
+@app.command("watch")
+def watch(
+    turn_id: TurnId,
+    after: Annotated[str | None, typer.Option(metavar="EVENT", help="Begin after this event's id.")] = None,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """A turn's events from its beginning, live, to its end. With --json: one event a line."""
+    with connect(Role.REQUESTER, as_name) as client:
+        try:
+            follow(client, turn_id, as_json=as_json, details=True, after=after)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+        turn = client.turns.get(turn_id)
+    raise typer.Exit(0 if turn.status == "completed" else OTHER)
+
+
+@app.command("stop")
+def stop(turn_id: TurnId, as_json: AsJson = False, as_name: AsName = None) -> None:
+    """Ask a turn to stop: nothing new begins, running calls are cancelled."""
+    with connect(Role.REQUESTER, as_name) as client:
+        answer = client.turns.stop(turn_id)
+    if as_json:
+        say_json(answer)
+    else:
+        say(f"Asked to stop. {command('turns', 'show', turn_id)} tells how it ended.")
+
+
+@app.command("answer")
+def answer(
+    turn_id: TurnId,
+    text: Annotated[str | None, typer.Argument(help="What you say. Without it you are shown what is asked.")] = None,
+    payload: Annotated[Path | None, typer.Option(help="A JSON file with the whole answer, in place of a text.")] = None,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Answer what a turn of yours asks; the first answer counts."""
+    with connect(Role.REQUESTER, as_name) as client:
+        turn = client.turns.get(turn_id)
+        waits = turn.waiting_for
+        if waits is None or waits.kind not in ("clarification", "client_run") or not waits.ids:
+            raise fail(f"the turn is {turn.status} and asks nothing", USAGE)
+        question = client.turns.question(turn_id, waits.ids[0])
+        given = {"text": text} if text is not None else _payload(payload)
+        if given is not None:
+            question = client.turns.answer(turn_id, question.id, question.kind, given)
+    if as_json:
+        say_json(question)
+        return
+    if given is not None:
+        say("Answered. The turn goes on.")
+        return
+    for name, value in question.asked.items():
+        say(f"{name}: {printable(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))}")
+
+
+def _payload(path: Path | None) -> dict[str, Any] | None:
+    """What the file says; None where none is given."""
+    if path is None:
+        return None
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise fail(f"{path}: {error}", USAGE) from None
+    if not isinstance(found, dict):
+        raise fail(f"{path}: an answer is one JSON object", USAGE)
+    return found
+
+
+@app.command("raise")
+def raise_limits(
+    turn_id: TurnId,
+    tokens: Annotated[int | None, typer.Option(min=1, help="All tokens that the turn may use.")] = None,
+    usd: Annotated[float | None, typer.Option(help="All dollars that the turn may cost.")] = None,
+    as_json: AsJson = False,
+    as_name: AsName = None,
+) -> None:
+    """Raise a limit of a turn that has spent it and waits; the turn goes on where it was."""
+    if tokens is None and usd is None:
+        raise fail("say --tokens, --usd or both", USAGE)
+    with connect(Role.REVIEWER, as_name) as client:
+        answer = client.turns.raise_limits(turn_id, max_tokens=tokens, max_cost_usd=usd)
+    if as_json:
+        say_json(answer)
+    else:
+        say("Raised. The turn goes on.")

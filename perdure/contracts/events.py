@@ -1,0 +1,109 @@
+"""Events: the names of api.md and the form in which a pure node hands one to the next activity."""
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+from pydantic import JsonValue
+
+from perdure.contracts.values import Tolerant
+
+NODE_START = "node_start"
+NODE_END = "node_end"
+QUEUED = "queued"
+READY = "ready"
+MESSAGE_JOINED = "message.joined"
+"""A message of the user's joins the turn under way: once when it is sent, once when a model call hears it."""
+DONE = "done"
+STOPPED = "stopped"
+COMPLETED = "completed"
+WORKFLOW_ERROR = "workflow.error"
+WORKFLOW_COMPLETE = "workflow_complete"
+GENERATION_START = "generation.start"
+GENERATION_COMPLETE = "generation.complete"
+TTFT = "ttft"
+THINKING = "thinking"
+THINKING_COMPLETE = "thinking.complete"
+TOKEN = "token"
+RESET = "reset"
+TOKEN_USAGE = "token.usage"
+RATE_LIMIT = "rate_limit"
+TRANSIENT_ERROR = "transient_error"
+TOOLS_PENDING = "tools.pending"
+TOOL_AWAITING_APPROVAL = "tool.awaiting_approval"
+TOOL_APPROVED = "tool.approved"
+TOOL_DENIED = "tool.denied"
+TOOL_EXECUTING = "tool.executing"
+TOOL_RESULT = "tool.result"
+TOOL_ERROR = "tool.error"
+CLARIFICATION_REQUESTED = "clarification.requested"
+CLIENT_RUN_REQUESTED = "client_run.requested"
+MEMORY_CONTEXT_LOADED = "memory.context.loaded"
+MEMORY_SEARCH = "memory.search"
+MEMORY_WRITE_CREATED = "memory.write.created"
+MEMORY_WRITE_BLOCKED = "memory.write.blocked"
+SKILL_SELECTED = "skill.selected"
+SKILL_INJECTED = "skill.injected"
+HITL_RULE_FIRE = "hitl.rule_fire"
+HITL_WARNING = "hitl.warning"
+BUDGET = "budget"
+STAGE = "stage"
+ALARM = "invariant.alarm"
+TITLE_GENERATED = "conversation.title.generated"
+
+
+class PendingEvent(Tolerant):
+    """An event that a pure node made; the next activity writes it in its own transaction."""
+
+    kind: str
+    at: datetime
+    call_id: str | None = None
+    data: dict[str, JsonValue] = {}
+    number: int = 0
+    """Its place among the events of its turn's nodes: an event is written once, however often it is handed over."""
+
+
+# --- Alarms: that something happened which the design says cannot.
+# They are told, and decide nothing (S3-38, S3-39).
+
+MOST_ALARMS: Final = 32
+"""Different ones that a run tells; they ride in the input of an activity, which must stay small."""
+
+
+class AlarmType(StrEnum):
+    """What is watched."""
+
+    MODEL_ACCESS_UNAUTHORIZED = "model_access_unauthorized"
+    MEMORY_READ_UNAUTHORIZED = "memory_read_unauthorized"
+    MEMORY_WRITE_UNAUTHORIZED = "memory_write_unauthorized"
+    MEMORY_NOT_APPEND_ONLY = "memory_not_append_only"
+    MEMORY_ADVISORY_OVERRIDDEN = "memory_advisory_overridden"
+    """What only advises was read where something is decided."""
+    MULTIPLE_TERMINAL_NODES = "multiple_terminal_nodes"
+    UNEXPECTED_ROUTING = "unexpected_routing"
+    STATE_MUTATION_OUTSIDE_ALLOWED_NODE = "state_mutation_outside_allowed_node"
+    FORBIDDEN_STATE_FIELD_MUTATED = "forbidden_state_field_mutated"
+    FORBIDDEN_DATA_IN_TRACE = "forbidden_data_in_trace"
+    TRACE_FAILURE_BLOCKING_EXECUTION = "trace_failure_blocking_execution"
+
+
+class Severity(StrEnum):
+    """How bad it is."""
+
+    WARN = "warn"
+    ERROR = "error"
+
+
+class Alarm(Tolerant):
+    """One broken invariant, as it is recorded."""
+
+    type: AlarmType
+    node: str = ""
+    """Where; empty for what is of the whole turn."""
+    description: str
+    """One sentence, without any content of the turn."""
+    severity: Severity = Severity.ERROR
+    context: dict[str, JsonValue] = {}
+    """Names only: the field, the two nodes."""
+    trace_id: str = ""
+    """The turn's; an alarm in its event log is under its turn anyway."""

@@ -1,0 +1,69 @@
+"""The one base of every value that crosses a process boundary.
+
+Their validators are built at first use (`defer_build`): a process has use for a part of them, and building all takes a
+quarter of a second of CPU at its start. A request's body is an `perdure.api.requests.Body`: FastAPI wants those built.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Frozen(BaseModel):
+    """An immutable value; unknown fields are refused so that a renamed field fails loudly."""
+
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", ser_json_inf_nan="null")
+
+
+class Tolerant(BaseModel):
+    """An immutable value that outlives deploys inside a history: fields added later are ignored by older readers."""
+
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="ignore")
+
+
+# --- Canonical JSON and its digest: equal values give equal bytes, whatever the key order or spacing.
+
+
+def canonical_json(value: object) -> str:
+    """`value` as JSON with sorted keys, no spaces, UTF-8 text.
+
+    Raises: ValueError for NaN, infinities and anything that is not JSON.
+    """
+    try:
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    except TypeError as error:
+        raise ValueError(f"not JSON: {error}") from error
+
+
+def sha256_hex(text: str) -> str:
+    """The SHA-256 of `text` in UTF-8, 64 hexadecimal digits."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def bytes_sha256_hex(content: bytes) -> str:
+    """The SHA-256 of bytes, 64 hexadecimal digits."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def digest_of(value: object) -> str:
+    """The digest of a JSON value, by its canonical form."""
+    return sha256_hex(canonical_json(value))
+
+
+def frozen_call_digest(
+    *, tenant_id: str, turn_id: str, call_id: str, tool: str, tool_version: str, args: Mapping[str, object], nonce: str
+) -> str:
+    """What a reviewer decides on: the exact call, its owner and a nonce, as one digest (design section 5)."""
+    return digest_of(
+        {
+            "tenant": tenant_id,
+            "turn": turn_id,
+            "call": call_id,
+            "tool": tool,
+            "version": tool_version,
+            "args": args,
+            "nonce": nonce,
+        }
+    )

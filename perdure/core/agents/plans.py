@@ -1,0 +1,126 @@
+"""A published agent cut down to the plan that its turns pin."""
+
+from collections.abc import Mapping, Sequence
+
+from pydantic import JsonValue
+
+from perdure.contracts.agents import PlanCard, PublishedAgent, TurnPlan
+from perdure.contracts.context_assembly import PipelineToolConfig, PlannedAssembly, PlannedTool
+from perdure.contracts.skills import PlanSkill, Rule, Skill
+from perdure.contracts.turns import Limits
+from perdure.contracts.values import digest_of
+from perdure.core.agents.prompts import ROOT_SKILL, persona_of
+from perdure.core.agents.rule_matching import that_can_fire
+from perdure.core.agents.rules import with_overrides
+
+
+def turn_plan(
+    agent: PublishedAgent,
+    limits: Limits,
+    rules: Sequence[Rule] = (),
+    toolsets: Mapping[str, bool] | None = None,
+    waived: Sequence[str] = (),
+) -> TurnPlan:
+    """The plan of a turn that starts now; `rules` are those that hold for it (`rules_of`), `toolsets` what its
+    conversation has loaded, `waived` the tools that its tenant lets run without a person (`waived_of`)."""
+    persona = persona_of(agent.definition)
+    offered = _offered(agent)
+    cards = tuple(
+        PlanCard(
+            name=card.name,
+            effect=card.effect,
+            needs_approval=card.needs_approval,
+            capability=card.capability,
+            timeout_seconds=card.timeout_seconds,
+            wants_state=card.wants_state,
+            toolset=card.toolset,
+        )
+        for card in agent.cards
+        if offered is None or card.name in offered
+    )
+    return TurnPlan(
+        agent_id=agent.definition.id,
+        agent_version=agent.version,
+        persona_key=persona.key,
+        limits=limits,
+        cards=cards,
+        model=agent.definition.model,
+        reviewers=agent.definition.approvals.reviewers,
+        skill_ids=tuple(skill.id for skill in agent.definition.skills),
+        root_skill=agent.definition.root_skill or "",
+        persona_source=ROOT_SKILL if persona.source == ROOT_SKILL else "",
+        skills=tuple(planned for skill in agent.definition.skills if (planned := _planned(skill)) is not None),
+        entity_fields=agent.definition.entity_fields,
+        stage_tools={name: stage.tool for name, stage in agent.definition.stages.items() if stage.tool},
+        words=agent.definition.words,
+        toolsets={**(toolsets or {})},
+        facts=agent.definition.memory.facts if agent.definition.memory else (),
+        rules=that_can_fire(rules, cards),
+        waived=tuple(waived),
+        assembly=_assembly(agent),
+    )
+
+
+def rules_of(agent: PublishedAgent, platform: Sequence[Rule], overrides: Mapping[str, str]) -> tuple[Rule, ...]:
+    """Every rule of the agent's turns, as a tenant has them: the platform's, its app's and its skills'.
+
+    A skill's rules hold whether or not it is loaded: rules only stop, and its tools can be called only once it is.
+    """
+    own = [rule for skill in agent.definition.skills for rule in skill.rules]
+    return with_overrides([*platform, *agent.rules, *own], overrides)
+
+
+def _offered(agent: PublishedAgent) -> set[str] | None:
+    """The tools that a model may be offered, where some of the agent's are not: those that put its context together."""
+    assembly = agent.definition.assembly
+    if assembly is None:
+        return None
+    return {card.name for card in agent.cards if assembly.config(card.name) is None} | {*agent.definition.tools}
+
+
+def _assembly(agent: PublishedAgent) -> PlannedAssembly | None:
+    assembly = agent.definition.assembly
+    if assembly is None:
+        return None
+    names = {config.name for config in assembly.registry}
+    return PlannedAssembly(
+        tools=tuple(
+            PlannedTool(
+                name=config.name,
+                dependencies=tuple(each for each in config.dependencies if each in names),
+                optional=config.optional,
+                hears=config.hears,
+                timeout_seconds=config.timeout,
+                injects=config.inject_inputs,
+                basis=digest_of([_version(agent, config.name), _fixed(config), assembly.listed(config.name).arguments]),
+            )
+            for config in assembly.registry
+        ),
+        threshold=assembly.threshold,
+        intents=assembly.intents,
+        default_intent=assembly.default_intent,
+        intervention=assembly.intervention,
+        patience_seconds=assembly.patience_seconds,
+    )
+
+
+def _version(agent: PublishedAgent, tool: str) -> str:
+    card = agent.card(tool)
+    return card.version if card else ""
+
+
+def _fixed(config: PipelineToolConfig) -> JsonValue:
+    """What of a configuration an output depends on; how often it is tried is not."""
+    return config.model_dump(mode="json", include={"name", "dependencies", "inject_inputs", "defaults", "hears"})
+
+
+def _planned(skill: Skill) -> PlanSkill | None:
+    planned = PlanSkill(
+        id=skill.id,
+        dependencies=skill.dependencies,
+        tools=tuple(block.name for block in skill.blocks if block.llm_visible),
+        templates=len(skill.templates),
+        artifacts=len(skill.artifacts),
+        checkpoints=skill.checkpoints,
+    )
+    return None if planned == PlanSkill(id=skill.id) else planned

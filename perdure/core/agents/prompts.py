@@ -1,0 +1,354 @@
+"""What a model is sent: system messages first, then the past, then this turn's own messages, in OpenAI form.
+
+The base message (persona and user block) is at index 0 and does not change within a turn (S0-19); memory and the
+context templates of loaded skills follow it; notes of the graph's own come where they fell. Wire ids of calls are our
+own keys: providers repeat theirs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from pydantic import JsonValue
+
+from perdure.contracts.agents import AgentDefinition
+from perdure.contracts.messages import Role, WindowPolicy
+from perdure.contracts.skills import Skill
+from perdure.core.agents.models import is_claude
+from perdure.core.agents.templates import filled
+from perdure.core.text import estimated_tokens
+
+PLATFORM_DEFAULT_PERSONA = (
+    "You are a careful assistant. Use the tools that you are offered and say plainly what you did and what you could "
+    "not do. Never claim that something happened unless a tool result says so."
+)
+"""The persona of an agent that brings none; it names no domain (S0-21)."""
+
+WireMessage = dict[str, JsonValue]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A message with its body, ready to be put on the wire."""
+
+    role: Role
+    content: str
+    calls: Sequence[Mapping[str, JsonValue]] = ()
+    """{key, tool, arguments} for each call of an assistant message."""
+    answers: str = ""
+    """For a tool message: the key of the call that it answers."""
+
+
+def skill_message(name: str, description: str, body: str) -> str:
+    """The system message of an injected skill (S0-63)."""
+    return f"=== Skill Activated: {name} ===\n## Description\n{description}\n\n{body}"
+
+
+def skill_list(skills: Sequence[tuple[str, str]]) -> str:
+    """The skills that a model may ask for ((id, description)), for the base message; empty where there are none."""
+    if not skills:
+        return ""
+    lines = "\n".join(f"- {skill_id}: {description}" for skill_id, description in skills)
+    return f"\n\n=== Skills ===\nTo use one, write SKILL_SELECT:<id> in your answer.\n{lines}"
+
+
+def base_message(persona: str, user_name: str, user_role: str, override: str | None) -> str:
+    """Persona and user block (S0-18), or the caller's own system prompt in their place (S0-22)."""
+    if override:
+        return override
+    who = f"Name: {user_name or 'user'}" + (f"\nRole: {user_role}" if user_role else "")
+    return f"{persona or PLATFORM_DEFAULT_PERSONA}\n\n=== User ===\n{who}"
+
+
+def wire(base: str, memory: str, messages: Sequence[Said], templates: Sequence[str] = ()) -> list[WireMessage]:
+    """The messages of one request; `templates` are those of the loaded skills, a system message each (S0-19)."""
+    sent: list[WireMessage] = [{"role": "system", "content": base}]
+    sent.extend({"role": "system", "content": text} for text in (memory, *templates) if text)
+    sent.extend(_wire_one(message) for message in messages)
+    return sent
+
+
+def _wire_one(message: Said) -> WireMessage:
+    one: WireMessage = {"role": message.role.value, "content": message.content}
+    if message.calls:
+        one["tool_calls"] = [
+            {
+                "id": call["key"],
+                "type": "function",
+                "function": {"name": call["tool"], "arguments": call["arguments"]},
+            }
+            for call in message.calls
+        ]
+    if message.role is Role.TOOL:
+        one["tool_call_id"] = message.answers
+    return one
+
+
+# --- The parts of a prompt that come from the agent and its skills, and where each goes.
+# The prefix (persona, user block, manifest of all the agent's skills) is the same whatever is loaded, so a provider's
+# cache of it lasts (S0-19); what a loaded skill brings follows after it.
+
+AGENT: Final = "agent"
+ROOT_SKILL: Final = "root_skill"
+PLATFORM: Final = "platform_default"
+GENERAL_PERSONA = (
+    f"{PLATFORM_DEFAULT_PERSONA} You have no special knowledge of any field. Where a request needs the knowledge, the "
+    "data or the procedures of a particular field, say that this is not yours to do and that an agent for that field "
+    "is needed, and do not attempt it."
+)
+"""The persona of a general agent: it names no field and refuses the work of all of them (S0-21)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Persona:
+    """Who speaks, and by whose word (S0-17)."""
+
+    key: str
+    source: Literal["agent", "root_skill", "platform_default"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """For whom; empty where nothing is known."""
+
+    name: str = ""
+    role: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptFacts:
+    """What the span `prompt.assemble` tells (S0-23)."""
+
+    persona_key: str
+    persona_source: str
+    context_template_count: int
+    user_identity_injected: bool
+    token_estimate: int
+    """Of the prefix and the templates."""
+
+
+def persona_of(agent: AgentDefinition) -> Persona:
+    """The agent's own persona, else that of its root skill, else the platform's. No other skill has a say (S0-17)."""
+    if agent.persona:
+        return Persona(agent.persona_key or AGENT, AGENT, agent.persona)
+    root = next((skill for skill in agent.skills if skill.id == agent.root_skill), None)
+    if root is not None and root.persona:
+        return Persona(root.persona_key or root.id, ROOT_SKILL, root.persona)
+    general = agent.root_skill is None and not agent.skills and not agent.tools
+    return Persona(PLATFORM, PLATFORM, GENERAL_PERSONA if general else PLATFORM_DEFAULT_PERSONA)
+
+
+def manifest_entry(skill: Skill) -> str:
+    """A skill as the manifest tells it, after its id (S0-64, tier 1)."""
+    told = f"{skill.name}. {skill.description}"
+    if skill.triggers:
+        told += f" Triggers: {', '.join(skill.triggers)}."
+    if skill.domain_tags:
+        told += f" Tags: {', '.join(skill.domain_tags)}."
+    return told
+
+
+def manifest(skills: Sequence[Skill]) -> str:
+    """Every skill of the agent that the model may ask for; empty where there are none."""
+    return skill_list([(skill.id, manifest_entry(skill)) for skill in skills])
+
+
+def prefix(agent: AgentDefinition, persona: Persona, user: User, override: str | None = None) -> str:
+    """The message at index 0. The caller's own system prompt takes the place of all of it (S0-22)."""
+    base = base_message(persona.text, user.name, user.role, override)
+    return base if override else base + manifest(agent.skills)
+
+
+def template_messages(agent: AgentDefinition, loaded: Sequence[Skill], user: User) -> list[str]:
+    """The context templates of the loaded skills, a system message each, for the tail (S0-19)."""
+    who = {"user_name": user.name or "user", "user_role": user.role, "agent_title": agent.title}
+    return [
+        filled(template.text, {**who, "skill_name": skill.name}) for skill in loaded for template in skill.templates
+    ]
+
+
+def activation(skill: Skill, entity_context: str = "") -> str:
+    """The one system message of an injected skill: its definition, its artifacts, what is known of the entity at hand
+    (S0-62, S0-63)."""
+    parts = [skill_message(skill.name, skill.description, skill.body.strip())]
+    parts += [f"## Artifact: {artifact.name}\n{artifact.text.strip()}" for artifact in skill.artifacts]
+    if entity_context:
+        parts.append(f"## Entity Context\n{entity_context}")
+    return "\n\n".join(parts)
+
+
+def tier(skill: Skill) -> int:
+    """The highest tier that an injection of the skill brings: 3 with artifacts, else 2 (S0-14)."""
+    return 3 if skill.artifacts else 2
+
+
+def prompt_facts(persona: Persona, base: str, templates: Sequence[str], *, overridden: bool) -> PromptFacts:
+    """The facts of one assembly whose prefix is `base`, for its span; `overridden` where that is the caller's own."""
+    return PromptFacts(
+        persona_key="" if overridden else persona.key,
+        persona_source="caller" if overridden else persona.source,
+        context_template_count=len(templates),
+        user_identity_injected=not overridden,
+        token_estimate=sum(map(estimated_tokens, [base, *templates])),
+    )
+
+
+def with_cache_breakpoint(messages: Sequence[WireMessage], model: str) -> list[WireMessage]:
+    """`messages` with a cache breakpoint at the end of the prefix for a model of Anthropic's, else as they are
+    (S0-20, S2-26)."""
+    if not is_claude(model) or not messages or messages[0]["role"] != "system" or not messages[0]["content"]:
+        return [*messages]  # Anthropic refuses a breakpoint on an empty text
+    part: dict[str, JsonValue] = {
+        "type": "text",
+        "text": messages[0]["content"],
+        "cache_control": {"type": "ephemeral"},
+    }
+    return [{**messages[0], "content": [part]}, *messages[1:]]
+
+
+# --- The one windowing policy (O-1): how much of the past a model sees.
+# Applied to a copy, never to what is stored.
+#
+# A round of calls and all its results stand or fall together: a tool result without its call and a call without all
+# its results are both dropped (S2-23), since providers refuse them. The newest round or message always survives
+# (S2-22).
+
+
+@dataclass(frozen=True, slots=True)
+class Windowed:
+    """A message as far as windowing must know it."""
+
+    index: int
+    role: Role
+    tokens: int
+    call_ids: tuple[str, ...] = ()
+    """For an assistant message: the calls it makes."""
+    answers: str = ""
+    """For a tool message: the call it answers."""
+
+
+def keep(messages: Sequence[Windowed], policy: WindowPolicy) -> list[int]:
+    """Indexes of the messages to send, in order; results stand right behind their calls, as providers want them."""
+    rounds = _rounds(messages)
+    if policy.max_messages is None and policy.max_tokens is None:
+        return [message.index for each in rounds for message in each]
+    anchors = {each[0].index for each in rounds if each[0].role is Role.SYSTEM}
+    if policy.keep_first_user:
+        first = next((each[0] for each in rounds if each[0].role is Role.USER), None)
+        anchors |= {first.index} if first else set()
+    chosen = set(anchors)
+    room = policy.max_messages
+    tokens = policy.max_tokens
+    others = [each for each in rounds if each[0].index not in anchors]
+    for each in reversed(others):
+        size, weight = len(each), sum(message.tokens for message in each)
+        newest = each is others[-1]
+        if not newest and ((room is not None and room < size) or (tokens is not None and tokens < weight)):
+            break
+        chosen |= {message.index for message in each}
+        room = None if room is None else room - size
+        tokens = None if tokens is None else tokens - weight
+    return [message.index for each in rounds for message in each if message.index in chosen]
+
+
+def halved(messages: Sequence[Windowed], policy: WindowPolicy) -> WindowPolicy:
+    """The same policy with room for half of what it would send: for a model that found it too long."""
+    kept = set(keep(messages, policy))
+    tokens = sum(message.tokens for message in messages if message.index in kept)
+    return policy.model_copy(update={"max_tokens": tokens // 2})
+
+
+def _rounds(messages: Sequence[Windowed]) -> list[list[Windowed]]:
+    """What is kept or dropped whole: a single message, or calls with all their answers. Orphans are in none."""
+    rounds: list[list[Windowed]] = []
+    asking: dict[str, list[Windowed]] = {}
+    for message in messages:
+        if message.role is Role.TOOL:
+            asking.get(message.answers, []).append(message)
+            continue
+        rounds.append([message])
+        asking |= dict.fromkeys(message.call_ids, rounds[-1])
+    return [each for each in rounds if set(each[0].call_ids) <= {message.answers for message in each[1:]}]
+
+
+# --- The memory that a turn injects: one system message after the base message, with labelled parts (S0-26).
+# It is made once a turn and stays as it is; the next turn makes its own, so nothing accumulates.
+
+ENTITY_FIELDS = ("extracted_entities", "recent_entity_context")
+"""Working-memory fields that are entities; every other one is scratchpad."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecalledEpisode:
+    """An episode that comes near to what the user says now."""
+
+    summary: str
+    similarity: float
+    by: str
+    """`cosine`, or `full_text` where nothing embeds: then the number only orders."""
+
+
+def memory_message(working: Mapping[str, JsonValue], episodes: Sequence[RecalledEpisode] = ()) -> str:
+    """The memory text of a turn; empty where there is nothing to say."""
+    scratchpad = [_field(name, value) for name, value in sorted(working.items()) if name not in ENTITY_FIELDS]
+    entities = [_field(name, working[name]) for name in ENTITY_FIELDS if name in working]
+    recalled = [f"- ({_nearness(each)}) {_indented(each.summary)}" for each in episodes]
+    parts = (
+        ("[Working Memory -- Scratchpad]", scratchpad),
+        ("[Working Memory -- Extracted Entities]", entities),
+        ("[Episodic Memory -- Relevant Past Conversations]", recalled),
+    )
+    said = [line for label, lines in parts if lines for line in (label, *lines)]
+    return "\n".join(["=== Memory Context ===", *said]) if said else ""
+
+
+def _field(name: str, value: JsonValue) -> str:
+    return f"- {name}: {', '.join(str(each) for each in value) if isinstance(value, list) else str(value)}"
+
+
+def _nearness(episode: RecalledEpisode) -> str:
+    if episode.by == "cosine":
+        return f"similarity {episode.similarity:.2f}"
+    return f"{episode.by} rank {episode.similarity:.2f}"
+
+
+def _indented(summary: str) -> str:
+    return "\n  ".join(summary.splitlines())
+
+
+# --- A call's result as the model is told it: the tool's own, or one with a note of ours around it, and the way back.
+
+CHANGED: Final = "A reviewer changed the arguments of this call and it has run as changed. Do not issue it again."
+STANDS: Final = "The call has run and its effect stands; do not repeat it."
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is inside."""
+
+    result: JsonValue
+    """The tool's own."""
+    edited: bool = False
+    """A reviewer changed the call before it ran."""
+
+
+def as_changed(arguments: Mapping[str, JsonValue], result: JsonValue) -> dict[str, JsonValue]:
+    """The result of a call that a reviewer changed (S0-39)."""
+    return {"note": CHANGED, "arguments": {**arguments}, "result": result}
+
+
+def unremembered(code: str, why: str, result: JsonValue) -> dict[str, JsonValue]:
+    """The result of a call that has run, and did not get what it wanted remembered."""
+    return {"status": "error", "code": code, "message": f"{STANDS} {why}", "result": result}
+
+
+def inside(value: JsonValue) -> Told:
+    """The tool's own result, whatever was said around it."""
+    if not isinstance(value, dict):
+        return Told(value)
+    if value.keys() == {"note", "arguments", "result"} and value["note"] == CHANGED:
+        return Told(inside(value["result"]).result, edited=True)
+    if value.keys() == {"status", "code", "message", "result"} and str(value["message"]).startswith(STANDS):
+        return Told(value["result"])
+    return Told(value)

@@ -1,0 +1,280 @@
+"""What the rules of a turn say of a round of calls: before any of it runs, and when its outcomes are back
+(S0-52, S0-65).
+
+Before: a rule gates a call beside the call's own effect class (perdure/core/approvals/gates.py). After: rules are asked
+of the calls that ran and answered; of one that failed or was denied there is nothing to look at. All rules that fire go
+on record, one decides.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from perdure.contracts.agents import EffectClass, PlanCard, ToolCard, TurnPlan
+from perdure.contracts.approvals import GatedCall, RequestKind
+from perdure.contracts.ids import checkpoint_id
+from perdure.contracts.messages import CallRef
+from perdure.contracts.skills import Rule, RuleAction, RuleTrigger
+from perdure.core.agents.rules import Fire, Subject, Unreadable, deciding, fire, read_condition
+from perdure.core.approvals.gates import RULE_MUTATING, asks_by_itself, gate_round
+
+_FIXED = ("tool", "capability")
+"""Conditions that a card alone answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """A rule that fired at a call."""
+
+    call_id: str
+    fire: Fire
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A call that answered."""
+
+    call: CallRef
+    facts: Mapping[str, JsonValue]
+    """Values of its result by path, those that the plan's rules ask about."""
+    counters: Mapping[str, JsonValue]
+    """The turn's counters once it had run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ruled:
+    """What came of asking the rules."""
+
+    fired: tuple[Fired, ...] = ()
+    """All of them, for the record."""
+    gated: tuple[GatedCall, ...] = ()
+    """What people are asked for."""
+    waived: tuple[CallRef, ...] = ()
+    """The calls for which the tenant's policy is why nobody is asked."""
+    abort: Fire | None = None
+    """The rule that ends the turn."""
+
+
+def before_round(plan: TurnPlan, calls: Sequence[CallRef], counters: Mapping[str, JsonValue]) -> Ruled:
+    """What holds up which of these calls, decided for all before any runs (S0-59)."""
+    fired: list[Fired] = []
+    gated = {each.call_id: each for each in gate_round(plan, calls)}
+    stopped = {*gated}
+    abort: Fire | None = None
+    for call in calls:
+        fires = fire(plan.rules, RuleTrigger.BEFORE_TOOL_CALL, _subject(plan, call, counters))
+        fired += [Fired(call.call_id, each) for each in fires]
+        decided = deciding(fires)
+        if decided is not None:
+            stopped.add(call.call_id)
+        if decided is not None and decided.action is RuleAction.ABORT:
+            abort = abort or decided
+        elif decided is not None:
+            gated[call.call_id] = GatedCall(
+                call_id=call.call_id,
+                tool=call.tool,
+                rule=decided.rule_id,
+                checkpoint=decided.checkpoint,
+                message=decided.message,
+            )
+    return Ruled(
+        tuple(fired),
+        tuple(gated[call.call_id] for call in calls if call.call_id in gated),
+        tuple(call for call in calls if call.call_id not in stopped and _is_waived(plan, call)),
+        abort,
+    )
+
+
+def _is_waived(plan: TurnPlan, call: CallRef) -> bool:
+    card = plan.card(call.tool)
+    return card is not None and card.needs_approval and not asks_by_itself(card, plan.waived)
+
+
+def after_round(plan: TurnPlan, ran: Sequence[Ran]) -> Ruled:
+    """The checkpoints that the outcomes of a round open, one for each call that a rule picks out.
+
+    A rule with no condition but a counter is about the turn, not about a call: it fires once a round.
+    """
+    fired: list[Fired] = []
+    gated: list[GatedCall] = []
+    abort: Fire | None = None
+    told: set[str] = set()
+    for each in ran:
+        rules = [rule for rule in plan.rules if rule.id not in told]
+        subject = _subject(plan, each.call, each.counters, _nested(each.facts))
+        fires = fire(rules, RuleTrigger.AFTER_TOOL_CALL, subject)
+        fired += [Fired(each.call.call_id, one) for one in fires]
+        told |= {rule.id for rule in rules if rule.when.keys() <= {"counter"}} & {one.rule_id for one in fires}
+        decided = deciding(fires)
+        if decided is not None and decided.action is RuleAction.ABORT:
+            abort = abort or decided
+        elif decided is not None:
+            gated.append(
+                GatedCall(
+                    call_id=checkpoint_id(each.call.call_id),
+                    tool=each.call.tool,
+                    rule=decided.rule_id,
+                    kind=RequestKind.CHECKPOINT,
+                    checkpoint=checkpoint_name(decided),
+                    message=decided.message,
+                    go_on_when_unavailable=all(_goes_on(plan, one) for one in fires),
+                )
+            )
+    return Ruled(tuple(fired), tuple(gated), abort=abort)
+
+
+def _goes_on(plan: TurnPlan, fired: Fire) -> bool:
+    """Whether a checkpoint of the rule's skill says that the turn goes on where nobody can be asked (S0-68)."""
+    skill = next((each for each in plan.skills if each.id == fired.skill_id), None)
+    opened = [each for each in skill.checkpoints if each.name == checkpoint_name(fired)] if skill else []
+    return any(each.go_on_when_unavailable for each in opened)
+
+
+def checkpoint_name(fired: Fire) -> str:
+    """The checkpoint that a rule opens: by its name, else by the last part of the rule's own id."""
+    return fired.checkpoint or fired.rule_id.rpartition(":")[2]
+
+
+def asked_paths(plan: TurnPlan, tool: str) -> tuple[str, ...]:
+    """The places in a result of `tool` that the plan's rules ask about: a result stays where it was made, and only
+    what is asked for comes to the graph."""
+    card = plan.card(tool)
+    conditions = [
+        rule.when.get("result")
+        for rule in plan.rules
+        if rule.on == RuleTrigger.AFTER_TOOL_CALL and card is not None and _may_match(rule, card)
+    ]
+    paths = [condition.get("path") for condition in conditions if isinstance(condition, dict)]
+    return tuple(dict.fromkeys(path for path in paths if isinstance(path, str)))
+
+
+def that_can_fire(rules: Iterable[Rule], cards: Sequence[PlanCard]) -> tuple[Rule, ...]:
+    """The rules that can ever fire for an agent with these tools. What cannot be read can."""
+    counted = {name for card in cards for name in card.wants_state}
+    return tuple(
+        rule for rule in rules if any(_may_match(rule, card) for card in cards) and not _never_counts(rule, counted)
+    )
+
+
+def _may_match(rule: Rule, card: PlanCard) -> bool:
+    subject = Subject(card.name, card.capability)
+    return all(_holds(name, rule.when[name], subject) for name in _FIXED if name in rule.when)
+
+
+def _never_counts(rule: Rule, counted: set[str]) -> bool:
+    """Whether it waits for a counter that none of the tools counts. The others the engine counts itself."""
+    condition = rule.when.get("counter")
+    name = condition.get("name") if isinstance(condition, dict) else None
+    if name != "consecutive_failed_resolves" or name in counted:
+        return False
+    return not _holds("counter", condition, Subject("", counters={name: 0}))
+
+
+def _holds(name: str, value: JsonValue, subject: Subject) -> bool:
+    try:
+        return read_condition(name, value)(subject)
+    except Unreadable:
+        return True
+
+
+def _subject(plan: TurnPlan, call: CallRef, counters: Mapping[str, JsonValue], result: JsonValue = None) -> Subject:
+    card = plan.card(call.tool)
+    return Subject(call.tool, card.capability if card else "", result, counters)
+
+
+def _nested(facts: Mapping[str, JsonValue]) -> JsonValue:
+    """The result as far as it is known: values by path, put where conditions look for them."""
+    result: dict[str, JsonValue] = {}
+    for path, value in facts.items():
+        *above, last = path.split(".")
+        at = result
+        for step in above:
+            below = at.setdefault(step, {})
+            at = below if isinstance(below, dict) else {}
+        at[last] = value
+    return result
+
+
+# --- The platform's own rules (S0-70), in force for every agent; a tenant may make them stricter
+# (perdure/core/agents/rules.py).
+
+RULE_FORCE_CLARIFY = "platform:force_clarify_after_failed_resolves"
+MUTATING_CAPABILITIES = ("create_entity", "update_entity", "link_entities", "batch_*")
+MOST_FAILED_RESOLVES = 3
+
+PLATFORM_RULES = (
+    Rule(
+        id=RULE_MUTATING,
+        on=RuleTrigger.BEFORE_TOOL_CALL,
+        when={"capability": [*MUTATING_CAPABILITIES]},
+        do=RuleAction.REQUIRE_HITL,
+        message="this call changes what is kept of entities, so a person decides",
+    ),
+    Rule(
+        id=RULE_FORCE_CLARIFY,
+        on=RuleTrigger.AFTER_TOOL_CALL,
+        when={"counter": {"name": "consecutive_failed_resolves", "at_least": MOST_FAILED_RESOLVES}},
+        do=RuleAction.REQUIRE_HITL,
+        message=f"{MOST_FAILED_RESOLVES} names in a row could not be resolved, so a person says which is meant",
+    ),
+)
+
+
+# --- Why calls of a tool wait for a person, or end a turn: told to whoever looks at an agent.
+# Told from what decides (perdure/core/approvals/gates.py, perdure/core/agents/rule_matching.py), and never asked by it.
+# What is told may happen; whether it does, a rule's other conditions say at the call.
+
+_EFFECTS = {
+    EffectClass.READ: "its author wants a person to see each call",
+    EffectClass.LOCAL: "it changes what is kept here (local)",
+    EffectClass.KEYED: "it changes something outside, under a key (keyed)",
+    EffectClass.OPAQUE: "it changes something outside, and no key makes that safe to repeat (opaque)",
+}
+FREE_READ = "it changes nothing (read)"
+FREE_BY_AUTHOR = "its author lets it run without a person"
+FREE_BY_TENANT = "the tenant's policy lets it run without a person"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One reason."""
+
+    trigger: str
+    """A RuleTrigger: before the call, or once it has answered."""
+    action: str
+    """A RuleAction."""
+    rule: str
+    why: str
+    conditions: dict[str, JsonValue]
+    """The rule's own; empty where it holds for every call."""
+
+
+def reasons_of(card: ToolCard, rules: Iterable[Rule], waivers: Collection[str] = ()) -> tuple[Reason, ...]:
+    """Every reason, the card's own first; `rules` are those of its agent, as the tenant has them, `waivers` the tools
+    that the tenant lets run without a person."""
+    own: tuple[Reason, ...] = ()
+    if asks_by_itself(card, waivers):
+        own = (Reason(RuleTrigger.BEFORE_TOOL_CALL.value, "require_hitl", RULE_MUTATING, _EFFECTS[card.effect], {}),)
+    planned = PlanCard(
+        name=card.name,
+        effect=card.effect,
+        needs_approval=card.needs_approval,
+        capability=card.capability,
+        wants_state=card.wants_state,
+    )
+    fitting = [rule for rule in that_can_fire(rules, [planned]) if not _is_told(rule, own)]
+    return (*own, *(Reason(rule.on, rule.do, rule.id, rule.message, rule.when) for rule in fitting))
+
+
+def free_because(card: ToolCard) -> str:
+    """Why a tool without a gate of its own has none."""
+    if card.needs_approval:
+        return FREE_BY_TENANT
+    return FREE_READ if card.effect is EffectClass.READ else FREE_BY_AUTHOR
+
+
+def _is_told(rule: Rule, own: tuple[Reason, ...]) -> bool:
+    """The platform's rule of changing tools says of such a tool what its card says already, unless it was made
+    stricter."""
+    return any(rule.id == each.rule and rule.do == each.action for each in own)

@@ -1,0 +1,284 @@
+"""Conditions of a rule, read once into a question about a tool call. What cannot be read raises;
+perdure/core/agents/rules.py makes that a rule that fires.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from math import isfinite
+from operator import ge, le
+
+from pydantic import JsonValue
+
+from perdure.contracts.skills import Rule, RuleAction, RuleTrigger
+
+COUNTERS = ("consecutive_failed_resolves", "iteration", "tokens_used", "cost_microusd")
+"""Fields of a turn's state that a rule may count on (S0-71)."""
+MOST_CHARACTERS = 200
+"""Of a text in a result that a rule may ask about: it rides in a turn's history."""
+RESULT_TESTS = ("equals", "one_of", "at_least", "at_most")
+_PATH = re.compile(r"[^.\s]{1,100}(\.[^.\s]{1,100}){0,15}\Z")
+_GLOB = re.compile(r"[A-Za-z0-9_.:*?-]+\Z")
+_TOOL = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}\Z")
+
+
+class Unreadable(Exception):
+    """A condition that means nothing here; `place` is the way to what is wrong in it."""
+
+    def __init__(self, why: str, *place: str) -> None:
+        super().__init__(why)
+        self.why = why
+        self.place = place
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A tool call, before or after it ran."""
+
+    tool: str
+    capability: str = ""
+    result: JsonValue = None
+    """What the tool answered, as the model reads it; None before the call."""
+    counters: Mapping[str, JsonValue] | None = None
+    """The turn's fields of COUNTERS."""
+
+
+Holds = Callable[[Subject], bool]
+"""Whether a condition holds; raises Unreadable where this subject does not tell."""
+
+
+def read_condition(name: str, value: JsonValue) -> Holds:
+    """The condition `name` of a rule.
+
+    Raises: Unreadable.
+    """
+    if name not in _READERS:
+        raise Unreadable(f"unknown condition {name!r}")
+    return _READERS[name](value)
+
+
+def _tool(value: JsonValue) -> Holds:
+    names = _texts(value, _TOOL, "a tool's name, or a list of them")
+    return lambda subject: subject.tool in names
+
+
+def _capability(value: JsonValue) -> Holds:
+    globs = _texts(value, _GLOB, "a capability with * and ? as wildcards, or a list of them")
+    return lambda subject: any(fnmatchcase(subject.capability, glob) for glob in globs)
+
+
+def _counter(value: JsonValue) -> Holds:
+    fields = _fields(value, ("name", "at_least"))
+    name, least = fields.get("name"), _number(fields.get("at_least"), "at_least")
+    if not isinstance(name, str) or name not in COUNTERS:
+        raise Unreadable(f"unknown counter {name!r}", "name")
+
+    def holds(subject: Subject) -> bool:
+        counters = subject.counters or {}
+        if name not in counters:
+            raise Unreadable(f"this turn does not count {name}", "name")
+        return _number(counters[name], "name") >= least
+
+    return holds
+
+
+def _result(value: JsonValue) -> Holds:
+    fields = _fields(value, ("path", *RESULT_TESTS))
+    path = fields.pop("path", None)
+    if not isinstance(path, str) or not _PATH.match(path):
+        raise Unreadable("must be names and list positions with dots between them", "path")
+    if len(fields) != 1:
+        raise Unreadable(f"needs exactly one of {', '.join(RESULT_TESTS)}")
+    ((test, wanted),) = fields.items()
+    if test in ("at_least", "at_most"):
+        bound, reaches = _number(wanted, test), ge if test == "at_least" else le
+        return lambda subject: bool(reaches(_number(_at(subject.result, path), "path"), bound))
+    choices = wanted if isinstance(wanted, list) and test == "one_of" else [wanted]
+    if (test == "one_of") is not isinstance(wanted, list) or not choices or not all(map(_plain, choices)):
+        raise Unreadable("must be plain values: one for equals, a list for one_of", test)
+
+    def holds(subject: Subject) -> bool:
+        found = _at(subject.result, path)
+        if not _plain(found):
+            raise Unreadable("the result holds no plain value there", "path")
+        return any(_same(found, choice) for choice in choices)
+
+    return holds
+
+
+def plain_facts(result: JsonValue, paths: Iterable[str]) -> dict[str, JsonValue]:
+    """The plain values of `result` at `paths`; a place that holds none, or a long text, is left out, so that a
+    condition on it cannot be read."""
+    facts: dict[str, JsonValue] = {}
+    for path in paths:
+        try:
+            found = _at(result, path)
+        except Unreadable:
+            continue
+        if _plain(found) and not (isinstance(found, str) and len(found) > MOST_CHARACTERS):
+            facts[path] = found
+    return facts
+
+
+_READERS: Mapping[str, Callable[[JsonValue], Holds]] = {
+    "tool": _tool,
+    "capability": _capability,
+    "result": _result,
+    "counter": _counter,
+}
+CONDITIONS = tuple(_READERS)
+"""The conditions that a rule may have."""
+
+
+def _texts(value: JsonValue, form: re.Pattern[str], wanted: str) -> list[str]:
+    listed = value if isinstance(value, list) else [value]
+    texts = [each for each in listed if isinstance(each, str) and form.match(each)]
+    if not listed or len(texts) < len(listed):
+        raise Unreadable(f"must be {wanted}")
+    return texts
+
+
+def _fields(value: JsonValue, known: tuple[str, ...]) -> dict[str, JsonValue]:
+    if not isinstance(value, dict):
+        raise Unreadable(f"must be fields: {', '.join(known)}")
+    for name in value:
+        if name not in known:
+            raise Unreadable(f"unknown field {name!r}", name)
+    return dict(value)
+
+
+def _number(value: JsonValue, place: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Unreadable("is not a number", place)
+    if isinstance(value, float) and not isfinite(value):
+        raise Unreadable("is not a number", place)
+    return value
+
+
+def _at(result: JsonValue, path: str) -> JsonValue:
+    found = result
+    for step in path.split("."):
+        if isinstance(found, dict) and step in found:
+            found = found[step]
+        elif isinstance(found, list) and step.isascii() and step.isdigit() and int(step) < len(found):
+            found = found[int(step)]
+        else:
+            raise Unreadable(f"the result has no {path}", "path")
+    return found
+
+
+def _plain(value: JsonValue) -> bool:
+    return value is None or isinstance(value, str | int | float | bool)
+
+
+def _same(one: JsonValue, other: JsonValue) -> bool:
+    return isinstance(one, bool) is isinstance(other, bool) and one == other
+
+
+# --- Which rules fire at a tool call, and which of them decides.
+# Rules only ever stop; none lets anything pass.
+#
+# Invariants:
+# - All conditions of a rule must hold. One that cannot be read counts as held, and the fire says so: fail closed. A
+# rule
+#   whose other condition clearly does not hold stays silent, for all must hold.
+# - An unknown trigger is asked before each call, an unknown action asks for a person.
+# - A tenant makes a rule stricter, never looser.
+# - Fires come in one order, whatever the order of the rules: the platform's, the app's, the skills'.
+
+_TRIGGERS = {trigger.value: trigger for trigger in RuleTrigger}
+_ACTIONS = {action.value: action for action in RuleAction}
+
+
+@dataclass(frozen=True, slots=True)
+class Fire:
+    """A rule that fired, with where it comes from (S0-69)."""
+
+    rule_id: str
+    trigger: RuleTrigger
+    tool: str
+    action: RuleAction
+    checkpoint: str = ""
+    message: str = ""
+    app: str = ""
+    skill_id: str = ""
+    unreadable: tuple[str, ...] = ()
+    """Why it fired without all of it being read."""
+
+    def told(self) -> dict[str, JsonValue]:
+        """The fire as the data of an event, what is empty left out."""
+        told: dict[str, JsonValue] = {
+            "rule_id": self.rule_id,
+            "trigger": self.trigger.value,
+            "tool": self.tool,
+            "action": self.action.value,
+            "checkpoint": self.checkpoint,
+            "message": self.message,
+            "app": self.app,
+            "skill_id": self.skill_id,
+            "unreadable": [*self.unreadable],
+        }
+        return {name: value for name, value in told.items() if value}
+
+
+def fire(rules: Iterable[Rule], trigger: RuleTrigger, subject: Subject) -> tuple[Fire, ...]:
+    """Every rule that fires, in order; all of them go on record, `deciding` says which counts."""
+    fires = (_fired(rule, trigger, subject) for rule in sorted(rules, key=_rank))
+    return tuple(each for each in fires if each is not None)
+
+
+def deciding(fires: Iterable[Fire]) -> Fire | None:
+    """The fire that decides: the first that aborts, else the first that names a checkpoint, else the first."""
+    ranked = sorted(fires, key=lambda each: (each.action is not RuleAction.ABORT, not each.checkpoint))
+    return ranked[0] if ranked else None
+
+
+def override_fault(rule: Rule | None, do: str) -> str | None:
+    """Why a tenant may not give `rule` the action `do`; None where it may."""
+    if rule is None:
+        return "there is no such rule"
+    if do == rule.do or do == RuleAction.ABORT:
+        return None
+    return f"a rule may be made stricter, never looser: it is {rule.do}, and a tenant may make it {RuleAction.ABORT}"
+
+
+def with_overrides(rules: Iterable[Rule], overrides: Mapping[str, str]) -> tuple[Rule, ...]:
+    """`rules` as a tenant has them; `overrides` are actions by rule id, and one that is not allowed changes nothing."""
+    return tuple(
+        rule.model_copy(update={"do": overrides[rule.id]})
+        if rule.id in overrides and override_fault(rule, overrides[rule.id]) is None
+        else rule
+        for rule in rules
+    )
+
+
+def _rank(rule: Rule) -> tuple[bool, bool, str, str, str]:
+    return (bool(rule.app or rule.skill_id), bool(rule.skill_id), rule.app, rule.skill_id, rule.id)
+
+
+def _fired(rule: Rule, trigger: RuleTrigger, subject: Subject) -> Fire | None:
+    unreadable = []
+    if rule.on != trigger:
+        if rule.on in _TRIGGERS or trigger is not RuleTrigger.BEFORE_TOOL_CALL:
+            return None
+        unreadable.append(f"unknown trigger {rule.on!r}")
+    for name, value in sorted(rule.when.items()):
+        try:
+            if not read_condition(name, value)(subject):
+                return None
+        except Unreadable as fault:
+            unreadable.append(f"{'.'.join((name, *fault.place))}: {fault.why}")
+    if rule.do not in _ACTIONS:
+        unreadable.append(f"unknown action {rule.do!r}")
+    return Fire(
+        rule_id=rule.id,
+        trigger=trigger,
+        tool=subject.tool,
+        action=_ACTIONS.get(rule.do, RuleAction.REQUIRE_HITL),
+        checkpoint=rule.checkpoint,
+        message=rule.message,
+        app=rule.app,
+        skill_id=rule.skill_id,
+        unreadable=tuple(unreadable),
+    )

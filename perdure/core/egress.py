@@ -1,0 +1,344 @@
+"""Where this program may send requests.
+
+Two rules. Webhooks go only to hosts that the operator has named, over TLS (`allowed_target`, `is_reachable`). All
+else (tools, MCP servers, model providers, sign-in providers) may go to any public address, and to a private or loopback
+one only if the operator or the app has named it (`refusal_of`; docs/egress.md). In both, a name is resolved once, every
+address that it stands for is checked, and the connection goes to a checked address.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Final
+from urllib.parse import urlsplit
+
+from perdure.contracts.errors import CallerError
+
+Address = IPv4Address | IPv6Address
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+ANSWER_BYTES: Final = 10 * 1024 * 1024
+"""The largest answer that is read if nothing else is set."""
+_PORTS = {"https": 443, "http": 80}
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An address that may be gone to."""
+
+    scheme: str
+    host: str
+    port: int
+    is_loopback: bool
+
+
+def target_of(url: str) -> Target:
+    """The parts of an address.
+
+    Raises: CallerError 422 `address_refused` for what is none: https with a host, and no login, fragment or blank in
+    it; http to this very machine alone.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = (parts.hostname or "").lower().rstrip("."), parts.port
+    except ValueError:
+        raise _refused("it is no address") from None
+    if not host or not url.isprintable() or not url.isascii() or " " in url or "\\" in url:
+        raise _refused("it is no address")
+    if "@" in parts.netloc or parts.fragment:
+        raise _refused("it may have no login and no fragment")
+    is_loopback = host in LOOPBACK
+    if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback):
+        raise _refused("it must begin with https://")
+    return Target(parts.scheme, host, port or _PORTS[parts.scheme], is_loopback)
+
+
+def allowed_target(url: str, hosts: Collection[str]) -> Target:
+    """The parts of an address whose host the operator has named: `host`, `host:port`, or `*.domain` for all below it.
+
+    Raises: CallerError 422 `address_refused`.
+    """
+    target = target_of(url)
+    named = {target.host, f"{target.host}:{target.port}"} & {each.lower() for each in hosts}
+    above = (each[1:].lower() for each in hosts if each.startswith("*."))
+    if not named and not any(target.host.endswith(each) for each in above):
+        raise _refused(f"the operator does not allow {target.host}; see PERDURE_WEBHOOK_HOSTS")
+    return target
+
+
+def is_reachable(target: Target, address: str, *, private: bool) -> bool:
+    """Whether what the host's name stands for may be gone to.
+
+    Never what belongs to the network's own workings (link-local with the clouds' metadata, multicast, reserved); this
+    machine for a target that says so by name; a private network where the operator allows it.
+    """
+    reach = reach_of(address)
+    if reach is Reach.LOOPBACK or target.is_loopback:
+        return target.is_loopback and reach is Reach.LOOPBACK
+    return reach is Reach.PUBLIC or (private and reach is Reach.PRIVATE)
+
+
+def _refused(why: str) -> CallerError:
+    return CallerError("address_refused", f"this address cannot be used: {why}", status=422)
+
+
+class Reach(StrEnum):
+    """Whom an address belongs to."""
+
+    PUBLIC = "public"
+    PRIVATE = "private"
+    """A private or shared network, or a range that no router of the internet carries."""
+    LOOPBACK = "loopback"
+    """This machine."""
+    LINK_LOCAL = "link-local"
+    """The network's own workings: link-local addresses and the clouds' metadata services."""
+    UNUSABLE = "unusable"
+    """Multicast, reserved, unspecified: no request has such a target."""
+
+
+def reach_of(address: str) -> Reach:
+    """Classifies an IP address. An address that carries an IPv4 address inside has the worse class of the two."""
+    try:
+        ip = ip_address(address.partition("%")[0])
+    except ValueError:
+        return Reach.UNUSABLE
+    return max((_reach(each) for each in (ip, *_inside(ip))), key=_SEVERITY.index)
+
+
+_SEVERITY = (Reach.PUBLIC, Reach.PRIVATE, Reach.LOOPBACK, Reach.LINK_LOCAL, Reach.UNUSABLE)
+_METADATA = frozenset(map(ip_address, (
+    "169.254.169.254", "100.100.100.200", "168.63.129.16", "192.0.0.192", "fd00:ec2::254", "fd20:ce::254",
+)))  # fmt: skip
+"""Of AWS, Azure, Google, Alibaba and Oracle; not all of them are link-local."""
+_NAT64 = ip_network("64:ff9b::/96")
+_LOCAL_NAT64 = ip_network("64:ff9b:1::/48")
+_COMPATIBLE = ip_network("::/96")
+_THIS_NETWORK = ip_network("0.0.0.0/8")
+_ISATAP = (0x0000_5EFE, 0x0200_5EFE)
+
+
+def _reach(ip: Address) -> Reach:
+    if ip.is_loopback:
+        return Reach.LOOPBACK
+    if ip.is_link_local or ip in _METADATA:
+        return Reach.LINK_LOCAL
+    if ip.is_multicast or ip.is_unspecified or ip in _THIS_NETWORK:
+        return Reach.UNUSABLE
+    if isinstance(ip, IPv6Address):
+        if ip.ipv4_mapped is not None or ip in _NAT64 or ip in _COMPATIBLE:
+            return Reach.PUBLIC  # the address inside decides
+        if ip in _LOCAL_NAT64 or ip.is_site_local:
+            return Reach.PRIVATE
+    if ip.is_reserved:
+        return Reach.UNUSABLE
+    return Reach.PUBLIC if ip.is_global else Reach.PRIVATE
+
+
+def _inside(ip: Address) -> Iterator[IPv4Address]:
+    """Yields the IPv4 addresses that an IPv6 address carries."""
+    if not isinstance(ip, IPv6Address) or ip.is_loopback or ip.is_unspecified:
+        return
+    if ip.ipv4_mapped is not None:
+        yield ip.ipv4_mapped
+    elif ip.sixtofour is not None:
+        yield ip.sixtofour
+    elif ip.teredo is not None:
+        yield from ip.teredo
+    elif ip in _NAT64 or ip in _COMPATIBLE or (int(ip) >> 32) & 0xFFFF_FFFF in _ISATAP:
+        yield IPv4Address(int(ip) & 0xFFFF_FFFF)
+    elif ip in _LOCAL_NAT64:  # RFC 6052 with a prefix of 48 bits: bits 64 to 71 are empty
+        number = int(ip)
+        yield IPv4Address(((number >> 64) & 0xFFFF) << 16 | (number >> 40) & 0xFFFF)
+
+
+def canonical_host(host: str) -> str:
+    """Returns a host as it is compared: lower case, no trailing dot, an IP address in its shortest form.
+
+    Raises: CallerError `egress_host_invalid` for text that is no host in ASCII, and for an IPv4 address that is not
+    written as four decimal numbers: resolvers read `0x7f.1` and `2130706433` as 127.0.0.1.
+    """
+    name = host.strip("[]").lower().removesuffix(".")
+    try:
+        ip = ip_address(name)
+    except ValueError:
+        pass
+    else:
+        mapped = ip.ipv4_mapped if isinstance(ip, IPv6Address) else None
+        return str(mapped or ip)
+    last = name.rpartition(".")[2]
+    if last.isdecimal() or last.startswith("0x"):
+        raise _invalid(host, "write an IPv4 address as four decimal numbers, such as 10.0.0.7")
+    if not _HOST.fullmatch(name):
+        raise _invalid(host, "write a host name in ASCII (an international one as xn--...) or an IP address")
+    return name
+
+
+_HOST = re.compile(r"(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]{0,62})(\.[a-z0-9_][a-z0-9_-]{0,62})*")
+_PRIVATE_ENDINGS = (".local", ".localdomain", ".internal", ".intranet", ".private", ".corp", ".home", ".lan", ".arpa")
+
+
+def is_loopback_host(host: str) -> bool:
+    """Whether a canonical host means this machine whatever a resolver says."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    return reach_of(host) is Reach.LOOPBACK
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A host, or several, that may have an address which is not public."""
+
+    host: str = ""
+    """Canonical; empty for a network."""
+    port: int | None = None
+    """None names every port."""
+    below: bool = False
+    """Whether the hosts below `host` are meant, and not `host` itself."""
+    network: IPv4Network | IPv6Network | None = None
+    by_operator: bool = False
+    """Whether the operator named it; an app has less to say."""
+
+    def covers(self, host: str, port: int, address: str) -> bool:
+        """Whether `address`, for which the canonical `host` stands, is allowed by this entry."""
+        reach = reach_of(address)
+        if self.port not in (None, port) or reach is Reach.UNUSABLE:
+            return False
+        if self.network is not None:
+            inside = ip_address(address.partition("%")[0]) in self.network
+            return inside and (reach is Reach.PRIVATE or (reach is Reach.LOOPBACK and self.network.is_loopback))
+        if self.below:
+            return reach is Reach.PRIVATE and host.endswith(f".{self.host}")
+        if host != self.host and not (is_loopback_host(host) and is_loopback_host(self.host)):
+            return False
+        if reach is Reach.LINK_LOCAL:
+            return self.by_operator
+        return reach is not Reach.LOOPBACK or self.by_operator or self.port is not None
+
+    def is_of(self, host: str, port: int) -> bool:
+        """Whether the canonical `host` is named, whatever it stands for."""
+        if self.port not in (None, port):
+            return False
+        if self.network is not None:
+            try:
+                return ip_address(host) in self.network
+            except ValueError:
+                return False
+        if self.below:
+            return host.endswith(f".{self.host}")
+        return host == self.host or (is_loopback_host(host) and is_loopback_host(self.host))
+
+
+@dataclass(frozen=True, slots=True)
+class Outbound:
+    """What the operator and the apps decide about outgoing requests."""
+
+    named: tuple[Named, ...] = ()
+    """The hosts that may have a private or loopback address."""
+    proxy: str = ""
+    """An HTTP proxy for every host that is not named; it resolves the names. Empty: none."""
+    answer_bytes: int = ANSWER_BYTES
+
+    def naming(self, *named: Named | None) -> "Outbound":
+        """The same with more hosts."""
+        fresh = tuple(each for each in named if each is not None and each not in self.named)
+        return replace(self, named=(*self.named, *fresh)) if fresh else self
+
+
+def named_host(text: str, *, by_operator: bool) -> Named:
+    """Reads one entry: `host`, `host:port`, `*.domain`, or, of the operator only, a network such as 10.0.0.0/8.
+
+    Raises: CallerError `egress_host_invalid`.
+    """
+    if "/" in text:
+        return _named_network(text, by_operator)
+    below = text.startswith("*.")
+    host, port = _host_and_port(text.removeprefix("*."), text)
+    if below and (_is_address(host) or is_loopback_host(host) or (not by_operator and "." not in host)):
+        raise _invalid(text, "after *. write a domain of at least two parts, such as *.corp.example")
+    if not by_operator and port is None and is_loopback_host(host):
+        raise _invalid(text, f"an app names a port of this machine, such as {text}:9000")
+    if not by_operator and _is_address(host) and reach_of(host) in (Reach.LINK_LOCAL, Reach.UNUSABLE):
+        raise _invalid(text, "only the operator may name this address, in PERDURE_EGRESS_HOSTS")
+    return Named(host, port, below, by_operator=by_operator)
+
+
+def named_by_url(url: str, *, by_operator: bool) -> Named | None:
+    """Returns the host and port that a written address names; None for text that is no http address."""
+    try:
+        parts = urlsplit(url.strip())
+        host, port = parts.hostname or "", parts.port
+        if parts.scheme not in _PORTS or not host:
+            return None
+        return Named(canonical_host(host), port or _PORTS[parts.scheme], by_operator=by_operator)
+    except (ValueError, CallerError):
+        return None
+
+
+def refusal_of(host: str, port: int, addresses: Sequence[str], named: Collection[Named]) -> str | None:
+    """Says why a request to a canonical `host`, which stands for `addresses`, may not be sent; None if it may.
+
+    All addresses count: a name that also stands for a forbidden one is not trusted.
+    """
+    if not addresses:
+        return f"{host} has no address"
+    for address in addresses:
+        reach = reach_of(address)
+        if reach is not Reach.PUBLIC and not any(each.covers(host, port, address) for each in named):
+            return _why(host, port, reach)
+    return None
+
+
+def proxied_refusal_of(host: str, port: int) -> str | None:
+    """Says why a request to a canonical `host` may not be handed to a proxy, which resolves the name itself. Judges by
+    the name alone: an address, or a name that is of no use outside, is not public."""
+    if _is_address(host):
+        reach = reach_of(host)
+    elif is_loopback_host(host):
+        reach = Reach.LOOPBACK
+    else:
+        reach = Reach.PRIVATE if "." not in host or host.endswith(_PRIVATE_ENDINGS) else Reach.PUBLIC
+    return None if reach is Reach.PUBLIC else _why(host, port, reach)
+
+
+def _why(host: str, port: int, reach: Reach) -> str:
+    is_address = _is_address(host)
+    what = f"the address {host} is {reach}" if is_address else f"{host} stands for an address that is {reach}"
+    if reach is Reach.UNUSABLE:
+        return f"{what}: no request can be sent there"
+    if reach is Reach.LINK_LOCAL:
+        return f"{what}: only the operator can allow it, by {host} in PERDURE_EGRESS_HOSTS"
+    entry = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return f"{what}: name {entry} in PERDURE_EGRESS_HOSTS or under egress: in the app's app.yaml"
+
+
+def _named_network(text: str, by_operator: bool) -> Named:
+    if not by_operator:
+        raise _invalid(text, "only the operator may name a network, in PERDURE_EGRESS_HOSTS")
+    try:
+        return Named(network=ip_network(text), by_operator=True)
+    except ValueError as error:
+        raise _invalid(text, f"write a network as 10.0.0.0/8 ({error})") from None
+
+
+def _host_and_port(text: str, entry: str) -> tuple[str, int | None]:
+    if _is_address(text):
+        return canonical_host(text), None
+    host, colon, port = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        return canonical_host(text), None
+    if not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise _invalid(entry, "a port is a number from 1 to 65535")
+    return canonical_host(host), int(port)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+def _invalid(entry: str, why: str) -> CallerError:
+    return CallerError("egress_host_invalid", f"{entry[:200]!r} is no host that can be named: {why}", status=422)

@@ -1,0 +1,1 @@
+"""Streams of events and tokens for readers, and traces of turns that have ended."""

@@ -1,0 +1,431 @@
+"""One reader's stream, merged from durable events and live tokens.
+
+1. Tokens of a call come after its `generation.start` and before its `generation.complete`.
+2. At `generation.complete` the reader holds exactly the settled text: where live tokens do not add up to it, the
+   merge sends `reset` and the stored text. A `reset` also comes when a new attempt begins and when a call ends
+   without a settled text. So no text is ever doubled.
+3. Reasoning is shown as it comes and is never mended: it is no part of the answer. `reset` voids it too.
+4. A cursor claims only live entries whose text was shown. While the text of an open call has a hole, live tokens
+   rest and the cursor's live half stands still; a reader that resumes there finds the same hole.
+
+Order never uses clocks: a claim commits its start before the first token is sent, and a settle commits after the
+last, so whoever reads the events first and the tokens second sees every token of a call that it sees complete.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from pydantic import JsonValue
+
+from perdure.contracts.events import DONE, GENERATION_COMPLETE, GENERATION_START, RESET, THINKING, TOKEN
+
+# --- Where a reader of a stream stands, as the opaque id of every event.
+# A cursor holds the high-water marks of both stores (design section 6): the last durable event and the last live entry
+# that the reader has seen. Entries are comparable only within one epoch of the live stream; losing Valkey begins
+# another.
+
+FIRST_ENTRY = "0-0"
+"""Before every entry."""
+NO_EPOCH = "0"
+"""The reader has never seen a live entry."""
+LOST_EPOCH = "x"
+"""Nobody knows which live entries the reader holds: it was told to forget some, or it gave a bare number."""
+
+_FULL = re.compile(r"([0-9]{1,18})\.([0-9a-z]{1,32})\.([0-9]{1,18}-[0-9]{1,18})")
+_BARE = re.compile(r"[0-9]{1,18}")
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """The marks of both stores: `<durable seq>.<stream epoch>.<stream id>`."""
+
+    seq: int = 0
+    epoch: str = NO_EPOCH
+    entry_id: str = FIRST_ENTRY
+
+    def __str__(self) -> str:
+        return f"{self.seq}.{self.epoch}.{self.entry_id}"
+
+
+def parse_cursor(text: str) -> Cursor | None:
+    """The cursor in `text`, a bare durable number included; None where it is neither."""
+    full = _FULL.fullmatch(text)
+    if full is not None:
+        return Cursor(int(full[1]), full[2], full[3])
+    if _BARE.fullmatch(text):
+        return Cursor(int(text), LOST_EPOCH)
+    return None
+
+
+def entry_order(entry_id: str) -> tuple[int, int]:
+    """An entry's place within its epoch, for comparing."""
+    milliseconds, _, number = entry_id.partition("-")
+    return int(milliseconds), int(number)
+
+
+# --- What reaches a reader of a stream, and where the reader then stands.
+# Values only; perdure/core/events/stream.py
+# merges them.
+
+CallKey = tuple[str, str]
+"""A model call: turn id, call id."""
+
+CLOSED_KEPT = 256
+"""Calls remembered as over; one that was forgotten is looked up again when a stray entry of it turns up."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedEvent:
+    """A durable event of the conversation."""
+
+    seq: int
+    turn_id: str
+    kind: str
+    call_id: str | None
+    data: Mapping[str, JsonValue]
+    at: datetime
+
+    @property
+    def key(self) -> CallKey:
+        """The call that it is about."""
+        return self.turn_id, self.call_id or ""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEntry:
+    """A live entry: some text of one attempt of a call, or the beginning of a new attempt."""
+
+    id: str
+    turn_id: str
+    call_id: str
+    attempt: int
+    start: int
+    """How many characters of this attempt came before."""
+    text: str
+    begins: bool = False
+    """A new attempt begins: what was shown of the call is void."""
+    thinking: bool = False
+    """`text` is of the model's reasoning, which is no part of the answer."""
+    thought: int = 0
+    """How many characters of this attempt's reasoning came before."""
+
+    @property
+    def key(self) -> CallKey:
+        """The call that it belongs to."""
+        return self.turn_id, self.call_id
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBatch:
+    """Live entries after the reader's position, in order; from the beginning where the epoch is another."""
+
+    epoch: str | None
+    """None where there is no live stream, or no Valkey."""
+    entries: Sequence[TokenEntry] = ()
+    more: bool = False
+    """There may be entries beyond these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What the reader holds of an open call."""
+
+    attempt: int
+    characters: int | None
+    """Of the answer. None: it has a hole, or nobody knows what the reader holds."""
+    thought: bool = False
+    """It was shown some of this attempt's reasoning."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderState:
+    """One reader between two batches."""
+
+    cursor: Cursor
+    """What the reader may claim to have seen."""
+    epoch: str = NO_EPOCH
+    entry_id: str = FIRST_ENTRY
+    """Live entries are read after this one."""
+    calls: Mapping[CallKey, Heard] = field(default_factory=dict)
+    """Calls begun and not complete."""
+    closed: tuple[CallKey, ...] = ()
+    """Calls that are over: their stray entries are passed by. A call in neither has not begun."""
+
+    def with_closed(self, keys: Iterable[CallKey]) -> "ReaderState":
+        """This state, knowing that `keys` are over."""
+        return replace(self, closed=(*self.closed, *keys)[-CLOSED_KEPT:])
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One event as sent."""
+
+    kind: str
+    id: str
+    turn_id: str
+    data: Mapping[str, JsonValue]
+    stored_message_id: str | None = None
+    """Set on a token whose `text` is that message's, to be put in by the caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What to send now, and where the reader then stands."""
+
+    frames: Sequence[Frame]
+    state: ReaderState
+    blocked: bool = False
+    """The next entry is of a call whose start is in the log but not among these events."""
+    starved: bool = False
+    """More entries must be read before the next event may be sent."""
+
+
+def unknown_calls(
+    state: ReaderState, events: Sequence[LoggedEvent], batch: TokenBatch, turn_id: str | None = None
+) -> list[CallKey]:
+    """The calls with live entries of which the state knows nothing; the caller finds out which of them are over."""
+    known = {*state.calls, *state.closed, *(event.key for event in events if event.kind == GENERATION_START)}
+    found = dict.fromkeys(entry.key for entry in batch.entries if turn_id is None or entry.turn_id == turn_id)
+    return [key for key in found if key not in known]
+
+
+def merge(
+    state: ReaderState, events: Sequence[LoggedEvent], batch: TokenBatch, *, turn_id: str | None = None
+) -> Merged:
+    """Merge a batch of events with the live entries that were read after it.
+
+    `turn_id` limits the stream to one turn. What was not consumed lies beyond the new state's positions. The caller
+    has put what `unknown_calls` named and what began before the state's events into `closed`.
+    """
+    return _Merge(state, batch, turn_id).run(events)
+
+
+class _Merge:
+    def __init__(self, state: ReaderState, batch: TokenBatch, turn_id: str | None) -> None:
+        self.cursor = state.cursor
+        self.epoch, self.entry_id = state.epoch, state.entry_id
+        if batch.epoch is not None and batch.epoch != state.epoch:
+            self.epoch, self.entry_id = batch.epoch, FIRST_ENTRY
+        self.calls = dict(state.calls)
+        self.closed = list(state.closed)
+        self.entries = list(batch.entries)
+        self.next_entry = 0
+        self.more = batch.more
+        self.only = turn_id
+        self.frames: list[Frame] = []
+        self.blocked = False
+
+    def run(self, events: Sequence[LoggedEvent]) -> Merged:
+        starved = False
+        for event in events:
+            self._take_entries()
+            starved = event.kind == GENERATION_COMPLETE and self.more and not self.blocked and not self._whole(event)
+            if starved:
+                break
+            self._take_event(event)
+        if not starved:
+            self._take_entries()
+        state = ReaderState(self.cursor, self.epoch, self.entry_id, self.calls, tuple(self.closed[-CLOSED_KEPT:]))
+        return Merged(self.frames, state, self.blocked, starved)
+
+    # Live entries
+
+    def _take_entries(self) -> None:
+        self.blocked = False
+        while self.next_entry < len(self.entries):
+            entry = self.entries[self.next_entry]
+            foreign = self.only is not None and entry.turn_id != self.only
+            if not foreign and entry.key in self.calls:
+                self._take_entry(entry)
+            elif not foreign and entry.key not in self.closed:
+                self.blocked = True
+                return
+            self.next_entry += 1
+            self.entry_id = entry.id
+            self._claim_entries()
+
+    def _take_entry(self, entry: TokenEntry) -> None:
+        heard = self.calls[entry.key]
+        if entry.attempt < heard.attempt:
+            return
+        if any(other.characters is None for key, other in self.calls.items() if key != entry.key):
+            # No cursor could say "this call's text, but not that one's": it rests as well. What it said stands, so
+            # the attempt stays too: a newer one's start must still void it.
+            if not entry.thinking:
+                self.calls[entry.key] = Heard(heard.attempt, None)
+            return
+        anew = entry.begins or (entry.start == 0 and not (entry.thinking and entry.thought))
+        if entry.attempt > heard.attempt or (heard.characters is None and anew):
+            self._void_open(entry.key, heard)
+            heard = Heard(entry.attempt, 0)
+        self.calls[entry.key] = heard
+        if heard.characters is None or not entry.text:
+            return
+        if entry.start > heard.characters:
+            self.calls[entry.key] = Heard(entry.attempt, None)
+        elif entry.start == heard.characters:
+            self._show(entry, heard.thought, heard.characters)
+
+    def _show(self, entry: TokenEntry, thought: bool, characters: int) -> None:
+        kind = THINKING if entry.thinking else TOKEN
+        characters += 0 if entry.thinking else len(entry.text)
+        self.calls[entry.key] = Heard(entry.attempt, characters, thought or entry.thinking)
+        self.entry_id = entry.id
+        self._claim_entries()
+        text = entry.text
+        if self._last_frame_continues(entry, kind):
+            text = str(self.frames.pop().data["text"]) + text
+        at = datetime.fromtimestamp(entry_order(entry.id)[0] / 1000, UTC)
+        self._send(kind, entry.turn_id, at, {"call_id": entry.call_id, "attempt": entry.attempt, "text": text})
+
+    def _last_frame_continues(self, entry: TokenEntry, kind: str) -> bool:
+        last = self.frames[-1] if self.frames else None
+        if last is None or last.kind != kind or last.stored_message_id is not None or last.turn_id != entry.turn_id:
+            return False
+        return last.data["call_id"] == entry.call_id and last.data["attempt"] == entry.attempt
+
+    def _claim_entries(self) -> None:
+        """Let the cursor claim all that was read, unless some open call's text has a hole."""
+        if self.entry_id != FIRST_ENTRY and all(heard.characters is not None for heard in self.calls.values()):
+            self.cursor = replace(self.cursor, epoch=self.epoch, entry_id=self.entry_id)
+
+    # Durable events
+
+    def _take_event(self, event: LoggedEvent) -> None:
+        key = event.key
+        if event.kind == GENERATION_START:
+            self._begin(key, _number(event.data, "attempt") or 0)
+        elif event.kind == GENERATION_COMPLETE:
+            self._complete(key, event)
+        elif event.kind == DONE:
+            for open_key in [open_key for open_key in self.calls if open_key[0] == event.turn_id]:
+                self._void(open_key, self.calls[open_key], event.at)
+                self._close(open_key)
+        self.cursor = replace(self.cursor, seq=event.seq)
+        data = {**event.data} if event.call_id is None else {**event.data, "call_id": event.call_id}
+        self._send(event.kind, event.turn_id, event.at, data)
+
+    def _begin(self, key: CallKey, attempt: int) -> None:
+        heard = self.calls.get(key)
+        if heard is None:
+            self.calls[key] = Heard(attempt, 0)
+        elif attempt > heard.attempt:
+            # Before the event itself, so that no cursor beyond the event leaves the old text standing.
+            self._void_open(key, heard)
+            # After a hole nobody knows how much of the new attempt lies behind the reader's place in the live stream.
+            self.calls[key] = Heard(attempt, None if heard.characters is None else 0)
+
+    def _whole(self, event: LoggedEvent) -> bool:
+        heard = self.calls.get(event.key)
+        characters, attempt = _number(event.data, "characters"), _number(event.data, "attempt")
+        if characters is None:
+            return True
+        if heard is None or heard.characters != characters:
+            return False
+        return characters == 0 or attempt is None or attempt == heard.attempt
+
+    def _complete(self, key: CallKey, event: LoggedEvent) -> None:
+        if not self._whole(event):
+            heard = self.calls.get(key, Heard(0, None))
+            message_id = event.data.get("message_id")
+            if _number(event.data, "characters") and isinstance(message_id, str):
+                # A reader cut off between these and the event gets them again, so the reset is always there.
+                self._void(key, Heard(0, None), event.at)
+                data: dict[str, JsonValue] = {"call_id": key[1], "attempt": event.data.get("attempt"), "text": ""}
+                self._send(TOKEN, key[0], event.at, data, message_id, cursor=self._unsure())
+            else:
+                self._void(key, heard, event.at)
+        self._close(key)
+
+    def _close(self, key: CallKey) -> None:
+        self.calls.pop(key, None)
+        self.closed.append(key)
+        self._claim_entries()
+
+    # Frames
+
+    def _void(self, key: CallKey, heard: Heard, at: datetime | None = None) -> None:
+        """Tell the reader to forget what it holds of a call, if it holds anything."""
+        if heard.characters != 0 or heard.thought:
+            self._send(RESET, key[0], at, {"call_id": key[1]}, cursor=self._unsure())
+
+    def _void_open(self, key: CallKey, heard: Heard) -> None:
+        """The same for a call that goes on: the old live mark would give back what was voided."""
+        self._void(key, heard)
+        if heard.characters is None:
+            self.cursor = self._unsure()
+
+    def _unsure(self) -> Cursor:
+        """For a frame after which no live mark says what the reader holds: coming back with it starts from a reset."""
+        return replace(self.cursor, epoch=LOST_EPOCH, entry_id=FIRST_ENTRY)
+
+    def _send(
+        self,
+        kind: str,
+        turn_id: str,
+        at: datetime | None,
+        data: Mapping[str, JsonValue],
+        stored_message_id: str | None = None,
+        *,
+        cursor: Cursor | None = None,
+    ) -> None:
+        marks: dict[str, JsonValue] = {"turn_id": turn_id, "seq": self.cursor.seq}
+        if at is not None:
+            marks["at"] = at.isoformat()
+        self.frames.append(Frame(kind, str(cursor or self.cursor), turn_id, {**data, **marks}, stored_message_id))
+
+
+def _number(data: Mapping[str, JsonValue], name: str) -> int | None:
+    value = data.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+# --- What a reader that comes back holds of the calls still open at its cursor.
+# The durable half of the cursor says which calls had begun and in which attempt; the live half, together with what the
+# live stream still knows of each call, says how much text was shown. Where that cannot be told the call has a hole,
+# which perdure/core/events/stream.py mends by `reset`.
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCall:
+    """A call that had begun and was not complete at the cursor."""
+
+    key: CallKey
+    attempt: int
+    """Of its latest `generation.start` at the cursor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What the live stream knows of a call at the cursor, within the cursor's epoch."""
+
+    attempt: int
+    characters: int
+    """Shown to a reader that has seen every entry up to the cursor."""
+    whole: bool
+    """The attempt's text has been in this stream from its first character, without a gap."""
+    begun: bool = True
+    """False: its first entry lies beyond the cursor."""
+    thought: bool = False
+    """Some of the attempt's reasoning came before the cursor."""
+
+
+def resumed(cursor: Cursor, open_calls: Sequence[OpenCall], marks: Mapping[CallKey, Mark]) -> ReaderState:
+    """The state of a reader that comes back with `cursor`; `marks` lacks what the live stream cannot tell."""
+    calls = {call.key: _heard(cursor, call, marks.get(call.key)) for call in open_calls}
+    return ReaderState(cursor, cursor.epoch, cursor.entry_id, calls)
+
+
+def _heard(cursor: Cursor, call: OpenCall, mark: Mark | None) -> Heard:
+    if cursor.epoch == NO_EPOCH:
+        return Heard(call.attempt, 0)
+    if mark is None:
+        return Heard(call.attempt, None)
+    if mark.begun and mark.attempt < call.attempt:
+        # The newer attempt's start has been sent, and whatever was shown of the older one was voided before it.
+        return Heard(call.attempt, 0 if mark.whole else None)
+    if not mark.begun:
+        return Heard(call.attempt, 0 if mark.whole and mark.attempt == call.attempt else None)
+    return Heard(mark.attempt, mark.characters if mark.whole else None, mark.thought)

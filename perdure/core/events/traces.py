@@ -1,0 +1,446 @@
+"""A turn's record as spans: made when the turn is over, from what its log says, so that no turn waits for a trace.
+
+The same record always gives the same spans, ids included: a tracer makes none (S3-34). Names are those of OpenTelemetry
+for generative models (invoke_agent, chat, execute_tool) and, inside, the sources' own (S0-23, S0-43).
+"""
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import pairwise
+from typing import Final
+
+from pydantic import JsonValue
+
+from perdure.contracts import events as e
+from perdure.contracts.events import Alarm, AlarmType
+
+TRACE_ID = re.compile(r"(?!0{32})[0-9a-f]{32}")
+TOLD = frozenset(
+    {e.MEMORY_SEARCH, e.MEMORY_WRITE_CREATED, e.MEMORY_WRITE_BLOCKED, e.MEMORY_CONTEXT_LOADED, e.ALARM}
+    | {e.HITL_RULE_FIRE, e.HITL_WARNING, e.SKILL_SELECTED, e.SKILL_INJECTED, e.BUDGET, e.TOOL_AWAITING_APPROVAL}
+)
+"""Events of the log that become events of the span in which they fell."""
+CHAT_ENDS = frozenset({e.GENERATION_COMPLETE, e.TRANSIENT_ERROR, e.RATE_LIMIT})
+TOOL_ENDS = frozenset({e.TOOL_RESULT, e.TOOL_ERROR, e.TOOL_DENIED})
+LOST = "attempt_lost"
+"""What is said of an attempt whose end nobody recorded."""
+Attributes = dict[str, JsonValue]
+
+
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """One event of a turn's log, with those of its data that are neither content nor made by anybody outside."""
+
+    kind: str
+    at: datetime
+    call_id: str | None = None
+    data: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRecord:
+    """What is known of a turn that is over."""
+
+    tenant_id: str
+    conversation_id: str
+    turn_id: str
+    user_id: str
+    agent_id: str
+    agent_version: str
+    topology: str
+    status: str
+    began: datetime
+    ended: datetime
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_microusd: int = 0
+    problem_code: str = ""
+    given_trace_id: str = ""
+    """What the request's metadata named, where that is one (perdure/contracts/ids.py)."""
+    happened: tuple[Happened, ...] = ()
+    """In the log's order."""
+    failures: Mapping[str, str] = field(default_factory=dict)
+    """Call id -> the code that it ended with."""
+
+    @property
+    def trace_id(self) -> str:
+        """32 hexadecimal digits: those that came with the request, or made from the turn's own id."""
+        return self.given_trace_id if TRACE_ID.fullmatch(self.given_trace_id) else _digits(f"trace/{self.turn_id}", 32)
+
+    def span_id(self, name: str) -> str:
+        """16 hexadecimal digits for a thing of this turn; the same whoever asks."""
+        return _digits(f"span/{self.turn_id}/{name}", 16)
+
+
+@dataclass(frozen=True, slots=True)
+class SpanEvent:
+    """A moment in a span."""
+
+    name: str
+    at: datetime
+    attributes: Attributes
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of time with a name; `error` is a code, empty where it went well."""
+
+    trace_id: str
+    id: str
+    parent_id: str
+    name: str
+    began: datetime
+    ended: datetime
+    attributes: Attributes
+    events: tuple[SpanEvent, ...] = ()
+    error: str = ""
+
+
+def spans_of(record: TurnRecord, unspanned: frozenset[str] = frozenset()) -> tuple[Span, ...]:
+    """The spans of a turn, each after its parent; nodes in `unspanned` have none of their own (S3-34)."""
+    reading = _Reading(record, unspanned)
+    for happened in record.happened:
+        reading.take(happened)
+    return reading.close()
+
+
+@dataclass(slots=True)
+class _Open:
+    """A span that has not ended yet."""
+
+    id: str
+    parent_id: str
+    name: str
+    began: datetime
+    attributes: Attributes
+    events: list[SpanEvent] = field(default_factory=list)
+    inside: list[tuple[str, Attributes]] = field(default_factory=list)
+    """Spans of no duration, at its beginning."""
+    ended: datetime | None = None
+    error: str = ""
+
+
+class _Reading:
+    """The log, read from its beginning."""
+
+    def __init__(self, record: TurnRecord, unspanned: frozenset[str]) -> None:
+        self._record = record
+        self._unspanned = unspanned
+        self._root = _Open(
+            record.span_id("turn"), "", f"invoke_agent {record.agent_id}", record.began, _of_turn(record)
+        )
+        self._all = [self._root]
+        self._nodes: list[_Open] = []
+        self._calls: dict[str, _Open] = {}
+        self._visits: dict[str, int] = {}
+
+    def take(self, happened: Happened) -> None:
+        """One event."""
+        kind, data = happened.kind, happened.data
+        if kind == e.NODE_START:
+            self._enter(str(data.get("node", "")), happened.at)
+        elif kind == e.NODE_END:
+            self._leave(str(data.get("node", "")), happened.at)
+        elif kind == e.GENERATION_START and happened.call_id:
+            self._chat(happened.call_id, happened)
+        elif kind == e.TOOL_EXECUTING and happened.call_id:
+            self._tool(happened.call_id, happened)
+        elif happened.call_id in self._calls and kind in {e.TOKEN_USAGE, e.TTFT}:
+            self._count(self._calls[happened.call_id], data)
+        elif happened.call_id in self._calls and kind in CHAT_ENDS | TOOL_ENDS:
+            self._done(happened.call_id, happened)
+        elif kind in TOLD:
+            self._inner().events.append(SpanEvent(kind, happened.at, dict(data)))
+
+    def close(self) -> tuple[Span, ...]:
+        """All of it; what never ended was lost with its worker, or with the turn."""
+        record = self._record
+        self._root.ended = record.ended
+        self._root.error = record.problem_code or ("" if record.status == "completed" else record.status)
+        return tuple(span for one in self._all for span in self._closed(one))
+
+    def _closed(self, one: _Open) -> list[Span]:
+        ended = one.ended or max(one.began, self._record.ended)
+        common = {**_identity(self._record), **one.attributes}
+        error = one.error or ("" if one.ended else LOST)
+        trace = self._record.trace_id
+        own = Span(trace, one.id, one.parent_id, one.name, one.began, ended, common, tuple(one.events), error)
+        inside = [
+            Span(
+                trace,
+                self._record.span_id(f"{one.id}/{name}"),
+                one.id,
+                name,
+                one.began,
+                one.began,
+                {**_identity(self._record), **attributes},
+            )
+            for name, attributes in one.inside
+        ]
+        return [own, *inside]
+
+    def _inner(self) -> _Open:
+        return self._nodes[-1] if self._nodes else self._root
+
+    def _open(self, name: str, shown: str, at: datetime, attributes: Attributes) -> _Open:
+        visit = self._visits[name] = self._visits.get(name, 0) + 1
+        one = _Open(self._record.span_id(f"{name}/{visit}"), self._inner().id, shown, at, attributes)
+        self._all.append(one)
+        return one
+
+    def _enter(self, node: str, at: datetime) -> None:
+        if node not in self._unspanned:
+            self._nodes.append(self._open(f"node/{node}", f"node {node}", at, {"perdure.node": node}))
+
+    def _leave(self, node: str, at: datetime) -> None:
+        for one in reversed(self._nodes):
+            if one.attributes["perdure.node"] == node:
+                one.ended = at
+                self._nodes.remove(one)
+                return
+        if node not in self._unspanned:  # begun anew before the log was read, so that its beginning is not in it
+            self._open(f"node/{node}", f"node {node}", at, {"perdure.node": node}).ended = at
+
+    def _chat(self, call_id: str, happened: Happened) -> None:
+        model = happened.data.get("model")
+        attributes: Attributes = {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.request.model": model,
+            "perdure.call_id": call_id,
+            "perdure.attempt": happened.data.get("attempt"),
+        }
+        one = self._calls[call_id] = self._open(f"call/{call_id}", f"chat {model}", happened.at, attributes)
+        one.events.append(SpanEvent("model_call_attempted", happened.at, {"status": "attempted"}))
+
+    def _tool(self, call_id: str, happened: Happened) -> None:
+        tool = happened.data.get("tool")
+        attributes: Attributes = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": tool,
+            "gen_ai.tool.call.id": call_id,
+            "perdure.attempt": happened.data.get("attempt"),
+        }
+        self._calls[call_id] = self._open(f"call/{call_id}", f"execute_tool {tool}", happened.at, attributes)
+
+    def _count(self, one: _Open, data: Mapping[str, JsonValue]) -> None:
+        for name in ("input_tokens", "output_tokens"):
+            if isinstance(data.get(name), int):
+                one.attributes[f"gen_ai.usage.{name}"] = data[name]
+        if isinstance(data.get("cached_tokens"), int):
+            one.attributes["gen_ai.usage.cache_read.input_tokens"] = data["cached_tokens"]
+        if isinstance(data.get("seconds"), int | float):
+            one.attributes["gen_ai.response.time_to_first_chunk"] = data["seconds"]
+
+    def _done(self, call_id: str, happened: Happened) -> None:
+        one, data = self._calls.pop(call_id), happened.data
+        one.ended = happened.at
+        if happened.kind in TOOL_ENDS:
+            one.error = "" if happened.kind == e.TOOL_RESULT else str(data.get("code") or happened.kind)
+            return
+        failed = str(data.get("code") or "") if happened.kind != e.GENERATION_COMPLETE else ""
+        one.error = failed or (self._record.failures.get(call_id, "") if data.get("partial") or not failed else "")
+        assembly = data.get("assembly")
+        if isinstance(assembly, Mapping):
+            one.inside = [(name, dict(told)) for name, told in assembly.items() if isinstance(told, Mapping)]
+        completed: Attributes = {
+            "status": "error" if one.error else "success",
+            "duration_ms": round((happened.at - one.began).total_seconds() * 1000),
+            "error_type": one.error or None,
+        }
+        one.events.append(SpanEvent("model_call_completed", happened.at, completed))
+
+
+def _identity(record: TurnRecord) -> Attributes:
+    """On every span (S3-34)."""
+    return {
+        "perdure.trace_id": record.given_trace_id or record.turn_id,
+        "gen_ai.conversation.id": record.conversation_id,
+        "user.id": record.user_id,
+    }
+
+
+def _of_turn(record: TurnRecord) -> Attributes:
+    return {
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.agent.id": record.agent_id,
+        "gen_ai.agent.version": record.agent_version,
+        "gen_ai.usage.input_tokens": record.input_tokens,
+        "gen_ai.usage.output_tokens": record.output_tokens,
+        "perdure.tenant_id": record.tenant_id,
+        "perdure.turn_id": record.turn_id,
+        "perdure.topology": record.topology,
+        "perdure.status": record.status,
+        "perdure.cost_microusd": record.cost_microusd,
+    }
+
+
+def _digits(name: str, count: int) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:count]
+
+
+# --- What never reaches a tracer: content, secrets and internals, by the name under which they come (S3-36, S3-37).
+# A name is read as its words, whatever joins them: `finalOutput`, `final-output` and `final_outputs` are one. It is
+# denied with one denied word in it, at any depth, also inside text that is JSON. Token counts are let through by their
+# whole name and only as numbers. What is no denied name has still a short value: 200 characters.
+
+DENIED: Final = frozenset(
+    {"input", "message", "content", "text", "query", "transcript"}  # what somebody said
+    | {"prompt", "instruction", "preprocessing"}  # what a model was told
+    | {"output", "response", "completion", "answer", "result"}  # what came back
+    | {"memory", "fact", "episode", "document"}  # what is remembered
+    | {"vector", "embedding"}
+    | {"secret", "password", "passwd", "token", "credential", "apikey", "authorization", "cookie", "bearer"}
+    | {"authorized", "authorised"}  # leave that was given
+    | {"state", "command", "traceback", "stack", "argument", "args", "payload", "body"}  # internals
+    | {"preview", "snippet", "excerpt", "summary"}
+    | {"question", "reply", "utterance", "msg", "history", "attachment", "kwarg"}
+    | {"reasoning", "thinking", "thought"}
+)
+"""In the singular; a word in the plural is the same word."""
+PAIRS: Final = frozenset({("api", "key"), ("private", "key"), ("access", "key")})
+LONG: Final = tuple(sorted(word for word in DENIED if len(word) >= 5 and word not in ("state", "stack")))
+"""Denied also where names are written together: `rawinput`. Shorter ones are parts of harmless words."""
+COUNTS: Final = frozenset(
+    {"gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens", "gen_ai.usage.cache_read.input_tokens"}
+    | {"gen_ai.response.time_to_first_chunk", "token_estimate"}
+)
+"""Names with a denied word that are numbers, and pass as such."""
+NAMING: Final = ("key", "name", "field", "attribute")
+"""Where an entry of a list has the name of its value: `{"key": "prompt", "value": ...}`."""
+MOST_CHARACTERS: Final = 200
+MOST_DEPTH: Final = 8
+MOST_ITEMS: Final = 64
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+
+
+def is_denied(name: str) -> str:
+    """The denied word in a name, or an empty text."""
+    words = [_singular(word.lower()) for word in _WORD.findall(name)]
+    for word in words:
+        if word in DENIED:
+            return word
+    for pair in pairwise(words):
+        if pair in PAIRS:
+            return " ".join(pair)
+    run_together = "".join(words)
+    return next((word for word in LONG if word in run_together), "")
+
+
+def filtered(attributes: Mapping[str, JsonValue]) -> tuple[dict[str, JsonValue], tuple[str, ...]]:
+    """The attributes that may leave, and the denied word of each that may not."""
+    removed: list[str] = []
+    kept = dict(_pairs(attributes, removed, 0))
+    return kept, tuple(removed)
+
+
+def _pairs(given: Mapping[str, JsonValue], removed: list[str], depth: int) -> Iterator[tuple[str, JsonValue]]:
+    named = next(filter(None, (_word_of(given.get(name)) for name in NAMING)), "")
+    if named and len(given) > 1:
+        removed.append(named)
+        return
+    for key, value in list(given.items())[:MOST_ITEMS]:
+        if key in COUNTS:
+            if isinstance(value, int | float):
+                yield key, value
+            else:
+                removed.append(is_denied(key))
+            continue
+        word = is_denied(key)
+        if word:
+            removed.append(word)
+        elif value is not None:
+            yield key[:MOST_CHARACTERS], _value(value, removed, depth)
+
+
+def _value(value: JsonValue, removed: list[str], depth: int) -> JsonValue:
+    if depth >= MOST_DEPTH and isinstance(value, dict | list):
+        removed.append("depth")
+        return None
+    if isinstance(value, dict):
+        return dict(_pairs(value, removed, depth + 1))
+    if isinstance(value, list):
+        if len(value) == 2 and depth and isinstance(value[0], str) and (word := _word_of(value[0])):
+            removed.append(word)  # a pair of a name and its value
+            return None
+        return [_value(each, removed, depth + 1) for each in value[:MOST_ITEMS]]
+    if isinstance(value, str):
+        return _text(value, removed, depth)
+    if value is None or isinstance(value, int | float):
+        return value
+    removed.append(type(value).__name__)  # bytes, and whatever else is no JSON
+    return None
+
+
+def _word_of(name: object) -> str:
+    return is_denied(name) if isinstance(name, str) else ""
+
+
+def _text(value: str, removed: list[str], depth: int) -> JsonValue:
+    """A text that is JSON is read as such, so that nothing denied hides in it; one that only looks so is left out."""
+    if value.lstrip()[:1] in ("{", "["):
+        try:
+            inside = json.loads(value)
+        except (ValueError, RecursionError):
+            removed.append("json")
+            return ""
+        return _value(inside, removed, depth + 1)
+    return value[:MOST_CHARACTERS]
+
+
+def _singular(word: str) -> str:
+    """The denied word of which this is the plural, else the word without the s of a plural."""
+    forms = (word, word.removesuffix("s"), word.removesuffix("ies") + "y")
+    known = next((form for form in forms if form in DENIED), None)
+    return known or (word if word.endswith("ss") else word.removesuffix("s"))
+
+
+# --- Invariants that a finished turn can be checked for: its nodes followed the edges of its topology (S3-38).
+# An alarm is a value; who gets it logs and counts it, and nothing else comes of it.
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """The edges of a topology, as far as a record can be held against them."""
+
+    edges: frozenset[tuple[str, str]]
+    entries: frozenset[str]
+    """Where a run begins, fresh or after a pause."""
+    terminal: frozenset[str]
+    """From where a run ends."""
+    parallel: bool = False
+    """Whether branches run side by side: then a node need only follow some node that has run."""
+    unspanned: frozenset[str] = frozenset()
+    """Nodes that a trace leaves out."""
+
+
+def alarms_of(nodes: Sequence[str], ways: Ways, trace_id: str) -> Iterator[Alarm]:
+    """What is wrong with a turn whose nodes ended in this order; nodes of nested topologies are not looked at."""
+    own = [node for node in nodes if "/" not in node]
+    ran: list[str] = []
+    for node in own:
+        before = ran if ways.parallel else ran[-1:]
+        if node not in ways.entries and not any((each, node) in ways.edges for each in before):
+            yield Alarm(
+                type=AlarmType.UNEXPECTED_ROUTING,
+                node=node,
+                description="a node ran that no edge leads to from where the turn was",
+                context={"after": ran[-1] if ran else "START"},
+                trace_id=trace_id,
+            )
+        ran.append(node)
+    counted = Counter(own)
+    begun = sum(counted[node] for node in ways.entries)
+    ended = sum(counted[node] for node in ways.terminal)
+    if ended > begun:
+        yield Alarm(
+            type=AlarmType.MULTIPLE_TERMINAL_NODES,
+            node=own[-1],
+            description="a turn ended more often than it began",
+            context={"begun": begun, "ended": ended},
+            trace_id=trace_id,
+        )

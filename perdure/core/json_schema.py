@@ -1,0 +1,315 @@
+"""A value held against a JSON Schema, in bounded time: schemas come from those who write tools and blocks and from
+whatever an MCP server lists, values from models and callers, and none may hold up the event loop of everybody else.
+
+Patterns are matched by `regex`, which stops at a time-out; Python's own `re` backtracks for minutes on a pattern such
+as `^(a+)+$` and forty characters (measured). Their `$` is the very end, as a Python tool's own check of its arguments
+has it, and not also the place before a last line end. Distinct items are counted by their canonical text, not compared
+in pairs.
+The words of the schema that a value meets are counted: one that branches into itself twice, thirty times over, has more
+of them than anybody waits for, whatever the value is. Whatever else a schema does to the library is a fault of its own.
+"""
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import regex
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+from jsonschema.validators import extend
+from pydantic import JsonValue
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+
+from perdure.contracts.values import canonical_json
+from perdure.core.text import one_line
+
+PATTERN_SECONDS = 1.0
+"""All patterns of one check together: far above what a sound one takes on a busy machine."""
+LEAST_CHECKS, CHECKS_A_NODE, MOST_CHECKS = 10_000, 20, 200_000
+"""So many words of the schema are looked at, and more for each part of the value: far above what a sound one has. A
+thousand take some 0.02 s (measured)."""
+_ENTRIES_A_CHECK = 10
+"""A word with many entries (`enum`, `required`) counts once more for each of so many."""
+_UNCHECKED = frozenset({"unevaluatedProperties"})
+"""Words that are not checked here: a fault of arguments, which are for whoever wrote the schema to mend."""
+MOST_TOLD = 3
+_MOST_ERROR_CHARACTERS = 200
+_PART = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\]\\])*(?:\]|\\?\Z)|\$", re.DOTALL)
+"""What `$` may stand in without being an end: an escape, a class of characters."""
+_BY_LINES = re.compile(r"(?<!\\)\(\?[a-zA-Z]*m")
+_NOTHING_OUTSIDE: Registry[bool | Mapping[str, Any]] = Registry()
+"""Without it jsonschema fetches a schema's references to other hosts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """One way in which arguments break a schema."""
+
+    field: str
+    """Its path, by dots; empty for the whole of them."""
+    problem: str
+
+    def __str__(self) -> str:
+        told = f"{self.field}: {self.problem}" if self.field else self.problem
+        return told if len(told) <= _MOST_ERROR_CHARACTERS else told[: _MOST_ERROR_CHARACTERS - 1] + "…"
+
+
+def misfits(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> list[Misfit]:
+    """How `args` break `schema`, by their fields; none where they fit."""
+    found = _held_against(args, schema)
+    if isinstance(found, str):
+        return [Misfit("", found)]
+    return [Misfit(".".join(map(str, error.absolute_path)), error.message) for error in map(_nearest, found)]
+
+
+def answer_fault(answer: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> str | None:
+    """How an answer breaks the schema that its own maker gave, the first few ways; None where it fits.
+
+    A schema that cannot be used, or not in time, forbids nothing: whoever gave both might have given none.
+    """
+    found = _held_against(answer, schema)
+    if isinstance(found, str):
+        return None
+    told = [error for error in found if error.validator not in _UNCHECKED]
+    return told_of([Misfit(".".join(map(str, error.absolute_path)), error.message) for error in told])
+
+
+def _held_against(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> list[ValidationError] | str:
+    """The library's errors, or why nothing can be checked against the schema."""
+    checks = min(LEAST_CHECKS + CHECKS_A_NODE * _nodes(args), MOST_CHECKS)
+    before = _EFFORT.set(_Effort(time.monotonic() + PATTERN_SECONDS, checks))
+    try:
+        return sorted(
+            _BOUNDED(dict(schema), registry=_NOTHING_OUTSIDE).iter_errors(dict(args)),
+            key=lambda error: list(map(str, error.path)),
+        )
+    except Unresolvable:
+        why = "the schema refers to something outside itself, so nothing can be checked against it"
+    except TimeoutError:
+        why = "they could not be matched against the schema's patterns in time; send something simpler"
+    except regex.error as error:
+        why = f"the schema has a pattern that cannot be read, so nothing can be checked against it: {error}"
+    except _TooMuch:
+        why = "the schema branches so often that they cannot be checked against it"
+    except Exception as error:  # a schema that names itself without end: not the end of the turn
+        why = f"the schema cannot be used, so nothing can be checked against it ({type(error).__name__})"
+    finally:
+        _EFFORT.reset(before)
+    return why
+
+
+def _nearest(error: ValidationError) -> ValidationError:
+    """What is wrong by the one alternative of a schema that is of the value's own type; the error itself where several
+    are, or none."""
+    if error.validator not in ("anyOf", "oneOf") or not error.context:
+        return error
+    of_another_type = {each.schema_path[0] for each in error.context if each.validator == "type" and not each.path}
+    near = [each for each in error.context if each.schema_path[0] not in of_another_type]
+    return _nearest(near[0]) if len({each.schema_path[0] for each in near}) == 1 else error
+
+
+def schema_fault(args: Mapping[str, JsonValue], schema: Mapping[str, JsonValue]) -> str | None:
+    """How `args` break `schema`, the first few ways; None where they fit."""
+    return told_of(misfits(args, schema))
+
+
+def told_of(found: Sequence[Misfit]) -> str | None:
+    """The first few of them as one text; None where there is none."""
+    if not found:
+        return None
+    told = "; ".join(map(str, found[:MOST_TOLD]))
+    return told + (f"; and {len(found) - MOST_TOLD} more" if len(found) > MOST_TOLD else "")
+
+
+@dataclass(slots=True)
+class _Effort:
+    """What one check may still take."""
+
+    until: float
+    """For patterns."""
+    checks: int
+
+    def spend(self, wanted: object) -> None:
+        """Raises: _TooMuch."""
+        entries = len(wanted) if isinstance(wanted, list | dict) else 0
+        self.checks -= 1 + entries // _ENTRIES_A_CHECK
+        if self.checks < 0:
+            raise _TooMuch
+
+
+class _TooMuch(Exception):
+    """More words of the schema than one check looks at."""
+
+
+def _nodes(value: object) -> int:
+    """How many parts a value has, itself one of them."""
+    found, left = 0, [value]
+    while left:
+        each = left.pop()
+        found += 1
+        if isinstance(each, Mapping):
+            left += each.values()
+        elif isinstance(each, list):
+            left += each
+    return found
+
+
+def _found(pattern: str, text: str) -> bool:
+    """Raises: TimeoutError past the deadline of this check; regex.error."""
+    left = _EFFORT.get().until - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return _compiled(pattern).search(text, timeout=left, concurrent=True) is not None
+
+
+def _pattern(validator: Any, wanted: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if isinstance(instance, str) and not _found(wanted, instance):
+        yield ValidationError(f"{instance!r} does not match {wanted!r}")
+
+
+def _pattern_properties(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    for each, its in wanted.items() if isinstance(instance, dict) else ():
+        for name, value in instance.items():
+            if _found(each, name):
+                yield from validator.descend(value, its, path=name, schema_path=each)
+
+
+def _additional_properties(validator: Any, allowed: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if not isinstance(instance, dict):
+        return
+    known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+    extra = [name for name in instance if name not in known and not any(_found(each, name) for each in patterns)]
+    if isinstance(allowed, dict):
+        for name in extra:
+            yield from validator.descend(instance[name], allowed, path=name)
+    elif not allowed and extra:
+        told, were = ", ".join(map(repr, sorted(extra))), "was" if len(extra) == 1 else "were"
+        yield ValidationError(f"Additional properties are not allowed ({told} {were} unexpected)")
+
+
+def _unevaluated(validator: Any, allowed: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    yield ValidationError("the schema says unevaluatedProperties, which is not checked here; say additionalProperties")
+
+
+def _unique_items(validator: Any, wanted: bool, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if wanted and isinstance(instance, list) and len({canonical_json(item) for item in instance}) < len(instance):
+        yield ValidationError("has non-unique elements")
+
+
+def _counted(check: Callable[..., Any]) -> Callable[..., Any]:
+    def counted(validator: Any, wanted: Any, instance: Any, schema: Any) -> Any:
+        _EFFORT.get().spend(wanted)
+        return check(validator, wanted, instance, schema)
+
+    return counted
+
+
+_EFFORT: ContextVar[_Effort] = ContextVar("effort")
+_OWN: Mapping[str, Callable[..., Any]] = {
+    "pattern": _pattern,
+    "patternProperties": _pattern_properties,
+    "additionalProperties": _additional_properties,
+    "unevaluatedProperties": _unevaluated,
+    "uniqueItems": _unique_items,
+}
+_BOUNDED: Any = extend(  # type: ignore[no-untyped-call]
+    Draft202012Validator,
+    {word: _counted(check) for word, check in {**Draft202012Validator.VALIDATORS, **_OWN}.items()},
+)
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> Any:
+    if not _BY_LINES.search(pattern):
+        pattern = _PART.sub(lambda part: r"\Z" if part[0] == "$" else part[0], pattern)
+    return regex.compile(pattern)
+
+
+# --- A JSON Schema of an object as a few lines for a person: each field, what it may hold, what it means.
+
+_MOST_CHARACTERS = 160
+_DEEPEST = 6
+"""A schema may name itself."""
+_MOST_LOOKS = 500
+"""Parts of a schema that one field is told by: alternatives may each have alternatives, and a server writes them."""
+
+
+def outline(schema: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each field of the object, those that must be there first named so."""
+    fields = schema.get("properties")
+    required = schema.get("required")
+    for name, field in (fields if isinstance(fields, Mapping) else {}).items():
+        must = ", required" if isinstance(required, list) and name in required else ""
+        read = followed(field, schema)
+        meaning = read.get("description") or (field.get("description") if isinstance(field, Mapping) else "")
+        told = f"{name}: {kind(field, schema)}{must}" + (f". {meaning}" if meaning else "")
+        yield one_line(told, _MOST_CHARACTERS)
+
+
+def kind(field: object, root: Mapping[str, Any]) -> str:
+    """What a field may hold, in words."""
+    return _kind(field, root, 0, iter(range(_MOST_LOOKS)))
+
+
+def _kind(field: object, root: Mapping[str, Any], depth: int, looks: Iterator[int]) -> str:
+    read = followed(field, root) if depth <= _DEEPEST and next(looks, None) is not None else None
+    if not read:
+        return "anything"
+    if "const" in read:
+        return _json(read["const"])
+    if isinstance(read.get("enum"), list):
+        return "one of " + ", ".join(map(_json, read["enum"]))
+    either = read.get("anyOf") or read.get("oneOf")
+    if isinstance(either, list):
+        return " or ".join(dict.fromkeys(_kind(each, root, depth + 1, looks) for each in either))
+    told = read.get("type", "anything")
+    name = " or ".join(map(str, told)) if isinstance(told, list) else str(told)
+    if name == "array" and "items" in read:
+        return f"list of {_kind(read['items'], root, depth + 1, looks)}{_bounds(read)}"
+    inner = read.get("properties")
+    if name == "object" and isinstance(inner, Mapping) and inner:
+        return "object with " + ", ".join(map(str, inner))
+    return name + _bounds(read)
+
+
+def followed(field: object, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A field after its reference into the same schema, if it is one."""
+    if not isinstance(field, Mapping):
+        return {}
+    reference = field.get("$ref")
+    if not isinstance(reference, str) or not reference.startswith("#/"):
+        return field
+    found: object = root
+    for part in reference.removeprefix("#/").split("/"):
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+_BOUNDS = {
+    "minimum": "at least {}",
+    "exclusiveMinimum": "more than {}",
+    "maximum": "at most {}",
+    "exclusiveMaximum": "less than {}",
+    "multipleOf": "a multiple of {}",
+    "minLength": "{} characters or more",
+    "maxLength": "{} characters at most",
+    "minItems": "{} or more",
+    "maxItems": "{} at most",
+    "pattern": "like {}",
+    "format": "as {}",
+}
+
+
+def _bounds(read: Mapping[str, Any]) -> str:
+    told = [words.format(read[name]) for name, words in _BOUNDS.items() if name in read]
+    return f" ({', '.join(told)})" if told else ""
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

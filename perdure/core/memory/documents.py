@@ -1,0 +1,389 @@
+"""Who may write where, and what the writing is worth (S2-66, S2-69, S2-70). Nothing is guessed: no rule, no write."""
+
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+
+from perdure.contracts.errors import CallerError
+from perdure.contracts.memory import DEFAULT_LIMITS, MemoryLimits, Scope, Trust
+from perdure.core.identity import OWN, Credential
+
+ADMIN = "admin"
+POLICY_CODES = frozenset(
+    {"memory_unauthenticated", "store_archived", "workspace_read_only", "store_not_yours", "type_not_allowed"}
+)
+"""The refusals that are reported as `memory.policy.denied`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Who writes: a person, or an agent in the turn of a person."""
+
+    user_id: str | None
+    roles: frozenset[str] = frozenset()
+    is_agent: bool = False
+    credential: Credential = OWN
+    """What a person was signed in by."""
+
+    @property
+    def is_admin(self) -> bool:
+        """An agent is none, whoever it works for."""
+        return ADMIN in self.roles and not self.is_agent
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a document belongs."""
+
+    store: str
+    """Slug."""
+    scope: Scope
+    owner_id: str | None
+    """The person whose it is; None in a workspace."""
+    archived: bool = False
+
+
+def write_refusal(writer: Writer, place: Place, document_type: str) -> CallerError | None:
+    """Why this writer may not write a document of this type here; None where it may."""
+    if writer.user_id is None:
+        return _denied("memory_unauthenticated", "nobody is known to write this", 401)
+    if place.archived:
+        return _denied("store_archived", f"the store {place.store} is archived; nothing is written there", 409)
+    if place.scope is Scope.WORKSPACE and not writer.is_admin:
+        if writer.is_agent:
+            said = "an agent does not write for a whole workspace; propose a promotion"
+        else:
+            said = "only an administrator writes for a whole workspace; propose a promotion"
+        return _denied("workspace_read_only", said, 403)
+    if place.scope is not Scope.WORKSPACE and place.owner_id != writer.user_id:
+        return _denied("store_not_yours", "these documents are somebody else's", 403)
+    fault = type_fault(document_type)
+    if fault is not None:
+        return CallerError("document_type_unknown", fault)
+    if writer.is_agent and place.scope is Scope.USER and document_type != USER_PREFERENCE:
+        return _denied("type_not_allowed", f"an agent keeps a {USER_PREFERENCE} of a user and nothing else", 403)
+    return None
+
+
+def evidence_refusal(writer: Writer, evidence_summary: str, *, required: bool) -> CallerError | None:
+    """Why an agent's write does not say enough of what it rests on (S2-69)."""
+    if not required or not writer.is_agent or evidence_summary.strip():
+        return None
+    return CallerError("evidence_missing", "say in evidence_summary what this rests on")
+
+
+def trust_of(writer: Writer, scope: Scope) -> Trust:
+    """What a version is worth by who writes it. What an agent writes is a draft, also over what a person wrote."""
+    if writer.is_agent:
+        return Trust.AGENT_DRAFT
+    return Trust.ADMIN_APPROVED if scope is Scope.WORKSPACE else Trust.USER_AUTHORED
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """One replacement of a patch."""
+
+    find: str
+    replace: str
+
+
+def patched(content: str, edits: Sequence[Edit]) -> str:
+    """`content` with each edit made in turn.
+
+    Raises: CallerError 422 `patch_mismatch` where a text to replace does not stand there exactly once.
+    """
+    for number, edit in enumerate(edits):
+        found = content.count(edit.find) if edit.find else 0
+        if found != 1:
+            said = f"the text to replace stands there {found} times; it must be there exactly once"
+            raise CallerError("patch_mismatch", said, {"edit": number, "found": found})
+        content = content.replace(edit.find, edit.replace)
+    return content
+
+
+def stale(expected_sha256: str, sha256: str) -> CallerError | None:
+    """Why a change of a version that was read does not fit the one that is there now (S2-68)."""
+    if expected_sha256 == sha256:
+        return None
+    said = "the document has changed since it was read; read it again"
+    return CallerError("memory_conflict", said, {"sha256": sha256}, status=409)
+
+
+def _denied(code: str, message: str, status: int) -> CallerError:
+    return CallerError(code, message, status=status)
+
+
+# --- The types of documents, and how much each counts in a ranking (S2-10).
+
+_BOOSTS = """
+runbook 0.90
+verification_checklist 0.85
+incident_lesson 0.80
+workspace_convention 0.75
+service_context 0.70
+tool_usage_lesson 0.65
+user_preference 0.50
+dream_summary 0.40
+conversation_note 0.30
+"""
+"""Kept as a table: the names are the requirement's, and no other name in the code is made of them."""
+
+TYPE_BOOSTS: Mapping[str, float] = MappingProxyType(
+    {name: float(boost) for name, boost in (line.split() for line in _BOOSTS.split("\n") if line)}
+)
+DOCUMENT_TYPES = tuple(TYPE_BOOSTS)
+USER_PREFERENCE = "user_preference"
+CONVERSATION_NOTE = "conversation_note"
+
+
+def type_fault(document_type: str) -> str | None:
+    """Why this is no type of a document."""
+    if document_type in TYPE_BOOSTS:
+        return None
+    return f"{document_type[:60]!r} is no type of document; it is one of {', '.join(DOCUMENT_TYPES)}"
+
+
+# --- The address of a document inside its store: words in lower case between slashes, as `deploys/rollback.md`.
+
+MOST_CHARACTERS = 200
+PATTERN = r"^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)*$"
+_PATH = re.compile(PATTERN)
+
+
+def path_refusal(path: str) -> CallerError | None:
+    """Why this is no path of a document."""
+    if len(path) <= MOST_CHARACTERS and _PATH.fullmatch(path) and ".." not in path:
+        return None
+    said = f"a path has letters in lower case, digits, . _ - and / between them, {MOST_CHARACTERS} characters at most"
+    return CallerError("path_invalid", said)
+
+
+# --- Deciding on a promotion: what one person or an agent wrote becomes everybody's by another's word (S2-72).
+
+
+class PromotionState(StrEnum):
+    """Pending, or decided for good."""
+
+    PENDING = "pending"
+    APPROVED = "approved"
+    REJECTED = "rejected"
+    WITHDRAWN = "withdrawn"
+    """What was proposed has been redacted meanwhile."""
+
+
+class PromotionDecision(StrEnum):
+    """What an administrator says."""
+
+    APPROVE = "approve"
+    REJECT = "reject"
+
+
+def decision_refusal(
+    *,
+    decider: str,
+    roles: Collection[str],
+    proposer: str,
+    state: PromotionState,
+    seen_sha256: str,
+    sha256: str,
+    decision: PromotionDecision,
+    comment: str,
+    credential: Credential,
+) -> CallerError | None:
+    """Why this decision does not count; in the contract's order: 403, 409 decided, 409 other text, 422."""
+    if ADMIN not in roles:
+        return CallerError("role_required", "this needs the role admin", {"role": ADMIN}, status=403)
+    if decider == proposer:
+        return CallerError("own_promotion", "You proposed this, so another administrator decides on it", status=403)
+    if credential.acts_for(proposer, is_admin=True):
+        why = "The proposer may have created the token or session that you use, so it cannot decide on this promotion"
+        return CallerError("own_promotion", why, {"reason": "credential_of_proposer"}, status=403)
+    if state is not PromotionState.PENDING:
+        said = f"this promotion is {state.value} already"
+        return CallerError("promotion_decided", said, {"status": state.value}, status=409)
+    if seen_sha256 != sha256:
+        return CallerError("memory_conflict", "this is not the text that you read", {"sha256": sha256}, status=409)
+    if decision is PromotionDecision.REJECT and not comment.strip():
+        return CallerError("comment_required", "say why it is rejected")
+    return None
+
+
+# --- The scan before a write: what may not be remembered, and what is worth a second look (S2-71).
+# Pure, and in time that grows with the text's length. A finding names its rule and line, never the text itself: it goes
+# into events and answers.
+
+MOST_BYTES, LARGE_BYTES = DEFAULT_LIMITS.document_bytes, DEFAULT_LIMITS.write_bytes
+MOST_LOG_LINES = 30
+ENTROPY_CHARACTERS = 40
+ENTROPY_BITS = 4.8
+"""A character, in a run of at least so many without a blank."""
+_LOG_LINE = re.compile(
+    r"[ \t]{0,8}(?:"
+    r"\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d"
+    r"|\[?\d\d/[A-Z][a-z]{2}/\d{4}:"
+    r"|[A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d"
+    r"|[IWEF]\d{4} \d\d:\d\d:\d\d"
+    r"|\d\d:\d\d:\d\d[.,]\d{3}"
+    r"|\[?(?:TRACE|DEBUG|INFO|WARN|WARNING|ERROR|FATAL|CRITICAL)\b"
+    r"|\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3} - "
+    r"|\{\"(?:ts|time|timestamp|level|severity|msg|message)\":"
+    r"|(?:time|ts|level)=[\"\w]"
+    r"|at [\w.$<>]{1,100}\("
+    r")"
+)
+_RUN = re.compile(rf"[^\s\"'`,;()<>]{{{ENTROPY_CHARACTERS},}}")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a rule found."""
+
+    rule: str
+    message: str
+    blocks: bool
+    line: int | None = None
+
+    def as_data(self) -> dict[str, str | int | bool | None]:
+        """For an event or an answer."""
+        return {"rule": self.rule, "message": self.message, "blocks": self.blocks, "line": self.line}
+
+
+def scan(text: str, scope: Scope, limits: MemoryLimits = DEFAULT_LIMITS) -> tuple[Finding, ...]:
+    """Everything that is wrong with `text`, what blocks it first; empty where nothing is."""
+    most_bytes = limits.document_bytes
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > most_bytes:  # unread: nothing of it is looked at
+        return (Finding("too_large", f"it has {size} bytes, more than {most_bytes}", blocks=True),)
+    found = [*_blocking(text, scope), *_warning(text, size, limits.write_bytes)]
+    return tuple(sorted(found, key=lambda finding: not finding.blocks))
+
+
+def is_blocked(findings: tuple[Finding, ...]) -> bool:
+    """Whether it may not be written."""
+    return any(finding.blocks for finding in findings)
+
+
+def _blocking(text: str, scope: Scope) -> Iterator[Finding]:
+    logs = sum(1 for line in text.split("\n") if _LOG_LINE.match(line))
+    if logs > MOST_LOG_LINES:
+        yield Finding("raw_logs", f"{logs} lines are a log's; write down what they mean", blocks=True)
+    plain = _plain(text)
+    for kind, offset in secrets_in(plain):
+        yield Finding(f"secret.{kind}", "it holds what looks like a secret", True, plain.count("\n", 0, offset) + 1)
+    if scope is not Scope.CONVERSATION:
+        at = injection_at(plain)
+        if at is not None:
+            line = plain.count("\n", 0, at) + 1 if at else None
+            yield Finding("injection", "it speaks to a model instead of informing it", True, line)
+
+
+def _warning(text: str, size: int, large_bytes: int) -> Iterator[Finding]:
+    if size > large_bytes:
+        yield Finding("large", f"it has {size} bytes; a turn is shown 1,200 characters of it", blocks=False)
+    for run in _RUN.finditer(text):
+        if entropy_bits(run.group()) >= ENTROPY_BITS:
+            line = text.count("\n", 0, run.start()) + 1
+            yield Finding("high_entropy", "a run of characters looks random, as a key does", False, line)
+            return
+
+
+def entropy_bits(text: str) -> float:
+    """Shannon's entropy of a text, in bits a character."""
+    shares = [count / len(text) for count in Counter(text).values()]
+    return -sum(share * math.log2(share) for share in shares)
+
+
+def _plain(text: str) -> str:
+    """`text` without what hides words from a pattern: compatibility forms, and characters that nobody sees."""
+    shown = unicodedata.normalize("NFKC", text)
+    return shown if shown.isascii() else "".join(each for each in shown if unicodedata.category(each) != "Cf")
+
+
+# --- What a secret looks like: keys of clouds, tokens, private keys, database URLs with a password, kubeconfig (S2-71).
+# Every repetition in these patterns has a bound and is followed by something that it cannot match itself, so a hostile
+# text of 100,000 bytes costs time in proportion to its length (a test measures it).
+
+SECRETS: Mapping[str, re.Pattern[str]] = MappingProxyType(
+    {
+        "cloud_key": re.compile(
+            r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"
+            r"|(?i:\baws_?secret_?(?:access_?)?key[\"']?\s{0,3}[=:]\s{0,3}[\"']?[A-Za-z0-9/+]{40})"
+            r"|\bAIza[0-9A-Za-z_-]{35}"
+            r"|\bya29\.[0-9A-Za-z_-]{20}"
+            r"|\"private_key_id\"\s{0,5}:\s{0,5}\"[0-9a-f]{40}\""
+            r"|(?i:\b(?:Account|SharedAccess)Key=[A-Za-z0-9+/]{40})"
+        ),
+        "token": re.compile(
+            r"\bgh[pousr]_[A-Za-z0-9]{36}"
+            r"|\bgithub_pat_[A-Za-z0-9_]{22}"
+            r"|\bglpat-[A-Za-z0-9_-]{20}"
+            r"|\bxox[abeoprs]-[A-Za-z0-9-]{10}"
+            r"|\b[rs]k_live_[A-Za-z0-9]{16}"
+            r"|\bsk-(?:ant-|proj-)?[A-Za-z0-9_-]{20}"
+            r"|\bnpm_[A-Za-z0-9]{36}"
+            r"|\bhf_[A-Za-z0-9]{30}"
+            r"|\bSG\.[A-Za-z0-9_-]{22}\.[A-Za-z0-9_-]{43}"
+            r"|\beyJ[A-Za-z0-9_-]{8,200}\.eyJ[A-Za-z0-9_-]{8}"
+            r"|(?i:\bauthorization[\"']?\s{0,3}[=:]\s{0,3}[\"']?(?:bearer|basic)\s{1,3}[A-Za-z0-9._~+/-]{16})"
+        ),
+        "private_key": re.compile(r"-----BEGIN (?:[A-Z]{1,12} ){0,3}PRIVATE KEY(?: BLOCK)?-----"),
+        "database_url": re.compile(
+            r"(?i:\b(?:postgres(?:ql)?|mysql|mariadb|mongodb(?:\+srv)?|rediss?|amqps?|mssql|oracle|clickhouse)"
+            r"(?:\+[a-z0-9]{1,20})?://[^\s:/@]{0,100}:[^\s/@]{1,200}@)"
+        ),
+        "kubeconfig": re.compile(
+            r"\b(?:client-key|client-certificate|certificate-authority)-data\s{0,5}:\s{0,5}[A-Za-z0-9+/=]{20}"
+        ),
+    }
+)
+
+
+def secrets_in(text: str) -> Iterator[tuple[str, int]]:
+    """(kind, offset) of the first secret of each kind."""
+    for kind, pattern in SECRETS.items():
+        found = pattern.search(text)
+        if found is not None:
+            yield kind, found.start()
+
+
+# --- Phrases by which a text speaks to a model instead of informing it (S2-71).
+# They are looked for in lower case, with one space in the place of everything that is no word. Bounded like the
+# patterns
+# of documents.py.
+
+_SOME = r"(?:\w{1,20} ){0,3}"
+_RULES = r"(?:instructions?|rules|prompts?|guidelines|directives|safeguards|polic(?:y|ies))"
+_PHRASES = re.compile(
+    r"\b(?:"
+    rf"(?:ignore|disregard|forget|override|bypass) {_SOME}"
+    rf"(?:previous|prior|above|earlier|preceding|all|any|your|system|safety) (?:\w{{1,20}} ){{0,2}}{_RULES}"
+    r"|you are now (?:a|an|the|in|no longer|free)"
+    r"|new system (?:prompt|instructions?|message)"
+    rf"|(?:reveal|print|show|repeat|leak|output) {_SOME}(?:system|hidden|initial|developer) (?:prompt|instructions?)"
+    r"|do not (?:tell|inform|alert|notify) the (?:user|operator|reviewer|human|administrator)"
+    r"|without (?:asking|requesting|waiting)(?: for)? (?:\w{1,20} ){0,2}(?:approval|permission|confirmation)"
+    r"|(?:auto|always|automatically) approve"
+    r"|(?:jailbreak|developer mode|dan mode)"
+    r"|pretend (?:that )?you (?:are|have) (?:\w{1,20} ){0,2}(?:no|not) "
+    r")"
+)
+_TAGS = re.compile(
+    r"</?\s{0,3}(?:system|assistant|instructions?|memory_context|untrusted_memory_candidates)\b"
+    r"|<\|[a-z_]{1,30}\|>|\[/?inst\]|^#{1,4} ?system ?:",
+    re.MULTILINE,
+)
+_NO_WORD = re.compile(r"\W+")
+
+
+def injection_at(text: str) -> int | None:
+    """Where a text first speaks to a model: an offset for a tag, 0 for a phrase; None where it does not."""
+    lowered = text.lower()
+    tag = _TAGS.search(lowered)
+    if tag is not None:
+        return tag.start()
+    return 0 if _PHRASES.search(_NO_WORD.sub(" ", lowered)) else None

@@ -1,0 +1,266 @@
+"""Whom a network address stands for: for counts by address, behind proxies, and for what only this machine may do."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from socket import inet_aton
+from urllib.parse import urlsplit
+
+from perdure.contracts.errors import CallerError
+
+_HOME_BITS = 64
+"""Whoever has one IPv6 address has all of its /64."""
+_ADDRESS_CHARACTERS = 60
+
+
+def counted_as(host: str) -> str:
+    """One name for all addresses that one client can take at will."""
+    address = _address(host)
+    if address is None:
+        return host[:_ADDRESS_CHARACTERS]
+    if isinstance(address, IPv4Address):
+        return str(address)
+    return str(IPv6Network((address, _HOME_BITS), strict=False))
+
+
+def is_of_this_machine(caller: str, host: str) -> bool:
+    """Whether a request comes from this machine, by the address of who sent it, and was sent to it, by its Host header.
+
+    A page elsewhere can make a browser here ask under a name that leads here; then the name is its own.
+    """
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
+    return is_loopback(caller) and (name == "localhost" or is_loopback(name))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this is an address by which a machine reaches itself; a name is not."""
+    address = _address(host)
+    return address is not None and address.is_loopback
+
+
+@dataclass(frozen=True, slots=True)
+class Proxies:
+    """The operator's reverse proxies: the only peers whose `X-Forwarded-For` and `X-Forwarded-Proto` are believed."""
+
+    networks: tuple[IPv4Network | IPv6Network, ...] = ()
+
+    @classmethod
+    def of(cls, written: Iterable[str]) -> "Proxies":
+        """From addresses and networks such as `10.0.0.7` and `10.1.0.0/16`.
+
+        Raises: CallerError `proxy_invalid`.
+        """
+        try:
+            return cls(tuple(ip_network(each) for each in written))
+        except ValueError as error:
+            raise CallerError("proxy_invalid", f"{error}; write an address, or a network without host bits") from None
+
+    def include(self, host: str) -> bool:
+        """Whether this address belongs to one of them."""
+        address = _address(host)
+        return address is not None and any(address in network for network in self.networks)
+
+    def client(self, peer: str, forwarded_for: Sequence[str]) -> str:
+        """The address of the client, by the values of `X-Forwarded-For` in the order of their headers.
+
+        Each proxy appends the peer that it saw, so the list is read from its end and only as far as it was written by
+        proxies: the last entry that is not a proxy is the client. An entry that is not an address ends the search, and
+        the proxy that wrote it stands for the client.
+        """
+        found = peer
+        entries = [each.strip() for value in forwarded_for for each in value.split(",")]
+        while entries and self.include(found):
+            address = _address(_without_port(entries.pop()))
+            if address is None:
+                break
+            found = str(address)
+        return found
+
+    def scheme(self, peer: str, forwarded_proto: Sequence[str], otherwise: str) -> str:
+        """`http` or `https`, as the nearest proxy says."""
+        said = forwarded_proto[-1].rpartition(",")[2].strip().lower() if forwarded_proto else ""
+        return said if said in ("http", "https") and self.include(peer) else otherwise
+
+
+def _without_port(entry: str) -> str:
+    if entry.startswith("["):
+        return entry[1:].partition("]")[0]
+    return entry.partition(":")[0] if entry.count(":") == 1 else entry
+
+
+def _address(host: str) -> IPv4Address | IPv6Address | None:
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return mapped or address
+
+
+# --- Which Host headers this deployment answers, and which addresses it must not listen on without a public URL.
+# A page of another site can give its own name the address of this server (DNS rebinding): the browser then treats this
+# server as part of that site. The Host header still carries the name of the other site, so it is compared with a list.
+# `X-Forwarded-Host` is never read: any client can send it.
+
+EVERY = "*"
+LOCALHOST = "localhost"
+_HOST_CHARACTERS = 253
+_LABELS = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*")
+_WITH_PORT = re.compile(r"(?P<host>\[[0-9a-f:.]+\]|[^\[\]:]+)(:(?P<port>[0-9]{1,5}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The value of a Host header."""
+
+    host: str
+    """In lower case, without a final dot; an IPv6 address without brackets, in its shortest form."""
+    port: int | None = None
+
+
+def named(text: str) -> Named | None:
+    """The host and port in the value of a Host header; None for a value that is neither a name nor an address.
+
+    A browser sends a name, an IPv4 address with four decimal parts or an IPv6 address in brackets. All else (user
+    names, spaces, percent signs, other spellings of an address) is malformed here.
+    """
+    found = _WITH_PORT.fullmatch(text.lower()) if text.isascii() else None
+    if found is None or (found["port"] and not 0 < int(found["port"]) < 65_536):
+        return None
+    host, port = found["host"], int(found["port"]) if found["port"] else None
+    if host.startswith("["):
+        try:
+            return Named(str(IPv6Address(host[1:-1])), port)
+        except ValueError:
+            return None
+    host = host.removesuffix(".")
+    if len(host) > _HOST_CHARACTERS or not _LABELS.fullmatch(host):
+        return None
+    if host.rpartition(".")[2].isdecimal() and not _is_ipv4(host):
+        return None
+    return Named(host, port)
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedHosts:
+    """The hosts that this deployment answers."""
+
+    names: frozenset[Named] = frozenset()
+    """Without a port: with every port."""
+    domains: frozenset[Named] = frozenset()
+    """Parents whose subdomains are allowed."""
+    all: bool = False
+
+    @classmethod
+    def of(cls, patterns: Iterable[str], *, public_url: str = "", listens_on: str = "") -> "AllowedHosts":
+        """The public URL's host, the one address that the server listens on, and the operator's patterns: `host`,
+        `host:port`, `*.domain` for every subdomain, or `*` for every host.
+
+        Raises: CallerError `host_pattern_invalid`.
+        """
+        given = [each for each in patterns if each != EVERY]
+        domains = frozenset(_pattern(each[2:], each) for each in given if each.startswith("*."))
+        names = {_pattern(each, each) for each in given if not each.startswith("*.")}
+        if public_url:
+            names.add(Named(_pattern(public_url.partition("://")[2], public_url).host))
+        if listens_on and not listens_everywhere(listens_on):
+            names.add(Named(_pattern(f"[{listens_on}]" if ":" in listens_on else listens_on, listens_on).host))
+        return cls(frozenset(names), domains, EVERY in tuple(patterns))
+
+    def allow(self, values: Sequence[str]) -> bool:
+        """Whether a request with these Host headers is answered. Several of them, or none, name no host."""
+        found = named(values[0]) if len(values) == 1 else None
+        if found is None:
+            return False
+        if self.all or found.host == LOCALHOST or is_loopback(found.host):
+            return True
+        ports = (Named(found.host), found)
+        return any(each in self.names for each in ports) or any(
+            found.host.endswith("." + each.host) and each.port in (None, found.port) for each in self.domains
+        )
+
+
+def listens_everywhere(host: str) -> bool:
+    """Whether a server that listens on this address is reached at every address of its machine."""
+    text = host.strip("[]")
+    try:
+        address: IPv4Address | IPv6Address = ip_address(text.partition("%")[0])
+    except ValueError:
+        try:
+            return text in ("", EVERY) or not any(inet_aton(text))  # `0` and `0x0` are 0.0.0.0 to the system
+        except OSError:
+            return False
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_unspecified
+
+
+def exposed(host: str, public_url: str) -> str:
+    """Why the server must not start with this address and this public URL; empty if it may."""
+    if public_url or not listens_everywhere(host):
+        return ""
+    return (
+        f"PERDURE_HOST={host} listens on all addresses; set PERDURE_PUBLIC_URL to the address that people use "
+        "(for example https://perdure.example.org), or PERDURE_HOST=127.0.0.1"
+    )
+
+
+def unprobed(host: str) -> str:
+    """Why the embedded stack must not start its API at this address; empty if it may. Its own probes and the links that
+    it prints go to 127.0.0.1."""
+    if host in ("", LOCALHOST, "127.0.0.1", "0.0.0.0"):
+        return ""
+    return (
+        f"PERDURE_HOST={host} does not include 127.0.0.1, where `perdure up` looks for its API; set "
+        "PERDURE_HOST=127.0.0.1, or PERDURE_HOST=0.0.0.0 with PERDURE_PUBLIC_URL"
+    )
+
+
+def _pattern(text: str, shown: str) -> Named:
+    found = named(text)
+    if found is None:
+        raise CallerError(
+            "host_pattern_invalid",
+            f"{shown!r} is not a host; write host, host:port, *.domain or *, and a non-ASCII name as xn--...",
+        )
+    return found
+
+
+def _is_ipv4(host: str) -> bool:
+    try:
+        IPv4Address(host)
+    except ValueError:
+        return False
+    return True
+
+
+# --- Whether a request comes from a page of this very server, as the browser that sent it says.
+
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+"""They change nothing."""
+_OWN = frozenset({"same-origin", "none"})
+"""What browsers put into Sec-Fetch-Site for a request of the own origin, or of the person by hand."""
+
+
+def is_foreign(host: str, origin: str, fetch_site: str) -> bool:
+    """Whether the headers Host, Origin and Sec-Fetch-Site (empty: not sent) show that another site's page asks.
+
+    Schemes are not compared: behind a proxy that ends TLS the server does not know its own. A browser sends Origin with
+    every request that changes something; whatever sends neither header is no browser, and has no cookie by accident.
+    """
+    if origin:
+        return not host or urlsplit(origin).netloc.lower() != host.lower()
+    return bool(fetch_site) and fetch_site.lower() not in _OWN
+
+
+def local_path(given: str, otherwise: str) -> str:
+    """`given` where it leads to this server and nowhere else, else `otherwise`.
+
+    Browsers read a backslash as a slash and drop control characters, and `//` begins another host.
+    """
+    if not given.startswith("/") or given[1:2] in ("/", "\\") or not given.isprintable() or "\\" in given:
+        return otherwise
+    return given

@@ -1,0 +1,345 @@
+"""One request and its answer, whatever library carries them: who may be reached, how much is read, and until when."""
+
+import asyncio
+import socket
+import time
+import zlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from perdure.contracts.errors import CallerError
+from perdure.core.egress import Named, Outbound, canonical_host, proxied_refusal_of, refusal_of
+
+UNPACKED: Final = "gzip, deflate"
+"""The encodings that are asked for: zlib unpacks them piece by piece, so that a bomb ends at the limit."""
+EVENT_LINES: Final = 1_000
+"""Lines of one server-sent event. Clients join them in quadratic time; a provider's event has two or three."""
+_PIECE_BYTES = 64 * 1024
+_ORIGIN = "perdure_origin"
+_PORTS = {"https": 443, "http": 80}
+_log = structlog.get_logger(__name__)
+
+
+class EgressRefused(Exception):
+    """The rules for outgoing requests forbid this one, and it was not sent. The message says how to allow it."""
+
+
+class AnswerWithheld(Exception):
+    """The target answered with success, so what was asked of it is done; its answer was not read."""
+
+    def __init__(self, why: str, *, code: str, method: str, limit: int) -> None:
+        super().__init__(why)
+        self.code, self.method, self.limit = code, method, limit
+
+
+class OutOfTime(TimeoutError):
+    """The exchange was not over at its deadline. `sent` says whether the target may have received the request."""
+
+    def __init__(self, told: str, *, sent: bool) -> None:
+        super().__init__(told)
+        self.sent = sent
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What holds for the requests of one call, beside what its transport was made with."""
+
+    named: tuple[Named, ...] = ()
+    answer_bytes: int | None = None
+    stream_bytes: int | None = None
+    """For a stream of server-sent events as a whole; each event is held to `answer_bytes`. None: the same for both."""
+    failure_bytes: int = 1024 * 1024
+    """Of the body of an answer that is no success: the rest is cut off."""
+    deadline: float | None = None
+    """By `time.monotonic`: the end of the last byte of the answer."""
+
+
+_PLAIN = Call()
+_CALL: ContextVar[Call] = ContextVar("perdure_egress_call")
+
+
+@contextmanager
+def calling(call: Call) -> Iterator[None]:
+    """Applies `call` to the requests that begin within the block."""
+    token = _CALL.set(call)
+    try:
+        yield
+    finally:
+        _CALL.reset(token)
+
+
+def current_call() -> Call:
+    """The call within whose block this runs."""
+    return _CALL.get(_PLAIN)
+
+
+def refusal_in(error: BaseException | None) -> EgressRefused | AnswerWithheld | None:
+    """Finds one of ours among the causes of a library's exception."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, EgressRefused | AnswerWithheld):
+            return error
+        seen.add(id(error))
+        inner = getattr(error, "original_exception", None)  # LiteLLM's, around what breaks a running stream
+        error = inner if isinstance(inner, BaseException) else error.__cause__ or error.__context__
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How a request may go out."""
+
+    host: str
+    proxied: bool
+
+
+def way_out(outbound: Outbound, scheme: str, host: str, port: int | None, extensions: MutableMapping[str, Any]) -> Way:
+    """Decides whether a request goes out directly or by the proxy. Direct connections are checked once more, address
+    by address, as they are opened.
+
+    `extensions` are the request's: a client copies them into the request that follows a redirect, which is how a
+    redirect to another host is noticed.
+
+    Raises: EgressRefused.
+    """
+    if scheme not in _PORTS:
+        raise EgressRefused(f"the scheme {scheme[:20]!r} is not http or https")
+    try:
+        name = canonical_host(host)
+    except CallerError as error:
+        raise EgressRefused(error.message) from None
+    number = port or _PORTS[scheme]
+    origin = f"{scheme}://{name}:{number}"
+    first = extensions.setdefault(_ORIGIN, origin)
+    if first != origin:
+        raise refused(name, f"{first} redirects to another host, {origin}, which is not followed")
+    if not outbound.proxy or any(each.is_of(name, number) for each in (*outbound.named, *current_call().named)):
+        return Way(name, proxied=False)
+    why = proxied_refusal_of(name, number)
+    if why is not None:
+        raise refused(name, why)
+    return Way(name, proxied=True)
+
+
+def check_addresses(outbound: Outbound, host: str, port: int, addresses: list[str]) -> None:
+    """Checks what a host stands for, before anything is connected to.
+
+    Raises: EgressRefused.
+    """
+    why = refusal_of(host, port, addresses, (*outbound.named, *current_call().named))
+    if why is not None:
+        raise refused(host, why, addresses)
+
+
+def refused(host: str, why: str, addresses: list[str] | None = None) -> EgressRefused:
+    """The refusal, logged: the addresses behind a name are for the operator and not for a model."""
+    _log.warning("egress_refused", host=host, addresses=addresses or [], why=why)
+    return EgressRefused(why)
+
+
+class Meter:
+    """An answer's bytes on their way in: unpacked piece by piece and counted, packed and unpacked.
+
+    A success that is too large raises. The body of any other answer is cut: its status says what there is to know.
+    """
+
+    def __init__(self, limit: int, call: Call, method: str, host: str, status: int, headers: Mapping[str, str]) -> None:
+        self._succeeded = 200 <= status < 300
+        self._limit = self._total = limit if self._succeeded else min(limit, call.failure_bytes)
+        self._method, self._host = method, host
+        self._encoding = headers.get("content-encoding", "identity").strip().lower() or "identity"
+        self._unpack = _unpacker(self._encoding)
+        self._announced = headers.get("content-length", "") if self._unpack is None else ""
+        self._events: _Events | None = None
+        streams = headers.get("content-type", "").startswith("text/event-stream")
+        if self._succeeded and streams and call.stream_bytes is not None:
+            self._events, self._total = _Events(), call.stream_bytes
+        self._packed = self._unpacked = 0
+        self.over = False
+        """Whether the rest is not read."""
+
+    @property
+    def unpacks(self) -> bool:
+        """Whether what comes out differs from what came in, so that the headers about its form no longer hold."""
+        return self._unpack is not None
+
+    def take(self, data: bytes) -> Iterator[bytes]:
+        """Yields what a piece of the body unpacks to.
+
+        Raises: AnswerWithheld; zlib.error for what is not packed as the headers say.
+        """
+        if self._encoding not in _KNOWN:
+            self._end(f"is encoded as {self._encoding[:40]!r}, which is not unpacked here", "answer_encoding")
+            return
+        self._packed += len(data)
+        if self._packed > self._total or (self._announced.isdecimal() and int(self._announced) > self._total):
+            self._end(self._size(), "answer_too_large")
+            return
+        for piece in (data,) if self._unpack is None else self._unpack.pieces(data):
+            self._unpacked += len(piece)
+            if self._unpacked > self._total:
+                self._end(self._size(), "answer_too_large")
+                return
+            if self._events is not None and self._events.is_too_large(piece, self._limit):
+                self._end(f"has an event of more than {self._limit} bytes or {EVENT_LINES} lines", "answer_too_large")
+                return
+            yield piece
+
+    def _size(self) -> str:
+        announced = f" ({self._announced} announced)" if self._announced.isdecimal() else ""
+        return f"has more than {self._total} bytes{announced}"
+
+    def _end(self, what: str, code: str) -> None:
+        self.over = True
+        _log.warning("answer_withheld", host=self._host, code=code, succeeded=self._succeeded)
+        if self._succeeded:
+            why = f"the answer of {self._host} {what}"
+            raise AnswerWithheld(why, code=code, method=self._method, limit=self._total)
+
+
+_KNOWN = frozenset({"identity", "gzip", "x-gzip", "deflate"})
+
+
+class _Unpacker:
+    """zlib, a bounded piece at a time. A deflate body may come with or without zlib's own header."""
+
+    def __init__(self, window: int) -> None:
+        self._zlib = zlib.decompressobj(window)
+        self._may_be_raw = window == zlib.MAX_WBITS
+
+    def pieces(self, data: bytes) -> Iterator[bytes]:
+        """Yields what `data` unpacks to."""
+        while data:
+            try:
+                piece = self._zlib.decompress(data, _PIECE_BYTES)
+            except zlib.error:
+                if not self._may_be_raw:
+                    raise
+                self._zlib, self._may_be_raw = zlib.decompressobj(-zlib.MAX_WBITS), False
+                continue
+            self._may_be_raw = False
+            data = self._zlib.unconsumed_tail
+            if piece:
+                yield piece
+
+
+def _unpacker(encoding: str) -> _Unpacker | None:
+    if encoding in ("gzip", "x-gzip"):
+        return _Unpacker(zlib.MAX_WBITS | 16)
+    return _Unpacker(zlib.MAX_WBITS) if encoding == "deflate" else None
+
+
+class _Events:
+    """The size of the server-sent event that is under way."""
+
+    def __init__(self) -> None:
+        self._bytes = self._lines = 0
+        self._last = b""
+
+    def is_too_large(self, piece: bytes, limit: int) -> bool:
+        """Counts a piece of the stream."""
+        seen = self._last + piece
+        end = max(seen.rfind(mark) + len(mark) if mark in seen else 0 for mark in (b"\n\n", b"\r\r", b"\r\n\r\n"))
+        if end > len(self._last):  # an event ends in this piece
+            piece = seen[end:]
+            self._bytes = self._lines = 0
+        self._bytes += len(piece)
+        self._lines += piece.count(b"\n") + piece.count(b"\r")
+        self._last = seen[-3:]
+        return self._bytes > limit or self._lines > EVENT_LINES
+
+
+def seconds_left(deadline: float | None) -> float | None:
+    """Until the deadline; None if there is none."""
+    return None if deadline is None else deadline - time.monotonic()
+
+
+# --- Connecting: a name is resolved once, each of its addresses is checked, and the connection goes to one of them.
+# It sits below TLS, so a certificate is still checked against the name of the URL.
+
+Stream = TypeVar("Stream")
+MOST_ADDRESSES = 6
+"""Of one name that are tried, each in its share of the time."""
+
+
+def host_of(host: str) -> str:
+    """The canonical form.
+
+    Raises: EgressRefused.
+    """
+    try:
+        return canonical_host(host)
+    except CallerError as error:
+        raise EgressRefused(error.message) from None
+
+
+def is_literal(host: str) -> bool:
+    """Whether there is nothing to resolve."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+async def resolve(host: str, port: int) -> list[str]:
+    """The addresses of a name, each once.
+
+    Raises: OSError.
+    """
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(each[4][0]) for each in found))
+
+
+def resolve_blocking(host: str, port: int) -> list[str]:
+    """The same in a thread that waits.
+
+    Raises: OSError.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(each[4][0]) for each in found))
+
+
+async def connected(
+    outbound: Outbound,
+    host: str,
+    port: int,
+    seconds: float | None,
+    connect: Callable[[str, float | None], Awaitable[Stream]],
+    failures: tuple[type[Exception], type[Exception]],
+) -> Stream:
+    """Connects to a checked address of `host`, the next one if the first does not answer. `failures` are the library's
+    own exceptions for no connection and for no time.
+
+    Raises: EgressRefused; `failures`.
+    """
+    name, (failed, late) = host_of(host), failures
+    until = None if seconds is None else time.monotonic() + seconds
+    addresses = [name]
+    if not is_literal(name):
+        try:
+            addresses = await asyncio.wait_for(resolve(name, port), seconds)
+        except TimeoutError as error:
+            raise late(f"{name} was not resolved in time") from error
+        except (OSError, UnicodeError) as error:
+            raise failed(str(error)) from error
+    check_addresses(outbound, name, port, addresses)
+    tried = addresses[:MOST_ADDRESSES]
+    for place, address in enumerate(tried):
+        try:
+            return await connect(address, share(until, len(tried) - place))
+        except failures:
+            if place == len(tried) - 1:
+                raise
+    raise failed(f"{name} has no address")
+
+
+def share(until: float | None, among: int) -> float | None:
+    """The part of the time that is left for one of `among` tries."""
+    return None if until is None else max(until - time.monotonic(), 0.0) / among

@@ -1,0 +1,320 @@
+"""The transports for httpx: one for event loops, one for threads that wait."""
+
+import asyncio
+import importlib
+import ssl
+import time
+import zlib
+from collections.abc import AsyncIterator, Iterable, Iterator
+from functools import lru_cache
+from typing import Any
+
+import httpcore
+import httpx
+
+from perdure.core.egress import Outbound
+from perdure.egress.exchange import (
+    MOST_ADDRESSES,
+    UNPACKED,
+    Call,
+    Meter,
+    OutOfTime,
+    check_addresses,
+    connected,
+    current_call,
+    host_of,
+    is_literal,
+    resolve_blocking,
+    seconds_left,
+    share,
+    way_out,
+)
+
+SocketOptions = Iterable[Any]
+_FAILURES = (httpcore.ConnectError, httpcore.ConnectTimeout)
+_LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20)
+NO_REUSE = httpx.Limits(max_connections=100, max_keepalive_connections=0)
+
+
+def new_client(outbound: Outbound, **given: Any) -> httpx.AsyncClient:
+    """A client that sends through a transport of ours and uses no connection twice.
+
+    A kept connection that the target closes at the moment of the next request looks like a request that was lost on
+    the way, and would make an opaque call's outcome unknown for nothing.
+    """
+    return httpx.AsyncClient(transport=Transport(outbound, limits=NO_REUSE), trust_env=False, **given)
+
+
+class Transport(httpx.AsyncBaseTransport):
+    """Sends requests under the rules of `outbound`."""
+
+    def __init__(
+        self, outbound: Outbound, *, verify: ssl.SSLContext | None = None, limits: httpx.Limits = _LIMITS
+    ) -> None:
+        self._outbound = outbound
+        context = verify or _trusted()
+        self._direct = httpx.AsyncHTTPTransport(verify=context, limits=limits)
+        # httpx has no parameter for httpcore's `network_backend`.
+        self._direct._pool = httpcore.AsyncConnectionPool(
+            ssl_context=context,
+            max_connections=limits.max_connections,
+            max_keepalive_connections=limits.max_keepalive_connections,
+            keepalive_expiry=limits.keepalive_expiry,
+            network_backend=_Network(outbound),
+        )
+        self._proxied = (
+            httpx.AsyncHTTPTransport(verify=context, limits=limits, proxy=outbound.proxy) if outbound.proxy else None
+        )
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Sends one request and returns its answer, whose body is read under the limits of the current call.
+
+        Raises: EgressRefused, OutOfTime; httpx's own exceptions.
+        """
+        call, url = current_call(), request.url
+        way = way_out(self._outbound, url.scheme, url.raw_host.decode("ascii"), url.port, request.extensions)
+        _ask_for_known_encodings(request)
+        inner = self._proxied if way.proxied and self._proxied is not None else self._direct
+        sent = False
+
+        async def trace(event: str, _: object) -> None:
+            nonlocal sent
+            sent = sent or event.endswith("send_request_headers.started")
+
+        if call.deadline is not None:
+            request.extensions["trace"] = trace
+        try:
+            async with asyncio.timeout(seconds_left(call.deadline)):
+                response = await inner.handle_async_request(request)
+        except TimeoutError as error:
+            raise OutOfTime(f"{way.host} did not answer in time", sent=sent) from error
+        meter = _meter(self._outbound, call, request, way.host, response)
+        assert isinstance(response.stream, httpx.AsyncByteStream)
+        return _metered(response, meter, _Body(response.stream, meter, call.deadline, way.host))
+
+    async def aclose(self) -> None:
+        """Closes every connection."""
+        await self._direct.aclose()
+        if self._proxied is not None:
+            await self._proxied.aclose()
+
+
+class BlockingTransport(httpx.BaseTransport):
+    """The same for a thread that waits. Its deadline is looked at between the pieces of an answer, for each of which
+    the client's own time-out holds."""
+
+    def __init__(
+        self, outbound: Outbound, *, verify: ssl.SSLContext | None = None, seconds: float | None = None
+    ) -> None:
+        """`seconds` bound an exchange that has no deadline of its own."""
+        self._outbound, self._seconds = outbound, seconds
+        context = verify or _trusted()
+        self._direct = httpx.HTTPTransport(verify=context, limits=_LIMITS)
+        self._direct._pool = httpcore.ConnectionPool(
+            ssl_context=context,
+            max_connections=_LIMITS.max_connections,
+            max_keepalive_connections=_LIMITS.max_keepalive_connections,
+            keepalive_expiry=_LIMITS.keepalive_expiry,
+            network_backend=_BlockingNetwork(outbound),
+        )
+        self._proxied = httpx.HTTPTransport(verify=context, proxy=outbound.proxy) if outbound.proxy else None
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """Sends one request and returns its answer, whose body is read under the limits of the current call.
+
+        Raises: EgressRefused; httpx's own exceptions.
+        """
+        call, url = current_call(), request.url
+        way = way_out(self._outbound, url.scheme, url.raw_host.decode("ascii"), url.port, request.extensions)
+        _ask_for_known_encodings(request)
+        inner = self._proxied if way.proxied and self._proxied is not None else self._direct
+        deadline = call.deadline
+        if deadline is None and self._seconds is not None:
+            deadline = time.monotonic() + self._seconds
+        response = inner.handle_request(request)
+        meter = _meter(self._outbound, call, request, way.host, response)
+        assert isinstance(response.stream, httpx.SyncByteStream)
+        return _metered(response, meter, _BlockingBody(response.stream, meter, deadline, way.host))
+
+    def close(self) -> None:
+        """Closes every connection."""
+        self._direct.close()
+        if self._proxied is not None:
+            self._proxied.close()
+
+
+class _Network(httpcore.AsyncNetworkBackend):
+    def __init__(self, outbound: Outbound) -> None:
+        self._outbound = outbound
+        self._inner = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: SocketOptions | None = None,
+    ) -> httpcore.AsyncNetworkStream:
+        async def connect(address: str, seconds: float | None) -> httpcore.AsyncNetworkStream:
+            return await self._inner.connect_tcp(address, port, seconds, local_address, socket_options)
+
+        return await connected(self._outbound, host, port, timeout, connect, _FAILURES)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class _BlockingNetwork(httpcore.NetworkBackend):
+    def __init__(self, outbound: Outbound) -> None:
+        self._outbound = outbound
+        self._inner = httpcore.SyncBackend()
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: SocketOptions | None = None,
+    ) -> httpcore.NetworkStream:
+        name = host_of(host)
+        until = None if timeout is None else time.monotonic() + timeout
+        try:
+            addresses = [name] if is_literal(name) else resolve_blocking(name, port)
+        except (OSError, UnicodeError) as error:
+            raise httpcore.ConnectError(str(error)) from error
+        check_addresses(self._outbound, name, port, addresses)
+        tried = addresses[:MOST_ADDRESSES]
+        for place, address in enumerate(tried):
+            try:
+                seconds = share(until, len(tried) - place)
+                return self._inner.connect_tcp(address, port, seconds, local_address, socket_options)
+            except _FAILURES:
+                if place == len(tried) - 1:
+                    raise
+        raise httpcore.ConnectError(f"{name} has no address")
+
+
+class _Body(httpx.AsyncByteStream):
+    def __init__(self, inner: httpx.AsyncByteStream, meter: Meter, deadline: float | None, host: str) -> None:
+        self._inner, self._meter, self._deadline, self._host = inner, meter, deadline, host
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        pieces = aiter(self._inner)
+        while not self._meter.over:
+            try:
+                async with asyncio.timeout(seconds_left(self._deadline)):
+                    data = await anext(pieces, None)
+            except TimeoutError as error:
+                raise OutOfTime(f"{self._host} did not finish its answer in time", sent=True) from error
+            if data is None:
+                return
+            try:
+                for piece in self._meter.take(data):
+                    yield piece
+            except zlib.error as error:
+                raise httpx.DecodingError(f"{self._host}: {error}") from error
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _BlockingBody(httpx.SyncByteStream):
+    def __init__(self, inner: httpx.SyncByteStream, meter: Meter, deadline: float | None, host: str) -> None:
+        self._inner, self._meter, self._deadline, self._host = inner, meter, deadline, host
+
+    def __iter__(self) -> Iterator[bytes]:
+        for data in self._inner:
+            left = seconds_left(self._deadline)
+            if left is not None and left <= 0:
+                raise OutOfTime(f"{self._host} did not finish its answer in time", sent=True)
+            try:
+                yield from self._meter.take(data)
+            except zlib.error as error:
+                raise httpx.DecodingError(f"{self._host}: {error}") from error
+            if self._meter.over:
+                return
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+@lru_cache(maxsize=1)
+def _trusted() -> ssl.SSLContext:
+    """The certificates that are trusted, read once: 20 ms."""
+    return httpx.create_ssl_context()
+
+
+def _ask_for_known_encodings(request: httpx.Request) -> None:
+    if request.headers.get("accept-encoding") != "identity":
+        request.headers["accept-encoding"] = UNPACKED
+
+
+def _meter(outbound: Outbound, call: Call, request: httpx.Request, host: str, response: httpx.Response) -> Meter:
+    limit = call.answer_bytes or outbound.answer_bytes
+    return Meter(limit, call, request.method, host, response.status_code, response.headers)
+
+
+def _metered(
+    response: httpx.Response, meter: Meter, body: httpx.AsyncByteStream | httpx.SyncByteStream
+) -> httpx.Response:
+    gone = (b"content-encoding", b"content-length") if meter.unpacks else ()
+    headers = [(name, value) for name, value in response.headers.raw if name.lower() not in gone]
+    return httpx.Response(response.status_code, headers=headers, stream=body, extensions=response.extensions)
+
+
+# --- LiteLLM's HTTP clients over the transports of this package, whichever provider a model has.
+# LiteLLM (1.106) makes its clients in three places: `AsyncHTTPHandler` and `HTTPHandler`, which most providers use, and
+# the clients that it hands to the OpenAI SDK. The first and the last take their transport from
+# `AsyncHTTPHandler.create_async_transport`; the synchronous ones are replaced here. A client that is given a transport
+# reads no proxy variables. `aiohttp_openai/` models use a session of their own and are refused.
+
+UNGUARDED = ("aiohttp_openai/",)
+"""What the names of models begin with whose requests take another way out."""
+BLOCKING_SECONDS = 60.0
+"""For one exchange of a thread that waits, such as that of embeddings; each read has LiteLLM's own time-out."""
+_RULES = "perdure_outbound"
+_HANDLERS = "litellm.llms.custom_httpx.http_handler"
+
+
+def guard(litellm: Any, outbound: Outbound) -> None:
+    """Makes every client that LiteLLM creates from now on send under the rules of `outbound`; it has one set of rules
+    in a process, the last one.
+
+    Raises: RuntimeError if this LiteLLM makes its clients in another way.
+    """
+    before = getattr(litellm, _RULES, None)
+    if before == outbound:
+        return
+    handlers: Any = importlib.import_module(_HANDLERS)
+    found = (
+        getattr(getattr(handlers, "AsyncHTTPHandler", None), "create_async_transport", None),
+        getattr(getattr(handlers, "HTTPHandler", None), "_create_sync_transport", None),
+    )
+    if not all(found) or not hasattr(litellm, "client_session"):
+        raise RuntimeError("this version of LiteLLM makes its HTTP clients in a way that perdure/egress/ does not know")
+
+    def made(ssl_context: ssl.SSLContext | None = None, ssl_verify: bool | None = None, **_: Any) -> Transport:
+        return Transport(outbound, verify=_context(ssl_context, ssl_verify))
+
+    def made_blocking(_: Any) -> BlockingTransport:
+        return BlockingTransport(outbound, seconds=BLOCKING_SECONDS)
+
+    litellm.disable_aiohttp_transport = True
+    litellm.force_ipv4 = False  # it mounts the proxies of the environment
+    handlers.AsyncHTTPHandler.create_async_transport = staticmethod(made)
+    handlers.AsyncHTTPHandler._create_async_transport = staticmethod(made)
+    handlers.HTTPHandler._create_sync_transport = made_blocking
+    if before is not None:
+        litellm.client_session.close()
+    litellm.client_session = httpx.Client(transport=made_blocking(None), trust_env=False, follow_redirects=True)
+    litellm.in_memory_llm_clients_cache.flush_cache()
+    setattr(litellm, _RULES, outbound)
+
+
+def _context(given: ssl.SSLContext | None, verified: bool | None) -> ssl.SSLContext | None:
+    """LiteLLM's own settings of certificates, if the operator has made any."""
+    if given is not None or verified is not False:
+        return given
+    return httpx.create_ssl_context(verify=False)

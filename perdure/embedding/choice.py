@@ -1,0 +1,43 @@
+"""Which model embeds, by the setting PERDURE_EMBEDDINGS."""
+
+from functools import partial
+from typing import Any
+
+from perdure.embedding.embedder import NAME, Embedder, Guard, LiteLLMModel, Model, Threaded, weights_folder
+
+AUTO = "auto"
+NONE = "none"
+MINILM = "minilm"
+
+
+def _no_rules(_: Any) -> None:
+    raise RuntimeError("no rules for outgoing requests were given")
+
+
+def embedder_of(
+    setting: str, api_base: str = "", api_key: str | None = None, *, guard: Guard = _no_rules, remote: bool = True
+) -> Embedder | None:
+    """The embedder that the setting names; None where searches go by words.
+
+    `auto` is MiniLM where the extra `embeddings` is installed. A name with a slash is a model for LiteLLM, which only
+    processes with `remote` may import; `guard` puts its requests under the rules of outgoing requests.
+
+    Raises: SystemExit 2 where `minilm` is asked for and not installed, or the name is none of these.
+    """
+    if "/" in setting:
+        return Threaded(setting, partial(LiteLLMModel, setting, api_base, api_key, guard)) if remote else None
+    if setting not in (AUTO, MINILM, NONE):
+        raise SystemExit(f"PERDURE_EMBEDDINGS is auto, minilm, none or a model for LiteLLM, not {setting!r}")
+    installed = setting != NONE and weights_folder() is not None
+    if setting == MINILM and not installed:
+        raise SystemExit("PERDURE_EMBEDDINGS=minilm needs the extra `embeddings`, which is not installed")
+    return Threaded(NAME, _minilm) if installed else None
+
+
+def _minilm() -> Model:
+    from perdure.embedding.minilm import MiniLM
+
+    folder = weights_folder()
+    if folder is None:
+        raise FileNotFoundError("the extra `embeddings` has gone")
+    return MiniLM(folder)

@@ -1,0 +1,88 @@
+"""The tools that come from a specification to a picture: check it, solve what it leaves open, draw it."""
+
+import asyncio
+import json
+from typing import Annotated, Any
+
+from pydantic import Field, JsonValue
+
+from perdure import MadeFile, ToolContext, ToolRefused, ToolResult, tool
+
+from . import _design, _drawing, _solver, _telling, _vega
+
+Xml = Annotated[str, Field(max_length=40_000)]
+Columns = Annotated[list[dict[str, Any]], Field(max_length=200)]
+Facts = Annotated[list[dict[str, Any]], Field(max_length=50)]
+MESSAGES = {
+    "unsatisfiable": "No chart can show this as asked: the wishes exclude each other.",
+    "timed_out": f"No design was found within {_solver.LIMIT_SECONDS:.0f} seconds.",
+    "failed": "The design could not be worked out.",
+}
+
+
+@tool(effect="read", timeout_seconds=20)
+async def check_specification(xml: Xml, columns: Columns) -> JsonValue:
+    """Whether a text is the specification of a chart of these columns; else what is wrong with it, and where."""
+    from perdure.sdk.tables import checked_xml
+
+    root = await asyncio.to_thread(checked_xml, xml, _design.SCHEMA)
+    if isinstance(root, tuple):
+        told: list[JsonValue] = [{"path": one.path, "reason": one.reason} for one in root]
+        return {"ok": False, "faults": told}
+    faults = _design.specification_faults(_design.specification_of(root), columns)
+    return {"ok": not faults, "faults": [{**fault} for fault in faults]}
+
+
+@tool(effect="read", timeout_seconds=90)
+async def solve_design(
+    xml: Xml, columns: Columns, marks: Facts | None = None, exclusions: Facts | None = None
+) -> JsonValue:
+    """Decide what a specification leaves open: the mark, the channels, the scales. Ends within a minute."""
+    from perdure.sdk.tables import checked_xml
+
+    root = await asyncio.to_thread(checked_xml, xml, _design.SCHEMA)
+    if isinstance(root, tuple):
+        raise ToolRefused(f"the specification does not fit: {root[0].path}: {root[0].reason}")
+    specification = _design.specification_of(root)
+    faults = _design.specification_faults(specification, columns)
+    if faults:
+        raise ToolRefused(f"the specification does not fit: {faults[0]['path']}: {faults[0]['reason']}")
+    solved = await _solver.solve(_design.program_of(specification, columns, marks or (), exclusions or ()))
+    timed_out = solved.outcome == "timed_out"
+    if solved.outcome != "solved":
+        return {
+            "success": False,
+            "timed_out": timed_out,
+            "outcome": solved.outcome,
+            "message": MESSAGES[solved.outcome],
+        }
+    design = _design.design_of(solved.atoms, specification, columns)
+    warnings: list[JsonValue] = [*_telling.warnings_of(design, columns, _design.wished_of(solved.atoms))]
+    unbound = _vega.vega_lite({**design, "notes": warnings}, None)
+    done = {"success": True, "timed_out": False, "outcome": "solved"}
+    return {**done, "design": design, "specification": unbound, "warnings": warnings}
+
+
+@tool(effect="read", timeout_seconds=90)
+async def draw_design(
+    context: ToolContext,
+    rows_file: Annotated[str, Field(max_length=64)],
+    design: dict[str, Any],
+    palette: Annotated[list[Annotated[str, Field(pattern="^#[0-9a-fA-F]{6}$")]] | None, Field(max_length=12)] = None,
+) -> ToolResult:
+    """Draw a design with the rows of a plan's run: a PNG, an SVG, and the Vega-Lite specification with its data."""
+    found = await context.files.read(rows_file) if context.files else None
+    if found is None:
+        raise ToolRefused("the rows are not there any more")
+    specification = _vega.vega_lite(design, json.loads(found.content), palette or ())
+    try:
+        pictures = await _drawing.draw(specification)
+    except _drawing.DrawingFailed as failed:
+        raise ToolRefused(str(failed)) from None
+    files = (
+        MadeFile("chart.png", "image/png", pictures.png),
+        MadeFile("chart.svg", "image/svg+xml", pictures.svg.encode()),
+        MadeFile("chart.vl.json", "application/json", json.dumps(specification, ensure_ascii=False).encode()),
+    )
+    named = zip(("png", "svg", "specification"), files, strict=True)
+    return ToolResult({kind: context.file_id(file.name) for kind, file in named}, files=files)

@@ -1,0 +1,297 @@
+"""A topology made runnable by LangGraph, which is imported here and nowhere else but in adopt.py.
+
+Compile once, at import: all turns of a process share it. What was measured and is kept here:
+everything is async, since LangGraph sends sync code to a thread pool that a workflow does not have; no checkpointer,
+since the workflow's history is the checkpoint; tracing off, since it does I/O of its own.
+
+Determinism: LangGraph dispatches and merges in the order of its own node names, so these begin with the place of
+the node in the topology. Its task and checkpoint ids differ on every replay and never leave this module.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, TypedDict, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.graph import END as LG_END
+from langgraph.graph import START as LG_START
+from langgraph.graph import StateGraph
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import Command
+from langsmith import tracing_context
+from pydantic import JsonValue
+
+from perdure.contracts.activities import MODEL_COMPLETE, TOOLS_RUN
+from perdure.contracts.errors import InvariantBroken
+from perdure.contracts.messages import Patch
+from perdure.graph.ports import Ports
+from perdure.graph.registry import TOPOLOGIES, spec
+from perdure.graph.spec import (
+    END,
+    FRESH,
+    START,
+    Edge,
+    Fork,
+    Goto,
+    Join,
+    NodeSpec,
+    Outcome,
+    State,
+    Sub,
+    Switch,
+    Topology,
+)
+from perdure.graph.step import Body, Run, Step, StepsExhausted, unadvised, watched
+from perdure.graph.validate import branches_of, check, targets_of
+
+RUN: Final = "perdure_run"
+"""Where the run rides in LangGraph's config."""
+NUMBERED: Final = (MODEL_COMPLETE, TOOLS_RUN)
+"""Activities whose calls are named by the step at which they are made."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledTopology:
+    """A topology that runs; one per process, shared by all turns."""
+
+    topology: Topology
+    _graph: "CompiledStateGraph[Any, Any, Any, Any]"
+    _names: Mapping[str, str]
+    """Node id -> LangGraph's name for it."""
+
+    async def run(self, state: State, entry: str, ports: Ports) -> dict[str, JsonValue]:
+        """Run from the entry `entry` to the end, or to a pause, and return the final state.
+
+        Too many steps are an end like any other: status `limited`, error `iteration_limit` with the setting's name.
+
+        Raises: InvariantBroken `unknown_entry`, `unfinished_run`, `patch_refused`, `branches_collide`; whatever a
+        node raises although it should not.
+        Determinism: the same state, entry and answers of the ports give the same steps in the same order.
+        """
+        if entry not in self.topology.entries:
+            raise InvariantBroken("unknown_entry", f"Topology `{self.topology.name}` has no entry `{entry}`.")
+        run = Run(entry, ports, self.topology.state.resumed(state))
+        try:
+            with tracing_context(enabled=False, parent=False):
+                final = dict(await self.drive(run))
+        except StepsExhausted as stop:
+            return dict(run.state) | {"status": Outcome.LIMITED.value, "error": stop.problem()}
+        if self.topology.outcome(final) is Outcome.RUNNING:
+            raise InvariantBroken("unfinished_run", f"A run of `{self.topology.name}` ended with the status `running`.")
+        return final
+
+    async def drive(self, run: Run) -> State:
+        """Take the steps of a run, also of one inside another.
+
+        Raises: StepsExhausted; whatever a node raises.
+        """
+        config: RunnableConfig = {
+            "recursion_limit": self.topology.limits.steps + 1,
+            "configurable": {RUN: run},
+            "callbacks": [],
+        }
+        try:
+            async for seen in self._graph.astream({"state": run.state}, config, stream_mode="values"):
+                run.state = seen["state"]
+        except StepsExhausted:
+            run.leave_fork(self.topology)
+            raise
+        run.leave_fork(self.topology)
+        return run.state
+
+    def wired_edges(self) -> tuple[tuple[str, str], ...]:
+        """Every edge as LangGraph was given it, sorted: source and target by our ids, START and END included.
+
+        Read from its builder: its own drawing of a deferred join is wrong (langgraph 1.2.22).
+        """
+        ids = {name: node for node, name in self._names.items()} | {LG_START: START, LG_END: END}
+        built = self._graph.builder
+        pairs: list[tuple[Any, Any]] = [
+            *built.edges,
+            *((source, target) for sources, target in built.waiting_edges for source in sources),
+            *(
+                (source, target)
+                for source, branches in built.branches.items()
+                for branch in branches.values()
+                for target in branch.ends or ()
+            ),
+            *((source, target) for source, node in built.nodes.items() for target in node.ends or ()),
+        ]
+        return tuple(sorted((ids[source], ids[target]) for source, target in dict.fromkeys(pairs)))
+
+
+def compile_topology(topology: Topology) -> CompiledTopology:
+    """Check and compile a topology.
+
+    Raises: InvariantBroken `topology_invalid`.
+    """
+    check(topology)
+    return _compiled(topology)
+
+
+def _compiled(topology: Topology) -> CompiledTopology:
+    steps = _steps(topology)
+    names = {node.id: f"{place:03d}.{node.id}" for place, node in enumerate(topology.nodes)}
+    ways = {**names, END: LG_END}
+    choices = {edge.source: edge for edge in topology.edges if isinstance(edge, Switch | Fork) and _chooses(edge)}
+    forks = {edge.source: edge.heads for edge in topology.edges if isinstance(edge, Fork)}
+    calling = _calling(topology)
+    deferred = {edge.target for edge in topology.edges if isinstance(edge, Join) and edge.deferred}
+    graph: StateGraph[Any, Any, Any, Any] = StateGraph(_channels(topology))
+    for step in steps.values():
+        choice = choices.get(step.id)
+        if choice:
+            node, ends = _choosing_node(step, choice, ways, calling), targets_of(choice)
+        else:
+            node, ends = _node(step, [head for head in forks.get(step.id, ()) if head in calling]), ()
+        destinations = tuple(ways[target] for target in ends) or None
+        graph.add_node(names[step.id], node, defer=step.id in deferred, destinations=destinations)
+    graph.add_conditional_edges(
+        LG_START, _entrance(topology, names), [names[node] for node in topology.entries.values()]
+    )
+    for edge in topology.edges:
+        _wire(graph, edge, ways)
+    return CompiledTopology(topology, graph.compile(checkpointer=None, name=topology.name), names)
+
+
+def _chooses(edge: Fork | Switch) -> bool:
+    return isinstance(edge, Switch) or bool(edge.optional)
+
+
+def _calling(topology: Topology) -> frozenset[str]:
+    """The heads of the branches in which calls are numbered."""
+    bodies = {node.id: node for node in topology.nodes}
+    branches = branches_of(topology)
+    return frozenset(one.head for one in branches if any(_calls_out(bodies[node]) for node in one.nodes))
+
+
+def _calls_out(node: NodeSpec) -> bool:
+    if isinstance(node.run, Sub):
+        return any(map(_calls_out, node.run.topology.nodes))
+    return any(ref in NUMBERED for ref in node.calls)
+
+
+def _channels(topology: Topology) -> type:
+    """One channel that holds the whole state, so that our reducers, and not LangGraph's, join the patches."""
+
+    def joined(old: dict[str, JsonValue], new: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        return topology.state.apply(old, new) if old else new
+
+    class Channels(TypedDict):
+        state: Annotated[dict[str, Any], joined]
+
+    return Channels
+
+
+def _steps(topology: Topology) -> dict[str, Step]:
+    branches = branches_of(topology)
+    return {
+        node.id: Step(
+            node,
+            _body(node, topology),
+            topology,
+            frozenset(branch.head for branch in branches if node.id in branch.nodes),
+        )
+        for node in topology.nodes
+    }
+
+
+def _body(node: NodeSpec, topology: Topology) -> Body:
+    inner = node.run
+    if not isinstance(inner, Sub):
+
+        async def work(state: State, run: Run, ports: Ports) -> Patch:
+            seen = state if node.advised else unadvised(state, topology, node.id, run.alarm)
+            return await inner(seen, watched(ports, node, run.alarm))
+
+        return work
+    nested = _compiled(inner.topology)
+
+    async def work_through(state: State, run: Run, ports: Ports) -> Patch:
+        after = await nested.drive(Run(FRESH, ports, state, path=f"{run.path}{node.id}/"))
+        return topology.state.delta(state, after)
+
+    return work_through
+
+
+def _node(step: Step, heads: Sequence[str]) -> Any:
+    """A node with one way on, or with a fork into branches of which `heads` make calls."""
+
+    async def node(channels: Any, config: RunnableConfig) -> dict[str, Any]:
+        run = cast(Run, config["configurable"][RUN])
+        patch = await step.take(channels["state"], run, config["metadata"]["langgraph_step"])
+        run.enter_fork(heads)
+        return {"state": patch}
+
+    return node
+
+
+def _choosing_node(step: Step, edge: Fork | Switch, names: Mapping[str, str], calling: frozenset[str]) -> Any:
+    """A node that says where the run goes on: a conditional edge of LangGraph's costs as much as the node again."""
+
+    async def node(channels: Any, config: RunnableConfig) -> Command[str]:
+        state, run = channels["state"], cast(Run, config["configurable"][RUN])
+        patch = await step.take(state, run, config["metadata"]["langgraph_step"])
+        try:
+            after = step.topology.state.apply(state, patch)
+            targets = await chosen(edge, unadvised(after, step.topology, step.id, run.alarm))
+        except Exception as failure:
+            step.fail(failure, run)
+            targets = ()
+        run.enter_fork([target for target in targets if target in calling])
+        return Command(update={"state": patch}, goto=[names[target] for target in targets])
+
+    return node
+
+
+def _entrance(topology: Topology, names: Mapping[str, str]) -> Any:
+    async def enter(channels: Any, config: RunnableConfig) -> str:
+        return names[topology.entries[config["configurable"][RUN].entry]]
+
+    return enter
+
+
+def _wire(graph: Any, edge: Edge, names: Mapping[str, str]) -> None:
+    match edge:
+        case Goto():
+            graph.add_edge(names[edge.source], names[edge.target])
+        case Join(deferred=True):
+            for source in edge.sources:
+                graph.add_edge(names[source], names[edge.target])
+        case Join():
+            graph.add_edge([names[source] for source in edge.sources], names[edge.target])
+        case Fork() if not edge.optional:
+            for head in edge.branches:
+                graph.add_edge(names[edge.source], names[head])
+
+
+# --- Which ways a run takes out of a switch or a fork.
+
+
+async def chosen(edge: Fork | Switch, state: State) -> tuple[str, ...]:
+    """The nodes, or END, that come next.
+
+    Raises: InvariantBroken `unknown_label` for a label that the router does not declare.
+    """
+    if isinstance(edge, Fork):
+        return (*edge.branches, *[head for head, wanted in edge.optional.items() if await wanted(state)])
+    label = await edge.router(state)
+    if label not in edge.targets:
+        raise InvariantBroken(
+            "unknown_label", f"The router after `{edge.source}` returned `{label}`, which it may not."
+        )
+    way = edge.targets[label]
+    return await chosen(way, state) if isinstance(way, Fork) else (way,)
+
+
+# --- The topologies that ship, ready to run: checked and compiled once, when this module is imported.
+
+_COMPILED: Final = {one.name: compile_topology(one) for one in TOPOLOGIES}
+
+
+def topology(name: str) -> CompiledTopology:
+    """The topology `name`, compiled.
+
+    Raises: CallerError 404 `unknown_topology`.
+    """
+    return _COMPILED[spec(name).name]

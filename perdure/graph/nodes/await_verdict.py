@@ -1,0 +1,257 @@
+"""resume_guard: reconcile a gated round with its verdicts (S0-32 to S0-37). What it cannot read, it does not pass."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from perdure.contracts.activities import Verdicts
+from perdure.contracts.approvals import RequestKind, RequestRef, Verdict, VerdictState
+from perdure.contracts.errors import Problem
+from perdure.contracts.events import HITL_WARNING
+from perdure.contracts.ids import reviewed_call
+from perdure.contracts.messages import MessageRef, Patch, Role
+from perdure.core.approvals.gates import ALLOWING, open_requests, round_is_decided, round_is_refused, startable
+from perdure.core.calls.ledger import STOPPED
+from perdure.graph.nodes.call_model import spent_by
+from perdure.graph.nodes.fields import (
+    AWAITING_HITL,
+    INITIAL,
+    SYNTHESIS,
+    error_of,
+    messages_of,
+    outcomes_of,
+    requests_of,
+)
+from perdure.graph.nodes.run_tools import over_limit
+from perdure.graph.ports import Ports
+from perdure.graph.spec import State
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitVerdict:
+    """Pass where nothing is gated; else start what is decided, acknowledge, go on past a checkpoint, or pause again."""
+
+    ungated_first: bool = False
+    """As RunTools': calls that need nobody run before any verdict, and a round that is refused whole stays, each call
+    with its denial (S2-37)."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """Verdicts are read fresh from their durable records, every time (S0-37)."""
+        requests = requests_of(state, "pending_mutation")
+        if not requests or error_of(state) is not None:
+            return {}
+        read = await ports.people.verdicts(requests)
+        if read.problem is not None and read.problem.code == STOPPED.code:
+            return {"error": read.problem.model_dump(mode="json"), "status": "stopped"}
+        if read.problem is not None:
+            return _paused(requests)
+        kinds = {request.kind for request in requests}
+        if not kinds & {RequestKind.LIMIT, RequestKind.CHECKPOINT}:
+            return self._of_round(state, requests, read)
+        if not round_is_decided(read.verdicts, len(requests)):
+            return _paused(requests)
+        if RequestKind.LIMIT in kinds:
+            return raised(state, read)
+        record_unasked(ports, read.verdicts)
+        return passed(state, read.verdicts)
+
+    def _of_round(self, state: State, requests: Sequence[RequestRef], read: Verdicts) -> Patch:
+        """Each call by its own request; refused whole, with nothing of it begun, the round is dropped."""
+        done = outcomes_of(state)
+        whole = not self.ungated_first and not done and not open_requests(requests, read.verdicts)
+        if whole and round_is_refused(read.verdicts):
+            return _acknowledge(state, read.verdicts)
+        gated_round = MessageRef.model_validate(state["pending_round"])
+        calls = [call.call_id for call in gated_round.calls if not call.answer_id]
+        start = startable(calls, requests, read.verdicts, begun=done, ungated_first=self.ungated_first)
+        return _replay(state, gated_round, start) if start else _paused(requests)
+
+
+def _paused(requests: Sequence[RequestRef]) -> Patch:
+    return {
+        "status": AWAITING_HITL,
+        "pending_requests": [request.model_dump(mode="json") for request in requests],
+        "pending_tool_calls": [],
+    }
+
+
+def _acknowledge(state: State, verdicts: Sequence[Verdict]) -> Patch:
+    """Nothing of the round may run: drop it and tell the model why (S0-34)."""
+    messages = [message.model_dump(mode="json") for message in messages_of(state)]
+    note = MessageRef(
+        role=Role.SYSTEM,
+        text="\n".join(_verdict_message(verdict) for verdict in verdicts),
+        quotes=tuple(verdict.request_id for verdict in verdicts if verdict.is_cut),
+    )
+    return {
+        "status": "running",
+        "llm_phase": INITIAL,  # S0-04, also where the synthesis had asked
+        "skill_injection_done": False,  # the acknowledgement is the answer: no synthesis comes after it (S0-44)
+        "pending_mutation": None,
+        "pending_round": None,
+        "pending_requests": [],
+        "pending_tool_calls": [],
+        "hitl_required": False,
+        "hitl_approval_id": None,
+        "hitl_reviewer_id": None,
+        "messages": [*messages, note.model_dump(mode="json")],
+    }
+
+
+def _verdict_message(verdict: Verdict) -> str:
+    what = {
+        VerdictState.REJECTED: "was rejected",
+        VerdictState.RESPONDED: "was answered instead of run",
+        VerdictState.EXPIRED: "was not decided in time and counts as denied",
+        VerdictState.CANCELLED: "was cancelled",
+        VerdictState.WITHDRAWN: "was withdrawn",
+    }.get(verdict.state, "was denied")
+    by = f" by {verdict.decided_by}" if verdict.decided_by else ""
+    why = f": {verdict.comment}" if verdict.comment else ""
+    return (
+        f"The call to {verdict.tool} {what}{by}{why}\n"
+        "It has not run. Tell the user so, with the reason, and do not call it again unless they ask."
+    )
+
+
+def _replay(state: State, gated_round: MessageRef, start: Collection[str]) -> Patch:
+    """Rebuild the stripped round whole (S0-33), its assistant message first, and hand over the calls that may start.
+
+    Whether they run is for the ledger: a settled call answers with its stored result, a denied one with its denial.
+    """
+    before = state["messages"]
+    messages: list[JsonValue] = list(before) if isinstance(before, list) else []
+    return {
+        "status": "running",
+        "pending_requests": [],
+        "messages": [*messages, gated_round.model_dump(mode="json")],
+        "pending_tool_calls": [call.model_dump(mode="json") for call in gated_round.calls if call.call_id in start],
+    }
+
+
+# --- What a decided checkpoint leaves (S0-65, S0-66): the turn goes on, is told why not, or runs a call as a reviewer
+# changed it.
+
+
+def passed(state: State, verdicts: Sequence[Verdict]) -> Patch:
+    """The state after these verdicts, one for each checkpoint of the pause.
+
+    Approved, nothing is said to the model: the result stands as the tool gave it. Edited, the call is made again as a
+    call of its own, once, in a round that the decision has written. Where such a call's outcome had to be settled, the
+    checkpoints were passed before that pause: what they left is there, but for the round that it took away.
+    """
+    settled = any(verdict.state is VerdictState.SETTLED for verdict in verdicts)
+    refused = [] if settled else [verdict for verdict in verdicts if _is_refused(verdict)]
+    notes = [_note(verdict) for verdict in refused]
+    again = [verdict.round for verdict in verdicts if verdict.round is not None]
+    before = messages_of(state)
+    there = {message.id for message in before if message.id}
+    messages = [*before, *notes, *(each for each in again if each.id not in there)]
+    patch: Patch = {
+        "status": "running",
+        "messages": [message.model_dump(mode="json") for message in messages],
+        "pending_tool_calls": [call.model_dump(mode="json") for each in again for call in each.calls],
+        "pending_requests": [],
+    }
+    if any(verdict.state is not VerdictState.UNAVAILABLE for verdict in verdicts):
+        patch["consecutive_failed_resolves"] = 0  # somebody has answered
+    if not again:
+        patch |= {
+            "pending_mutation": None,
+            "hitl_required": False,
+            "hitl_checkpoint_type": "",
+            "hitl_approval_id": None,
+            "hitl_reviewer_id": None,
+        } | over_limit(state)
+    if any(reviewed_call(verdict.call_id) is None for verdict in verdicts):
+        patch |= _unforced(state, refused=bool(notes))
+    return patch
+
+
+def record_unasked(ports: Ports, verdicts: Sequence[Verdict]) -> None:
+    """Put on record what goes on though nobody could be asked (S0-68)."""
+    for verdict in verdicts:
+        if verdict.state is VerdictState.UNAVAILABLE:
+            told: dict[str, JsonValue] = {"approval_id": verdict.request_id, "tool": verdict.tool}
+            ports.events.emit(HITL_WARNING, told, reviewed_call(verdict.call_id))
+
+
+def _unforced(state: State, *, refused: bool) -> Patch:
+    """A checkpoint that the request forced is asked for once. Approved, the synthesis is next; refused, the model
+    acknowledges it and nothing is synthesised."""
+    metadata = state["metadata"]
+    left: dict[str, JsonValue] = dict(metadata) if isinstance(metadata, dict) else {}
+    left.pop("hitl_checkpoint_type", None)
+    if refused:
+        return {"metadata": left, "llm_phase": INITIAL, "skill_injection_done": False}
+    return {"metadata": left, "llm_phase": SYNTHESIS}
+
+
+def _is_refused(verdict: Verdict) -> bool:
+    return verdict.state not in ALLOWING
+
+
+_WHAT = {
+    VerdictState.REJECTED: "was rejected",
+    VerdictState.EXPIRED: "expired undecided and counts as rejected",
+    VerdictState.CANCELLED: "was cancelled",
+    VerdictState.WITHDRAWN: "was withdrawn",
+}
+
+
+def _note(verdict: Verdict) -> MessageRef:
+    quotes = (verdict.request_id,) if verdict.is_cut else ()
+    return MessageRef(role=Role.SYSTEM, text=_checkpoint_message(verdict), quotes=quotes)
+
+
+def _checkpoint_message(verdict: Verdict) -> str:
+    of = f"The result of {verdict.tool}" if verdict.tool else "The answer"
+    by = f" by {verdict.decided_by}" if verdict.decided_by else ""
+    if verdict.state is VerdictState.UNAVAILABLE:
+        return (
+            f"HITL_WARNING: {of} should have been reviewed by a person, and nobody could be asked.\n"
+            "You may go on, and must tell the user that nobody has reviewed it."
+        )
+    if verdict.state is VerdictState.RESPONDED:
+        answer = f"{of} was answered{by}: {verdict.comment}\nGo on with this answer."
+        return f"{answer} Do not call {verdict.tool} again unless it asks for that." if verdict.tool else answer
+    what = _WHAT.get(verdict.state, "was not approved")
+    why = f": {verdict.comment}" if verdict.comment else ""
+    return (
+        f"{of} {what}{by}{why}\n"
+        "Do not go on with it. Tell the user so, with the reason, and do not try it again unless they ask."
+    )
+
+
+# --- What a reviewer's answer to a spent limit leaves: the turn goes on under a higher one, or ends as limited.
+
+
+def raised(state: State, read: Verdicts) -> Patch:
+    """The state after this verdict. Raised, the model is called in the phase that came to the limit."""
+    patch: Patch = {
+        "status": "running",
+        "pending_mutation": None,
+        "pending_requests": [],
+        "pending_tool_calls": [],
+        "hitl_required": False,
+        "hitl_checkpoint_type": "",
+        "hitl_approval_id": None,
+        "hitl_reviewer_id": None,
+    }
+    refused = next((verdict for verdict in read.verdicts if verdict.state not in ALLOWING), None)
+    if refused is None and read.limits is not None:
+        return patch | {
+            "max_tokens": read.limits.max_tokens,
+            "max_cost_microusd": read.limits.max_cost_microusd,
+        }
+    over = spent_by(state) or Problem(code="limit_not_raised", message="the turn asked for a higher limit")
+    told = over.model_copy(update={"message": f"{over.message}; {_limit_message(refused)}"})
+    return patch | {"error": told.model_dump(mode="json"), "status": "limited"}
+
+
+def _limit_message(refused: Verdict | None) -> str:
+    if refused is None or refused.state is VerdictState.EXPIRED:
+        return "nobody raised it in time"
+    why = f": {refused.comment}" if refused.comment else ""
+    return f"{refused.decided_by or 'a reviewer'} did not raise it{why}"

@@ -1,0 +1,216 @@
+"""One model call of a phase: budget first, then the call, then its result as state."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from pydantic import JsonValue
+
+from perdure.contracts.agents import TurnPlan
+from perdure.contracts.calls import ModelAsk, ModelReply, OutputAsk
+from perdure.contracts.errors import Problem
+from perdure.contracts.events import BUDGET
+from perdure.contracts.messages import MessageRef, Patch, Role
+from perdure.contracts.turns import OnSpent, Usage
+from perdure.core.agents.toolsets import LOAD_TOOLSET, known_toolsets, offered_cards, offered_tools
+from perdure.core.budgets import DAY_CODES, TURN_CODES, spent
+from perdure.core.calls.ledger import STOPPED
+from perdure.core.calls.retries import TRIES, is_hopeless
+from perdure.graph.nodes.fields import error_of, limits_of, messages_of, number_of, plan_of, sources_of, toolsets_of
+from perdure.graph.nodes.pause import at_limit
+from perdure.graph.ports import Ports
+from perdure.graph.spec import State
+
+BUDGET_CODES = DAY_CODES | TURN_CODES
+"""Problems of a call that a budget ended."""
+STOP_CODES = {STOPPED.code: "stopped", **dict.fromkeys(BUDGET_CODES, "limited")}
+"""Problems that end a run otherwise than as failed: code to status."""
+
+
+def ended_by(problem: Problem) -> str:
+    """The status of a run that a problem ends."""
+    return STOP_CODES.get(problem.code, "failed")
+
+
+def spent_by(state: State) -> Problem | None:
+    """The limit that the turn has met, if it has met one."""
+    return spent(
+        limits_of(state),
+        tokens_used=number_of(state, "tokens_used"),
+        cost_microusd=number_of(state, "cost_microusd"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CallModel:
+    """Ask the model with every tool of the plan that is not a block of a skill which is not loaded (S0-41)."""
+
+    extract_pattern: str = ""
+    by_toolsets: bool = False
+    """Whether of the tools that belong to toolsets only those of loaded ones are offered, beside `load_toolset`."""
+    deaf: bool = False
+    """Whether what the user sends into the turn stays unheard by it, and becomes a turn of its own."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """A failure, or a budget that is spent, comes back as `error` (S0-05, S0-40); where people may be asked for a
+        higher limit of the turn's own, it waits for them."""
+        if error_of(state) is not None:
+            return {}
+        over, plan = spent_by(state), plan_of(state)
+        asks = plan.limits.on_spent is OnSpent.ASK
+        if over is not None and asks:
+            return at_limit(state, ports, over)
+        if over is not None:
+            ports.events.emit(BUDGET, {"code": over.code, "message": over.message})
+            return {"error": over.model_dump(mode="json"), "status": "limited"}
+        user, injected = state["user"], state.get("injected_skill_ids")
+        tools = offered_tools(plan, map(str, injected) if isinstance(injected, list) else ())
+        loaded = toolsets_of(state) if self.by_toolsets else None
+        reply = await ports.model.complete(
+            ModelAsk(
+                messages=tuple(messages_of(state)),
+                tools=tools if loaded is None else _within(plan, tools, loaded),
+                prompt=user if isinstance(user, dict) else {},
+                extract_pattern=self.extract_pattern,
+                deaf=self.deaf,
+                toolsets=loaded,
+                ttft_told=bool(state.get("ttft_emitted")),
+                sections=sources_of(state),
+                guidance=str(state.get("context_guidance") or ""),
+            )
+        )
+        if reply.problem is not None and reply.problem.code in TURN_CODES and asks:
+            # What an answer had said that was broken off is left: the model is asked again.
+            counted = _patch(state, reply.model_copy(update={"message": None, "problem": None}))
+            return counted | at_limit({**state, **counted}, ports, reply.problem)
+        if reply.problem is not None and reply.problem.code in BUDGET_CODES:
+            ports.events.emit(BUDGET, {"code": reply.problem.code, "message": reply.problem.message})
+        return _patch(state, reply)
+
+
+def _within(plan: TurnPlan, tools: Sequence[str], loaded: dict[str, bool]) -> tuple[str, ...]:
+    """Those of `tools` that the loaded toolsets open, and the tool that loads others where there are any."""
+    opened = set(offered_cards(plan.cards, loaded))
+    own = (LOAD_TOOLSET,) if known_toolsets(plan.cards) else ()
+    return (*own, *(name for name in tools if name in opened))
+
+
+def _patch(state: State, reply: ModelReply) -> Patch:
+    before = state["messages"]
+    messages: list[JsonValue] = list(before) if isinstance(before, list) else []
+    patch: Patch = {**paid(state, reply), "pending_tool_calls": []}
+    if "extracted" in state:
+        patch["extracted"] = [*reply.extracted]
+    if "ttft_emitted" in state and reply.message is not None and reply.message.text:
+        patch["ttft_emitted"] = True
+    said = [*reply.joined, *([reply.message] if reply.message is not None else [])]
+    if said:
+        patch["messages"] = [*messages, *(message.model_dump(mode="json") for message in said)]
+    if reply.message is not None:
+        patch["pending_tool_calls"] = [call.model_dump(mode="json") for call in reply.message.calls]
+    if reply.problem is not None:
+        patch |= {"error": reply.problem.model_dump(mode="json"), "status": ended_by(reply.problem)}
+        patch["pending_tool_calls"] = []
+    return patch
+
+
+# --- What a turn has paid for, counted on in its state.
+
+
+class Paid(Protocol):
+    """A reply, as far as it tells what it cost."""
+
+    @property
+    def usage(self) -> Usage:
+        """Of the attempt that settled."""
+        ...
+
+    @property
+    def turn_used(self) -> Usage | None:
+        """Of the whole turn by then, where that is known."""
+        ...
+
+
+def paid(state: State, *replies: Paid) -> Patch:
+    """The turn's counts after `replies`; what broke off is paid for too, and only a reply's `turn_used` tells of it."""
+    known = [reply.turn_used or Usage() for reply in replies]
+    tokens = number_of(state, "tokens_used") + sum(reply.usage.tokens for reply in replies)
+    cost_microusd = number_of(state, "cost_microusd") + sum(reply.usage.cost_microusd for reply in replies)
+    return {
+        "tokens_used": max(tokens, *(used.tokens for used in known)),
+        "cost_microusd": max(cost_microusd, *(used.cost_microusd for used in known)),
+    }
+
+
+# --- Asking the model for an object: up to six tries, each fault told to the next; nothing where all of them fail
+# (S4-23 to S4-25).
+# Never raises: whoever asks goes on without.
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An object, and where the agent says how to make it."""
+
+    stage: str
+    fits: dict[str, JsonValue]
+
+
+@dataclass(frozen=True, slots=True)
+class Got:
+    """What came of all tries."""
+
+    value: dict[str, JsonValue] | None
+    tokens: int = 0
+    cost_microusd: int = 0
+    tries: int = 0
+    problem: Problem | None = None
+    """Why there were no more tries, where a problem ended them."""
+
+    @property
+    def cost(self) -> Patch:
+        """What the tries add to a state whose counters join; and the end of the run, where a problem is one: whatever
+        else fails is gone on without."""
+        patch: Patch = {"tokens_used": self.tokens, "cost_microusd": self.cost_microusd}
+        if self.problem is not None and self.problem.code in STOP_CODES:
+            patch |= {"error": self.problem.model_dump(mode="json"), "status": STOP_CODES[self.problem.code]}
+        return patch
+
+
+async def ask_object(state: State, ports: Ports, wanted: Wanted, messages: Sequence[MessageRef]) -> Got:
+    """The object, strictly as it fits; None after the last try, or at once where no further try can help."""
+    tokens = cost = tries = 0
+    said = [*messages]
+    user = state["user"]
+    for form in TRIES:
+        over = _spent(state, tokens, cost)
+        if over is not None:
+            return Got(None, tokens, cost, tries, over)
+        reply = await ports.model.complete(
+            ModelAsk(
+                messages=tuple(said),
+                tools=(),
+                prompt=user if isinstance(user, dict) else {},
+                stage=wanted.stage,
+                output=OutputAsk(name=wanted.stage, fits=wanted.fits, form=form),
+            )
+        )
+        tries += 1
+        tokens += reply.usage.tokens
+        cost += reply.usage.cost_microusd
+        if reply.problem is not None and is_hopeless(reply.problem):
+            return Got(None, tokens, cost, tries, reply.problem)
+        if reply.problem is None and reply.value is not None:
+            return Got(reply.value, tokens, cost, tries)
+        if reply.fault:
+            said = [*messages, note(f"Your last answer was refused: {reply.fault}")]
+    return Got(None, tokens, cost, tries)
+
+
+def note(text: str) -> MessageRef:
+    """A word of the engine's to the model."""
+    return MessageRef(role=Role.SYSTEM, text=text)
+
+
+def _spent(state: State, tokens: int, cost_microusd: int) -> Problem | None:
+    used, paid = number_of(state, "tokens_used") + tokens, number_of(state, "cost_microusd") + cost_microusd
+    return spent(limits_of(state), tokens_used=used, cost_microusd=paid)

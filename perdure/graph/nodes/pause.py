@@ -1,0 +1,217 @@
+"""How a round comes to a pause: what it asks people for, and the state that it leaves."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from pydantic import JsonValue
+
+from perdure.contracts.activities import TurnContext
+from perdure.contracts.approvals import GatedCall, RequestKind, RequestRef
+from perdure.contracts.calls import ToolOutcome
+from perdure.contracts.errors import Problem
+from perdure.contracts.events import HITL_RULE_FIRE
+from perdure.contracts.messages import CallRef, MessageRef, Patch
+from perdure.contracts.values import canonical_json
+from perdure.core.agents.rule_matching import Fired
+from perdure.core.approvals.gates import RULE_LIMIT_SPENT, told_of
+from perdure.graph.nodes.fields import (
+    AWAITING_HITL,
+    NAMED_INDIVIDUAL,
+    ROLE_BASED,
+    messages_of,
+    requests_of,
+    reviewers_of,
+)
+from perdure.graph.ports import Ports
+from perdure.graph.spec import State
+
+MOST_KEPT_CHARACTERS = 16 * 1024
+"""Of the outcomes that a partly run round carries through its pauses; a state rides through histories."""
+
+
+def record_fires(ports: Ports, fired: Sequence[Fired]) -> None:
+    """Put every fire on record, with where its rule comes from (S0-69)."""
+    for each in fired:
+        ports.events.emit(HITL_RULE_FIRE, each.fire.told(), each.call_id)
+
+
+def record_waivers(ports: Ports, waived: Sequence[CallRef]) -> None:
+    """Put on record which calls the tenant's policy lets pass, where a rule that stops one is told."""
+    for each in waived:
+        ports.events.emit(HITL_RULE_FIRE, told_of(each.tool), each.call_id)
+
+
+def stripped(
+    state: State,
+    ports: Ports,
+    gated: Sequence[GatedCall],
+    unknown: Sequence[GatedCall],
+    done: Sequence[ToolOutcome] = (),
+    *,
+    goes_on: bool = False,
+) -> Patch:
+    """Open every request at once and strip the round (S0-53 to S0-56); of what is `done` of it the outcomes are kept.
+
+    The requests are all that the pause waits for: what was decided before is not asked for again.
+    """
+    messages = messages_of(state)
+    asked = ports.people.ask(gated, unknown, snapshot(state, messages[:-1]), goes_on=goes_on)
+    # Of calls that a reviewer made again the checkpoints stay: passing them is what rebuilds their round.
+    reviewed = [each for each in requests_of(state, "pending_mutation") if each.kind is RequestKind.CHECKPOINT]
+    checkpoint = next((each.checkpoint for each in gated if each.checkpoint), "before_tool_call")
+    return _waits(state, asked, checkpoint if gated else "outcome_unknown") | {
+        "pending_mutation": [*_dumped(reviewed), *_dumped(asked)],
+        "pending_round": messages[-1].model_dump(mode="json"),
+        "pending_tool_calls": [],
+        "settled_calls": kept(done),
+        "messages": [message.model_dump(mode="json") for message in messages[:-1]],
+    }
+
+
+def kept(done: Sequence[ToolOutcome]) -> list[JsonValue]:
+    """Outcomes as a pause carries them: whole while they fit, beyond that only as settled, for the ledger has them."""
+    found: list[JsonValue] = []
+    left = MOST_KEPT_CHARACTERS
+    for outcome in done:
+        whole = outcome.model_dump(mode="json", exclude_defaults=True)
+        size = len(canonical_json(whole))
+        bare: JsonValue = {"call_id": outcome.call_id, "state": outcome.state.value}
+        found.append(whole if size <= left else bare)
+        left -= size if size <= left else 0
+    return found
+
+
+def at_checkpoint(state: State, ports: Ports, gated: Sequence[GatedCall]) -> Patch:
+    """Have people look at what is there: nothing is stripped, for every call has its answer (S0-65 to S0-67)."""
+    asked = ports.people.ask(gated, [], snapshot(state, messages_of(state), whole=True))
+    return _waits(state, asked, gated[0].checkpoint) | {"pending_mutation": _dumped(asked), "pending_round": None}
+
+
+def at_limit(state: State, ports: Ports, over: Problem) -> Patch:
+    """Ask a reviewer to raise the limit that is spent; every call has its answer, so nothing is stripped."""
+    asked = ports.people.ask(
+        [GatedCall(call_id="", tool="", rule=RULE_LIMIT_SPENT, kind=RequestKind.LIMIT, message=over.message)],
+        [],
+        snapshot(state, messages_of(state), whole=True),
+    )
+    return _waits(state, asked, RequestKind.LIMIT) | {
+        "pending_mutation": _dumped(asked),
+        "pending_round": None,
+        "pending_tool_calls": [],
+    }
+
+
+def _waits(state: State, asked: Sequence[RequestRef], checkpoint: str) -> Patch:
+    reviewers = reviewers_of(state)
+    return {
+        "status": AWAITING_HITL,
+        "hitl_required": True,
+        "hitl_checkpoint_type": checkpoint,
+        "hitl_approval_id": asked[0].request_id if asked else None,
+        # Of several that are named no single one is it; whose list a request is on by now, its record knows.
+        "hitl_reviewer_id": reviewers[0] if len(reviewers) == 1 else None,
+        "hitl_reviewer_strategy": NAMED_INDIVIDUAL if reviewers else ROLE_BASED,
+        "pending_requests": _dumped(asked),
+    }
+
+
+def _dumped(requests: Sequence[RequestRef]) -> list[JsonValue]:
+    return [request.model_dump(mode="json") for request in requests]
+
+
+# --- What a pause keeps for its reviewer and for a turn that is started again over its records (S0-67, S0-27).
+
+RESTORED: Final = (
+    "messages",
+    "llm_phase",
+    "injected_skill_ids",
+    "injected_entity_ids",
+    "active_skills",
+    "skill_injection_done",
+    "iteration",
+    "consecutive_failed_resolves",
+    "recent_entity_context",
+)
+"""Fields of a whole snapshot that a cold resume takes its state from; the rest is in the records themselves."""
+
+
+def snapshot(state: State, messages: Sequence[MessageRef], *, whole: bool = False) -> dict[str, JsonValue]:
+    """Usage, skills and entities; whole, also all that a cold resume needs. Messages by id: their texts stay in
+    Postgres. A gate in a turn that has loaded no skill finds everything in the ledger, so nothing more is kept."""
+    kept: dict[str, JsonValue] = {
+        "tokens_used": state["tokens_used"],
+        "cost_microusd": state["cost_microusd"],
+        "injected_skill_ids": state.get("injected_skill_ids", []),
+        "recent_entity_context": state["recent_entity_context"],
+    }
+    if whole or kept["injected_skill_ids"] or state["consecutive_failed_resolves"]:
+        kept |= {name: state[name] for name in RESTORED if name in state}
+        kept["messages"] = [_by_id(message) for message in messages]
+    return kept
+
+
+def restored(kept: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """The state that a snapshot holds; empty where it is not a whole one."""
+    if "messages" not in kept:
+        return {}
+    return {name: kept[name] for name in RESTORED if name in kept}
+
+
+def _by_id(message: MessageRef) -> JsonValue:
+    shown = MessageRef(id=message.id, role=message.role) if message.id else message
+    return shown.model_dump(mode="json", exclude_defaults=True)
+
+
+# --- What the one load of a turn gives its state: its plan, the user's message, working memory, a gate opened before.
+
+
+def planned(context: TurnContext) -> Patch:
+    """What the turn pinned. The prompt is named here and assembled where the model is called."""
+    plan = context.plan
+    if plan is None:
+        return {}
+    patch: Patch = {
+        "plan": plan.model_dump(mode="json"),
+        "agent_id": plan.agent_id,
+        "agent_type": plan.agent_id,
+        "system_prompt": plan.persona_key,
+        "user": {"name": context.user_name or "user", "role": context.user_role},
+        "metadata": context.metadata,
+        "max_tokens": plan.limits.max_tokens,
+        "max_cost_microusd": plan.limits.max_cost_microusd,
+        "max_iterations": plan.limits.max_iterations,
+    }
+    return patch | {"model": plan.model} if plan.model else patch
+
+
+def remembered(context: TurnContext, user_message: MessageRef) -> Patch:
+    """The message and what is remembered with it."""
+    memory: Patch = {"fields": context.injected_fields}
+    if context.injected:
+        memory["injected"] = [*context.injected]
+    patch: Patch = {
+        "messages": [user_message.model_dump(mode="json")],
+        "memory_context": memory,
+        "working": context.working,
+    }
+    recent = context.working.get("recent_entity_context")
+    if isinstance(recent, list):
+        patch["recent_entity_context"] = recent
+    return patch
+
+
+def found_gate(context: TurnContext, user_message: MessageRef) -> Patch:
+    """What the turn waits for, and where it stood: by its snapshot where that is whole, else by its rounds. Empty
+    where it waits for nothing."""
+    if not context.pending:
+        return {}
+    said = [user_message, *context.earlier]
+    gate: Patch = {
+        "pending_mutation": [request.model_dump(mode="json") for request in context.pending],
+        "pending_round": context.pending_round.model_dump(mode="json") if context.pending_round else None,
+        "messages": [message.model_dump(mode="json") for message in said],
+        "tokens_used": context.used.tokens,
+        "cost_microusd": context.used.cost_microusd,
+        "iteration": sum(1 for message in context.earlier if message.calls),
+    }
+    return gate | restored(context.restored)

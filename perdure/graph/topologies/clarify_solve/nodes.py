@@ -1,0 +1,345 @@
+"""The nodes of `clarify_solve`, by their ids; those of the nested topology apart."""
+
+from dataclasses import dataclass
+from html import escape
+
+from pydantic import JsonValue
+
+from perdure.contracts.calls import ModelAsk
+from perdure.contracts.errors import Problem
+from perdure.contracts.messages import MessageRef, Patch, Role
+from perdure.core.budgets import COST_SPENT, TOKENS_SPENT
+from perdure.graph.nodes.call_model import STOP_CODES, ask_object, note, spent_by
+from perdure.graph.nodes.fields import error_of, messages_of, plan_of
+from perdure.graph.ports import Ports
+from perdure.graph.spec import Node, State
+from perdure.graph.state import replace
+from perdure.graph.topologies.clarify_solve import spec
+from perdure.graph.topologies.clarify_solve.planning import Clarify, Planning, RunPlan
+from perdure.graph.topologies.clarify_solve.spec import (
+    MARKS,
+    SPECIFY,
+    XML_GENERATIONS,
+    bucket,
+    counted,
+    left,
+    list_of,
+    number,
+    object_of,
+    text_of,
+    warnings_of,
+)
+from perdure.graph.topologies.clarify_solve.understanding import (
+    Classify,
+    Exclude,
+    ExpandShortcut,
+    Initialize,
+    asked,
+    at_fault,
+    described,
+    done,
+    told_faults,
+)
+
+# --- The nodes of viz_processing_branch: what to show as XML, checked, its faults told to the next try (S4-11, S4-27).
+
+MEND = "The last specification does not fit. Mend it."
+
+
+@dataclass(frozen=True, slots=True)
+class EnterViz:
+    """What an earlier try has left is no part of this one."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """Cleared by name: merging cannot (S4-15)."""
+        return left(specification=None, xml=None, xml_fault=None, generations=0)
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateXml:
+    """One generation."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """The last fault goes into the prompt."""
+        if error_of(state) is not None:
+            return {}
+        fault = text_of(state, "xml_fault")
+        said = [described(state, "run"), *at_fault("specification", fault), *asked(state)]
+        said += [note(MEND)] if fault else []
+        said.append(note(f"To show: {text_of(state, 'visualization')}"))
+        got = await ask_object(state, ports, SPECIFY, said)
+        xml = str((got.value or {}).get("xml", "")).strip()
+        generations = number(state, "generations") + 1
+        return {**got.cost, **counted(state, "specify"), **left(specification=xml or None, generations=generations)}
+
+
+@dataclass(frozen=True, slots=True)
+class ValidateXml:
+    """Valid, once more, or no more."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """A specification that does not fit is never handed on as an empty one (S4-28)."""
+        if error_of(state) is not None:
+            return {}
+        xml = text_of(state, "specification")
+        columns = object_of(state, "run").get("columns")
+        checked = await done(state, ports, "check_specification", xml=xml, columns=columns) if xml else None
+        if checked is not None and checked.ends:
+            return checked.ends
+        if checked is not None and not checked.fault and checked.output.get("ok") is True:
+            return left(xml="valid", xml_fault=None)
+        fault = "no specification came" if checked is None else checked.fault or told_faults(checked.output)
+        more = number(state, "generations") < XML_GENERATIONS
+        return left(xml="retry" if more else "spent", xml_fault=fault)
+
+
+@dataclass(frozen=True, slots=True)
+class FinalizeXml:
+    """What the branch came to."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """The marks are asked about only where there is something to mark."""
+        if text_of(state, "xml") == "valid":
+            return left(marks="yes")
+        return left(marks="no", specification=None)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifyMarks:
+    """Which marks the person may mean; nothing where the model cannot say (S4-36)."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """Scores as they come: the rules take those of a half and more."""
+        said = [*asked(state), note(f"The specification: {text_of(state, 'specification')}")]
+        got = await ask_object(state, ports, MARKS, said)
+        return {**got.cost, **counted(state, "marks", got.tries), **left(likely=(got.value or {}).get("marks", []))}
+
+
+# --- asp_solving_node: what the specification leaves open is decided once, after every branch (S4-09, S4-10, S4-33).
+
+
+@dataclass(frozen=True, slots=True)
+class SolveDesign:
+    """Unsatisfiable, out of time and broken are outcomes, and each is told (S4-33, S4-35)."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """In the client's form the run ends here with the design; whoever has the data draws."""
+        if error_of(state) is not None:
+            return left(asp="failed")
+        if text_of(state, "viz") == "nothing":
+            return _handed_out(state, {}) if _is_client(state) else left(asp="web")
+        xml = text_of(state, "specification")
+        if not xml:
+            return left(asp="failed", fault=text_of(state, "xml_fault") or "no specification came")
+        solved = await done(
+            state,
+            ports,
+            "solve",
+            xml=xml,
+            columns=object_of(state, "run").get("columns"),
+            marks=list_of(state, "likely"),
+            exclusions=list_of(state, "exclusions"),
+        )
+        if solved.ends:
+            return solved.ends | left(asp="failed")
+        if solved.fault or solved.output.get("success") is not True:
+            fault = solved.fault or str(solved.output.get("message", ""))
+            return left(asp="failed", solved=solved.output, fault=fault)
+        if _is_client(state):
+            return _handed_out(state, solved.output)
+        return left(asp="web", solved=solved.output)
+
+
+def _is_client(state: State) -> bool:
+    return bool(bucket(state, "input").get("is_client"))
+
+
+def _handed_out(state: State, solved: dict[str, JsonValue]) -> Patch:
+    """S4-45: what the client gets, and the last word, which no model says here."""
+    told, fault = warnings_of(object_of(state, "run"), solved), text_of(state, "fault")
+    nothing = f"{fault[:1].upper()}{fault[1:]}" or "The plan was carried out; no picture was asked for."
+    shown = text_of(state, "visualization").strip() or nothing
+    before = state["messages"]
+    last = MessageRef(role=Role.ASSISTANT, text=shown)
+    output: dict[str, JsonValue] = {
+        "specification": solved.get("specification"),
+        "design": solved.get("design"),
+        "plan": text_of(state, "plan_xml"),
+        "explanation": shown,
+        "warnings": [*told, fault] if fault else told,
+        "retries": bucket(state, "turn_metrics"),
+    }
+    return {
+        "status": "completed",
+        "messages": [*(before if isinstance(before, list) else []), last.model_dump(mode="json")],
+        "output": {name: replace(value) for name, value in output.items()},
+        **left(asp="api", solved=solved),
+    }
+
+
+# --- viz_building_node: the design is drawn, with the rows that the plan has left.
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """Nothing where nothing was to be shown; a drawing that fails is told."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """The palette is the agent's own."""
+        if error_of(state) is not None or text_of(state, "viz") == "nothing":
+            return {}
+        run, solved = object_of(state, "run"), object_of(state, "solved")
+        design, told = solved.get("design"), warnings_of(run, solved)
+        if told and isinstance(design, dict):
+            design = {**design, "notes": told}  # a picture goes further than the words beside it
+        args: dict[str, JsonValue] = {"rows_file": run.get("rows_file"), "design": design}
+        colours: list[JsonValue] = [*palette_of(state)]
+        if colours:
+            args["palette"] = colours
+        drawn = await done(state, ports, "draw", **args)
+        if drawn.ends:
+            return drawn.ends
+        return left(fault=drawn.fault) if drawn.fault else left(drawn=drawn.output)
+
+
+def palette_of(state: State) -> list[str]:
+    """The colours that the agent's words name, in order."""
+    return [colour.strip() for colour in plan_of(state).words.get("palette", "").split(",") if colour.strip()]
+
+
+# --- feedback_node: what came of it, in the model's words or in ours (S4-38).
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """The only words of a turn that a person reads as they come."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """Ours where the person wants no more, where the model cannot answer, and after a budget is spent."""
+        if error_of(state) is not None:
+            return {}
+        said = messages_of(state)
+        if text_of(state, "bypass") or spent_by(state) is not None:
+            return _own_words(state)
+        user = state["user"]
+        reply = await ports.model.complete(
+            ModelAsk(
+                messages=(*said[:1], note(facts(state))),
+                tools=(),
+                prompt=user if isinstance(user, dict) else {},
+                stage="feedback",
+            )
+        )
+        patch: Patch = {"tokens_used": reply.usage.tokens, "cost_microusd": reply.usage.cost_microusd}
+        if reply.problem is not None and reply.problem.code in STOP_CODES and not _was_spent(reply.problem):
+            patch |= {"error": reply.problem.model_dump(mode="json"), "status": STOP_CODES[reply.problem.code]}
+            return patch
+        if reply.problem is not None or reply.message is None or not reply.message.text.strip():
+            return {**patch, **_own_words(state)}
+        return {**patch, "messages": _with(state, reply.message)}
+
+
+def _was_spent(problem: Problem) -> bool:
+    """Whether the model was not asked: the turn had spent more than its graph knew."""
+    return problem.code in (TOKENS_SPENT, COST_SPENT)
+
+
+def facts(state: State) -> str:
+    """What happened, in one sentence each: the model's only ground, and the person's where there is no model."""
+    lines = []
+    if text_of(state, "classified") == "no_data":
+        lines.append("There is no table yet: one must be uploaded first.")
+    if text_of(state, "classified") == "palette":
+        lines.append("A palette is suggested beside this text.")
+    if text_of(state, "start") == "upload":
+        lines.append("The upload has arrived and can be worked with.")
+    run, solved = object_of(state, "run"), object_of(state, "solved")
+    if run:
+        rows = run.get("rows")
+        lines.append(f"The data was prepared: {'1 row is' if rows == 1 else f'{rows} rows are'} left.")
+    design = solved.get("design")
+    if isinstance(design, dict):
+        lines.append(f"A design was found: {design.get('mark')}.")
+    if object_of(state, "drawn"):
+        lines.append("The picture was drawn.")
+    lines += [_sentence(str(each)) for each in warnings_of(run, solved)]
+    fault = text_of(state, "fault")
+    if fault:
+        lines.append(f"It could not be finished: {fault}")
+    return "\n".join(lines) or "Nothing was to be done on the data."
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}" + ("" if text.endswith((".", "!", "?")) else ".")
+
+
+def _own_words(state: State) -> Patch:
+    return {"messages": _with(state, MessageRef(role=Role.ASSISTANT, text=facts(state)))}
+
+
+def _with(state: State, message: MessageRef) -> list[JsonValue]:
+    before = state["messages"]
+    return [*(before if isinstance(before, list) else []), message.model_dump(mode="json")]
+
+
+# --- format_feedback: the only writer of `output` on the server's way (S4-12): escaped text, suggestions, the pictures.
+
+DEFAULT_PALETTE = ("#4c78a8", "#f58518", "#54a24b", "#e45756", "#72b7b2", "#b279a2")
+
+
+@dataclass(frozen=True, slots=True)
+class FormatFeedback:
+    """Nothing of what a model or a table says is markup (S4-40)."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """The answer itself stays plain text; its HTML is beside it (S4-39)."""
+        if error_of(state) is not None:
+            return {}
+        output: dict[str, JsonValue] = {"text": html(messages_of(state)[-1].text), "suggestions": _suggestions(state)}
+        if text_of(state, "classified") == "palette":
+            output["selection_prompt"] = "Pick a palette."
+        drawn = object_of(state, "drawn")
+        if drawn:
+            output["pictures"] = {name: f"/v1/files/{file}" for name, file in drawn.items()}
+        told, fault = warnings_of(object_of(state, "run"), object_of(state, "solved")), text_of(state, "fault")
+        # S4-45: whoever keeps the data reads no conversation.
+        output["warnings"] = [*told, fault] if fault and bucket(state, "input").get("is_client") else told
+        output["retries"] = bucket(state, "turn_metrics")
+        return {"status": "completed", "output": {name: replace(value) for name, value in output.items()}}
+
+
+def html(text: str) -> str:
+    """Plain text as paragraphs."""
+    parts = [escape(part).replace("\n", "<br>") for part in text.split("\n\n") if part.strip()]
+    return "".join(f"<p>{part}</p>" for part in parts)
+
+
+def _suggestions(state: State) -> list[JsonValue]:
+    if text_of(state, "classified") == "palette":
+        colours: list[JsonValue] = [*(palette_of(state) or DEFAULT_PALETTE)]
+        return [{"kind": "custom_palette", "colors": colours}]
+    if text_of(state, "fault"):
+        return []  # made with a plan that came to nothing, they would come to nothing too
+    return [{"kind": "text", "text": str(each)} for each in list_of(state, "suggestions")]
+
+
+NODES: dict[str, Node] = {
+    spec.INIT: Initialize(),
+    spec.SHORTCUT: ExpandShortcut(),
+    spec.CLASSIFY: Classify(),
+    spec.PLAN: Planning(),
+    spec.GATE: Clarify(),
+    spec.RUN: RunPlan(),
+    spec.EXCLUDE: Exclude(),
+    spec.ASP: SolveDesign(),
+    spec.BUILD: Build(),
+    spec.FEEDBACK: Feedback(),
+    spec.FORMAT: FormatFeedback(),
+}
+VIZ_NODES: dict[str, Node] = {
+    "entry": EnterViz(),
+    "xml_generation": GenerateXml(),
+    "xml_validator": ValidateXml(),
+    "finalize": FinalizeXml(),
+    "mark_classification": ClassifyMarks(),
+}

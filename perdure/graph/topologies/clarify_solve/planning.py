@@ -1,0 +1,224 @@
+"""planning_transformation_node: a plan of work on the tables as XML, checked; or a question (S4-18 to S4-32)."""
+
+from dataclasses import dataclass, replace
+
+from pydantic import JsonValue
+
+from perdure.contracts.approvals import Question, RequestKind, Verdict, VerdictState
+from perdure.contracts.messages import MessageRef, Patch
+from perdure.contracts.values import sha256_hex
+from perdure.core.text import without_word
+from perdure.graph.nodes.call_model import Got, ask_object, note
+from perdure.graph.nodes.fields import error_of, plan_of, requests_of
+from perdure.graph.ports import Ports
+from perdure.graph.spec import State
+from perdure.graph.topologies.clarify_solve.spec import (
+    HANDED_IN,
+    PLAN_OBJECT,
+    PLAN_XML,
+    PLANNING_ENTRIES,
+    REPLY,
+    bucket,
+    counted,
+    left,
+    list_of,
+    number,
+    object_of,
+    text_of,
+)
+from perdure.graph.topologies.clarify_solve.understanding import (
+    GOES_ON,
+    asked,
+    at_fault,
+    at_the_cap,
+    described,
+    done,
+    looked_at,
+    told_faults,
+    waits,
+)
+
+NO_QUESTION = "No question may be asked any more: early_exit must be false. Decide what is open yourself."
+"""At the cap (S4-20), and always where the data stays with a client (S4-17)."""
+ANOTHER = "The last plan could not be used. Make another one, not the same again."
+
+
+@dataclass(frozen=True, slots=True)
+class Planning:
+    """One entry: the plan, one more call where its XML is missing, the check of the XML."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """An entry that follows a reply is not counted (S4-22); every other is (S4-29)."""
+        if error_of(state) is not None:
+            return {}
+        entries = number(state, "entries") + (0 if text_of(state, "replied") else 1)
+        own = left(entries=entries, replied=None, planned="failed", fault=None)
+        said = self._said(state)
+        got = await ask_object(state, ports, PLAN_OBJECT, said)
+        if got.value is None:
+            told = got.problem.message if got.problem else "the model gave no plan that could be read"
+            return _patch(state, got, own, left(fault=told))
+        value = got.value
+        asks = {name: value[name] for name in ("question", "options", "visualization", "suggestions")}
+        own = _both(own, left(**asks, early_exit="yes" if value["early_exit"] is True else "no"))
+        if value["early_exit"] is True and not _closed(state):
+            return _patch(state, got, own, left(planned="asks"))
+        xml = str(value["xml"]).strip()
+        if not xml and str(value["transformation"]).strip():
+            more = await ask_object(state, ports, PLAN_XML, [*said, note(f"The plan: {value['transformation']}")])
+            got = replace(more, tokens=got.tokens + more.tokens, cost_microusd=got.cost_microusd + more.cost_microusd)
+            xml = str((more.value or {}).get("xml", "")).strip()
+            if not xml:
+                return _patch(state, got, own, left(planned="xsd", fault="the plan came without its XML"))
+        return _patch(state, got, own, await self._checked(state, ports, xml))
+
+    def _said(self, state: State) -> list[MessageRef]:
+        fault = text_of(state, "fault")
+        said = [described(state), *at_fault("plan", fault), *asked(state)]
+        if _closed(state):
+            said.append(note(NO_QUESTION))
+        return [*said, note(ANOTHER)] if fault else said
+
+    async def _checked(self, state: State, ports: Ports, xml: str) -> Patch:
+        """What becomes of the XML. None at all leaves the table as it is (S4-31); the same again is no new try."""
+        if not xml:
+            return left(planned="ok", plan_xml="")
+        digest, tried = sha256_hex(xml), list_of(state, "tried")
+        if digest in tried:
+            return left(planned="xsd", fault=text_of(state, "fault") or "this plan was tried before")
+        remembered: list[JsonValue] = [*tried, digest]
+        checked = await done(state, ports, "check_plan", xml=xml)
+        if checked.ends:
+            return checked.ends | left(planned="failed")
+        if checked.fault or checked.output.get("ok") is not True:
+            return left(planned="xsd", tried=remembered, fault=checked.fault or told_faults(checked.output))
+        return left(planned="ok", tried=remembered, plan_xml=xml)
+
+
+def _closed(state: State) -> bool:
+    return at_the_cap(state) or bool(bucket(state, "input").get("is_client"))
+
+
+def _both(one: Patch, other: Patch) -> Patch:
+    first, second = one.get("processing"), other.get("processing")
+    joined = {**(first if isinstance(first, dict) else {}), **(second if isinstance(second, dict) else {})}
+    return {**one, **other, "processing": joined}
+
+
+def _patch(state: State, got: Got, own: Patch, more: Patch) -> Patch:
+    return {**got.cost, **counted(state, "planning"), **_both(own, more)}
+
+
+# --- transformation_clarification_gate: ask the person where the plan asks and may; look at the answer (S4-07, S4-16).
+
+NO_ANSWER = "Nobody answered in time."
+
+
+@dataclass(frozen=True, slots=True)
+class Clarify:
+    """A pause, its end, or the way on."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """The answer is read fresh from its record, every time."""
+        if error_of(state) is not None:
+            return left(clarified="failed")
+        waiting = requests_of(state, "pending_requests")
+        if waiting:
+            came = await looked_at(ports, waiting)
+            return _replied(state, came) if isinstance(came, Verdict) else came
+        planned = text_of(state, "planned")
+        if planned == "asks":
+            question = Question(
+                call_id="",
+                kind=RequestKind.CLARIFICATION,
+                asked={"question": text_of(state, "question"), "options": list_of(state, "options")},
+                answer_schema=REPLY,
+            )
+            return waits(ports.people.question(question))
+        if planned == "ok":
+            return left(clarified="run")
+        if planned == "xsd" and number(state, "entries") < PLANNING_ENTRIES:
+            return left(clarified="xsd_retry")
+        return left(clarified="spent" if planned == "xsd" else "failed")
+
+
+def _replied(state: State, verdict: Verdict) -> Patch:
+    asked, bypass = number(state, "clarifications") + 1, plan_of(state).words.get("bypass", "")
+    if verdict.state is VerdictState.ANSWERED:
+        said = str(verdict.answer.get("text", ""))
+        answer: dict[str, JsonValue] = {
+            "question": text_of(state, "question"),
+            "options": list_of(state, "options"),
+            "reply": without_word(said, bypass) or said,
+        }
+        answers = [*list_of(state, "answers"), answer]
+        saves = "yes" if text_of(state, "bypass") or without_word(said, bypass) != said else None
+        return GOES_ON | left(clarified="replied", replied="yes", answers=answers, clarifications=asked, bypass=saves)
+    return GOES_ON | left(clarified="failed", clarifications=asked, fault=NO_ANSWER)
+
+
+# --- trigger_choregraph_run_node: the plan is carried out, by a tool here or by the client where the data is (S4-08,
+# S4-18).
+# What the client hands in are counts and ranges; the rows stay with it (S4-49).
+
+NOT_HANDED_IN = "The client did not hand its work in in time."
+STILL_OPEN = "what is wanted is still open, and no more may be asked. Say which columns to show; there are"
+MOST_NAMED = 12
+"""Columns, where a person is told which there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """Failures go back to the planning while its budget lasts."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """A pause in the client's form, a call of a tool in the other."""
+        if error_of(state) is not None:
+            return left(choregraph="spent")
+        waiting = requests_of(state, "pending_requests")
+        if waiting:
+            came = await looked_at(ports, waiting)
+            return _handed_in(state, came) if isinstance(came, Verdict) else came
+        if bucket(state, "input").get("is_client"):
+            asked: dict[str, JsonValue] = {
+                "plan": text_of(state, "plan_xml"),
+                "table": object_of(state, "table").get("name"),
+                "visualization": text_of(state, "visualization"),
+            }
+            question = Question(call_id="", kind=RequestKind.CLIENT_RUN, asked=asked, answer_schema=HANDED_IN)
+            return waits(ports.people.question(question))
+        table = object_of(state, "table")
+        args: dict[str, JsonValue] = {"table": table.get("table"), "xml": text_of(state, "plan_xml")}
+        others = table.get("others")
+        if isinstance(others, list) and args["xml"]:
+            args["others"] = [other.get("table") for other in others if isinstance(other, dict)]
+        ran = await done(state, ports, "run", **args)
+        if ran.ends:
+            return ran.ends
+        return _failed(state, ran.fault) if ran.fault else _came_to(state, ran.output)
+
+
+def _handed_in(state: State, verdict: Verdict) -> Patch:
+    if verdict.state is not VerdictState.ANSWERED:
+        return GOES_ON | left(choregraph="spent", fault=NOT_HANDED_IN)
+    if verdict.answer.get("ok") is not True:
+        return GOES_ON | _failed(state, str(verdict.answer.get("error") or "the client could not carry it out"))
+    return GOES_ON | _came_to(state, verdict.answer)
+
+
+def _failed(state: State, fault: str) -> Patch:
+    left_to_try = number(state, "entries") < PLANNING_ENTRIES
+    return left(choregraph="retry" if left_to_try else "spent", fault=fault)
+
+
+def _came_to(state: State, run: dict[str, JsonValue]) -> Patch:
+    """What is left to show; a turn that asked for no picture shows none, and says so where that was still open."""
+    wanted = text_of(state, "visualization").strip()
+    fault = None if wanted or text_of(state, "early_exit") != "yes" else f"{STILL_OPEN}: {_columns(state)}."
+    return left(choregraph="ran", run=run, fault=fault, viz="asked" if wanted else "nothing")
+
+
+def _columns(state: State) -> str:
+    found = object_of(state, "table").get("columns")
+    names = [str(one.get("name"))[:40] for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    return ", ".join(names[:MOST_NAMED]) + (", ..." if len(names) > MOST_NAMED else "")

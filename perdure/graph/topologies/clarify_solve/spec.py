@@ -1,0 +1,435 @@
+"""The topology `clarify_solve` (S4): twelve nodes, one of them a topology of its own, two kinds of pause, an optional
+branch, a deferred join that a direct edge also reaches."""
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from pydantic import JsonValue
+
+from perdure.contracts.activities import (
+    APPROVALS_OPEN,
+    APPROVALS_READ,
+    MEMORY_LOAD,
+    MODEL_COMPLETE,
+    TOOLS_RUN,
+    ActivityRef,
+)
+from perdure.contracts.approvals import PauseKind
+from perdure.contracts.messages import Patch
+from perdure.graph.nodes.call_model import Wanted
+from perdure.graph.nodes.fields import IDENTITY
+from perdure.graph.spec import END, FRESH, Fork, Goto, Join, Node, NodeSpec, RunLimits, State, Sub, Switch, Topology
+from perdure.graph.state import ADDITIVE, DEEP_MERGE, DELETE, Field, StateSchema, replace
+
+VERSION: Final = 1
+"""Raised with every change of a node id or a route."""
+INIT: Final = "initialize_processing_state"
+SHORTCUT: Final = "expand_shortcut_node"
+CLASSIFY: Final = "entry_classif_message_type"
+PLAN: Final = "planning_transformation_node"
+GATE: Final = "transformation_clarification_gate"
+RUN: Final = "trigger_choregraph_run_node"
+VIZ: Final = "viz_processing_branch"
+EXCLUDE: Final = "exclusion_processing"
+ASP: Final = "asp_solving_node"
+BUILD: Final = "viz_building_node"
+FEEDBACK: Final = "feedback_node"
+FORMAT: Final = "format_feedback"
+IDS: Final = (INIT, SHORTCUT, CLASSIFY, PLAN, GATE, RUN, VIZ, EXCLUDE, ASP, BUILD, FEEDBACK, FORMAT)
+VIZ_IDS: Final = ("entry", "xml_generation", "xml_validator", "finalize", "mark_classification")
+_PURPOSES: Final = {
+    INIT: "Take the request and where its data is",
+    SHORTCUT: "Take a specification that the person wrote",
+    CLASSIFY: "Say what is asked for",
+    PLAN: "Plan the work on the tables, or a question",
+    GATE: "Ask the person, or look at the answer",
+    RUN: "Carry the plan out, here or where the data is",
+    VIZ: "Specify what to show",
+    EXCLUDE: "Say what must not be shown",
+    ASP: "Decide what the specification leaves open",
+    BUILD: "Draw",
+    FEEDBACK: "Say what came of it",
+    FORMAT: "Hand it out",
+}
+
+
+_PAUSE: Final = (APPROVALS_OPEN, APPROVALS_READ)
+_CALLS: Final[Mapping[str, tuple[ActivityRef[Any, Any], ...]]] = {
+    INIT: (MEMORY_LOAD,),
+    SHORTCUT: (TOOLS_RUN,),
+    CLASSIFY: (MODEL_COMPLETE, TOOLS_RUN),
+    PLAN: (MODEL_COMPLETE, TOOLS_RUN),
+    GATE: _PAUSE,
+    RUN: (TOOLS_RUN, *_PAUSE),
+    EXCLUDE: (MODEL_COMPLETE,),
+    ASP: (TOOLS_RUN,),
+    BUILD: (TOOLS_RUN,),
+    FEEDBACK: (MODEL_COMPLETE,),
+}
+_VIZ_CALLS: Final[Mapping[str, tuple[ActivityRef[Any, Any], ...]]] = {
+    "xml_generation": (MODEL_COMPLETE,),
+    "xml_validator": (TOOLS_RUN,),
+    "mark_classification": (MODEL_COMPLETE,),
+}
+
+
+_VIZ_PURPOSES: Final = {
+    "entry": "Clear what an earlier try has left",
+    "xml_generation": "Write the specification",
+    "xml_validator": "Check it by schema and by the columns that there are",
+    "finalize": "Take it, or leave it out",
+    "mark_classification": "Say which marks are asked for",
+}
+
+
+def viz(nodes: Mapping[str, Node]) -> Topology:
+    """The nested topology of viz_processing_branch (S4-11)."""
+    limits = {"xml_generation": "xml_generations"}
+    return Topology(
+        name="viz",
+        version=VERSION,
+        state=STATE,
+        nodes=tuple(
+            NodeSpec(
+                one, nodes[one], limit=limits.get(one, ""), purpose=_VIZ_PURPOSES[one], calls=_VIZ_CALLS.get(one, ())
+            )
+            for one in VIZ_IDS
+        ),
+        edges=(
+            Switch("entry", at_viz_entry, {"asked": "xml_generation", "nothing": END}),
+            Goto("xml_generation", "xml_validator"),
+            Switch(
+                "xml_validator",
+                after_validation,
+                {"valid": "finalize", "retry": "xml_generation", "spent": "finalize"},
+            ),
+            Switch("finalize", after_viz, {"classify": "mark_classification", "done": END}),
+            Goto("mark_classification", END),
+        ),
+        entries={FRESH: "entry"},
+        limits=RunLimits(counted={"xml_generations": XML_GENERATIONS}),
+    )
+
+
+def clarify_solve(nodes: Mapping[str, Node], viz_nodes: Mapping[str, Node]) -> Topology:
+    """The topology, with `nodes` for eleven of its node ids and `viz_nodes` for those of the nested one."""
+    bodies: dict[str, Node | Sub] = {**nodes, VIZ: Sub(viz(viz_nodes))}
+    limits = {PLAN: "planning", GATE: "clarifications"}
+    return Topology(
+        name="clarify_solve",
+        version=VERSION,
+        state=STATE,
+        nodes=tuple(
+            NodeSpec(
+                one,
+                bodies[one],
+                pauses=one in (GATE, RUN),
+                purpose=_PURPOSES[one],
+                limit=limits.get(one, ""),
+                calls=_CALLS.get(one, ()),
+            )
+            for one in IDS
+        ),
+        edges=(
+            Switch(INIT, at_start, {"shortcut": SHORTCUT, "upload": FEEDBACK, "request": CLASSIFY}),
+            Switch(SHORTCUT, after_shortcut, {"empty": FEEDBACK, "xml": ASP}),
+            Switch(
+                CLASSIFY,
+                after_classification,
+                {
+                    **dict.fromkeys(("palette", "no_data", "question"), FEEDBACK),
+                    **dict.fromkeys(("visualization", "transformation"), PLAN),
+                },
+            ),
+            Goto(PLAN, GATE),
+            Switch(
+                GATE,
+                after_clarification,
+                {
+                    "waiting": END,
+                    "replied": PLAN,
+                    "xsd_retry": PLAN,
+                    "failed": FEEDBACK,
+                    "spent": FEEDBACK,
+                    "run": RUN,
+                },
+            ),
+            Switch(
+                RUN,
+                after_choregraph,
+                {
+                    "waiting": END,
+                    "retry": PLAN,
+                    "spent": FEEDBACK,
+                    "ran": Fork(RUN, (VIZ,), optional={EXCLUDE: wants_exclusion}),
+                },
+            ),
+            Join((VIZ, EXCLUDE), ASP, deferred=True),
+            Switch(ASP, after_asp, {"failed": FEEDBACK, "api": END, "web": BUILD}),
+            Goto(BUILD, FEEDBACK),
+            Goto(FEEDBACK, FORMAT),
+            Goto(FORMAT, END),
+        ),
+        entries={FRESH: INIT, PauseKind.CLARIFICATION.value: GATE, PauseKind.CLIENT_RUN.value: RUN},
+        limits=RunLimits(counted={"planning": PLANNING_ENTRIES, "clarifications": CLARIFICATIONS}),
+    )
+
+
+# --- The state of `clarify_solve`: four buckets (S4-12), joined key by key, beside what every turn has.
+# Metrics are state and not ambient, so that they cross activities and pauses (S4-13). What is cleared is cleared by a
+# marker, and what comes from a model or from outside is wrapped, so that nothing in it is taken for one (S4-15).
+
+STATE: Final = StateSchema(
+    (
+        *IDENTITY,
+        Field("user", {}),
+        Field("plan", {}),
+        Field("tokens_used", 0, ADDITIVE),
+        Field("cost_microusd", 0, ADDITIVE),
+        Field("max_tokens", 100_000),
+        Field("max_cost_microusd", 5_000_000),
+        Field("max_iterations", 20),
+        Field("input", {}),
+        Field("processing", {}, DEEP_MERGE),
+        Field("output", {}, DEEP_MERGE),
+        Field("turn_metrics", {}, DEEP_MERGE),
+    )
+)
+PLANNING_ENTRIES: Final = 3
+"""Entries of the planning node that count, the first one too (S4-29)."""
+CLARIFICATIONS: Final = 2
+"""Questions of a turn, however often it is answered (S4-21)."""
+XML_GENERATIONS: Final = 4
+"""The first and three more (S4-27)."""
+
+
+def bucket(state: State, name: str) -> dict[str, JsonValue]:
+    """A bucket to read."""
+    found = state[name]
+    return found if isinstance(found, dict) else {}
+
+
+def found(state: State, name: str) -> JsonValue:
+    """What a node left in `processing` under `name`; None where nothing is."""
+    return bucket(state, "processing").get(name)
+
+
+def text_of(state: State, name: str) -> str:
+    """A word that a node left in `processing`; empty where there is none."""
+    value = found(state, name)
+    return value if isinstance(value, str) else ""
+
+
+def object_of(state: State, name: str) -> dict[str, JsonValue]:
+    """An object that a node left in `processing`."""
+    value = found(state, name)
+    return value if isinstance(value, dict) else {}
+
+
+def list_of(state: State, name: str) -> list[JsonValue]:
+    """A list that a node left in `processing`."""
+    value = found(state, name)
+    return value if isinstance(value, list) else []
+
+
+def number(state: State, name: str) -> int:
+    """A counter in `processing`."""
+    value = found(state, name)
+    return value if isinstance(value, int) else 0
+
+
+def left(**values: JsonValue) -> Patch:
+    """These values, exactly, in `processing`; None takes one away."""
+    wrapped: dict[str, JsonValue] = {
+        name: DELETE if value is None else replace(value) for name, value in values.items()
+    }
+    return {"processing": wrapped}
+
+
+def counted(state: State, name: str, more: int = 1) -> Patch:
+    """One counter of `turn_metrics` further."""
+    before = bucket(state, "turn_metrics").get(name)
+    return {"turn_metrics": {name: replace((before if isinstance(before, int) else 0) + more)}}
+
+
+def warnings_of(*results: dict[str, JsonValue]) -> list[JsonValue]:
+    """What has to be said of a picture: the warnings of all that it came from, in order."""
+    told = list[JsonValue]()
+    for result in results:
+        warnings = result.get("warnings")
+        told += warnings if isinstance(warnings, list) else []
+    return told
+
+
+# --- Where a run of `clarify_solve` goes next (S4-04 to S4-11).
+# Routers read only what the nodes left in `processing`; a
+# run that must end goes to the feedback, whose nodes leave its error as it is.
+
+
+async def at_start(state: State) -> Literal["shortcut", "upload", "request"]:
+    """S4-04."""
+    return text_of(state, "start") or "request"  # type: ignore[return-value]
+
+
+async def after_shortcut(state: State) -> Literal["empty", "xml"]:
+    """S4-05."""
+    return "xml" if text_of(state, "shortcut") else "empty"
+
+
+async def after_classification(
+    state: State,
+) -> Literal["palette", "no_data", "question", "visualization", "transformation"]:
+    """S4-06. What could not be classified goes to the feedback (S4-25)."""
+    return text_of(state, "classified") or "question"  # type: ignore[return-value]
+
+
+async def after_clarification(
+    state: State,
+) -> Literal["waiting", "replied", "xsd_retry", "failed", "spent", "run"]:
+    """S4-07, after the pause itself."""
+    if state["status"] == "awaiting":
+        return "waiting"
+    if state["error"] is not None:
+        return "failed"
+    return text_of(state, "clarified") or "run"  # type: ignore[return-value]
+
+
+async def after_choregraph(state: State) -> Literal["waiting", "retry", "spent", "ran"]:
+    """S4-08, after the pause itself."""
+    if state["status"] == "awaiting":
+        return "waiting"
+    if state["error"] is not None:
+        return "spent"
+    return text_of(state, "choregraph") or "ran"  # type: ignore[return-value]
+
+
+async def wants_exclusion(state: State) -> bool:
+    """S4-08."""
+    return text_of(state, "exclusion_asked") == "yes"
+
+
+async def after_asp(state: State) -> Literal["failed", "api", "web"]:
+    """S4-10."""
+    if state["error"] is not None:
+        return "failed"
+    return text_of(state, "asp") or "web"  # type: ignore[return-value]
+
+
+async def at_viz_entry(state: State) -> Literal["asked", "nothing"]:
+    """S4-11."""
+    return "nothing" if text_of(state, "viz") == "nothing" or state["error"] is not None else "asked"
+
+
+async def after_validation(state: State) -> Literal["valid", "retry", "spent"]:
+    """S4-27."""
+    if state["error"] is not None:
+        return "spent"
+    return text_of(state, "xml") or "valid"  # type: ignore[return-value]
+
+
+async def after_viz(state: State) -> Literal["classify", "done"]:
+    """S4-11."""
+    return "classify" if text_of(state, "marks") == "yes" and state["error"] is None else "done"
+
+
+# --- The objects that the stages ask a model for.
+# Every field is required and nothing else is allowed, which is what
+# providers demand of a strict schema.
+
+Schema = dict[str, JsonValue]
+
+
+def _object(**properties: JsonValue) -> Schema:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [*properties],
+        "additionalProperties": False,
+    }
+
+
+_TEXT: Final[Schema] = {"type": "string", "maxLength": 4_000}
+_XML: Final[Schema] = {"type": "string", "maxLength": 16_000}
+_TEXTS: Final[Schema] = {"type": "array", "items": {"type": "string", "maxLength": 200}, "maxItems": 6}
+
+CLASSIFY_OBJECT: Final = Wanted(
+    "classify",
+    _object(
+        kind={"type": "string", "enum": ["palette", "question", "visualization", "transformation"]},
+        excludes={"type": "boolean"},
+    ),
+)
+PLAN_OBJECT: Final = Wanted(
+    "plan",
+    _object(
+        early_exit={"type": "boolean"},
+        question=_TEXT,
+        options=_TEXTS,
+        transformation=_TEXT,
+        xml=_XML,
+        visualization=_TEXT,
+        suggestions=_TEXTS,
+    ),
+)
+PLAN_XML: Final = Wanted("plan_xml", _object(xml=_XML))
+SPECIFY: Final = Wanted("specify", _object(xml=_XML))
+MARKS: Final = Wanted(
+    "marks",
+    _object(
+        marks={
+            "type": "array",
+            "maxItems": 8,
+            "items": _object(
+                mark={"type": "string", "maxLength": 40}, score={"type": "number", "minimum": 0, "maximum": 1}
+            ),
+        }
+    ),
+)
+EXCLUDE_OBJECT: Final = Wanted(
+    "exclude",
+    _object(
+        exclusions={
+            "type": "array",
+            "maxItems": 20,
+            "items": _object(
+                selector={"type": "string", "maxLength": 40},
+                value={"type": "string", "maxLength": 40},
+                scope={"type": "string", "maxLength": 40},
+            ),
+        }
+    ),
+)
+
+_COLUMNS: Final[Schema] = {
+    "type": "array",
+    "minItems": 1,
+    "maxItems": 200,
+    "items": {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "minLength": 1, "maxLength": 200},
+            "kind": {"type": "string", "enum": ["quantitative", "temporal", "nominal", "boolean"]},
+            "distinct": {"type": "integer", "minimum": 0},
+            "nulls": {"type": "integer", "minimum": 0},
+            "least": {"type": "number"},
+            "most": {"type": "number"},
+        },
+        "required": ["name", "kind", "distinct", "nulls"],
+        "additionalProperties": False,
+    },
+}
+REPLY: Final = _object(text={"type": "string", "minLength": 1, "maxLength": 2_000})
+"""What an answer to a clarification is."""
+HANDED_IN: Final[Schema] = {
+    "type": "object",
+    "properties": {
+        "ok": {"type": "boolean"},
+        "error": {"type": "string", "maxLength": 500},
+        "rows": {"type": "integer", "minimum": 0},
+        "columns": _COLUMNS,
+        "warnings": _TEXTS,
+    },
+    "required": ["ok"],
+    "additionalProperties": False,
+}
+"""What a client hands in: counts and ranges of columns. There is no place in it for a row (S4-49)."""

@@ -1,0 +1,387 @@
+"""The eight nodes of `context_assembly`, by their ids."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import JsonValue
+
+from perdure.contracts.activities import TurnContext
+from perdure.contracts.calls import ModelAsk, ModelReply
+from perdure.contracts.context_assembly import AssembleAsk, Assembled, Bundle, PlannedAssembly, PlannedTool, Source
+from perdure.contracts.errors import InvariantBroken, Problem
+from perdure.contracts.events import BUDGET, STAGE
+from perdure.contracts.messages import MessageRef, Patch, Role
+from perdure.core.agents.safety_keywords import Question, Safety, answer_to, empathy_of, intent_of, safety_of
+from perdure.core.calls.context_assembly import Gate, Now, gate, guidance, phases, upstream_of
+from perdure.core.calls.ledger import STOPPED
+from perdure.core.text import estimated_tokens
+from perdure.graph.nodes.await_verdict import AwaitVerdict
+from perdure.graph.nodes.call_model import BUDGET_CODES, STOP_CODES, CallModel, ended_by, paid, spent_by
+from perdure.graph.nodes.fields import AWAITING_HITL, bundles_of, error_of, messages_of, plan_of
+from perdure.graph.nodes.pause import found_gate, planned, remembered
+from perdure.graph.nodes.run_tools import RunTools
+from perdure.graph.ports import Ports
+from perdure.graph.spec import Node, State
+
+# --- One question to the model, as a node of this topology asks it.
+
+
+async def asked(state: State, ports: Ports, question: Question) -> ModelReply:
+    """The verdict, or why there is none; it takes no longer than the agent allows."""
+    plan = assembly_of(state)
+    return await ports.model.complete(
+        ModelAsk(
+            messages=tuple(messages_of(state)),
+            tools=(),
+            stage=question.value,
+            output=answer_to(question, plan.intents),
+            patience_seconds=plan.patience_seconds,
+        )
+    )
+
+
+def assembly_of(state: State) -> PlannedAssembly:
+    """What the turn's plan says of its context; preflight ends a turn whose plan says nothing.
+
+    Raises: InvariantBroken `no_assembly`.
+    """
+    planned = plan_of(state).assembly
+    if planned is None:
+        raise InvariantBroken("no_assembly", "a turn whose agent has no assembly went on past its preflight")
+    return planned
+
+
+def is_stop(reply: ModelReply) -> bool:
+    """Whether the turn was stopped meanwhile."""
+    return reply.problem is not None and reply.problem.code == STOPPED.code
+
+
+# --- preflight: intent and safety, asked side by side, and nothing of a turn before them (S1-12, S1-16).
+# Words of danger
+# take the turn over before that: they are looked for where the whole message is, as the turn is loaded.
+
+NO_ASSEMBLY = Problem(code="no_assembly", message="the agent has no `assembly`, which its topology needs")
+
+
+@dataclass(frozen=True, slots=True)
+class Classify:
+    """Begin the turn and have it classified. A verdict that did not come, or cannot be read, clears nothing."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """The verdicts, and what the turn pinned. A turn that waits for a decision was cleared before it asked for it,
+        so a cold resume is not classified anew."""
+        context = await ports.memory.load()
+        patch: Patch = {"completed_stages": ["preflight"], "status": "running"}
+        if context.problem is not None:
+            return patch | {"error": context.problem.model_dump(mode="json"), "status": ended_by(context.problem)}
+        if context.plan is None or context.plan.assembly is None:
+            return patch | {"error": NO_ASSEMBLY.model_dump(mode="json"), "status": "failed"}
+        patch |= planned(context) | _context(context)
+        if context.user_message is not None:
+            patch |= remembered(context, context.user_message) | found_gate(context, context.user_message)
+        after = {**state, **patch}
+        if context.pending:
+            ports.events.emit(STAGE, {"stage": "preflight", "resumed": True})
+            return patch | {"safety_hijacked": False, "intent": assembly_of(after).default_intent}
+        if context.context is not None and context.context.danger:
+            return patch | _taken_over(after, ports, context.context.danger)
+        over = spent_by(after)
+        if over is not None:
+            ports.events.emit(BUDGET, {"code": over.code, "message": over.message})
+            return patch | {"error": over.model_dump(mode="json"), "status": "limited"}
+        return patch | await _verdicts(after, ports)
+
+
+def _taken_over(state: State, ports: Ports, category: str) -> Patch:
+    """The message has words of danger: nobody is asked, and no budget is looked at."""
+    intent = assembly_of(state).default_intent
+    ports.events.emit(
+        STAGE, {"stage": "preflight", "intent": intent, "safety_hijacked": True, "safety_category": category}
+    )
+    return {"safety_hijacked": True, "safety_category": category, "intent": intent}
+
+
+async def _verdicts(state: State, ports: Ports) -> Patch:
+    safety, intent = await asyncio.gather(asked(state, ports, Question.SAFETY), asked(state, ports, Question.INTENT))
+    patch = paid(state, safety, intent)
+    found = safety_of(safety.value)
+    ended = _ended(safety, intent, found)
+    if ended is not None:
+        if ended.code in BUDGET_CODES:
+            ports.events.emit(BUDGET, {"code": ended.code, "message": ended.message})
+        return patch | {"error": ended.model_dump(mode="json"), "status": ended_by(ended)}
+    plan = assembly_of(state)
+    known = intent_of(intent.value, plan.intents, plan.default_intent)
+    ports.events.emit(
+        STAGE,
+        {"stage": "preflight", "intent": known, "safety_hijacked": found.hijacked, "safety_category": found.category},
+    )
+    return patch | {"safety_hijacked": found.hijacked, "safety_category": found.category, "intent": known}
+
+
+def _ended(safety: ModelReply, intent: ModelReply, found: Safety) -> Problem | None:
+    """What ends the turn before it is classified: a stop, or a budget. One that only the intent has met ends no turn
+    that is taken over: the fixed text costs nothing."""
+    problems = (reply.problem for reply in (safety, intent))
+    ended = next((each for each in problems if each is not None and each.code in STOP_CODES), None)
+    only_intent = safety.problem is None or safety.problem.code not in STOP_CODES
+    spent = ended is not None and ended.code in BUDGET_CODES
+    return None if spent and only_intent and found.hijacked else ended
+
+
+def _context(context: TurnContext) -> Patch:
+    left = context.context
+    if left is None:
+        return {}
+    return {"slice_hash": left.slice_hash, "kept_bundles": [each.model_dump(mode="json") for each in left.kept]}
+
+
+# --- safety_intervention: the fixed text of the agent, word for word; no model is asked on this way (S1-13, S1-14).
+
+
+@dataclass(frozen=True, slots=True)
+class Intervene:
+    """Answer; the turn's end writes the answer down."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """Nothing where the turn has failed or was stopped before it could be classified."""
+        if error_of(state) is not None:
+            return {"completed_stages": ["safety_intervention"]}
+        text = assembly_of(state).intervention
+        answer = MessageRef(role=Role.ASSISTANT, text=text, tokens=estimated_tokens(text))
+        ports.events.emit(STAGE, {"stage": "safety_intervention", "category": state["safety_category"]})
+        return {
+            "completed_stages": ["safety_intervention"],
+            "messages": [message.model_dump(mode="json") for message in [*messages_of(state), answer]],
+        }
+
+
+# --- assembly_gate: the tools of this turn in phases, before both branches begin (S1-21).
+
+
+@dataclass(frozen=True, slots=True)
+class OpenGate:
+    """Group the tools. A cycle was refused when the app was read (S1-23)."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """The phases, by name."""
+        grouped: list[JsonValue] = [
+            [*names] for names in phases({tool.name: tool.dependencies for tool in assembly_of(state).tools})
+        ]
+        ports.events.emit(STAGE, {"stage": "assembly_gate", "phases": grouped})
+        return {"completed_stages": ["assembly_gate"], "phases": grouped}
+
+
+# --- context_assembly: phase after phase, each tool run or its earlier output used again (S1-25 to S1-37).
+
+FAILED = "assembly_failed"
+"""The code of a turn whose context could not be put together."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunPhases:
+    """Put the context together. What a tool has found stays outside; here are references."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """The bundles, and the sections that are missing; or the error of a required tool, after which no later phase
+        begins."""
+        plan = assembly_of(state)
+        put = Putting(plan, {tool.name: tool for tool in plan.tools}, bundles_of(state, "kept_bundles"))
+        grouped, slice_hash = state["phases"], str(state["slice_hash"])
+        for number, names in enumerate(grouped if isinstance(grouped, list) else [], 1):
+            phase = [put.tools[str(name)] for name in names] if isinstance(names, list) else []
+            gates = {tool.name: put.gate_of(tool, slice_hash) for tool in phase}
+            asks = [put.ask(tool, slice_hash) for tool in phase if gates[tool.name] is Gate.RUN]
+            outcomes = await ports.tools.assemble(asks) if asks else []
+            put.take(phase, gates, outcomes)
+            ports.events.emit(STAGE, _told(number, gates, outcomes))
+            problem = _ending(put.tools, outcomes)
+            if problem is not None:
+                ended: Patch = {"error": problem.model_dump(mode="json"), "status": ended_by(problem)}
+                return {"completed_stages": ["context_assembly"], **put.patch(), **ended}
+        return {"completed_stages": ["context_assembly"], **put.patch()}
+
+
+@dataclass(slots=True)
+class Putting:
+    """A context being put together."""
+
+    plan: PlannedAssembly
+    tools: Mapping[str, PlannedTool]
+    kept: Mapping[str, Bundle]
+    bundles: dict[str, Bundle] = field(default_factory=dict)
+    """What is there by now, in the order of the phases."""
+    degraded: list[JsonValue] = field(default_factory=list)
+
+    def gate_of(self, tool: PlannedTool, slice_hash: str) -> Gate:
+        """Asked when all earlier phases have ended: what they brought feeds the tool."""
+        return gate(self.kept.get(tool.name), Now(slice_hash, self._upstream(tool, slice_hash)), self.plan.threshold)
+
+    def ask(self, tool: PlannedTool, slice_hash: str) -> AssembleAsk:
+        """The tool, with all that earlier phases brought."""
+        return AssembleAsk(
+            tool=tool.name,
+            timeout_seconds=tool.timeout_seconds,
+            slice_hash=slice_hash,
+            upstream=self._upstream(tool, slice_hash),
+            sources=tuple(Source(tool=each.tool, turn_id=each.turn_id) for each in self.bundles.values()),
+        )
+
+    def take(self, phase: Sequence[PlannedTool], gates: Mapping[str, Gate], outcomes: Sequence[Assembled]) -> None:
+        """What the phase came to, in its own order, whichever ended first."""
+        came = {outcome.tool: outcome.bundle for outcome in outcomes}
+        for tool in phase:
+            bundle = came.get(tool.name) if gates[tool.name] is Gate.RUN else self.kept[tool.name]
+            if bundle is not None:
+                self.bundles[tool.name] = bundle
+            else:
+                self.degraded.append(tool.name)
+
+    def patch(self) -> Patch:
+        """The references and what is missing."""
+        return {
+            "bundles": [bundle.model_dump(mode="json") for bundle in self.bundles.values()],
+            "degraded_sections": self.degraded,
+        }
+
+    def _upstream(self, tool: PlannedTool, slice_hash: str) -> str:
+        """Of what it depends on, and of whatever else has a key that is injected, from any earlier phase."""
+        outputs = {
+            name: bundle.digest
+            for name, bundle in self.bundles.items()
+            if name in tool.dependencies or not {*tool.injects}.isdisjoint(bundle.gives)
+        }
+        return upstream_of(tool.basis, slice_hash if tool.hears else None, outputs)
+
+
+def _ending(tools: Mapping[str, PlannedTool], outcomes: Sequence[Assembled]) -> Problem | None:
+    """A stop, or the first required tool that failed."""
+    failed = [(each.tool, each.problem) for each in outcomes if each.problem is not None]
+    for _, problem in failed:
+        if problem.code == STOPPED.code:
+            return problem
+    for name, problem in failed:
+        if not tools[name].optional:
+            return Problem(code=FAILED, message=f"the context could not be put together: {problem.message}")
+    return None
+
+
+def _told(number: int, gates: Mapping[str, Gate], outcomes: Sequence[Assembled]) -> dict[str, JsonValue]:
+    failed = {outcome.tool: outcome.problem for outcome in outcomes if outcome.problem is not None}
+    return {
+        "stage": "context_assembly",
+        "phase": number,
+        "ran": [name for name, each in gates.items() if each is Gate.RUN and name not in failed],
+        "skipped": [{"tool": name, "why": each.value} for name, each in gates.items() if each is not Gate.RUN],
+        "failed": [
+            {"tool": name, "code": problem.code, "message": problem.message} for name, problem in failed.items()
+        ],
+    }
+
+
+# --- empathy: the tone that the answer needs, read beside the assembly; without it the turn goes on.
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTone:
+    """Ask for tone and guidance."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """What was said of it; nothing where nothing could be."""
+        reply = await asked(state, ports, Question.EMPATHY)
+        patch: Patch = {"completed_stages": ["empathy"], **paid(state, reply)}
+        if is_stop(reply):
+            return patch | {"error": STOPPED.model_dump(mode="json"), "status": "stopped"}
+        found = empathy_of(reply.value)
+        ports.events.emit(STAGE, {"stage": "empathy", "tone": found.get("tone", "")})
+        return patch | {"empathy": found}
+
+
+# --- context_format: what both branches have brought, as the answer's prompt takes it (S1-06, S1-37).
+
+
+@dataclass(frozen=True, slots=True)
+class FormatContext:
+    """Sections by reference, and in words what is missing of them and how to answer."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """Nothing is formatted of an assembly that failed."""
+        patch: Patch = {"completed_stages": ["context_format"]}
+        if error_of(state) is not None:
+            return patch
+        bundles, missing, tone = bundles_of(state, "bundles"), state["degraded_sections"], state["empathy"]
+        degraded = [str(name) for name in missing] if isinstance(missing, list) else []
+        read = tone if isinstance(tone, dict) else {}
+        notes = {
+            "Intent": str(state["intent"]),
+            "Tone": str(read.get("tone", "")),
+            "Advice": str(read.get("guidance", "")),
+        }
+        sections: list[JsonValue] = [
+            Source(tool=each.tool, turn_id=each.turn_id).model_dump(mode="json") for each in bundles.values()
+        ]
+        told: list[JsonValue] = [*degraded]
+        ports.events.emit(STAGE, {"stage": "context_format", "sections": [*bundles], "degraded": told})
+        return patch | {"context_sections": sections, "context_guidance": guidance(degraded, notes)}
+
+
+# --- navigator: the answer.
+# The model and its tools take turns here, gates and approvals as everywhere (S1-38).
+#
+# One node and not a cycle of two, since the source's edges have none: it loops inside, and a pause leaves it for
+# `finalize` and comes back to it by its own entry.
+
+
+@dataclass(frozen=True, slots=True)
+class Navigate:
+    """Ask the model until it has no more calls, or somebody must decide, or a limit is met."""
+
+    ask: CallModel
+    look: AwaitVerdict = field(default_factory=lambda: AwaitVerdict(ungated_first=True))
+    run: RunTools = field(default_factory=lambda: RunTools(ungated_first=True))
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """Where the run waited, the records are looked at first; what cannot be read is not passed."""
+        patch: Patch = await self.look(state, ports) if state["pending_mutation"] else {}
+        after = {**state, **patch}
+        while _goes_on(after):
+            answers = not after["pending_tool_calls"]
+            patch |= await (self.ask(after, ports) if answers else self.run(after, ports))
+            after = {**state, **patch}
+            if answers and not after["pending_tool_calls"]:
+                break
+        return patch if after["status"] == AWAITING_HITL else patch | {"completed_stages": ["navigator"]}
+
+
+def _goes_on(state: State) -> bool:
+    return state["error"] is None and state["status"] != AWAITING_HITL
+
+
+# --- finalize: how the run ends, on whichever way it came here.
+
+
+@dataclass(frozen=True, slots=True)
+class Finalize:
+    """A pause stays a pause; an error, a limit and a stop stay what they are; everything else is completed."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """The status."""
+        if state["status"] == AWAITING_HITL:
+            return {}
+        error = error_of(state)
+        status = "completed" if error is None else ended_by(error)
+        return {"completed_stages": ["finalize"], "status": "limited" if state["status"] == "limited" else status}
+
+
+NODES: dict[str, Node] = {
+    "preflight": Classify(),
+    "safety_intervention": Intervene(),
+    "assembly_gate": OpenGate(),
+    "context_assembly": RunPhases(),
+    "empathy": ReadTone(),
+    "context_format": FormatContext(),
+    # What is sent into the turn after its check has not been checked: it must not reach the answer (S1-13).
+    "navigator": Navigate(CallModel(deaf=True)),
+    "finalize": Finalize(),
+}

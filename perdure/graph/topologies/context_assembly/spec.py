@@ -1,0 +1,174 @@
+"""The topology `context_assembly` (S1): eight stages, the source's eleven edges with their kinds and conditions, and
+the error edge that it lacks (S1-36). Nothing else says what follows what (S1-04)."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final, Literal
+
+from perdure.contracts.activities import (
+    APPROVALS_OPEN,
+    APPROVALS_READ,
+    MEMORY_LOAD,
+    MODEL_COMPLETE,
+    TOOLS_ASSEMBLE,
+    TOOLS_RUN,
+)
+from perdure.contracts.approvals import PauseKind
+from perdure.graph.manifest import ENTRY_KIND
+from perdure.graph.nodes.fields import (
+    AWAITING_HITL,
+    BUDGET,
+    CONTROL,
+    CONVERSATION,
+    IDENTITY,
+    MAX_ITERATIONS,
+    MEMORY,
+    PENDING,
+    REVIEW,
+)
+from perdure.graph.spec import END, FRESH, Fork, Goto, Join, Node, NodeSpec, Outcome, RunLimits, State, Switch, Topology
+from perdure.graph.state import ADDITIVE, Field, StateSchema
+
+VERSION: Final = 1
+"""Raised with every change of a node id or a route."""
+
+
+class StageId(StrEnum):
+    """S1-01."""
+
+    PREFLIGHT = "preflight"
+    SAFETY_INTERVENTION = "safety_intervention"
+    ASSEMBLY_GATE = "assembly_gate"
+    CONTEXT_ASSEMBLY = "context_assembly"
+    EMPATHY = "empathy"
+    CONTEXT_FORMAT = "context_format"
+    NAVIGATOR = "navigator"
+    FINALIZE = "finalize"
+
+
+class EdgeType(StrEnum):
+    """S1-03."""
+
+    ENTRY = ENTRY_KIND
+    """Out of START: the manifest's own word for what `entries` says."""
+    CONDITIONAL = "CONDITIONAL"
+    TERMINAL_PATH = "TERMINAL_PATH"
+    PARALLEL_BRANCH = "PARALLEL_BRANCH"
+    JOIN_INPUT = "JOIN_INPUT"
+    SEQUENCE = "SEQUENCE"
+    EXIT = "EXIT"
+
+
+class EdgeCondition(StrEnum):
+    """S1-03, and the condition of the error edge."""
+
+    SAFETY_HIJACKED = "SAFETY_HIJACKED"
+    NOT_SAFETY_HIJACKED = "NOT_SAFETY_HIJACKED"
+    ASSEMBLY_FAILED = "ASSEMBLY_FAILED"
+
+
+def context_assembly(nodes: Mapping[str, Node]) -> Topology:
+    """The topology, with `nodes` for its eight node ids."""
+    stage = StageId
+    return Topology(
+        name="context_assembly",
+        version=VERSION,
+        state=STATE,
+        nodes=(
+            NodeSpec(
+                stage.PREFLIGHT,
+                nodes["preflight"],
+                purpose="Classify intent and safety side by side",
+                calls=(MEMORY_LOAD, MODEL_COMPLETE),
+            ),
+            NodeSpec(
+                stage.SAFETY_INTERVENTION, nodes["safety_intervention"], purpose="Answer with the fixed text, no model"
+            ),
+            NodeSpec(stage.ASSEMBLY_GATE, nodes["assembly_gate"], purpose="Group the tools into phases"),
+            NodeSpec(
+                stage.CONTEXT_ASSEMBLY,
+                nodes["context_assembly"],
+                purpose="Run or skip the tools, phase after phase",
+                calls=(TOOLS_ASSEMBLE,),
+            ),
+            NodeSpec(
+                stage.EMPATHY, nodes["empathy"], purpose="Read the tone that the answer needs", calls=(MODEL_COMPLETE,)
+            ),
+            NodeSpec(stage.CONTEXT_FORMAT, nodes["context_format"], purpose="Join context, tone and what is missing"),
+            NodeSpec(
+                stage.NAVIGATOR,
+                nodes["navigator"],
+                pauses=True,
+                purpose="Answer, with tools and their approvals",
+                limit="max_iterations",
+                calls=(MODEL_COMPLETE, TOOLS_RUN, APPROVALS_OPEN, APPROVALS_READ),
+            ),
+            NodeSpec(stage.FINALIZE, nodes["finalize"], purpose="Settle the status"),
+        ),
+        edges=(
+            Switch(
+                stage.PREFLIGHT,
+                after_preflight,
+                {"hijacked": stage.SAFETY_INTERVENTION, "clear": stage.ASSEMBLY_GATE},
+                kinds={"hijacked": EdgeType.CONDITIONAL, "clear": EdgeType.CONDITIONAL},
+                conditions={"hijacked": EdgeCondition.SAFETY_HIJACKED, "clear": EdgeCondition.NOT_SAFETY_HIJACKED},
+            ),
+            Goto(stage.SAFETY_INTERVENTION, stage.FINALIZE, EdgeType.TERMINAL_PATH),
+            Fork(stage.ASSEMBLY_GATE, (stage.CONTEXT_ASSEMBLY, stage.EMPATHY), kind=EdgeType.PARALLEL_BRANCH),
+            Join((stage.CONTEXT_ASSEMBLY, stage.EMPATHY), stage.CONTEXT_FORMAT, kind=EdgeType.JOIN_INPUT),
+            Switch(
+                stage.CONTEXT_FORMAT,
+                after_context_format,
+                {"assembled": stage.NAVIGATOR, "failed": stage.FINALIZE},
+                kinds={"assembled": EdgeType.SEQUENCE, "failed": EdgeType.TERMINAL_PATH},
+                conditions={"failed": EdgeCondition.ASSEMBLY_FAILED},
+            ),
+            Goto(stage.NAVIGATOR, stage.FINALIZE, EdgeType.SEQUENCE),
+            Goto(stage.FINALIZE, END, EdgeType.EXIT),
+        ),
+        entries={FRESH: stage.PREFLIGHT, PauseKind.APPROVAL.value: stage.NAVIGATOR},
+        limits=RunLimits(counted={"max_iterations": MAX_ITERATIONS}),
+        statuses={PENDING: Outcome.RUNNING, AWAITING_HITL: Outcome.AWAITING},
+    )
+
+
+# --- The state of `context_assembly`: what topologies share, the verdicts, and the context by reference.
+# What the tools
+# put together stays in Postgres (S1-09).
+
+STAGES: Final = (Field("completed_stages", [], ADDITIVE),)
+"""Both branches of the fork add to it (S1-08)."""
+VERDICTS: Final = (
+    Field("safety_hijacked", True),
+    Field("safety_category", ""),
+    Field("intent", ""),
+    Field("empathy", {}),
+)
+"""A turn is taken over until a verdict clears it (S1-16)."""
+CONTEXT: Final = (
+    Field("slice_hash", ""),
+    Field("kept_bundles", []),
+    Field("phases", []),
+    Field("bundles", []),
+    Field("degraded_sections", []),
+    Field("context_sections", []),
+    Field("context_guidance", ""),
+)
+
+STATE: Final = StateSchema(
+    (*IDENTITY, *CONTROL, *CONVERSATION, *BUDGET, *REVIEW, *MEMORY, *STAGES, *VERDICTS, *CONTEXT)
+)
+
+
+# --- Where a run of `context_assembly` goes next (S1-07, S1-35).
+# Routers read only state.
+
+
+async def after_preflight(state: State) -> Literal["hijacked", "clear"]:
+    """The safety verdict decides, and nothing else does (S1-07); what is no plain no is a yes."""
+    return "clear" if state["safety_hijacked"] is False else "hijacked"
+
+
+async def after_context_format(state: State) -> Literal["assembled", "failed"]:
+    """A required tool that failed never reaches the navigator (S1-35)."""
+    return "assembled" if state["error"] is None else "failed"

@@ -1,0 +1,349 @@
+"""The twelve nodes of `decision_hub`, by their ids."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import JsonValue
+
+from perdure.contracts.errors import Problem
+from perdure.contracts.events import BUDGET, MEMORY_SEARCH, MEMORY_WRITE_BLOCKED, MEMORY_WRITE_CREATED, STAGE
+from perdure.contracts.ids import trace_id
+from perdure.contracts.memory import Fact, FactsAnswer, FactScope, FactStatus
+from perdure.contracts.messages import PREVIEW_CHARACTERS, MessageRef, Patch, Role
+from perdure.core.budgets import spent
+from perdure.core.memory.facts import derived_facts, told
+from perdure.core.turns import INPUT_TYPES
+from perdure.graph.nodes.call_model import STOP_CODES, ended_by, paid
+from perdure.graph.nodes.fields import error_of, messages_of, number_of, plan_of
+from perdure.graph.nodes.pause import planned
+from perdure.graph.ports import Ports
+from perdure.graph.spec import Node, State
+from perdure.graph.topologies.decision_hub.backend import (
+    ErrorType,
+    MemoryDoor,
+    ModelBackend,
+    ModelRequest,
+    ModelResponse,
+    PortBackend,
+    classified,
+    fallback_text,
+)
+from perdure.graph.topologies.decision_hub.spec import Command, Standing, next_command
+
+# --- state_init_node: who asks, under which ids, and which memory the turn may use (S3-14, S3-15).
+
+
+@dataclass(frozen=True, slots=True)
+class InitState:
+    """Fix the ids once: no later node writes them."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """A trace id that came with the request is kept; without one it is the turn's own id."""
+        context = await ports.memory.load()
+        ids: Patch = {
+            "trace_id": trace_id(context.metadata.get("trace_id"), str(state["execution_id"])),
+            "created_at": ports.clock.now().isoformat(),
+        }
+        if error_of(state) is not None or context.plan is None or context.user_message is None:
+            return ids
+        plan = context.plan
+        in_conversation = FactScope.CONVERSATION in plan.facts
+        pinned = planned(context)
+        del pinned["max_iterations"]  # the path is fixed: nothing goes round
+        return (ids | pinned) | {
+            "messages": [context.user_message.model_dump(mode="json")],
+            "memory_read_authorized": in_conversation,
+            "memory_write_authorized": in_conversation,
+            "long_term_memory_requested": FactScope.USER in plan.facts,
+        }
+
+
+# --- router_node: what kind of input this is (S3-15).
+
+
+@dataclass(frozen=True, slots=True)
+class RouteInput:
+    """Annotate the request; where there is none, say why the turn ends."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """Text, unless the request's metadata says otherwise by `input_type`."""
+        context = await ports.memory.load()
+        problem = context.problem
+        if problem is None:
+            kind = context.metadata.get("input_type", INPUT_TYPES[0])
+            raw = context.user_message.text if context.user_message else ""
+            problem = _wrong(kind, raw)
+            if problem is None:
+                return {"input_type": kind, "raw_input": raw}
+        return {"error": problem.model_dump(mode="json"), "status": ended_by(problem)}
+
+
+def _wrong(kind: object, raw: str) -> Problem | None:
+    if kind not in INPUT_TYPES:
+        return Problem(code="bad_input_type", message=f"metadata.input_type must be one of {', '.join(INPUT_TYPES)}")
+    if not raw.strip():
+        return Problem(code="empty_input", message="there is nothing to answer")
+    return None
+
+
+# --- task_preprocessing_node: text is trimmed; audio and image are stood in for (S3-16).
+
+
+@dataclass(frozen=True, slots=True)
+class Preprocess:
+    """Make of the input what the model is given."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """The text, or a placeholder that says what it stands for."""
+        if state["input_type"] == "text":
+            return {"preprocessing_result": str(state["raw_input"]).strip()}
+        return {"preprocessing_result": f"[{state['input_type']} input, which cannot be read yet]"}
+
+
+# --- decision_logic_node: the next command, from what is done and allowed; it changes nothing else (S3-05, S3-06).
+
+DONE_BY = {
+    Command.PREPROCESS: "preprocessing_result",
+    Command.MEMORY_READ: "memory_read_status",
+    Command.LONG_TERM_MEMORY_READ: "long_term_memory_read_status",
+    Command.CALL_MODEL: "final_output",
+    Command.MEMORY_WRITE: "memory_write_status",
+    Command.LONG_TERM_MEMORY_WRITE: "long_term_memory_write_status",
+}
+"""Command -> the field that has a value once it is done."""
+ALLOWED_BY = {
+    Command.MEMORY_READ: "memory_read_authorized",
+    Command.MEMORY_WRITE: "memory_write_authorized",
+    Command.LONG_TERM_MEMORY_READ: "long_term_memory_requested",
+    Command.LONG_TERM_MEMORY_WRITE: "long_term_memory_requested",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Decide:
+    """Nobody else says where a turn goes."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """The command."""
+        return {"command": next_command(standing(state)).value}
+
+
+def standing(state: State) -> Standing:
+    """How far the turn is: whether a field has a value, never which."""
+    return Standing(
+        failed=state["error"] is not None,
+        done=frozenset(command for command, name in DONE_BY.items() if state[name] is not None),
+        allowed=frozenset(command for command, name in ALLOWED_BY.items() if state[name] is True),
+    )
+
+
+# --- The four nodes of memory: a read and a write of this conversation's facts, a read and a write of the person's.
+# Each runs once, where the deciding node said so, and ends in a status. What is found is advice: it goes into a note
+# for
+# the model and nowhere else (S3-29).
+
+DEAD: Final = frozenset({FactStatus.UNAVAILABLE, FactStatus.FAILED})
+
+
+@dataclass(frozen=True, slots=True)
+class ReadMemory:
+    """Read the facts of a scope."""
+
+    scope: FactScope
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """No result where nothing was found, or nobody answered (S3-23)."""
+        long_term = self.scope is FactScope.USER
+        command = Command.LONG_TERM_MEMORY_READ if long_term else Command.MEMORY_READ
+        door = MemoryDoor(ports, self.scope, _may(state, command))
+        answer = await door.read(about=str(state["preprocessing_result"]) if long_term else "")
+        found: list[JsonValue] = [fact.model_dump(mode="json") for fact in answer.facts]
+        status: JsonValue = answer.status.value
+        ports.events.emit(MEMORY_SEARCH, {"scope": self.scope.value, "status": status, "facts": len(found)})
+        result: JsonValue = {"facts": found} if answer.status is FactStatus.SUCCESS else None
+        prefix = "long_term_memory" if long_term else "memory"
+        return {f"{prefix}_read_status": status, f"{prefix}_read_result": result} | _health(self.scope, answer)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteMemory:
+    """Keep what the message states about whoever wrote it: derived facts, never the message (S3-26)."""
+
+    scope: FactScope
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """One operation, whatever comes of it."""
+        long_term = self.scope is FactScope.USER
+        command = Command.LONG_TERM_MEMORY_WRITE if long_term else Command.MEMORY_WRITE
+        facts = derived_facts(str(state["preprocessing_result"])) if state["input_type"] == "text" else ()
+        answer = await MemoryDoor(ports, self.scope, _may(state, command)).write(facts)
+        status: JsonValue = answer.status.value
+        if answer.status is not FactStatus.SUCCESS:
+            ports.events.emit(MEMORY_WRITE_BLOCKED, {"scope": self.scope.value, "status": status})
+        elif facts:
+            ports.events.emit(MEMORY_WRITE_CREATED, {"scope": self.scope.value, "facts": len(facts)})
+        name = "long_term_memory_write_status" if long_term else "memory_write_status"
+        return {name: status} | _health(self.scope, answer)
+
+
+def _may(state: State, command: Command) -> bool:
+    """Leave is the turn's and the deciding node's: the command that was just given is this operation's (S3-21)."""
+    allowed_by = {
+        Command.MEMORY_READ: "memory_read_authorized",
+        Command.MEMORY_WRITE: "memory_write_authorized",
+    }.get(command, "long_term_memory_requested")
+    return state[allowed_by] is True and state["command"] == command.value
+
+
+def _health(scope: FactScope, answer: FactsAnswer) -> Patch:
+    """Said once memory is found dead; it decides nothing."""
+    if answer.status not in DEAD:
+        return {}
+    return {"long_term_memory_status": "unavailable"} if scope is FactScope.USER else {"memory_available": False}
+
+
+# --- model_call_node: one call through the backend; what came of it is data (S3-09 to S3-13).
+
+MEMORIES = (("this conversation", "memory_read_result"), ("this person", "long_term_memory_read_result"))
+
+
+@dataclass(frozen=True, slots=True)
+class CallBackend:
+    """Ask once. A budget that is spent is a response too: the model is not asked."""
+
+    backend: Callable[[Ports], ModelBackend] = PortBackend
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """The response, without its text where there is none."""
+        tokens, cost = number_of(state, "tokens_used"), number_of(state, "cost_microusd")
+        over = spent(plan_of(state).limits, tokens_used=tokens, cost_microusd=cost)
+        if over is not None:
+            ports.events.emit(BUDGET, {"code": over.code, "message": over.message})
+            return _patch(state, _not_asked(over))
+        user = state["user"]
+        request = ModelRequest(
+            trace_id=str(state["trace_id"]),
+            prompt=_prompt(state),
+            context=_remembered(state),
+            constraints=tuple(user.items()) if isinstance(user, dict) else (),
+        )
+        return _patch(state, await self.backend(ports).generate(request))
+
+
+def _not_asked(over: Problem) -> ModelResponse:
+    status, error_type = classified(over, "")
+    return ModelResponse(status, error_type=error_type, problem=over)
+
+
+def _prompt(state: State) -> tuple[MessageRef, ...]:
+    """The message as it is stored, or where preprocessing changed it, what it made. What is longer than a reference is
+    known here by its beginning only, and goes as it is stored."""
+    stored, made = messages_of(state), str(state["preprocessing_result"])
+    same = stored and (stored[0].text == made or len(stored[0].text) >= PREVIEW_CHARACTERS)
+    if same and state["input_type"] == "text":
+        return tuple(stored)
+    return (MessageRef(role=Role.USER, text=made),)
+
+
+def _remembered(state: State) -> tuple[MessageRef, ...]:
+    """A note for each memory that had something to say."""
+    notes = []
+    for scope, name in MEMORIES:
+        result = state[name]
+        found = result.get("facts") if isinstance(result, dict) else None
+        if isinstance(found, list) and found:
+            facts = tuple(Fact.model_validate(each) for each in found)
+            notes.append(MessageRef(role=Role.SYSTEM, text=told(scope, facts)))
+    return tuple(notes)
+
+
+def _patch(state: State, response: ModelResponse) -> Patch:
+    return {
+        "model_response": {
+            "status": response.status.value,
+            "error_type": response.error_type.value if response.error_type else None,
+            "output": response.output.model_dump(mode="json") if response.output else None,
+            "problem": response.problem.model_dump(mode="json") if response.problem else None,
+        },
+        "model_metadata": response.usage.model_dump(mode="json"),
+        **paid(state, response),
+    }
+
+
+# --- result_handling_node: the answer becomes the turn's (S3-02).
+
+
+@dataclass(frozen=True, slots=True)
+class HandleResult:
+    """Keep the message that the model wrote; nobody reads its words to decide anything."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """The beginning of the text, and the message itself by reference."""
+        response, before = state["model_response"], state["messages"]
+        output = response.get("output") if isinstance(response, dict) else None
+        message = MessageRef.model_validate(output)
+        messages: list[JsonValue] = [*(before if isinstance(before, list) else []), message.model_dump(mode="json")]
+        return {"final_output": message.text, "messages": messages}
+
+
+# --- error_router_node: what kind of failure it was, and what is said in place of an answer (S3-03, S3-11, S3-17).
+
+SPENT_CODES = frozenset({"token_budget_spent", "cost_budget_spent"})
+
+
+@dataclass(frozen=True, slots=True)
+class RouteError:
+    """The only node that writes `error_type` (S3-20)."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """A stop and a spent limit keep their own name as the turn's error; every other failure has its type's."""
+        response = state["model_response"]
+        said = response if isinstance(response, dict) else {}
+        kind = ErrorType(str(said.get("error_type") or ErrorType.UNKNOWN.value))
+        fallback = fallback_text(kind)
+        problem = Problem.model_validate(said["problem"]) if said.get("problem") else None
+        if problem is None or (problem.code not in STOP_CODES and problem.code not in SPENT_CODES):
+            problem = Problem(code=kind.value, message=fallback)
+        return {"error_type": kind.value, "final_output": fallback, "error": problem.model_dump(mode="json")}
+
+
+# --- format_response_node: the response, and how the run ends (S3-17).
+
+
+@dataclass(frozen=True, slots=True)
+class FormatResponse:
+    """Put together what the caller is told; the stream has it too, its text as a beginning."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """An error has a type, one that came before the model is of the type `unknown`."""
+        error = error_of(state)
+        metadata = state["model_metadata"]
+        response: Patch = {
+            "conversation_id": state["conversation_id"],
+            "trace_id": state["trace_id"],
+            "status": "success" if error is None else "error",
+            "output": state["final_output"] if error is None or state["final_output"] else error.message,
+            "error_type": None if error is None else state["error_type"] or ErrorType.UNKNOWN.value,
+            "metadata": {"usage": metadata, "input_type": state["input_type"]},
+        }
+        ports.events.emit(STAGE, {"stage": "response", **response})
+        if error is None:
+            return {"response": response, "status": "completed"}
+        return {"response": response, "status": "limited" if error.code in SPENT_CODES else ended_by(error)}
+
+
+NODES: dict[str, Node] = {
+    "router_node": RouteInput(),
+    "state_init_node": InitState(),
+    "decision_logic_node": Decide(),
+    "task_preprocessing_node": Preprocess(),
+    "model_call_node": CallBackend(),
+    "result_handling_node": HandleResult(),
+    "error_router_node": RouteError(),
+    "format_response_node": FormatResponse(),
+    "memory_read_node": ReadMemory(FactScope.CONVERSATION),
+    "memory_write_node": WriteMemory(FactScope.CONVERSATION),
+    "long_term_memory_read_node": ReadMemory(FactScope.USER),
+    "long_term_memory_write_node": WriteMemory(FactScope.USER),
+}

@@ -1,0 +1,236 @@
+"""The topology `decision_hub` (S3): twelve nodes, each with the fields that are its own and the ports that it uses."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, Literal
+
+from perdure.contracts.activities import MEMORY_FACTS, MEMORY_LOAD, MODEL_COMPLETE, ActivityRef
+from perdure.graph.nodes.fields import BUDGET, CONVERSATION, IDENTITY
+from perdure.graph.spec import END, FRESH, Goto, Node, NodeSpec, RunLimits, State, Switch, Topology
+from perdure.graph.state import Field, StateSchema
+from perdure.graph.topologies.decision_hub.backend import AnswerStatus
+
+# --- The state of `decision_hub` (S3-19), with the source's own defaults.
+# Where the source kept something here that lives elsewhere: whole texts are in Postgres, so `raw_input` and
+# `final_output` are the beginnings of theirs, and `model_response` refers to its message. Beside the source's fields
+# stand the statuses of the two reads: a read that found nothing has no result, and without a status nobody would know
+# that it is done (S3-24).
+
+REQUEST: Final = (
+    Field("trace_id", ""),
+    Field("created_at", ""),
+    Field("input_type", ""),
+    Field("raw_input", ""),
+)
+WORK: Final = (
+    Field("preprocessing_result"),
+    Field("model_response"),
+    Field("model_metadata"),
+    Field("final_output"),
+    Field("error_type"),
+    Field("command"),
+    Field("response"),
+)
+SHORT_TERM: Final = (
+    Field("memory_available", True),
+    Field("memory_read_authorized", False),
+    Field("memory_write_authorized", False),
+    Field("memory_read_status"),
+    Field("memory_read_result"),
+    Field("memory_write_status"),
+)
+LONG_TERM: Final = (
+    Field("long_term_memory_requested", False),
+    Field("long_term_memory_status", "available"),
+    Field("long_term_memory_read_status"),
+    Field("long_term_memory_read_result"),
+    Field("long_term_memory_write_status"),
+)
+
+STATE: Final = StateSchema((*IDENTITY, *CONVERSATION, *BUDGET, *REQUEST, *WORK, *SHORT_TERM, *LONG_TERM))
+
+
+# --- Which command the one deciding node of a hub gives next (S3-05, S3-06).
+# Determined by what is done and what is allowed, and by nothing that a model or a memory has said: a step that has a
+# status is done, whatever the status is, so a memory that is dead is asked once and never again (S3-24).
+
+
+class Command(StrEnum):
+    """Everything that may be done next."""
+
+    PREPROCESS = "preprocess"
+    MEMORY_READ = "memory_read"
+    LONG_TERM_MEMORY_READ = "long_term_memory_read"
+    CALL_MODEL = "call_model"
+    MEMORY_WRITE = "memory_write"
+    LONG_TERM_MEMORY_WRITE = "long_term_memory_write"
+    FORMAT = "format"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far a turn is."""
+
+    failed: bool
+    """It has an error, and only its response is left."""
+    done: frozenset[Command]
+    """What has come to a result, of whatever kind."""
+    allowed: frozenset[Command]
+    """Which of the memory operations the turn may make."""
+
+
+IN_ORDER = (
+    Command.PREPROCESS,
+    Command.MEMORY_READ,
+    Command.LONG_TERM_MEMORY_READ,
+    Command.CALL_MODEL,
+    Command.MEMORY_WRITE,
+    Command.LONG_TERM_MEMORY_WRITE,
+)
+OPTIONAL = frozenset(IN_ORDER) - {Command.PREPROCESS, Command.CALL_MODEL}
+
+
+def next_command(standing: Standing) -> Command:
+    """The first that is neither done nor forbidden; then the response."""
+    if standing.failed:
+        return Command.FORMAT
+    for command in IN_ORDER:
+        if command not in standing.done and (command not in OPTIONAL or command in standing.allowed):
+            return command
+    return Command.FORMAT
+
+
+VERSION: Final = 1
+"""Raised with every change of a node id or a route."""
+HUB: Final = "decision_logic_node"
+MOST_STEPS: Final = 20
+"""The longest way takes 17: each command once, each with the decision before it."""
+
+MEMORY_NODES: Final[Mapping[Command, str]] = {
+    Command.MEMORY_READ: "memory_read_node",
+    Command.MEMORY_WRITE: "memory_write_node",
+    Command.LONG_TERM_MEMORY_READ: "long_term_memory_read_node",
+    Command.LONG_TERM_MEMORY_WRITE: "long_term_memory_write_node",
+}
+_TARGETS: Final[Mapping[str, str]] = {
+    Command.PREPROCESS.value: "task_preprocessing_node",
+    Command.CALL_MODEL.value: "model_call_node",
+    Command.FORMAT.value: "format_response_node",
+    **{command.value: node for command, node in MEMORY_NODES.items()},
+}
+
+# (id, purpose, fields that are its own, ports that it uses)
+_NODES: Final[tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...]] = (
+    ("router_node", "Tell text from audio and image", ("input_type", "raw_input", "error", "status"), ()),
+    (
+        "state_init_node",
+        "Fix who asks and what is allowed",
+        (
+            *("conversation_id", "trace_id", "created_at", "error", "status", "messages", "plan", "model", "agent_id"),
+            *("agent_type", "system_prompt", "user", "metadata", "max_tokens", "max_cost_microusd"),
+            *("memory_read_authorized", "memory_write_authorized", "long_term_memory_requested"),
+        ),
+        (),
+    ),
+    (HUB, "Decide what is next, and nothing else", ("command",), ()),
+    ("task_preprocessing_node", "Trim the text, or stand in for what is none", ("preprocessing_result",), ()),
+    (
+        "model_call_node",
+        "Ask the model once",
+        ("model_response", "model_metadata", "tokens_used", "cost_microusd"),
+        ("model",),
+    ),
+    ("result_handling_node", "Keep the answer", ("final_output", "messages"), ()),
+    ("error_router_node", "Name the failure and answer in its place", ("error_type", "final_output", "error"), ()),
+    ("format_response_node", "Put the response together", ("response", "status"), ()),
+    (
+        "memory_read_node",
+        "Read what is known in this conversation",
+        ("memory_read_status", "memory_read_result", "memory_available"),
+        ("memory",),
+    ),
+    (
+        "memory_write_node",
+        "Keep what was stated in this conversation",
+        ("memory_write_status", "memory_available"),
+        ("memory",),
+    ),
+    (
+        "long_term_memory_read_node",
+        "Read what is known of the person",
+        ("long_term_memory_read_status", "long_term_memory_read_result", "long_term_memory_status"),
+        ("memory",),
+    ),
+    (
+        "long_term_memory_write_node",
+        "Add what the person stated",
+        ("long_term_memory_write_status", "long_term_memory_status"),
+        ("memory",),
+    ),
+)
+_CALLS: Final[Mapping[str, tuple[ActivityRef[Any, Any], ...]]] = {
+    "router_node": (MEMORY_LOAD,),
+    "state_init_node": (MEMORY_LOAD,),
+    "model_call_node": (MODEL_COMPLETE,),
+    **dict.fromkeys(MEMORY_NODES.values(), (MEMORY_FACTS,)),
+}
+IDS: Final = tuple(node_id for node_id, *_ in _NODES)
+
+
+def decision_hub(nodes: Mapping[str, Node]) -> Topology:
+    """The topology, with `nodes` for its twelve node ids."""
+    return Topology(
+        name="decision_hub",
+        version=VERSION,
+        state=STATE,
+        nodes=tuple(
+            NodeSpec(
+                node_id,
+                nodes[node_id],
+                purpose=purpose,
+                limit="max_steps" if node_id == HUB else "",
+                spanned=node_id != HUB,
+                writes=writes,
+                reaches=reaches,
+                advised=node_id == "model_call_node",
+                calls=_CALLS.get(node_id, ()),
+            )
+            for node_id, purpose, writes, reaches in _NODES
+        ),
+        edges=(
+            Goto("router_node", "state_init_node"),
+            Goto("state_init_node", HUB),
+            Switch(HUB, after_decision, _TARGETS),
+            Goto("task_preprocessing_node", HUB),
+            Switch(
+                "model_call_node",
+                after_model,
+                {"success": "result_handling_node", "failure": "error_router_node"},
+            ),
+            Goto("result_handling_node", HUB),
+            Goto("error_router_node", "format_response_node"),
+            *(Goto(node, HUB) for node in MEMORY_NODES.values()),
+            Goto("format_response_node", END),
+        ),
+        entries={FRESH: "router_node"},
+        limits=RunLimits(steps=MOST_STEPS),
+        strict=True,
+        advice=("memory_read_result", "long_term_memory_read_result"),
+    )
+
+
+# --- The two routers of `decision_hub`.
+# Neither reads a text: one reads the command, one the status of a call (S3-08).
+
+
+async def after_decision(state: State) -> Command:
+    """The command, which only the deciding node gives (S3-05)."""
+    return Command(str(state["command"]))
+
+
+async def after_model(state: State) -> Literal["success", "failure"]:
+    """Whether there is an answer."""
+    response = state["model_response"]
+    status = response.get("status") if isinstance(response, dict) else None
+    return "success" if status == AnswerStatus.SUCCESS else "failure"

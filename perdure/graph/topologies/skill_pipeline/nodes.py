@@ -1,0 +1,222 @@
+"""The ten nodes of `skill_pipeline`, by their ids."""
+
+import re
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from perdure.contracts.agents import TurnPlan
+from perdure.contracts.approvals import GatedCall, RequestKind
+from perdure.contracts.errors import Problem
+from perdure.contracts.events import SKILL_INJECTED, SKILL_SELECTED
+from perdure.contracts.messages import MessageRef, Patch, Role
+from perdure.contracts.skills import SKILL_ID_PATTERN
+from perdure.core.agents.toolsets import brought_by
+from perdure.core.approvals.gates import RULE_FORCED_CHECKPOINT
+from perdure.core.text import preview
+from perdure.graph.nodes.await_verdict import AwaitVerdict
+from perdure.graph.nodes.call_model import CallModel, ended_by
+from perdure.graph.nodes.fields import AWAITING_HITL, INITIAL, SYNTHESIS, error_of, number_of, plan_of
+from perdure.graph.nodes.pause import at_checkpoint, found_gate, planned, remembered
+from perdure.graph.nodes.run_tools import RunTools
+from perdure.graph.ports import Ports
+from perdure.graph.spec import Node, State
+
+# --- memory_node: the user's message, working memory, and a gate that was opened before (S0-25, S0-27).
+
+
+@dataclass(frozen=True, slots=True)
+class LoadMemory:
+    """Put what was loaded into the state; the gate is the same warm (from state) and cold (from the store)."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """Answers from the one load of this turn: no hop of its own."""
+        context = await ports.memory.load()
+        if context.problem is not None or context.user_message is None:
+            return {}
+        patch = remembered(context, context.user_message)
+        if state["pending_mutation"] is None:
+            patch |= found_gate(context, context.user_message)
+        return patch
+
+
+# --- system_prompt_node: persona, user block and budget of this turn (S0-17, S0-18, S0-24).
+# The texts stay outside.
+
+
+@dataclass(frozen=True, slots=True)
+class SetSystemPrompt:
+    """Start a fresh turn from the plan that it pinned."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """The prompt is named here and assembled where the model is called."""
+        patch: Patch = {
+            "llm_phase": INITIAL,
+            "skill_injection_done": False,
+            "selected_skill_ids": [],
+            "status": "running",
+        }
+        context = await ports.memory.load()
+        if context.problem is not None:
+            return patch | {"error": context.problem.model_dump(mode="json"), "status": ended_by(context.problem)}
+        return patch | planned(context)
+
+
+# --- initial_llm_call and synthesis_llm_call: one call, two phases (S0-44).
+
+
+@dataclass(frozen=True, slots=True)
+class CallPhase:
+    """Call the model in this phase; synthesis calls only where a skill was injected."""
+
+    phase: str
+    call: CallModel
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """The patch of the call, with the phase."""
+        if self.phase == SYNTHESIS and not state["skill_injection_done"]:
+            return {"llm_phase": self.phase, "pending_tool_calls": []}
+        called = await self.call({**state, "llm_phase": self.phase}, ports)
+        return {"llm_phase": self.phase} | called
+
+
+# --- skill_select_node: the skills that the model named and that are not yet injected (S0-61).
+
+SKILL_PATTERN = r"SKILL_SELECT:([a-z][a-z0-9_]{0,63})"
+
+
+@dataclass(frozen=True, slots=True)
+class SelectSkills:
+    """Keep of the marks in the latest answer those that name a skill of this agent."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """Marks were found in the whole answer where it was settled; here they are matched."""
+        marks, injected = state["extracted"], state["injected_skill_ids"]
+        known = plan_of(state).skill_ids
+        if not isinstance(marks, list) or not isinstance(injected, list):
+            return {"selected_skill_ids": []}
+        selected: list[JsonValue] = [mark for mark in marks if mark in known and mark not in injected]
+        if selected:
+            ports.events.emit(SKILL_SELECTED, {"skill_ids": selected})
+        return {"selected_skill_ids": selected}
+
+
+# --- skill_inject_node: one system message for each selected skill and each that comes with it (S0-62, S0-63).
+# The texts stay with the agent: the model call puts them in, and marks them in the injection ledger as it is claimed.
+# The
+# ledger is checked for this turn, by `injected_skill_ids`: what another turn injected was that turn's, its text is gone
+# from what the model reads, so the skill is injected again and the event says so.
+
+MOST_ENTITIES = 3
+"""A skill is told of so many entities at most, those that the app names first."""
+
+
+@dataclass(frozen=True, slots=True)
+class InjectSkills:
+    """Refer to the skills from the messages, dependencies first."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """Each skill is injected once a turn."""
+        selected, injected = state["selected_skill_ids"], state["injected_skill_ids"]
+        before, active = state["messages"], state["active_skills"]
+        if not isinstance(selected, list) or not isinstance(injected, list) or not isinstance(before, list):
+            return {}
+        plan, memory = plan_of(state), state["memory_context"]
+        earlier = memory.get("injected") if isinstance(memory, dict) else None
+        at_hand = _entities(state, plan)
+        tiers = {skill.id: 3 for skill in plan.skills if skill.artifacts}
+        coming = [each for each in brought_by(plan, map(str, selected)) if each not in injected]
+        messages: list[JsonValue] = list(before)
+        for skill_id in coming:
+            entities = at_hand if skill_id in selected else ()
+            ref = MessageRef(role=Role.SYSTEM, skill_id=skill_id, entities=entities)
+            messages.append(ref.model_dump(mode="json"))
+            told: dict[str, JsonValue] = {"skill_id": skill_id, "tier": tiers.get(skill_id, 2)}
+            again: dict[str, JsonValue] = {"again": True} if isinstance(earlier, list) and skill_id in earlier else {}
+            ports.events.emit(SKILL_INJECTED, told | again)
+        patch: Patch = {
+            "messages": messages,
+            "injected_skill_ids": [*injected, *coming],
+            "active_skills": {
+                **(active if isinstance(active, dict) else {}),
+                **{each: tiers.get(each, 2) for each in coming},
+            },
+            "selected_skill_ids": [],
+            "skill_injection_done": bool(coming),
+        }
+        if at_hand:
+            patch["injected_entity_ids"] = [*at_hand]
+        return patch
+
+
+def _entities(state: State, plan: TurnPlan) -> tuple[str, ...]:
+    """The entities at hand, `attribute=value` each: those that working memory names in the agent's own fields, then the
+    one that was looked at last."""
+    working, recent = state["working"], state["recent_entity_context"]
+    fields = working if isinstance(working, dict) else {}
+    named = [
+        f"{attribute}={preview(str(fields[field]))}"
+        for field, attribute in plan.entity_fields.items()
+        if fields.get(field)
+    ]
+    newest = [f"id={recent[-1]}"] if isinstance(recent, list) and recent else []
+    return tuple(dict.fromkeys([*named, *newest]))[:MOST_ENTITIES]
+
+
+# --- approval_node: a checkpoint that a request forces before the synthesis (S0-66).
+# The rules' own checkpoints open in
+# tool_node, in either phase.
+
+
+@dataclass(frozen=True, slots=True)
+class CheckApproval:
+    """Go on where no checkpoint is asked for; never past one that is."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """The pause skips the synthesis (S0-67); a name that is none fails the turn instead of passing."""
+        metadata = state["metadata"]
+        forced = metadata.get("hitl_checkpoint_type") if isinstance(metadata, dict) else None
+        if not forced or error_of(state) is not None:
+            return {}
+        if not isinstance(forced, str) or not re.fullmatch(SKILL_ID_PATTERN, forced):
+            problem = Problem(
+                code="bad_checkpoint",
+                message="metadata.hitl_checkpoint_type must name a checkpoint: small letters, digits and _",
+            )
+            return {"error": problem.model_dump(mode="json"), "status": "failed", "skill_injection_done": False}
+        asked = GatedCall(
+            call_id="", tool="", rule=RULE_FORCED_CHECKPOINT, kind=RequestKind.CHECKPOINT, checkpoint=forced
+        )
+        return at_checkpoint(state, ports, [asked])
+
+
+# --- output_format: the status of the run (S0-73).
+
+
+@dataclass(frozen=True, slots=True)
+class FormatOutput:
+    """A pause stays a pause, an error an error; everything else is completed."""
+
+    async def __call__(self, state: State, ports: Ports) -> Patch:
+        """An end counts as an iteration, as in the source. A pause does not: each look would use up the limit."""
+        iteration: Patch = {"iteration": number_of(state, "iteration") + 1}
+        error = error_of(state)
+        if error is not None:
+            return iteration if state["status"] == "limited" else iteration | {"status": ended_by(error)}
+        return {} if state["status"] == AWAITING_HITL else iteration | {"status": "completed"}
+
+
+_CALL = CallModel(extract_pattern=SKILL_PATTERN)
+
+NODES: dict[str, Node] = {
+    "system_prompt_node": SetSystemPrompt(),
+    "memory_node": LoadMemory(),
+    "resume_guard": AwaitVerdict(),
+    "initial_llm_call": CallPhase(INITIAL, _CALL),
+    "tool_node": RunTools(),
+    "skill_select_node": SelectSkills(),
+    "skill_inject_node": InjectSkills(),
+    "approval_node": CheckApproval(),
+    "synthesis_llm_call": CallPhase(SYNTHESIS, _CALL),
+    "output_format": FormatOutput(),
+}

@@ -1,0 +1,114 @@
+"""The topology `tool_loop` (S2): five nodes, every route of S2-01 to S2-03."""
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from perdure.contracts.activities import APPROVALS_OPEN, APPROVALS_READ, MEMORY_LOAD, MODEL_COMPLETE, TOOLS_RUN
+from perdure.contracts.approvals import PauseKind
+from perdure.graph.nodes.fields import (
+    AWAITING_HITL,
+    BUDGET,
+    CONTROL,
+    CONVERSATION,
+    IDENTITY,
+    MAX_ITERATIONS,
+    MEMORY,
+    PENDING,
+    REVIEW,
+)
+from perdure.graph.spec import END, FRESH, Goto, Node, NodeSpec, Outcome, RunLimits, State, Switch, Topology
+from perdure.graph.state import Field, StateSchema
+
+VERSION: Final = 1
+"""Raised with every change of a node id or a route."""
+
+
+def tool_loop(nodes: Mapping[str, Node]) -> Topology:
+    """The topology, with `nodes` for its five node ids."""
+    return Topology(
+        name="tool_loop",
+        version=VERSION,
+        state=STATE,
+        nodes=(
+            NodeSpec(
+                "entry", nodes["entry"], purpose="Begin a turn, or take up what it waits for", calls=(MEMORY_LOAD,)
+            ),
+            NodeSpec(
+                "memory_prepare",
+                nodes["memory_prepare"],
+                purpose="Put what is remembered before the model",
+                calls=(MEMORY_LOAD,),
+            ),
+            NodeSpec(
+                "model",
+                nodes["model"],
+                pauses=True,
+                purpose="Call the model with the loaded tools",
+                calls=(MODEL_COMPLETE, APPROVALS_OPEN),
+            ),
+            NodeSpec(
+                "gate",
+                nodes["gate"],
+                pauses=True,
+                purpose="Load toolsets, ask for approvals, run what is allowed",
+                limit="max_iterations",
+                calls=(TOOLS_RUN, APPROVALS_OPEN, APPROVALS_READ),
+            ),
+            NodeSpec("final", nodes["final"], purpose="Settle the status"),
+        ),
+        edges=(
+            Switch("entry", after_entry, {"pending": "gate", "fresh": "memory_prepare"}),
+            Goto("memory_prepare", "model"),
+            Switch("model", after_model, {"tools": "gate", "text": "final"}),
+            Switch("gate", after_gate, {"awaiting": "final", "error": "final", "more": "model"}),
+            Goto("final", END),
+        ),
+        entries={FRESH: "entry", PauseKind.APPROVAL.value: "entry"},
+        limits=RunLimits(counted={"max_iterations": MAX_ITERATIONS}),
+        statuses={PENDING: Outcome.RUNNING, AWAITING_HITL: Outcome.AWAITING},
+    )
+
+
+# --- The state of `tool_loop` (S2-05).
+# Where the source kept something here that lives elsewhere: the round that is to run is `pending_tool_calls`, and
+# `settled_calls` what of it ran before a pause; decisions are never state, they are read fresh from their records, each
+# time (design section 5); whether the round was announced follows from its requests, so no flag suppresses it; messages
+# are replaced and not added, since a paused round is taken out and put back whole. The user is a name and a role here;
+# whose turn it is stays with the turn's row.
+
+RUN: Final = (
+    Field("run_id", ""),
+    Field("started_at", None),
+    Field("ended_at", None),
+    Field("duration_ms", None),
+    Field("done", False),
+    Field("awaiting_approval", False),
+    Field("memory_context_loaded", False),
+    Field("ttft_emitted", False),
+)
+TOOLSETS: Final = (Field("loaded_toolsets", {}),)
+"""By toolset, whether with the tools that write. What it starts as is the agent's to say (`toolsets:`)."""
+
+STATE: Final = StateSchema((*IDENTITY, *CONTROL, *CONVERSATION, *BUDGET, *REVIEW, *MEMORY, *RUN, *TOOLSETS))
+
+
+# --- Where a run of `tool_loop` goes next (S2-02, S2-03).
+# Routers read only state; the order of their tests is the
+# priority.
+
+
+async def after_entry(state: State) -> Literal["pending", "fresh"]:
+    """A round that waits, warm from the state or cold from the store, goes to the gate; it needs no memory again."""
+    return "pending" if state["pending_mutation"] and state["error"] is None else "fresh"
+
+
+async def after_model(state: State) -> Literal["tools", "text"]:
+    """Calls go to the gate. A text ends the turn, with no call that judges it (S2-20); so do an error and a limit."""
+    return "tools" if state["pending_tool_calls"] else "text"
+
+
+async def after_gate(state: State) -> Literal["awaiting", "error", "more"]:
+    """Somebody must decide; or the gate has failed, or come to a limit; or the model goes on with the results."""
+    if state["awaiting_approval"]:
+        return "awaiting"
+    return "error" if state["error"] is not None else "more"

@@ -1,0 +1,483 @@
+"""Whether a topology can run: every fault at once, each with the name of what is wrong.
+
+What is checked here holds for every run: total routes, a way from some entry to every node and from every node to
+END, a declared limit on every cycle, nothing that a workflow would hang on. Forks and joins have a file of their own.
+"""
+
+import dataclasses
+import inspect
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import EnumMeta, StrEnum
+from typing import Final, Literal, get_args, get_origin, get_type_hints
+
+from perdure.contracts.approvals import PauseKind
+from perdure.contracts.errors import InvariantBroken
+from perdure.graph.spec import END, FRESH, Edge, Fork, Join, Outcome, Router, Sub, Switch, Topology
+from perdure.graph.state import KERNEL_FIELDS, LAST_VALUE, not_json
+
+# --- Which node can follow which: the ways through a topology, read from its edges alone.
+# Tolerates a topology that the validator would refuse, so that all its faults can be found at once: ways to nodes
+# that do not exist are left out.
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One branch of a fork: what can run between the fork and its join."""
+
+    fork: Fork
+    head: str
+    nodes: tuple[str, ...]
+    ends: tuple[str, ...]
+    """Those of `nodes` that are sources of a join."""
+    joins: tuple[Join, ...]
+    """Where the branch arrives; one, in a sound topology."""
+    escapes: tuple[str, ...]
+    """Nodes of the branch from which a run would end without having joined."""
+    forks_again: tuple[str, ...]
+    """Nodes of the branch that fork."""
+
+
+def sources_of(edge: Edge) -> tuple[str, ...]:
+    """The nodes that an edge leads out of."""
+    return edge.sources if isinstance(edge, Join) else (edge.source,)
+
+
+def targets_of(edge: Edge) -> tuple[str, ...]:
+    """The nodes, or END, that an edge can lead to; a fork inside a switch counts by its heads."""
+    if isinstance(edge, Switch):
+        ways = (way.heads if isinstance(way, Fork) else (way,) for way in edge.targets.values())
+        return tuple(dict.fromkeys(target for way in ways for target in way))
+    return edge.heads if isinstance(edge, Fork) else (edge.target,)
+
+
+def forks_of(edges: Iterable[Edge]) -> Iterator[Fork]:
+    """Every fork, those inside switches too."""
+    for edge in edges:
+        if isinstance(edge, Fork):
+            yield edge
+        elif isinstance(edge, Switch):
+            yield from (way for way in edge.targets.values() if isinstance(way, Fork))
+
+
+def successors(topology: Topology) -> dict[str, tuple[str, ...]]:
+    """For every node the nodes, and END, that can come next."""
+    known = {node.id for node in topology.nodes} | {END}
+    after: dict[str, dict[str, None]] = {node.id: {} for node in topology.nodes}
+    for edge in topology.edges:
+        for source in sources_of(edge):
+            if source in after:
+                after[source].update({target: None for target in targets_of(edge) if target in known})
+    return {node: tuple(targets) for node, targets in after.items()}
+
+
+def reachable(starts: Iterable[str], after: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """All that can be reached from `starts`, themselves included, nearest first."""
+    found = dict.fromkeys(starts)
+    queue = list(found)
+    for node in queue:
+        new = [target for target in after.get(node, ()) if target not in found]
+        found.update(dict.fromkeys(new))
+        queue.extend(dict.fromkeys(new))
+    return tuple(found)
+
+
+def reversed_ways(after: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """The same ways, walked backwards."""
+    before: dict[str, list[str]] = {}
+    for node, targets in after.items():
+        for target in targets:
+            before.setdefault(target, []).append(node)
+    return {node: tuple(nodes) for node, nodes in before.items()}
+
+
+def cycle_without(stops: frozenset[str], after: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    """The nodes of one cycle that passes none of `stops`, in order; empty where there is none."""
+    ways = {
+        node: tuple(target for target in targets if target not in stops)
+        for node, targets in after.items()
+        if node not in stops
+    }
+    for node in ways:
+        path = _way_back(node, ways)
+        if path:
+            return path
+    return ()
+
+
+def _way_back(start: str, ways: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    came_from: dict[str, str] = {}
+    queue = [start]
+    for node in queue:
+        for target in ways.get(node, ()):
+            if target == start:
+                path = [node]
+                while path[0] != start:
+                    path.insert(0, came_from[path[0]])
+                return tuple(path)
+            if target not in came_from:
+                came_from[target] = node
+                queue.append(target)
+    return ()
+
+
+def branches_of(topology: Topology) -> tuple[Branch, ...]:
+    """Every branch of every fork, in the order of the edges."""
+    after = successors(topology)
+    return tuple(
+        _branch(topology, after, fork, head)
+        for fork in forks_of(topology.edges)
+        for head in fork.heads
+        if head in after
+    )
+
+
+def _branch(topology: Topology, after: Mapping[str, tuple[str, ...]], fork: Fork, head: str) -> Branch:
+    joins = [edge for edge in topology.edges if isinstance(edge, Join)]
+    by_source = {source: join for join in joins for source in join.sources}
+    by_deferred_target = {join.target: join for join in joins if join.deferred}
+    forking = {one.source for one in forks_of(topology.edges)}
+    nodes: dict[str, None] = {}
+    ends: list[str] = []
+    escapes: list[str] = []
+    arrived: list[Join] = []
+    queue = [head]
+    for node in queue:
+        if node in nodes:
+            continue
+        if node in by_deferred_target:
+            arrived.append(by_deferred_target[node])
+            continue
+        nodes[node] = None
+        if node in by_source:
+            ends.append(node)
+            arrived.append(by_source[node])
+        elif node not in forking:
+            escapes += [node] * (END in after[node])
+            queue += [target for target in after[node] if target != END]
+    joined = tuple(join for index, join in enumerate(arrived) if join not in arrived[:index])
+    again = tuple(node for node in nodes if node in forking)
+    return Branch(fork, head, tuple(nodes), tuple(ends), joined, tuple(escapes), again)
+
+
+# --- What a node or a router says of itself by its signature.
+
+
+def labels_of(router: Router) -> tuple[str, ...]:
+    """The labels that a router declares to return; empty where its return type is open."""
+    try:
+        returned = get_type_hints(router if inspect.isfunction(router) else type(router).__call__).get("return")
+    except NameError:
+        return ()
+    if get_origin(returned) is Literal:
+        return tuple(str(label) for label in get_args(returned))
+    if isinstance(returned, EnumMeta) and issubclass(returned, StrEnum):
+        return tuple(label.value for label in returned)
+    return ()
+
+
+def is_async(called: object) -> bool:
+    """Whether calling it gives a coroutine: an async function, or an object whose `__call__` is one."""
+    return inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(type(called).__call__)
+
+
+def is_frozen(node: object) -> bool:
+    """Whether it is an instance of a frozen dataclass."""
+    made_as = getattr(type(node), "__dataclass_params__", None)
+    return made_as is not None and bool(made_as.frozen)
+
+
+# --- What is wrong with a topology.
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One broken rule."""
+
+    rule: str
+    """Stable, snake_case."""
+    subject: str
+    """The node, edge end, field or limit that breaks it; inside a nested topology as a path."""
+    message: str
+    """The rest of the sentence that begins with the subject."""
+
+    def __str__(self) -> str:
+        return f"{self.subject} {self.message} ({self.rule})"
+
+
+NAME = re.compile(r"[a-z][a-z0-9_]*")
+RESERVED: Final = (
+    *("start", "end", "graph", "subgraph", "flowchart", "direction"),
+    *("style", "class", "classdef", "linkstyle", "click", "call", "href", "default"),
+)
+"""START and END in any case, and the words that a Mermaid flowchart keeps for itself."""
+HANGS: Final = "a sync one is sent to a thread pool, which a workflow does not have, and the turn hangs"
+
+
+def check(topology: Topology) -> None:
+    """Refuse a topology that cannot run.
+
+    Raises: InvariantBroken `topology_invalid`, its message and its details naming every fault.
+    """
+    faults = validate(topology)
+    if faults:
+        told = "\n".join(f"- {fault}" for fault in faults)
+        raise InvariantBroken(
+            "topology_invalid",
+            f"Topology `{topology.name}` cannot run:\n{told}",
+            {"faults": [dataclasses.asdict(fault) for fault in faults]},
+        )
+
+
+def validate(topology: Topology) -> tuple[Fault, ...]:
+    """All faults of a topology and of the topologies nested in it; empty for one that can run."""
+    rules = (_names, _state, _bodies, _ends_of_edges, _ways_out, _routes, fork_faults, _entries, _reach, _cycles, _subs)
+    return tuple(fault for rule in rules for fault in rule(topology))
+
+
+def _names(topology: Topology) -> Iterator[Fault]:
+    seen: set[str] = set()
+    for name in (topology.name, *(node.id for node in topology.nodes)):
+        if not NAME.fullmatch(name):
+            yield Fault("bad_name", name, "is not a name: lower case letters, digits and _")
+        if name in RESERVED:
+            yield Fault("reserved_name", name, "is reserved")
+    for node in topology.nodes:
+        if node.id in seen:
+            yield Fault("duplicate_node", node.id, "is the id of two nodes")
+        seen.add(node.id)
+
+
+def _state(topology: Topology) -> Iterator[Fault]:
+    own = [one.name for one in topology.state.own]
+    kernel = [one.name for one in KERNEL_FIELDS]
+    for name in dict.fromkeys(name for name in own if own.count(name) > 1):
+        yield Fault("duplicate_field", name, "is the name of two state fields")
+    for one in topology.state.own:
+        if not NAME.fullmatch(one.name):
+            yield Fault("bad_name", one.name, "is not a name for a state field")
+        if one.name in kernel and one.name != "messages" and one.reducer != LAST_VALUE:
+            yield Fault("kernel_field", one.name, "belongs to the kernel, which sets it as a whole")
+        if where := not_json(one.default, one.name):
+            yield Fault("default_not_json", one.name, f"has a default that is not JSON: {where}")
+    for name in topology.advice:
+        if name not in own:
+            yield Fault("unknown_field", name, "is advice, and no field of the state")
+    words = {outcome.value for outcome in Outcome}
+    for status, meaning in topology.statuses.items():
+        if status in words and status != meaning.value:
+            yield Fault("kernel_status", status, f"already means something else than {meaning.value}")
+
+
+def _bodies(topology: Topology) -> Iterator[Fault]:
+    for node in topology.nodes:
+        if isinstance(node.run, Sub):
+            continue
+        if not is_async(node.run):
+            yield Fault("sync_node", node.id, f"is not async: {HANGS}")
+        if not inspect.isfunction(node.run) and not is_frozen(node.run):
+            yield Fault("mutable_node", node.id, "is no frozen dataclass: concurrent turns would share what it keeps")
+
+
+def _ends_of_edges(topology: Topology) -> Iterator[Fault]:
+    known = {node.id for node in topology.nodes}
+    for edge in topology.edges:
+        for source in sources_of(edge):
+            if source not in known:
+                yield Fault("unknown_source", source, "has a way out but is no node")
+        for target in targets_of(edge):
+            if target not in known and target != END:
+                yield Fault("unknown_target", target, f"is where {'+'.join(sources_of(edge))} leads but is no node")
+
+
+def _ways_out(topology: Topology) -> Iterator[Fault]:
+    sources = [source for edge in topology.edges for source in sources_of(edge)]
+    for node in topology.nodes:
+        ways = sources.count(node.id)
+        if ways == 0:
+            yield Fault("no_way_out", node.id, "has no edge out of it")
+        if ways > 1:
+            yield Fault("several_ways_out", node.id, f"has {ways} edges out of it; a node has one")
+
+
+def _routes(topology: Topology) -> Iterator[Fault]:
+    for switch in (edge for edge in topology.edges if isinstance(edge, Switch)):
+        if not is_async(switch.router):
+            yield Fault("sync_router", switch.source, f"is followed by a router that is not async: {HANGS}")
+        labels = labels_of(switch.router)
+        if not labels:
+            yield Fault("open_labels", switch.source, "is followed by a router whose return type is no Literal or enum")
+            continue
+        for label in labels:
+            if label not in switch.targets:
+                yield Fault("no_target", switch.source, f"has no target for the label `{label}`")
+        for label in (*switch.targets, *switch.kinds, *switch.conditions):
+            if label not in labels:
+                yield Fault("unknown_label", switch.source, f"names `{label}`, which its router never returns")
+    for fork in forks_of(topology.edges):
+        for head, wanted in fork.optional.items():
+            if not is_async(wanted):
+                yield Fault("sync_router", fork.source, f"asks for the branch {head} by what is not async: {HANGS}")
+
+
+def _entries(topology: Topology) -> Iterator[Fault]:
+    known = {node.id for node in topology.nodes}
+    if FRESH not in topology.entries:
+        yield Fault("no_fresh_entry", topology.name, "has no entry for fresh turns")
+    for entry, node_id in topology.entries.items():
+        if entry != FRESH and entry not in [kind.value for kind in PauseKind]:
+            yield Fault("unknown_entry", entry, "is neither `fresh` nor a kind of pause")
+        if node_id not in known:
+            yield Fault("unknown_target", node_id, f"is where the entry `{entry}` leads but is no node")
+    pausing = [node.id for node in topology.nodes if node.pauses]
+    resumes = [entry for entry in topology.entries if entry != FRESH]
+    if pausing and not resumes:
+        yield Fault("no_way_back", pausing[0], "pauses, but no entry resumes a paused turn")
+    if resumes and not pausing:
+        yield Fault("nothing_pauses", resumes[0], "is an entry for a pause, but no node pauses")
+
+
+def _reach(topology: Topology) -> Iterator[Fault]:
+    after = successors(topology)
+    reached = set(reachable(topology.entries.values(), after))
+    ending = set(reachable([END], reversed_ways(after)))
+    for node in topology.nodes:
+        if node.id not in reached:
+            yield Fault("unreachable", node.id, "is reached from no entry")
+        if node.id not in ending:
+            yield Fault("endless", node.id, "has no way to END")
+
+
+def _cycles(topology: Topology) -> Iterator[Fault]:
+    declared = topology.limits.names()
+    if topology.limits.steps < 1:
+        yield Fault("bad_limit", topology.limits.steps_setting, "must allow a step")
+    for node in topology.nodes:
+        if node.limit and node.limit not in declared:
+            yield Fault("unknown_limit", node.id, f"keeps the limit `{node.limit}`, which is not declared")
+    for name in topology.limits.counted:
+        if all(node.limit != name for node in topology.nodes):
+            yield Fault("unkept_limit", name, "is declared, but no node keeps it")
+    stops = frozenset(node.id for node in topology.nodes if node.limit in declared)
+    if cycle := cycle_without(stops, successors(topology)):
+        yield Fault("unlimited_cycle", cycle[0], f"is on a cycle without a limit: {' -> '.join((*cycle, cycle[0]))}")
+
+
+def _subs(topology: Topology) -> Iterator[Fault]:
+    for node in topology.nodes:
+        if not isinstance(node.run, Sub):
+            continue
+        inner = node.run.topology
+        if inner.state != topology.state:
+            yield Fault("other_state", node.id, f"nests `{inner.name}`, which has another state")
+        if tuple(inner.entries) != (FRESH,) or any(one.pauses for one in inner.nodes) or node.pauses:
+            yield Fault("pausing_sub", node.id, f"nests `{inner.name}`; a nested topology cannot pause or be resumed")
+        if inner.statuses:
+            yield Fault("other_statuses", node.id, f"nests `{inner.name}`, which has statuses of its own")
+        yield from (Fault(one.rule, f"{node.id}/{one.subject}", one.message) for one in validate(inner))
+
+
+# --- The rules of forks and joins: what starts together meets again, exactly once.
+# Between a fork and its join nothing ends, pauses, forks again or is entered from elsewhere, so at any moment either
+# one node runs or the branches of one fork. That is what makes a deferred join, which LangGraph fires when nothing
+# else is left to run, wait for exactly the branches that were scheduled. A fork inside a branch belongs in a Sub.
+
+
+def fork_faults(topology: Topology) -> Iterator[Fault]:
+    """Every fault of the forks and joins of a topology."""
+    branches = branches_of(topology)
+    joins = [edge for edge in topology.edges if isinstance(edge, Join)]
+    for fork in forks_of(topology.edges):
+        yield from _shape(topology, fork)
+        yield from _meeting(fork, [branch for branch in branches if branch.fork is fork])
+    for join in joins:
+        yield from _waiting(join, [branch for branch in branches if join in branch.joins])
+        yield from _ways_into(topology, join)
+    yield from _inside(topology, branches)
+
+
+def _shape(topology: Topology, fork: Fork) -> Iterator[Fault]:
+    if len(fork.heads) < 2:
+        yield Fault("one_branch", fork.source, "forks into fewer than two branches")
+    if not fork.branches:
+        yield Fault("no_sure_branch", fork.source, "forks into optional branches only: with none wanted the run stops")
+    for head in dict.fromkeys(head for head in fork.heads if fork.heads.count(head) > 1):
+        yield Fault("same_branch_twice", head, f"is named twice by the fork at {fork.source}")
+    for edge in topology.edges:
+        if isinstance(edge, Switch) and fork in edge.targets.values() and edge.source != fork.source:
+            yield Fault("foreign_fork", edge.source, f"switches to a fork that belongs to {fork.source}")
+
+
+def _meeting(fork: Fork, branches: Sequence[Branch]) -> Iterator[Fault]:
+    for branch in branches:
+        if not branch.nodes:
+            yield Fault("empty_branch", branch.head, f"begins a branch of {fork.source} but is its join")
+        yield from (Fault("branch_ends", node, f"ends in the branch {branch.head}") for node in branch.escapes)
+        for node in branch.forks_again:
+            yield Fault("nested_fork", node, f"forks inside the branch {branch.head}; nest a Sub there")
+        if not branch.joins:
+            yield Fault("no_join", branch.head, f"begins a branch of {fork.source} that arrives at no join")
+    arrivals = [join for branch in branches for join in branch.joins]
+    if any(join != arrivals[0] for join in arrivals):
+        yield Fault("several_joins", fork.source, "forks into branches that arrive at different joins")
+    for index, branch in enumerate(branches):
+        for other in branches[:index]:
+            for node in (node for node in branch.nodes if node in other.nodes):
+                yield Fault("shared_node", node, f"is in the branches {other.head} and {branch.head} of one fork")
+
+
+def _waiting(join: Join, branches: Sequence[Branch]) -> Iterator[Fault]:
+    ends = [end for branch in branches for end in branch.ends]
+    for source in join.sources:
+        if source not in ends:
+            yield Fault("no_fork", source, f"is awaited at {join.target}, but no branch of a fork arrives from it")
+    if join.deferred:
+        return
+    for branch in branches:
+        if branch.fork.optional:
+            yield Fault(
+                "plain_join", join.target, f"waits for {branch.head}, whose fork has optional branches; defer it"
+            )
+        if len(branch.ends) > 1:
+            ways = " or ".join(branch.ends)
+            yield Fault("plain_join", join.target, f"would wait for all of {ways}, of which one runs; defer it")
+        ends_here = _ends_of_fork(branch.fork, branches)
+        for source in (source for source in join.sources if source not in ends_here):
+            yield Fault("plain_join", join.target, f"would wait for {source} after the fork at {branch.fork.source}")
+
+
+def _ends_of_fork(fork: Fork, branches: Sequence[Branch]) -> list[str]:
+    return [end for branch in branches if branch.fork is fork for end in branch.ends]
+
+
+def _ways_into(topology: Topology, join: Join) -> Iterator[Fault]:
+    into = [edge for edge in topology.edges if edge is not join and join.target in targets_of(edge)]
+    for edge in into:
+        if not join.deferred or isinstance(edge, Join):
+            source = "+".join(sources_of(edge))
+            yield Fault("join_bypassed", join.target, f"is a join and is also reached from {source}")
+
+
+def _inside(topology: Topology, branches: Sequence[Branch]) -> Iterator[Fault]:
+    inside = {node: branch.head for branch in branches for node in branch.nodes}
+    for spec in topology.nodes:
+        if spec.pauses and spec.id in inside:
+            yield Fault("pause_in_fork", spec.id, f"pauses inside the branch {inside[spec.id]} of a fork")
+    for entry, node in topology.entries.items():
+        if node in inside:
+            yield Fault("entry_in_fork", node, f"is the entry `{entry}`, inside the branch {inside[node]} of a fork")
+    for edge in topology.edges:
+        if all(source in inside for source in sources_of(edge)):
+            continue
+        for target in _single_targets(edge):
+            if target in inside:
+                source = "+".join(sources_of(edge))
+                yield Fault("entered_from_outside", target, f"is inside a fork but is reached from {source}")
+
+
+def _single_targets(edge: Edge) -> Sequence[str]:
+    """Where an edge leads without forking."""
+    if isinstance(edge, Switch):
+        return [way for way in edge.targets.values() if not isinstance(way, Fork)]
+    return [] if isinstance(edge, Fork) else [edge.target]

@@ -1,0 +1,40 @@
+"""`python -m perdure.local` makes sure that a Temporal server program is here, with progress, and prints where it is.
+
+For set-up steps (`make`), so that the minutes of a first build fall where a person watches, not inside a test.
+"""
+
+import asyncio
+import os
+import sys
+
+from perdure.local.config import own_environ
+from perdure.local.data_dir import StackError
+from perdure.local.output import Console
+from perdure.local.services import external_temporal, temporal_sources
+from perdure.local.temporal_binary import find_temporal
+
+
+def main() -> int:
+    """The exit code; one line on stderr where there is no way to get a server."""
+    environ = own_environ()
+    console = Console(sys.stdout, environ)
+    try:
+        outside = external_temporal(environ)
+        if outside is not None:
+            console.say(f"Temporal is at {outside.address}; none is needed here")
+            return 0
+        program = asyncio.run(find_temporal(environ, console, temporal_sources(environ)))
+    except StackError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    console.say(str(program.path))
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    # The SDK's library may crash in the interpreter's own shutdown (sdk-python#300).
+    os._exit(code)

@@ -1,0 +1,508 @@
+"""One supervised child: started, watched until ready, started again when it dies, ended step by step.
+
+Invariants: exactly one process of a role at a time; a child that was healthy comes back within half a second; one that
+keeps failing comes back ever more slowly; one that exits with an error before it was ever ready ends the start; one
+that does not answer any more is killed and comes back like one that died.
+"""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import time
+from asyncio.subprocess import Process
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from perdure.local.data_dir import Home, StackError
+from perdure.local.output import Console, Excerpt, LogFile, read_lines
+from perdure.local.processes import (
+    LOOK_SECONDS,
+    Listening,
+    Patience,
+    RunAs,
+    SlowStart,
+    cpu_seconds,
+    describe_exit,
+    is_stopped,
+    kill_group,
+    kill_tree,
+    spawn,
+)
+
+# --- The supervisor's side of the nursery: programs forked from it, each used like a process that was spawned.
+
+_LONGEST_ANSWER_BYTES = 256
+_ROLE = "nursery"
+_SERVER_STEADY_SECONDS = 10.0
+"""One that lived for less has failed."""
+_PAUSE_SECONDS = 5.0
+"""The pause after one that failed; each in a row is longer by this."""
+_LAST_OUTPUT_SECONDS = 1.0
+"""How long what a process started may go on writing to its pipe when it has ended."""
+
+
+class NurseryGone(Exception):
+    """It has died; a program is then started by itself, which takes longer and is otherwise the same."""
+
+
+class Forked:
+    """A process that was forked: what `asyncio.subprocess.Process` has of it, as far as it is used here."""
+
+    def __init__(self, pid: int, stdout: asyncio.StreamReader) -> None:
+        self.pid = pid
+        self.stdout = stdout
+        self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send it, unless the process has ended."""
+        if not self.ended.done():
+            os.kill(self.pid, number)
+
+    async def wait(self) -> int:
+        """Its exit code when it has ended; of a signal the negative number."""
+        return await asyncio.shield(self.ended)
+
+
+class Nursery:
+    """One nursery, which comes back when it dies.
+
+    Its programs die with it; they wait for its next life, which imports once what all of them would at the same time.
+    One that dies soon after its start is left alone for a while, and programs are started by themselves.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        modules: Sequence[str],
+        environ: Mapping[str, str],
+        cwd: Path,
+        console: Console,
+        patience: Patience | None = None,
+    ) -> None:
+        self._patience = patience or Patience()
+        self.pid: int | None = None
+        """The live process, None between two."""
+        self._modules = modules
+        self._environ = environ
+        self._cwd = cwd
+        self._console = console
+        self._log = LogFile(home.log(_ROLE))
+        self._number = 0
+        self._channel: socket.socket | None = None
+        self._asked: dict[int, asyncio.Future[int]] = {}
+        self._living: dict[int, asyncio.Future[int]] = {}
+        self._ended: dict[int, int] = {}
+        """How processes ended whose start is only being told."""
+        self._begun = asyncio.Event()
+        self._lives: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Keep one running from here on; returns when the first is there, or could not be started."""
+        self._lives = asyncio.create_task(self._live())
+        await self._begun.wait()
+
+    async def _live(self) -> None:
+        at_once = 0
+        while True:
+            began = time.monotonic()
+            try:
+                told = describe_exit(await self._one_life())
+            except OSError as error:
+                told = f"cannot be started: {error.strerror}"
+            finally:
+                self._begun.set()
+                self._lost()
+            at_once = 0 if time.monotonic() - began > _SERVER_STEADY_SECONDS else at_once + 1
+            self._console.child(_ROLE, f"{told}; the programs that were forked from it end with it and come back")
+            await asyncio.sleep(at_once * _PAUSE_SECONDS)
+
+    async def _one_life(self) -> int:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours:
+            with theirs:
+                command = (sys.executable, "-m", "perdure.local.fork_server", str(theirs.fileno()), *self._modules)
+                process = await spawn(command, environ=self._environ, cwd=self._cwd, pass_fds=(theirs.fileno(),))
+            self.pid = process.pid
+            watched = asyncio.create_task(self._end_if_stopped(process.pid))
+            try:
+                ours.setblocking(False)
+                asyncio.get_running_loop().add_reader(ours, self._hear)
+                self._channel = ours
+                self._begun.set()
+                assert process.stdout is not None
+                async for line in read_lines(process.stdout):
+                    self._log.write(line)
+                return await process.wait()
+            finally:
+                watched.cancel()
+                self.pid = None
+                self._lost()
+                with suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+
+    async def _end_if_stopped(self, pid: int) -> None:
+        """Kill it when somebody has stopped it, and with it by the kernel what it has forked: without it none of those
+        could be started again, or be told to have ended."""
+        heard = Listening(self._patience.hang_seconds, time.monotonic())
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if heard.hangs(not is_stopped(pid), time.monotonic()):
+                break
+        silent = f"has not answered for {self._patience.hang_seconds:.0f} s; killing and restarting it"
+        self._console.child(_ROLE, silent)
+        kill_group(pid)
+
+    async def fork(
+        self, role: str, command: Sequence[str], environ: Mapping[str, str], cwd: Path, imports: Sequence[str]
+    ) -> Forked:
+        """Start a program of this interpreter from it, once it has imported what the program needs.
+
+        Raises: NurseryGone.
+        """
+        self._number += 1
+        number, loop = self._number, asyncio.get_running_loop()
+        asked = {
+            "role": role,
+            "arguments": list(command[1:]),
+            "environ": dict(environ),
+            "cwd": str(cwd),
+            "imports": list(imports),
+        }
+        reads, writes = os.pipe()
+        stdout = asyncio.StreamReader()
+        pipe, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdout), os.fdopen(reads, "rb"))
+        # In memory: a full disk must not keep a program from coming back.
+        asked_file = os.fdopen(os.memfd_create("asked"), "w+", encoding="utf-8", errors="surrogateescape")
+        with os.fdopen(writes, "wb"), asked_file as what:
+            json.dump(asked, what)
+            what.seek(0)
+            if self._channel is None:
+                raise NurseryGone
+            try:
+                socket.send_fds(self._channel, [str(number).encode()], [what.fileno(), writes])
+            except OSError as error:
+                raise NurseryGone from error
+        told = self._asked[number] = loop.create_future()
+        pid = await told
+        forked = Forked(pid, stdout)
+        forked.ended.add_done_callback(lambda _: loop.call_later(_LAST_OUTPUT_SECONDS, pipe.close))
+        if pid in self._ended:
+            forked.ended.set_result(self._ended.pop(pid))
+        else:
+            self._living[pid] = forked.ended
+        return forked
+
+    async def stop(self) -> None:
+        """End it, and by the kernel what it still has."""
+        if self._lives is not None:
+            self._lives.cancel()
+            await asyncio.wait({self._lives})
+        self._log.close()
+
+    def _hear(self) -> None:
+        if self._channel is None:
+            return
+        try:
+            message = self._channel.recv(_LONGEST_ANSWER_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            message = b""
+        if not message:
+            self._lost()
+            return
+        answer = json.loads(message)
+        if "number" in answer:
+            told = self._asked.pop(answer["number"])
+            if not told.done():
+                told.set_result(answer["pid"])
+        elif (ended := self._living.pop(answer["pid"], None)) is not None:
+            ended.set_result(answer["code"])
+        else:
+            self._ended[answer["pid"]] = answer["code"]
+
+    def _lost(self) -> None:
+        """What it had forked has been ended by the kernel with it."""
+        if self._channel is not None:
+            asyncio.get_running_loop().remove_reader(self._channel)
+            self._channel = None
+        for told in self._asked.values():
+            if not told.done():
+                told.set_exception(NurseryGone())
+        for ended in self._living.values():
+            ended.set_result(-signal.SIGKILL)
+        self._asked.clear()
+        self._living.clear()
+
+
+_READY_STEADY_SECONDS = 1.0
+"""A child that was ready for less counts as one that failed to start."""
+_PROBE_SECONDS = 0.03
+_LOOK_AT_START_SECONDS = 3.0
+_RESTART_SECONDS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSpec:
+    """Everything about one child that is known before it starts."""
+
+    role: str
+    """Its name in run.json, in the log and on the terminal."""
+    command: tuple[str, ...]
+    environ: Mapping[str, str]
+    """Its whole environment."""
+    cwd: Path
+    log: Path
+    ready: Callable[[int], Awaitable[bool]]
+    """Asked with its pid every few hundredths of a second until it says yes."""
+    stop_steps: tuple[tuple[signal.Signals, float], ...]
+    """What ends it: a signal and the seconds it is given, until SIGKILL ends it for certain."""
+    stop_rank: int
+    """Lower ranks are stopped first; a rank stops together."""
+    death_signal: signal.Signals = signal.SIGKILL
+    """What the kernel sends it when the supervisor dies."""
+    run_as: RunAs | None = None
+    shows: re.Pattern[str] | None = None
+    """Which of its lines reach the terminal while it is ready; None: all, always. The log file has every line."""
+    before_start: Callable[[], None] | None = None
+    """Clears what an earlier process of this role left behind."""
+    imports: tuple[str, ...] = ()
+    """What it shares with others: named, it is forked from the nursery where there is one."""
+    lives: Callable[[int], Awaitable[bool]] | None = None
+    """Asked with its pid now and then while it is ready: whether it still answers. None: it is never found to hang."""
+    held: Callable[[], bool] | None = None
+    """Whether it waits for other parts before it starts, which does not count as its own time."""
+    detail: str = ""
+    """What to print beside `ready`."""
+
+
+def restart_delay_seconds(failures: int) -> float:
+    """The wait before the next start after `failures` failures in a row (0: it was healthy): 0.1 0.5 1 2 4 8 15 15 …"""
+    return _RESTART_SECONDS[min(failures, len(_RESTART_SECONDS) - 1)]
+
+
+class Child:
+    """A role that is kept running from `start` to `stop`."""
+
+    def __init__(
+        self,
+        spec: ChildSpec,
+        console: Console,
+        changed: Callable[["Child"], None],
+        nursery: Nursery | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        self.spec = spec
+        self._patience = patience or Patience()
+        self._given_up = ""
+        """Why the first start was given up."""
+        self._nursery = nursery
+        self.pid: int | None = None
+        """The live process, None between two."""
+        self.ready = False
+        self.restarts = 0
+        self._console = console
+        self._changed = changed
+        self._log = LogFile(spec.log)
+        self._was_ready = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Start it and wait until it is ready.
+
+        Raises: StackError when it exits with an error first, or makes no progress.
+        """
+        self._task = asyncio.create_task(self._keep_running(), name=f"child {self.spec.role}")
+        ready = asyncio.create_task(self._was_ready.wait())
+        try:
+            await asyncio.wait({ready, self._task}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ready.cancel()
+        if not self._was_ready.is_set() and self._task.done():
+            await self._task
+
+    async def stop(self, hurry: asyncio.Event | None = None) -> None:
+        """End it for good by its stop steps; once `hurry` is set, by SIGKILL."""
+        if hurry is not None:
+            self._hurry = hurry
+        self._stopping.set()
+        if self._task is not None:
+            await asyncio.wait({self._task})
+        self._log.close()
+
+    async def failed(self) -> None:
+        """Wait until it is given up; returns at its stop."""
+        if self._task is not None:
+            await asyncio.shield(self._task)
+
+    async def _keep_running(self) -> None:
+        failures = 0
+        while not self._stopping.is_set():
+            code, ready_for = await self._one_life()
+            if self._stopping.is_set():
+                return
+            if self._given_up and not self._was_ready.is_set():
+                raise StackError(self._why(self._given_up))
+            if code >= 0 and not self._was_ready.is_set():
+                raise StackError(self._why(f"did not start ({describe_exit(code)})"))
+            if self._given_up:
+                self._console.child(self.spec.role, self._given_up)
+            failures = 0 if ready_for >= _READY_STEADY_SECONDS else failures + 1
+            delay = restart_delay_seconds(failures)
+            self._console.child(self.spec.role, f"{describe_exit(code)}; starting it again in {delay:.1f} s")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), delay)
+            self.restarts += 1
+
+    async def _one_life(self) -> tuple[int, float]:
+        """From one start to its end: the exit code, and for how many seconds it was ready."""
+        spec = self.spec
+        if spec.before_start is not None:
+            spec.before_start()
+        starting = SlowStart(self._patience.start_seconds, time.monotonic())
+        try:
+            process = await self._patiently(self._start_process(), starting)
+        except OSError as error:
+            self._log.write(f"{spec.command[0]}: {error.strerror}")
+            return 127, 0.0
+        if process is None:
+            return -signal.SIGKILL, 0.0
+        self._announce(process.pid, ready=False)
+        output = asyncio.create_task(self._pump(process))
+        gone = asyncio.create_task(process.wait())
+        stopping = asyncio.create_task(self._stopping.wait())
+        hanging = asyncio.create_task(self._hangs(process.pid))
+        ready_at: float | None = None
+        try:
+            if await self._becomes_ready(process, gone, starting):
+                ready_at = time.monotonic()
+                self._announce(process.pid, ready=True)
+                self._was_ready.set()
+            await asyncio.wait({gone, stopping, hanging}, return_when=asyncio.FIRST_COMPLETED)
+            ended = time.monotonic()
+            if hanging.done() and not gone.done() and not stopping.done():
+                silent = f"has not answered for {self._patience.hang_seconds:.0f} s; killing and restarting it"
+                self._console.child(spec.role, silent)
+                kill_tree(process.pid)
+                await gone
+            await self._end(process, gone)
+        finally:
+            hanging.cancel()
+            stopping.cancel()
+            kill_group(process.pid)
+            # What it wrote last is in the pipe already; a grandchild that holds the pipe open must not hold us.
+            await asyncio.wait({output}, timeout=0.5)
+            output.cancel()
+            self._announce(None, ready=False)
+        return gone.result(), ended - ready_at if ready_at is not None else 0.0
+
+    async def _patiently(
+        self, start: Coroutine[Any, Any, Process | Forked], starting: SlowStart
+    ) -> Process | Forked | None:
+        """The process once it is there; None where the imports that it waits for were given up, or at the stop."""
+        task = asyncio.create_task(start)
+        try:
+            while not task.done() and not self._stopping.is_set() and not self._gives_up(starting, None):
+                await asyncio.wait({task}, timeout=_LOOK_AT_START_SECONDS)
+            return await task if task.done() else None
+        finally:
+            task.cancel()
+
+    def _gives_up(self, starting: SlowStart, pid: int | None) -> bool:
+        """Look at a start that goes on; whether it has to be ended."""
+        now = time.monotonic()
+        if self.spec.held is not None and self.spec.held():
+            starting.hold(now)
+            return False
+        works = pid if pid is not None or self._nursery is None else self._nursery.pid
+        starting.look(now, cpu_seconds(works) if works is not None else 0.0, self._log.lines)
+        if word := starting.word(now):
+            said = next((line.strip() for line in reversed(self._log.tail) if line.strip()), "")
+            doing = said or ("it has written nothing yet" if pid is not None else "its modules are being imported")
+            self._console.child(self.spec.role, f"{word}: {doing}")
+        self._given_up = starting.failure(now)
+        return bool(self._given_up)
+
+    async def _hangs(self, pid: int) -> None:
+        """Return when the process was ready and has not answered for too long."""
+        lives, heard = self.spec.lives, None
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if lives is None or not self.ready:
+                continue
+            heard = heard or Listening(self._patience.hang_seconds, time.monotonic())
+            try:
+                answers = await lives(pid)
+            except (OSError, ValueError):  # an answer that cannot be read
+                answers = False
+            if heard.hangs(answers, time.monotonic()):
+                return
+
+    async def _start_process(self) -> Process | Forked:
+        spec = self.spec
+        if self._nursery is not None and spec.imports:
+            with suppress(NurseryGone):
+                return await self._nursery.fork(spec.role, spec.command, spec.environ, spec.cwd, spec.imports)
+        return await spawn(
+            spec.command, environ=spec.environ, cwd=spec.cwd, death_signal=spec.death_signal, run_as=spec.run_as
+        )
+
+    async def _becomes_ready(self, process: Process | Forked, gone: asyncio.Task[int], starting: SlowStart) -> bool:
+        looked = time.monotonic()
+        while not gone.done() and not self._stopping.is_set():
+            if await self.spec.ready(process.pid) and not gone.done():
+                return True
+            if time.monotonic() - looked > _LOOK_AT_START_SECONDS:
+                looked = time.monotonic()
+                if self._gives_up(starting, process.pid):
+                    kill_tree(process.pid)
+                    await gone
+            await asyncio.wait({gone}, timeout=_PROBE_SECONDS)
+        return False
+
+    async def _end(self, process: Process | Forked, gone: asyncio.Task[int]) -> None:
+        hurry = asyncio.create_task(self._hurry.wait())
+        for number, seconds in self.spec.stop_steps:
+            if gone.done() or hurry.done():
+                break
+            with suppress(ProcessLookupError):
+                process.send_signal(number)
+            await asyncio.wait({gone, hurry}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+        if not gone.done():
+            kill_group(process.pid)
+            await gone
+
+    async def _pump(self, process: Process | Forked) -> None:
+        assert process.stdout is not None
+        excerpt = Excerpt(partial(self._console.child, self.spec.role))
+        try:
+            async for line in read_lines(process.stdout):
+                self._log.write(line)
+                shows = self.spec.shows
+                if shows is None or (self.ready and not self._stopping.is_set() and shows.search(line)):
+                    excerpt.take(line)
+        finally:
+            excerpt.close()
+
+    def _announce(self, pid: int | None, *, ready: bool) -> None:
+        self.pid, self.ready = pid, ready
+        self._changed(self)
+
+    def _why(self, what: str) -> str:
+        """One line: what happened, the child's own last telling line, and where the rest is."""
+        lines = [line.strip() for line in self._log.tail if line.strip()]
+        telling = [line for line in lines if self.spec.shows is not None and self.spec.shows.search(line)] or lines
+        said = f": {telling[-1]}" if telling else ""
+        return f"{self.spec.role} {what}{said} (log: {self.spec.log})"

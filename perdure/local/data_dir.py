@@ -1,0 +1,276 @@
+"""The data folder: where everything of one stack lies, and who holds it.
+
+Invariants: one supervisor at a time (an flock, so a killed holder frees it); every file with a secret has mode 0600
+and is replaced whole, never written in place.
+"""
+
+import fcntl
+import json
+import os
+import secrets
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Paths inside one data folder (`PERDURE_HOME`)."""
+
+    root: Path
+
+    @property
+    def run_file(self) -> Path:
+        """`run.json`: addresses, pids and tokens while the stack is up."""
+        return self.root / "run.json"
+
+    @property
+    def secrets_file(self) -> Path:
+        return self.root / "secrets.json"
+
+    @property
+    def ports_file(self) -> Path:
+        return self.root / "ports.json"
+
+    @property
+    def roster_file(self) -> Path:
+        """Which processes this stack started, for the next start to clear away."""
+        return self.root / "children.json"
+
+    @property
+    def postgres(self) -> Path:
+        return self.root / "pg"
+
+    @property
+    def valkey(self) -> Path:
+        return self.root / "valkey"
+
+    @property
+    def temporal_db(self) -> Path:
+        return self.root / "temporal.db"
+
+    def log(self, role: str) -> Path:
+        """Every line of one child, whatever the terminal showed of it."""
+        return self.root / "logs" / f"{role}.log"
+
+    def ready_file(self, role: str) -> Path:
+        """Written by a worker when it polls."""
+        return self.root / "ready" / role
+
+    @property
+    def setup_code_file(self) -> Path:
+        """The code by which the first person registers; the API removes it when it is used (perdure/settings.py)."""
+        return self.root / "setup.code"
+
+    @property
+    def gate_file(self) -> Path:
+        """Written once everything that the programs need is there; until then they import and wait."""
+        return self.root / "ready" / "gate"
+
+    def companion(self, name: str) -> Path:
+        """A companion's own data; of it Perdure reads only the token that it made there."""
+        return self.root / "companions" / name
+
+
+def open_home(root: Path) -> Home:
+    """The data folder, made if it is missing.
+
+    Raises: StackError when nothing can be written there.
+    """
+    home = Home(root.absolute())
+    if home.root.exists() and not home.root.is_dir():
+        raise StackError(f"the data folder {home.root} is a file; set PERDURE_HOME to a folder")
+    try:
+        if not home.root.is_dir():
+            # Postgres refuses to run as root, so root's folder lets another user pass through to `pg`, which is 0700.
+            home.root.mkdir(parents=True, mode=0o711 if os.geteuid() == 0 else 0o700)
+        for name in ("logs", "ready", "companions"):
+            (home.root / name).mkdir(mode=0o700, exist_ok=True)
+        with tempfile.TemporaryFile(dir=home.root):
+            pass
+    except OSError as error:
+        raise StackError(
+            f"cannot write in the data folder {home.root}: {error.strerror}; set PERDURE_HOME to a folder you own"
+        ) from error
+    return home
+
+
+@contextmanager
+def its_own(root: Path) -> Iterator[None]:
+    """Say in one line what the file system refuses anywhere in the data folder: where a part of it belongs to somebody
+    else, since it was run as root once; where the disk is full.
+
+    Raises: StackError.
+    """
+    root = root.absolute()
+    try:
+        yield
+    except OSError as error:
+        path = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes | Path) else None
+        if path is None or not path.is_relative_to(root):
+            raise
+        whose = "; give all of that folder to the user who runs this, or set PERDURE_HOME to another one"
+        what_to_do = whose if isinstance(error, PermissionError) else ""
+        raise StackError(f"cannot use {path} of the data folder {root}: {error.strerror}{what_to_do}") from error
+
+
+@contextmanager
+def hold(home: Home) -> Iterator[None]:
+    """Be the only supervisor of this folder until the block ends, or the process does.
+
+    Raises: AlreadyRunning, with the address of the one that runs; StackError.
+    """
+    with its_own(home.root):
+        descriptor = os.open(home.root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AlreadyRunning(_who_runs(home)) from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _who_runs(home: Home) -> str:
+    api = None
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        api = json.loads(home.run_file.read_text())["api"]
+    if api:
+        return f"already running at {api} (data folder {home.root}); stop it with Ctrl-C in its terminal"
+    return f"another stack is starting or stopping in {home.root}; wait for it, or set PERDURE_HOME to another folder"
+
+
+def write_private(path: Path, text: str) -> None:
+    """Replace `path` by `text` in one step, readable by its owner only; survives a power cut once it returns."""
+    fresh = path.with_name(path.name + ".new")
+    fresh.unlink(missing_ok=True)
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    fresh.replace(path)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """A name is on the disk once its folder is."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# --- What the stack says when it cannot run: always one line that names the next step.
+
+
+class StackError(Exception):
+    """The stack cannot start or go on; the message is the one line a person reads."""
+
+    exit_code = 1
+    """What the command line exits with."""
+
+
+class AlreadyRunning(StackError):
+    """Another supervisor holds this data folder."""
+
+    exit_code = 2
+
+
+# --- The passwords of the embedded parts: made once at random, kept in `secrets.json`, never on a command line.
+# A command line is readable by every user of the machine (`ps`), so passwords travel in files of mode 0600 and in the
+# environment of the processes that need them.
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """One password for each role that logs in to an embedded part."""
+
+    bootstrap: str
+    """The cluster's superuser: only the prepare step uses it."""
+    owner: str
+    """`perdure_owner`, which migrates."""
+    app: str
+    """`perdure_app`, which runs, under row-level security."""
+    relay: str
+    """`perdure_relay`, which claims outbox rows."""
+    valkey: str
+
+    def __repr__(self) -> str:
+        return "Credentials(hidden)"
+
+
+def load_credentials(home: Home) -> Credentials:
+    """The kept passwords, or fresh ones for a fresh folder.
+
+    Raises: StackError when the file is unreadable, or gone while the cluster that it opens is there.
+    """
+    path = home.secrets_file
+    kept: dict[str, str] = {}
+    if path.exists():
+        try:
+            kept = dict(json.loads(path.read_text()))
+        except (ValueError, TypeError) as error:
+            raise StackError(f"{path} cannot be read ({error}); put its last good copy back") from error
+    elif (home.postgres / "PG_VERSION").exists():
+        raise StackError(
+            f"{path} is gone but its database is in {home.postgres}; put the file back, or move that folder away"
+        )
+    names = [field.name for field in fields(Credentials)]
+    # No leading dash: a value that looks like an option is a trap for whoever types it by hand.
+    chosen = Credentials(**{name: kept.get(name) or "k" + secrets.token_urlsafe(24) for name in names})
+    if asdict(chosen) != kept:
+        write_private(path, json.dumps(asdict(chosen), indent=2) + "\n")
+    return chosen
+
+
+# --- `run.json`: what is where while the stack is up, for the command line, the demo and outside checks (api.md).
+# Invariants: mode 0600 (it holds tokens); replaced whole; there from the moment that everything is healthy until
+# everything has ended.
+
+
+@dataclass(frozen=True, slots=True)
+class RunFile:
+    """The part of run.json that stays the same while the stack is up."""
+
+    path: Path
+    addresses: Mapping[str, str | None]
+    """`api`, `temporal`, `temporal_ui`, `temporal_metrics`, `postgres`, `redis`."""
+    tokens: Mapping[str, str] = field(repr=False)
+    companions: Mapping[str, str]
+    supervisor_pid: int
+    routing: str
+    left_out: Sequence[str] = ()
+    """Lines that tell which agents are not there, and why."""
+    setup_code_file: Path | None = None
+    """Holds the setup code until it is used."""
+
+    def write(self, pids: Mapping[str, int], ready: list[str], ports: Mapping[str, int]) -> None:
+        """Write it with the live processes, those of them that are ready, and every port that is open."""
+        content: dict[str, object] = {
+            **self.addresses,
+            "pids": dict(pids),
+            "tokens": dict(self.tokens),
+            "ready": ready,
+            "ports": dict(ports),
+            "companions": dict(self.companions),
+            "supervisor": self.supervisor_pid,
+            "routing": self.routing,
+            "left_out": [*self.left_out],
+        }
+        if code := self._setup_code():
+            content["setup_code"] = code
+        write_private(self.path, json.dumps(content, indent=2) + "\n")
+
+    def _setup_code(self) -> str:
+        try:
+            return self.setup_code_file.read_text().strip() if self.setup_code_file else ""
+        except FileNotFoundError:
+            return ""
+
+    def remove(self) -> None:
+        self.path.unlink(missing_ok=True)

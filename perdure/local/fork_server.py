@@ -1,0 +1,167 @@
+"""The process that the programs are forked from: what they all import, it imports once (ADR 20).
+
+`python -m perdure.local.fork_server CHANNEL MODULE…` imports the modules one after the other and forks, for each
+request on the socket CHANNEL, a process that goes on as `python PROGRAM …` would. Measured, an import takes half to
+three quarters of a program's start, and a program that was killed is back the sooner for it.
+
+A request is a message with two files: what is to run, as JSON, and the pipe that both its outputs go to. It waits until
+the modules that it names are there. The answers name the pid, and later how the process ended. The nursery ends with
+its supervisor or its channel, and the kernel ends with it what it has forked. It has one thread and starts no loop:
+what is forked finds none.
+"""
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from setproctitle import setproctitle
+
+_PR_SET_PDEATHSIG = 1
+_LONGEST_MESSAGE_BYTES = 64
+_LIBC = ctypes.CDLL(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One program that is to be forked."""
+
+    number: int
+    output: int
+    """The pipe for stdout and stderr."""
+    role: str
+    arguments: tuple[str, ...]
+    """After the interpreter: a script or `-m` and a module, and what it is given."""
+    environ: dict[str, str]
+    cwd: str
+    imports: frozenset[str]
+
+
+class Nursery:
+    """The process on its side of the channel."""
+
+    def __init__(self, channel: socket.socket, modules: Sequence[str]) -> None:
+        self._channel = channel
+        self._to_import = list(modules)
+        self._waiting: list[Request] = []
+        self._bell, bell = os.pipe()
+        os.set_blocking(bell, False)
+        os.set_blocking(self._bell, False)
+        signal.set_wakeup_fd(bell, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._bells = (self._bell, bell)
+
+    def tend(self) -> Request:
+        """Import and fork until the channel ends, which ends the process; returns in each forked process alone."""
+        while True:
+            for request in [each for each in self._waiting if each.imports.isdisjoint(self._to_import)]:
+                self._waiting.remove(request)
+                if self._fork(request):
+                    return request
+            files = (self._channel.fileno(), self._bell)
+            ready, _, _ = select.select(files, (), (), 0 if self._to_import else None)
+            if self._bell in ready:
+                os.read(self._bell, 4_096)
+                self._reap()
+            if self._channel.fileno() in ready:
+                self._waiting.append(self._receive())
+            elif self._to_import:
+                _import(self._to_import.pop(0))
+
+    def _receive(self) -> Request:
+        message, files, _, _ = socket.recv_fds(self._channel, _LONGEST_MESSAGE_BYTES, 2)
+        if not message:
+            os._exit(0)
+        what, output = files
+        with os.fdopen(what, encoding="utf-8", errors="surrogateescape") as stream:
+            asked: dict[str, Any] = json.load(stream)
+        return Request(
+            int(message),
+            output,
+            asked["role"],
+            tuple(asked["arguments"]),
+            asked["environ"],
+            asked["cwd"],
+            frozenset(asked["imports"]),
+        )
+
+    def _fork(self, request: Request) -> bool:
+        """Whether this is the forked process."""
+        parent = os.getpid()
+        gc.freeze()  # what is shared stays so: no round of the collector writes to it
+        pid = os.fork()
+        if pid:
+            os.close(request.output)
+            self._tell({"number": request.number, "pid": pid})
+            return False
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.setsid()
+        _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it died between the fork and the line above
+            os._exit(1)
+        for descriptor in (*self._bells, self._channel.detach(), *(each.output for each in self._waiting)):
+            os.close(descriptor)
+        return True
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if not pid:
+                return
+            self._tell({"pid": pid, "code": os.waitstatus_to_exitcode(status)})
+
+    def _tell(self, answer: dict[str, int]) -> None:
+        try:
+            self._channel.send(json.dumps(answer).encode())
+        except OSError:  # the supervisor has gone, and the kernel is about to end this process too
+            os._exit(0)
+
+
+def _import(module: str) -> None:
+    try:
+        importlib.import_module(module)
+    except Exception:  # whoever needs it says so itself, in its own log
+        print(f"{module} is not imported here:", file=sys.stderr)
+        traceback.print_exc()
+
+
+def become(request: Request) -> None:
+    """Go on as the program that was asked for; returns when it does."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (request.output, 1), (request.output, 2)):
+        os.dup2(source, target)
+    os.close(nothing)
+    os.close(request.output)
+    setproctitle(f"perdure: {request.role}")
+    gc.enable()
+    os.umask(0o077)
+    os.chdir(request.cwd)
+    os.environ.clear()
+    os.environ.update(request.environ)
+    first, *rest = request.arguments
+    if first == "-m":
+        sys.argv = rest
+        sys.modules.pop(f"{rest[0]}.__main__", None)  # imported here for what it imports; runpy would warn of it
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = [first, *rest]
+        runpy.run_path(first, run_name="__main__")
+
+
+if __name__ == "__main__":
+    gc.disable()
+    become(Nursery(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]).tend())

@@ -1,0 +1,299 @@
+"""What the terminal shows: calm lines of the supervisor, prefixed lines of the children, one live line while it builds.
+
+Every line of a child is in its log file as well; the terminal may be gone (a closed pipe) and nothing else stops. Of a
+flood of one child's lines the first are shown, the rest are counted.
+"""
+
+import asyncio
+import os
+import re
+import shutil
+import time
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TextIO
+
+_COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
+_ROLE_WIDTH = 16
+_PLAIN_LIVE_SECONDS = 15.0
+"""How often the live line is repeated where it cannot be overwritten."""
+_WINDOW_SECONDS = 10.0
+_LONGEST_WINDOW_SECONDS = 600.0
+_MOST_LINES = 20
+_MOST_ALIKE = 5
+"""Of lines that differ in their numbers only."""
+_AGAIN = 2
+"""Lines of a window that follows a flood."""
+_OF_A_FULL_DISK = re.compile(r"no space left|disk is full|DiskFull|ENOSPC", re.IGNORECASE)
+_NUMBER = re.compile(r"\b[0-9a-f]*\d[0-9a-f]*\b")
+
+
+class Flood:
+    """Which lines of one child are shown: all of a few, the first of many, and then how many more there were.
+
+    A flood that goes on is told of ever more seldom.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._began = now
+        self._seconds = _WINDOW_SECONDS
+        self._allowed = (_MOST_LINES, _MOST_ALIKE)
+        self._shown = 0
+        self._alike: Counter[str] = Counter()
+        self.folded = 0
+        """Lines of this window that are not shown."""
+
+    def ends_in(self, now: float) -> float:
+        """The seconds until this window is over."""
+        return self._began + self._seconds - now
+
+    def closed(self, now: float) -> str:
+        """What to say of the window that is over, and begin the next one; empty where nothing was left out."""
+        said = ""
+        if self.folded:
+            lines = "lines" if self.folded > 1 else "line"
+            said = f"(and {self.folded} more {lines} like these in {now - self._began:.0f} s"
+        self._seconds = min(2 * self._seconds, _LONGEST_WINDOW_SECONDS) if self.folded else _WINDOW_SECONDS
+        self._allowed = (_AGAIN, _AGAIN) if self.folded else (_MOST_LINES, _MOST_ALIKE)
+        self._began, self._shown, self.folded = now, 0, 0
+        self._alike.clear()
+        return said
+
+    def folds(self) -> bool:
+        """Leave one line out; whether it is the first of this window."""
+        self.folded += 1
+        return self.folded == 1
+
+    def shows(self, line: str) -> bool:
+        """Whether this line is shown; to be left out otherwise."""
+        kind = _NUMBER.sub("0", line)
+        most, most_alike = self._allowed
+        if self._shown >= most or self._alike[kind] >= most_alike:
+            return False
+        self._shown += 1
+        self._alike[kind] += 1
+        return True
+
+
+class Console:
+    """One writer for everything a person sees; without a stream it is silent."""
+
+    def __init__(self, stream: TextIO | None, environ: Mapping[str, str] | None = None) -> None:
+        self._stream = stream
+        self._tty = bool(stream is not None and stream.isatty())
+        self._coloured = self._tty and not (environ or {}).get("NO_COLOR")
+        self._roles: dict[str, int] = {}
+        self._floods: dict[str, Flood] = {}
+        self.logs: Path | None = None
+        """The folder in which every line of every child is found."""
+        self.disk_is_full: Callable[[], bool] = lambda: False
+        """Tells of a full disk by itself; what the children say of it is then left out."""
+        self._live = ""
+        self._live_at = 0.0
+
+    def say(self, text: str = "") -> None:
+        """One line of the supervisor itself."""
+        self._write(f"{text}\n")
+
+    def part(self, role: str, state: str, seconds: float | None = None, detail: str = "") -> None:
+        """One line about one part: `postgres  ready  0.9 s  127.0.0.1:24513`."""
+        took = "" if seconds is None else f"{seconds:.1f} s"
+        self.say(f"  {role:<{_ROLE_WIDTH}} {state:<6} {took:>7}   {detail}".rstrip())
+
+    def child(self, role: str, line: str) -> None:
+        """One line that a child wrote, or that is about a child; counted and not shown in a flood."""
+        flood = self._floods.setdefault(role, Flood(time.monotonic()))
+        if flood.ends_in(time.monotonic()) <= 0:
+            self._close_window(role)
+        told_already = _OF_A_FULL_DISK.search(line) is not None and self.disk_is_full()
+        if not told_already and flood.shows(line):
+            self._child(role, line)
+        elif flood.folds():
+            with suppress(RuntimeError):  # without a loop the next line tells of it
+                asyncio.get_running_loop().call_later(flood.ends_in(time.monotonic()), self._close_window, role)
+
+    def _close_window(self, role: str) -> None:
+        said = self._floods[role].closed(time.monotonic())
+        if said:
+            self._child(role, f"{said}; log: {self.logs / role}.log)" if self.logs is not None else f"{said})")
+
+    def _child(self, role: str, line: str) -> None:
+        prefix = f"{role:<{_ROLE_WIDTH}} |"
+        if self._coloured:
+            colour = _COLOURS[self._roles.setdefault(role, len(self._roles)) % len(_COLOURS)]
+            prefix = f"\x1b[{colour}m{prefix}\x1b[0m"
+        self._write(f"{prefix} {line}\n")
+
+    def live(self, text: str) -> None:
+        """Progress that replaces the progress before it; without a terminal, a line now and then."""
+        now = time.monotonic()
+        if self._tty:
+            self._write("", live=text[: shutil.get_terminal_size().columns - 1])
+        elif now - self._live_at >= _PLAIN_LIVE_SECONDS:
+            self._live_at = now
+            self.say(text)
+
+    def _write(self, text: str, live: str | None = None) -> None:
+        if self._stream is None:
+            return
+        shown = self._live if live is None else live
+        if text and live is None:
+            shown = ""
+        try:
+            if self._live:
+                self._stream.write("\r\x1b[2K")
+            self._stream.write(text + shown)
+            self._stream.flush()
+        except (OSError, ValueError):
+            self._stream = None
+        self._live = shown
+
+
+# --- A child's output as lines: any bytes, any length, without ever stopping the child.
+
+_LONGEST_LINE_BYTES = 32 * 1024
+"""Longer lines are cut into pieces: asyncio's own readline() raises there, and the child would block on a full pipe."""
+
+
+async def read_lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
+    """Lines without their ends, until the stream ends; undecodable bytes become replacement characters."""
+    held = b""
+    while chunk := await stream.read(65_536):
+        *whole, held = (held + chunk).split(b"\n")
+        for line in whole:
+            for piece in _pieces(line):
+                yield _text(piece)
+        while len(held) >= _LONGEST_LINE_BYTES:
+            yield _text(held[:_LONGEST_LINE_BYTES])
+            held = held[_LONGEST_LINE_BYTES:]
+    if held:
+        yield _text(held)
+
+
+def _pieces(line: bytes) -> list[bytes]:
+    return [line[at : at + _LONGEST_LINE_BYTES] for at in range(0, max(len(line), 1), _LONGEST_LINE_BYTES)]
+
+
+def _text(line: bytes) -> str:
+    return line.rstrip(b"\r").decode("utf-8", "replace")
+
+
+# --- A child's own log: every line it wrote, one file of bounded size and the one before it.
+
+_LIMIT_BYTES = 20 * 1024 * 1024
+_TAIL_LINES = 40
+
+
+class LogFile:
+    """Appends lines to `path`; a full file, and the file of the run before, become `path.1`."""
+
+    def __init__(self, path: Path, limit_bytes: int = _LIMIT_BYTES) -> None:
+        self._path = path
+        self._limit_bytes = limit_bytes
+        self._written_bytes = 0
+        self.lines = 0
+        """How many there were."""
+        self.tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        """The last lines, to say why a child did not start."""
+        self._file = self._open()
+
+    def write(self, line: str) -> None:
+        """Keep one line; a full disk must not stop the stack, so a failed write is dropped.
+
+        Nothing is buffered: what could not be written would fail again, at the worst when the file is closed.
+        """
+        self.lines += 1
+        self.tail.append(line)
+        with suppress(OSError):
+            if self._written_bytes > self._limit_bytes:
+                fresh = self._open()
+                os.close(self._file)
+                self._file = fresh
+            self._written_bytes += os.write(self._file, f"{line}\n".encode("utf-8", "replace"))
+
+    def close(self) -> None:
+        with suppress(OSError):
+            os.close(self._file)
+
+    def _open(self) -> int:
+        if self._path.exists():
+            self._path.replace(self._path.with_name(self._path.name + ".1"))
+        opened = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        self._written_bytes = 0
+        return opened
+
+
+# --- What the terminal shows of a child's output: a traceback as one line, and the same warning once a minute.
+# The log file has every line. A line is held for a moment to see whether a traceback follows, which then ends it:
+# `Failed to connect; retrying: ConnectionRefusedError: ...`.
+
+_HELD_SECONDS = 0.05
+_QUIET_SECONDS = 60.0
+"""A warning that is repeated is shown again after this long without it."""
+_REMEMBERED = 200
+_TRACEBACK = "Traceback (most recent call last)"
+_INSIDE = (" ", "╭", "│", "╰")
+"""How a traceback's lines begin: Python's own, and those that structlog draws in a box."""
+_BETWEEN = ("During handling of the above exception", "The above exception was the direct cause")
+_WARNING = re.compile(r"\[(warning|error|critical) *\]|\b(WARN|WARNING|ERROR|FATAL|PANIC)\b")
+_STAMP = re.compile(r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*( UTC)?( \[\d+\])?")
+"""When it was said, and Postgres's process id: all that differs between two warnings that are the same."""
+
+
+class Excerpt:
+    """Takes a child's lines one by one and shows what is left of them."""
+
+    def __init__(self, show: Callable[[str], None]) -> None:
+        self._show = show
+        self._line: str | None = None
+        self._error: str | None = None
+        """The last line of a traceback that came behind the held line; of a chain of them the last one's."""
+        self._in_traceback = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._said: dict[str, float] = {}
+
+    def take(self, line: str) -> None:
+        """One line more."""
+        if _TRACEBACK in line:
+            self._in_traceback = True
+        elif self._in_traceback:
+            if line and not line.startswith(_INSIDE):
+                self._in_traceback = False
+                self._error = line
+                self._hold()
+        elif self._error is None or (line and not line.startswith(_BETWEEN)):
+            self.flush()
+            self._line = line
+            self._hold()
+
+    def flush(self) -> None:
+        """Show what is held, unless a traceback is under way."""
+        if self._in_traceback:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        held = [part for part in (self._line, self._error) if part is not None]
+        is_warning = self._error is not None or any(map(_WARNING.search, held))
+        self._line = self._error = self._timer = None
+        if held and not (is_warning and self._said_lately(": ".join(held))):
+            self._show(": ".join(held))
+
+    def close(self) -> None:
+        """Show what is held, whatever it was the beginning of: there will be nothing more."""
+        self._in_traceback = False
+        self.flush()
+
+    def _hold(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(_HELD_SECONDS, self.flush)
+
+    def _said_lately(self, text: str) -> bool:
+        what, now = _STAMP.sub("", text), time.monotonic()
+        before = self._said.pop(what, None)
+        self._said[what] = now
+        if len(self._said) > _REMEMBERED:
+            del self._said[next(iter(self._said))]
+        return before is not None and now - before < _QUIET_SECONDS

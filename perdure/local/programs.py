@@ -1,0 +1,235 @@
+"""Processes that an app needs beside the engine, declared in the app folder's `app.yaml`.
+
+```yaml
+companions:
+  - name: payments
+    command: [python, -m, payments]      # `python` is this interpreter; the working folder is the app folder
+    port_env: PAYMENTS_PORT              # the free port it must listen on, on 127.0.0.1
+    url_env: PAYMENTS_URL                # where the workers find it: http://127.0.0.1:<port>
+    token_env: PAYMENTS_TOKEN            # optional: a random credential, the same for the companion and the workers
+    ready_path: /healthz                 # optional: answers 200 when it is ready; without it an open port is enough
+    env: {PAYMENTS_CURRENCY: EUR}        # optional
+```
+A companion that gives no answer on its `ready_path` for PERDURE_HANG_SECONDS is killed and started again. It gets the
+caller's environment without any address of ours, its port, and `PERDURE_COMPANION_HOME`, a folder of its own below the
+data folder: it stands for a system outside.
+"""
+
+import json
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from perdure.local.child import ChildSpec
+from perdure.local.config import ROOT, Program, StackConfig
+from perdure.local.data_dir import Home, StackError, write_private
+from perdure.local.ports import HOST, PortBook, beats, http_get, port_open
+from perdure.local.processes import is_stopped
+
+APP_SERVICE_STOP_RANK = 1
+
+
+class Companion(BaseModel):
+    """One declared process."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9-]{0,30}$")
+    command: tuple[str, ...] = Field(min_length=1)
+    port_env: str = Field(pattern=r"^[A-Z][A-Z0-9_]*$")
+    url_env: str = Field(pattern=r"^[A-Z][A-Z0-9_]*$")
+    token_env: str | None = Field(default=None, pattern=r"^[A-Z][A-Z0-9_]*$")
+    ready_path: str | None = Field(default=None, pattern=r"^/")
+    env: dict[str, str] = {}
+
+
+class _AppFile(BaseModel):
+    """The part of `app.yaml` that the stack reads; the rest belongs to others."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    companions: tuple[Companion, ...] = ()
+
+
+def read_companions(app: Path) -> tuple[Companion, ...]:
+    """What this app folder declares; none without an `app.yaml`.
+
+    Raises: StackError that names the file and the field.
+    """
+    path = app / "app.yaml"
+    if not path.is_file():
+        return ()
+    try:
+        return _AppFile.model_validate(yaml.safe_load(path.read_text()) or {}).companions
+    except yaml.YAMLError as error:
+        raise StackError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise StackError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+
+def read_all_app_services(apps: Sequence[Path]) -> list[tuple[Path, Companion]]:
+    """The companions of all app folders, each with its folder.
+
+    Raises: StackError as well when two have the same name or export the same URL.
+    """
+    found = [(app, companion) for app in apps for companion in read_companions(app)]
+    for label, values in (
+        ("name", [companion.name for _, companion in found]),
+        ("url_env", [companion.url_env for _, companion in found]),
+    ):
+        doubled = sorted({value for value in values if values.count(value) > 1})
+        if doubled:
+            where = [str(app) for (app, _), value in zip(found, values, strict=True) if value == doubled[0]]
+            raise StackError(
+                f"two companions have the {label} {doubled[0]}, in the app folders {' and '.join(dict.fromkeys(where))}"
+            )
+    return found
+
+
+def app_service_spec(home: Home, app: Path, companion: Companion, port: int, environ: Mapping[str, str]) -> ChildSpec:
+    """The companion as a child, with a folder of its own for its data."""
+    folder = _folder(home, companion)
+    program, *arguments = companion.command
+
+    async def ready(_pid: int) -> bool:
+        if companion.ready_path is None:
+            return await port_open(HOST, port)
+        answer = await http_get(HOST, port, companion.ready_path)
+        return answer is not None and answer[0] == 200
+
+    async def lives(pid: int) -> bool:
+        if companion.ready_path is None:
+            return not is_stopped(pid)  # the kernel accepts connections for a stopped process, too
+        return await http_get(HOST, port, companion.ready_path) is not None
+
+    return ChildSpec(
+        role=companion.name,
+        command=(sys.executable if program == "python" else program, *arguments),
+        environ={
+            **environ,
+            **companion.env,
+            companion.port_env: str(port),
+            **token_environ(home, companion),
+            "PERDURE_COMPANION_HOME": str(folder),
+            "PYTHONUNBUFFERED": "1",
+        },
+        cwd=app,
+        log=home.log(companion.name),
+        ready=ready,
+        lives=lives,
+        stop_steps=((signal.SIGTERM, 10.0),),
+        stop_rank=APP_SERVICE_STOP_RANK,
+        detail=app_service_url(port),
+    )
+
+
+def token_environ(home: Home, companion: Companion) -> dict[str, str]:
+    """The companion's credential by its variable, made once; empty where it declares none."""
+    if companion.token_env is None:
+        return {}
+    path = _folder(home, companion) / "token"
+    if not path.exists():
+        write_private(path, secrets.token_urlsafe(32))
+    return {companion.token_env: path.read_text().strip()}
+
+
+def _folder(home: Home, companion: Companion) -> Path:
+    folder = home.companion(companion.name)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def app_service_url(port: int) -> str:
+    """Where the workers find the companion on this port."""
+    return f"http://{HOST}:{port}"
+
+
+def take_port(book: PortBook, companion: Companion) -> int:
+    """The companion's port, the same at every start while it is free."""
+    return book.take(f"companion-{companion.name}")
+
+
+# --- The program's own processes as children: their environment, their readiness, their drain; and the prepare step.
+
+PROGRAM_STOP_RANK = 0
+
+
+def environment(config: StackConfig, home: Home, data: Mapping[str, str], urls: Mapping[str, str]) -> dict[str, str]:
+    """What every program process gets: the addresses in `data`, the companions' `urls`, the stack's own settings."""
+    return {
+        **data,
+        **urls,
+        "PERDURE_LOCAL": "1",
+        "PERDURE_PORT": str(config.port),
+        "PERDURE_HOME": str(home.root),
+        "PERDURE_APP": os.pathsep.join(map(str, config.app_dirs)),
+        "PERDURE_ROUTING": config.routing,
+        "PERDURE_START_GATE": str(home.gate_file),
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def program_spec(config: StackConfig, home: Home, program: Program, environ: Mapping[str, str]) -> ChildSpec:
+    """One process; SIGTERM lets it drain."""
+    ready_file = home.ready_file(program.role)
+
+    async def answers(_pid: int) -> bool:
+        answer = await http_get(HOST, config.port, "/readyz")
+        return answer is not None and answer[0] == 200
+
+    async def wrote_file(_pid: int) -> bool:
+        return ready_file.exists()
+
+    return ChildSpec(
+        role=program.role,
+        command=program.command,
+        environ={**environ, "PERDURE_READY_FILE": str(ready_file)},
+        cwd=ROOT,
+        log=home.log(program.role),
+        ready=answers if program.ready == "http" else wrote_file,
+        lives=beats(ready_file),
+        held=lambda: not home.gate_file.exists(),
+        stop_steps=((signal.SIGTERM, config.drain_seconds),),
+        stop_rank=PROGRAM_STOP_RANK,
+        before_start=lambda: ready_file.unlink(missing_ok=True),
+        imports=program.imports,
+        detail=f"http://{HOST}:{config.port}" if program.ready == "http" else "",
+    )
+
+
+def shared_imports(config: StackConfig) -> tuple[str, ...]:
+    """What the nursery imports for them, each module once, in the order in which they are to start."""
+    return tuple(dict.fromkeys(module for program in config.programs for module in program.imports))
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What the prepare step said with its last line."""
+
+    tokens: Mapping[str, str] = field(default_factory=dict, repr=False)
+    left_out: tuple[str, ...] = ()
+    """Lines that tell which agents are not there, and why."""
+    setup_code: str = field(default="", repr=False)
+    """Lets the first person register; empty once there are people."""
+
+
+def prepared_from(lines: list[str], log: Path) -> Prepared:
+    """The local tokens, and which agents are left out, from the prepare step's last line.
+
+    Raises: StackError when that is not the promised JSON; the line itself is not repeated, it may hold secrets.
+    """
+    try:
+        said = json.loads(lines[-1])
+        tokens = {str(role): str(token) for role, token in dict(said["tokens"]).items()}
+        left_out = tuple(str(each) for each in said.get("left_out", ()))
+        return Prepared(tokens, left_out, str(said.get("setup_code", "")))
+    except (IndexError, ValueError, KeyError, TypeError) as error:
+        raise StackError(f"prepare did not end with its tokens as JSON (log: {log})") from error

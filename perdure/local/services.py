@@ -1,0 +1,363 @@
+"""The three data parts, embedded or replaced, and what the programs are told about them.
+
+Postgres, Valkey and Temporal start at the same time and know nothing of each other.
+"""
+
+import asyncio
+import os
+import re
+import signal
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from perdure.local import postgres, temporal_server
+from perdure.local import postgres as postgres_cluster
+from perdure.local.child import ChildSpec
+from perdure.local.data_dir import Credentials, Home, StackError, load_credentials, write_private
+from perdure.local.ports import HOST, PortBook, port_open, valkey_answers, valkey_lives
+from perdure.local.postgres import PostgresAddress, choose_launch
+from perdure.local.processes import postgres_install, valkey_server
+from perdure.local.supervisor import Supervisor, together
+from perdure.local.temporal_binary import Source, built, find_temporal
+from perdure.local.temporal_download import downloaded
+from perdure.local.temporal_server import TemporalAddress, TemporalPorts
+
+ALL_PARTS = frozenset({"postgres", "valkey", "temporal"})
+
+_OURS = ("DATABASE_URL", "DATABASE_OWNER_URL", "DATABASE_RELAY_URL", "DATABASE_ADMIN_URL", "REDIS_URL")
+
+
+@dataclass(frozen=True, slots=True)
+class DataParts:
+    """Where the data parts are; None for a part that was not asked for."""
+
+    postgres: PostgresAddress | None = None
+    redis_url: str | None = None
+    temporal: TemporalAddress | None = None
+    temporal_is_embedded: bool = True
+    pids: Callable[[], Mapping[str, int]] = dict
+    """The live processes of the embedded parts, by role."""
+
+    def environ(self, base: Mapping[str, str]) -> dict[str, str]:
+        """`base` with the addresses as the programs expect them; the superuser's is not among them."""
+        kept = {name: value for name, value in base.items() if name not in _OURS}
+        if self.postgres is not None:
+            kept["DATABASE_URL"] = self.postgres.app
+            kept["DATABASE_OWNER_URL"] = self.postgres.owner
+            kept["DATABASE_RELAY_URL"] = self.postgres.relay
+        if self.redis_url is not None:
+            kept["REDIS_URL"] = self.redis_url
+        if self.temporal is not None:
+            if self.temporal_is_embedded:
+                # Left-over TLS or key settings, or a profile file, must not reach clients of the embedded server.
+                kept = {name: value for name, value in kept.items() if not name.startswith("TEMPORAL_")}
+                kept["TEMPORAL_CONFIG_FILE"] = os.devnull
+            kept["TEMPORAL_ADDRESS"] = self.temporal.address
+            kept["TEMPORAL_NAMESPACE"] = self.temporal.namespace
+            kept["PERDURE_TEMPORAL_UI"] = self.temporal.ui or ""
+        return kept
+
+    def admin_environ(self, base: Mapping[str, str]) -> dict[str, str]:
+        """The same with the superuser's connection string, for the prepare step alone."""
+        admin = {} if self.postgres is None else {"DATABASE_ADMIN_URL": self.postgres.admin}
+        return {**self.environ(base), **admin}
+
+
+def without_addresses(environ: Mapping[str, str]) -> dict[str, str]:
+    """What a process that is no part of Perdure inherits: nothing that opens a store or Temporal."""
+    return {name: value for name, value in environ.items() if name not in _OURS and not name.startswith("TEMPORAL_")}
+
+
+def checked(
+    home: Home, environ: Mapping[str, str], *, parts: frozenset[str] = ALL_PARTS, overridable: bool
+) -> Credentials:
+    """The parts' passwords, after a look at what can be seen to be wrong before anything starts.
+
+    Raises: StackError.
+    """
+    replaced = overridable and external_postgres(environ) is not None
+    if "postgres" in parts and not replaced:
+        postgres_cluster.check_cluster(home.postgres)  # a foreign cluster before a lost password, which is ours alone
+    if "temporal" in parts:
+        temporal_server.synchronous_setting(environ)
+    return load_credentials(home)
+
+
+async def start_data(
+    supervisor: Supervisor,
+    home: Home,
+    book: PortBook,
+    environ: Mapping[str, str],
+    credentials: Credentials,
+    *,
+    parts: frozenset[str] = ALL_PARTS,
+    overridable: bool,
+    when_stores_answer: Callable[[DataParts], Awaitable[None]] | None = None,
+    temporal_found: asyncio.Event | None = None,
+) -> DataParts:
+    """Start the parts at once; `overridable` lets the environment replace them.
+
+    `when_stores_answer` runs once Postgres and Valkey are ready and all addresses are known, beside Temporal's start.
+    `temporal_found` is set once its program is there, which may have to be fetched or built first.
+
+    Raises: StackError.
+    """
+    start = DataStart(supervisor, home, book, environ, credentials, overridable)
+    temporal_known: asyncio.Future[tuple[TemporalAddress, bool] | None] = asyncio.get_running_loop().create_future()
+    started = DataParts()
+
+    async def start_temporal() -> None:
+        found = temporal_found or asyncio.Event()
+        if "temporal" in parts:
+            await start.temporal(temporal_known, found)
+        else:
+            temporal_known.set_result(None)
+            found.set()
+
+    async def start_stores() -> None:
+        nonlocal started
+        database, redis_url = await together(
+            start.postgres() if "postgres" in parts else nothing(), start.valkey() if "valkey" in parts else nothing()
+        )
+        temporal = await temporal_known
+        started = DataParts(
+            postgres=database,
+            redis_url=redis_url,
+            temporal=temporal[0] if temporal else None,
+            temporal_is_embedded=temporal[1] if temporal else True,
+            pids=supervisor.pids,
+        )
+        if when_stores_answer is not None:
+            await when_stores_answer(started)
+
+    await together(start_temporal(), start_stores())
+    return started
+
+
+# --- Starting each data part: found or fetched, made ready, launched; or the one that the environment names instead.
+
+
+def temporal_sources(environ: Mapping[str, str]) -> dict[str, Source]:
+    """What is asked, in this order, when no Temporal server program is there yet."""
+    return {"download": downloaded(environ), "build": built(environ)}
+
+
+@dataclass(frozen=True, slots=True)
+class DataStart:
+    """One start of the data parts."""
+
+    supervisor: Supervisor
+    home: Home
+    book: PortBook
+    environ: Mapping[str, str]
+    credentials: Credentials
+    overridable: bool
+    """Whether the environment may replace a part."""
+    began: float = field(default_factory=time.monotonic)
+
+    async def postgres(self) -> PostgresAddress:
+        """Back when it answers.
+
+        Raises: StackError.
+        """
+        outside = external_postgres(self.environ) if self.overridable else None
+        if outside is not None:
+            await must_answer("DATABASE_URL", outside.app)
+            self.supervisor.console.part("postgres", "yours", detail="DATABASE_URL")
+            return outside
+        launch = await asyncio.to_thread(choose_launch, postgres_install(), self.home.root)
+        await postgres_cluster.make_ready(self.home, launch, self.credentials)
+        port = self.book.take("postgres")
+        await self.supervisor.launch(postgres.postgres_spec(self.home, launch, port), self.began)
+        return postgres.postgres_address(port, self.credentials)
+
+    async def valkey(self) -> str:
+        """Its URL, when it answers.
+
+        Raises: StackError.
+        """
+        outside = self.environ.get("REDIS_URL") if self.overridable else None
+        if outside:
+            await must_answer("REDIS_URL", outside)
+            self.supervisor.console.part("valkey", "yours", detail="REDIS_URL")
+            return outside
+        port, password = self.book.take("valkey"), self.credentials.valkey
+        await self.supervisor.launch(valkey_spec(self.home, valkey_server(), port, password), self.began)
+        return valkey_url(port, password)
+
+    async def temporal(
+        self, known: "asyncio.Future[tuple[TemporalAddress, bool] | None]", found: asyncio.Event
+    ) -> None:
+        """Back when it answers. `known` gets its address, and whether it is ours, as soon as that is settled; `found`
+        is set once its program is there.
+
+        Raises: StackError.
+        """
+        outside = await asyncio.to_thread(external_temporal, self.environ) if self.overridable else None
+        if outside is not None:
+            known.set_result((outside, False))
+            found.set()
+            await must_answer("TEMPORAL_ADDRESS", outside.address)
+            self.supervisor.console.part("temporal", "yours", detail=outside.address)
+            return
+        synchronous = temporal_server.synchronous_setting(self.environ)
+        ports = temporal_server.take_ports(self.book)
+        known.set_result((temporal_server.address(ports), True))
+        program = await find_temporal(self.environ, self.supervisor.console, temporal_sources(self.environ))
+        found.set()
+        await self.supervisor.launch(
+            temporal_server.child_spec(self.home, program.path, ports, synchronous), self.began
+        )
+        await self._web(program.path, ports)
+
+    async def _web(self, program: Path, ports: TemporalPorts) -> None:
+        from perdure.local.temporal_web import (  # here: h11 is not needed by other commands
+            WebDoor,
+            WebPages,
+            backend_of,
+        )
+
+        pages = WebPages(self.home.root / "temporal-ui", program)
+        door = WebDoor(backend_of(ports.http, ports.api_host, pages))
+        self.supervisor.closes += [door.close, pages.close]
+        await door.open(HOST, ports.ui)
+
+
+async def nothing() -> None:
+    """A part that was not asked for."""
+
+
+# --- Parts that the environment replaces: `DATABASE_URL`, `REDIS_URL`, and Temporal's own client environment.
+# Each is checked for an answer before anything else starts, so that a wrong address is one clear line at once.
+
+_DEFAULT_PORTS = {"postgresql": 5432, "postgres": 5432, "redis": 6379, "rediss": 6379}
+_TRIES = 6
+_TRY_AGAIN_SECONDS = 0.5
+
+
+def external_postgres(environ: Mapping[str, str]) -> PostgresAddress | None:
+    """`DATABASE_URL` with the other roles' own variables; a role without one uses `DATABASE_URL`."""
+    app = environ.get("DATABASE_URL")
+    if not app:
+        return None
+    return PostgresAddress(
+        admin=environ.get("DATABASE_ADMIN_URL") or app,
+        owner=environ.get("DATABASE_OWNER_URL") or app,
+        app=app,
+        relay=environ.get("DATABASE_RELAY_URL") or app,
+    )
+
+
+def external_temporal(environ: Mapping[str, str]) -> TemporalAddress | None:
+    """The server that Temporal's own client configuration names (variables or profile file), if it names one.
+
+    Only address and namespace are read here; TLS and keys stay in the environment for the programs' own clients.
+
+    Raises: StackError when the configuration is broken.
+    """
+    if _names_nothing(environ):
+        return None
+    # 0.2 to 0.4 s of import: done while Postgres starts, in a thread.
+    from temporalio.envconfig import ClientConfigProfile
+
+    try:
+        profile = ClientConfigProfile.load(override_env_vars=environ)
+    except Exception as error:  # the SDK's ConfigError is private to its bridge
+        raise StackError(f"Temporal's client configuration: {' '.join(str(error).split())}") from error
+    if not profile.address:
+        return None
+    return TemporalAddress(
+        address=profile.address,
+        namespace=profile.namespace or "default",
+        ui=environ.get("PERDURE_TEMPORAL_UI") or None,
+        metrics=None,
+    )
+
+
+def _names_nothing(environ: Mapping[str, str]) -> bool:
+    """No variable of Temporal's and no profile file where its clients look for one: the common case costs nothing."""
+    if any(name.startswith("TEMPORAL_") for name in environ):
+        return False
+    home = Path(environ.get("HOME") or Path.home())
+    folders = (Path(environ.get("XDG_CONFIG_HOME") or home / ".config"), home / "Library" / "Application Support")
+    return not any((folder / "temporalio" / "temporal.toml").exists() for folder in folders)
+
+
+async def must_answer(name: str, location: str) -> None:
+    """Wait a few seconds for the server behind a URL or a host:port.
+
+    Raises: StackError that names the variable to correct, never the credentials in it.
+    """
+    host, port = host_and_port(name, location)
+    if not host:
+        return  # a Unix socket; the first real connection will tell
+    for _ in range(_TRIES):
+        if await port_open(host, port):
+            return
+        await asyncio.sleep(_TRY_AGAIN_SECONDS)
+    raise StackError(f"{name} names {host}:{port}, where nothing answers; start that server or correct {name}")
+
+
+def host_and_port(name: str, location: str) -> tuple[str, int]:
+    """Where a connection string points; the host is empty for a Unix socket.
+
+    Raises: StackError when it cannot be read.
+    """
+    try:
+        parts = urlsplit(location if "://" in location else f"temporal://{location}")
+        return parts.hostname or "", parts.port or _DEFAULT_PORTS.get(parts.scheme, 7233)
+    except ValueError as error:
+        raise StackError(f"{name} is not an address: {error}") from error
+
+
+# --- The embedded Valkey: every write in its append-only file, its password in a file that only its owner reads.
+
+STOP_RANK = 3
+# Valkey marks warnings by '#' after the time: "1234:M 21 Nov 2026 10:12:00.000 # Out Of Memory ..."
+_SHOWN = re.compile(r"^\d+:\w .*? # ")
+
+
+def valkey_url(port: int, password: str) -> str:
+    """The connection string of the server on this port."""
+    return f"redis://:{password}@{HOST}:{port}/0"
+
+
+def valkey_spec(home: Home, program: Path, port: int, password: str) -> ChildSpec:
+    """The server as a child; writes its configuration file, password included, with mode 0600."""
+    home.valkey.mkdir(mode=0o700, exist_ok=True)
+    configuration = home.valkey / "valkey.conf"
+    settings = (
+        f"bind {HOST}",
+        f"port {port}",
+        "dir ./",  # the child's working folder: a path would have to be quoted
+        "appendonly yes",
+        'save ""',
+        f"requirepass {password}",
+        "daemonize no",
+        "loglevel notice",
+    )
+    write_private(configuration, "\n".join(settings) + "\n")
+
+    async def ready(_pid: int) -> bool:
+        return await valkey_answers(HOST, port, password)
+
+    async def lives(_pid: int) -> bool:
+        return await valkey_lives(HOST, port, password)
+
+    return ChildSpec(
+        role="valkey",
+        command=(str(program), str(configuration)),
+        environ={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "TZ": "UTC"},
+        cwd=home.valkey,
+        log=home.log("valkey"),
+        ready=ready,
+        lives=lives,
+        stop_steps=((signal.SIGTERM, 10.0),),
+        stop_rank=STOP_RANK,
+        death_signal=signal.SIGTERM,
+        shows=_SHOWN,
+        detail=f"{HOST}:{port}",
+    )

@@ -1,0 +1,214 @@
+"""All children of one stack: launched, listed, and stopped in the order of their ranks.
+
+Invariants: every child ever launched is stopped by `stop`; the roster on disk names each live child from the moment it
+exists; the terminal gets one line for each part that becomes ready.
+"""
+
+import asyncio
+import shutil
+import sys
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from perdure.local.child import Child, ChildSpec, Nursery
+from perdure.local.data_dir import Home, StackError
+from perdure.local.output import Console, Excerpt, LogFile, read_lines
+from perdure.local.processes import Patience, Roster, SlowStart, cpu_seconds, describe_exit, kill_group, spawn, sweep
+
+_DISK_SECONDS = 5.0
+_ENOUGH_AGAIN = 1.1
+
+
+class Supervisor:
+    """Owns the children of one data folder; made by the holder of that folder."""
+
+    def __init__(
+        self, home: Home, console: Console, patience: Patience | None = None, least_free_bytes: int = 0
+    ) -> None:
+        self.console = console
+        self.least_free_bytes = least_free_bytes
+        """What must be free on the disk of the data folder."""
+        self._full = False
+        console.disk_is_full = self._disk_is_full
+        console.logs = home.root / "logs"
+        self.home = home
+        self.patience = patience or Patience()
+        self.children: dict[str, Child] = {}
+        self.on_change: Callable[[], None] | None = None
+        """Called after each start, readiness and end of a child."""
+        self.closes: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        """What else is ended at the stop, before the children."""
+        self._stopping = False
+        self._cannot_write = ""
+        self._nursery: Nursery | None = None
+        found = sweep(home.roster_file)
+        if found:
+            console.say(f"  cleared away what an earlier run left: {', '.join(found)}")
+        self._roster = Roster(home.roster_file)
+
+    async def open_nursery(self, modules: Sequence[str], environ: Mapping[str, str], cwd: Path) -> None:
+        """From here on, children that share imports are forked from a process that has them.
+
+        Where the kernel can't bind what is forked to the process that forks, each is started by itself.
+        """
+        if sys.platform == "linux":
+            self._nursery = Nursery(self.home, modules, environ, cwd, self.console, self.patience)
+            await self._nursery.start()
+
+    async def launch(self, spec: ChildSpec, began: float | None = None) -> None:
+        """Start a child, wait until it is ready and say so; from then on it is kept running.
+
+        `began` (monotonic) is when the work for it began, where its start needed preparations.
+
+        Raises: StackError when it does not become ready.
+        """
+        if spec.role in self.children:
+            raise StackError(f"two processes want to be called {spec.role}")
+        child = Child(spec, self.console, self._changed, self._nursery, self.patience)
+        self.children[spec.role] = child
+        began = time.monotonic() if began is None else began
+        await child.start()
+        self.console.part(spec.role, "ready", time.monotonic() - began, spec.detail)
+
+    async def run_once(self, role: str, command: tuple[str, ...], environ: Mapping[str, str], cwd: Path) -> list[str]:
+        """Run a command to its end and return the lines of its stdout, which are shown and kept nowhere.
+
+        Raises: StackError when it fails or makes no progress.
+        """
+        began = time.monotonic()
+        log = LogFile(self.home.log(role))
+        try:
+            process = await spawn(command, environ=environ, cwd=cwd, split_output=True)
+        except OSError as error:
+            raise StackError(f"{role} cannot be started: {command[0]}: {error.strerror}") from error
+        assert process.stdout is not None and process.stderr is not None
+        lines: list[str] = []
+
+        async def keep(stream: asyncio.StreamReader) -> None:
+            async for line in read_lines(stream):
+                lines.append(line)
+
+        async def show(stream: asyncio.StreamReader) -> None:
+            excerpt = Excerpt(partial(self.console.child, role))
+            try:
+                async for line in read_lines(stream):
+                    log.write(line)
+                    excerpt.take(line)
+            finally:
+                excerpt.close()
+
+        work = asyncio.gather(keep(process.stdout), show(process.stderr), process.wait())
+        try:
+            await self._patiently(role, work, process.pid, log)
+        finally:
+            work.cancel()
+            kill_group(process.pid)
+            await process.wait()
+            log.close()
+        if process.returncode:
+            said = next((line.strip() for line in reversed(log.tail) if line.strip()), "it said nothing")
+            raise StackError(
+                f"{role} failed ({describe_exit(process.returncode)}): {said} (log: {self.home.log(role)})"
+            )
+        self.console.part(role, "done", time.monotonic() - began)
+        return lines
+
+    async def _patiently(self, role: str, work: "asyncio.Future[Any]", pid: int, log: LogFile) -> None:
+        slow = SlowStart(self.patience.start_seconds, time.monotonic())
+        while not (await asyncio.wait({work}, timeout=3.0))[0]:
+            now = time.monotonic()
+            slow.look(now, cpu_seconds(pid), log.lines)
+            said = next((line.strip() for line in reversed(log.tail) if line.strip()), "it has written nothing yet")
+            if word := slow.word(now):
+                self.console.child(role, f"{word}: {said}")
+            if why := slow.failure(now):
+                raise StackError(f"{role} {why}: {said} (log: {self.home.log(role)})")
+        await work
+
+    def pids(self) -> dict[str, int]:
+        """The live processes by role."""
+        return {role: child.pid for role, child in self.children.items() if child.pid is not None}
+
+    def ready_roles(self) -> list[str]:
+        return [role for role, child in self.children.items() if child.ready]
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the stop has begun."""
+        return self._stopping
+
+    async def watch(self) -> None:
+        """Return only by raising what ended a child for good; children that merely die are started again."""
+        await together(self._watch_disk(), *(child.failed() for child in self.children.values()))
+
+    async def _watch_disk(self) -> None:
+        while True:
+            self._disk_is_full()
+            if self._cannot_write:
+                self.changed()
+            await asyncio.sleep(_DISK_SECONDS)
+
+    def _disk_is_full(self) -> bool:
+        """Whether the disk of the data folder has too little room; said once, and once when it has room again."""
+        try:
+            free = shutil.disk_usage(self.home.root).free
+        except OSError:
+            return self._full
+        if not self._full and free < self.least_free_bytes:
+            self._full = True
+            least = f"{self.least_free_bytes / 1e6:.0f} MB (PERDURE_LEAST_FREE_BYTES)"
+            self.console.say(
+                f"  The disk of {self.home.root} is nearly full: {free / 1e6:.0f} MB are free, {least} are needed. "
+                "Free some space; until then the API is not ready and writes may fail."
+            )
+        elif self._full and free > _ENOUGH_AGAIN * self.least_free_bytes:
+            self._full = False
+            self.console.say(f"  The disk of {self.home.root} has {free / 1e6:.0f} MB free again.")
+        return self._full
+
+    async def stop(self, hurry: asyncio.Event | None = None) -> None:
+        """End all children, rank after rank; once `hurry` is set, all that is left at once by SIGKILL."""
+        self._stopping = True
+        await asyncio.gather(*(close() for close in self.closes))
+        ranked = sorted(self.children.values(), key=lambda child: child.spec.stop_rank)
+        for _, rank in groupby(ranked, key=lambda child: child.spec.stop_rank):
+            await asyncio.gather(*(child.stop(hurry) for child in rank))
+        if self._nursery is not None:
+            await self._nursery.stop()
+
+    def _changed(self, child: Child) -> None:
+        with suppress(OSError):  # it is tried again, and said, in the next line
+            if child.pid is None:
+                self._roster.remove(child.spec.role)
+            elif not child.ready:
+                self._roster.add(child.spec.role, child.pid, child.spec.death_signal)
+        self.changed()
+
+    def changed(self) -> None:
+        """Writes the roster and calls `on_change`; while the stack stops only the roster is written."""
+        try:
+            self._roster.save()
+            if self.on_change is not None and not self._stopping:
+                self.on_change()
+            self._cannot_write = ""
+        except OSError as error:  # a full disk must not end what still runs
+            said, self._cannot_write = self._cannot_write, error.strerror or "it fails"
+            if said != self._cannot_write and not self._disk_is_full():
+                self.console.say(f"  cannot write in {self.home.root}: {error.strerror}")
+
+
+async def together(*work: Coroutine[Any, Any, Any]) -> list[Any]:
+    """Run all of it at once, results in order; the first failure cancels the rest and is the one that is raised."""
+    tasks = [asyncio.create_task(item) for item in work]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

@@ -1,0 +1,349 @@
+"""Temporal's Web UI without its own server: the pages from a copy, the data from the server's HTTP API (ADR 29).
+
+The dev server's Web UI has no list of allowed hosts, so it is not started. Its pages are the same in every run. They
+are taken once, file by file as a browser asks for them, from a second server with an empty database in memory, which
+ends a few seconds later. The data comes from the HTTP API of the real server, which answers to one host name only. That
+name is made at random for each start, so no web page can send it. It is not a password: a process of this machine may
+as well speak to the gRPC port, which asks for none.
+"""
+
+import asyncio
+import hashlib
+import html
+import json
+import re
+import shutil
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import h11
+
+from perdure.local.data_dir import StackError
+from perdure.local.ports import HOST, Answer, free_ports, http_ask
+from perdure.local.processes import kill_group, spawn
+
+# --- The door in front of Temporal's Web UI, which itself answers any page of any site (ADR 29).
+# The Web UI serves every Host, so a page whose name is pointed to this machine after it was loaded (DNS rebinding)
+# could
+# read and end every workflow. The door answers requests that name this machine, and changes only for its own pages.
+#
+# `python -m perdure.local.temporal_web LISTEN TARGET`, each HOST:PORT, is the same door in front of a Web UI server
+# that
+# nothing else can reach, as docker-compose.yml has it.
+
+Backend = Callable[[str, str, Mapping[str, str], bytes], Awaitable[Answer | None]]
+"""Answers method, target, headers (names in lower case) and body; None when it cannot."""
+
+FORWARD_SECONDS = 90.0
+"""Longer than the server holds a long poll for new events of a history."""
+_REQUEST_SECONDS = 30.0
+_MOST_CONNECTIONS = 100
+_MOST_BODY_BYTES = 4 << 20
+_THIS_MACHINE = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?", re.ASCII)
+_READS = ("GET", "HEAD")
+_HOP_BY_HOP = ("connection", "keep-alive", "transfer-encoding", "content-length", "upgrade", "te", "trailer", "host")
+_ADDED = {
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "SAMEORIGIN",
+    "referrer-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+def refusal(method: str, target: str, headers: Mapping[str, str]) -> tuple[int, str, str] | None:
+    """Why a request is not passed on: status, code and message; None for one that is."""
+    host = headers.get("host", "")
+    if not _THIS_MACHINE.fullmatch(host.lower()):
+        return 421, "host_not_allowed", f"the Web UI is served to this machine only, not as {host[:100]!r}"
+    if not target.startswith("/"):
+        return 400, "bad_target", "the request must name a path"
+    navigates = method == "GET" and headers.get("sec-fetch-mode") == "navigate"
+    if headers.get("sec-fetch-site") in ("cross-site", "same-site") and not navigates:
+        return 403, "foreign_page", "only the Web UI's own pages may send this request"
+    if method not in _READS and headers.get("origin", "").lower() != f"http://{host.lower()}":
+        return 403, "foreign_page", "a change needs an Origin header with the Web UI's own address"
+    return None
+
+
+def forward_to(host: str, port: int) -> Backend:
+    """A backend that passes everything on to a server."""
+
+    async def answer(method: str, target: str, headers: Mapping[str, str], body: bytes) -> Answer | None:
+        passed = {name: value for name, value in headers.items() if name not in (*_HOP_BY_HOP, "accept-encoding")}
+        return await http_ask(host, port, method, target, {"Host": f"{host}:{port}", **passed}, body, FORWARD_SECONDS)
+
+    return answer
+
+
+class WebDoor:
+    """An HTTP server that passes on what `refusal` lets through."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._server: asyncio.Server | None = None
+        self._serving: set[asyncio.Task[None]] = set()
+
+    async def open(self, host: str, port: int) -> None:
+        """Listen there.
+
+        Raises: StackError when the port is taken.
+        """
+        try:
+            self._server = await asyncio.start_server(self._connected, host, port)
+        except OSError as error:
+            raise StackError(f"Temporal's Web UI cannot listen on {host}:{port}: {error.strerror}") from error
+
+    async def close(self) -> None:
+        """End every connection."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._serving:
+            task.cancel()
+        await asyncio.gather(*self._serving, return_exceptions=True)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        try:
+            if len(self._serving) <= _MOST_CONNECTIONS:
+                await self._serve(reader, writer)
+        except (OSError, TimeoutError, h11.ProtocolError, asyncio.CancelledError):
+            pass
+        finally:
+            self._serving.discard(task)
+            writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = h11.Connection(h11.SERVER)
+        while True:
+            request, body = await _request(connection, reader)
+            if request is None:
+                return
+            answer = await self._answer(request, body)
+            for part in _written(connection, request, answer):
+                writer.write(part)
+            await writer.drain()
+            if connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
+                return
+            connection.start_next_cycle()
+
+    async def _answer(self, request: h11.Request, body: bytes | None) -> Answer:
+        method, target = request.method.decode(), request.target.decode("latin-1")
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in request.headers}
+        refused = refusal(method, target, headers)
+        if refused is None and body is None:
+            refused = 413, "too_large", f"a request may have {_MOST_BODY_BYTES} bytes"
+        if refused is None:
+            found = await self._backend(method, target, headers, body or b"")
+            if found is not None:
+                return found
+            refused = 503, "unavailable", "Temporal does not answer; try again in a moment"
+        status, code, message = refused
+        written = json.dumps({"error": {"code": code, "message": message}}).encode()
+        return Answer(status, {"content-type": "application/json"}, written)
+
+
+async def _request(connection: h11.Connection, reader: asyncio.StreamReader) -> tuple[h11.Request | None, bytes | None]:
+    """The next request, with None for a body that is too large; no request when the peer has closed."""
+    request, body = None, bytearray()
+    async with asyncio.timeout(_REQUEST_SECONDS):
+        while True:
+            event = connection.next_event()
+            if event is h11.NEED_DATA:
+                connection.receive_data(await reader.read(65_536))
+            elif isinstance(event, h11.Request):
+                request = event
+            elif isinstance(event, h11.Data):
+                body += event.data
+                if len(body) > _MOST_BODY_BYTES:
+                    return request, None
+            elif isinstance(event, h11.EndOfMessage):
+                return request, bytes(body)
+            else:
+                return None, b""
+
+
+def _written(connection: h11.Connection, request: h11.Request, answer: Answer) -> list[bytes]:
+    kept = {name: value for name, value in answer.headers.items() if name not in _HOP_BY_HOP}
+    headers = {**kept, **_ADDED, "content-length": str(len(answer.body))}
+    parts = [connection.send(h11.Response(status_code=answer.status, headers=list(headers.items())))]
+    if request.method != b"HEAD":
+        parts.append(connection.send(h11.Data(data=answer.body)))
+    parts.append(connection.send(h11.EndOfMessage()))
+    return [part for part in parts if part]
+
+
+async def _stand(listen: str, target: str) -> None:
+    door = WebDoor(forward_to(*_address(target)))
+    await door.open(*_address(listen))
+    await asyncio.get_running_loop().create_future()
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit():
+        raise SystemExit(f"{text!r} is not HOST:PORT; usage: python -m perdure.local.temporal_web LISTEN TARGET")
+    return host, int(port)
+
+
+_FILES = re.compile(
+    r"/(_app|css|codemirror|i18n)/|/(android|apple|banner|favicon|logo)|/(Temporal_Logo_Animation\.gif|site\.webmanifest)$"
+)
+"""The Web UI's files; every other path is the one page that finds its way by itself."""
+_SETTINGS = "/api/v1/settings"
+_RAW_JSON = "application/json+no-payload-shorthand"
+"""Payloads as they are; the HTTP API's own form of them is not what the pages expect."""
+_START_SECONDS = 20.0
+_IDLE_SECONDS = 5.0
+_POLL_SECONDS = 0.05
+_FRAME_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'self'; form-action 'none'; sandbox"
+
+
+def backend_of(api_port: int, api_host: str, pages: "WebPages") -> Backend:
+    """What the door asks: the HTTP API of the server for data, the copy for pages."""
+
+    async def answer(method: str, target: str, headers: Mapping[str, str], body: bytes) -> Answer | None:
+        path = urlsplit(target).path
+        if path.startswith("/api/") and path != _SETTINGS:
+            return await _data(method, target, body)
+        if method not in ("GET", "HEAD"):
+            return Answer(405, {"content-type": "text/plain"}, b"this page is only read")
+        if path == "/render":
+            return _rendered(target)
+        if path == _SETTINGS or _FILES.match(path):
+            return await pages.get(path)
+        return await pages.get("/")
+
+    async def _data(method: str, target: str, body: bytes) -> Answer | None:
+        headers = {"Host": api_host, "Accept": _RAW_JSON}
+        if body:
+            headers["Content-Type"] = _RAW_JSON
+        found = await http_ask(HOST, api_port, method, target, headers, body, FORWARD_SECONDS)
+        kept = {"content-type": "application/json", "cache-control": "no-store"}
+        return Answer(found.status, kept, found.body) if found is not None else None
+
+    return answer
+
+
+def _rendered(target: str) -> Answer:
+    """A workflow's notes as plain text, for the frame in which the pages show them."""
+    notes = html.escape((parse_qs(urlsplit(target).query).get("content") or [""])[0])
+    page = f"<!doctype html><meta charset=utf-8><body style='font:14px sans-serif;white-space:pre-wrap'>{notes}"
+    return Answer(200, {"content-type": "text/html", "content-security-policy": _FRAME_POLICY}, page.encode())
+
+
+class WebPages:
+    """The Web UI's files: from the copy in the data folder, or from a server that is started to ask for them."""
+
+    def __init__(self, folder: Path, program: Path) -> None:
+        self._program = program
+        self._copy = folder / _identity(program)
+        self._starting = asyncio.Lock()
+        self._port: int | None = None
+        self._life: asyncio.Task[None] | None = None
+        self._asked_at = 0.0
+
+    async def get(self, path: str) -> Answer | None:
+        """One file; None when the server that has it does not start."""
+        kept = self._copy / hashlib.sha256(path.encode()).hexdigest()
+        with suppress(OSError, ValueError, KeyError):
+            head, _, body = kept.read_bytes().partition(b"\n")
+            said = json.loads(head)
+            return Answer(200, {"content-type": said["type"], "cache-control": said["cache"]}, body)
+        port = await self._server()
+        if port is None:
+            return None
+        found = await http_ask(HOST, port, "GET", path, {"Host": f"{HOST}:{port}"}, seconds=_START_SECONDS)
+        if found is None or found.status != 200:
+            return found
+        lasting = "max-age=86400, immutable" if "/immutable/" in path else "no-cache"
+        head = json.dumps({"type": found.headers.get("content-type", ""), "cache": lasting}).encode()
+        with suppress(OSError):  # on a full disk it is asked for again
+            self._keep(kept, head + b"\n" + found.body)
+        return Answer(
+            200, {"content-type": found.headers.get("content-type", ""), "cache-control": lasting}, found.body
+        )
+
+    async def close(self) -> None:
+        """End the server, if it runs."""
+        if self._life is not None:
+            self._life.cancel()
+            await asyncio.wait({self._life})
+
+    def _keep(self, file: Path, content: bytes) -> None:
+        if not self._copy.is_dir():
+            shutil.rmtree(self._copy.parent, ignore_errors=True)  # of another version
+            self._copy.mkdir(parents=True, mode=0o700)
+        fresh = file.with_suffix(".new")
+        fresh.write_bytes(content)
+        fresh.replace(file)
+
+    async def _server(self) -> int | None:
+        loop = asyncio.get_running_loop()
+        self._asked_at = loop.time()
+        async with self._starting:
+            if self._port is None and (self._life is None or self._life.done()):
+                up: asyncio.Future[int | None] = loop.create_future()
+                self._life = asyncio.create_task(self._live(up))
+                await up
+            return self._port
+
+    async def _live(self, up: asyncio.Future[int | None]) -> None:
+        frontend, ui, http, metrics = free_ports(4)
+        command = (
+            self._program, "server", "start-dev", "--disable-config-file", "--disable-config-env", "--ip", HOST,
+            "--port", str(frontend), "--ui-port", str(ui), "--http-port", str(http), "--metrics-port", str(metrics),
+            "--ui-disable-news-fetch", "--log-level", "never",
+            "--dynamic-config-value", 'frontend.httpAllowedHosts=["-"]',
+        )  # fmt: skip
+        loop = asyncio.get_running_loop()
+        process = None
+        try:
+            # It writes which version it is into a folder of its home.
+            environ = {"PATH": "/usr/bin:/bin", "HOME": str(self._copy.parent)}
+            process = await spawn(command, environ=environ, cwd=Path("/"))
+            deadline = loop.time() + _START_SECONDS
+            while process.returncode is None and loop.time() < deadline:
+                if await http_ask(HOST, ui, "GET", "/healthz", {"Host": HOST}) is not None:
+                    self._port = ui
+                    break
+                await asyncio.sleep(_POLL_SECONDS)
+            up.set_result(self._port)
+            if self._port is not None:
+                await self._until_idle()
+        except OSError:
+            pass
+        finally:
+            self._port = None
+            if not up.done():
+                up.set_result(None)
+            if process is not None:
+                kill_group(process.pid)
+                await process.wait()
+
+    async def _until_idle(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            left = self._asked_at + _IDLE_SECONDS - loop.time()
+            if left <= 0:
+                return
+            await asyncio.sleep(left)
+
+
+def _identity(program: Path) -> str:
+    try:
+        found = program.stat()
+    except OSError:
+        return "unknown"
+    return hashlib.sha256(f"{program} {found.st_size} {found.st_mtime_ns}".encode()).hexdigest()[:16]
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        raise SystemExit("usage: python -m perdure.local.temporal_web LISTEN TARGET, each HOST:PORT")
+    with suppress(KeyboardInterrupt):
+        asyncio.run(_stand(sys.argv[1], sys.argv[2]))

@@ -1,0 +1,231 @@
+"""The application that draws the pages: its routes, what surrounds every answer, and what stands for a failure."""
+
+import re
+from contextlib import suppress
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import RedirectResponse, Response
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from perdure.client import ApiError, AsyncClient
+from perdure.core.memory.files import MOST_UPLOAD_BYTES
+from perdure.core.request_origin import local_path
+from perdure.pages import agents, calls, chat, identity, memory, status, turns
+from perdure.pages.approvals import decide, inbox
+from perdure.pages.approvals import page as approval_page
+from perdure.pages.render import MOUNTED_AT, Assets, page
+from perdure.pages.request import Form, PageProblem, StaleForm, Visit, client_for, place_of, told
+
+ROUTERS = (
+    identity.sign_in_router, identity.resend_router, inbox.inbox_router, inbox.bulk_router, inbox.own_decisions_router,
+    calls.router, memory.router, decide.decide_router, approval_page.router, decide.verbs_router, turns.router,
+    chat.chat_router, chat.conversation_router, chat.answers_router, chat.files_router, status.status_router,
+    agents.agents_router, agents.topology_router, status.reference_router,
+)  # fmt: skip
+_HEADERS = {
+    # No script, style, picture or address but our own, and in nobody's frame.
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+_DRAFTED = re.compile(r"(/review/[0-9a-f-]{36})/\w+|(/chat/[0-9a-f-]{36})(?:/files)?")
+"""Forms whose page is drawn again with what was typed into it; every other form is offered to be sent as it was."""
+_LATER = frozenset({429, 503})
+_LONGEST_WAY_BACK = 500
+"""As the API takes it."""
+STALE = {"Perdure-Form": "stale"}
+"""By this header the page's script knows that a form is of an earlier session."""
+_log = structlog.get_logger(__name__)
+
+
+def create_pages(api: ASGIApp, most_upload_bytes: int = MOST_UPLOAD_BYTES) -> FastAPI:
+    """The pages in front of this API, which takes files of so many bytes."""
+    app = FastAPI(title="Perdure's pages", openapi_url=None, docs_url=None, redoc_url=None)
+    app.state.api = api
+    app.state.most_upload_bytes = most_upload_bytes
+    app.add_middleware(Surrounded)
+    app.mount(MOUNTED_AT, Assets(), name="assets")
+    for router in ROUTERS:
+        app.include_router(router)
+    _install(app)
+    return app
+
+
+class Surrounded:
+    """Puts the headers on every answer that keep a page to itself; a page is not kept by anybody on its way."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Hand on, and add to the answer's head."""
+
+        async def added(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        await self._app(scope, receive, added)
+
+
+def _install(app: FastAPI) -> None:
+    @app.exception_handler(ApiError)
+    async def refused(request: Request, error: ApiError) -> Response:
+        return await (_signed_out(request) if error.status == 401 else _shown(request, error))
+
+    @app.exception_handler(PageProblem)
+    async def failed(request: Request, error: PageProblem) -> Response:
+        return await _shown(request, error)
+
+    @app.exception_handler(StaleForm)
+    async def stale(request: Request, error: StaleForm) -> Response:
+        response = await _kept(request, status=error.status, signed_in=True)
+        response.headers.update(STALE)
+        return response
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> Response:
+        return await _shown(request, PageProblem(422, "The address of this page does not fit."))
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> Response:
+        words = {404: "No page has this address.", 405: "This address takes no such request."}
+        return await _shown(request, PageProblem(error.status_code, words.get(error.status_code, "")))
+
+    @app.exception_handler(Exception)
+    async def unforeseen(request: Request, error: Exception) -> Response:
+        # Starlette raises it again after this answer, so that the server logs its traceback.
+        _log.error("page_failed", error=type(error).__name__, path=request.url.path)
+        return await _shown(request, PageProblem(500, "This should not happen. The log of the server says more."))
+
+
+async def _shown(request: Request, error: PageProblem | ApiError) -> Response:
+    """The problem as a page, or as a line where a script asked for a part of one; a form that may do later is kept."""
+    async with client_for(request) as api:
+        problem = told(error)
+        visit = await _visit_of(request, api)
+        form: Form | None = getattr(request.state, "form", None)
+        if form is not None and problem.status in _LATER and not visit.is_live:
+            pairs = [pair for pair in form.pairs if pair[0] != "csrf"] if visit.me else form.pairs
+            again = {"title": problem.title, "why": problem.message, "pairs": pairs, "action": request.url.path}
+            response = page(visit, "again.html", status=problem.status, **again)
+        else:
+            template = "problem_line.html" if visit.is_live else "problem.html"
+            response = page(visit, template, status=problem.status, problem=problem, back=_came_from(request))
+    if problem.retry_after_seconds is not None:
+        response.headers["Retry-After"] = str(round(problem.retry_after_seconds))
+    return response
+
+
+async def _visit_of(request: Request, api: AsyncClient) -> Visit:
+    """The visit of a page that is not shown; with its person, where that can be told."""
+    visit = Visit(request, api)
+    with suppress(ApiError):
+        return visit if visit.is_live else Visit(request, api, await api.auth.me())
+    return visit
+
+
+def _came_from(request: Request) -> str:
+    """The page of ours that a form was sent from; empty where none was."""
+    came = urlsplit(request.headers.get("referer", ""))
+    own = request.method == "POST" and came.netloc == request.url.netloc
+    return local_path(came.path, "") if own else ""
+
+
+async def _signed_out(request: Request) -> Response:
+    """Nobody is signed in: a person is sent there and comes back, what a form held is kept, a script is told so."""
+    if "hx-request" in request.headers:
+        return Response(status_code=401)
+    if request.method == "GET":
+        here = place_of(request)
+        to = here if len(here) <= _LONGEST_WAY_BACK else request.url.path
+        return RedirectResponse("/sign-in?" + urlencode({"next": to}), 303)
+    return await _kept(request, status=401, signed_in=False)
+
+
+async def _kept(request: Request, *, status: int, signed_in: bool) -> Response:
+    """What was typed, handed back to be sent once more by a person who is signed in."""
+    form: Form | None = getattr(request.state, "form", None)
+    drafted = _DRAFTED.fullmatch(request.url.path)
+    async with client_for(request) as api:
+        return page(
+            Visit(request, api),
+            "kept.html",
+            status=status,
+            signed_in=signed_in,
+            draft=f"{drafted[1] or drafted[2]}/draft" if drafted else "/kept",
+            to=request.url.path,
+            pairs=[pair for pair in form.pairs if pair[0] != "csrf"] if form else [],
+        )
+
+
+# --- One address for two applications: the API for programs, the pages for people.
+
+API_PATHS = ("/v1", "/healthz", "/readyz", "/metrics", "/openapi.json")
+"""The API's paths, with all that is below them; every other path is a page's."""
+SESSION_FORMS = ("/sign-in", "/sign-out")
+"""What is posted here begins or ends a session, which is the API's."""
+
+
+class Front:
+    """Hands a request on by its path. The process's own life (start, end) is the API's."""
+
+    def __init__(self, api: ASGIApp, pages: ASGIApp) -> None:
+        self._api, self._pages = api, pages
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """To the pages, or to the API."""
+        if scope["type"] != "http":
+            await self._api(scope, receive, send)
+        elif not is_of_api(scope["method"], scope["path"]):
+            await self._pages(scope, receive, send)
+        elif scope["path"] == SESSION_FORMS[0] and "text/html" in Headers(scope=scope).get("accept", ""):
+            await self._api(scope, receive, _back_to_the_form(scope, send))
+        else:
+            await self._api(scope, receive, send)
+
+
+def _back_to_the_form(scope: Scope, send: Send) -> Send:
+    """A browser's form that the API refuses before it is looked at leads back to the form, which says why."""
+    turned_away = False
+
+    async def told(message: Message) -> None:
+        nonlocal turned_away
+        if message["type"] == "http.response.start" and message["status"] >= 400:
+            turned_away = True
+            await RedirectResponse(_form_again(scope, message["status"], Headers(raw=message["headers"])), 303)(
+                scope, _nothing, send
+            )
+        elif not turned_away:
+            await send(message)
+
+    return told
+
+
+def _form_again(scope: Scope, status: int, said: Headers) -> str:
+    came_from = dict(parse_qsl(urlsplit(Headers(scope=scope).get("referer", "")).query))
+    after = said.get("retry-after", "")
+    kept = {name: came_from[name] for name in ("next", "invitation") if came_from.get(name)}
+    failed = "rate_limited" if status == 429 else "turned_away"
+    return "/sign-in?" + urlencode({"failed": failed, **kept, **({"after": after} if after.isdecimal() else {})})
+
+
+async def _nothing() -> Message:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+def is_of_api(method: str, path: str) -> bool:
+    """Whether a request is for the API."""
+    if path in SESSION_FORMS:
+        return method == "POST"
+    return any(path == each or path.startswith(each + "/") for each in API_PATHS)

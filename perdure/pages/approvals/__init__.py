@@ -1,0 +1,1 @@
+"""The pages of approvals: the inbox, one request, decisions."""

@@ -1,0 +1,188 @@
+"""Decisions: a form of the page becomes one call of the API; what the API refuses comes back with what was typed."""
+
+import json
+import re
+from collections.abc import Awaitable, Callable
+
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+
+from perdure.client import ApiError, Approval
+from perdure.core.calls.arguments import InvalidArgumentText, check_arguments, parsed, same
+from perdure.pages.approvals.page import PRESENT, Sent, differences, opened_from, read_fields, show
+from perdure.pages.render import page
+from perdure.pages.request import AGAIN, Form, PageProblem, Post, Posted
+
+decide_router = APIRouter()
+_UNCHANGED = "Nothing is changed, so nothing was sent. To let the call run as it is, approve it."
+AWAY = "The service does not answer"
+_BACK = re.compile(r"/chat/[0-9a-f-]{36}(#turn-[0-9a-f-]{36})?")
+"""Where a decision is taken beside what it is about."""
+
+
+@decide_router.post("/review/{approval_id}/decision")
+async def decision(post: Posted, approval_id: str) -> Response:
+    """Approve, reject or respond; or send an edit that was looked at."""
+    form, taken = post.form, post.form.get("decision")
+    if taken not in PRESENT:
+        raise PageProblem(422, "This is no decision.")
+    args = None
+    if taken == "edit":
+        try:
+            args = parsed(form.whole("args") or "")
+        except InvalidArgumentText as unfit:
+            return await _refused(post, approval_id, 422, str(unfit))
+    try:
+        await post.visit.api.approvals.decide(
+            approval_id,
+            taken,  # type: ignore[arg-type]
+            form.get("digest"),
+            args=args,
+            comment=form.whole("comment"),
+            reason_code=form.get("reason_code"),
+            idempotency_key=form.get("key"),
+        )
+    except ApiError as error:
+        if error.status in (401, 404):
+            raise
+        why = AGAIN if error.status in (0, 503) else error.message
+        return await _refused(post, approval_id, error.status or 503, why)
+    back = form.get("back")
+    here = f"/review/{approval_id}{opened_from(post.visit, form).within}"
+    return RedirectResponse(back if _BACK.fullmatch(back) else here, 303)
+
+
+@decide_router.post("/review/{approval_id}/edit")
+async def edit(post: Posted, approval_id: str) -> HTMLResponse:
+    """What was typed as a whole call beside the one that was asked for, before it is sent."""
+    approval = await post.visit.api.approvals.get(approval_id)
+    form = post.form
+    if "edit" not in approval.allowed_decisions or form.get("digest") != approval.digest:
+        why = "The call is not the one that you edited, or nobody can edit it any more. Look at it again."
+        return await show(post.visit, approval, Sent(form, why), status=409)
+    args, faults, why = _edited(approval, form)
+    if faults or why:
+        return await show(post.visit, approval, Sent(form, why or "Not sent: see the fields.", faults), status=422)
+    asked = opened_from(post.visit, form)
+    return page(
+        post.visit,
+        "edit.html",
+        approval=approval,
+        asked=asked,
+        within=asked.within,
+        at=f"/review/{approval_id}{asked.within}",
+        args=args,
+        exact=json.dumps(args, ensure_ascii=True),
+        lines=differences(approval.args, args),
+        pairs=[pair for pair in form.pairs if pair[0] not in ("csrf", "comment", "key", "digest")],
+        comment=form.whole("comment") or "",
+    )
+
+
+def _edited(approval: Approval, form: Form) -> tuple[dict[str, object], dict[str, str], str]:
+    """The arguments that the form says, the faults of its fields, and what is wrong with the whole."""
+    try:
+        if form.get("as") == "json":
+            args, faults = parsed(form.whole("json") or ""), {}
+        else:
+            read = read_fields(approval.args, approval.args_schema, form)
+            args, faults = read.args, dict(read.faults)
+    except InvalidArgumentText as unfit:
+        return {}, {}, f"Not sent: {unfit}."
+    if faults:
+        return args, faults, ""
+    checked = check_arguments(args, approval.args_schema)
+    if checked.fault is not None:
+        by_field = {each.field: each.problem for each in checked.misfits if each.field in args}
+        whole = form.get("as") == "json" or len(by_field) < len(checked.misfits)
+        return args, by_field, f"Not sent: {checked.fault}." if whole else ""
+    return args, {}, _UNCHANGED if same(approval.args, args) else ""
+
+
+async def _refused(post: Post, approval_id: str, status: int, why: str) -> HTMLResponse:
+    """The page as it now is, with what was typed and why it was not taken."""
+    try:
+        approval = await post.visit.api.approvals.get(approval_id)
+    except ApiError as error:
+        if error.status in (0, 503):
+            pairs = [pair for pair in post.form.pairs if pair[0] != "csrf"]
+            action = f"/review/{approval_id}/decision"
+            return page(post.visit, "again.html", status=503, title=AWAY, why=why, pairs=pairs, action=action)
+        raise
+    sent = Sent(post.form, f"Not sent: {why}" if why is not AGAIN else why)
+    return await show(post.visit, approval, sent, status=status)
+
+
+# --- What can be done with an approval beside deciding: look at what it would change, keep it, give it back, hand it
+# on, take it back, raise a limit.
+
+verbs_router = APIRouter()
+Act = Callable[[Post, str], Awaitable[object]]
+
+
+async def _claim(post: Post, approval_id: str) -> object:
+    return await post.visit.api.approvals.claim(approval_id, idempotency_key=post.form.get("key"))
+
+
+async def _release(post: Post, approval_id: str) -> object:
+    return await post.visit.api.approvals.release(approval_id, idempotency_key=post.form.get("key"))
+
+
+async def _withdraw(post: Post, approval_id: str) -> object:
+    said = post.form.whole("comment")
+    return await post.visit.api.approvals.withdraw(approval_id, comment=said, idempotency_key=post.form.get("key"))
+
+
+async def _escalate(post: Post, approval_id: str) -> object:
+    said = post.form.whole("comment")
+    return await post.visit.api.approvals.escalate(approval_id, comment=said, idempotency_key=post.form.get("key"))
+
+
+async def _reassign(post: Post, approval_id: str) -> object:
+    to, said = post.form.get("to"), post.form.whole("comment")
+    if not to:
+        raise ApiError(422, "name_missing", "say to whom")
+    return await post.visit.api.approvals.reassign(approval_id, to, comment=said, idempotency_key=post.form.get("key"))
+
+
+async def _raise(post: Post, approval_id: str) -> object:
+    approval = await post.visit.api.approvals.get(approval_id)
+    tokens, usd = post.form.get("max_tokens"), post.form.get("max_cost_usd")
+    try:
+        given = int(tokens) if tokens else None, float(usd) if usd else None
+    except ValueError:
+        raise ApiError(422, "number_unreadable", "a limit is a number") from None
+    if given == (None, None):
+        raise ApiError(422, "limit_missing", "say the new limit")
+    return await post.visit.api.turns.raise_limits(approval.turn_id, max_tokens=given[0], max_cost_usd=given[1])
+
+
+async def _preview(post: Post, approval_id: str) -> object:
+    return await post.visit.api.approvals.preview(approval_id)
+
+
+_VERBS: dict[str, Act] = {
+    "claim": _claim,
+    "release": _release,
+    "withdraw": _withdraw,
+    "escalate": _escalate,
+    "reassign": _reassign,
+    "raise": _raise,
+    "preview": _preview,
+}
+
+
+@verbs_router.post("/review/{approval_id}/{verb}")
+async def act(post: Posted, approval_id: str, verb: str) -> Response:
+    """Do it, and come back to the page."""
+    if verb not in _VERBS:
+        raise PageProblem(404, "No page has this address.")
+    try:
+        await _VERBS[verb](post, approval_id)
+    except ApiError as error:
+        if error.status in (0, 401, 404, 503):
+            raise
+        approval = await post.visit.api.approvals.get(approval_id)
+        sent = Sent(post.form, f"Not done: {error.message}")
+        return await show(post.visit, approval, sent, status=error.status)
+    return RedirectResponse(f"/review/{approval_id}{opened_from(post.visit, post.form).within}", 303)

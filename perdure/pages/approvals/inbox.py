@@ -1,0 +1,218 @@
+"""The inbox: what waits for a decision, narrowed by what a person asks for."""
+
+import asyncio
+import json
+import re
+from collections.abc import Sequence
+from typing import Annotated
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Depends, Query
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+
+from perdure.client import ApiError, Approval, Me
+from perdure.client.approvals import Item
+from perdure.client.memory import list_promotions
+from perdure.core.agents.prompts import inside
+from perdure.core.approvals.decisions import NOT_IN_BULK, alone
+from perdure.pages.approvals.page import DAY_SECONDS, KINDS, PAST, PRESENT, Asked, is_long, reasons_for
+from perdure.pages.render import page
+from perdure.pages.request import Form, PageProblem, Posted, Visit, Visitor
+
+inbox_router = APIRouter()
+SHOWN = 25
+_COUNTED = 100
+"""Proposals; of more it is said that there are more."""
+_Name = Annotated[str, Query(max_length=64)]
+
+
+def asked_for(
+    all: bool = False, risk: _Name = "", agent: _Name = "", tool: _Name = "", role: _Name = "", expiring: bool = False
+) -> Asked:
+    """What the address asks for."""
+    return Asked(not all, risk, agent, tool, role, expiring)
+
+
+@inbox_router.get("/")
+async def home(visit: Visitor) -> RedirectResponse:
+    """Where a person begins: with what waits for a decision, or with a conversation."""
+    decides = visit.me is not None and {"reviewer", "admin"}.intersection(visit.me.roles)
+    return RedirectResponse("/review" if decides else "/chat", 303)
+
+
+@inbox_router.get("/review")
+async def inbox(
+    visit: Visitor,
+    asked: Annotated[Asked, Depends(asked_for)],
+    cursor: Annotated[str | None, Query(max_length=400)] = None,
+) -> HTMLResponse:
+    """What waits, newest first; for a script the part of it that changes."""
+    api, me = visit.api, visit.me or await visit.api.auth.me()
+    found, counts, unsettled, proposed = await asyncio.gather(
+        api.approvals.list(
+            status="pending",
+            brief=True,
+            limit=SHOWN,
+            cursor=cursor,
+            **asked.filters,
+        ),
+        api.approvals.counts(expiring_seconds=DAY_SECONDS),
+        api.effects.list(limit=1),
+        _proposed(visit, me),
+    )
+    return page(
+        visit,
+        "queue.html" if visit.is_live else "inbox.html",
+        found=found,
+        counts=counts,
+        unsettled=bool(unsettled.items),
+        proposed=proposed,
+        asked=asked,
+        narrowed=asked.narrowed,
+        options={kind: sorted({*counts.by.get(kind, {}), *filter(None, [getattr(asked, kind)])}) for kind in KINDS},
+        further=asked.path(mine=asked.mine, cursor=found.next),
+        tabs={"mine": asked.path(mine=True), "all": asked.path(mine=False)},
+        form_token=me.form_token or "",
+    )
+
+
+async def _proposed(visit: Visit, me: Me) -> str:
+    """How many texts wait that this person may decide on for everybody's memory; empty for none."""
+    if "admin" not in me.roles:
+        return ""
+    waiting = await visit.api.send(list_promotions(status="pending", limit=_COUNTED))
+    count = sum(each.proposed_by != me.name for each in waiting.items)
+    return f"{count} or more" if count and waiting.next else str(count or "")
+
+
+# --- Many decisions at once: each of the picked shown with its exact arguments, then decided, with a result for each.
+
+bulk_router = APIRouter()
+MOST = 25
+"""One page of the inbox."""
+_TOGETHER = ("approve", "reject")
+_CODE = re.compile(r"[a-z_]{1,60}")
+_WHY_NOT = {
+    "not_in_bulk": NOT_IN_BULK,
+    "already_decided": "somebody decided before you",
+    "already_voted": "your vote is there already",
+    "approval_expired": "its time was over",
+    "approval_outdated": "its tool or the agent's policy has changed since, so it would not run",
+    "digest_differs": "the call has changed since you looked at it",
+    "rate_limited": "too many decisions in a minute; decide on it a little later",
+    "turn_stopped": "its turn was stopped",
+}
+_Many = Annotated[list[str], Query(default_factory=list)]
+
+
+@bulk_router.get("/review/bulk")
+async def look(visit: Visitor, pick: _Many, decision: str = "") -> HTMLResponse:
+    """What was picked, one after the other, to be looked at once more."""
+    if not pick:
+        raise PageProblem(422, "Nothing was picked. Go back and pick what you want to decide on.")
+    return await _look(visit, list(dict.fromkeys(pick)), _known(decision))
+
+
+@bulk_router.post("/review/bulk/decide")
+async def decide(post: Posted) -> Response:
+    """Decide on each for itself, and go on to what became of each."""
+    form, taken = post.form, _known(post.form.get("decision"))
+    pairs = [pair.partition(":") for pair in form.all("item")]
+    if taken == "reject" and not (form.get("comment") or form.get("reason_code")):
+        ids = [found for found, _, _ in pairs]
+        return await _look(post.visit, ids, taken, form, "Say why: a rejection needs a reason.")
+    items: list[Item] = [
+        {
+            "id": found,
+            "digest": digest,
+            "decision": taken,  # type: ignore[typeddict-item]
+            "comment": form.whole("comment") or "",
+            "reason_code": form.get("reason_code"),
+        }
+        for found, _, digest in pairs
+    ]
+    answers = (await post.visit.api.approvals.decide_many(items, idempotency_key=form.get("key"))).items
+    became = [("of", f"{each.id}:{each.error['code']}" if each.error else each.id) for each in answers]
+    return RedirectResponse("/review/bulk/done?" + urlencode([("decision", taken), *became]), 303)
+
+
+@bulk_router.get("/review/bulk/done")
+async def done(visit: Visitor, of: _Many, decision: str = "") -> HTMLResponse:
+    """What became of each, as it is now; of one that was refused, why."""
+    taken, codes = _known(decision), {found: code for found, _, code in (each.partition(":") for each in of[:MOST])}
+    shown = {approval.id: approval for approval in await _each(visit, list(codes))}
+    refused = {found: _why_not(code) for found, code in codes.items() if code}
+    return page(visit, "bulk_done.html", ids=list(codes), shown=shown, refused=refused, taken=taken, past=PAST)
+
+
+async def _look(visit: Visit, ids: Sequence[str], taken: str, form: Form | None = None, why: str = "") -> HTMLResponse:
+    if len(ids) > MOST:
+        raise PageProblem(422, f"At most {MOST} are decided on at once.")
+    picked = await _each(visit, ids)
+    apart = _apart(picked) if taken == "approve" else {}
+    return page(
+        visit,
+        "bulk.html",
+        status=422 if why else 200,
+        picked=picked,
+        taken=taken,
+        present=PRESENT,
+        past=PAST,
+        reasons=reasons_for(*picked),
+        long={approval.id for approval in picked if is_long(approval)},
+        apart=apart,
+        why=why,
+        typed=form or Form(()),
+        at="/review/bulk?" + urlencode([("decision", taken), *(("pick", each) for each in ids)]),
+    )
+
+
+def _apart(picked: Sequence[Approval]) -> dict[str, str]:
+    """Why some of these are not approved with the others, by their ids."""
+    why = {each.id: alone(each.kind, each.risk) for each in picked}
+    first = next((each for each in picked if not why[each.id]), None)
+    for each in picked:
+        if first is not None and not why[each.id] and (each.agent, each.tool) != (first.agent, first.tool):
+            why[each.id] = f"it is of another tool than the first, {first.tool} of {first.agent}"
+    return {found: words for found, words in why.items() if words}
+
+
+async def _each(visit: Visit, ids: Sequence[str]) -> list[Approval]:
+    found = await asyncio.gather(*(visit.api.approvals.get(each) for each in ids), return_exceptions=True)
+    for each in found:
+        if isinstance(each, BaseException) and not (isinstance(each, ApiError) and each.status in (404, 422)):
+            raise each
+    return [each for each in found if isinstance(each, Approval)]
+
+
+def _why_not(code: str) -> str:
+    return _WHY_NOT.get(code, code.replace("_", " ") if _CODE.fullmatch(code) else "it was refused")
+
+
+def _known(decision: str) -> str:
+    if decision not in _TOGETHER:
+        raise PageProblem(422, "Many are approved or rejected together, and nothing else.")
+    return decision
+
+
+# --- My decisions: what I decided, and what became of each.
+
+own_decisions_router = APIRouter()
+_SHOWN = 25
+
+
+@own_decisions_router.get("/review/mine")
+async def mine(visit: Visitor, cursor: Annotated[str | None, Query(max_length=400)] = None) -> HTMLResponse:
+    """The caller's decisions, newest first."""
+    found = await visit.api.approvals.decided(limit=_SHOWN, cursor=cursor)
+    return page(visit, "mine.html", found=found, past=PAST, came_of=came_of)
+
+
+def came_of(result: str) -> str:
+    """What a call answered: the sentence in it, where it has one for people."""
+    try:
+        read = inside(json.loads(result)).result
+    except ValueError:  # also where only its beginning is told
+        return result
+    message = read.get("message") if isinstance(read, dict) else None
+    return message if isinstance(message, str) and message else result

@@ -1,0 +1,466 @@
+"""The page of one approval: the exact call first, then what a person needs to decide on it, then the rest."""
+
+import difflib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any
+from urllib.parse import parse_qsl, urlencode
+
+from fastapi import APIRouter, Query, Response
+from fastapi.responses import HTMLResponse
+
+from perdure.client import Approval
+from perdure.core.calls.arguments import InvalidArgumentText, parsed_value
+from perdure.core.json_schema import followed, kind
+from perdure.core.text import flat, pieces, printable
+from perdure.pages.render import page
+from perdure.pages.request import Form, Typed, Visit, Visitor
+
+# --- A call's arguments as the fields of a form, made from the tool's schema, and back to exact arguments.
+# What is not touched comes back as it was: a text that a form would change on its way (a hidden character, a line end
+# of
+# another kind) is edited as JSON, and so is every value that is more than a text, a number or a choice.
+
+_LINE_CHARACTERS = 80
+"""A longer text gets a field of several lines."""
+_MOST_LOOKS = 2_000
+"""Parts of a schema by which one field is shaped: alternatives may each have alternatives, and name themselves."""
+_DEEPEST = 6
+_Kinds = tuple[set[str], list[str], bool]
+
+
+class Shape(StrEnum):
+    """How a value is typed."""
+
+    LINE = "line"
+    LINES = "lines"
+    NUMBER = "number"
+    CHOICE = "choice"
+    JSON = "json"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One argument in the form."""
+
+    name: str
+    key: str
+    """Of the form's field."""
+    shape: Shape
+    value: str
+    given: bool
+    """Whether the call has this argument."""
+    required: bool
+    nullable: bool
+    """Whether an empty field may stand for null."""
+    may_hold: str
+    """In words."""
+    meaning: str
+    choices: tuple[str, ...] = ()
+    fault: str = ""
+
+    @property
+    def gives(self) -> str:
+        """The form's field that says whether an argument is given which need not be."""
+        return f"gives.{self.key}"
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """What the fields came to."""
+
+    args: dict[str, Any]
+    faults: Mapping[str, str]
+    """By argument, in words."""
+
+
+def fields_of(
+    args: Mapping[str, Any],
+    schema: Mapping[str, Any],
+    typed: Form | None = None,
+    faults: Mapping[str, str] | None = None,
+) -> list[Field]:
+    """The fields for these arguments, with what was typed into them before and what was wrong with it."""
+    properties = schema.get("properties")
+    declared: Mapping[str, Any] = properties if isinstance(properties, Mapping) else {}
+    required = schema.get("required")
+    found = []
+    for number, name in enumerate([*declared, *(name for name in args if name not in declared)]):
+        needed = isinstance(required, list) and name in required
+        field = _field(name, f"arg.{number}", args, followed(declared.get(name, {}), schema), schema, needed)
+        found.append(_typed(field, typed, (faults or {}).get(name, "")))
+    return found
+
+
+def read_fields(args: Mapping[str, Any], schema: Mapping[str, Any], form: Form) -> Edit:
+    """The arguments that the form's fields say."""
+    read: dict[str, Any] = {}
+    faults: dict[str, str] = {}
+    for field in fields_of(args, schema):
+        text = form.whole(field.key)
+        if text is None:  # the form had no such field: it stays as it was
+            if field.given:
+                read[field.name] = args[field.name]
+            continue
+        if not text and not field.required and not form.get(field.gives):
+            continue
+        try:
+            read[field.name] = _value(field, text)
+        except InvalidArgumentText as unfit:
+            faults[field.name] = str(unfit)
+    return Edit(read, faults)
+
+
+def _field(
+    name: str, key: str, args: Mapping[str, Any], spec: Mapping[str, Any], root: Mapping[str, Any], required: bool
+) -> Field:
+    given = name in args
+    kinds, choices, nullable = _kinds(spec, root, iter(range(_MOST_LOOKS))) or (set(), [], False)
+    value = args.get(name)
+    shape = _shape(value, kinds, choices) if given and value is not None else _shape_of(kinds, choices)
+    if given and value is None and not nullable:
+        shape = Shape.JSON
+    return Field(
+        name=name,
+        key=key,
+        shape=shape,
+        value=_field_text(value, shape) if given else "",
+        given=given,
+        required=required,
+        nullable=nullable,
+        may_hold=kind(spec, root),
+        meaning=flat(str(spec.get("description") or ""), 300),
+        choices=tuple(choices) if shape is Shape.CHOICE else (),
+    )
+
+
+def _typed(field: Field, typed: Form | None, fault: str) -> Field:
+    text = typed.whole(field.key) if typed is not None else None
+    if typed is None or text is None:
+        return field
+    given = field.required or bool(typed.get(field.gives))
+    return Field(
+        field.name, field.key, field.shape, text, given, field.required, field.nullable, field.may_hold, field.meaning,
+        field.choices, fault,
+    )  # fmt: skip
+
+
+def _kinds(spec: Mapping[str, Any], root: Mapping[str, Any], looks: Iterator[int], depth: int = 0) -> _Kinds | None:
+    """The types of JSON that a field may hold, its choices as JSON, and whether null is one; None where that is not to
+    be found out within `looks`."""
+    if next(looks, None) is None or depth > _DEEPEST:
+        return None
+    either = spec.get("anyOf") or spec.get("oneOf")
+    if isinstance(either, list):
+        read: list[_Kinds] = []
+        for each in either:
+            found = _kinds(followed(each, root), root, looks, depth + 1)
+            if found is None:
+                return None
+            read.append(found)
+        kinds = {name for names, _, _ in read for name in names}
+        all_choices = [each for _, choices, _ in read for each in choices]
+        named = all(choices or names == {"null"} for names, choices, _ in read)
+        return kinds - {"null"}, all_choices if named else [], "null" in kinds or any(null for _, _, null in read)
+    options = [spec["const"]] if "const" in spec else spec.get("enum")
+    told = spec.get("type")
+    kinds = set(map(str, told)) if isinstance(told, list) else {str(told)} if told else set()
+    if isinstance(options, list):
+        return kinds, [_json(each) for each in options if each is not None], None in options
+    if kinds == {"boolean"}:
+        return kinds, ["true", "false"], False
+    return kinds - {"null"} or kinds, [], "null" in kinds
+
+
+def _shape_of(kinds: set[str], choices: list[str]) -> Shape:
+    if choices:
+        return Shape.CHOICE
+    if kinds == {"string"}:
+        return Shape.LINE
+    return Shape.NUMBER if kinds and kinds <= {"integer", "number"} else Shape.JSON
+
+
+def _shape(value: Any, kinds: set[str], choices: list[str]) -> Shape:
+    """How a value that is there is edited, so that it comes back as it was."""
+    shape = _shape_of(kinds, choices)
+    if shape is Shape.CHOICE:
+        return shape if _json(value) in choices else Shape.JSON
+    if shape is Shape.NUMBER:
+        return shape if isinstance(value, int | float) and not isinstance(value, bool) else Shape.JSON
+    if shape is not Shape.LINE or not isinstance(value, str) or "\t" in value or any(hid for _, hid in pieces(value)):
+        return Shape.JSON
+    return Shape.LINES if "\n" in value or len(value) > _LINE_CHARACTERS else Shape.LINE
+
+
+def _field_text(value: Any, shape: Shape) -> str:
+    if shape in (Shape.LINE, Shape.LINES):
+        return str(value) if value is not None else ""
+    if value is None and shape is not Shape.JSON:
+        return ""
+    return json.dumps(value, indent=2 if shape is Shape.JSON else None, ensure_ascii=shape is Shape.JSON)
+
+
+def _value(field: Field, text: str) -> Any:
+    if not text and field.nullable:
+        return None
+    if field.shape in (Shape.LINE, Shape.LINES):
+        return text
+    return _number(text) if field.shape is Shape.NUMBER else parsed_value(text)
+
+
+def _number(text: str) -> Any:
+    with suppress(InvalidArgumentText):
+        value = parsed_value(text)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return value
+    raise InvalidArgumentText("that is not a number")
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+# --- What is different between two JSON values, or two texts, line by line.
+
+_MOST_LINES = 3_000
+"""Longer ones are told whole, one after the other: comparing them takes seconds."""
+_AROUND = 2
+"""Lines that stay the same, shown beside those that do not."""
+_FEW_LINES = 40
+"""Of both together: so few are shown whole, with the brackets that they stand in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a comparison."""
+
+    sign: str
+    """`-` was, `+` is, a blank for both; `…` where lines that stay the same are left out."""
+    text: str
+
+
+def differences(before: Any, after: Any) -> list[Line]:
+    """The lines that differ, with a few around them, or all where they are few; none where there is no difference."""
+    return _compared(_lines(before), _lines(after))
+
+
+def text_differences(before: str, after: str) -> list[Line]:
+    """The same of two texts."""
+    return _compared(before.splitlines(), after.splitlines())
+
+
+def _compared(old: list[str], new: list[str]) -> list[Line]:
+    if len(old) + len(new) > _MOST_LINES:
+        return [] if old == new else [*(Line("-", text) for text in old), *(Line("+", text) for text in new)]
+    found: list[Line] = []
+    around = _AROUND if len(old) + len(new) > _FEW_LINES else _FEW_LINES
+    for group in difflib.SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(around):
+        if found:
+            found.append(Line("…", ""))
+        for what, start, end, to_start, to_end in group:
+            if what == "equal":
+                found += [Line(" ", text) for text in old[start:end]]
+                continue
+            found += [Line("-", text) for text in old[start:end]]
+            found += [Line("+", text) for text in new[to_start:to_end]]
+    return found
+
+
+def _lines(value: Any) -> list[str]:
+    # Without commas: a line that is not the last any more is none that differs.
+    return json.dumps(value, indent=2, ensure_ascii=False, separators=("", ": ")).split("\n")
+
+
+# --- How a person has narrowed the list: kept in the address of whatever is opened from it, so that the next one is of
+# the same list, and so is the way back.
+
+DAY_SECONDS = 86_400
+KINDS = ("risk", "agent", "tool", "role")
+_LONGEST_NAME = 64
+_LONGEST = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How the list is narrowed."""
+
+    mine: bool = True
+    risk: str = ""
+    agent: str = ""
+    tool: str = ""
+    role: str = ""
+    expiring: bool = False
+
+    def query(self, *, mine: bool, cursor: str | None = None) -> str:
+        """The same for an address, and whose."""
+        named = {kind: getattr(self, kind) for kind in KINDS}
+        said = {**({} if mine else {"all": "1"}), **named, **({"expiring": "1"} if self.expiring else {})}
+        return urlencode({name: value for name, value in {**said, "cursor": cursor or ""}.items() if value})
+
+    def path(self, *, mine: bool, cursor: str | None = None) -> str:
+        """The inbox narrowed so, and whose."""
+        text = self.query(mine=mine, cursor=cursor)
+        return "/review" + (f"?{text}" if text else "")
+
+    @property
+    def within(self) -> str:
+        """What the address of an approval says of the list that it was opened from."""
+        text = self.query(mine=self.mine)
+        return "?" + urlencode({"in": text}) if text else ""
+
+    @property
+    def narrowed(self) -> bool:
+        """By more than whose."""
+        return self.expiring or any(getattr(self, kind) for kind in KINDS)
+
+    @property
+    def filters(self) -> Mapping[str, Any]:
+        """As the API takes it."""
+        named = {kind: getattr(self, kind) or None for kind in KINDS}
+        return {**named, "mine": self.mine or None, "expiring_seconds": DAY_SECONDS if self.expiring else None}
+
+
+def opened_from(visit: Visit, form: Form | None = None) -> Asked:
+    """The list that an approval was opened from, as its address says, or the form that was sent from its page."""
+    text = (form.get("in") if form else "") or visit.request.query_params.get("in", "")
+    said = dict(parse_qsl(text)) if len(text) <= _LONGEST else {}
+    risk, agent, tool, role = (said.get(kind, "")[:_LONGEST_NAME] for kind in KINDS)
+    return Asked("all" not in said, risk, agent, tool, role, "expiring" in said)
+
+
+LONG_CHARACTERS = 6_000
+"""Longer arguments (as JSON, hidden characters written out) must be opened before anything can be decided on them."""
+_BEGINNING_CHARACTERS = 1_500
+_QUEUE = 100
+"""How far the way to the next and the previous one is looked for."""
+REASONS = ("The arguments are wrong.", "This is not needed.", "This is not allowed here.")
+"""Why a call is rejected, where its agent's policy offers nothing else."""
+PRESENT = {"approve": "Approve", "edit": "Edit", "reject": "Reject", "respond": "Respond"}
+PAST = {"approve": "approved", "edit": "edited and approved", "reject": "rejected", "respond": "responded to"}
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What a form on the page held that is not done, and why."""
+
+    form: Form | None = None
+    why: str = ""
+    faults: Mapping[str, str] | None = None
+    """By argument."""
+
+
+async def show(visit: Visit, approval: Approval, sent: Sent | None = None, *, status: int = 200) -> HTMLResponse:
+    """The page of this approval, with what was typed into it before."""
+    sent = sent or Sent()
+    text = _approval_json(approval)
+    opened = not is_long(approval) or _asks_for_all(visit, sent)
+    args = (approval.decision or {}).get("args") or approval.args
+    before = (approval.revision or {}).get("args_before") or (approval.args if args is not approval.args else None)
+    asked = opened_from(visit, sent.form)
+    previous, following = await _beside(visit, approval, asked)
+    return page(
+        visit,
+        "approval.html",
+        status=status,
+        approval=approval,
+        args=args,
+        opened=opened,
+        long_characters=len(text),
+        beginning=text[:_BEGINNING_CHARACTERS],
+        changed=differences(before, args) if before is not None else None,
+        compared=compared(approval, args),
+        previewed=previewed(approval),
+        fields=fields_of(approval.args, approval.args_schema, sent.form, sent.faults),
+        may=approval.allowed_decisions if opened else [],
+        sent=sent,
+        typed=sent.form or Form(()),
+        previous=previous,
+        following=following,
+        past=PAST,
+        reasons=reasons_for(approval),
+        roles=visit.me.roles if visit.me else [],
+        asked=asked,
+        within=asked.within,
+        at=f"/review/{approval.id}{asked.within}",
+    )
+
+
+def reasons_for(*approvals: Approval) -> list[str]:
+    """The ready reasons for a rejection of these."""
+    return list(dict.fromkeys(reason for each in approvals for reason in each.reject_reasons)) or list(REASONS)
+
+
+def is_long(approval: Approval) -> bool:
+    """Whether it must be opened before anything can be decided about it."""
+    text = _approval_json(approval)
+    return len(text) > LONG_CHARACTERS or len(printable(text)) > LONG_CHARACTERS
+
+
+def _approval_json(approval: Approval) -> str:
+    """All that is decided on, as JSON."""
+    shown = approval.args if approval.kind != "checkpoint" else {"result": approval.result, "args": approval.args}
+    return json.dumps(shown, indent=2, ensure_ascii=False)
+
+
+def compared(approval: Approval, args: Mapping[str, Any]) -> list[Line] | None:
+    """The call against the one of its tool that was approved last before; None where there is none."""
+    last = approval.last_approved
+    return differences(last["args"], args) if last else None
+
+
+def previewed(approval: Approval) -> list[Line] | None:
+    """What its tool saw that the call would change; None or empty where it saw nothing."""
+    found = approval.preview
+    return differences(found["before"], found["after"]) if found and not found.get("fault") else None
+
+
+def _asks_for_all(visit: Visit, sent: Sent) -> bool:
+    """Whether the person has opened all of it, here or before the form was sent."""
+    return visit.request.query_params.get("whole") == "1" or (sent.form is not None and sent.form.get("whole") == "1")
+
+
+async def _beside(visit: Visit, approval: Approval, asked: Asked) -> tuple[Approval | None, Approval | None]:
+    """The one before and the one after it in the list that it was opened from; from one that is not in it any more, the
+    first."""
+    listed = visit.api.approvals.list(status="pending", brief=True, limit=_QUEUE, **asked.filters)
+    found = (await listed).items
+    at = next((place for place, each in enumerate(found) if each.id == approval.id), None)
+    if at is None:
+        return None, found[0] if found else None
+    return found[at - 1] if at else None, found[at + 1] if at + 1 < len(found) else None
+
+
+# --- One approval: its page, the page drawn again with what was typed into it, and what became of it meanwhile.
+
+router = APIRouter()
+
+
+@router.get("/review/{approval_id}")
+async def approval(visit: Visitor, approval_id: str) -> HTMLResponse:
+    """The page."""
+    return await show(visit, await visit.api.approvals.get(approval_id))
+
+
+@router.post("/review/{approval_id}/draft")
+async def draft(post: Typed, approval_id: str) -> HTMLResponse:
+    """The page with what was typed before; nothing is sent."""
+    found = await post.visit.api.approvals.get(approval_id)
+    why = "Nothing was sent yet. What you typed is below."
+    if not found.allowed_decisions:
+        why = "Nothing was sent: you may not decide on this, or nobody can any more. What was typed is below."
+    return await show(post.visit, found, Sent(post.form, why))
+
+
+@router.get("/review/{approval_id}/state")
+async def state(
+    visit: Visitor, approval_id: str, version: int, status: Annotated[str, Query(max_length=40)]
+) -> Response:
+    """What has changed since the page was made, for its script; 204 where nothing has."""
+    found = await visit.api.approvals.get(approval_id)
+    if (found.version, found.status) == (version, status):
+        return Response(status_code=204)
+    within = opened_from(visit).within
+    return page(visit, "meanwhile.html", approval=found, was_open=status == "pending", within=within)

@@ -1,0 +1,51 @@
+"""Calls that a crash left unknown: what is known of each, and a person's word on what became of it."""
+
+from datetime import UTC, datetime
+from typing import Literal
+
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+
+from perdure.client import ApiError
+from perdure.pages.render import page
+from perdure.pages.request import AGAIN, Form, PageProblem, Posted, Visit, Visitor
+
+router = APIRouter()
+HERE = "/review/unsettled"
+_SHOWN = 25
+_OUTCOMES: dict[str, Literal["happened", "did_not_happen"]] = {
+    "happened": "happened",
+    "did_not_happen": "did_not_happen",
+}
+
+
+@router.get(HERE)
+async def unsettled(visit: Visitor) -> HTMLResponse:
+    """All of them, newest first."""
+    return await _show(visit)
+
+
+@router.post(HERE + "/{key}")
+async def settle(post: Posted, key: str) -> Response:
+    """Say what became of one; its turn goes on with that."""
+    form, outcome = post.form, _OUTCOMES.get(post.form.get("outcome"))
+    if outcome is None:
+        raise PageProblem(422, "Say whether it happened.")
+    try:
+        said = form.whole("comment") or ""
+        await post.visit.api.effects.settle(key, outcome, said, idempotency_key=form.get("key"))
+    except ApiError as error:
+        if error.status in (401, 404):
+            raise
+        why = AGAIN if error.status in (0, 503) else f"Not settled: {error.message}"
+        return await _show(post.visit, key, form, why, status=error.status or 503)
+    return RedirectResponse(HERE, 303)
+
+
+async def _show(
+    visit: Visit, key: str = "", typed: Form | None = None, why: str = "", *, status: int = 200
+) -> HTMLResponse:
+    """The page, with what was typed about one of them and why it was not taken."""
+    found = await visit.api.effects.list(limit=_SHOWN)
+    given = {"typed_of": key, "typed": typed or Form(()), "why": why, "now": datetime.now(UTC)}
+    return page(visit, "unsettled.html", status=status, found=found, **given)

@@ -1,0 +1,491 @@
+"""What a conversation's page shows: its turns as its person reads them, with what each waits for."""
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, get_args
+
+from fastapi import APIRouter, Query
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+
+from perdure.client import Agent, ApiError, Approval, AsyncClient, File, Question, Story, ToldTurn
+from perdure.client.turns import OnBusy
+from perdure.contracts.approvals import ANSWERED_BY_CLIENT
+from perdure.core.memory.files import BY_ENDING
+from perdure.core.text import cut
+from perdure.pages.approvals.page import Field, Shape, fields_of, is_long, read_fields, reasons_for
+from perdure.pages.render import fresh_key, page, seen
+from perdure.pages.request import (
+    AGAIN,
+    Form,
+    PageProblem,
+    Post,
+    Posted,
+    Typed,
+    Uploaded,
+    Visit,
+    Visitor,
+    most_upload_bytes,
+)
+from perdure.pages.turns import value
+
+SHOWN = 10
+"""Turns of a page."""
+CHARACTERS = 60_000
+"""Of all texts of a page; what is beyond must be opened."""
+_FEWEST = 1_000
+"""Of each text, however many there are."""
+_COLOUR = re.compile(r"#[0-9a-fA-F]{6}")
+SUGGESTED = 3
+"""Of what a turn proposes to say next."""
+PICTURES = ("image/svg+xml", "image/png")
+"""What is shown in place, the better one first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question of the turn's, with what was typed into its form and was not taken."""
+
+    question: Question
+    form: Form | None = None
+    faults: Mapping[str, str] = field(default_factory=dict)
+    why: str = ""
+
+    @property
+    def words(self) -> str:
+        """What is asked."""
+        return words_of(self.question.asked)
+
+    @property
+    def fields(self) -> list[Field]:
+        """Its form, made from the schema of the answers that count."""
+        return fields_of({}, self.question.answer_schema, self.form, self.faults)
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the answer is one text, which needs no more words."""
+        return bool(self.only) and self.fields[0].shape in (Shape.LINE, Shape.LINES)
+
+    @property
+    def options(self) -> list[str]:
+        """Ready answers; each is a value of the only field."""
+        options = self.question.asked.get("options")
+        return [each for each in options if isinstance(each, str)] if isinstance(options, list) and self.only else []
+
+    @property
+    def only(self) -> str:
+        """The only field of an answer, where there is one."""
+        names = [each.name for each in fields_of({}, self.question.answer_schema)]
+        return names[0] if len(names) == 1 else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One turn on the page."""
+
+    turn: ToldTurn
+    approvals: Sequence[Approval] = ()
+    """Those that wait."""
+    asked: Sequence[Asked] = ()
+    most: int | None = None
+    """Characters of each of its texts; None is all of them."""
+
+    def text(self, of: str) -> object:
+        """A text of it, for the page."""
+        return seen(of if self.most is None else cut(of, self.most))
+
+    @property
+    def apart(self) -> str:
+        """The answer, where none of the parts has said it."""
+        answer = self.turn.answer or ""
+        return "" if any(_same(each.text, answer) for each in self.turn.segments if each.kind == "text") else answer
+
+    @property
+    def works(self) -> str:
+        """What an open turn does, in words; empty where it has ended."""
+        if self.turn.has_ended:
+            return ""
+        if self.turn.stop_requested_at is not None:
+            return "Stopping."
+        if self.turn.status == "queued":
+            return "It waits for the turn before it."
+        if self.turn.status == "awaiting_answer":
+            return "It waits for an answer."
+        return "It waits for a person." if self.turn.is_paused else "Working on it."
+
+    @property
+    def pictures(self) -> list[File]:
+        """One of each picture that it made."""
+        best: dict[str, File] = {}
+        for kind in PICTURES:
+            for file in self.turn.files:
+                if file.media_type == kind:
+                    best.setdefault(file.name.rpartition(".")[0], file)
+        return list(best.values())
+
+    @property
+    def suggestions(self) -> list[str]:
+        """What may be said next, as its output proposes it: `{"suggestions": [{"kind": "text", "text": ...}]}`."""
+        proposed = (self.turn.output or {}).get("suggestions")
+        texts = [each.get("text") for each in proposed if isinstance(each, dict)] if isinstance(proposed, list) else []
+        return [each for each in texts if isinstance(each, str) and each.strip()][:SUGGESTED]
+
+    @property
+    def palettes(self) -> list[list[str]]:
+        """Colours that its output proposes: `{"suggestions": [{"kind": "custom_palette", "colors": ["#4c78a8"]}]}`."""
+        proposed = (self.turn.output or {}).get("suggestions")
+        lists = (
+            [each.get("colors") for each in proposed if isinstance(each, dict)] if isinstance(proposed, list) else []
+        )
+        return [[each for each in colours if _is_colour(each)] for colours in lists if isinstance(colours, list)]
+
+    @property
+    def settles(self) -> int:
+        """How many calls must be settled of which it is not known whether they took effect."""
+        waiting = self.turn.waiting_for
+        if waiting is None or waiting.kind in ANSWERED_BY_CLIENT:
+            return 0
+        return len(set(waiting.ids) - {each.id for each in self.approvals})
+
+    def reasons(self, approval: Approval) -> list[str]:
+        """The ready reasons for a rejection."""
+        return reasons_for(approval)
+
+    def opened(self, approval: Approval) -> bool:
+        """Whether all that is decided on stands on the page."""
+        return not is_long(approval) and approval.kind != "limit"
+
+
+async def shown(
+    api: AsyncClient, turns: Sequence[ToldTurn], *, refused: Asked | None = None, whole: bool = False
+) -> list[Shown]:
+    """These turns, oldest first, as they are now; `refused`: an answer that was not taken."""
+    most = {} if whole else allotted(turns)
+    found = await asyncio.gather(*(_shown(api, turn, most.get(turn.turn_id), refused) for turn in turns))
+    return list(reversed(found))
+
+
+def words_of(said: Mapping[str, Any]) -> str:
+    """A question or an answer in words: its question, or its only text, else all of it as JSON."""
+    texts = [each for each in said.values() if isinstance(each, str)]
+    if isinstance(said.get("question"), str):
+        return str(said["question"])
+    return texts[0] if len(texts) == len(said) == 1 else json.dumps(said, ensure_ascii=False, indent=2)
+
+
+def allotted(turns: Sequence[ToldTurn]) -> dict[str, int]:
+    """By turn, how much of each text is shown where not all of it is. The newest come first and are shown whole."""
+    left, most = CHARACTERS, dict[str, int]()
+    for turn in turns:
+        lengths = [len(text) for text in _texts(turn)]
+        if sum(lengths) > left:
+            most[turn.turn_id] = max(_FEWEST, left // len(lengths))
+            lengths = [min(length, most[turn.turn_id]) for length in lengths]
+        left = max(0, left - sum(lengths))
+    return most
+
+
+def _texts(turn: ToldTurn) -> list[str]:
+    return [*(each.content for each in turn.said), *(each.text for each in turn.segments), turn.answer or ""]
+
+
+async def _shown(api: AsyncClient, turn: ToldTurn, most: int | None, refused: Asked | None) -> Shown:
+    waiting = turn.waiting_for
+    if waiting is None:
+        return Shown(turn, most=most)
+    if waiting.kind in ANSWERED_BY_CLIENT:
+        questions = await asyncio.gather(*(api.turns.question(turn.turn_id, each) for each in waiting.ids))
+        return Shown(turn, asked=[_asked(each, refused) for each in questions if each.status == "pending"], most=most)
+    found = await asyncio.gather(*(_approval(api, each) for each in waiting.ids))
+    return Shown(turn, [each for each in found if each is not None], most=most)
+
+
+def _asked(question: Question, refused: Asked | None) -> Asked:
+    return refused if refused is not None and refused.question.id == question.id else Asked(question)
+
+
+async def _approval(api: AsyncClient, approval_id: str) -> Approval | None:
+    try:
+        return await api.approvals.get(approval_id)
+    except ApiError as error:
+        if error.status == 404:  # an effect to be settled has no approval of this id
+            return None
+        raise
+
+
+def _is_colour(given: object) -> bool:
+    return isinstance(given, str) and _COLOUR.fullmatch(given) is not None
+
+
+def _same(said: str, answer: str) -> bool:
+    return said.strip() == answer.strip()
+
+
+# --- A conversation: its page, a part of it for the page's script, and what its person says in it.
+
+conversation_router = APIRouter()
+WAIT_SECONDS = 2.0
+"""How long a form that no script sends is held back, so that the page which follows may have the answer already."""
+_WAYS = get_args(OnBusy)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What the form below a conversation holds."""
+
+    key: str
+    message: str = ""
+    why: str = ""
+    busy: bool = False
+    """Whether a turn is open, so that it must be said what becomes of it."""
+    started: str = ""
+    """The turn that hears what was just sent."""
+
+
+@conversation_router.get("/chat/{conversation_id}")
+async def conversation(
+    visit: Visitor,
+    conversation_id: str,
+    before: Annotated[str | None, Query(max_length=400)] = None,
+    whole: bool = False,
+) -> HTMLResponse:
+    """The page: the newest turns, or those before a cursor."""
+    return await show(visit, conversation_id, before=before, whole=whole)
+
+
+@conversation_router.post("/chat/{conversation_id}/draft")
+async def draft(post: Typed, conversation_id: str) -> HTMLResponse:
+    """The page with what was typed before; nothing is sent."""
+    why = "Nothing was sent yet. What you typed is below."
+    return await show(post.visit, conversation_id, Draft(fresh_key(), post.form.whole("message") or "", why))
+
+
+@conversation_router.get("/chat/{conversation_id}/turns/{turn_id}")
+async def turn(visit: Visitor, conversation_id: str, turn_id: str) -> Response:
+    """One turn as it is now, for the page's script."""
+    if not visit.is_live:
+        return RedirectResponse(f"/chat/{conversation_id}#turn-{turn_id}", 303)
+    return await told_anew(visit, conversation_id, turn_id)
+
+
+@conversation_router.post("/chat/{conversation_id}")
+async def say(post: Posted, conversation_id: str) -> Response:
+    """Say something: a turn begins, or hears it where one is open."""
+    form, live = post.form, post.visit.is_live
+    message, way = form.whole("message") or "", form.get("on_busy")
+    try:
+        if not form.get("message"):
+            raise ApiError(422, "message_blank", "say something first")
+        started = await post.visit.api.turns.start(
+            conversation_id,
+            message,
+            on_busy=way if way in _WAYS else None,  # type: ignore[arg-type]
+            wait_seconds=None if live else WAIT_SECONDS,
+            idempotency_key=form.get("key"),
+        )
+    except ApiError as error:
+        if error.status in (401, 404):
+            raise
+        return await not_sent(post, conversation_id, message, error)
+    if live:
+        return _form(post.visit, conversation_id, Draft(fresh_key(), busy=True, started=started.turn_id))
+    return RedirectResponse(f"/chat/{conversation_id}#turn-{started.turn_id}", 303)
+
+
+async def not_sent(post: Post, conversation_id: str, message: str, error: ApiError) -> HTMLResponse:
+    """The form once more with what was typed and why it was not taken; the same key, so that it counts once."""
+    why = AGAIN if error.status in (0, 503) else f"Not sent: {error.message}"
+    kept = Draft(post.form.get("key") or fresh_key(), message, why, busy=error.code == "conversation_busy")
+    if post.visit.is_live:
+        return _form(post.visit, conversation_id, kept)
+    return await show(post.visit, conversation_id, kept, status=error.status or 503)
+
+
+async def show(
+    visit: Visit,
+    conversation_id: str,
+    draft: Draft | None = None,
+    *,
+    before: str | None = None,
+    whole: bool = False,
+    refused: Asked | None = None,
+    file_why: str = "",
+    status: int = 200,
+) -> HTMLResponse:
+    """The page of a conversation, with what was typed into it before."""
+    api = visit.api
+    conversation = await api.conversations.get(conversation_id)
+    story = await api.conversations.story(conversation_id, limit=SHOWN, cursor=before)
+    agent = await agent_of(visit, conversation.agent)
+    takes_files = story.own and agent is not None and agent.files
+    turns = await shown(api, story.items, refused=refused, whole=whole)
+    busy = any(not each.turn.has_ended for each in turns)
+    given = draft or Draft(fresh_key())
+    return page(
+        visit,
+        "conversation.html",
+        status=status,
+        id=conversation_id,
+        conversation=conversation,
+        agent=agent,
+        story=story,
+        turns=turns,
+        before=before,
+        uploads=(await api.files.list(conversation_id)).items if takes_files else [],
+        most_bytes=most_upload_bytes(visit.request),
+        file_why=file_why,
+        draft=given,
+        value=value,
+        words_of=words_of,
+        busy=busy or given.busy,
+        following=before is None,
+    )
+
+
+async def told_anew(
+    visit: Visit, conversation_id: str, turn_id: str, refused: Asked | None = None, *, status: int = 200
+) -> HTMLResponse:
+    story: Story = await visit.api.conversations.story(conversation_id, turn=turn_id)
+    if not story.items:
+        raise PageProblem(404, "This conversation has no such turn.")
+    (told,) = await shown(visit.api, story.items, refused=refused)
+    me = visit.me or await visit.api.auth.me()
+    given = {"me": me, "form_token": me.form_token or "", "value": value, "words_of": words_of}
+    return page(visit, "chat_turn.html", status=status, id=conversation_id, each=told, story=story, **given)
+
+
+async def after(visit: Visit, conversation_id: str, turn_id: str, refused: Asked | None = None) -> Response:
+    """What stands there once something was done with a turn."""
+    if visit.is_live:
+        return await told_anew(visit, conversation_id, turn_id, refused)
+    if refused is not None:
+        return await show(visit, conversation_id, refused=refused, status=422)
+    return back(conversation_id, turn_id)
+
+
+def back(conversation_id: str, turn_id: str = "") -> RedirectResponse:
+    return RedirectResponse(f"/chat/{conversation_id}" + (f"#turn-{turn_id}" if turn_id else ""), 303)
+
+
+def _form(visit: Visit, conversation_id: str, draft: Draft) -> HTMLResponse:
+    return page(visit, "chat_form.html", id=conversation_id, draft=draft, busy=draft.busy)
+
+
+async def agent_of(visit: Visit, agent_id: str) -> Agent | None:
+    """The agent; None where the deployment has it no more."""
+    return next((each for each in (await visit.api.agents.list()).items if each.id == agent_id), None)
+
+
+# --- One's conversations, and the agents with which another can begin.
+
+chat_router = APIRouter()
+_SHOWN = 20
+
+
+@chat_router.get("/chat")
+async def listed(visit: Visitor, cursor: Annotated[str | None, Query(max_length=400)] = None) -> HTMLResponse:
+    """The conversations, the one written to last first; on the first page the agents before them."""
+    found, agents = await asyncio.gather(
+        visit.api.conversations.list(limit=_SHOWN, cursor=cursor), visit.api.agents.list()
+    )
+    titles = {agent.id: agent.title or agent.id for agent in agents.items}
+    return page(visit, "chats.html", found=found, agents=[] if cursor else agents.items, titles=titles)
+
+
+@chat_router.post("/chat")
+async def begin(post: Posted) -> Response:
+    """A new conversation with this agent, and its first turn where something is said."""
+    form, api = post.form, post.visit.api
+    message = form.get("example") or form.whole("message") or ""
+    conversation = await api.conversations.create(form.get("agent"), idempotency_key=form.get("key"))
+    if message.strip():
+        try:
+            await api.turns.start(conversation.id, message, wait_seconds=WAIT_SECONDS, idempotency_key=form.get("key"))
+        except ApiError as error:
+            if error.status in (401, 404):
+                raise
+            return await not_sent(post, conversation.id, message, error)
+    return RedirectResponse(f"/chat/{conversation.id}", 303)
+
+
+# --- What a person does with a turn that is open: answer what it asks, and stop it.
+
+answers_router = APIRouter(prefix="/chat/{conversation_id}/turns/{turn_id}")
+
+
+@answers_router.post("/stop")
+async def stop_turn(post: Posted, conversation_id: str, turn_id: str) -> Response:
+    """Ask a turn to stop."""
+    await post.visit.api.turns.stop(turn_id, idempotency_key=post.form.get("key"))
+    return await after(post.visit, conversation_id, turn_id)
+
+
+@answers_router.post("/answers/{request_id}")
+async def answer_question(post: Posted, conversation_id: str, turn_id: str, request_id: str) -> Response:
+    """Answer what the turn asks of its person."""
+    api, form = post.visit.api, post.form
+    question = await api.turns.question(turn_id, request_id)
+    refused: Asked | None = None
+    payload, faults = _payload(question, form)
+    if faults:
+        refused = Asked(question, form, faults, "Not sent: see the fields.")
+    else:
+        try:
+            await api.turns.answer(turn_id, request_id, question.kind, payload, idempotency_key=form.get("key"))
+        except ApiError as error:
+            if error.status in (401, 404):
+                raise
+            why = AGAIN if error.status in (0, 503) else f"Not sent: {error.message}"
+            refused = Asked(question, form, why=why)
+    return await after(post.visit, conversation_id, turn_id, refused)
+
+
+def _payload(question: Question, form: Form) -> tuple[dict[str, object], dict[str, str]]:
+    """The answer that the form says, and the faults of its fields."""
+    asked, option = Asked(question), form.get("option")
+    if option and option in asked.options:
+        return {asked.only: option}, {}
+    read = read_fields({}, question.answer_schema, form)
+    return dict(read.args), dict(read.faults)
+
+
+# --- Files that a person puts into a conversation.
+
+files_router = APIRouter()
+_BY_ENDING = {**BY_ENDING, ".md": "text/plain"}
+"""What a file is by its name: browsers say so by what is installed on the machine."""
+
+
+@files_router.post("/chat/{conversation_id}/files")
+async def upload(post: Uploaded, conversation_id: str) -> Response:
+    """Put a file into the conversation, for the agent's tools."""
+    visit, why = post.visit, await _kept(post, conversation_id)
+    if not visit.is_live:
+        return await show(visit, conversation_id, file_why=why, status=422) if why else back(conversation_id)
+    files = (await visit.api.files.list(conversation_id)).items
+    agent = await agent_of(visit, (await visit.api.conversations.get(conversation_id)).agent)
+    most = most_upload_bytes(visit.request)
+    return page(visit, "chat_files.html", id=conversation_id, agent=agent, uploads=files, file_why=why, most_bytes=most)
+
+
+async def _kept(post: Post, conversation_id: str) -> str:
+    """Keep the file; why it was not, empty where it was."""
+    if post.upload is None:
+        return "Choose a file first."
+    kind = _BY_ENDING.get("." + post.upload.name.rpartition(".")[2].lower(), post.upload.media_type)
+    try:
+        await post.visit.api.files.upload(
+            conversation_id,
+            post.upload.name,
+            post.upload.chunks(),
+            kind or "application/octet-stream",
+            idempotency_key=post.form.get("key"),
+            length=post.upload.size_bytes,
+        )
+    except ApiError as error:
+        if error.status in (401, 404):
+            raise
+        return f"Not uploaded: {error.message}"
+    return ""

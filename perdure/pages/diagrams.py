@@ -1,0 +1,406 @@
+"""A topology's graph as a picture, drawn here from its manifest: no script, no style but the stylesheet's.
+
+What it shows stands beside it as text, too: a person who does not see it misses nothing.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from typing import Any
+
+from markupsafe import Markup
+
+from perdure.core.text import printable
+
+# --- Where the boxes and lines of a graph go: layers from top to bottom, by the order in which the nodes are declared.
+# A line to a node that is declared earlier goes back up. A line across layers gets a slot in each, so that it passes
+# between the boxes and never behind one.
+
+LETTER, LINE, PAD, GAP, BETWEEN, MARGIN = 8.0, 17.0, 12.0, 20.0, 44.0, 8.0
+"""A letter's width and a line's height in a box, the room inside and beside it, between layers, and around it all."""
+_LETTERS = 16
+"""In a line of a box, where its name has a place to be broken."""
+_SLOT = 10.0
+_SWEEPS = 12
+
+Way = tuple[str, str]
+Slot = tuple[str, str, int]
+"""A box, by its name, or the place of a way in a layer."""
+Point = tuple[float, float]
+Ties = defaultdict[Slot, list[Slot]]
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A node, `x` at its middle and `y` at its top."""
+
+    name: str
+    lines: tuple[str, ...]
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Boxes, and per way its points from the source to the target."""
+
+    boxes: tuple[Box, ...]
+    routes: Mapping[Way, tuple[Point, ...]]
+    width: float
+    height: float
+
+
+def laid_out(names: Sequence[str], ways: Iterable[Way]) -> Layout:
+    """The places of these nodes and of the ways between them; a way from a node to itself has none."""
+    place = {name: at for at, name in enumerate(names)}
+    known = [way for way in dict.fromkeys(ways) if way[0] != way[1] and way[0] in place and way[1] in place]
+    down = {way: way if place[way[0]] < place[way[1]] else (way[1], way[0]) for way in known}
+    ranks = _ranks(names, set(down.values()))
+    chains = {
+        way: [
+            _slot(upper),
+            *((*way, rank) for rank in range(ranks[upper] + 1, ranks[lower])),
+            _slot(lower),
+        ]
+        for way, (upper, lower) in down.items()
+    }
+    layers = _ordered(names, ranks, chains)
+    lines = {_slot(name): _broken(name) for name in names}
+    widths = {slot: max(map(len, text)) * LETTER + 2 * PAD for slot, text in lines.items()}
+    middles = _middles(layers, chains, widths)
+    tops, heights = _rows(layers, lines)
+    boxes = {
+        slot: Box(slot[0], lines[slot], middles[slot], tops[rank], widths[slot], len(lines[slot]) * LINE + PAD)
+        for rank, layer in enumerate(layers)
+        for slot in layer
+        if slot in lines
+    }
+    routes = {
+        way: points if down[way] == way else points[::-1]
+        for way, points in _routes(chains, boxes, middles, tops, heights).items()
+    }
+    right = max((middles[slot] + widths.get(slot, _SLOT) / 2 for slot in middles), default=0.0)
+    bottom = tops[-1] + heights[-1] if tops else 0.0
+    return Layout(tuple(boxes[_slot(name)] for name in names), routes, right + MARGIN, bottom + MARGIN)
+
+
+def _slot(name: str) -> Slot:
+    return (name, "", -1)
+
+
+def _broken(name: str) -> tuple[str, ...]:
+    """A name in lines, broken behind an underscore."""
+    lines = [""]
+    for part in name.replace("_", "_\n").split("\n"):
+        if lines[-1] and len(lines[-1]) + len(part) > _LETTERS:
+            lines.append("")
+        lines[-1] += part
+    return tuple(lines)
+
+
+def _ranks(names: Sequence[str], ways: set[Way]) -> dict[str, int]:
+    """Each below everything that leads down to it."""
+    before: defaultdict[str, list[str]] = defaultdict(list)
+    for upper, lower in ways:
+        before[lower].append(upper)
+    ranks: dict[str, int] = {}
+    for name in names:  # in the order of declaration, which every way down keeps to
+        ranks[name] = max((ranks[upper] + 1 for upper in before[name]), default=0)
+    return ranks
+
+
+def _neighbours(chains: Iterable[Sequence[Slot]]) -> tuple[Ties, Ties]:
+    """What each slot is tied to in the layer above, and in the layer below."""
+    above: Ties = defaultdict(list)
+    below: Ties = defaultdict(list)
+    for chain in chains:
+        for upper, lower in pairwise(chain):
+            above[lower].append(upper)
+            below[upper].append(lower)
+    return above, below
+
+
+def _ordered(names: Sequence[str], ranks: Mapping[str, int], chains: Mapping[Way, list[Slot]]) -> list[list[Slot]]:
+    """The slots of each layer from left to right, with few crossings: each near the middle of what it is tied to."""
+    layers: list[list[Slot]] = [[] for _ in range(max(ranks.values(), default=-1) + 1)]
+    for name in names:
+        layers[ranks[name]].append(_slot(name))
+    for chain in chains.values():
+        for slot in chain[1:-1]:
+            layers[slot[2]].append(slot)
+    above, below = _neighbours(chains.values())
+    for sweep in range(_SWEEPS):
+        tied, order = (below, layers[::-1]) if sweep % 2 else (above, layers)
+        for layer, near in zip(order[1:], order, strict=False):
+            at = {slot: (number + 0.5) / len(near) for number, slot in enumerate(near)}
+            own = {slot: (number + 0.5) / len(layer) for number, slot in enumerate(layer)}
+            wanted = {slot: _mean([at[one] for one in tied[slot] if one in at], own[slot]) for slot in layer}
+            layer.sort(key=wanted.__getitem__)
+    return layers
+
+
+def _middles(
+    layers: Sequence[Sequence[Slot]], chains: Mapping[Way, list[Slot]], widths: Mapping[Slot, float]
+) -> dict[Slot, float]:
+    """How far right the middle of each slot is: near what it is tied to, and clear of its neighbours."""
+    above, below = _neighbours(chains.values())
+    middles = dict.fromkeys((slot for layer in layers for slot in layer), 0.0)
+    for sweep in range(_SWEEPS):
+        tied = below if sweep % 2 else above
+        for layer in layers[::-1] if sweep % 2 else layers:
+            wanted = [_mean([middles[one] for one in tied[slot]], middles[slot]) for slot in layer]
+            edge, found = float("-inf"), list[float]()
+            for slot, want in zip(layer, wanted, strict=True):
+                half = widths.get(slot, _SLOT) / 2
+                found.append(max(want, edge + GAP + half))
+                edge = found[-1] + half
+            shift = _mean([want - is_at for want, is_at in zip(wanted, found, strict=True)], 0.0)
+            middles.update((slot, is_at + shift) for slot, is_at in zip(layer, found, strict=True))
+    left = min((middle - widths.get(slot, _SLOT) / 2 for slot, middle in middles.items()), default=0.0)
+    return {slot: middle - left + MARGIN for slot, middle in middles.items()}
+
+
+def _rows(layers: Sequence[Sequence[Slot]], lines: Mapping[Slot, tuple[str, ...]]) -> tuple[list[float], list[float]]:
+    """The top of each layer, and its height."""
+    heights = [max(len(lines.get(slot, ("",))) for slot in layer) * LINE + PAD for layer in layers]
+    tops, y = list[float](), MARGIN
+    for height in heights:
+        tops.append(y)
+        y += height + BETWEEN
+    return tops, heights
+
+
+def _routes(
+    chains: Mapping[Way, list[Slot]],
+    boxes: Mapping[Slot, Box],
+    middles: Mapping[Slot, float],
+    tops: Sequence[float],
+    heights: Sequence[float],
+) -> dict[Way, tuple[Point, ...]]:
+    """The points of each way from its upper end to its lower; the ends that share a side of a box are spread on it."""
+    sides: defaultdict[tuple[Slot, bool], list[tuple[float, int, Way]]] = defaultdict(list)
+    for number, (way, chain) in enumerate(chains.items()):
+        sides[chain[0], True].append((middles[chain[1]], number, way))
+        sides[chain[-1], False].append((middles[chain[-2]], number, way))
+    ports: dict[tuple[Way, bool], float] = {}
+    for (slot, is_bottom), ends in sides.items():
+        for number, (_, _, way) in enumerate(sorted(ends)):
+            share = (number + 1) / (len(ends) + 1) - 0.5
+            ports[way, is_bottom] = middles[slot] + share * boxes[slot].width
+    routes = {}
+    for way, chain in chains.items():
+        upper, lower = boxes[chain[0]], boxes[chain[-1]]
+        points = [(ports[way, True], upper.y + upper.height)]
+        for slot in chain[1:-1]:
+            points += [(middles[slot], tops[slot[2]]), (middles[slot], tops[slot[2]] + heights[slot[2]])]
+        routes[way] = (*points, (ports[way, False], lower.y))
+    return routes
+
+
+def _mean(values: Sequence[float], otherwise: float) -> float:
+    return sum(values) / len(values) if values else otherwise
+
+
+# --- The path that a turn took over its topology's graph, as far as the nodes tell it that have ended.
+
+START, END = "START", "END"
+"""As a manifest names where a run begins and ends."""
+_JOIN = "join"
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """What of the graph a turn went through."""
+
+    visits: Mapping[str, int]
+    """How often each node has ended."""
+    taken: frozenset[tuple[str, str]]
+    """The edges, by their ends."""
+
+
+def path_over(edges: Sequence[Mapping[str, Any]], nodes: Sequence[str], *, rests: bool) -> Path:
+    """The path of a turn whose `nodes` have ended in this order; `rests` where its run came to an end by itself.
+
+    Into a node leads the edge from whichever of its sources ended last before it, and into a join the edges from all
+    that have ended. Nodes of a nested topology are part of their node.
+    """
+    own = [node for node in nodes if "/" not in node]
+    sources: dict[str, list[tuple[str, bool]]] = {}
+    for edge in edges:
+        sources.setdefault(edge["target"], []).append((edge["source"], edge["form"] == _JOIN))
+    ended = {START: -1}
+    taken: set[tuple[str, str]] = set()
+    for at, node in enumerate(own):
+        found = [(ended[source], source, joins) for source, joins in sources.get(node, ()) if source in ended]
+        taken.update((source, node) for _, source, joins in found if joins)
+        if found and not any(joins for _, _, joins in found):
+            taken.add((max(found)[1], node))
+        ended[node] = at
+    if rests and own and own[-1] in (source for source, _ in sources.get(END, ())):
+        taken.add((own[-1], END))
+    return Path(Counter(own), frozenset(taken))
+
+
+_PICTURE = Markup(
+    '<svg class="graph" role="img" aria-labelledby="{own}-title {own}-desc" xmlns="http://www.w3.org/2000/svg" '
+    'width="{w:.0f}" height="{h:.0f}" viewBox="0 0 {w:.0f} {h:.0f}">'
+    '<title id="{own}-title">{title}</title><desc id="{own}-desc">{desc}</desc>{marks}{lines}{boxes}</svg>'
+)
+_MARK = Markup(
+    '<marker id="{}" class="{}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
+    'markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0 L8 4 L0 8 z"/></marker>'
+)
+_TIPS = {"tip": "tip", "tip-taken": "tip taken"}
+"""The heads of lines, each with its class."""
+_LINE = Markup('<path class="{}" d="{}" marker-end="url(#{})"><title>{}</title></path>')
+_BOX = Markup(
+    '<g class="{}" data-node="{}"><title>{}</title>'
+    '<rect x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" rx="{}"/>{}{}</g>'
+)
+_TEXT = Markup('<text x="{:.1f}" y="{:.1f}">{}</text>')
+_TIMES = Markup('<text class="times" x="{:.1f}" y="{:.1f}">×{}</text>')
+
+
+def graph(manifest: Mapping[str, Any], path: Path | None = None, *, own: str = "graph") -> Markup:
+    """The picture of a manifest, with the path that a turn took over it; `own` names it among those of a page."""
+    told = path is not None
+    path = path or Path({}, frozenset())
+    nodes: Sequence[Mapping[str, Any]] = manifest["nodes"]
+    names = [START, *(str(node["id"]) for node in nodes), END]
+    labels: dict[tuple[str, str], list[str]] = {}
+    for edge in manifest["edges"]:
+        labels.setdefault((edge["source"], edge["target"]), []).append(str(edge["label"]))
+    layout = laid_out(names, labels)
+    purposes = {str(node["id"]): str(node["purpose"]) for node in nodes}
+    lines = Markup("").join(
+        # What was taken is drawn last, on top of what was not.
+        _line(way, points, labels[way], own, taken=way in path.taken)
+        for way, points in sorted(layout.routes.items(), key=lambda each: each[0] in path.taken)
+    )
+    boxes = Markup("").join(_box(box, purposes.get(box.name, ""), path.visits.get(box.name, 0)) for box in layout.boxes)
+    gone = sum(name in path.visits for name in names)
+    return _PICTURE.format(
+        w=layout.width,
+        h=layout.height,
+        title=f"The graph of {printable(str(manifest['name']))}",
+        desc=f"{len(nodes)} nodes; "
+        + (f"this turn went through {gone} of them. The path follows as a list." if told else "a list follows."),
+        marks=Markup("<defs>{}</defs>").format(
+            Markup("").join(_MARK.format(f"{own}-{name}", kind) for name, kind in _TIPS.items())
+        ),
+        own=own,
+        lines=lines,
+        boxes=boxes,
+    )
+
+
+def _line(way: tuple[str, str], points: Sequence[Point], labels: Sequence[str], own: str, *, taken: bool) -> Markup:
+    label = ", ".join(filter(None, labels))
+    told = f"{way[0]} to {way[1]}" + (f": {label}" if label else "") + (", taken" if taken else "")
+    kind, tip = ("line taken", "tip-taken") if taken else ("line", "tip")
+    return _LINE.format(kind, _curve(points), f"{own}-{tip}", printable(told))
+
+
+def _curve(points: Sequence[Point]) -> str:
+    """Upright at every point, so that one bend runs into the next."""
+    drawn = [f"M{points[0][0]:.1f} {points[0][1]:.1f}"]
+    for (x, y), (to_x, to_y) in pairwise(points):
+        half = (y + to_y) / 2
+        drawn.append(f"C{x:.1f} {half:.1f} {to_x:.1f} {half:.1f} {to_x:.1f} {to_y:.1f}")
+    return " ".join(drawn)
+
+
+def _box(box: Box, purpose: str, visits: int) -> Markup:
+    is_end = box.name in (START, END)
+    kind = "end" if is_end else "node gone" if visits else "node"
+    told = box.name + (f": {purpose}" if purpose else "") + (f", {visits} times" if visits > 1 else "")
+    top = box.y + PAD / 2 + LINE * 0.75
+    words = [_TEXT.format(box.x, top + LINE * at, printable(line)) for at, line in enumerate(box.lines)]
+    times = _TIMES.format(box.x + box.width / 2, box.y - 3, visits) if visits > 1 else ""
+    round_by = box.height / 2 if is_end else 6
+    left = box.x - box.width / 2
+    return _BOX.format(
+        kind,
+        printable(box.name),
+        printable(told),
+        left,
+        box.y,
+        box.width,
+        box.height,
+        round_by,
+        Markup("").join(words),
+        times,
+    )
+
+
+# --- Calls as bars on one line of time.
+# What runs is drawn to scale; time in which nothing runs is drawn short, or the
+# two days that an approval waited would leave no room for the calls.
+
+WIDTH = 240.0
+_IDLE_SHARE = 0.05
+"""Of the time in which something runs: the longest that a time without any is drawn."""
+_LEAST = 2.0
+"""A call of no length is seen, too."""
+_BAR = Markup(
+    '<svg class="bar {}" width="{:.0f}" height="12" aria-hidden="true">'
+    '<rect x="{:.1f}" width="{:.1f}" height="12" rx="2"/></svg>'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """When something ran."""
+
+    began: datetime
+    ended: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Its place on the line."""
+
+    x: float
+    width: float
+
+    def drawn(self, kind: str) -> Markup:
+        """As a picture; `kind` is a class of ours."""
+        return _BAR.format(kind, WIDTH, self.x, self.width)
+
+
+def bars(spans: Sequence[Span | None]) -> list[Bar | None]:
+    """A bar for each span, None for none; one that ends before it began has no length."""
+    known = [span for span in spans if span is not None]
+    places = _places(known)
+    longest = max(places.values(), default=0.0)
+    scale = (WIDTH - _LEAST) / longest if longest else 0.0
+    return [_bar(places, scale, span) if span is not None else None for span in spans]
+
+
+def _places(spans: Sequence[Span]) -> dict[datetime, float]:
+    """Every moment at which something begins or ends, and how far along the line it is."""
+    moments = sorted({moment for span in spans for moment in (span.began, _end(span))})
+    lengths = [((later - earlier).total_seconds(), _runs(spans, earlier)) for earlier, later in pairwise(moments)]
+    most_idle = _IDLE_SHARE * sum(length for length, runs in lengths if runs)
+    places, at = dict.fromkeys(moments[:1], 0.0), 0.0
+    for moment, (length, runs) in zip(moments[1:], lengths, strict=True):
+        at += length if runs else min(length, most_idle)
+        places[moment] = at
+    return places
+
+
+def _bar(places: dict[datetime, float], scale: float, span: Span) -> Bar:
+    began, ended = places[span.began] * scale, places[_end(span)] * scale
+    return Bar(began, max(ended - began, _LEAST))
+
+
+def _end(span: Span) -> datetime:
+    return max(span.began, span.ended)
+
+
+def _runs(spans: Sequence[Span], at: datetime) -> bool:
+    return any(span.began <= at < _end(span) for span in spans)

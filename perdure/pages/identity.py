@@ -1,0 +1,90 @@
+"""The way in. What its form posts is the API's, which begins the session."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi.responses import HTMLResponse
+
+from perdure.client import ApiError, Ways
+from perdure.core.request_origin import local_path
+from perdure.pages.render import page
+from perdure.pages.request import PageProblem, Stranger, Typed
+
+sign_in_router = APIRouter()
+_WORDS = {
+    "sign_in_failed": "The name or the password is wrong.",
+    "token_invalid": "This token is invalid or has been revoked.",
+    "invitation_invalid": "This invitation is not for this name, was used, or has expired.",
+    "invitation_needed": "Registration needs an invitation. Ask an administrator for one.",
+    "setup_code_needed": "Enter the setup code that “perdure up” or “python -m perdure.apps.bootstrap” printed.",
+    "setup_code_invalid": "This setup code is wrong, has expired, or was used. Run “perdure up” or "
+    "“python -m perdure.apps.bootstrap” for a new one.",
+    "registration_invalid": "A password has 8 to 200 characters, a name lower-case letters, digits, dots and dashes.",
+    "password_weak": "This password is too easy to guess. Use a longer one, for example four words that have nothing "
+    "to do with each other.",
+    "rate_limited": "Too many requests came from your address.",
+    "sign_in_delayed": "Too many wrong passwords.",
+    "sign_in_busy": "Too many people are signing in at this moment.",
+    "code_invalid": "This link was used, has expired, or is for another machine. “perdure link” prints another.",
+    "oidc_refused": "The provider did not let you in.",
+    "chat_token": "A chat's token signs nobody in.",
+    "foreign_origin": "A page of another site asked for this, so nothing was linked.",
+    "identity_taken": "Somebody else signs in by this identity.",
+    "user_exists": "Somebody here has this name already. If that is you, sign in below: the provider is linked then.",
+}
+_LINK = "/v1/auth/oidc/start?link=true"
+"""Where somebody goes on who signs in to link the provider."""
+_FIRST = frozenset({"registration_invalid", "password_weak"})
+"""Refusals of whoever registers, with an invitation or the setup code."""
+_OTHERWISE = "Signing in did not work. Try again in a moment."
+Text = Annotated[str, Query(max_length=2_000)]
+
+
+@sign_in_router.get("/sign-in")
+async def sign_in(
+    visit: Stranger,
+    next: Text = "",
+    failed: Text = "",
+    name: Text = "",
+    code: Text = "",
+    invitation: Text = "",
+    after: Annotated[int, Query(ge=0, le=3_600)] = 0,
+) -> HTMLResponse:
+    """The form: a name and a password, a token, or an invitation and a first password; or, with the code of a link, the
+    one button that uses it."""
+    to = _LINK if failed == "user_exists" else local_path(next, "/")
+    said = _WORDS.get(failed, _OTHERWISE) if failed else ""
+    if after:
+        said += f" Try again in {after} s."
+    try:
+        ways = Ways() if code else await visit.api.auth.ways()
+    except ApiError:
+        ways = Ways()
+    return page(
+        visit,
+        "sign_in.html",
+        to=to,
+        said=said,
+        name=name,
+        code=code,
+        ways=ways,
+        by_token=failed == "token_invalid",
+        first=failed.startswith("setup_code") or (failed in _FIRST and ways.setup_code and not invitation),
+        invitation=invitation,
+    )
+
+
+# --- A form of a session that has ended, and whose page cannot be drawn again: it is sent as it was, by one more click.
+
+resend_router = APIRouter()
+
+
+@resend_router.post("/kept")
+async def kept(post: Typed) -> HTMLResponse:
+    """What was typed, in a form of this session; nothing is sent by itself."""
+    to = local_path(post.form.get("kept_for"), "")
+    if not to:
+        raise PageProblem(422, "It is not known what this was typed for.")
+    pairs = [pair for pair in post.form.pairs if pair[0] not in ("csrf", "kept_for")]
+    why = "Nothing was sent yet. What you typed is kept here."
+    return page(post.visit, "again.html", title="You have signed in again", why=why, pairs=pairs, action=to)

@@ -1,0 +1,93 @@
+"""What is proposed for everybody's memory: read as it would be shared, approved or rejected by an administrator."""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+
+from perdure.client import ApiError, AsyncClient
+from perdure.client.memory import (
+    Promotion,
+    SharedDocument,
+    decide_promotion,
+    list_promotions,
+    list_shared,
+    read_promotion,
+    read_shared,
+)
+from perdure.pages.approvals.page import text_differences
+from perdure.pages.render import page
+from perdure.pages.request import AGAIN, Form, PageProblem, Posted, Visit, Visitor
+
+router = APIRouter()
+HERE = "/review/memory"
+_SHOWN = 25
+_DECISIONS = ("approve", "reject")
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What a person sent and was not taken."""
+
+    form: Form = field(default_factory=lambda: Form(()))
+    why: str = ""
+
+
+@router.get(HERE)
+async def listed(
+    visit: Visitor, all: bool = False, cursor: Annotated[str | None, Query(max_length=400)] = None
+) -> HTMLResponse:
+    """Those that wait, or all of them, proposed last first."""
+    found = await visit.api.send(list_promotions(status=None if all else "pending", limit=_SHOWN, cursor=cursor))
+    return page(visit, "proposals.html", found=found, every=all)
+
+
+@router.get(HERE + "/{promotion_id}")
+async def one(visit: Visitor, promotion_id: str) -> HTMLResponse:
+    """One with its text, against the shared document that it would change."""
+    return await _show(visit, promotion_id, Sent())
+
+
+@router.post(HERE + "/{promotion_id}/decision")
+async def decide(post: Posted, promotion_id: str) -> Response:
+    """Approve or reject the text that was shown."""
+    form, taken = post.form, post.form.get("decision")
+    if taken not in _DECISIONS:
+        raise PageProblem(422, "A text is approved or rejected, and nothing else.")
+    said = form.whole("comment") or ""
+    try:
+        await post.visit.api.send(decide_promotion(promotion_id, taken, form.get("sha256"), said, key=form.get("key")))
+    except ApiError as error:
+        if error.status in (401, 404):
+            raise
+        why = AGAIN if error.status in (0, 503) else f"Not done: {error.message}"
+        return await _show(post.visit, promotion_id, Sent(form, why), status=error.status or 503)
+    return RedirectResponse(f"{HERE}/{promotion_id}", 303)
+
+
+async def _show(visit: Visit, promotion_id: str, sent: Sent, *, status: int = 200) -> HTMLResponse:
+    found = await visit.api.send(read_promotion(promotion_id))
+    shared = await _shared(visit.api, found) if found.status == "pending" else None
+    me = visit.me or await visit.api.auth.me()
+    return page(
+        visit,
+        "proposal.html",
+        status=status,
+        found=found,
+        shared=shared,
+        lines=text_differences(shared.content, found.content) if shared and shared.content and found.content else [],
+        moved=found.status == "pending" and (shared.sha256 if shared else None) != found.base_sha256,
+        may_decide="admin" in me.roles and found.proposed_by != me.name,
+        own=found.proposed_by == me.name,
+        sent=sent,
+    )
+
+
+async def _shared(api: AsyncClient, found: Promotion) -> SharedDocument | None:
+    """The shared document that has the address now."""
+    listed = (await api.send(list_shared(found.path))).items
+    named = next((each for each in listed if (each.store, each.path) == (found.store, found.path)), None)
+    if named is None:
+        return None
+    return await api.send(read_shared(named.id))

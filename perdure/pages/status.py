@@ -1,0 +1,98 @@
+"""The page of the deployment: is everything there, and what waits."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.responses import HTMLResponse
+
+from perdure.client.requests import Call
+from perdure.core.json_schema import followed, kind
+from perdure.pages.render import page
+from perdure.pages.request import Stranger, Visitor
+
+status_router = APIRouter()
+
+
+@status_router.get("/status")
+async def status(visit: Visitor) -> HTMLResponse:
+    """The page; for its script the part that changes."""
+    found = await visit.api.status.get()
+    return page(visit, "status_now.html" if visit.is_live else "status.html", found=found)
+
+
+# --- The page of the API's reference: no script, and nothing from another host.
+
+reference_router = APIRouter()
+
+
+@reference_router.get("/docs")
+async def reference(visit: Stranger) -> HTMLResponse:
+    """All that can be sent to the API, for whoever writes a program."""
+    said = await visit.api.send(Call("GET", "/openapi.json", lambda response: response.json()))
+    return page(visit, "reference.html", groups=operations(said), about=said["info"])
+
+
+# --- The API as its own description tells it: what can be sent where, in words.
+
+_METHODS = ("get", "post", "put", "patch", "delete")
+_COMMON = ("Idempotency-Key", "Last-Event-ID")
+_JSON = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """Something that a request may hold."""
+
+    name: str
+    place: str
+    """`path`, `query`, `header`, or `body`."""
+    may_hold: str
+    """In words."""
+    required: bool
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One request."""
+
+    method: str
+    path: str
+    summary: str
+    meaning: str
+    fields: Sequence[Field]
+
+
+def operations(description: Mapping[str, Any]) -> dict[str, list[Operation]]:
+    """Every request of an OpenAPI description, by its first tag."""
+    found: dict[str, list[Operation]] = {}
+    for path, item in description["paths"].items():
+        for method in _METHODS:
+            if method in item:
+                said = item[method]
+                group = str((said.get("tags") or ["others"])[0])
+                found.setdefault(group, []).append(_operation(method, path, said, description))
+    return found
+
+
+def _operation(method: str, path: str, said: Mapping[str, Any], root: Mapping[str, Any]) -> Operation:
+    fields = [*_parameters(said, root), *_body(said, root)]
+    return Operation(method.upper(), path, str(said.get("summary", "")), str(said.get("description", "")), fields)
+
+
+def _parameters(said: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[Field]:
+    for each in said.get("parameters", ()):
+        if each["name"] not in _COMMON:
+            schema = each.get("schema", {})
+            meaning = str(each.get("description") or "")
+            yield Field(each["name"], each["in"], kind(schema, root), bool(each.get("required")), meaning)
+
+
+def _body(said: Mapping[str, Any], root: Mapping[str, Any]) -> Iterator[Field]:
+    schema = said.get("requestBody", {}).get("content", {}).get(_JSON, {}).get("schema")
+    read = followed(schema, root)
+    for name, each in read.get("properties", {}).items():
+        meaning = str(followed(each, root).get("description") or "")
+        yield Field(name, "body", kind(each, root), name in read.get("required", ()), meaning)

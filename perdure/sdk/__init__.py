@@ -1,0 +1,1 @@
+"""What an app imports; `perdure` itself shows its names."""

@@ -1,0 +1,21 @@
+"""Tables and plans of work on them: read safely, profiled, carried out with Polars where the data is.
+
+The same code runs a plan on the server and on the machine of whoever keeps the data. It needs the extra `charts`.
+"""
+
+from perdure.sdk.tables.execution import Ran, run_plan
+from perdure.sdk.tables.plan import Plan, TableTrouble, XmlFault, checked_xml, read_plan
+from perdure.sdk.tables.reading import Column, profile_of, read_csv
+
+__all__ = [
+    "Column",
+    "Plan",
+    "Ran",
+    "TableTrouble",
+    "XmlFault",
+    "checked_xml",
+    "profile_of",
+    "read_csv",
+    "read_plan",
+    "run_plan",
+]

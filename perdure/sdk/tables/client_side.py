@@ -1,0 +1,262 @@
+"""Turns on a table that never leaves this machine: the plan is carried out here, and what is handed in are counts and
+ranges of columns. No row, and no cell of a text column, is ever sent.
+
+```python
+from perdure import Client
+from perdure.sdk.tables.client_side import HomeTable, ask
+
+with Client(url, token) as perdure:
+    made = ask(perdure, "chart_builder", "Plot sales by region", HomeTable.read("sales.csv"))
+    made.specification          # Vega-Lite with the rows put in here
+    made.png()                  # drawn here
+```
+A turn is durable: after a crash of this program `finish(perdure, turn_id, table)` goes on with it. For an
+`AsyncClient` there are `ask_async` and `finish_async`.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic import JsonValue
+
+from perdure.client import ApiError, AsyncClient, Client, Turn
+from perdure.contracts.errors import CallerError
+from perdure.contracts.memory import CLIENT_TABLE, MOST_OTHERS
+from perdure.core.memory.files import check_content
+from perdure.sdk.tables.execution import Ran, run_plan
+from perdure.sdk.tables.plan import Plan, TableTrouble, read_plan
+from perdure.sdk.tables.reading import as_json, drawn_rows, left_out, profile_of, read_csv
+
+if TYPE_CHECKING:
+    import polars as pl
+
+__all__ = ["HomeTable", "Made", "ask", "ask_async", "finish", "finish_async"]
+
+
+# --- A table that stays on this machine: what is told of it, and the plans that are carried out on it here.
+
+MOST_NAME = 100
+MOST_WARNING = 200
+
+
+@dataclass(slots=True)
+class HomeTable:
+    """A table on this machine, and those that plans may join to it."""
+
+    name: str
+    rows: "pl.DataFrame" = field(repr=False)
+    others: "tuple[HomeTable, ...]" = ()
+    left: Ran | None = field(default=None, repr=False)
+    """What the last plan left of it."""
+
+    @classmethod
+    def read(cls, path: str | Path, *others: str | Path) -> Self:
+        """The CSV at `path`, with the `others` beside it for joins; of a path only the file's name is ever told.
+
+        The first line holds the names of the columns, which are told: a file without such a line tells its first row.
+
+        Raises: TableTrouble, OSError.
+        """
+        if len(others) > MOST_OTHERS:
+            raise TableTrouble(f"a table has {MOST_OTHERS} others beside it at most")
+        found = cls._read(Path(path))
+        found.others = tuple(cls._read(Path(other)) for other in others)
+        names = [found.name, *(other.name for other in found.others)]
+        if len(set(names)) < len(names):
+            raise TableTrouble(f"tables go by their files' names, which are the same here: {', '.join(names)[:300]}")
+        return found
+
+    @classmethod
+    def _read(cls, path: Path) -> Self:
+        content = path.read_bytes()
+        media_type = "text/tab-separated-values" if path.suffix == ".tsv" else "text/csv"
+        try:
+            check_content(media_type, content)
+        except CallerError as refused:
+            raise TableTrouble(refused.message) from None
+        return cls(path.stem[:MOST_NAME] or "table", read_csv(content, media_type))
+
+    def described(self) -> dict[str, JsonValue]:
+        """What the turn is told of it at the start."""
+        told: dict[str, JsonValue] = {
+            "name": self.name,
+            "rows": self.rows.height,
+            "columns": as_json(profile_of(self.rows)),
+        }
+        return {**told, "others": [other.described() for other in self.others]} if self.others else told
+
+    def carry_out(self, xml: str) -> dict[str, JsonValue]:
+        """Carry a plan out here; what is handed in, also where it cannot be done.
+
+        A pivot makes columns of cells: here and on the wire they go by numbers.
+        """
+        plan = read_plan(xml) if xml.strip() else Plan()
+        if isinstance(plan, tuple):
+            return {"ok": False, "error": f"{plan[0].path}: {plan[0].reason}"[:500]}
+        tables = {one.name: one.rows for one in (self, *self.others)}
+        try:
+            self.left = run_plan(plan, tables, self.name, numbered=True)
+        except TableTrouble as trouble:
+            return {"ok": False, "error": trouble.message[:500]}
+        table = self.left.table
+        warnings: list[JsonValue] = [told[:MOST_WARNING] for told in (*left_out(table), *self.left.warnings)]
+        return {"ok": True, "rows": table.height, "columns": as_json(profile_of(table)), "warnings": warnings}
+
+    def drawn(self, specification: dict[str, Any]) -> dict[str, Any]:
+        """A specification with the rows that the last plan left, and with the columns' own names."""
+        ran = self.left or Ran(self.rows)
+        renamed = specification.get("usermeta", {}).get("fields", {})
+        rows = [
+            {**row, **{field: row.get(column) for field, column in renamed.items()}} for row in drawn_rows(ran.table)
+        ]
+        encoding = {
+            channel: {**one, "title": ran.meant.get(str(one.get("title")), one.get("title"))}
+            for channel, one in specification.get("encoding", {}).items()
+        }
+        return {**specification, "encoding": encoding, "data": {"values": rows}}
+
+
+WAIT_SECONDS = 600.0
+PAUSE_SECONDS = 0.1
+KIND = "client_run"
+_OVER = frozenset({"already_answered", "question_expired", "turn_stopped"})
+"""Nothing is lost: an earlier try of this program handed in, or the turn's end says why nobody could."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a turn came to."""
+
+    turn: Turn
+    table: HomeTable = field(repr=False)
+
+    @property
+    def specification(self) -> dict[str, Any] | None:
+        """The Vega-Lite specification with the rows put in, here; None where the turn made none."""
+        unbound = (self.turn.output or {}).get("specification")
+        return self.table.drawn(unbound) if isinstance(unbound, dict) else None
+
+    @property
+    def explanation(self) -> str:
+        """What is shown, in words."""
+        return self.turn.answer or ""
+
+    @property
+    def warnings(self) -> list[str]:
+        """What had to be left out, or could not be done."""
+        return [str(each) for each in (self.turn.output or {}).get("warnings") or ()]
+
+    def png(self) -> bytes:
+        """The picture, drawn here.
+
+        Raises: TableTrouble where there is nothing to draw.
+        """
+        import vl_convert
+
+        specification = self.specification
+        if specification is None:
+            raise TableTrouble(f"the turn is {self.turn.status} and made no picture: {self.explanation}")
+        return bytes(vl_convert.vegalite_to_png(specification, scale=2, allowed_base_urls=[]))
+
+
+def ask(client: Client, agent: str, message: str, table: HomeTable, *, timeout_seconds: float = WAIT_SECONDS) -> Made:
+    """A turn about this table, from its start to its end.
+
+    Raises: as `finish`.
+    """
+    conversation = client.conversations.create(agent)
+    turn = client.turns.start(conversation.id, message, metadata={CLIENT_TABLE: table.described()})
+    return finish(client, turn.turn_id, table, timeout_seconds=timeout_seconds)
+
+
+def finish(client: Client, turn_id: str, table: HomeTable, *, timeout_seconds: float = WAIT_SECONDS) -> Made:
+    """The turn at its end: whatever it asks to be done on the table meanwhile is done here.
+
+    Raises: TimeoutError once `timeout_seconds` have passed, whatever the turn does; ApiError; TableTrouble where it
+    waits for something else, or where its plan cannot be carried out on this table.
+    """
+    work = _Work(table, time.monotonic() + timeout_seconds)
+    while True:
+        turn = client.turns.wait(turn_id, timeout_seconds=work.seconds_left())
+        if turn.has_ended:
+            return work.made(turn)
+        for request_id in work.asked(turn):
+            question = client.turns.question(turn_id, request_id)
+            try:
+                client.turns.answer(turn_id, request_id, KIND, work.handed_in(question.asked))
+            except ApiError as error:
+                work.refused(error)
+        time.sleep(PAUSE_SECONDS)  # the turn has yet to look
+
+
+async def ask_async(
+    client: AsyncClient, agent: str, message: str, table: HomeTable, *, timeout_seconds: float = WAIT_SECONDS
+) -> Made:
+    """As `ask`; what is done on the table is done in a thread."""
+    conversation = await client.conversations.create(agent)
+    described = await asyncio.to_thread(table.described)
+    turn = await client.turns.start(conversation.id, message, metadata={CLIENT_TABLE: described})
+    return await finish_async(client, turn.turn_id, table, timeout_seconds=timeout_seconds)
+
+
+async def finish_async(
+    client: AsyncClient, turn_id: str, table: HomeTable, *, timeout_seconds: float = WAIT_SECONDS
+) -> Made:
+    """As `finish`; what is done on the table is done in a thread."""
+    work = _Work(table, time.monotonic() + timeout_seconds)
+    while True:
+        turn = await client.turns.wait(turn_id, timeout_seconds=work.seconds_left())
+        if turn.has_ended:
+            return await asyncio.to_thread(work.made, turn)
+        for request_id in work.asked(turn):
+            question = await client.turns.question(turn_id, request_id)
+            payload = await asyncio.to_thread(work.handed_in, question.asked)
+            try:
+                await client.turns.answer(turn_id, request_id, KIND, payload)
+            except ApiError as error:
+                work.refused(error)
+        await asyncio.sleep(PAUSE_SECONDS)  # the turn has yet to look
+
+
+@dataclass(slots=True)
+class _Work:
+    """What both ways of finishing a turn decide alike."""
+
+    table: HomeTable
+    until: float
+    answered: set[str] = field(default_factory=set)
+
+    def seconds_left(self) -> float:
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the turn has not ended in time")
+        return left
+
+    def asked(self, turn: Turn) -> list[str]:
+        """The requests that are still to be answered, each once."""
+        waits = turn.waiting_for
+        if waits is None or waits.kind != KIND:
+            raise TableTrouble(f"the turn waits for {waits.kind if waits else 'nothing that is known'}")
+        fresh = [request_id for request_id in waits.ids if request_id not in self.answered]
+        self.answered.update(fresh)
+        return fresh
+
+    def handed_in(self, asked: Mapping[str, Any]) -> dict[str, JsonValue]:
+        return self.table.carry_out(str(asked.get("plan") or ""))
+
+    def refused(self, error: ApiError) -> None:
+        if error.code not in _OVER:
+            raise error
+
+    def made(self, turn: Turn) -> Made:
+        """The turn's end; where an earlier try of this program handed in, its plan is carried out again."""
+        output = turn.output or {}
+        if self.table.left is None and isinstance(output.get("specification"), dict):
+            done = self.table.carry_out(str(output.get("plan") or ""))
+            if done["ok"] is not True:
+                raise TableTrouble(f"the turn's plan cannot be carried out on this table: {done['error']}")
+        return Made(turn, self.table)

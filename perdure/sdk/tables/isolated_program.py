@@ -1,0 +1,92 @@
+"""The program that works on tables in a process of its own; `isolation.py` starts it and gives it one job.
+
+A job is a line of JSON and then the contents of its files, on standard input; the answer is JSON on standard output.
+Everything is imported before the job comes, so that a process that waits for one begins at once.
+"""
+
+import json
+import resource
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+IDLE_SECONDS = 300
+"""A process that is given no job ends by itself."""
+
+
+def main() -> None:
+    """Does one job; the arguments are the limits of memory in bytes and of processor time in seconds."""
+    memory_bytes, cpu_seconds = map(int, sys.argv[1:])
+    for kind, most in (
+        (resource.RLIMIT_AS, memory_bytes),
+        (resource.RLIMIT_CPU, cpu_seconds),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, 0),
+    ):
+        with suppress(OSError, ValueError):  # macOS refuses that of memory
+            resource.setrlimit(kind, (most, most))
+    from perdure.sdk.tables import reading  # noqa: F401  (imported while there is nothing to do)
+
+    signal.alarm(IDLE_SECONDS)
+    line = sys.stdin.buffer.readline()
+    signal.alarm(0)
+    if not line:
+        return
+    job = json.loads(line)
+    for file in job["files"]:
+        file["content"] = sys.stdin.buffer.read(file["size"])
+    sys.stdout.write(json.dumps(_done(job)))
+
+
+def _done(job: Mapping[str, Any]) -> dict[str, Any]:
+    from perdure.sdk.tables.plan import TableTrouble
+
+    try:
+        return {"answer": _profiled(job) if job["work"] == "profile" else _ran(job)}
+    except TableTrouble as trouble:
+        return {"trouble": trouble.message}
+
+
+def _profiled(job: Mapping[str, Any]) -> list[dict[str, Any] | None]:
+    """Each file's columns; None for one after the first that is no table."""
+    from perdure.sdk.tables import profile_of, read_csv
+    from perdure.sdk.tables.plan import TableTrouble
+    from perdure.sdk.tables.reading import as_json
+
+    told: list[dict[str, Any] | None] = []
+    for file in job["files"]:
+        try:
+            table = read_csv(file["content"], file["media_type"])
+            told.append({"rows": table.height, "columns": as_json(profile_of(table))})
+        except TableTrouble:
+            if not told:
+                raise
+            told.append(None)
+    return told
+
+
+def _ran(job: Mapping[str, Any]) -> dict[str, Any]:
+    """What the plan leaves of the first file, which may join the others."""
+    from perdure.sdk.tables import Plan, TableTrouble, profile_of, read_csv, read_plan, run_plan
+    from perdure.sdk.tables.reading import as_json, drawn_rows, left_out
+
+    files, xml = job["files"], job["plan"]
+    plan = read_plan(xml) if xml.strip() else Plan()
+    if isinstance(plan, tuple):
+        raise TableTrouble(f"the plan does not fit: {plan[0].path}: {plan[0].reason}")
+    wanted = [file for file in files if file is files[0] or file["name"] in plan.named]
+    ran = run_plan(
+        plan, {each["name"]: read_csv(each["content"], each["media_type"]) for each in wanted}, files[0]["name"]
+    )
+    table = ran.table
+    rows = json.dumps(drawn_rows(table), ensure_ascii=False)
+    told = {"rows": table.height, "columns": as_json(profile_of(table))}
+    return {**told, "warnings": [*left_out(table), *ran.warnings], "drawn": rows}
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[3]))
+    main()

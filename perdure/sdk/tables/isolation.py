@@ -1,0 +1,134 @@
+"""Works on tables in a process of its own: what people uploaded is parsed where a limit really ends it.
+
+The process has no secret in its environment, writes no file, and is used for one job. Its start takes 0.6 s, most of it
+the import of Polars, so the next one is started when a job is done, and waits.
+"""
+
+import asyncio
+import atexit
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from perdure.sdk.tables.plan import TableTrouble
+
+MEMORY_BYTES = 2 * 2**30
+"""Of addresses, of which Polars uses a part: plans are bounded to 256 MiB by what they would make (execution.py)."""
+AT_ONCE = 2
+_PROGRAM = Path(__file__).with_name("isolated_program.py")
+_ENVIRONMENT = {"POLARS_MAX_THREADS": "2"}
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """A file that holds a table."""
+
+    name: str
+    media_type: str
+    content: bytes
+
+
+async def profiled_apart(files: Sequence[TableFile], seconds: float = 50.0) -> list[dict[str, Any] | None]:
+    """Each table's `rows` and `columns`; None for one after the first that is no table.
+
+    Raises: TableTrouble if the first is no table, or if the limits of time or memory are met.
+    """
+    found: list[dict[str, Any] | None] = await _bench.work("profile", files, {}, seconds)
+    return found
+
+
+async def run_plan_apart(files: Sequence[TableFile], plan: str, seconds: float = 100.0) -> dict[str, Any]:
+    """Carries a plan out on the first table, with the others for joins: `rows`, `columns`, `warnings`, and in `drawn`
+    the JSON of the rows that a picture shows.
+
+    Raises: TableTrouble if the plan cannot be carried out, or if the limits of time or memory are met.
+    """
+    found: dict[str, Any] = await _bench.work("run", files, {"plan": plan}, seconds)
+    return found
+
+
+@dataclass(slots=True)
+class _Bench:
+    """The processes of this one."""
+
+    threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(AT_ONCE, "tables"))
+    """As many jobs run at once; no process belongs to an event loop."""
+    waiting: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+
+    async def work(self, work: str, files: Sequence[TableFile], more: Mapping[str, str], seconds: float) -> Any:
+        """The answer to one job; nothing of it runs on once it is given up."""
+        told = [{"name": each.name, "media_type": each.media_type, "size": len(each.content)} for each in files]
+        job = json.dumps({"work": work, "files": told, **more}).encode() + b"\n"
+        begun: list[subprocess.Popen[bytes]] = []
+        loop = asyncio.get_running_loop()
+        given = b"".join([job, *(each.content for each in files)])
+        try:
+            return await loop.run_in_executor(self.threads, self._asked, given, seconds, begun)
+        except asyncio.CancelledError:
+            for process in begun:
+                process.kill()
+            raise
+
+    def _asked(self, given: bytes, seconds: float, begun: list["subprocess.Popen[bytes]"]) -> Any:
+        process = self._taken()
+        begun.append(process)
+        try:
+            said, _ = process.communicate(given, seconds)
+        except subprocess.TimeoutExpired:
+            raise TableTrouble(f"work on the table takes longer than {seconds:.0f} s") from None
+        finally:
+            _end(process)
+            self.waiting.append(_started())
+        try:
+            answer = json.loads(said)
+        except ValueError:  # killed by a limit, or by whoever
+            limit = f"{MEMORY_BYTES >> 30} GiB of memory"
+            raise TableTrouble(f"work on the table needs more than {limit}, or its process was ended") from None
+        if "trouble" in answer:
+            raise TableTrouble(answer["trouble"])
+        return answer["answer"]
+
+    def _taken(self) -> "subprocess.Popen[bytes]":
+        """One that waits, if it has not ended meanwhile, else a new one."""
+        with suppress(IndexError):  # the other thread may have taken the last
+            while True:
+                process = self.waiting.pop()
+                if process.poll() is None:
+                    return process
+                _end(process)
+        return _started()
+
+    def close(self) -> None:
+        """Ends the processes that wait."""
+        while self.waiting:
+            _end(self.waiting.pop())
+
+
+def _started() -> "subprocess.Popen[bytes]":
+    """A process that waits for its job; when this process ends, it reads the end of its input, and ends as well."""
+    return subprocess.Popen(
+        [sys.executable, "-I", str(_PROGRAM), str(MEMORY_BYTES), "110"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=_ENVIRONMENT,
+    )
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with suppress(OSError):  # what was not read of its input
+                pipe.close()
+
+
+_bench = _Bench()
+atexit.register(_bench.close)

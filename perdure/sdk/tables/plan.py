@@ -1,0 +1,235 @@
+"""A plan of work on tables as a value. The schema (plan.xsd) says what may be in it; here it gets its types."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+from xml.etree.ElementTree import Element
+
+# --- XML that a model wrote: parsed without entities, checked against a schema of ours, its faults told with their
+# places.
+# No DTD is read and no entity expanded, so that a text of a few lines stays one. A text longer than the limit is
+# refused
+# unread.
+
+MOST_CHARACTERS = 32_768
+MOST_FAULTS = 12
+_REASON_CHARACTERS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class XmlFault:
+    """One thing that is wrong."""
+
+    path: str
+    reason: str
+
+
+@cache
+def _schema(path: Path) -> Any:
+    import xmlschema
+
+    return xmlschema.XMLSchema10(str(path), defuse="always", allow="local")
+
+
+def checked_xml(text: str, schema: Path) -> Element | tuple[XmlFault, ...]:
+    """The root of a text that fits the schema, or what is wrong with it."""
+    import xmlschema
+
+    if len(text) > MOST_CHARACTERS:
+        return (XmlFault("/", f"has {len(text)} characters; {MOST_CHARACTERS} are the most"),)
+    if not text.lstrip().startswith("<"):
+        return (XmlFault("/", "is not XML: it must begin with <"),)
+    try:
+        resource = xmlschema.XMLResource(text, defuse="always", allow="none")
+    except (xmlschema.XMLSchemaException, ValueError, SyntaxError, RecursionError) as error:
+        return (XmlFault("/", f"cannot be read: {str(error)[:_REASON_CHARACTERS]}"),)
+    faults = []
+    try:
+        for found in _schema(schema).iter_errors(resource, max_depth=12):
+            faults.append(XmlFault(found.path or "/", (found.reason or found.message)[:_REASON_CHARACTERS]))
+            if len(faults) == MOST_FAULTS:
+                break
+    except (xmlschema.XMLSchemaException, RecursionError) as error:
+        faults.append(XmlFault("/", f"cannot be checked: {str(error)[:_REASON_CHARACTERS]}"))
+    root: Element = resource.root
+    return tuple(faults) or root
+
+
+SCHEMA: Final = Path(__file__).parent / "plan.xsd"
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Keep the rows for which the formula holds."""
+
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class Derive:
+    """A new column, or another value for one."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """One column summed up."""
+
+    column: str
+    function: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One row for each combination of `by`; for all rows together where it is empty."""
+
+    by: tuple[str, ...]
+    summaries: tuple[Summary, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinWith:
+    """The columns of another input beside those here."""
+
+    table: str
+    left: tuple[str, ...]
+    right: tuple[str, ...]
+    how: str = "inner"
+
+
+@dataclass(frozen=True, slots=True)
+class Pivot:
+    """A column for each value of `columns`."""
+
+    index: str
+    columns: str
+    values: str
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A column that rows are ordered by."""
+
+    column: str
+    descending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A new column that looks at the rows around."""
+
+    function: str
+    column: str
+    name: str
+    by: tuple[str, ...] = ()
+    order: Key | None = None
+    rows: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """Another order."""
+
+    keys: tuple[Key, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The first rows only."""
+
+    rows: int
+
+
+Step = Filter | Derive | Group | JoinWith | Pivot | Window | Sort | Limit
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Steps in order."""
+
+    steps: tuple[Step, ...] = ()
+    main: str = ""
+    """The input that the steps begin with: the first that is in sight; empty for the caller's choice."""
+    hidden: frozenset[str] = frozenset()
+    """Inputs that the plan puts out of sight."""
+
+    @property
+    def named(self) -> frozenset[str]:
+        """The tables that it needs by their names."""
+        joined = {step.table for step in self.steps if isinstance(step, JoinWith)}
+        return frozenset((joined | {self.main}) - {""})
+
+
+def read_plan(text: str) -> Plan | tuple[XmlFault, ...]:
+    """The plan in a text, or what is wrong with it, each with its place."""
+    root = checked_xml(text, SCHEMA)
+    if isinstance(root, tuple):
+        return root
+    named = {one.get("name", ""): one.get("visible") not in ("false", "0") for one in root.iter("input")}
+    main = next((name for name, visible in named.items() if visible), "")
+    hidden = frozenset(name for name, visible in named.items() if not visible)
+    return Plan(tuple(_READERS[child.tag](child) for child in root if child.tag in _READERS), main, hidden)
+
+
+def _summary(one: Element) -> Summary:
+    return Summary(one.get("column", ""), one.get("function", ""), one.get("as", ""))
+
+
+def _columns(one: Element, tag: str) -> tuple[str, ...]:
+    return tuple(each.get("column", "") for each in one.findall(tag))
+
+
+def _key(one: Element) -> Key:
+    return Key(one.get("column", ""), one.get("direction") == "descending")
+
+
+def _join(one: Element) -> JoinWith:
+    pairs = one.findall("on")
+    return JoinWith(
+        one.get("table", ""),
+        tuple(each.get("left", "") for each in pairs),
+        tuple(each.get("right", "") for each in pairs),
+        one.get("how", "inner"),
+    )
+
+
+def _window(one: Element) -> Window:
+    order = one.find("order")
+    return Window(
+        one.get("function", ""),
+        one.get("column", ""),
+        one.get("as", ""),
+        _columns(one, "by"),
+        _key(order) if order is not None else None,
+        int(one.get("rows", "3")),
+    )
+
+
+_READERS: Final[Mapping[str, Callable[[Element], Step]]] = {
+    "filter": lambda one: Filter(one.get("where", "")),
+    "derive": lambda one: Derive(one.get("as", ""), one.get("value", "")),
+    "group": lambda one: Group(_columns(one, "by"), tuple(map(_summary, one.findall("aggregate")))),
+    "aggregate": lambda one: Group((), (_summary(one),)),
+    "join": _join,
+    "pivot": lambda one: Pivot(*(one.get(name, "") for name in ("index", "columns", "values", "function"))),
+    "window": _window,
+    "sort": lambda one: Sort(tuple(map(_key, one.findall("key")))),
+    "limit": lambda one: Limit(int(one.get("rows", "1"))),
+}
+
+
+# --- What is wrong with a table or a plan, in a sentence for whoever wrote it.
+
+
+class TableTrouble(Exception):
+    """A plan cannot be carried out, or a table cannot be read; nothing was changed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message

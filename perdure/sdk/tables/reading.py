@@ -1,0 +1,250 @@
+"""A CSV as a Polars table: numbers and dates recognised, sizes bounded, faults as a sentence.
+
+An empty cell and NaN are missing values; a line without any is no row. A column with leading zeros holds codes, which
+are text.
+"""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from math import isfinite
+from typing import Any, Final, Literal
+
+import polars as pl
+from pydantic import JsonValue
+
+from perdure.contracts.memory import MOST_COLUMNS, MOST_ROWS
+from perdure.core.memory.file_content import separator_of
+from perdure.sdk.tables.plan import TableTrouble
+
+_MISSING: Final = ("", "NaN", "nan")
+_LONE_RETURN: Final = re.compile(rb"\r(?!\n)")
+_ODD: Final = re.compile(rb"(?:^|[,;\t\n\"])[ ]*[+-]?0\d|\d{19}")
+"""Where Polars reads a number otherwise than a person would, or not at all: worth a look at each column."""
+_CODE: Final = r"^[+-]?0\d+(\.\d*)?$"
+_LONG: Final = r"^[+-]?\d{19,}$"
+_WHOLE: Final = r"^[+-]?\d{1,38}$"
+
+
+def read_csv(content: bytes, media_type: str = "text/csv") -> pl.DataFrame:
+    """The table in a file; where semicolons part its cells, a comma may part a number.
+
+    Raises: TableTrouble.
+    """
+    if b"\x00" in content:
+        raise TableTrouble("the file holds a NUL, which no text does")
+    content = content.removeprefix(b"\xef\xbb\xbf")
+    separator = separator_of(media_type, content)
+    try:
+        if _LONE_RETURN.search(content):
+            content = _with_line_feeds(content, separator)
+        kinds = _own_kinds(_read(content, separator, infer_schema=False)) if _ODD.search(content) else {}
+        table = _typed(content, separator, kinds)
+    except (pl.exceptions.PolarsError, csv.Error) as error:
+        raise TableTrouble(f"the table cannot be read: {str(error).splitlines()[0][:200]}") from None
+    if table.height > MOST_ROWS:
+        raise TableTrouble(f"a table has {MOST_ROWS} rows at most")
+    if table.width > MOST_COLUMNS:
+        raise TableTrouble(f"a table has {MOST_COLUMNS} columns at most")
+    table = table.filter(~pl.all_horizontal(pl.all().is_null()))
+    if not table.height:
+        raise TableTrouble("the table has no rows")
+    return plain(table.rename({name: name.strip() for name in table.columns}))
+
+
+def _read(content: bytes, separator: str, **how: Any) -> pl.DataFrame:
+    return pl.read_csv(
+        io.BytesIO(content),
+        separator=separator,
+        decimal_comma=separator == ";",
+        null_values=list(_MISSING),
+        n_rows=MOST_ROWS + 1,
+        **how,
+    )
+
+
+def _typed(content: bytes, separator: str, kinds: dict[str, Any]) -> pl.DataFrame:
+    """What a column holds is told by its first rows, and by all of them where those mislead."""
+    try:
+        return _read(content, separator, try_parse_dates=True, infer_schema_length=10_000, schema_overrides=kinds)
+    except pl.exceptions.PolarsError:
+        return _read(content, separator, try_parse_dates=True, infer_schema_length=None, schema_overrides=kinds)
+
+
+def _own_kinds(cells: pl.DataFrame) -> dict[str, Any]:
+    """Of columns whose numbers would lose digits: what they are read as."""
+    kinds = dict[str, Any]()
+    for column in cells:
+        held = column.drop_nulls().str.strip_chars()
+        if held.str.contains(_CODE).any():
+            kinds[column.name] = pl.String
+        elif held.str.contains(_LONG).any():
+            whole, numbers = held.str.contains(_WHOLE).all(), held.cast(pl.Float64, strict=False)
+            kinds[column.name] = pl.Int128 if whole else pl.String if numbers.null_count() else pl.Float64
+    return kinds
+
+
+def _with_line_feeds(content: bytes, separator: str) -> bytes:
+    """The same rows, where some end in a carriage return alone."""
+    text = content.decode("utf-8", "surrogateescape")
+    made = io.StringIO(newline="")
+    rows = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+    csv.writer(made, delimiter=separator, lineterminator="\n").writerows(rows)
+    return made.getvalue().encode("utf-8", "surrogateescape")
+
+
+# --- What a value is here.
+# A number has an end and is exact, a span of time is a number of days; what is none is missing,
+# and what is missing is never a zero.
+
+MISSING: Final = "(missing)"
+"""What rows without a value go by where a name is shown."""
+_DAY_MILLISECONDS: Final = 86_400_000
+_NARROW: Final = (-(2**63), 2**63 - 1)
+
+
+def plain(table: pl.DataFrame) -> pl.DataFrame:
+    """The table with such values alone; whole numbers are of 64 bits where they fit."""
+    made = []
+    for name, dtype in table.schema.items():
+        column = pl.col(name)
+        if dtype == pl.Duration:
+            made.append(column.dt.total_milliseconds() / _DAY_MILLISECONDS)
+        elif dtype.is_float():
+            made.append(pl.when(column.is_finite()).then(column).alias(name))
+        elif dtype == pl.Int128 and _fits(table[name]):
+            made.append(column.cast(pl.Int64))
+    return table.with_columns(made) if made else table
+
+
+def wide(name: str, dtype: pl.DataType) -> pl.Expr:
+    """A column to work with: whole numbers have room, where they would start anew from the other end."""
+    column = pl.col(name)
+    return column.cast(pl.Int128) if dtype.is_integer() else column
+
+
+def named(table: pl.DataFrame, column: str) -> pl.DataFrame:
+    """The table with the column as names, where some are missing."""
+    if not table[column].null_count():
+        return table
+    return table.with_columns(pl.col(column).cast(pl.String).fill_null(MISSING))
+
+
+def _fits(series: pl.Series) -> bool:
+    least, most = series.min(), series.max()
+    if not isinstance(least, int) or not isinstance(most, int):
+        return True
+    return least >= _NARROW[0] and most <= _NARROW[1]
+
+
+# --- What may be told of a table without telling its rows: for each column its kind, its counts, its range in numbers.
+
+Kind = Literal["quantitative", "temporal", "nominal", "boolean"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column, summed up. No cell of a text column is in it."""
+
+    name: str
+    kind: Kind
+    distinct: int
+    nulls: int
+    least: float | None = None
+    """Of numbers, rounded to four digits: a range and no cell, though a short number is its own rounding."""
+    most: float | None = None
+
+    def as_json(self) -> dict[str, JsonValue]:
+        """For the wire."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def profile_of(table: pl.DataFrame) -> list[Column]:
+    """Every column, in order."""
+    return [_column(table[name]) for name in table.columns]
+
+
+def kind_of(dtype: pl.DataType) -> Kind:
+    """How a column of this type is to be read. A time of day is a name: no axis of days has a place for it."""
+    if dtype.is_numeric():
+        return "quantitative"
+    if dtype in (pl.Date, pl.Datetime):
+        return "temporal"
+    return "boolean" if dtype == pl.Boolean else "nominal"
+
+
+def _column(series: pl.Series) -> Column:
+    kind = kind_of(series.dtype)
+    least, most = (_rounded(series.min()), _rounded(series.max())) if kind == "quantitative" else (None, None)
+    return Column(series.name, kind, series.n_unique(), series.null_count(), least, most)
+
+
+def _rounded(value: object) -> float | None:
+    if not isinstance(value, int | float) or not isfinite(value):
+        return None
+    return float(f"{value:.4g}")
+
+
+def as_json(columns: Sequence[Column]) -> list[JsonValue]:
+    """All of them, for the wire."""
+    return [column.as_json() for column in columns]
+
+
+# --- The rows of a table as a picture takes them: a bounded number, in JSON, with moments that all machines read alike.
+
+MOST_DRAWN: Final = 5_000
+"""Rows of a picture; of more, so many evenly spread."""
+MOST_EXACT: Final = 2**53
+"""Whole numbers up to here are told apart in a picture."""
+MOST_NAMED: Final = 3
+
+
+def drawn_rows(table: pl.DataFrame) -> list[dict[str, Any]]:
+    """The rows that are drawn. A date is its midnight in UTC, a moment without a zone is taken for one of UTC: a
+    drawing in another zone would else show another day. A name that is missing is a name of its own."""
+    drawn = table.gather_every(_every(table))
+    moments = [_moment(name, dtype) for name, dtype in drawn.schema.items() if dtype == pl.Datetime]
+    drawn = drawn.with_columns(moments).with_columns(pl.col(_too_long(table)).cast(pl.Float64))
+    for name, dtype in table.schema.items():
+        if kind_of(dtype) in ("nominal", "boolean"):
+            drawn = named(drawn, name)
+    rows: list[dict[str, Any]] = json.loads(drawn.write_json())
+    return rows
+
+
+def left_out(table: pl.DataFrame) -> list[str]:
+    """What has to be said of a picture of this table."""
+    told, long = [], _too_long(table)
+    if table.height > MOST_DRAWN:
+        drawn = -(-table.height // _every(table))
+        spread = f"{table.height} rows are left; the picture shows {drawn} of them, evenly spread"
+        told.append(f"{spread}, and what it adds up or counts is of those alone")
+    if long:
+        names = ", ".join(repr(name[:40]) for name in long[:MOST_NAMED])
+        more = f" and {len(long) - MOST_NAMED} more" if len(long) > MOST_NAMED else ""
+        told.append(f"whole numbers in {names}{more} are too long for a picture, which rounds them")
+    return told
+
+
+def _too_long(table: pl.DataFrame) -> list[str]:
+    """The columns of whole numbers that a drawing would round, or not take at all."""
+    found = []
+    for name, dtype in table.schema.items():
+        ends = (table[name].min(), table[name].max()) if dtype.is_integer() else ()
+        if any(isinstance(end, int) and abs(end) > MOST_EXACT for end in ends):
+            found.append(name)
+    return found
+
+
+def _every(table: pl.DataFrame) -> int:
+    return max(1, -(-table.height // MOST_DRAWN))
+
+
+def _moment(name: str, dtype: pl.DataType) -> pl.Expr:
+    column = pl.col(name)
+    if getattr(dtype, "time_zone", None):
+        column = column.dt.convert_time_zone("UTC")
+    return column.dt.strftime("%Y-%m-%dT%H:%M:%S%.3fZ")

@@ -1,0 +1,339 @@
+"""The tool decorator: a typed async function with a stated effect class becomes a tool.
+
+```python
+@tool(effect="keyed", key_ttl_seconds=86_400, secrets=("desk_token",))
+async def open_ticket(context: ToolContext, title: str) -> JsonValue:
+    \"\"\"Open a ticket at the help desk.\"\"\"
+    answer = await context.send("POST", f"{DESK}/tickets", json={"title": title})
+    return answer.json()
+```
+A tool that is not written as it must be is refused when its module is imported, never at the call.
+"""
+
+import inspect
+import typing
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, PydanticUserError, ValidationError, create_model
+from pydantic.errors import PydanticInvalidForJsonSchema
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema
+
+from perdure.contracts.agents import EffectClass, ToolCard
+from perdure.contracts.values import digest_of
+from perdure.core.agents.templates import BadTemplate, names_in
+from perdure.core.approvals.gates import tool_needs_approval
+from perdure.egress import AnswerWithheld
+from perdure.sdk.context import ToolContext, Transaction, UndeclaredSecret
+from perdure.sdk.outcomes import Audited, ToolRefused, ToolResult, ToolUnavailable, result_of
+
+__all__ = [
+    "AnswerWithheld",
+    "Audited",
+    "Preview",
+    "Tool",
+    "ToolContext",
+    "ToolDefinitionError",
+    "ToolRefused",
+    "ToolResult",
+    "ToolUnavailable",
+    "Transaction",
+    "UndeclaredSecret",
+    "tool",
+]
+
+
+# --- From a function's type hints to the JSON Schema of its arguments, and from arguments to a call.
+
+
+class ToolDefinitionError(Exception):
+    """A tool is not written as it must be; says which and what to change. Raised when its module is imported."""
+
+
+class _Untitled(GenerateJsonSchema):
+    """Titles repeat the names, and every model call pays for their tokens."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """The parameters of one tool function."""
+
+    schema: dict[str, JsonValue]
+    """JSON Schema of an object that allows no other property."""
+    context_name: str | None
+    """The parameter that gets the ToolContext; None where the function takes none."""
+    model: type[BaseModel]
+    names: Mapping[str, str]
+    """Field of `model` to parameter. They differ because a field may not be called `json` or `model_x`."""
+
+    @classmethod
+    def of(cls, function: Callable[..., Any]) -> "Parameters":
+        """The parameters of `function`.
+
+        Raises: ToolDefinitionError.
+        """
+        name = function.__name__
+        hints = _hints(function)
+        context_name: str | None = None
+        fields: dict[str, Any] = {}
+        names: dict[str, str] = {}
+        for position, parameter in enumerate(inspect.signature(function).parameters.values()):
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
+                raise ToolDefinitionError(f"tool {name}: give every argument a name of its own, without *, ** and /")
+            if parameter.name not in hints:
+                raise ToolDefinitionError(f"tool {name}: parameter {parameter.name} has no type hint")
+            if hints[parameter.name] is ToolContext:
+                if position:
+                    raise ToolDefinitionError(f"tool {name}: the ToolContext must be the first parameter")
+                context_name = parameter.name
+                continue
+            if isinstance(parameter.default, FieldInfo):
+                raise ToolDefinitionError(
+                    f"tool {name}: write {parameter.name}: Annotated[type, Field(...)], with the default after the ="
+                )
+            required = parameter.default is parameter.empty
+            field_name = f"argument_{position}"
+            names[field_name] = parameter.name
+            fields[field_name] = (
+                hints[parameter.name],
+                Field(... if required else parameter.default, alias=parameter.name),
+            )
+        model = _model(name, fields)
+        return cls(_schema(name, model), context_name, model, names)
+
+    def bind(self, args: Mapping[str, object]) -> dict[str, object]:
+        """`args` as the keyword arguments of the call, with the types that the hints name.
+
+        Raises: pydantic.ValidationError.
+        """
+        read = self.model.model_validate(dict(args))
+        return {self.names[name]: getattr(read, name) for name in self.names}
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except Exception as error:  # a hint is evaluated, so anything may be raised
+        raise ToolDefinitionError(f"tool {function.__name__}: its type hints cannot be read: {error}") from error
+
+
+def _model(name: str, fields: dict[str, Any]) -> type[BaseModel]:
+    try:
+        return create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
+    except PydanticUserError as error:
+        reason = str(error).splitlines()[0]
+        raise ToolDefinitionError(f"tool {name}: a parameter's type cannot be read from JSON: {reason}") from error
+
+
+def _schema(name: str, model: type[BaseModel]) -> dict[str, JsonValue]:
+    try:
+        schema = model.model_json_schema(schema_generator=_Untitled)
+    except PydanticInvalidForJsonSchema as error:
+        reason = str(error).splitlines()[0]
+        raise ToolDefinitionError(f"tool {name}: a parameter's type has no JSON form: {reason}") from error
+    schema.pop("title", None)
+    schema.setdefault("properties", {})
+    return schema
+
+
+# --- A preview: what a call would find at its target and what it would leave there, for the person who decides on it.
+# ```python
+# async def ticket_preview(context: ToolContext, ticket: str, status: str) -> Preview:
+#     found = (await context.send("GET", f"{DESK}/tickets/{ticket}")).json()
+#     return Preview(before={"status": found["status"]}, after={"status": status})
+#
+# @tool(effect="keyed", key_ttl_seconds=86_400, preview=ticket_preview)
+# async def set_status(context: ToolContext, ticket: str, status: str) -> JsonValue: ...
+# ```
+# It only reads: `context.send` sends GET and HEAD and nothing else, there is no transaction and no key. It may be made
+# any number of times, or never.
+
+Look = Callable[..., Awaitable["Preview"]]
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """JSON values; those that have the same names are shown as what changes."""
+
+    before: JsonValue
+    after: JsonValue
+
+
+@dataclass(frozen=True, slots=True)
+class PreviewOf:
+    """A tool's preview, ready to be made."""
+
+    function: Look
+    parameters: Parameters = field(repr=False)
+
+    @classmethod
+    def of(cls, tool: str, function: Look, arguments: Parameters) -> "PreviewOf":
+        """The preview of the tool with these arguments.
+
+        Raises: ToolDefinitionError.
+        """
+        if not inspect.iscoroutinefunction(function):
+            raise ToolDefinitionError(f"tool {tool}: its preview is an async function")
+        own = Parameters.of(function)
+        unknown = sorted(set(own.names.values()) - set(arguments.names.values()))
+        if unknown:
+            raise ToolDefinitionError(f"tool {tool}: its preview takes {unknown[0]}, which is no argument of the tool")
+        return cls(function, own)
+
+    async def make(self, args: Mapping[str, JsonValue], context: ToolContext) -> Preview:
+        """Look once.
+
+        Raises: whatever the author's function raises; pydantic.ValidationError; TypeError where it gave no Preview.
+        """
+        names = self.parameters.names.values()
+        call = self.parameters.bind({name: value for name, value in args.items() if name in names})
+        if self.parameters.context_name is not None:
+            call[self.parameters.context_name] = context
+        made = await self.function(**call)
+        if not isinstance(made, Preview):
+            raise TypeError("a preview returns a Preview")
+        return Preview(result_of(made.before).output, result_of(made.after).output)
+
+
+_CLASSES = "read (changes nothing), local (our Postgres), keyed (the target honours a key) or opaque (it does not)"
+_RISKS = ("low", "medium", "high")
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool: its card for the engine, and the function behind it."""
+
+    card: ToolCard
+    function: Callable[..., Awaitable[object]]
+    """As its author wrote it."""
+    parameters: Parameters = field(repr=False)
+    preview: PreviewOf | None = field(default=None, repr=False)
+    """The read-only look at what a call would change, where its author wrote one."""
+
+    async def run(self, args: Mapping[str, JsonValue], context: ToolContext) -> ToolResult:
+        """Call the tool once.
+
+        Raises: ToolRefused and ToolUnavailable, by which nothing happened in this attempt; anything else, by which it
+        may have.
+        """
+        missing = [name for name in self.card.secrets if not context.secrets.get(name)]
+        if missing:
+            raise ToolRefused(f"the credential {missing[0]} is not set where tools run")
+        try:
+            call = self.parameters.bind(args)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(map(str, first["loc"])) or "the arguments"
+            raise ToolRefused(f"{where}: {first['msg']}") from error
+        if self.parameters.context_name is not None:
+            call[self.parameters.context_name] = context
+        try:
+            return result_of(await self.function(**call))
+        except SystemExit as error:  # as such it would end the worker's loop and leave the process standing
+            raise RuntimeError("the tool asked its process to exit") from error
+
+
+def tool(
+    function: object = None,
+    /,
+    *,
+    effect: str | None = None,
+    approval: bool | None = None,
+    capability: str = "",
+    risk: str = "medium",
+    timeout_seconds: float = 30.0,
+    key_ttl_seconds: float | None = None,
+    secrets: Sequence[str] = (),
+    wants_state: Sequence[str] = (),
+    describe: str = "",
+    preview: Look | None = None,
+    max_answer_bytes: int | None = None,
+    version: str = "1",
+) -> Callable[[Callable[..., Awaitable[object]]], Tool]:
+    """Make a tool of an async function; its docstring is what the model is told.
+
+    effect: read, local, keyed or opaque; there is no default, because a wrong guess doubles an effect.
+    approval: None asks a person for everything but `read`; True or False is the author's own word.
+    describe: one sentence about a call for its reviewer, such as "Pay {amount} to {name}": filled from the arguments.
+    preview: an async function of the same arguments, or some of them, that looks at the target and changes nothing.
+    key_ttl_seconds: `keyed` only, and required there: how long the target remembers a key.
+    max_answer_bytes: the largest HTTP answer that is read; None: as the operator has set it, 10 MiB.
+    version: change it when the function's behaviour changes; open approvals of the old version then no longer count.
+
+    Raises: ToolDefinitionError.
+    """
+    if function is not None:
+        name = getattr(function, "__name__", repr(function))
+        raise ToolDefinitionError(f'tool {name}: write @tool(effect="..."), one of {_CLASSES}')
+
+    def make(function: Callable[..., Awaitable[object]]) -> Tool:
+        name = function.__name__
+        effect_class = _effect_class(name, effect)
+        if not inspect.iscoroutinefunction(function):
+            raise ToolDefinitionError(
+                f"tool {name}: write async def; a blocking function would stop every other call of its worker"
+            )
+        description = inspect.getdoc(function)
+        if not description:
+            raise ToolDefinitionError(f"tool {name}: it needs a docstring, which is what the model is told of it")
+        if risk not in _RISKS:
+            raise ToolDefinitionError(f"tool {name}: risk is one of {', '.join(_RISKS)}, not {risk!r}")
+        if (key_ttl_seconds is not None and key_ttl_seconds > 0) is not (effect_class is EffectClass.KEYED):
+            raise ToolDefinitionError(
+                f"tool {name}: key_ttl_seconds says how long the target honours a key; a keyed tool needs it, "
+                "no other has it"
+            )
+        for label, given in (("secrets", secrets), ("wants_state", wants_state)):
+            if isinstance(given, str):
+                raise ToolDefinitionError(f'tool {name}: write {label}=("{given}",), with the comma')
+        parameters = Parameters.of(function)
+        _check_template(name, describe, parameters)
+        look = PreviewOf.of(name, preview, parameters) if preview is not None else None
+        traits: dict[str, Any] = {
+            "name": name,
+            "description": description,
+            "parameters": parameters.schema,
+            "effect": effect_class,
+            "needs_approval": tool_needs_approval(effect_class, approval),
+            "capability": capability,
+            "risk": risk,
+            "timeout_seconds": timeout_seconds,
+            "key_ttl_seconds": key_ttl_seconds,
+            "wants_state": tuple(wants_state),
+            "secrets": tuple(secrets),
+            "describe": describe,
+            "previews": look is not None,
+            "max_answer_bytes": max_answer_bytes,
+        }
+        try:
+            unversioned = ToolCard(**traits, version="")
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise ToolDefinitionError(f"tool {name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        digest = digest_of({**unversioned.model_dump(mode="json"), "version": version})
+        return Tool(unversioned.model_copy(update={"version": digest}), function, parameters, look)
+
+    return make
+
+
+def _check_template(name: str, describe: str, parameters: Parameters) -> None:
+    try:
+        unknown = sorted(names_in(describe) - set(parameters.names.values()))
+    except BadTemplate as error:
+        raise ToolDefinitionError(f"tool {name}: describe cannot be filled: {error}") from None
+    if unknown:
+        raise ToolDefinitionError(f"tool {name}: describe names {unknown[0]}, which is no argument")
+
+
+def _effect_class(name: str, effect: str | None) -> EffectClass:
+    if effect is None:
+        raise ToolDefinitionError(f"tool {name}: state its effect class: {_CLASSES}")
+    try:
+        return EffectClass(effect)
+    except ValueError:
+        raise ToolDefinitionError(f"tool {name}: {effect!r} is no effect class; it is {_CLASSES}") from None

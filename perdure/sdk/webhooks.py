@@ -1,0 +1,41 @@
+"""Notices of approvals, for whoever writes a receiver: read one, or be told why it is none.
+
+    notice = read(secret, request.headers, await request.body())
+
+It is taken only with a signature that fits, and only for five minutes. What came before is the receiver's to remember:
+keep the `id` of each notice for that long, and the highest `version` of each approval for good.
+"""
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from perdure.core.delivery import DELIVERY, SIGNATURE, TIMESTAMP, VALID_SECONDS, refusal
+
+__all__ = ["VALID_SECONDS", "NotANotice", "read"]
+
+
+class NotANotice(Exception):
+    """Answer 400, and do nothing."""
+
+
+def read(secret: str, headers: Mapping[str, str], body: bytes, *, now_seconds: float | None = None) -> dict[str, Any]:
+    """The notice in a request: {id, event, at, sent_at, url, approval: {id, status, version, tool, agent, risk,
+    requested_by, expires_at, decision, decided_by, …}}.
+
+    Raises: NotANotice.
+    """
+    given = {name.lower(): value for name, value in headers.items()}
+    timestamp, delivery, signature = (given.get(name, "") for name in (TIMESTAMP, DELIVERY, SIGNATURE))
+    now = time.time() if now_seconds is None else now_seconds
+    why = refusal(secret, timestamp, delivery, signature, body, now)
+    if why:
+        raise NotANotice(why)
+    try:
+        notice = json.loads(body)
+    except ValueError as error:
+        raise NotANotice("it is no JSON") from error
+    if not isinstance(notice, dict) or notice.get("id") != delivery:
+        raise NotANotice("it is another delivery")
+    return notice

@@ -1,0 +1,444 @@
+"""The environment, read here and nowhere else.
+
+Every variable has a working default or is required by the process that needs it; none of them is a secret with a
+default. Temporal's own client environment (`TEMPORAL_ADDRESS`, namespace, TLS, API key, profile file) is read by
+`temporalio.envconfig`, not here.
+"""
+
+import os
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from pydantic import Field, SecretStr, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from perdure.contracts.agents import MOST_ANSWER_BYTES
+from perdure.contracts.approvals import EXPIRES_SECONDS
+from perdure.contracts.errors import CallerError
+from perdure.contracts.memory import MemoryLimits
+from perdure.contracts.turns import Routing
+from perdure.core.audit import Keyring
+from perdure.core.budgets import Quotas
+from perdure.core.egress import ANSWER_BYTES, Outbound, named_by_url, named_host
+from perdure.core.identity import AccessKeys, OperatorTokens
+from perdure.core.memory.files import MOST_UPLOAD_BYTES
+from perdure.core.request_origin import AllowedHosts, Proxies, exposed
+
+if TYPE_CHECKING:
+    from perdure.activities.sandbox import SandboxConfig
+
+Keys = TypeVar("Keys")
+_FOLDER = Path(__file__).parents[1]
+_BASE = _FOLDER if (_FOLDER / "pyproject.toml").is_file() else Path.cwd()
+"""Where `.env` and relative paths lie: in a checkout its own folder, else the current one; as in
+perdure/local/config.py."""
+
+
+AUDIT_KEY_FILE = "audit.key"
+"""In the data folder, where PERDURE_AUDIT_KEY is not set."""
+ACCESS_KEY_FILE = "access.key"
+"""In the data folder, where JWT_SECRET is not set."""
+SETUP_CODE_FILE = "setup.code"
+"""In the data folder of the embedded stack, until the first person has registered. `perdure/local/` reads it by this
+name."""
+
+
+BASE_ADDRESSES = (
+    "ANTHROPIC_API_BASE",
+    "ANTHROPIC_BASE_URL",
+    "AZURE_AI_API_BASE",
+    "AZURE_API_BASE",
+    "AZURE_OPENAI_ENDPOINT",
+    "COHERE_API_BASE",
+    "DEEPSEEK_API_BASE",
+    "GEMINI_API_BASE",
+    "GROQ_API_BASE",
+    "HOSTED_VLLM_API_BASE",
+    "LM_STUDIO_API_BASE",
+    "MISTRAL_API_BASE",
+    "OLLAMA_API_BASE",
+    "OPENAI_API_BASE",
+    "OPENAI_BASE_URL",
+    "OPENROUTER_API_BASE",
+    "TOGETHER_AI_API_BASE",
+    "VLLM_API_BASE",
+    "XAI_API_BASE",
+)
+"""The variables by which LiteLLM and vendors' libraries are sent to another address."""
+
+
+class RoutingName(StrEnum):
+    """How the kinds of work are spread over task queues (design section 2)."""
+
+    COMPACT = "compact"
+    SPREAD = "spread"
+
+
+class LogLevel(StrEnum):
+    """How much is logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+def log_from(level: LogLevel) -> None:
+    """Write no log line below `level`, whoever of this process has a logger already."""
+    import structlog  # here: the command line needs none
+
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level.value))
+
+
+class Algorithm(StrEnum):
+    """How access tokens are signed."""
+
+    HS256 = "HS256"
+    HS384 = "HS384"
+    HS512 = "HS512"
+
+
+class Settings(BaseSettings):
+    """What a process is told from outside; one field for each line of `.env.example`."""
+
+    # Populating by field name as well would read HOME and PORT, which mean something else.
+    model_config = SettingsConfigDict(env_file=_BASE / ".env", env_ignore_empty=True, extra="ignore", frozen=True)
+
+    database_url: SecretStr | None = Field(default=None, alias="DATABASE_URL")
+    """Postgres as `perdure_app`, which runs under row-level security. Set: no embedded Postgres is started."""
+    database_owner_url: SecretStr | None = Field(default=None, alias="DATABASE_OWNER_URL")
+    """Postgres as `perdure_owner`, which migrates and publishes content."""
+    database_relay_url: SecretStr | None = Field(default=None, alias="DATABASE_RELAY_URL")
+    """Postgres as `perdure_relay`, which claims outbox rows of every tenant."""
+    database_admin_url: SecretStr | None = Field(default=None, alias="DATABASE_ADMIN_URL")
+    """Postgres as a superuser, for the one step that makes the three roles; afterwards it is not needed."""
+    redis_url: SecretStr | None = Field(default=None, alias="REDIS_URL")
+    """Valkey or Redis. Set: no embedded Valkey is started. Losing it loses live tokens, never an answer."""
+
+    host: str = Field(default="127.0.0.1", alias="PERDURE_HOST")
+    """The address that the API listens on."""
+    port: int = Field(default=8080, ge=0, le=65_535, alias="PERDURE_PORT")
+    """The port of the API."""
+    home: Path = Field(default=_BASE / ".perdure", alias="PERDURE_HOME")
+    """The data folder of the embedded stack."""
+    apps: Annotated[tuple[Path, ...], NoDecode] = Field(default=(), alias="PERDURE_APP")
+    """App folders beside the shipped ones, separated like PATH."""
+    models: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="PERDURE_MODELS")
+    """Models for LiteLLM, by commas: the first that answers at the start plays every agent whose model is `scripted`;
+    where none does, nothing starts. Their key is the credential `model`, or what the provider's own library reads."""
+    routing: RoutingName = Field(default=RoutingName.COMPACT, alias="PERDURE_ROUTING")
+    """`compact` or `spread`: which task queues a new turn uses; a running turn keeps what it began with."""
+    local: bool = Field(default=False, alias="PERDURE_LOCAL")
+    """Set by the embedded stack for its own processes."""
+    temporal_ui: str = Field(default="", alias="PERDURE_TEMPORAL_UI")
+    """The address of the Temporal Web UI, for links; empty: no links."""
+    ready_file: Path | None = Field(default=None, alias="PERDURE_READY_FILE")
+    """A process writes this file when it is ready, and touches it every second while it lives
+    (perdure/telemetry/heartbeat.py)."""
+    start_gate: Path | None = Field(default=None, alias="PERDURE_START_GATE")
+    """Set by the embedded stack: a process opens nothing before this file is there, and imports meanwhile."""
+    least_free_bytes: int = Field(default=134_217_728, ge=0, alias="PERDURE_LEAST_FREE_BYTES")
+    """What must be free on the disk of the embedded stack's data folder, 128 MiB; with less the API is not ready."""
+    log_level: LogLevel = Field(default=LogLevel.INFO, alias="LOG_LEVEL")
+    """`debug`, `info`, `warning` or `error`."""
+
+    audit_key: SecretStr | None = Field(default=None, alias="PERDURE_AUDIT_KEY")
+    """What audit rows are signed with; before it, by a comma, no other: older keys come after it and still verify.
+    Without it the one in `audit.key` of the data folder, which a local stack makes."""
+    audit_heads: Path | None = Field(default=None, alias="PERDURE_AUDIT_HEADS")
+    """The file outside Postgres to which the relay exports the audit chains' heads; in the data folder by default."""
+
+    jwt_secret: SecretStr | None = Field(default=None, alias="JWT_SECRET")
+    """What access tokens are signed with; before it, by a comma, no other: older ones come after it and still verify.
+    Without it the one in `access.key` of the data folder, which a local stack makes."""
+    jwt_algorithm: Algorithm = Field(default=Algorithm.HS256, alias="JWT_ALGORITHM")
+    """`HS256`, `HS384` or `HS512`."""
+    access_minutes: int = Field(default=15, ge=1, le=60, alias="JWT_ACCESS_TOKEN_EXPIRE_MINUTES")
+    """How long an access token lasts."""
+    refresh_days: int = Field(default=7, ge=1, le=90, alias="JWT_REFRESH_TOKEN_EXPIRE_DAYS")
+    """How long a refresh token lasts, and a browser's session."""
+    tenant: str = Field(default="local", pattern=r"^[a-z0-9][a-z0-9-]{0,62}$", alias="PERDURE_TENANT")
+    """The tenant of whoever names none when signing in or registering."""
+    open_registration: bool = Field(default=False, alias="PERDURE_OPEN_REGISTRATION")
+    """Whether anybody may register, as a requester; else only the first person, by the setup code, and the invited."""
+    public_url: str = Field(default="", pattern=r"^(https?://[^/?#\s]+)?$", alias="PERDURE_PUBLIC_URL")
+    """The address that people use, without a path: for links, for the allow-list of hosts, and `https` for cookies that
+    go over TLS alone. Required if the API listens on all addresses."""
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="PERDURE_ALLOWED_HOSTS")
+    """Hosts that API and pages answer beside loopback names and the public URL's host, separated by commas: `host`,
+    `host:port`, `*.domain` or `*`. Others are answered 421."""
+    proxies: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="PERDURE_PROXIES")
+    """Addresses and networks of reverse proxies, separated by commas: the only peers whose `X-Forwarded-For` and
+    `X-Forwarded-Proto` are believed."""
+    operator_token: SecretStr | None = Field(default=None, alias="PERDURE_OPERATOR_TOKEN")
+    """Tokens of 32 characters or more, separated by commas, that read `/metrics` and `/v1/status`. None by default."""
+
+    oidc_issuer: str = Field(default="", alias="PERDURE_OIDC_ISSUER")
+    """The provider at which people may sign in, too; its client secret is the credential `oidc`."""
+    oidc_client_id: str = Field(default="", alias="PERDURE_OIDC_CLIENT_ID")
+    """Who this deployment is at the provider."""
+    oidc_newcomers: str = Field(default="requester", alias="PERDURE_OIDC_NEWCOMERS")
+    """The roles of somebody who comes from the provider for the first time, by commas; `none`: nobody new gets in."""
+
+    request_seconds: int = Field(default=EXPIRES_SECONDS, ge=1, le=315_360_000, alias="PENDING_MUTATION_TTL_SECONDS")
+    """How long a request to a reviewer stays open, 7 days; an agent's own `approvals.expires_seconds` comes first."""
+    webhook_hosts: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="PERDURE_WEBHOOK_HOSTS")
+    """Where notices of approvals may be sent: `host`, `host:port` or `*.domain`, by commas. Without one: nowhere."""
+    webhook_private: bool = Field(default=False, alias="PERDURE_WEBHOOK_PRIVATE")
+    """Whether those hosts may lie in a private network."""
+
+    egress_hosts: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="PERDURE_EGRESS_HOSTS")
+    """Hosts that tools, MCP servers and providers may reach although their addresses are not public: `host`,
+    `host:port`, `*.domain` or a network such as 10.0.0.0/8, by commas."""
+    egress_proxy: str = Field(default="", pattern=r"^(https?://[^/?#\s]+/?)?$", alias="PERDURE_EGRESS_PROXY")
+    """An HTTP proxy for requests to every host that is not named; HTTP_PROXY and its like are not read."""
+    answer_bytes: int = Field(default=ANSWER_BYTES, ge=1_024, le=MOST_ANSWER_BYTES, alias="PERDURE_ANSWER_BYTES")
+    """The largest answer of somebody outside that is read, 10 MiB; a tool and an MCP server may set their own."""
+
+    body_bytes: int = Field(default=262_144, ge=1_024, le=16_777_216, alias="PERDURE_BODY_BYTES")
+    """The largest request body, 256 KiB; more is answered 413."""
+    upload_bytes: int = Field(default=MOST_UPLOAD_BYTES, ge=1_024, le=104_857_600, alias="PERDURE_UPLOAD_BYTES")
+    """The largest file that may be uploaded, 20 MiB; more is answered 413."""
+    upload_folder: Path | None = Field(default=None, alias="PERDURE_UPLOAD_FOLDER")
+    """Where an upload is kept until it is whole; by default `uploads` in the data folder."""
+    uploads_per_user: int = Field(default=16, ge=1, le=1_000, alias="PERDURE_UPLOADS_PER_USER")
+    """Uploads that one person may have under way at one API process; one more is answered 429."""
+    bytes_per_user: int = Field(default=1_073_741_824, ge=0, alias="PERDURE_BYTES_PER_USER")
+    """What one user may keep: files, documents, and the texts of conversations, 1 GiB; 0: no quota. More is answered
+    429 `quota_reached`."""
+    bytes_per_conversation: int = Field(default=268_435_456, ge=0, alias="PERDURE_BYTES_PER_CONVERSATION")
+    """The same of one conversation, 256 MiB."""
+    bytes_per_tenant: int = Field(default=21_474_836_480, ge=0, alias="PERDURE_BYTES_PER_TENANT")
+    """The same of all users of a tenant together, 20 GiB."""
+    files_per_conversation: int = Field(default=1_000, ge=0, alias="PERDURE_FILES_PER_CONVERSATION")
+    """Files that a conversation may have for one more to be uploaded; 0: no quota."""
+    rate_limiting: bool = Field(default=True, alias="RATE_LIMITING_ENABLED")
+    """Whether requests are counted. Whoever has a local token is not counted at all."""
+    rate_per_minute: int = Field(default=100, ge=1, le=1_000_000, alias="RATE_LIMIT_PER_MINUTE")
+    """Requests a minute of one person, and of one address that has not signed in; one more is answered 429."""
+    connections_per_address: int = Field(default=2_000, ge=0, le=1_000_000, alias="PERDURE_CONNECTIONS_PER_ADDRESS")
+    """Connections that one address may hold open at one API process, and requests under way of one client behind a
+    proxy; one more is answered 429. At most a quarter of the files that the process may open. 0: no limit."""
+    live_turns_per_user: int = Field(default=50, ge=1, alias="PERDURE_LIVE_TURNS_PER_USER")
+    """Turns of one user that have not ended; one more is answered 429."""
+    decisions_per_minute: int = Field(default=60, ge=1, le=100_000, alias="PERDURE_DECISIONS_PER_MINUTE")
+    """Decisions that one reviewer may take within a minute; one more is answered 429. Local tokens have no limit."""
+    streams_per_user: int = Field(default=200, ge=1, alias="PERDURE_STREAMS_PER_USER")
+    """Event streams that one person may hold open at one API process; one more is answered 429."""
+    streams_per_tenant: int = Field(default=5_000, ge=1, alias="PERDURE_STREAMS_PER_TENANT")
+    """The same of all people of a tenant. Local tokens have no limit, and are not counted."""
+    pool_size: int = Field(default=12, ge=2, le=500, alias="PERDURE_POOL_SIZE")
+    """Postgres connections of one process."""
+    embeddings: str = Field(default="auto", alias="PERDURE_EMBEDDINGS")
+    """`auto`, `minilm`, `none`, or an embedding model for LiteLLM; its key is the credential `embeddings`."""
+    embeddings_base: str = Field(default="", alias="PERDURE_EMBEDDINGS_BASE")
+    """The address of that model's provider, where it is not the provider's own."""
+    tracer: str = Field(default="noop", alias="TRACER_BACKEND")
+    """`noop`, `otel` or `langsmith`: where traces of turns go. Another name is none."""
+    trace_endpoint: str = Field(default="", alias="PERDURE_TRACE_ENDPOINT")
+    """The whole address that traces are sent to; empty: the backend's own."""
+    metrics_port: int = Field(default=0, ge=0, le=65_000, alias="PERDURE_METRICS_PORT")
+    """The first of the ports on which the API and the workers serve metrics, two each (docs/tracing.md); 0: none."""
+    metrics_host: str = Field(default="127.0.0.1", alias="PERDURE_METRICS_HOST")
+    """The address that these ports listen on."""
+    facts: bool = Field(default=True, alias="PERDURE_FACTS")
+    """Whether graphs that may keep facts can; without it they are told that memory is unavailable."""
+    queue_depth: int = Field(default=20, ge=0, alias="PERDURE_QUEUE_DEPTH")
+    """Messages that may wait in one conversation (`on_busy: queue` or `steer`); one more is answered 429."""
+
+    memory_enabled: bool = Field(default=True, alias="MEMORY_ENABLED")
+    """Off: no turn is shown documents or episodes, and no tool of an agent reaches documents."""
+    memory_context_tokens: int = Field(default=2_200, ge=1, alias="MEMORY_CONTEXT_TOKEN_BUDGET")
+    """What the documents that a turn is shown may take."""
+    memory_context_documents: int = Field(default=6, ge=1, le=50, alias="MEMORY_CONTEXT_MAX_DOCS")
+    """How many documents a turn is shown."""
+    memory_document_bytes: int = Field(default=100_000, ge=1, le=10_000_000, alias="MEMORY_MAX_DOCUMENT_BYTES")
+    """A larger document is not written."""
+    memory_write_bytes: int = Field(default=25_000, ge=1, alias="MEMORY_MAX_WRITE_BYTES")
+    """A larger one is written with a warning."""
+    memory_evidence: bool = Field(default=True, alias="MEMORY_REQUIRE_SOURCE_REFS")
+    """An agent's write must say what it rests on."""
+
+    sandbox_bare: bool = Field(default=False, alias="PERDURE_SANDBOX_BARE")
+    """Run code blocks without a jail where none holds. Logged as a warning at every start."""
+    sandbox_workers: int = Field(default=8, ge=2, le=64, alias="PERDURE_SANDBOX_WORKERS")
+    """Interpreter processes of one worker process."""
+    sandbox_seconds: float = Field(default=2.0, gt=0, le=20, alias="PERDURE_SANDBOX_SECONDS")
+    """The time that no code block exceeds."""
+    sandbox_memory_mib: int = Field(default=64, ge=8, le=4_096, alias="PERDURE_SANDBOX_MEMORY_MIB")
+    """The memory that no code block exceeds."""
+
+    @field_validator("apps", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return tuple(_BASE / part for part in value.split(os.pathsep) if part)
+        return value
+
+    @field_validator("webhook_hosts", "egress_hosts", "models", "allowed_hosts", "proxies", mode="before")
+    @classmethod
+    def _by_commas(cls, value: Any) -> Any:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("home", "upload_folder")
+    @classmethod
+    def _beside_env(cls, value: Path | None) -> Path | None:
+        return None if value is None else _BASE / value
+
+    def keyring(self) -> Keyring:
+        """The keys of the audit.
+
+        Raises: SystemExit with what to do, where there is none.
+        """
+        return self._keys(Keyring.of, self.audit_key, "PERDURE_AUDIT_KEY", AUDIT_KEY_FILE)
+
+    def access_keys(self) -> AccessKeys:
+        """The keys of access tokens.
+
+        Raises: SystemExit with what to do, where there is none.
+        """
+        return self._keys(AccessKeys.of, self.jwt_secret, "JWT_SECRET", ACCESS_KEY_FILE)
+
+    def _keys(self, read: Callable[[str], Keys], given: SecretStr | None, name: str, file: str) -> Keys:
+        kept = self.home / file
+        try:
+            return read(given.get_secret_value() if given else kept.read_text())
+        except FileNotFoundError:
+            raise SystemExit(f"{name} is not set, and {kept} is not there; see .env.example") from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise SystemExit(f"{kept} cannot be read ({error}); set {name}, or see whose file it is") from None
+        except CallerError as error:
+            raise SystemExit(f"{name}: {error.message}") from None
+
+    def hosts(self) -> AllowedHosts:
+        """The hosts that API and pages answer.
+
+        Raises: SystemExit with what to do if one is malformed, or if the API would listen on all addresses without a
+        public URL.
+        """
+        if why := exposed(self.host, self.public_url):
+            raise SystemExit(why)
+        try:
+            return AllowedHosts.of(self.allowed_hosts, public_url=self.public_url, listens_on=self.host)
+        except CallerError as error:
+            raise SystemExit(f"PERDURE_ALLOWED_HOSTS, PERDURE_PUBLIC_URL or PERDURE_HOST: {error.message}") from None
+
+    def trusted_proxies(self) -> Proxies:
+        """The reverse proxies.
+
+        Raises: SystemExit with what to do if one is neither an address nor a network.
+        """
+        try:
+            return Proxies.of(self.proxies)
+        except CallerError as error:
+            raise SystemExit(f"PERDURE_PROXIES: {error.message}") from None
+
+    def operator_tokens(self) -> OperatorTokens:
+        """The tokens of the operator.
+
+        Raises: SystemExit with what to do if one is too short.
+        """
+        if self.operator_token is None:
+            return OperatorTokens()
+        try:
+            return OperatorTokens.of(self.operator_token.get_secret_value())
+        except CallerError as error:
+            raise SystemExit(f"PERDURE_OPERATOR_TOKEN: {error.message}") from None
+
+    def newcomers(self) -> tuple[str, ...]:
+        """The roles of whoever comes from the provider for the first time.
+
+        Raises: SystemExit where one is no role.
+        """
+        roles = tuple(role.strip() for role in self.oidc_newcomers.split(",") if role.strip() not in ("", "none"))
+        if not set(roles) <= {"requester", "reviewer", "admin"}:
+            raise SystemExit("PERDURE_OIDC_NEWCOMERS has requester, reviewer or admin, by commas, or none")
+        return roles
+
+    def address_of_people(self) -> str:
+        """The address that links begin with."""
+        return self.public_url or f"http://{self.host}:{self.port}"
+
+    def quotas(self) -> Quotas:
+        """What may be kept."""
+        return Quotas(
+            conversation_bytes=self.bytes_per_conversation,
+            user_bytes=self.bytes_per_user,
+            tenant_bytes=self.bytes_per_tenant,
+            conversation_files=self.files_per_conversation,
+        )
+
+    def heads_file(self) -> Path:
+        """Where chain heads are kept."""
+        return self.audit_heads or self.home / "audit-heads.jsonl"
+
+    def route(self) -> Routing:
+        """The queues that a new turn uses."""
+        return Routing.spread() if self.routing is RoutingName.SPREAD else Routing.compact()
+
+    def memory(self) -> MemoryLimits:
+        """What the operator decides about document memory."""
+        return MemoryLimits(
+            enabled=self.memory_enabled,
+            context_documents=self.memory_context_documents,
+            context_tokens=self.memory_context_tokens,
+            evidence_required=self.memory_evidence,
+            document_bytes=self.memory_document_bytes,
+            write_bytes=self.memory_write_bytes,
+        )
+
+    def outbound(self) -> Outbound:
+        """What the operator decides about requests of tools and to MCP servers.
+
+        Raises: SystemExit for an entry that names no host.
+        """
+        try:
+            named = [named_host(entry, by_operator=True) for entry in self.egress_hosts]
+        except CallerError as error:
+            raise SystemExit(f"PERDURE_EGRESS_HOSTS: {error.message}") from None
+        return Outbound(proxy=self.egress_proxy, answer_bytes=self.answer_bytes).naming(*named)
+
+    def outbound_to_providers(self) -> Outbound:
+        """What the operator decides about requests to providers of models, embeddings and sign-in. An address that the
+        operator has written in a setting, or in a variable of a provider's library such as OPENAI_BASE_URL, counts as
+        named for them; a tool, whose address a model may have chosen, does not reach it.
+
+        Raises: SystemExit for an entry that names no host.
+        """
+        written = [self.embeddings_base, self.oidc_issuer, self.trace_endpoint, *_base_addresses()]
+        return self.outbound().naming(*(named_by_url(url, by_operator=True) for url in written))
+
+    def sandbox(self) -> "SandboxConfig":
+        """What the operator decides about the sandbox of code blocks."""
+        from perdure.activities.sandbox import Limits, SandboxConfig  # here: the API reads settings and runs no block
+
+        ceiling = Limits(wall_seconds=self.sandbox_seconds, memory_bytes=self.sandbox_memory_mib * 1_048_576)
+        return SandboxConfig(self.sandbox_bare, ceiling, most_workers=self.sandbox_workers)
+
+
+def needed(value: SecretStr | None, name: str) -> str:
+    """A connection string that this process cannot do without.
+
+    Raises: SystemExit 2, with the variable's name.
+    """
+    if value is None:
+        raise SystemExit(f"{name} is not set; start everything by `make up`, or see .env.example")
+    return value.get_secret_value()
+
+
+def secret(name: str) -> str | None:
+    """The credential `name`, from `PERDURE_SECRET_<NAME>`; only the workers that use credentials call this."""
+    return os.environ.get(f"PERDURE_SECRET_{name.upper()}")
+
+
+def variable(name: str) -> str | None:
+    """The variable `name`, in which an app's `app.yaml` says that the address of a service of its own is found."""
+    return os.environ.get(name)
+
+
+def _base_addresses() -> list[str]:
+    """The addresses in the variables by which providers' libraries are sent elsewhere. A platform sets other variables
+    of such names, for its metadata service for example, which nobody has named for Perdure."""
+    return [value for name in BASE_ADDRESSES if (value := os.environ.get(name))]

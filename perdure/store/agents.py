@@ -1,0 +1,475 @@
+"""Agents as published: every version is kept, since a turn keeps the one that it began with."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import asyncpg
+from pydantic import JsonValue
+
+from perdure.contracts.agents import PublishedAgent
+from perdure.contracts.errors import CallerError, InvariantBroken
+from perdure.contracts.skills import DataTable, Rule
+from perdure.contracts.values import sha256_hex
+from perdure.core.agents.rules import override_fault
+from perdure.core.agents.templates import BEFORE, PROMOTERS, Stage, archive_refusal, promotion_refusal, text_refusal
+from perdure.core.approvals.gates import WAIVABLE, waiver_fault
+from perdure.store import audit
+from perdure.store.database import Connection, new_id
+from perdure.store.paging import cursor_after, read_cursor
+
+SHARED = "*"
+"""The tenant whose content every tenant may read."""
+
+
+async def publish_agent(
+    tx: Connection, agents: Sequence[tuple[str, PublishedAgent]], tables: Sequence[DataTable] = ()
+) -> None:
+    """Make these (app, agent) pairs the current ones, by the owner, in a transaction of the shared tenant.
+
+    `tables` are those that they name; what is there already may be left out.
+    """
+    await store_tables(tx, SHARED, tables)
+    for app, agent in agents:
+        await tx.execute(
+            "INSERT INTO agent_versions (tenant_id, agent_id, version, body) VALUES ($1, $2, $3, $4) "
+            "ON CONFLICT DO NOTHING",
+            SHARED,
+            agent.definition.id,
+            agent.version,
+            agent.model_dump(mode="json"),
+        )
+        await tx.execute(
+            "INSERT INTO agents (tenant_id, agent_id, version, app) VALUES ($1, $2, $3, $4) "
+            "ON CONFLICT (tenant_id, agent_id) DO UPDATE SET version = excluded.version, app = excluded.app",
+            SHARED,
+            agent.definition.id,
+            agent.version,
+            app,
+        )
+    await tx.execute(
+        "DELETE FROM agents WHERE tenant_id = $1 AND NOT agent_id = ANY($2)",
+        SHARED,
+        [agent.definition.id for _, agent in agents],
+    )
+
+
+_CURRENT = "SELECT a.agent_id, a.app, v.body FROM agents a JOIN agent_versions v USING (tenant_id, agent_id, version)"
+
+
+async def current_agent(tx: Connection, agent_id: str) -> PublishedAgent:
+    """The agent as a new turn would get it.
+
+    Raises: CallerError 404 `agent_not_found`.
+    """
+    row = await tx.fetchrow(f"{_CURRENT} WHERE a.agent_id = $1", agent_id)
+    if row is None:
+        raise CallerError(
+            "agent_not_found", "there is no such agent; see GET /v1/agents", {"agent": agent_id[:80]}, status=404
+        )
+    return _stored(row["body"])
+
+
+async def list_agents(tx: Connection) -> list[tuple[str, PublishedAgent]]:
+    """Every current agent with the name of its app, by id."""
+    rows = await tx.fetch(f"{_CURRENT} ORDER BY a.agent_id")
+    return [(row["app"], _stored(row["body"])) for row in rows]
+
+
+def _stored(body: object) -> PublishedAgent:
+    """A stored version; it may have been written by a later deploy, whose new fields mean nothing here."""
+    return PublishedAgent.model_validate(body, extra="ignore")
+
+
+class AgentShelf:
+    """Published versions by digest, read once a process: a version never changes."""
+
+    def __init__(self) -> None:
+        self._agents: dict[str, PublishedAgent] = {}
+
+    def known(self, version: str) -> PublishedAgent | None:
+        """The version, where this process has read it."""
+        return self._agents.get(version)
+
+    async def at(self, tx: Connection | asyncpg.Connection, agent_id: str, version: str) -> PublishedAgent:
+        """The version that a turn pinned.
+
+        Raises: CallerError 404 `agent_version_not_found`.
+        """
+        agent = self._agents.get(version)
+        if agent is None:
+            body = await tx.fetchval(
+                "SELECT body FROM agent_versions WHERE agent_id = $1 AND version = $2", agent_id, version
+            )
+            if body is None:
+                raise CallerError(
+                    "agent_version_not_found",
+                    "the version that this turn began with is gone",
+                    {"agent": agent_id, "version": version},
+                    status=404,
+                )
+            agent = self._agents[version] = _stored(body)
+        return agent
+
+    async def published(self, tx: Connection | asyncpg.Connection, agent_id: str) -> PublishedAgent | None:
+        """The version that a new turn would pin; None where the agent is not published any more."""
+        version = await tx.fetchval("SELECT version FROM agents WHERE agent_id = $1", agent_id)
+        return None if version is None else await self.at(tx, agent_id, version)
+
+
+# --- The tables that code blocks compute with: stored once by their digest, read once a process.
+
+
+async def store_tables(tx: Connection, tenant_id: str, tables: Iterable[DataTable]) -> None:
+    """Keep these beside those that are there: a table never changes, and turns may still go by an older one."""
+    for table in tables:
+        await tx.execute(
+            "INSERT INTO app_tables (tenant_id, digest, name, body) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING",
+            tenant_id,
+            table.digest,
+            table.name,
+            json.dumps(table.body),
+        )
+
+
+class TableShelf:
+    """Tables by digest. What it hands out is shared: nobody changes it."""
+
+    def __init__(self) -> None:
+        self._bodies: dict[str, JsonValue] = {}
+
+    async def at(self, tx: Connection, digests: Mapping[str, str]) -> dict[str, JsonValue]:
+        """The tables of these digests, by name.
+
+        Raises: CallerError 404 `app_table_not_found`.
+        """
+        missing = [digest for digest in digests.values() if digest not in self._bodies]
+        if missing:
+            rows = await tx.fetch("SELECT digest, body FROM app_tables WHERE digest = ANY($1)", missing)
+            self._bodies |= {row["digest"]: json.loads(row["body"]) for row in rows}
+        for name, digest in digests.items():
+            if digest not in self._bodies:
+                raise CallerError(
+                    "app_table_not_found",
+                    "a table that this turn's agent was published with is gone",
+                    {"table": name, "digest": digest},
+                    status=404,
+                )
+        return {name: self._bodies[digest] for name, digest in digests.items()}
+
+
+# --- The actions that a tenant gives to rules, stricter than their own (S0-70); a turn takes them as it begins.
+
+ACTIONS = "(SELECT rule_actions FROM tenants WHERE tenant_id = current_setting('perdure.tenant'))"
+"""A subselect: action by rule id."""
+
+
+async def rule_actions(tx: Connection) -> dict[str, str]:
+    """The tenant's own actions, by rule id."""
+    found: dict[str, str] = await tx.fetchval(f"SELECT {ACTIONS}")
+    return found
+
+
+async def set_action(tx: Connection, rules: Iterable[Rule], rule_id: str, do: str, user_id: str) -> None:
+    """Give a rule this action from the next turn on; its own action takes the tenant's back.
+
+    Raises: CallerError 404 `rule_not_found`, 422 `rule_looser`.
+    """
+    rule = next((each for each in rules if each.id == rule_id), None)
+    if rule is None:
+        raise CallerError("rule_not_found", "there is no such rule; see GET /v1/rules", status=404)
+    fault = override_fault(rule, do)
+    if fault is not None:
+        raise CallerError("rule_looser", fault, {"rule": rule_id}, status=422)
+    before = await tx.fetchval(f"SELECT {ACTIONS}->>$1", rule_id)
+    await tx.execute(
+        "UPDATE tenants SET rule_actions = CASE WHEN $3 THEN rule_actions - $1::text "
+        "ELSE rule_actions || jsonb_build_object($1::text, $2::text) END "
+        "WHERE tenant_id = current_setting('perdure.tenant')",
+        rule_id,
+        do,
+        do == rule.do,
+    )
+    told = {"do": do, "before": before or rule.do}
+    await audit.record(tx, "rule.action_set", rule_id, {**told}, actor=user_id, turn_id=None)
+
+
+# --- The tools that a tenant lets run without a person (perdure/core/approvals/gates.py), and those of them that a turn
+# has taken.
+
+WAIVERS = "(SELECT waived_tools FROM tenants WHERE tenant_id = current_setting('perdure.tenant'))"
+"""A subselect: the tenant's, by name."""
+
+
+async def waivers(tx: Connection) -> list[str]:
+    """The tenant's, by name."""
+    found: list[str] = await tx.fetchval(f"SELECT {WAIVERS}")
+    return found
+
+
+async def set_waiver(tx: Connection, tool: str, *, waived: bool, user_id: str) -> None:
+    """Let a tool run without a person from the next turn on, or have a person asked again.
+
+    Raises: CallerError 422 `approval_not_waivable`.
+    """
+    fault = waiver_fault(tool)
+    if fault is not None:
+        raise CallerError("approval_not_waivable", fault, {"tool": tool, "waivable": [*WAIVABLE]}, status=422)
+    before = await tx.fetchval(
+        "SELECT $1 = ANY(waived_tools) FROM tenants WHERE tenant_id = current_setting('perdure.tenant') FOR UPDATE",
+        tool,
+    )
+    await tx.execute(
+        "UPDATE tenants SET waived_tools = array_remove(waived_tools, $1) || CASE WHEN $2 THEN ARRAY[$1] "
+        "ELSE '{}'::text[] END WHERE tenant_id = current_setting('perdure.tenant')",
+        tool,
+        waived,
+    )
+    told = {"approval": not waived, "before": not before}
+    await audit.record(tx, "approval.waiver_set", tool, {**told}, actor=user_id, turn_id=None)
+
+
+async def take_waivers(tx: Connection, turn_id: str, waived: Sequence[str]) -> None:
+    """Fix the waivers of a turn as it begins: its calls are held against these."""
+    await tx.execute("UPDATE turns SET waived_tools = $2 WHERE id = $1", turn_id, [*waived])
+
+
+# --- Prompt templates as they are read: one version, the list, and the one that speaks to a user.
+
+View = dict[str, object]
+_SELECT = "SELECT v.*, u.name AS author_name FROM prompt_versions v JOIN users u ON u.id = v.author"
+_SEEN = "(v.stage IN ('pre_production', 'active') OR v.author = {user} OR {sees_all})"
+
+
+class Seer(NamedTuple):
+    """Who reads. Another one's draft, and what was archived, is there for those who may promote."""
+
+    user_id: str
+    roles: frozenset[str]
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether versions of every stage and author are shown."""
+        return bool(self.roles & PROMOTERS)
+
+
+async def get_prompt_template(tx: Connection, version_id: str, seer: Seer) -> View:
+    """One version with its text and history.
+
+    Raises: CallerError 404 `prompt_version_not_found`.
+    """
+    seen = _SEEN.format(user="$2", sees_all="$3")
+    row = await tx.fetchrow(f"{_SELECT} WHERE v.id = $1 AND {seen}", version_id, seer.user_id, seer.sees_all)
+    if row is None:
+        raise CallerError("prompt_version_not_found", "there is no such version", status=404)
+    history = await tx.fetch(
+        "SELECT h.kind, h.at, h.data, u.name AS actor FROM audit_trail h LEFT JOIN users u ON u.id = h.actor "
+        "WHERE h.subject = $1 ORDER BY h.id",
+        version_id,
+    )
+    told = [{"what": h["kind"], "at": h["at"], "by": h["actor"], "data": h["data"] or {}} for h in history]
+    return shown(row) | {"history": told}
+
+
+async def list_prompt_templates(
+    tx: Connection, seer: Seer, template: str | None, stage: str | None, limit: int, cursor: str | None
+) -> tuple[list[View], str | None]:
+    """Versions without their texts, the one changed last first."""
+    at, last_id = read_cursor(cursor)
+    seen = _SEEN.format(user="$1", sees_all="$2")
+    rows = await tx.fetch(
+        f"{_SELECT} WHERE {seen} AND ($3::text IS NULL OR v.template = $3) AND ($4::text IS NULL OR v.stage = $4) "
+        "AND ($5::timestamptz IS NULL OR (v.changed_at, v.id) < ($5, $6::uuid)) "
+        "ORDER BY v.changed_at DESC, v.id DESC LIMIT $7",
+        seer.user_id,
+        seer.sees_all,
+        template,
+        stage,
+        at,
+        last_id,
+        limit + 1,
+    )
+    last = rows[limit - 1] if len(rows) > limit else None
+    following = cursor_after(last["changed_at"], str(last["id"])) if last else None
+    items = [{name: value for name, value in shown(row).items() if name != "text"} for row in rows[:limit]]
+    return items, following
+
+
+async def resolved_prompt_template(tx: Connection, template: str, user_id: str, stage: Stage | None = None) -> View:
+    """The version that speaks to this user: the own draft, else the active one; with `stage` the one in that stage.
+
+    Raises: CallerError 404 `prompt_template_not_found`.
+    """
+    row = await tx.fetchrow(
+        f"{_SELECT} WHERE v.template = $1 AND v.stage = ANY($3) AND (v.stage <> 'draft' OR v.author = $2) "
+        "ORDER BY v.stage = 'draft' DESC, v.changed_at DESC LIMIT 1",
+        template,
+        user_id,
+        [stage.value] if stage else [Stage.DRAFT.value, Stage.ACTIVE.value],
+    )
+    if row is None:
+        raise CallerError(
+            "prompt_template_not_found",
+            "there is no such template, or no version of it that speaks to you",
+            {"template": template[:80]},
+            status=404,
+        )
+    return shown(row)
+
+
+def shown(row: asyncpg.Record) -> View:
+    """A version as the API tells it."""
+    return {
+        "id": str(row["id"]),
+        "template": row["template"],
+        "stage": row["stage"],
+        "author": row["author_name"],
+        "author_id": str(row["author"]),
+        "digest": row["digest"],
+        "characters": len(row["text"]),
+        "created_at": row["created_at"],
+        "changed_at": row["changed_at"],
+        "text": row["text"],
+    }
+
+
+async def named(tx: Connection, user_id: str) -> tuple[str, str]:
+    """(name, role) of a user, as prompts tell them."""
+    row = await tx.fetchrow("SELECT name, display_name, roles FROM users WHERE id = $1", user_id)
+    if row is None:
+        return "user", ""
+    return row["display_name"] or row["name"], row["roles"][0] if row["roles"] else ""
+
+
+# --- Prompt templates: versions of a text under a key, each in one stage (perdure/core/agents/templates.py, S0-84).
+# At most one draft a user, one version in pre-production and one active version a template and tenant; unique indexes
+# hold that. Every move is one conditional UPDATE with its audit row: of two who promote a version, one does.
+
+
+class Mover(NamedTuple):
+    """Who moves a version."""
+
+    user_id: str
+    roles: frozenset[str]
+
+    @property
+    def seer(self) -> Seer:
+        """The same as a reader."""
+        return Seer(self.user_id, self.roles)
+
+
+_SAVE = """
+INSERT INTO prompt_versions AS v (id, tenant_id, template, text, digest, author)
+VALUES ($1, current_setting('perdure.tenant'), $2, $3, $4, $5)
+ON CONFLICT (tenant_id, template, author) WHERE stage = 'draft' DO UPDATE
+  SET text = excluded.text, digest = excluded.digest, changed_at = now() WHERE v.digest <> excluded.digest
+RETURNING id
+"""
+
+
+async def save_prompt_draft(tx: Connection, template: str, text: str, author: str) -> View:
+    """Make `text` the author's draft of this template; the one before it is overwritten.
+
+    Raises: CallerError 422 `template_variable_unknown` with each place.
+    """
+    refused = text_refusal(text)
+    if refused is not None:
+        raise refused
+    digest = sha256_hex(text)
+    version_id = await tx.fetchval(_SAVE, new_id(), template, text, digest, author)
+    if version_id is not None:  # None: the draft says just that already
+        await _record(tx, "prompt.draft_saved", version_id, {"template": template, "digest": digest}, author)
+    row = await tx.fetchrow(
+        "SELECT v.*, u.name AS author_name FROM prompt_versions v JOIN users u ON u.id = v.author "
+        "WHERE v.template = $1 AND v.author = $2 AND v.stage = 'draft'",
+        template,
+        author,
+    )
+    if row is None:
+        raise InvariantBroken("draft_vanished", "a draft went away in the transaction that saved it")
+    return shown(row)
+
+
+async def promote_prompt_template(tx: Connection, version_id: str, to: Stage, digest: str, mover: Mover) -> View:
+    """Move a version on to `to`; `digest` is that of the text which was read. What was active before is archived.
+
+    Raises: CallerError 404, 403 `role_required` or `own_draft`, 422 `stage_invalid`, 409 `prompt_stage_changed` or
+    `prompt_text_changed` (with what it is now), 409 `prompt_stage_taken` where another version waits in pre-production.
+    """
+    before = await get_prompt_template(tx, version_id, mover.seer)
+    refused = promotion_refusal(to, before["author_id"] == mover.user_id, mover.roles)
+    if refused is not None:
+        raise refused
+    if to not in BEFORE:
+        raise CallerError("stage_invalid", "a version is promoted to pre_production or active", {"to": to.value})
+    if to is Stage.ACTIVE:  # goes back with the transaction where the version itself cannot be promoted
+        await _retire_active(tx, str(before["template"]), version_id, mover)
+    try:
+        row = await tx.fetchrow(
+            "UPDATE prompt_versions SET stage = $2, changed_at = now() "
+            "WHERE id = $1 AND stage = $3 AND digest = $4 RETURNING id",
+            version_id,
+            to.value,
+            BEFORE[to].value,
+            digest,
+        )
+    except asyncpg.UniqueViolationError:
+        taken = f"another version of this template is {to.value} already; promote or archive that one first"
+        raise CallerError("prompt_stage_taken", taken, {"stage": to.value}, status=409) from None
+    now = await get_prompt_template(tx, version_id, mover.seer)
+    if row is None:
+        raise _changed(now, BEFORE[to])
+    moved: dict[str, JsonValue] = {"template": str(now["template"]), "to": to.value, "digest": digest}
+    await _record(tx, "prompt.promoted", version_id, moved, mover.user_id)
+    return now
+
+
+async def archive_prompt_template(tx: Connection, version_id: str, mover: Mover) -> View:
+    """Take a version out of use; an author may do it to the own draft.
+
+    Raises: CallerError 404, 403, 409 `prompt_stage_changed` where it is archived already or moves meanwhile.
+    """
+    before = await get_prompt_template(tx, version_id, mover.seer)
+    stage = Stage(str(before["stage"]))
+    refused = archive_refusal(stage, before["author_id"] == mover.user_id, mover.roles)
+    if refused is not None:
+        raise refused
+    row = await tx.fetchrow(
+        "UPDATE prompt_versions SET stage = 'archived', changed_at = now() "
+        "WHERE id = $1 AND stage = $2 AND stage <> 'archived' RETURNING id",
+        version_id,
+        stage.value,
+    )
+    now = await get_prompt_template(tx, version_id, mover.seer)
+    if row is None:
+        raise _changed(now, stage)
+    left: dict[str, JsonValue] = {"template": str(now["template"]), "from": stage.value}
+    await _record(tx, "prompt.archived", version_id, left, mover.user_id)
+    return now
+
+
+async def _retire_active(tx: Connection, template: str, successor: str, mover: Mover) -> None:
+    """Archive the active version: first, as the index allows no moment with two."""
+    row = await tx.fetchrow(
+        "UPDATE prompt_versions SET stage = 'archived', changed_at = now() "
+        "WHERE template = $1 AND stage = 'active' AND id <> $2 RETURNING id",
+        template,
+        successor,
+    )
+    if row is not None:
+        left: dict[str, JsonValue] = {"template": template, "from": Stage.ACTIVE.value, "for": successor}
+        await _record(tx, "prompt.archived", row["id"], left, mover.user_id)
+
+
+async def _record(tx: Connection, kind: str, version_id: object, data: dict[str, JsonValue], actor: str) -> None:
+    await audit.record(tx, kind, str(version_id), data, actor=actor, turn_id=None)
+
+
+def _changed(now: View, expected: Stage) -> CallerError:
+    """Why a conditional UPDATE found nothing: somebody was first, or the text is another."""
+    details: dict[str, object] = {"stage": now["stage"], "digest": now["digest"]}
+    if now["stage"] == expected.value and expected is not Stage.ARCHIVED:
+        return CallerError(
+            "prompt_text_changed", "the text is not the one you read; read it again", details, status=409
+        )
+    return CallerError("prompt_stage_changed", f"the version is {now['stage']} by now", details, status=409)

@@ -1,0 +1,1 @@
+"""Approvals: requests, verdicts, decisions, assignments, views."""

@@ -1,0 +1,250 @@
+"""Claims on requests: leases by the database's clock."""
+
+from datetime import datetime
+
+from pydantic import JsonValue
+
+from perdure.contracts.errors import CallerError
+from perdure.contracts.events import TOOL_DENIED
+from perdure.core.approvals.assignments import (
+    handover_refusal,
+    reassignment_refusal,
+    release_refusal,
+    reviewers_after,
+    withdrawal_refusal,
+)
+from perdure.core.approvals.decisions import Decider, Seat, claim_span, lent, not_open_to
+from perdure.core.identity import Credential
+from perdure.store import audit
+from perdure.store.approvals.requests import call_told_of
+from perdure.store.approvals.review import ESCALATED, Review, take_up
+from perdure.store.database import Connection, new_id
+from perdure.store.delivery.outbox import Note, Wake, put
+from perdure.store.events.event_log import NewEvent, write
+from perdure.store.paging import cursor_after, read_cursor
+
+
+async def claim(tx: Connection, approval_id: str, person: Decider, seconds: int) -> Review:
+    """Keep others from deciding for `seconds` from now; again by the same person: longer, in all an hour.
+
+    Raises: CallerError 404, 403, 409 decided, 410, 409 `already_voted`, 409 `claimed`, 409 `turn_stopped`, 409
+    `claimed_too_long`.
+    """
+    review = await take_up(tx, approval_id, person)
+    refused = not_open_to(review.facts, review.decider)
+    if refused is not None:
+        raise refused
+    review.refuse_stopped()
+    since, until = claim_span(review.facts.claim, person.user_id, review.facts.now, seconds)
+    await tx.execute(
+        "UPDATE approvals SET claimed_by = $2, claimed_since = $3, claimed_until = $4, version = version + 1 "
+        "WHERE id = $1",
+        approval_id,
+        person.user_id,
+        since,
+        until,
+    )
+    told: dict[str, JsonValue] = {"until": until.isoformat()}
+    await audit.record(tx, "approval.claimed", approval_id, told, actor=person.user_id, turn_id=review.address.turn_id)
+    return review
+
+
+async def release(tx: Connection, approval_id: str, person: Decider) -> Review:
+    """End a claim before it lapses: one's own, or as an admin anybody's.
+
+    Raises: CallerError 404, 403, 409 decided, 410, 409 `not_claimed`, 409 `claimed`.
+    """
+    review = await take_up(tx, approval_id, person)
+    refused = release_refusal(review.facts, review.decider)
+    if refused is not None:
+        raise refused
+    await tx.execute(
+        # Who had it is kept: claimed again at once, it is the same lease.
+        "UPDATE approvals SET claimed_until = clock_timestamp(), version = version + 1 WHERE id = $1",
+        approval_id,
+    )
+    was = review.facts.claim
+    told: dict[str, JsonValue] = {"was_claimed_by": was.name if was else ""}
+    await audit.record(tx, "approval.released", approval_id, told, actor=person.user_id, turn_id=review.address.turn_id)
+    return review
+
+
+# --- Handing a request over by hand: to a person, or to the role that the policy names for it.
+
+
+async def reassign(tx: Connection, approval_id: str, person: Decider, to: str, comment: str) -> Review:
+    """Put it on the list of the user named `to`. Others who may decide still may; a named reviewer gives the place up.
+
+    Raises: CallerError 404, 403, 409 decided, 410, 409 `claimed`, 409 `already_voted`, 409 `turn_stopped`, 422
+    `cannot_decide`.
+    """
+    review = await _to_hand_over(tx, approval_id, person)
+    row = await tx.fetchrow("SELECT id, name, roles FROM users WHERE name = $1 AND disabled_at IS NULL", to)
+    if row is None:
+        raise CallerError("cannot_decide", "it cannot be given to somebody who is not there", {"to": to}, status=422)
+    given_to = Seat(str(row["id"]), row["name"], frozenset(row["roles"]))
+    refused = reassignment_refusal(review.facts, given_to)
+    if refused is not None:
+        raise refused
+    reviewers = reviewers_after(review.facts, review.decider, given_to)
+    await tx.execute(
+        # Who had claimed it is kept: claimed again at once, it is the same lease.
+        "UPDATE approvals SET assignee = $2, reviewers = $3, claimed_until = least(claimed_until, clock_timestamp()), "
+        "version = version + 1 WHERE id = $1",
+        approval_id,
+        given_to.user_id,
+        list(reviewers),
+    )
+    told: dict[str, JsonValue] = {"to": given_to.name, "comment": comment}
+    if reviewers != review.facts.reviewers:
+        told |= {"reviewers": list(reviewers), "reviewers_before": list(review.facts.reviewers)}
+    await _record(tx, review, "approval.reassigned", told)
+    return review
+
+
+async def escalate(tx: Connection, approval_id: str, person: Decider, comment: str) -> Review:
+    """Hand it to the policy's other role, once. The deadline stays; at it, it is denied.
+
+    Raises: CallerError 404, 403, 409 decided, 410, 409 `claimed`, 409 `already_voted`, 409 `turn_stopped`, 409
+    `already_escalated`.
+    """
+    review = await _to_hand_over(tx, approval_id, person)
+    row = review.row
+    if row["escalated_at"] is not None:
+        details: dict[str, object] = {"escalated_at": row["escalated_at"], "role": row["reviewer_role"]}
+        raise CallerError("already_escalated", "it has been escalated; that is done once", details, status=409)
+    await tx.execute(f"UPDATE approvals SET {ESCALATED} WHERE id = $1", approval_id)
+    told: dict[str, JsonValue] = {"from": row["reviewer_role"], "to": row["escalation_role"], "comment": comment}
+    await _record(tx, review, "approval.escalated", told)
+    return review
+
+
+async def _to_hand_over(tx: Connection, approval_id: str, person: Decider) -> Review:
+    """The locked approval, where this person may give it to somebody else."""
+    review = await take_up(tx, approval_id, person)
+    refused = handover_refusal(review.facts, review.decider)
+    if refused is not None:
+        raise refused
+    review.refuse_stopped()
+    return review
+
+
+async def _record(tx: Connection, review: Review, kind: str, told: dict[str, JsonValue]) -> None:
+    await audit.record(tx, kind, review.approval_id, told, actor=review.decider.user_id, turn_id=review.address.turn_id)
+
+
+# --- Approvals taken back: by a person, or by the engine where what they rested on has changed.
+
+_DECIDERS = "SELECT user_id FROM approval_votes WHERE approval_id = $1 AND voided_at IS NULL"
+_WITHDRAW = """
+UPDATE approvals SET status = 'withdrawn', withdrawal = $2::jsonb || jsonb_build_object('at', clock_timestamp()),
+  closed_at = clock_timestamp(), claimed_by = NULL, claimed_until = NULL, version = version + 1 WHERE id = $1
+"""
+
+
+async def withdraw(tx: Connection, approval_id: str, person: Decider, comment: str) -> tuple[Review, Note]:
+    """Take back a request, or an approval whose call is not reserved; the note rings its turn.
+
+    The turn's row is locked, as by the claim of the call: one of the two comes first.
+
+    Raises: CallerError 404, 403, 409 `already_running`, 409 decided, 410, 409 `turn_stopped`.
+    """
+    review = await take_up(tx, approval_id, person)
+    votes = await tx.fetch(_DECIDERS, approval_id)
+    row, decided_by = review.row, review.row["decided_by"]
+    deciders = frozenset(str(vote["user_id"]) for vote in votes) if decided_by is not None else frozenset()
+    refused = withdrawal_refusal(review.facts, review.decider, deciders, row["kind"])
+    if refused is not None:
+        raise refused
+    review.refuse_stopped()
+    told: dict[str, JsonValue] = {"by": review.decider.name, "comment": comment, "was": row["status"]}
+    await tx.execute(_WITHDRAW, approval_id, told)
+    address = review.address
+    await audit.record(tx, "approval.withdrawn", approval_id, told, actor=person.user_id, turn_id=address.turn_id)
+    note = await put(tx, address.tenant_id, Wake.RING, address.turn_id, approval_id)
+    event: dict[str, JsonValue] = {"tool": row["tool"], "approval_id": approval_id, "reason": "withdrawn", **told}
+    await write(tx, address, [NewEvent(TOOL_DENIED, event, call_told_of(row["kind"], row["call_id"]))])
+    return review, note
+
+
+async def void(tx: Connection, approval_id: str, because: str, turn_id: str) -> None:
+    """Close an approval that does not cover its call any more; `tx` holds the turn's lock. Others stay as they are."""
+    closed = await tx.fetchval(
+        "UPDATE approvals SET status = 'cancelled', closed_at = clock_timestamp(), version = version + 1 "
+        "WHERE id = $1 AND status IN ('approved', 'edited') RETURNING true",
+        approval_id,
+    )
+    if closed:
+        await audit.record(tx, "approval.voided", approval_id, {"because": because}, actor=None, turn_id=turn_id)
+
+
+# --- Standing in for somebody until a date: given by the person, ended by the person or an admin.
+
+MOST_DAYS = 90
+_ADD = """
+INSERT INTO delegations (id, tenant_id, user_id, to_user, until, created_by)
+SELECT $1, current_setting('perdure.tenant'), $2, $3, $4, $6::uuid[]
+WHERE $4 > clock_timestamp() AND $4 <= clock_timestamp() + make_interval(days => $5) RETURNING created_at
+"""
+_PEOPLE = """
+SELECT id, name, roles FROM users WHERE (id = $1 OR name = $2) AND disabled_at IS NULL
+"""
+_HELD = """
+SELECT d.id, g.name AS by, t.name AS to, d.until, d.created_at FROM delegations d JOIN users g ON g.id = d.user_id
+JOIN users t ON t.id = d.to_user WHERE ($1::uuid IS NULL OR d.user_id = $1) AND d.ended_at IS NULL
+  AND d.until > clock_timestamp() AND ($2::timestamptz IS NULL OR (d.created_at, d.id) < ($2, $3::uuid))
+ORDER BY d.created_at DESC, d.id DESC LIMIT $4
+"""
+
+
+async def add_delegation(
+    tx: Connection, user_id: str, name: str, to: str, until: datetime, credential: Credential
+) -> dict[str, object]:
+    """Let the user named `to` sit in this person's seat until then. `credential` is what the person is signed in by.
+
+    Raises: CallerError 404 `user_not_found`, 422 `to_yourself`, `nothing_to_delegate`, `cannot_decide`,
+    `until_invalid`.
+    """
+    rows = await tx.fetch(_PEOPLE, user_id, to)
+    people = [Seat(str(row["id"]), row["name"], frozenset(row["roles"])) for row in rows]
+    other = next((seat for seat in people if seat.name == to), None)
+    if other is None:
+        raise CallerError("user_not_found", "there is no user of this name", status=404)
+    if other.user_id == user_id:
+        raise CallerError("to_yourself", "you sit in your own seat already; name somebody else", status=422)
+    # Looked at again when it is decided by: roles come and go.
+    lent(next((seat for seat in people if seat is not other), Seat(user_id, name, frozenset())), other)
+    delegation_id = new_id()
+    created_at = await tx.fetchval(_ADD, delegation_id, user_id, other.user_id, until, MOST_DAYS, credential.created_by)
+    if created_at is None:
+        most = f"give a time that is to come, at most {MOST_DAYS} days ahead"
+        raise CallerError("until_invalid", most, {"most_days": MOST_DAYS}, status=422)
+    told = {"to_user": other.user_id, "to": to, "until": until.isoformat()}
+    await audit.record(tx, "delegation.added", delegation_id, {**told}, actor=user_id, turn_id=None)
+    return {"id": delegation_id, "by": name, "to": to, "until": until, "created_at": created_at}
+
+
+async def list_delegations(
+    tx: Connection, user_id: str | None, limit: int, cursor: str | None = None
+) -> tuple[list[dict[str, object]], str | None]:
+    """Those that this person gave (None: anybody of the tenant) and that hold now, newest first."""
+    rows = await tx.fetch(_HELD, user_id, *read_cursor(cursor), limit + 1)
+    last = rows[limit - 1] if len(rows) > limit else None
+    shown = [{**dict(row), "id": str(row["id"])} for row in rows[:limit]]
+    return shown, cursor_after(last["created_at"], str(last["id"])) if last else None
+
+
+async def remove_delegation(tx: Connection, user_id: str, delegation_id: str, *, anybodys: bool = False) -> None:
+    """End one of this person's own at once, or `anybodys`; what was decided by it stands.
+
+    Raises: CallerError 404 `delegation_not_found`.
+    """
+    ended = await tx.fetchval(
+        "UPDATE delegations SET ended_at = clock_timestamp() WHERE id = $1 AND ($2::uuid IS NULL OR user_id = $2) "
+        "AND ended_at IS NULL RETURNING true",
+        delegation_id,
+        None if anybodys else user_id,
+    )
+    if not ended:
+        raise CallerError("delegation_not_found", "there is no such delegation of yours", status=404)
+    await audit.record(tx, "delegation.removed", delegation_id, {}, actor=user_id, turn_id=None)

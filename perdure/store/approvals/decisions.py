@@ -1,0 +1,390 @@
+"""Deciding on an approval: counted once, with its audit row and its wake-up."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from perdure.contracts.approvals import RequestKind
+from perdure.contracts.errors import CallerError, InvariantBroken
+from perdure.contracts.events import BUDGET, TOOL_APPROVED, TOOL_DENIED
+from perdure.contracts.turns import Limits, TurnAddress
+from perdure.contracts.values import Frozen, frozen_call_digest
+from perdure.core.approvals.decisions import PENDING, STATUS_OF, Asked, Decider, Decision, status_after
+from perdure.core.approvals.validity import GIVEN, runs_by
+from perdure.core.budgets import spent
+from perdure.core.calls.arguments import check_arguments
+from perdure.core.delivery import CHAT, chat_may_decide
+from perdure.core.json_schema import MOST_TOLD
+from perdure.core.text import is_blank
+from perdure.store import audit
+from perdure.store.approvals.requests import call_told_of, plan_again
+from perdure.store.approvals.review import Review, outdated, take_up
+from perdure.store.database import Connection, new_id
+from perdure.store.delivery.outbox import HEAD_START, Note, Wake
+from perdure.store.events.event_log import NewEvent, write
+
+
+class DecisionAsk(Frozen):
+    """A reviewer's decision as it comes from the API."""
+
+    decision: Decision
+    digest: str
+    args: dict[str, JsonValue] | None = None
+    comment: str = ""
+    reason_code: str = ""
+    channel: str = "api"
+
+
+class Decided(Frozen):
+    """A decision that now stands; `pending` where others must decide, too."""
+
+    approval_id: str
+    status: str
+    version: int
+    turn_id: str
+    conversation_id: str
+
+
+async def decide(
+    tx: Connection,
+    approval_id: str,
+    decider: Decider,
+    name: str,
+    ask: DecisionAsk,
+    per_minute: int | None = None,
+    *,
+    unfit: CallerError | None = None,
+) -> tuple[Decided, Note | None]:
+    """Take `ask` as this person's one decision on this approval. `unfit` is the 422 of a route that does not take it,
+    which is raised only after what comes before every 422.
+
+    The note is the turn's doorbell, to be rung at once; None where others must decide, too, or where a hold begins, at
+    whose end the relay rings. With `per_minute` a person's decisions of the last minute are counted.
+
+    Raises: CallerError 404, 403, 409 decided (with the decision), 410, 409 voted or claimed, 409 digest, 422, 409
+    `turn_stopped`, 409 `approval_outdated`, 429, in this order.
+    """
+    review = await take_up(tx, approval_id, decider, alone=per_minute is not None, asked_again=True)
+    if ask.channel == CHAT and not chat_may_decide(review.row["risk"]):
+        raise CallerError("not_from_chat", "decide on this on its page: its risk is not low", status=403)
+    review.refuse(
+        ask.decision,
+        ask.digest,
+        reasoned=not (is_blank(ask.comment) and is_blank(ask.reason_code)),
+        args_given=ask.args is not None,
+        text=not is_blank(ask.comment),
+        unfit=unfit,
+    )
+    row = review.row
+    if row["kind"] == RequestKind.LIMIT and ask.decision is not Decision.REJECT:
+        raise CallerError("raise_the_limit", "raise it with POST /v1/turns/{id}/limits, or reject it", status=422)
+    review.refuse_stopped()
+    edit = _edited(review, ask)
+    await _refuse_outdated(tx, review, ask.decision)
+    revision = edit or _revised(row["revision"])
+    status = status_after(ask.decision, row["quorum"], review.facts.votes, review.vote, revised=bool(revision))
+    record = said(review, ask, name) | (edit if status == PENDING else _freed(ask, revision))
+    again = row["kind"] == RequestKind.CHECKPOINT and "args" in record and status != PENDING
+    if again:
+        record["message_id"] = new_id()
+    ballot = Ballot(
+        ask.decision,
+        status,
+        str(edit.get("digest", review.facts.digest)),
+        record,
+        {**edit, "by": name} if edit and status == PENDING else None,
+        row["hold_seconds"] if status in GIVEN and (again or row["kind"] == RequestKind.APPROVAL) else 0,
+    )
+    counted = await cast(tx, review, ballot, per_minute)
+    kind = "approval.voted" if status == PENDING else "approval.decided"
+    address = review.address
+    await audit.record(tx, kind, approval_id, record, actor=review.decider.user_id, turn_id=address.turn_id)
+    if status != PENDING:
+        told = _told(review, ask, name)
+        await write(tx, address, [told], [await plan_again(tx, row, record)] if again else [])
+    decided = Decided(
+        approval_id=approval_id,
+        status=status,
+        version=counted.version,
+        turn_id=address.turn_id,
+        conversation_id=address.conversation_id,
+    )
+    return decided, counted.note
+
+
+async def _refuse_outdated(tx: Connection, review: Review, decision: Decision) -> None:
+    """Raises: CallerError 409 `approval_outdated` where the call would be denied as void once it begins."""
+    row = review.row
+    if decision not in runs_by(row["kind"], row["tool"]):
+        return
+    why = (await outdated(tx, [row])).get(review.approval_id)
+    if why is not None:
+        message = f"{why}, so its call would not run; reject it with that reason, and the agent can ask anew"
+        raise CallerError("approval_outdated", message, {"outdated": why}, status=409)
+
+
+def said(review: Review, ask: DecisionAsk, name: str) -> dict[str, JsonValue]:
+    """What was said, by whom, in whose place: what every decision's record begins with."""
+    record: dict[str, JsonValue] = {
+        "type": ask.decision.value,
+        "by": name,
+        "comment": ask.comment,
+        "reason_code": ask.reason_code,
+        "channel": ask.channel,
+        "seen_digest": ask.digest,
+        "signed_in": review.signed_in,
+    }
+    return record if review.seat.user_id == review.decider.user_id else {**record, "for": review.seat.name}
+
+
+def _edited(review: Review, ask: DecisionAsk) -> dict[str, JsonValue]:
+    """The call frozen anew: its own arguments and digest, and those before, so that both versions stay (S0-39).
+
+    Empty where this is no edit.
+
+    Raises: CallerError 422 `args_invalid`.
+    """
+    if ask.decision is not Decision.EDIT or ask.args is None:
+        return {}
+    row = review.row
+    checked = check_arguments(ask.args, row["schema"])
+    if checked.fault is not None:
+        fields = [{"field": each.field, "problem": each.problem[:200]} for each in checked.misfits[:MOST_TOLD]]
+        raise CallerError("args_invalid", f"the edit is refused: {checked.fault}", {"fields": fields}, status=422)
+    digest = frozen_call_digest(
+        tenant_id=row["tenant_id"],
+        turn_id=str(row["turn_id"]),
+        call_id=row["call_id"],
+        tool=row["tool"],
+        tool_version=row["tool_version"],
+        args=checked.args,
+        nonce=row["nonce"],
+    )
+    return {"args": checked.args, "digest": digest, "args_before": row["args"]}
+
+
+def _revised(revision: dict[str, JsonValue] | None) -> dict[str, JsonValue]:
+    """What an earlier edit of a call that is still voted on has frozen, and who made it."""
+    return {"edited_by" if name == "by" else name: value for name, value in (revision or {}).items()}
+
+
+def _freed(ask: DecisionAsk, revision: dict[str, JsonValue]) -> dict[str, JsonValue]:
+    """What a decision that counts adds to its record: the arguments that run, where they are not those asked for."""
+    return revision if ask.decision in (Decision.APPROVE, Decision.EDIT) else {}
+
+
+def _told(review: Review, ask: DecisionAsk, name: str) -> NewEvent:
+    row = review.row
+    event: dict[str, JsonValue] = {
+        "tool": row["tool"],
+        "approval_id": review.approval_id,
+        "decision": ask.decision.value,
+        "by": name,
+        "comment": ask.comment or ask.reason_code,
+    }
+    if row["checkpoint"]:
+        event["checkpoint"] = row["checkpoint"]
+    allowed = ask.decision in (Decision.APPROVE, Decision.EDIT)
+    return NewEvent(TOOL_APPROVED if allowed else TOOL_DENIED, event, call_told_of(row["kind"], row["call_id"]))
+
+
+# --- Taking a decision: one conditional UPDATE with its vote and its doorbell, whichever kind of request it is about.
+
+# Whoever waits for a lock sees only the locked row as it is now: role, delegation and deadline are looked at once more
+# by the statement that takes the decision, which begins after the lock was got.
+_CAST = f"""
+WITH recent AS (
+  SELECT count(*) AS taken, min(at) AS since FROM (
+    SELECT at FROM approval_votes WHERE user_id = $5 AND at > clock_timestamp() - interval '1 minute'
+    ORDER BY at DESC LIMIT coalesce($11::int, 0)) latest
+), cast_now AS (
+  UPDATE approvals a SET status = $2, version = version + 1, claimed_by = NULL, claimed_until = NULL,
+    decision = CASE WHEN $2 = 'pending' THEN decision ELSE $3::jsonb || jsonb_build_object('at', clock_timestamp()) END,
+    decided_by = CASE WHEN $2 = 'pending' THEN decided_by ELSE $5::uuid END,
+    decided_at = CASE WHEN $2 = 'pending' THEN decided_at ELSE clock_timestamp() END,
+    ready_at = CASE WHEN $9::int > 0 AND $2 <> 'pending' THEN clock_timestamp() + make_interval(secs => $9) END,
+    revision = coalesce($4::jsonb, revision)
+  WHERE id = $1 AND status = 'pending' AND expires_at > clock_timestamp()
+    AND ($11::int IS NULL OR (SELECT taken FROM recent) < $11)
+    AND (SELECT bool_and(u.disabled_at IS NULL AND a.reviewer_role = ANY(u.roles)) FROM users u WHERE u.id IN ($5, $6))
+    AND ($5 = $6 OR EXISTS (SELECT FROM delegations d WHERE d.user_id = $6 AND d.to_user = $5 AND d.ended_at IS NULL
+      AND d.until > clock_timestamp()))
+  RETURNING id, tenant_id, turn_id, reviewer_role, version, ready_at
+), void AS (
+  UPDATE approval_votes v SET voided_at = clock_timestamp() FROM cast_now c
+  WHERE v.approval_id = c.id AND v.voided_at IS NULL AND $7 = 'edit'
+), voted AS (
+  INSERT INTO approval_votes (tenant_id, approval_id, user_id, seat_id, role, decision, digest, record, created_by)
+  SELECT tenant_id, id, $5, $6, reviewer_role, $7, $8, $3, $12::uuid[] FROM cast_now
+), noted AS (
+  INSERT INTO outbox (tenant_id, kind, turn_id, request_id, due_at)
+  SELECT tenant_id, $10, turn_id, id::text, coalesce(ready_at, now() + interval '{HEAD_START}')
+  FROM cast_now WHERE $2 <> 'pending' RETURNING id
+)
+SELECT (SELECT version FROM cast_now), (SELECT ready_at FROM cast_now) IS NOT NULL AS held,
+  (SELECT id FROM noted) AS note, taken >= $11 AS too_many,
+  ceil(extract(epoch FROM since + interval '1 minute' - clock_timestamp()))::int AS wait_seconds,
+  (SELECT expires_at <= clock_timestamp() FROM approvals WHERE id = $1) AS overdue
+FROM recent
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ballot:
+    """A decision that nothing refuses, as it is to be recorded."""
+
+    decision: Decision
+    status: str
+    """The approval's status once it counts; `pending` where others must decide, too."""
+    digest: str
+    """Of the call that it is for: after an edit, of the edited one."""
+    record: dict[str, JsonValue]
+    revision: dict[str, JsonValue] | None = None
+    """The call as it was frozen anew, where it is still to be decided on."""
+    hold_seconds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """What became of it."""
+
+    version: int
+    note: Note | None
+    """The turn's doorbell to ring now; None where it is not decided, or rings at the end of a hold."""
+
+
+async def cast(tx: Connection, review: Review, ballot: Ballot, per_minute: int | None = None) -> Cast:
+    """Count this decision: vote, approval and doorbell in one statement; `tx` holds the locks of `review`.
+
+    Raises: CallerError 429 `too_many_decisions`; 410 or 403 where the deadline or the role has just gone.
+    """
+    row = await tx.fetchrow(
+        _CAST,
+        review.approval_id,
+        ballot.status,
+        ballot.record,
+        ballot.revision,
+        review.decider.user_id,
+        review.seat.user_id,
+        ballot.decision.value,
+        ballot.digest,
+        ballot.hold_seconds if ballot.status != PENDING else 0,
+        Wake.RING.value,
+        per_minute,
+        review.decider.credential.created_by,
+    )
+    if row is None:
+        raise InvariantBroken("no_answer", "the statement that counts a decision always answers")
+    if row["version"] is None:
+        raise _refused(review, overdue=row["overdue"], too_many=row["too_many"], wait_seconds=row["wait_seconds"])
+    address, note = review.address, None
+    if row["note"] is not None and not row["held"]:
+        note = Note(row["note"], address.tenant_id, Wake.RING, address.turn_id, review.approval_id)
+    return Cast(row["version"], note)
+
+
+def _refused(review: Review, *, overdue: bool, too_many: bool | None, wait_seconds: int | None) -> CallerError:
+    if overdue:
+        return CallerError("approval_expired", "the approval expired undecided and counts as denied", status=410)
+    if too_many:
+        return CallerError(
+            "too_many_decisions",
+            "you have decided on many within a minute; take the time to look",
+            {"retry_after_seconds": max(1, wait_seconds or 1)},
+            status=429,
+        )
+    role = review.facts.reviewer_role
+    return CallerError("role_required", f"deciding needs the role {role}, now", {"role": role}, status=403)
+
+
+# --- What several approvals are about, before any of them is decided on.
+
+
+async def asked_about(tx: Connection, approval_ids: Sequence[str], person: Decider) -> list[Asked]:
+    """One for each of these that this person may see; what an approval is about never changes."""
+    rows = await tx.fetch(
+        "SELECT requested_by, kind, agent_id, tool, tool_version, risk FROM approvals WHERE id = ANY($1)",
+        list(approval_ids),
+    )
+    return [
+        Asked(row["kind"], row["agent_id"], row["tool"], row["tool_version"], row["risk"])
+        for row in rows
+        if person.sees(str(row["requested_by"]))
+    ]
+
+
+# --- Raising the limit that a turn has spent and waits for (S0-40): one change, with its audit row and its wake-up.
+
+
+@dataclass(frozen=True, slots=True)
+class Raise:
+    """The limits that a reviewer gives; None leaves one as it is."""
+
+    max_tokens: int | None = None
+    max_cost_microusd: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """A turn that goes on."""
+
+    address: TurnAddress
+    approval_id: str
+    limits: Limits
+
+
+async def raise_limits(
+    tx: Connection, turn_id: str, decider: Decider, name: str, asked: Raise
+) -> tuple[Raised, Note | None]:
+    """Give a turn that waits for it higher limits; the note is its doorbell.
+
+    Raises: CallerError 404 `turn_not_found`, 409 `not_waiting_for_a_limit`, then as for a decision: 403, 409 decided,
+    410; 409 `turn_stopped`; 422 `limit_not_raised`, `still_spent`.
+    """
+    turn = await tx.fetchrow(
+        "SELECT user_id, limits, input_tokens + output_tokens AS tokens, cost_microusd, (SELECT id FROM approvals a "
+        "WHERE a.turn_id = t.id AND a.kind = $2 ORDER BY requested_at DESC LIMIT 1) AS approval_id "
+        "FROM turns t WHERE id = $1 FOR UPDATE",
+        turn_id,
+        RequestKind.LIMIT.value,
+    )
+    if turn is None or not decider.sees(str(turn["user_id"])):
+        raise CallerError("turn_not_found", "there is no such turn", status=404)
+    if turn["approval_id"] is None:
+        raise CallerError("not_waiting_for_a_limit", "the turn does not ask for a higher limit", status=409)
+    review = await take_up(tx, str(turn["approval_id"]), decider, asked_again=True)
+    digest = review.facts.digest
+    review.refuse(Decision.APPROVE, digest, reasoned=True, args_given=False, text=False)
+    review.refuse_stopped()
+    before = Limits.model_validate(turn["limits"])
+    limits = _raised(before, asked, tokens_used=turn["tokens"], cost_microusd=turn["cost_microusd"])
+    record = said(review, DecisionAsk(decision=Decision.APPROVE, digest=digest), name) | {
+        "limits": limits.model_dump(mode="json"),
+        "limits_before": before.model_dump(mode="json"),
+    }
+    await tx.execute("UPDATE turns SET limits = $2 WHERE id = $1", turn_id, limits.model_dump(mode="json"))
+    counted = await cast(tx, review, Ballot(Decision.APPROVE, STATUS_OF[Decision.APPROVE], digest, record))
+    address, approval_id = review.address, review.approval_id
+    await audit.record(tx, "turn.limits_raised", approval_id, record, actor=decider.user_id, turn_id=turn_id)
+    now: dict[str, JsonValue] = {"max_tokens": limits.max_tokens, "max_cost_usd": limits.max_cost_microusd / 1e6}
+    await write(
+        tx, address, [NewEvent(BUDGET, {"code": "limit_raised", "approval_id": approval_id, "by": name, **now})]
+    )
+    return Raised(address, approval_id, limits), counted.note
+
+
+def _raised(before: Limits, asked: Raise, *, tokens_used: int, cost_microusd: int) -> Limits:
+    """The limits with what was asked for; no limit is lowered, and none is met any more."""
+    given = {
+        "max_tokens": before.max_tokens if asked.max_tokens is None else asked.max_tokens,
+        "max_cost_microusd": before.max_cost_microusd if asked.max_cost_microusd is None else asked.max_cost_microusd,
+    }
+    limits = before.model_copy(update=given)
+    if limits.max_tokens < before.max_tokens or limits.max_cost_microusd < before.max_cost_microusd:
+        now: dict[str, object] = {"max_tokens": before.max_tokens, "max_cost_usd": before.max_cost_microusd / 1e6}
+        raise CallerError("limit_not_raised", "a limit can only be raised", now)
+    over = spent(limits, tokens_used=tokens_used, cost_microusd=cost_microusd)
+    if over is not None:
+        raise CallerError("still_spent", f"the turn could not go on: {over.message}")
+    return limits

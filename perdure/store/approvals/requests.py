@@ -1,0 +1,501 @@
+"""Opening the requests of a pause: each frozen with the call, and with the policy that it is decided by."""
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import asyncpg
+from pydantic import JsonValue
+
+from perdure.contracts.activities import OpenAsk, Opened, VerdictsAsk
+from perdure.contracts.agents import PublishedAgent
+from perdure.contracts.approvals import (
+    HIGH_RISK,
+    ApprovalPolicy,
+    GatedCall,
+    PauseKind,
+    Question,
+    RequestKind,
+    RequestRef,
+    Verdict,
+    VerdictState,
+)
+from perdure.contracts.errors import CallerError, InvariantBroken
+from perdure.contracts.events import BUDGET, CLARIFICATION_REQUESTED, CLIENT_RUN_REQUESTED, TOOL_AWAITING_APPROVAL
+from perdure.contracts.ids import approval_id, effect_key, reviewed_call
+from perdure.contracts.messages import CallRef, MessageRef, Role
+from perdure.contracts.turns import TurnAddress, TurnStatus
+from perdure.contracts.values import Frozen, canonical_json, digest_of, frozen_call_digest
+from perdure.core.approvals.gates import pause_kind
+from perdure.core.approvals.validity import Asked, answer_refusal
+from perdure.core.calls.arguments import InvalidArguments, canonical
+from perdure.store import audit
+from perdure.store.database import Connection
+from perdure.store.delivery.outbox import Note, Wake, put
+from perdure.store.events.event_log import NewEvent, NewMessage, write
+
+# --- Checkpoints: what a person looks at there, and the call that an edit makes again (S0-65, S0-67).
+# The approval of a checkpoint has a call id of its own. It covers no call until a reviewer edits one: then the decision
+# plans the call anew under that id, approved as edited, and the ledger runs it like any other.
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What an approval is about."""
+
+    args: dict[str, JsonValue]
+    effect: str
+    tool_version: str
+    result: JsonValue = None
+    """At a checkpoint: what the call answered, or the answer so far."""
+
+
+_CALL = "SELECT args, effect, tool_version FROM tool_calls WHERE turn_id = $1 AND call_id = $2"
+_DONE = """
+SELECT coalesce(a.decision->'args', c.args) AS args, c.effect, c.tool_version, m.content FROM tool_calls c
+LEFT JOIN approvals a ON a.turn_id = c.turn_id AND a.call_id = c.call_id
+LEFT JOIN messages m ON m.conversation_id = c.conversation_id AND m.turn_id = c.turn_id AND m.call_id = c.call_id
+  AND m.role = 'tool'
+WHERE c.turn_id = $1 AND c.call_id = $2
+"""
+_LIMITS = """
+SELECT jsonb_build_object('tokens_used', input_tokens + output_tokens, 'max_tokens', limits->'max_tokens',
+  'cost_microusd', cost_microusd, 'max_cost_microusd', limits->'max_cost_microusd') FROM turns WHERE id = $1
+"""
+_ANSWER_TEXT = """
+SELECT content FROM messages WHERE conversation_id = $1 AND turn_id = $2 AND role = 'assistant' AND content <> ''
+ORDER BY seq DESC LIMIT 1
+"""
+
+
+async def subject_of(tx: Connection, ask: OpenAsk, gated: GatedCall) -> Subject:
+    """What a person is shown: the call that would run, the result of one that has, or the answer so far.
+
+    Raises: InvariantBroken `call_not_planned`.
+    """
+    turn_id, call_id = ask.address.turn_id, gated.call_id
+    if gated.kind is RequestKind.LIMIT:
+        return Subject(await tx.fetchval(_LIMITS, turn_id), "read", "")
+    if gated.kind is RequestKind.CHECKPOINT:
+        seen = reviewed_call(call_id)
+        if seen is None:
+            answer = await tx.fetchval(_ANSWER_TEXT, ask.address.conversation_id, turn_id)
+            return Subject({}, "read", "", answer or "")
+        row, call_id = await tx.fetchrow(_DONE, turn_id, seen), seen
+    else:
+        row = await tx.fetchrow(_CALL, turn_id, call_id)
+    if row is None:
+        raise InvariantBroken("call_not_planned", f"the call {call_id} is not in the ledger")
+    result = _parsed(row["content"] or "") if gated.kind is RequestKind.CHECKPOINT else None
+    return Subject(row["args"], row["effect"], row["tool_version"], result)
+
+
+def covered(kind: str, args: dict[str, Any], result: object) -> dict[str, Any]:
+    """What the digest of an approval covers beside whose it is: the arguments, at a checkpoint the result too."""
+    return {"args": args, "result": result} if kind == RequestKind.CHECKPOINT else args
+
+
+def call_told_of(kind: str, call_id: str) -> str | None:
+    """The call that an event of this approval names: at a checkpoint the one whose outcome it is about."""
+    return call_id if kind == RequestKind.APPROVAL else reviewed_call(call_id)
+
+
+_PLAN = """
+INSERT INTO tool_calls (tenant_id, turn_id, call_id, conversation_id, agent_id, key, tool, tool_version, effect, args,
+  digest)
+SELECT tenant_id, turn_id, call_id, conversation_id, agent_id, $2, tool, tool_version, effect, $3, $4
+FROM approvals WHERE id = $1 ON CONFLICT (turn_id, call_id) DO NOTHING
+"""
+
+
+async def plan_again(tx: Connection, approval: asyncpg.Record, decision: Mapping[str, Any]) -> NewMessage:
+    """Plan the call of a checkpoint anew as a reviewer edited it; the message that makes it is still to write."""
+    args = decision["args"]
+    key = effect_key(str(approval["turn_id"]), approval["call_id"])
+    await tx.execute(_PLAN, approval["id"], key, args, digest_of(args))
+    call: dict[str, JsonValue] = {
+        "call_id": approval["call_id"],
+        "key": key,
+        "tool": approval["tool"],
+        "arguments": canonical_json(args),
+        "digest": digest_of(args),
+        "provider_id": "",
+        "settled": False,
+    }
+    return NewMessage(decision["message_id"], Role.ASSISTANT, "", calls=[call])
+
+
+def edited_round(approval: asyncpg.Record) -> MessageRef | None:
+    """The round in which an edited checkpoint's call is made again; None where it was not edited."""
+    decision = approval["decision"] or {}
+    if approval["kind"] != RequestKind.CHECKPOINT or "args" not in decision:
+        return None
+    call = CallRef(call_id=approval["call_id"], tool=approval["tool"], digest=digest_of(decision["args"]))
+    return MessageRef(id=decision["message_id"], role=Role.ASSISTANT, calls=(call,))
+
+
+def _parsed(content: str) -> JsonValue:
+    """The value as jsonb gives it back, so that its digest is the record's too (measured: `-0.0` and `1e16` came back
+    as other numbers, and the approved checkpoint was unreadable for ever)."""
+    try:
+        return canonical(json.loads(content))
+    # one that was cut, or that jsonb cannot hold, is shown as its text
+    except (ValueError, RecursionError, InvalidArguments):
+        return content
+
+
+_PROMPT_CHARACTERS = 2_000
+"""How much of the user's message a reviewer sees beside the call."""
+
+
+async def open_requests(
+    tx: Connection, ask: OpenAsk, agent: PublishedAgent, policy: ApprovalPolicy | None = None
+) -> Opened | None:
+    """Open every request of one pause and put the turn to wait; opening again answers with the same requests.
+
+    `policy` is the one in force, where it is not the one that the turn began with. None where the turn has ended or was
+    stopped: nothing is opened for it.
+    """
+    turn = await tx.fetchrow(
+        "SELECT t.user_id, t.ended_at IS NOT NULL OR t.stop_requested_at IS NOT NULL AS over, t.metadata, m.content "
+        "FROM turns t JOIN messages m ON m.id = t.message_id WHERE t.id = $1 FOR UPDATE OF t",
+        ask.address.turn_id,
+    )
+    if turn is None or turn["over"]:
+        return None
+    requests: list[RequestRef] = []
+    events: list[NewEvent] = []
+    decided = await tx.fetchval(
+        "SELECT true FROM approvals WHERE turn_id = $1 AND call_id = ANY($2) AND status <> 'pending' LIMIT 1",
+        ask.address.turn_id,
+        [gated.call_id for gated in ask.gated],
+    )
+    for gated in ask.gated:
+        found = await _found(tx, ask, gated)
+        requests.append(found or await _open(tx, ask, gated, agent, policy or agent.definition.approvals, turn))
+        if found is None:
+            events.append(_awaiting(requests[-1], gated))
+    if ask.questions:
+        in_force = policy or agent.definition.approvals
+        asked, told, answered = await open_questions(tx, ask, in_force.expires_seconds)
+        requests, events, decided = [*requests, *asked], [*events, *told], decided or answered
+    requests += await _unknown_effects(tx, ask)
+    await _wait(tx, ask.address.turn_id, requests)
+    await write(tx, ask.address, events, pending=ask.events)
+    return Opened(requests=tuple(requests), decided=bool(decided))
+
+
+async def _found(tx: Connection, ask: OpenAsk, gated: GatedCall) -> RequestRef | None:
+    row = await tx.fetchrow(
+        "SELECT id, expires_at FROM approvals WHERE turn_id = $1 AND call_id = $2", ask.address.turn_id, gated.call_id
+    )
+    return _ref(str(row["id"]), gated, row["expires_at"]) if row is not None else None
+
+
+async def _open(
+    tx: Connection,
+    ask: OpenAsk,
+    gated: GatedCall,
+    agent: PublishedAgent,
+    policy: ApprovalPolicy,
+    turn: asyncpg.Record,
+) -> RequestRef:
+    about = await subject_of(tx, ask, gated)
+    frozen = _call(ask, gated, about, agent) | _policy(gated, policy, agent)
+    frozen |= {
+        "prompt_excerpt": turn["content"][:_PROMPT_CHARACTERS],
+        "snapshot": {**ask.snapshot, "metadata": turn["metadata"]},
+        "requested_by": turn["user_id"],
+    }
+    waits = policy.fallback_after_seconds if policy.fallback_reviewer else None
+    expires_at = await tx.fetchval(
+        _INSERT_APPROVAL, policy.expires_seconds, waits, *(frozen[name] for name in _COLUMNS)
+    )
+    request_id = str(frozen["id"])
+    told: dict[str, JsonValue] = {
+        "tool": gated.tool,
+        "rule": gated.rule,
+        "digest": str(frozen["digest"]),
+        "call_id": gated.call_id,
+        "args": about.args,
+        "args_digest": digest_of(about.args),
+    }
+    actor = str(turn["user_id"])
+    await audit.record(tx, "approval.opened", request_id, told, actor=actor, turn_id=ask.address.turn_id)
+    return _ref(request_id, gated, expires_at)
+
+
+def _call(ask: OpenAsk, gated: GatedCall, about: Subject, agent: PublishedAgent) -> dict[str, object]:
+    """The call as it is frozen, and what a reviewer is told of it."""
+    card, nonce = agent.card(gated.tool), secrets.token_hex(16)
+    digest = frozen_call_digest(
+        tenant_id=ask.address.tenant_id,
+        turn_id=ask.address.turn_id,
+        call_id=gated.call_id,
+        tool=gated.tool,
+        tool_version=about.tool_version,
+        args=covered(gated.kind, about.args, about.result),
+        nonce=nonce,
+    )
+    return {
+        "id": approval_id(ask.address.turn_id, gated.call_id),
+        "conversation_id": ask.address.conversation_id,
+        "turn_id": ask.address.turn_id,
+        "call_id": gated.call_id,
+        "agent_id": ask.agent_id,
+        "tool": gated.tool,
+        "tool_version": about.tool_version,
+        "effect": about.effect,
+        "risk": card.risk if card else HIGH_RISK,
+        "description": card.description if card else "",
+        "describe": card.describe if card else "",
+        "preview": {} if card and card.previews and gated.kind is RequestKind.APPROVAL else None,
+        "args": about.args,
+        "schema": card.parameters if card else {},
+        "digest": digest,
+        "nonce": nonce,
+        "rule": gated.rule,
+        "kind": gated.kind.value,
+        "checkpoint": gated.checkpoint,
+        "reason": gated.message,
+        "result": about.result,
+    }
+
+
+def _policy(gated: GatedCall, policy: ApprovalPolicy, agent: PublishedAgent) -> dict[str, object]:
+    """Who decides on it; one person raises a limit, since two would have to give the very same one."""
+    card = agent.card(gated.tool)
+    risk = card.risk if card else HIGH_RISK
+    return {
+        "reviewer_role": policy.reviewer_role,
+        "allow_self_approval": policy.allow_self_approval,
+        "reviewers": list(policy.reviewers),
+        "quorum": 1 if gated.kind is RequestKind.LIMIT else policy.quorum_for(risk),
+        "policy_digest": policy.digest,
+        "reject_reasons": list(policy.reject_reasons),
+        "hold_seconds": policy.hold_for(risk),
+        "expires_seconds": policy.expires_seconds,
+        "on_timeout": policy.on_timeout.value,
+        "escalation_role": policy.escalation_role,
+        "fallback_reviewer": policy.fallback_reviewer,
+    }
+
+
+# fmt: off
+_COLUMNS = (
+    "id", "conversation_id", "turn_id", "call_id", "agent_id", "tool", "tool_version", "effect", "risk",
+    "description", "describe", "preview", "args", "schema", "digest", "nonce", "rule", "kind", "checkpoint", "reason",
+    "result",
+    "reviewer_role", "allow_self_approval", "reviewers", "quorum", "policy_digest", "reject_reasons",
+    "hold_seconds", "expires_seconds", "on_timeout", "escalation_role", "fallback_reviewer", "prompt_excerpt",
+    "snapshot", "requested_by",
+)
+# fmt: on
+_INSERT_APPROVAL = (
+    f"INSERT INTO approvals (tenant_id, expires_at, fallback_at, {', '.join(_COLUMNS)}) "
+    "VALUES (current_setting('perdure.tenant'), now() + make_interval(secs => $1::int), "
+    f"now() + make_interval(secs => $2::int), {', '.join(f'${n}' for n in range(3, len(_COLUMNS) + 3))}) "
+    "RETURNING expires_at"
+)
+
+
+def _ref(request_id: str, gated: GatedCall, expires_at: datetime) -> RequestRef:
+    return RequestRef(
+        request_id=request_id, kind=gated.kind, call_id=gated.call_id, tool=gated.tool, expires_at=expires_at
+    )
+
+
+def _awaiting(request: RequestRef, gated: GatedCall) -> NewEvent:
+    data: dict[str, JsonValue] = {
+        "tool": request.tool,
+        "approval_id": request.request_id,
+        "rule": gated.rule,
+        "expires_at": request.expires_at.isoformat() if request.expires_at else None,
+    }
+    if gated.kind is RequestKind.LIMIT:
+        return NewEvent(BUDGET, {"code": "limit_spent", "message": gated.message, **data})
+    if gated.checkpoint:
+        data["checkpoint"] = gated.checkpoint
+    return NewEvent(TOOL_AWAITING_APPROVAL, data, call_told_of(gated.kind, gated.call_id))
+
+
+async def _unknown_effects(tx: Connection, ask: OpenAsk) -> list[RequestRef]:
+    rows = await tx.fetch(
+        "SELECT call_id, key, tool FROM tool_calls WHERE turn_id = $1 AND call_id = ANY($2) ORDER BY call_id",
+        ask.address.turn_id,
+        [call.call_id for call in ask.unknown],
+    )
+    return [
+        RequestRef(request_id=row["key"], kind=RequestKind.EFFECT, call_id=row["call_id"], tool=row["tool"])
+        for row in rows
+    ]
+
+
+async def _wait(tx: Connection, turn_id: str, requests: list[RequestRef]) -> None:
+    expiries = [request.expires_at for request in requests if request.expires_at]
+    by_reviewer = pause_kind(requests) is PauseKind.APPROVAL
+    status = TurnStatus.AWAITING_APPROVAL if by_reviewer else TurnStatus.AWAITING_ANSWER
+    since: datetime = await tx.fetchval("SELECT now()")
+    await tx.execute(
+        "UPDATE turns SET status = $2, waiting = $3 WHERE id = $1",
+        turn_id,
+        status.value,
+        {
+            "kind": requests[0].kind.value if requests else RequestKind.APPROVAL.value,
+            "ids": [request.request_id for request in requests],
+            "since": since.isoformat(),
+            "expires_at": min(expiries).isoformat() if expiries else None,
+        },
+    )
+
+
+# --- What a turn asks of its own user: opened with the pause, answered once, read fresh when the run goes on.
+# The turn's row is locked before a question's, as everywhere. The first answer that fits the question's schema counts.
+
+EVENTS = {RequestKind.CLARIFICATION: CLARIFICATION_REQUESTED, RequestKind.CLIENT_RUN: CLIENT_RUN_REQUESTED}
+_INSERT_QUESTION = """
+INSERT INTO questions (id, tenant_id, conversation_id, turn_id, call_id, kind, asked, answer_schema, expires_at)
+VALUES ($1, current_setting('perdure.tenant'), $2, $3, $4, $5, $6, $7, now() + make_interval(secs => $8::int))
+ON CONFLICT (id) DO NOTHING RETURNING expires_at
+"""
+_LOCK = """
+SELECT q.*, t.user_id, t.stop_requested_at IS NOT NULL OR t.ended_at IS NOT NULL AS over, clock_timestamp() AS now
+FROM turns t JOIN questions q ON q.turn_id = t.id WHERE t.id = $1 AND q.id = $2 FOR UPDATE OF t, q
+"""
+_ANSWER_QUESTION = """
+UPDATE questions SET status = 'answered', answer = $2, answered_by = $3, closed_at = clock_timestamp() WHERE id = $1
+"""
+
+
+class Answered(Frozen):
+    """An answer that now stands."""
+
+    request_id: str
+    turn_id: str
+    conversation_id: str
+
+
+async def open_questions(
+    tx: Connection, ask: OpenAsk, expires_seconds: int
+) -> tuple[list[RequestRef], list[NewEvent], bool]:
+    """The open questions of a pause, the events of those that are new, and whether one is answered already.
+
+    To ask again for what is open changes nothing of it. `tx` holds the turn's lock.
+    """
+    requests, events, decided = list[RequestRef](), list[NewEvent](), False
+    for question in ask.questions:
+        request_id = approval_id(ask.address.turn_id, question.call_id)
+        expires_at = await tx.fetchval(
+            _INSERT_QUESTION,
+            request_id,
+            ask.address.conversation_id,
+            ask.address.turn_id,
+            question.call_id,
+            question.kind.value,
+            question.asked,
+            question.answer_schema,
+            expires_seconds,
+        )
+        if expires_at is not None:
+            events.append(_told(question, request_id, expires_at))
+        else:
+            for found in await tx.fetch("SELECT expires_at, status FROM questions WHERE id = $1", request_id):
+                expires_at, decided = found["expires_at"], decided or found["status"] != "pending"
+        requests.append(
+            RequestRef(
+                request_id=request_id, kind=question.kind, call_id=question.call_id, tool="", expires_at=expires_at
+            )
+        )
+    return requests, events, decided
+
+
+def _told(question: Question, request_id: str, expires_at: datetime) -> NewEvent:
+    body: dict[str, JsonValue] = {
+        **question.asked,
+        "request_id": request_id,
+        "answer_schema": question.answer_schema,
+        "expires_at": expires_at.isoformat(),
+    }
+    return NewEvent(EVENTS[question.kind], body)
+
+
+async def read_answers(tx: Connection, ask: VerdictsAsk) -> dict[str, Verdict]:
+    """By request, what the records say of the turn's questions now; overdue ones expire here."""
+    turn_id = ask.address.turn_id
+    expired = await tx.fetch(
+        "UPDATE questions SET status = 'expired', closed_at = clock_timestamp() "
+        "WHERE turn_id = $1 AND status = 'pending' AND expires_at <= clock_timestamp() RETURNING id",
+        turn_id,
+    )
+    for row in expired:
+        await audit.record(tx, "question.expired", str(row["id"]), {}, actor=None, turn_id=turn_id)
+    rows = await tx.fetch("SELECT id, call_id, status, answer FROM questions WHERE turn_id = $1", turn_id)
+    return {
+        str(row["id"]): Verdict(
+            request_id=str(row["id"]),
+            call_id=row["call_id"],
+            state=VerdictState(row["status"]),
+            answer=row["answer"] or {},
+        )
+        for row in rows
+    }
+
+
+async def get_question(tx: Connection, turn_id: str, request_id: str, user_id: str | None) -> dict[str, object]:
+    """One question, to the user whose turn it is (None: to anybody of the tenant).
+
+    Raises: CallerError 404 `question_not_found`.
+    """
+    row = await tx.fetchrow(
+        "SELECT q.* FROM questions q JOIN turns t ON t.id = q.turn_id "
+        "WHERE q.id = $1 AND q.turn_id = $2 AND ($3::uuid IS NULL OR t.user_id = $3)",
+        request_id,
+        turn_id,
+        user_id,
+    )
+    if row is None:
+        raise _not_found()
+    return {
+        "id": str(row["id"]),
+        "turn_id": turn_id,
+        "kind": row["kind"],
+        "asked": row["asked"],
+        "answer_schema": row["answer_schema"],
+        "status": row["status"],
+        "asked_at": row["asked_at"],
+        "expires_at": row["expires_at"],
+        "answered_at": row["closed_at"] if row["status"] == "answered" else None,
+    }
+
+
+async def answer_question(
+    tx: Connection, turn_id: str, request_id: str, user_id: str, kind: str, payload: dict[str, JsonValue]
+) -> tuple[Answered, Note]:
+    """Take this as the answer; the note rings the turn.
+
+    Raises: CallerError 404, 409 `already_answered`, 410, 409 `turn_stopped`, 422, in this order.
+    """
+    row = await tx.fetchrow(_LOCK, turn_id, request_id)
+    if row is None or str(row["user_id"]) != user_id:
+        raise _not_found()
+    refused = answer_refusal(_asked(row), kind, payload)
+    if refused is not None:
+        raise refused
+    await tx.execute(_ANSWER_QUESTION, request_id, payload, user_id)
+    address = TurnAddress(
+        tenant_id=row["tenant_id"], conversation_id=str(row["conversation_id"]), turn_id=str(row["turn_id"])
+    )
+    await audit.record(tx, "question.answered", request_id, {"kind": kind}, actor=user_id, turn_id=turn_id)
+    note = await put(tx, address.tenant_id, Wake.RING, turn_id, request_id)
+    return Answered(request_id=request_id, turn_id=turn_id, conversation_id=address.conversation_id), note
+
+
+def _asked(row: asyncpg.Record) -> Asked:
+    return Asked(row["kind"], row["status"], row["answer_schema"], row["expires_at"], row["now"], row["over"])
+
+
+def _not_found() -> CallerError:
+    return CallerError("question_not_found", "there is no such question of a turn of yours", status=404)

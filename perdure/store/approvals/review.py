@@ -1,0 +1,363 @@
+"""An approval in a person's hands: its row under its turn's lock, who asks, and in whose seats they may sit.
+
+The turn's row is locked before the approval's, as everywhere, so that no two writers wait for each other crosswise.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+import asyncpg
+from pydantic import JsonValue
+
+from perdure.contracts.approvals import ApprovalPolicy, RequestKind
+from perdure.contracts.errors import CallerError
+from perdure.contracts.turns import TurnAddress
+from perdure.core.approvals.decisions import Claimed, Decider, Decision, Facts, Seat, Vote, refusal, seat_of
+from perdure.core.approvals.validity import InForce, has_call_ahead, why_outdated
+from perdure.core.identity import UNKNOWN, Credential
+from perdure.store import audit
+from perdure.store.database import Connection
+
+_SEATS = """
+(SELECT jsonb_agg(jsonb_build_object('id', u.id, 'name', u.name, 'roles', u.roles, 'lent_by',
+   -- Lent by several delegations it is lent by the one that most people could not have made.
+   (SELECT d.created_by FROM delegations d WHERE d.user_id = u.id AND d.to_user = {user}::uuid AND d.ended_at IS NULL
+     AND d.until > clock_timestamp() ORDER BY cardinality(d.created_by) LIMIT 1)) ORDER BY u.name)
+ FROM users u WHERE u.disabled_at IS NULL AND u.id = ANY(ARRAY(SELECT {user}::uuid UNION ALL
+   SELECT d.user_id FROM delegations d
+   WHERE d.to_user = {user}::uuid AND d.ended_at IS NULL AND d.until > clock_timestamp())))
+"""
+_LOCK = f"""
+WITH held AS MATERIALIZED (
+  SELECT a.*, t.stop_requested_at FROM turns t JOIN approvals a ON a.turn_id = t.id
+  WHERE a.id = $1 FOR UPDATE OF t, a
+)
+SELECT h.*, clock_timestamp() AS now, (SELECT name FROM users WHERE id = h.claimed_by) AS claimer,
+  (SELECT 'admin' = ANY(roles) FROM users WHERE id = h.requested_by) AS requester_is_admin,
+  -- One decision of a person at a time, so that those of the last minute can be counted: taken after the row locks.
+  CASE WHEN $3 AND h.status = 'pending' THEN pg_advisory_xact_lock(hashtextextended($2::uuid::text, 0)) END AS alone,
+  {_SEATS.format(user="$2")} AS seats
+FROM held h
+"""
+_VOTES = """
+SELECT v.user_id, v.seat_id, v.created_by, u.name, u.disabled_at IS NULL AND v.role = ANY(u.roles)
+  AND b.disabled_at IS NULL AND v.role = ANY(b.roles) AS counts
+FROM approval_votes v JOIN users u ON u.id = v.seat_id JOIN users b ON b.id = v.user_id
+WHERE v.approval_id = $1 AND v.voided_at IS NULL
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Review:
+    """One approval and one person, as they are now."""
+
+    row: asyncpg.Record
+    """The approval, with its turn's `stop_requested_at`."""
+    facts: Facts
+    decider: Decider
+    """With the roles that the person has now."""
+    signed_in: dict[str, JsonValue]
+    """How, for the record of what this person decides."""
+
+    @property
+    def approval_id(self) -> str:
+        """The approval's id."""
+        return str(self.row["id"])
+
+    @property
+    def address(self) -> TurnAddress:
+        """The turn that waits."""
+        return TurnAddress(
+            tenant_id=self.row["tenant_id"],
+            conversation_id=str(self.row["conversation_id"]),
+            turn_id=str(self.row["turn_id"]),
+        )
+
+    @property
+    def seat(self) -> Seat:
+        """The seat that this person decides in, where nothing refuses it."""
+        return seat_of(self.facts, self.decider)
+
+    @property
+    def vote(self) -> Vote:
+        """What this person's decision counts for."""
+        seat = self.seat
+        return Vote(self.decider.user_id, seat.user_id, True, self.facts.panel.names(seat.name))
+
+    def refuse(
+        self,
+        decision: Decision,
+        digest: str,
+        *,
+        reasoned: bool,
+        args_given: bool,
+        text: bool,
+        unfit: CallerError | None = None,
+    ) -> None:
+        """Raises: CallerError, the first reason in the contract's order."""
+        given = {"reasoned": reasoned, "args_given": args_given, "text": text}
+        found = refusal(self.facts, self.decider, decision, digest, **given, unfit=unfit)
+        if found is not None:
+            raise found
+
+    def refuse_stopped(self) -> None:
+        """Raises: CallerError 409 `turn_stopped`."""
+        stopped_at: datetime | None = self.row["stop_requested_at"]
+        if stopped_at is not None:
+            stopped: dict[str, object] = {"turn_id": str(self.row["turn_id"]), "stopped_at": stopped_at}
+            raise CallerError("turn_stopped", "the turn was stopped; nothing of it runs any more", stopped, status=409)
+
+
+async def take_up(
+    tx: Connection, approval_id: str, person: Decider, *, alone: bool = False, asked_again: bool = False
+) -> Review:
+    """Lock the approval and its turn for this person. `alone` keeps their other decisions waiting until the commit.
+    `asked_again` says that the statement which does it asks for role and delegation itself; else they are read anew
+    once the locks are got.
+
+    One that is past its deadline and to be escalated then is, first.
+
+    Raises: CallerError 404 `approval_not_found`, also for one that this person may not see.
+    """
+    row = await tx.fetchrow(_LOCK, approval_id, person.user_id, alone)
+    if row is None or not person.sees(str(row["requested_by"])):
+        raise CallerError("approval_not_found", "there is no such approval", status=404)
+    overdue = row["status"] == "pending" and row["expires_at"] <= row["now"]
+    if overdue and await escalate_overdue(tx, approval_id):
+        row = await tx.fetchrow(_LOCK, approval_id, person.user_id, alone) or row
+    # Where one decision is enough there is nothing to count.
+    votes = await tx.fetch(_VOTES, approval_id) if row["quorum"] > 1 else []
+    facts = facts_of(row, [_vote(vote, row["reviewers"]) for vote in votes])
+    sitting = _seated(person, row["seats"]) if asked_again else await seated(tx, person)
+    return Review(row, facts, sitting, await signed_in(tx, person.credential))
+
+
+async def signed_in(tx: Connection, credential: Credential) -> dict[str, JsonValue]:
+    """How a person is signed in, with the name of who created the credential, or invited its owner, and with the names
+    of those through whose credentials that was done. Under keys by which an erased person is found (erasure_elsewhere).
+    """
+    told: dict[str, JsonValue] = {"how": credential.how.value}
+    made = {"created_by": credential.created_by, "invited_by": credential.invited_by}
+    if not any(made.values()):
+        return told
+    ids = [each for group in made.values() for each in group]
+    rows = await tx.fetch("SELECT id, name FROM users WHERE id = ANY($1::uuid[])", ids)
+    names = {str(row["id"]): str(row["name"]) for row in rows} | {UNKNOWN: "unknown"}
+    for what, group in made.items():
+        first, *through = [names[each] for each in group if each in names] or [""]
+        if first:
+            told[what] = first
+        if through:
+            told[f"{what}_through"] = [{"by": name} for name in through]
+    return told
+
+
+def _vote(vote: asyncpg.Record, reviewers: Sequence[str]) -> Vote:
+    named = not reviewers or vote["name"] in reviewers
+    return Vote(str(vote["user_id"]), str(vote["seat_id"]), vote["counts"], named, tuple(map(str, vote["created_by"])))
+
+
+async def seated(tx: Connection, person: Decider) -> Decider:
+    """This person with the roles and the seats that they have now."""
+    return _seated(person, await tx.fetchval(f"SELECT {_SEATS.format(user='$1')}", person.user_id))
+
+
+def _seated(person: Decider, seats: list[dict[str, Any]] | None) -> Decider:
+    found = [
+        Seat(
+            each["id"],
+            each["name"],
+            frozenset(each["roles"]),
+            Credential(created_by=tuple(each["lent_by"] or ())),
+        )
+        for each in seats or ()
+    ]
+    own = next((seat for seat in found if seat.user_id == person.user_id), None)
+    return replace(
+        person,
+        roles=own.roles if own else frozenset(),
+        name=own.name if own else person.name,
+        in_place_of=tuple(seat for seat in found if seat is not own),
+    )
+
+
+def facts_of(row: asyncpg.Record, votes: Sequence[Vote]) -> Facts:
+    """What an approval's row says; it also has `now`, `requester_is_admin`, and `claimer`, the name of the
+    person who has claimed it."""
+    claimed = None
+    if row["claimed_by"] is not None:
+        since = row["claimed_since"] or row["now"]
+        claimed = Claimed(str(row["claimed_by"]), row["claimer"] or "", row["claimed_until"], since)
+    return Facts(
+        row["status"],
+        (row["revision"] or row)["digest"],
+        row["expires_at"],
+        row["now"],
+        str(row["requested_by"]),
+        row["reviewer_role"],
+        row["allow_self_approval"],
+        row["decision"] or {},
+        editable=row["kind"] == RequestKind.APPROVAL or bool(row["tool"]),
+        reviewers=tuple(row["reviewers"]),
+        assignee=str(row["assignee"] or ""),
+        votes=tuple(votes),
+        claim=claimed,
+        requester_is_admin=bool(row["requester_is_admin"]),
+        quorum=row["quorum"],
+    )
+
+
+# --- Requests that nobody has decided on: what becomes of them at their deadline, and when it is time for somebody
+# else.
+# Whoever comes first writes it down: the turn itself, a person who asks, or the reconciler. No turn is woken for it.
+
+ESCALATED = """
+  reviewer_role = escalation_role, reviewers = '{}', assignee = NULL, claimed_by = NULL, claimed_until = NULL,
+  escalated_at = clock_timestamp(), version = version + 1
+"""
+"""What an escalation sets, by hand or at the deadline."""
+MOST_AT_ONCE = 50
+"""Rows of one transaction of the reconciler. Each has an audit row, and the tenant's audit chain is held from the first
+to the commit: 500 kept everybody's decisions waiting for half a second (measured)."""
+
+# By an array of ids: joined with its rows, a planner that has not counted them reads the whole table (measured). And by
+# now() where many are looked through: no index goes by clock_timestamp().
+_OVERDUE = f"""
+, up AS (
+  UPDATE approvals SET {ESCALATED}, expires_at = clock_timestamp() + make_interval(secs => expires_seconds)
+  WHERE id = ANY(ARRAY(SELECT id FROM due)) RETURNING id, turn_id, reviewer_role, expires_at
+)
+SELECT up.*, due.role_before FROM up JOIN due USING (id)
+"""
+_ONE = f"""
+WITH due AS (SELECT id, reviewer_role AS role_before FROM approvals WHERE id = $1 AND status = 'pending'
+  AND on_timeout = 'escalate' AND escalated_at IS NULL AND expires_at <= clock_timestamp())
+{_OVERDUE}
+"""
+_OF_TURN = f"""
+WITH due AS (SELECT id, reviewer_role AS role_before FROM approvals WHERE turn_id = $1 AND status = 'pending'
+  AND on_timeout = 'escalate' AND escalated_at IS NULL AND expires_at <= clock_timestamp())
+{_OVERDUE}
+"""
+_ALL = f"""
+WITH due AS (SELECT a.id, a.reviewer_role AS role_before FROM turns t JOIN approvals a ON a.turn_id = t.id
+  WHERE a.status = 'pending' AND a.on_timeout = 'escalate' AND a.escalated_at IS NULL
+    AND a.expires_at <= now() AND t.ended_at IS NULL
+  ORDER BY a.expires_at LIMIT {MOST_AT_ONCE} FOR UPDATE OF t, a SKIP LOCKED)
+{_OVERDUE}
+"""
+_FALL_BACK = f"""
+WITH due AS (
+  SELECT a.id FROM turns t JOIN approvals a ON a.turn_id = t.id
+  WHERE a.status = 'pending' AND a.fallback_at <= now() AND a.fell_back_at IS NULL
+    AND a.expires_at > clock_timestamp() AND (a.claimed_until IS NULL OR a.claimed_until <= clock_timestamp())
+    AND t.ended_at IS NULL
+  ORDER BY a.fallback_at LIMIT {MOST_AT_ONCE} FOR UPDATE OF t, a SKIP LOCKED
+), given AS (
+  UPDATE approvals a SET assignee = u.id, claimed_by = NULL, claimed_until = NULL, fell_back_at = clock_timestamp(),
+    version = version + 1
+  FROM users u WHERE a.id = ANY(ARRAY(SELECT id FROM due)) AND u.name = a.fallback_reviewer AND u.disabled_at IS NULL
+    AND a.reviewer_role = ANY(u.roles) AND (u.id <> a.requested_by OR a.allow_self_approval)
+  RETURNING a.id, a.turn_id, a.fallback_reviewer, a.reviewer_role, true AS given, false AS escalated
+), others AS (
+  UPDATE approvals a SET fell_back_at = now(),
+    reviewer_role = CASE WHEN a.escalated_at IS NULL THEN a.escalation_role ELSE a.reviewer_role END,
+    reviewers = CASE WHEN a.escalated_at IS NULL THEN '{{}}' ELSE a.reviewers END,
+    assignee = CASE WHEN a.escalated_at IS NULL THEN NULL ELSE a.assignee END,
+    claimed_by = NULL, claimed_until = NULL, escalated_at = coalesce(a.escalated_at, now()),
+    version = version + 1
+  WHERE a.id = ANY(ARRAY(SELECT id FROM due EXCEPT SELECT id FROM given))
+  RETURNING a.id, a.turn_id, a.fallback_reviewer, a.reviewer_role, false, a.escalated_at = a.fell_back_at
+)
+SELECT * FROM given UNION ALL SELECT * FROM others
+"""
+
+
+async def escalate_overdue(tx: Connection, approval_id: str) -> bool:
+    """Give one to its other role if it is past its first deadline and its policy says so. `tx` holds its lock."""
+    return bool(await _escalated(tx, _ONE, approval_id))
+
+
+async def escalate_overdue_of(tx: Connection, turn_id: str) -> int:
+    """The same for all of a turn. `tx` holds the turn's lock."""
+    return await _escalated(tx, _OF_TURN, turn_id)
+
+
+async def escalate_all_overdue(tx: Connection) -> int:
+    """The same for the tenant, by the reconciler; rows that somebody is at are left for the next pass."""
+    return await _escalated(tx, _ALL)
+
+
+async def fall_back(tx: Connection) -> int:
+    """Put what has waited too long, undecided and unclaimed, on the list of its policy's fallback reviewer (S0-81).
+
+    Where that person may not decide on it, it is escalated. By the reconciler; rows that somebody is at are left.
+    """
+    rows = await tx.fetch(_FALL_BACK)
+    for row in rows:
+        told: dict[str, JsonValue] = {"fallback": row["fallback_reviewer"], "role": row["reviewer_role"]}
+        kind = "approval.escalated" if row["escalated"] else "approval.fell_back"
+        why = {} if row["given"] else {"because": "the fallback reviewer may not decide on it"}
+        turn_id = str(row["turn_id"])
+        await audit.record(tx, kind, str(row["id"]), {**told, **why}, actor=None, turn_id=turn_id)
+    return len(rows)
+
+
+async def _escalated(tx: Connection, statement: str, *given: str) -> int:
+    rows = await tx.fetch(statement, *given)
+    for row in rows:
+        told: dict[str, JsonValue] = {
+            "from": row["role_before"],
+            "to": row["reviewer_role"],
+            "because": "nobody decided in time",
+            "expires_at": row["expires_at"].isoformat(),
+        }
+        turn_id = str(row["turn_id"])
+        await audit.record(tx, "approval.escalated", str(row["id"]), told, actor=None, turn_id=turn_id)
+    return len(rows)
+
+
+# --- What agents as they are published now say of an open request: its policy, and the version of its tool.
+
+_PUBLISHED = """
+SELECT g.agent_id, v.body->'definition'->'approvals' AS policy,
+  (SELECT jsonb_object_agg(c->>'name', c->>'version') FROM jsonb_array_elements(v.body->'cards') c) AS tools
+FROM agents g JOIN agent_versions v USING (tenant_id, agent_id, version) WHERE g.agent_id = ANY($1)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What a published agent says about its gated calls."""
+
+    policy_digest: str
+    tools: Mapping[str, str]
+    """Versions by name."""
+
+
+async def published(tx: Connection, agent_ids: Collection[str]) -> dict[str, Publication]:
+    """By agent; those that are not published any more are left out."""
+    rows = await tx.fetch(_PUBLISHED, list(agent_ids))
+    return {row["agent_id"]: Publication(_digest(row["policy"]), row["tools"] or {}) for row in rows}
+
+
+async def outdated(tx: Connection, rows: Collection[asyncpg.Record]) -> dict[str, str]:
+    """By approval: what has changed since it was opened, of those rows whose call may still begin."""
+    ahead = [row for row in rows if has_call_ahead(row["status"], row["kind"], row["tool"])]
+    if not ahead:
+        return {}
+    found = await published(tx, {row["agent_id"] for row in ahead})
+    told = {str(row["id"]): _why(row, found.get(row["agent_id"])) for row in ahead}
+    return {approval_id: why for approval_id, why in told.items() if why is not None}
+
+
+def _why(row: asyncpg.Record, agent: Publication | None) -> str | None:
+    in_force = InForce(agent.policy_digest, agent.tools.get(row["tool"], "")) if agent is not None else None
+    return why_outdated(row["policy_digest"], row["tool_version"], in_force)
+
+
+def _digest(stored: object) -> str:
+    """Of a policy that a later deploy may have written, whose new fields mean nothing here."""
+    return ApprovalPolicy.model_validate(stored, extra="ignore").digest

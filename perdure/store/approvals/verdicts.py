@@ -1,0 +1,166 @@
+"""Reading the verdicts of a pause fresh from their durable records (S0-37); what is overdue expires here."""
+
+from collections.abc import Collection, Mapping
+from datetime import datetime
+
+import asyncpg
+
+from perdure.contracts.activities import Verdicts, VerdictsAsk
+from perdure.contracts.approvals import ANSWERED_BY_CLIENT, RequestKind, RequestRef, Verdict, VerdictState
+from perdure.contracts.events import TOOL_DENIED
+from perdure.contracts.turns import Limits
+from perdure.contracts.values import frozen_call_digest
+from perdure.core.text import preview
+from perdure.store import audit
+from perdure.store.approvals.requests import call_told_of, covered, edited_round, read_answers
+from perdure.store.approvals.review import escalate_overdue_of
+from perdure.store.database import Connection
+from perdure.store.events.event_log import NewEvent, write
+
+
+async def read_verdicts(tx: Connection, ask: VerdictsAsk) -> Verdicts:
+    """Every request's verdict as the record says now; overdue ones expire here, by the database's clock.
+
+    The turn's status stays: it runs again when its next call is claimed, so a lost answer of this leaves it waiting.
+    """
+    # The turn first: every writer of a turn's rows takes its lock before any other.
+    turn = await tx.fetchrow("SELECT limits FROM turns WHERE id = $1 FOR UPDATE", ask.address.turn_id)
+    rows = await tx.fetch(_ROWS, ask.address.turn_id)
+    expired: list[asyncpg.Record] = []
+    if any(row["status"] == "pending" and row["expires_at"] <= row["now"] for row in rows):
+        expired = await _close_overdue(tx, ask.address.turn_id)
+        rows = await tx.fetch(_ROWS, ask.address.turn_id)
+    approvals = {str(row["id"]): row for row in rows}
+    effects = await _effects(tx, ask)
+    asked = any(request.kind in ANSWERED_BY_CLIENT for request in ask.requests)
+    answers = await read_answers(tx, ask) if asked else {}
+    verdicts = tuple(
+        _effect_verdict(request, effects.get(request.request_id))
+        if request.kind is RequestKind.EFFECT
+        else answers.get(request.request_id) or _verdict(request, approvals.get(request.request_id), ask)
+        for request in ask.requests
+    )
+    denied = [
+        NewEvent(TOOL_DENIED, {"tool": row["tool"], "reason": "expired"}, call_told_of(row["kind"], row["call_id"]))
+        for row in expired
+    ]
+    if denied or ask.events:
+        await write(tx, ask.address, denied, pending=ask.events)
+    if turn is None or all(request.kind is not RequestKind.LIMIT for request in ask.requests):
+        return Verdicts(verdicts=verdicts)
+    return Verdicts(verdicts=verdicts, limits=Limits.model_validate(turn["limits"]))
+
+
+_ROWS = """
+SELECT a.*, u.name AS decider, clock_timestamp() AS now FROM approvals a LEFT JOIN users u ON u.id = a.decided_by
+WHERE a.turn_id = $1
+"""
+
+
+async def _close_overdue(tx: Connection, turn_id: str) -> list[asyncpg.Record]:
+    """What is past its deadline goes to its policy's other role or expires; those that expired."""
+    await escalate_overdue_of(tx, turn_id)
+    expired: list[asyncpg.Record] = await tx.fetch(
+        "UPDATE approvals SET status = 'expired', version = version + 1, decided_at = now() "
+        "WHERE turn_id = $1 AND status = 'pending' AND expires_at <= clock_timestamp() "
+        "RETURNING id, kind, call_id, tool",
+        turn_id,
+    )
+    for row in expired:
+        await audit.record(tx, "approval.expired", str(row["id"]), {}, actor=None, turn_id=turn_id)
+    return expired
+
+
+async def _effects(tx: Connection, ask: VerdictsAsk) -> dict[str, asyncpg.Record]:
+    keys = [request.request_id for request in ask.requests if request.kind is RequestKind.EFFECT]
+    if not keys:
+        return {}
+    rows = await tx.fetch(
+        "SELECT key, state, comment FROM tool_calls WHERE turn_id = $1 AND key = ANY($2)", ask.address.turn_id, keys
+    )
+    return {row["key"]: row for row in rows}
+
+
+_STATES = {state.value: state for state in VerdictState if state is not VerdictState.UNAVAILABLE} | {
+    # Executed already, or under way: the call was allowed, and the ledger answers for it.
+    "reserved": VerdictState.APPROVED,
+    "done": VerdictState.APPROVED,
+    "failed": VerdictState.APPROVED,
+    "outcome_unknown": VerdictState.APPROVED,
+}
+
+
+def _verdict(request: RequestRef, row: asyncpg.Record | None, ask: VerdictsAsk) -> Verdict:
+    unreadable = Verdict(
+        request_id=request.request_id, call_id=request.call_id, tool=request.tool, state=VerdictState.UNREADABLE
+    )
+    if row is None:
+        return unreadable.model_copy(update={"no_record": True})
+    if row["call_id"] != request.call_id or row["status"] not in _STATES:
+        return unreadable
+    frozen = frozen_call_digest(
+        tenant_id=row["tenant_id"],
+        turn_id=ask.address.turn_id,
+        call_id=row["call_id"],
+        tool=row["tool"],
+        tool_version=row["tool_version"],
+        args=covered(row["kind"], row["args"], row["result"]),
+        nonce=row["nonce"],
+    )
+    if frozen != row["digest"]:
+        return unreadable
+    look_at = _look_at(request, row)
+    if look_at is not None or row["status"] == "pending":
+        return unreadable.model_copy(update={"state": VerdictState.PENDING, "look_at": look_at})
+    again, said = edited_round(row), _said(row)
+    words = _words(said)
+    return unreadable.model_copy(
+        update={
+            # The call of an edited checkpoint is made in any case: where that was taken back, the ledger denies it.
+            "state": VerdictState.EDITED if again else _STATES[row["status"]],
+            "round": again,
+            "comment": preview(words),
+            "is_cut": preview(words) != words,
+            "decided_by": (said.get("by") if row["status"] == "withdrawn" else row["decider"]) or "",
+        }
+    )
+
+
+async def words_of(tx: Connection, turn_id: str, request_ids: Collection[str]) -> dict[str, str]:
+    """By request of the turn: all that was said, of which a verdict has the start."""
+    rows = await tx.fetch(
+        "SELECT id, status, decision, withdrawal FROM approvals WHERE turn_id = $1 AND id = ANY($2)",
+        turn_id,
+        list(request_ids),
+    )
+    return {str(row["id"]): _words(_said(row)) for row in rows}
+
+
+def _said(row: asyncpg.Record) -> Mapping[str, str]:
+    """What the last who had a word on it said: whoever took it back, else whoever decided."""
+    said: Mapping[str, str] | None = row["withdrawal"] if row["status"] == "withdrawn" else row["decision"]
+    return said or {}
+
+
+def _words(said: Mapping[str, str]) -> str:
+    return said.get("comment") or said.get("reason_code") or ""
+
+
+def _look_at(request: RequestRef, row: asyncpg.Record) -> datetime | None:
+    """When a request that is not to be acted on yet is worth a look: at its new deadline, at the end of its hold."""
+    if row["status"] == "pending" and row["expires_at"] != request.expires_at:
+        expires_at: datetime = row["expires_at"]
+        return expires_at
+    ready_at: datetime | None = row["ready_at"]
+    given = row["status"] in ("approved", "edited")
+    return ready_at if given and ready_at is not None and ready_at > row["now"] else None
+
+
+def _effect_verdict(request: RequestRef, row: asyncpg.Record | None) -> Verdict:
+    state = VerdictState.UNREADABLE
+    if row is not None:
+        state = VerdictState.PENDING if row["state"] == "outcome_unknown" else VerdictState.SETTLED
+    comment = preview(row["comment"] or "") if row is not None else ""
+    return Verdict(
+        request_id=request.request_id, call_id=request.call_id, tool=request.tool, state=state, comment=comment
+    )

@@ -1,0 +1,536 @@
+"""Approvals as a reviewer sees them: the exact call, its owner, its deadline, who decides, its history."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import asyncpg
+from pydantic import JsonValue
+
+from perdure.contracts.activities import ApprovalStatus
+from perdure.contracts.approvals import RequestKind
+from perdure.contracts.errors import CallerError
+from perdure.contracts.turns import TurnAddress
+from perdure.core.agents.templates import at_a_glance, described
+from perdure.core.approvals.decisions import DECIDING_ROLES, Decider, Vote, counted, not_open_to
+from perdure.core.approvals.validity import runs_by
+from perdure.core.identity import OWN, Credential
+from perdure.store.approvals.requests import call_told_of
+from perdure.store.approvals.review import facts_of, outdated, seated
+from perdure.store.database import Connection
+from perdure.store.paging import Narrowing, cursor_after, read_cursor, read_number_cursor
+
+_OVERDUE = "a.expires_at <= now() AND (a.on_timeout = 'deny' OR a.escalated_at IS NOT NULL)"
+STATUS_NOW = f"CASE WHEN a.status = 'pending' AND {_OVERDUE} THEN 'expired' ELSE a.status END"
+"""Past its last deadline nobody may decide any more, whether the expiry has been written down or not."""
+# The same, said so that an index finds the few that wait among all that were ever decided: none goes by an expression.
+OPEN = f"(a.status = 'pending' AND NOT ({_OVERDUE}))"
+_EXPIRED = f"(a.status IN ('pending', 'expired') AND {STATUS_NOW} = 'expired')"
+_OVER = frozenset(ApprovalStatus) - {ApprovalStatus.PENDING, ApprovalStatus.EXPIRED}
+"""Statuses that nothing but the row says."""
+_APPROVAL_COLUMNS = f"""
+a.*, {STATUS_NOW} AS status_now, clock_timestamp() AS now, r.name AS requester, d.name AS decider,
+  'admin' = ANY(r.roles) AS requester_is_admin,
+  s.name AS assigned, c.name AS claimer,
+  (SELECT jsonb_agg(jsonb_build_object('user', v.user_id, 'created_by', v.created_by,
+     'signed_in', coalesce(v.record->'signed_in', '{{}}'), 'seat', v.seat_id, 'by', b.name, 'owner', o.name,
+     'decision', v.decision, 'at', v.at, 'comment', coalesce(v.record->>'comment', ''),
+     'named', a.reviewers = '{{}}' OR o.name = ANY(a.reviewers),
+     'counts', o.disabled_at IS NULL AND v.role = ANY(o.roles) AND b.disabled_at IS NULL AND v.role = ANY(b.roles))
+     ORDER BY v.id)
+   FROM approval_votes v JOIN users b ON b.id = v.user_id JOIN users o ON o.id = v.seat_id
+   WHERE v.approval_id = a.id AND v.voided_at IS NULL) AS votes
+"""
+_APPROVAL_FROM = """
+FROM approvals a JOIN users r ON r.id = a.requested_by LEFT JOIN users d ON d.id = a.decided_by
+  LEFT JOIN users s ON s.id = a.assignee LEFT JOIN users c ON c.id = a.claimed_by
+"""
+MOST_OF_HISTORY = 200
+"""The latest; the audit has all of it, in pages."""
+_ONE = f"""
+SELECT {_APPROVAL_COLUMNS}, (SELECT jsonb_agg(jsonb_build_object('what', h.kind, 'at', h.at, 'by', u.name,
+  'data', coalesce(h.data, '{{}}')) ORDER BY h.id)
+  FROM (SELECT * FROM audit_trail t WHERE t.subject = a.id::text ORDER BY t.id DESC LIMIT {MOST_OF_HISTORY}) h
+    LEFT JOIN users u ON u.id = h.actor) AS history
+{_APPROVAL_FROM} WHERE a.id = $1 AND ($2::uuid IS NULL OR a.requested_by = $2)
+"""
+OPEN_TO = """((a.requested_by <> ALL({0}::uuid || {1}::uuid[]) OR a.allow_self_approval)
+  AND a.reviewer_role = ANY(ARRAY(SELECT unnest(m.roles) FROM users m WHERE m.id = {0} AND m.disabled_at IS NULL))
+  AND EXISTS (SELECT FROM users u WHERE u.disabled_at IS NULL AND a.reviewer_role = ANY(u.roles)
+    AND (u.id <> a.requested_by OR a.allow_self_approval)
+    AND (a.reviewers = '{{}}' OR u.name = ANY(a.reviewers) OR u.id = a.assignee)
+    AND u.id = ANY(ARRAY(SELECT {0}::uuid UNION ALL SELECT g.user_id FROM delegations g
+      WHERE g.to_user = {0} AND g.ended_at IS NULL AND g.until > now()))))
+"""
+"""In a seat that this person ({0}) has or stands in for, signed in by a credential that {1} created."""
+# Where one vote decides, whatever still waits has none: only the others are asked for their votes.
+VOTED = """(a.quorum > 1 AND EXISTS (
+  SELECT FROM approval_votes v WHERE v.approval_id = a.id AND v.user_id = {0} AND v.voided_at IS NULL))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """What a list is narrowed by; None does not narrow."""
+
+    status: str | None = None
+    agent: str | None = None
+    tool: str | None = None
+    risk: str | None = None
+    turn_id: str | None = None
+    role: str | None = None
+    assignee: str | None = None
+    """A user's name."""
+    requested_by: str | None = None
+    decidable_by: str | None = None
+    """A user: what this user may decide now."""
+    signed_in_by: Credential = OWN
+    """What that user is signed in by."""
+    expiring_within_seconds: int | None = None
+
+
+async def list_approvals(
+    tx: Connection,
+    filters: Filters,
+    limit: int,
+    cursor: str | None,
+    viewer: Decider | None = None,
+    *,
+    brief: bool = False,
+) -> tuple[list[dict[str, object]], str | None]:
+    """Approvals, newest first, with what `viewer` may decide of each; `brief` leaves out whatever may be long."""
+    rows = await tx.fetch(*_page(filters, limit, cursor))
+    last = rows[limit - 1] if len(rows) > limit else None
+    sitting = await seated(tx, viewer) if viewer is not None and rows else None
+    changed = await _changed(tx, rows[:limit])
+    shown = [_approval_view(row, sitting, changed) for row in rows[:limit]]
+    if brief:
+        shown = [brief_of(card) for card in shown]
+    return shown, cursor_after(last["requested_at"], str(last["id"])) if last else None
+
+
+def _page(filters: Filters, limit: int, cursor: str | None) -> tuple[str, *tuple[object, ...]]:
+    """The statement of one page and one row more, with its parameters."""
+    only = Narrowing()
+    if filters.status == "pending" or filters.decidable_by or filters.expiring_within_seconds is not None:
+        only.by(OPEN)
+    if filters.status == "expired":
+        only.by(_EXPIRED)
+    elif filters.status != "pending":
+        only.being("a.status", filters.status, _OVER)
+    only.by("a.agent_id = {0}", filters.agent)
+    only.by("a.tool = {0}", filters.tool)
+    only.by("a.risk = {0}", filters.risk)
+    only.by("a.turn_id = {0}", filters.turn_id)
+    only.by("a.reviewer_role = {0}", filters.role)
+    only.by("s.name = {0}", filters.assignee)
+    only.by("a.requested_by = {0}", filters.requested_by)
+    only.by(f"{OPEN_TO} AND NOT {VOTED}", filters.decidable_by, filters.signed_in_by.created_by)
+    only.by("a.expires_at < now() + make_interval(secs => {0})", filters.expiring_within_seconds)
+    only.by("(a.requested_at, a.id) < ({0}, {1}::uuid)", *read_cursor(cursor))
+    most = only.parameter(limit + 1)
+    return (
+        f"SELECT {_APPROVAL_COLUMNS} {_APPROVAL_FROM} {only} ORDER BY a.requested_at DESC, a.id DESC LIMIT {most}",
+        *only.given,
+    )
+
+
+async def get_approval(
+    tx: Connection, approval_id: str, requester_id: str | None, viewer: Decider | None = None
+) -> dict[str, object]:
+    """One approval with its history, and what `viewer` may decide (without one: anybody who may decide at all); with
+    `requester_id` only that user's own.
+
+    Raises: CallerError 404 `approval_not_found`.
+    """
+    row = await tx.fetchrow(_ONE, approval_id, requester_id)
+    if row is None:
+        raise CallerError("approval_not_found", "there is no such approval", status=404)
+    is_open = row["status_now"] == "pending"
+    sitting = await seated(tx, viewer) if viewer is not None and is_open else None
+    return _approval_view(row, sitting, await _changed(tx, [row])) | {
+        "snapshot": row["snapshot"],
+        "preview": _preview(row) if viewer is None or viewer.roles & DECIDING_ROLES else None,
+        "history": row["history"] or [],
+    }
+
+
+async def _changed(tx: Connection, rows: Sequence[asyncpg.Record]) -> dict[str, str]:
+    return await outdated(tx, [row for row in rows if row["status_now"] != "expired"])
+
+
+def _approval_view(row: asyncpg.Record, viewer: Decider | None, changed: Mapping[str, str]) -> dict[str, object]:
+    why = changed.get(str(row["id"]))
+    barred = runs_by(row["kind"], row["tool"]) if why is not None else ()
+    return card_of(row, [each for each in _allowed(row, viewer) if each not in barred], why)
+
+
+def _preview(row: asyncpg.Record) -> dict[str, object] | None:
+    """What a look at the target found; it may be of other arguments than those that are decided on, or ran."""
+    found = row["preview"]
+    if not found:
+        return None if found is None else {}
+    digest = frozen_of(row)["digest"]
+    kept = {name: found.get(name) for name in ("at", "before", "after", "fault")}
+    return kept | {"is_current": found.get("digest", digest) == digest}
+
+
+def _allowed(row: asyncpg.Record, viewer: Decider | None) -> list[str]:
+    """What may be decided; an answer has no arguments to edit, and a limit is raised by a route of its own."""
+    if row["status_now"] != "pending":
+        return []
+    if viewer is not None and not_open_to(facts_of(row, votes_of(row)), viewer) is not None:
+        return []
+    if row["kind"] == RequestKind.LIMIT:
+        return ["reject"]
+    return [each for each in ALLOWED if each != "edit" or row["tool"]]
+
+
+# --- One approval's row as the API answers it.
+
+ALLOWED = ("approve", "edit", "reject", "respond")
+
+
+_BODIES = ("args", "schema", "revision", "result", "decision")
+"""What makes a card long."""
+
+
+def brief_of(card: dict[str, object]) -> dict[str, object]:
+    """A card for a list of many: without the arguments and all else that may be long."""
+    return {name: value for name, value in card.items() if name not in _BODIES}
+
+
+def card_of(row: asyncpg.Record, allowed: list[str], outdated: str | None) -> dict[str, object]:
+    """The approval, with what may be decided. `args` and `digest` are those of the call that is decided on now;
+    `outdated` says what has changed since it was opened, so that its call would not run."""
+    return _call(row) | _people(row) | {"outdated": outdated, "allowed_decisions": allowed}
+
+
+def frozen_of(row: asyncpg.Record) -> Mapping[str, Any] | asyncpg.Record:
+    """What holds the arguments and the digest of the call that is decided on now, or that was let run."""
+    decision: Mapping[str, Any] = row["decision"] or {}
+    if "args" in decision:
+        return decision
+    revision: Mapping[str, Any] | None = row["revision"] if row["status_now"] == "pending" else None
+    return revision or row
+
+
+def _call(row: asyncpg.Record) -> dict[str, object]:
+    # Once it is decided, what was asked for stays in `args`, and what was made of it is in `decision`.
+    revision = row["revision"] if row["status_now"] == "pending" else None
+    return {
+        "id": str(row["id"]),
+        "status": row["status_now"],
+        "agent": row["agent_id"],
+        "kind": row["kind"],
+        "tool": row["tool"],
+        "effect": row["effect"],
+        "risk": row["risk"],
+        "description": row["description"],
+        "says": described(row["describe"], frozen_of(row)["args"]),
+        "args_brief": at_a_glance(frozen_of(row)["args"]),
+        "args": (revision or row)["args"],
+        "schema": row["schema"],
+        "digest": (revision or row)["digest"],
+        "revision": revision,
+        "rule": row["rule"],
+        "checkpoint": row["checkpoint"],
+        "reason": row["reason"],
+        "result": row["result"],
+        "prompt_excerpt": row["prompt_excerpt"],
+        "turn_id": str(row["turn_id"]),
+        "conversation_id": str(row["conversation_id"]),
+        "call_id": call_told_of(row["kind"], row["call_id"]),
+        "version": row["version"],
+    }
+
+
+def _people(row: asyncpg.Record) -> dict[str, object]:
+    claimed = row["claimed_until"] is not None and row["claimed_until"] > row["now"]
+    return {
+        "requested_by": row["requester"],
+        "requested_at": row["requested_at"],
+        "expires_at": row["expires_at"],
+        "on_timeout": row["on_timeout"],
+        "reviewer_role": row["reviewer_role"],
+        "reviewers": row["reviewers"],
+        "quorum": row["quorum"],
+        "votes": _votes(row),
+        "assignee": row["assigned"],
+        "fallback": _fallback(row),
+        "claimed_by": row["claimer"] if claimed else None,
+        "claimed_until": row["claimed_until"] if claimed else None,
+        "escalated_at": row["escalated_at"],
+        "reject_reasons": row["reject_reasons"],
+        "decision": row["decision"],
+        "decided_by": row["decider"],
+        "decided_at": row["decided_at"],
+        "ready_at": row["ready_at"],
+        "withdrawal": row["withdrawal"],
+    }
+
+
+def votes_of(row: asyncpg.Record) -> list[Vote]:
+    """The decisions that were taken on it so far, in their order."""
+    return [
+        Vote(vote["user"], vote["seat"], vote["counts"], vote["named"], tuple(vote["created_by"]))
+        for vote in row["votes"] or ()
+    ]
+
+
+def _votes(row: asyncpg.Record) -> list[dict[str, object]]:
+    votes = votes_of(row)
+    standing = counted(votes)
+    return [_vote(shown, counts=vote in standing) for shown, vote in zip(row["votes"] or (), votes, strict=True)]
+
+
+def _vote(vote: dict[str, object], *, counts: bool) -> dict[str, object]:
+    shown = {name: vote[name] for name in ("by", "decision", "at", "comment", "signed_in")}
+    return shown | {"counts": counts, "for": vote["owner"] if vote["seat"] != vote["user"] else None}
+
+
+def _fallback(row: asyncpg.Record) -> dict[str, object] | None:
+    if not row["fallback_reviewer"]:
+        return None
+    return {"reviewer": row["fallback_reviewer"], "at": row["fallback_at"], "fell_back_at": row["fell_back_at"]}
+
+
+# --- How many requests wait, and of which kinds: what an inbox shows beside its list.
+
+KINDS = ("agent", "tool", "risk", "role")
+"""What they are counted by."""
+_MOST_NAMES = 100
+"""Of each kind, the commonest first."""
+
+
+# Who may decide depends on a few columns, which very many requests have in common: it is asked once for each group.
+_GROUPED = """
+WITH waiting AS (
+  SELECT a.agent_id, a.tool, a.risk, a.reviewer_role, a.requested_by, a.allow_self_approval, a.reviewers, a.assignee,
+    {voted} AS voted, count(*) AS waiting,
+    count(*) FILTER (WHERE a.expires_at < now() + make_interval(secs => {soon})) AS expiring
+  FROM approvals a {only} GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9
+)
+SELECT a.agent_id AS agent, a.tool, a.risk, a.reviewer_role AS role, sum(a.waiting)::int AS waiting,
+  sum(a.expiring)::int AS expiring, coalesce(sum(a.waiting) FILTER (WHERE NOT a.voted AND {open_to}), 0)::int AS mine
+FROM waiting a GROUP BY 1, 2, 3, 4
+"""
+
+
+async def counts(
+    tx: Connection, requester_id: str | None, decider: Decider, expiring_seconds: int
+) -> dict[str, object]:
+    """All that wait (with `requester_id`: that user's own), those that `decider` may decide, those that end soon."""
+    only = Narrowing(OPEN)
+    only.by("a.requested_by = {0}", requester_id)
+    who, made_by = only.parameter(decider.user_id), only.parameter(decider.credential.created_by)
+    open_to = OPEN_TO.format(who, made_by)
+    soon = only.parameter(float(expiring_seconds))
+    grouped = _GROUPED.format(voted=VOTED.format(who), soon=soon, only=only, open_to=open_to)
+    rows = await tx.fetch(grouped, *only.given)
+    sums: Counter[str] = Counter()
+    by: dict[str, Counter[str]] = {kind: Counter() for kind in KINDS}
+    for row in rows:
+        for name in ("waiting", "mine", "expiring"):
+            sums[name] += row[name]
+        for kind in KINDS:
+            by[kind][row[kind]] += row["waiting"]
+    shown = {kind: dict(found.most_common(_MOST_NAMES)) for kind, found in by.items()}
+    return {**{name: sums[name] for name in ("waiting", "mine", "expiring")}, "by": shown}
+
+
+# --- The call of a tool that was approved last before this one: what a reviewer compares it with.
+
+_LAST = """
+SELECT p.id, coalesce(p.decision->'args', p.args) AS args, p.decided_at, u.name AS by, p.agent_id, r.name AS requester
+FROM approvals a JOIN approvals p ON p.tool = a.tool
+  LEFT JOIN users u ON u.id = p.decided_by JOIN users r ON r.id = p.requested_by
+WHERE a.id = $1 AND a.tool <> '' AND p.id <> a.id AND p.kind = 'approval'
+  AND p.decided_at < coalesce(a.decided_at, now())
+  AND p.status IN ('approved', 'edited', 'reserved', 'done', 'failed', 'outcome_unknown')
+ORDER BY p.decided_at DESC LIMIT 1
+"""
+
+
+async def last_approved(tx: Connection, approval_id: str) -> dict[str, object] | None:
+    """The arguments that were let run, by whom and when; None where there is none."""
+    row = await tx.fetchrow(_LAST, approval_id)
+    if row is None:
+        return None
+    return {
+        "id": str(row["id"]),
+        "args": row["args"],
+        "approved_at": row["decided_at"],
+        "approved_by": row["by"],
+        "agent": row["agent_id"],
+        "requested_by": row["requester"],
+    }
+
+
+# --- How long what waits for people has waited: by role, assignee and agent.
+
+_BUCKETS = (
+    ("1h", "0", "1 hour"),
+    ("1d", "1 hour", "1 day"),
+    ("3d", "1 day", "3 days"),
+    ("older", "3 days", "1000 years"),
+)
+_COUNTS = ", ".join(
+    f"'{name}', count(*) FILTER (WHERE age >= interval '{least}' AND age < interval '{most}')"
+    for name, least, most in _BUCKETS
+)
+_AGEING = f"""
+WITH waiting AS (
+  SELECT a.reviewer_role, s.name AS assignee, a.agent_id, a.fallback_reviewer, a.fallback_at, a.fell_back_at,
+    a.requested_at, a.expires_at, greatest(now() - a.requested_at, interval '0') AS age
+  FROM approvals a LEFT JOIN users s ON s.id = a.assignee
+  WHERE {OPEN} AND ($1::uuid IS NULL OR a.requested_by = $1)
+)
+SELECT reviewer_role AS role, assignee, agent_id AS agent, count(*) AS waiting, min(requested_at) AS oldest_at,
+  min(expires_at) AS next_expiry_at, fallback_reviewer, jsonb_build_object({_COUNTS}) AS buckets,
+  min(fallback_at) FILTER (WHERE fell_back_at IS NULL) AS fallback_at
+FROM waiting GROUP BY reviewer_role, assignee, agent_id, fallback_reviewer
+ORDER BY min(requested_at), agent_id LIMIT 500
+"""
+
+
+async def ageing(tx: Connection, requester_id: str | None) -> list[dict[str, object]]:
+    """Groups of requests that wait, the oldest first; with `requester_id` only that user's own."""
+    return [
+        {
+            **{name: row[name] for name in ("role", "assignee", "agent", "waiting", "oldest_at", "next_expiry_at")},
+            "fallback": {"reviewer": row["fallback_reviewer"], "at": row["fallback_at"]}
+            if row["fallback_reviewer"]
+            else None,
+            "buckets": row["buckets"],
+        }
+        for row in await tx.fetch(_AGEING, requester_id)
+    ]
+
+
+# --- A person's decisions, newest first, each with what became of it.
+
+_DECISION_COLUMNS = f"""
+v.id AS vote_id, v.decision, v.at, v.voided_at, v.record, v.seat_id <> v.user_id AS stood_in, o.name AS seat,
+  a.id, a.kind, a.checkpoint, a.tool, a.agent_id, a.risk, a.describe, coalesce(a.decision->'args', a.args) AS args,
+  {STATUS_NOW} AS status_now, a.ready_at, a.quorum, a.turn_id, a.conversation_id, a.withdrawal, t.status AS turn_status,
+  k.state AS call_state, k.outcome, r.name AS requester
+"""
+_DECISION_FROM = """
+FROM approval_votes v JOIN approvals a ON a.id = v.approval_id JOIN turns t ON t.id = a.turn_id
+  JOIN users r ON r.id = a.requested_by JOIN users o ON o.id = v.seat_id
+  LEFT JOIN tool_calls k ON k.turn_id = a.turn_id AND k.call_id = a.call_id
+"""
+
+
+async def own_decisions(
+    tx: Connection, user_id: str, limit: int, cursor: str | None
+) -> tuple[list[dict[str, object]], str | None]:
+    """What this person decided, and what came of it."""
+    only = Narrowing()
+    only.by("v.user_id = {0}", user_id)
+    only.by("(v.at, v.id) < ({0}, {1})", *read_number_cursor(cursor))
+    most = only.parameter(limit + 1)
+    rows = await tx.fetch(
+        f"SELECT {_DECISION_COLUMNS} {_DECISION_FROM} {only} ORDER BY v.at DESC, v.id DESC LIMIT {most}", *only.given
+    )
+    last = rows[limit - 1] if len(rows) > limit else None
+    return [_decision_view(row) for row in rows[:limit]], cursor_after(
+        last["at"], str(last["vote_id"])
+    ) if last else None
+
+
+def _decision_view(row: asyncpg.Record) -> dict[str, object]:
+    outcome = row["outcome"] or {}
+    message = outcome.get("message") or {}
+    return {
+        "id": str(row["id"]),
+        "decision": row["decision"],
+        "at": row["at"],
+        "comment": row["record"].get("comment") or row["record"].get("reason_code") or "",
+        "for": row["seat"] if row["stood_in"] else None,
+        "voided_at": row["voided_at"],
+        "kind": row["kind"],
+        "checkpoint": row["checkpoint"],
+        "tool": row["tool"],
+        "says": described(row["describe"], row["args"]),
+        "args_brief": at_a_glance(row["args"]),
+        "agent": row["agent_id"],
+        "risk": row["risk"],
+        "requested_by": row["requester"],
+        "status": row["status_now"],
+        "ready_at": row["ready_at"],
+        "withdrawal": row["withdrawal"],
+        "call_state": row["call_state"],
+        "call_result": message.get("text") or "",
+        "turn_id": str(row["turn_id"]),
+        "conversation_id": str(row["conversation_id"]),
+        "turn_status": row["turn_status"],
+    }
+
+
+# --- The preview beside an approval: asked for while it is open, kept with its time, gone with the person's words.
+# `approvals.preview` is NULL where the tool has none, `{}` where nobody has asked for it, else what was found.
+
+
+@dataclass(frozen=True, slots=True)
+class AskedPreview:
+    """The call that a preview is of: the one that is decided on now."""
+
+    tenant_id: str
+    turn_id: str
+    conversation_id: str
+    call_id: str
+    user_id: str
+    """Who asked for the call."""
+    agent_id: str
+    agent_version: str
+    tool: str
+    tool_version: str
+    args: dict[str, JsonValue]
+    digest: str
+
+
+_ASKED = f"""
+SELECT a.tenant_id, a.turn_id::text, a.conversation_id::text, a.call_id, t.user_id::text, a.agent_id, t.agent_version,
+  a.tool, a.tool_version, coalesce(a.revision->'args', a.args) AS args,
+  coalesce(a.revision->>'digest', a.digest) AS digest
+FROM approvals a JOIN turns t ON t.id = a.turn_id WHERE a.id = $1 AND a.preview IS NOT NULL AND {OPEN}
+"""
+_WHERE = f"""
+SELECT tenant_id, conversation_id::text, turn_id::text, preview IS NOT NULL AS has_one, {OPEN} AS is_open
+FROM approvals a WHERE id = $1
+"""
+
+
+async def place_of(tx: Connection, approval_id: str) -> TurnAddress:
+    """Whose approval it is, where a preview of it can be made.
+
+    Raises: CallerError 404 `approval_not_found`, 409 `no_preview`, `already_decided`.
+    """
+    row = await tx.fetchrow(_WHERE, approval_id)
+    if row is None:
+        raise CallerError("approval_not_found", "there is no such approval", status=404)
+    if not row["has_one"]:
+        raise CallerError("no_preview", "its tool has no preview", status=409)
+    if not row["is_open"]:
+        raise CallerError("already_decided", "it is decided, and keeps the preview that there was", status=409)
+    return TurnAddress(tenant_id=row["tenant_id"], conversation_id=row["conversation_id"], turn_id=row["turn_id"])
+
+
+async def ask_for_preview(tx: Connection, approval_id: str) -> AskedPreview | None:
+    """The call, None where nobody decides on it any more."""
+    row = await tx.fetchrow(_ASKED, approval_id)
+    return None if row is None else AskedPreview(**row)
+
+
+async def keep_preview(tx: Connection, approval_id: str, made: dict[str, JsonValue]) -> bool:
+    """Put it in the place of the one before, with the database's time; whether the request was still open."""
+    kept = await tx.fetchval(
+        "UPDATE approvals a SET preview = $2::jsonb || jsonb_build_object('at', clock_timestamp()) "
+        f"WHERE id = $1 AND preview IS NOT NULL AND {OPEN} RETURNING true",
+        approval_id,
+        made,
+    )
+    return bool(kept)

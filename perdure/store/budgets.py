@@ -1,0 +1,378 @@
+"""Day budgets: what a day's calls have used, and what those under way hold (perdure/core/budgets.py decides).
+
+Every call of an agent, or of a tenant, wants the same row: it is locked last in a transaction, by one statement that
+the commit follows. It is held for 4 ms, twice a call (measured, 200 calls at once on two busy cores): a hundred calls a
+second on one budget. Of several rows the earlier day comes first, then the agent's before the tenant's, so that no two
+transactions wait for each other.
+"""
+
+from collections.abc import Sequence
+from datetime import date
+
+from perdure.contracts.agents import DayLimits, PublishedAgent
+from perdure.contracts.calls import ModelCall
+from perdure.contracts.errors import InvariantBroken, LimitReached
+from perdure.contracts.turns import Usage
+from perdure.core.budgets import (
+    TENANT,
+    Caps,
+    DayUse,
+    Hold,
+    Quotas,
+    Used,
+    check,
+    check_files,
+    met,
+    only_reserved,
+    resets_at,
+)
+from perdure.store import audit
+from perdure.store.database import Connection
+
+NOTHING = Usage()
+_RESERVE = """
+WITH caps AS (
+  SELECT * FROM unnest($3::text[], $4::bigint[], $5::bigint[]) AS c(agent_id, max_tokens, max_cost_microusd)
+), today AS (  -- of the transaction: a midnight within it changes nothing
+  SELECT (now() AT TIME ZONE 'UTC')::date AS day
+), locked AS (  -- all of them or none: who has to make a row must not hold another one
+  SELECT d.agent_id, d.day, d.used_tokens, d.used_cost_microusd, d.held_tokens, d.held_cost_microusd, c.max_tokens,
+    c.max_cost_microusd
+  FROM day_usage d JOIN caps c USING (agent_id) JOIN today USING (day)
+  WHERE (SELECT count(*) FROM day_usage JOIN caps USING (agent_id) JOIN today USING (day)) = cardinality($3::text[])
+  ORDER BY d.agent_id DESC FOR UPDATE OF d
+), fits AS (
+  SELECT bool_and((max_tokens IS NULL OR used_tokens + held_tokens < max_tokens)
+    AND (max_cost_microusd IS NULL OR used_cost_microusd + held_cost_microusd < max_cost_microusd)) AS all_fit
+  FROM locked
+), held AS (
+  UPDATE day_usage d SET held_tokens = d.held_tokens + $6, held_cost_microusd = d.held_cost_microusd + $7
+  FROM locked l, fits WHERE fits.all_fit AND d.day = l.day AND d.agent_id = l.agent_id
+), noted AS (
+  UPDATE model_calls SET budget_day = today.day, budget_of = $3, held_tokens = $6, held_cost_microusd = $7
+  FROM today, fits WHERE fits.all_fit AND turn_id = $1 AND call_id = $2
+)
+SELECT locked.*, fits.all_fit FROM locked, fits
+"""
+
+_USED = """
+today AS (
+  SELECT (now() AT TIME ZONE 'UTC')::date AS day
+), called AS (
+  SELECT m.turn_id, sum((m.reply->'usage'->>'input_tokens')::bigint + (m.reply->'usage'->>'output_tokens')::bigint)
+    AS tokens, sum((m.reply->'usage'->>'cost_microusd')::bigint) AS cost
+  FROM model_calls m JOIN today ON true
+  WHERE m.started_at >= today.day::timestamp AT TIME ZONE 'UTC' GROUP BY m.turn_id
+), used AS (  -- a turn that began today has its whole use today, that of attempts which broke off as well
+  SELECT t.agent_id, CASE WHEN whole THEN t.input_tokens + t.output_tokens ELSE called.tokens END AS tokens,
+    CASE WHEN whole THEN t.cost_microusd ELSE called.cost END AS cost
+  FROM called JOIN turns t ON t.id = called.turn_id JOIN today ON true,
+    LATERAL (SELECT t.created_at >= today.day::timestamp AT TIME ZONE 'UTC' AS whole) began
+), uncounted AS (
+  SELECT today.day, wanted.agent_id, coalesce(sum(used.tokens), 0)::bigint AS used_tokens,
+    coalesce(sum(used.cost), 0)::bigint AS used_cost_microusd
+  FROM unnest($1::text[]) AS wanted(agent_id) JOIN today ON true
+    LEFT JOIN used ON wanted.agent_id IN ('', used.agent_id)
+  GROUP BY today.day, wanted.agent_id
+)
+"""
+"""What the day has come to for budgets that nobody has counted yet, from its calls."""
+_OPEN = f"""
+WITH {_USED}
+INSERT INTO day_usage (tenant_id, day, agent_id, used_tokens, used_cost_microusd)
+SELECT current_setting('perdure.tenant'), day, agent_id, used_tokens, used_cost_microusd FROM uncounted
+ORDER BY agent_id DESC ON CONFLICT DO NOTHING
+"""
+_COUNTED = """
+SELECT count(*) = cardinality($1::text[]) FROM day_usage
+WHERE day = (now() AT TIME ZONE 'UTC')::date AND agent_id = ANY($1)
+"""
+_OPENING = "hashtextextended('day_usage ' || current_setting('perdure.tenant'), 0)"
+TO_CHARGE = f"SELECT pg_advisory_xact_lock_shared({_OPENING})"
+"""For what adds to a turn's use: as a statement of its own after the lock of the turn's row and before anything is
+added. Until it commits no day is opened, and what was opened before, the statements after this one see."""
+
+
+async def open_day(tx: Connection, budgets: Sequence[str]) -> None:
+    """Make today's rows of these budgets, as far as there are none, with what the day's calls have used before anybody
+    counted them. Calls under way then hold nothing, and their settles find the rows (`charge`).
+
+    It waits for every settle of the tenant that has begun, and a later one waits for this transaction: each is either
+    read here or charged there. Whoever waits here holds no row of a day, which those settles may want.
+    """
+    if await tx.fetchval(_COUNTED, budgets):
+        return
+    await tx.execute(f"SELECT pg_advisory_xact_lock({_OPENING})")
+    await tx.execute(_OPEN, budgets)
+
+
+async def uncounted(tx: Connection, budgets: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Tokens and micro-dollars that today's calls have used, by budget: what its row would begin with."""
+    rows = await tx.fetch(f"WITH {_USED} SELECT * FROM uncounted", budgets)
+    return {row["agent_id"]: (row["used_tokens"], row["used_cost_microusd"]) for row in rows}
+
+
+async def reserve(tx: Connection, call: ModelCall, caps: Caps, hold: Hold) -> None:
+    """Take `hold` out of every budget of `caps`; whoever calls this commits next.
+
+    Raises: LimitReached where one of them is met: the claim must be rolled back. Its detail `reserved` says that only
+    calls under way stand in the way.
+    """
+    given = (
+        call.address.turn_id,
+        call.call_id,
+        list(caps),
+        [cap.max_tokens for cap in caps.values()],
+        [cap.max_cost_microusd for cap in caps.values()],
+        hold.tokens,
+        hold.cost_microusd,
+    )
+    rows = await tx.fetch(_RESERVE, *given)
+    if not rows:
+        await open_day(tx, list(caps))
+        rows = await tx.fetch(_RESERVE, *given)
+    if rows and rows[0]["all_fit"]:
+        return
+    uses = [DayUse(*(row[name] for name in DayUse.__slots__)) for row in rows]
+    problem = met(caps, uses)
+    if problem is None:
+        raise InvariantBroken("budget_not_read", "a day's budget was neither free nor met")
+    raise LimitReached(problem.code, problem.message, {"reserved": only_reserved(caps, uses)})
+
+
+_CHARGE = """
+WITH calls AS (
+  SELECT t.agent_id, (m.started_at AT TIME ZONE 'UTC')::date AS day, m.budget_day, m.budget_of, m.held_tokens,
+    m.held_cost_microusd
+  FROM model_calls m JOIN turns t ON t.id = m.turn_id
+  WHERE m.turn_id = $1 AND m.call_id = $2 AND m.epoch = $3
+), held AS (  -- the day's rows that it holds nothing of as well: they were made while it was under way
+  SELECT each.day, each.agent_id, sum(each.tokens) AS tokens, sum(each.cost) AS cost, bool_or(each.counts) AS counts
+  FROM (
+    SELECT c.budget_day AS day, b.agent_id, c.held_tokens AS tokens, c.held_cost_microusd AS cost,
+      c.budget_day = c.day AS counts
+    FROM calls c, unnest(c.budget_of) AS b(agent_id)
+    UNION ALL
+    SELECT c.day, b.agent_id, 0, 0, true FROM calls c, unnest(ARRAY[c.agent_id, '']) AS b(agent_id)
+  ) each GROUP BY each.day, each.agent_id
+), locked AS (
+  SELECT d.day, d.agent_id FROM day_usage d JOIN held USING (day, agent_id)
+  ORDER BY d.day, d.agent_id DESC FOR UPDATE OF d
+), freed AS (
+  UPDATE model_calls SET held_tokens = 0, held_cost_microusd = 0
+  WHERE turn_id = $1 AND call_id = $2 AND epoch = $3 AND held_tokens + held_cost_microusd > 0
+)
+UPDATE day_usage d SET held_tokens = d.held_tokens - held.tokens, held_cost_microusd = d.held_cost_microusd - held.cost,
+  used_tokens = greatest(0, d.used_tokens + CASE WHEN held.counts THEN $4::bigint ELSE 0 END),
+  used_cost_microusd = greatest(0, d.used_cost_microusd + CASE WHEN held.counts THEN $5::bigint ELSE 0 END),
+  assumed_tokens = greatest(0, d.assumed_tokens + CASE WHEN held.counts THEN $6::bigint ELSE 0 END),
+  assumed_cost_microusd = greatest(0, d.assumed_cost_microusd + CASE WHEN held.counts THEN $7::bigint ELSE 0 END)
+FROM locked JOIN held USING (day, agent_id) WHERE d.day = locked.day AND d.agent_id = locked.agent_id
+"""
+
+
+async def charge(tx: Connection, turn_id: str, call_id: str, epoch: int, used: Usage, assumed: Usage = NOTHING) -> None:
+    """Put what the attempt `epoch` has used in the place of what it held, in every row that its day has by now.
+
+    `assumed` is how much more of it, or less, nobody knows for sure: the rows tell that part. Whoever calls this has
+    made TO_CHARGE its second statement, and commits next. A later attempt's hold is not touched.
+    """
+    given = (used.tokens, used.cost_microusd, assumed.tokens, assumed.cost_microusd)
+    await tx.execute(_CHARGE, turn_id, call_id, epoch, *given)
+
+
+_CORRECT = """
+WITH locked AS (
+  SELECT day, agent_id FROM day_usage WHERE day = $1 AND agent_id IN ($2, '') ORDER BY agent_id DESC FOR UPDATE
+)
+UPDATE day_usage d SET used_tokens = greatest(0, d.used_tokens + $3 - $5),
+  used_cost_microusd = greatest(0, d.used_cost_microusd + $4 - $6),
+  assumed_tokens = greatest(0, d.assumed_tokens - $5),
+  assumed_cost_microusd = greatest(0, d.assumed_cost_microusd - $6)
+FROM locked WHERE d.day = locked.day AND d.agent_id = locked.agent_id
+"""
+
+
+async def correct(tx: Connection, agent_id: str, day: date, used: Usage, assumed: Usage) -> None:
+    """Put what a call of `agent_id` has `used` on `day` in the place of what was `assumed` of it; as `charge` does."""
+    given = (used.tokens, used.cost_microusd, assumed.tokens, assumed.cost_microusd)
+    await tx.execute(_CORRECT, day, agent_id, *given)
+
+
+# --- The operator's limits of a day for all of a tenant's agents, and what the day has come to (S0-75).
+
+
+async def set_day_limits(tx: Connection, limits: DayLimits, actor: str) -> None:
+    """From the next model call on these limits hold; None is no limit, and the day's use is counted on."""
+    asked = limits.model_dump(mode="json")
+    await tx.execute(
+        "INSERT INTO day_limits (tenant_id, max_tokens, max_cost_microusd, set_by) "
+        "VALUES (current_setting('perdure.tenant'), $1, $2, $3) ON CONFLICT (tenant_id) DO UPDATE SET "
+        "max_tokens = excluded.max_tokens, max_cost_microusd = excluded.max_cost_microusd, "
+        "set_by = excluded.set_by, set_at = now()",
+        limits.max_tokens,
+        limits.max_cost_microusd,
+        actor,
+    )
+    await audit.record(tx, "day_limits.set", "day_limits", asked, actor=actor, turn_id=None)
+
+
+_TODAY = """
+SELECT (now() AT TIME ZONE 'UTC')::date AS today, l.tenant_id IS NOT NULL AS counted, l.max_tokens, l.max_cost_microusd,
+  (SELECT jsonb_object_agg(d.agent_id, jsonb_build_array(d.used_tokens, d.used_cost_microusd, d.held_tokens,
+    d.held_cost_microusd, d.assumed_tokens, d.assumed_cost_microusd))
+    FROM day_usage d WHERE d.day = (now() AT TIME ZONE 'UTC')::date) AS used
+FROM (SELECT) AS one LEFT JOIN day_limits l ON true
+"""
+
+
+async def day_limits_shown(tx: Connection, agents: Sequence[PublishedAgent]) -> dict[str, object]:
+    """Today's budgets: the tenant's, and of each of these agents that has one."""
+    row = await tx.fetchrow(_TODAY)
+    if row is None:
+        return {}
+    used: dict[str, list[int]] = row["used"] or {}
+    of_tenant = DayLimits(max_tokens=row["max_tokens"], max_cost_microusd=row["max_cost_microusd"])
+    limited = [
+        (agent.definition.id, agent.definition.day_limits)
+        for agent in agents
+        if agent.definition.day_limits is not None
+    ]
+    of_day = [*([TENANT] if row["counted"] else []), *(agent_id for agent_id, _ in limited)]
+    missing = [name for name in of_day if name not in used]  # nobody has called under these yet
+    if missing:
+        used |= {name: [*counted, 0, 0, 0, 0] for name, counted in (await uncounted(tx, missing)).items()}
+    day: date = row["today"]
+    return {
+        "day": day.isoformat(),
+        "resets_at": resets_at(day),
+        "tenant": _budget(of_tenant, used[TENANT]) if row["counted"] else None,
+        "agents": [{"agent": agent_id, **_budget(limits, used[agent_id])} for agent_id, limits in limited],
+    }
+
+
+def _budget(limits: DayLimits, counted: list[int]) -> dict[str, object]:
+    used_tokens, used_cost, held_tokens, held_cost, assumed_tokens, assumed_cost = counted
+    return {
+        "max_tokens": limits.max_tokens,
+        "used_tokens": used_tokens,
+        "assumed_tokens": assumed_tokens,
+        "reserved_tokens": held_tokens,
+        "max_cost_usd": None if limits.max_cost_microusd is None else limits.max_cost_microusd / 1e6,
+        "used_cost_usd": used_cost / 1e6,
+        "assumed_cost_usd": assumed_cost / 1e6,
+        "reserved_cost_usd": held_cost / 1e6,
+    }
+
+
+# --- Byte counters of tenants, users and conversations, read for quotas (ADR 31).
+# Triggers count files and documents, exactly, in the transaction that writes or deletes them. Texts of conversations
+# are
+# counted on the conversation's row; their sum for a user and a tenant is at most about a minute old.
+
+TENANT_SUBJECT = "00000000-0000-0000-0000-000000000000"
+"""Stands for the tenant as the subject of a counter."""
+SUM_SECONDS = 60
+_OF = "(SELECT {what} FROM byte_usage WHERE scope = '{scope}' AND subject_id = {subject})"
+
+
+def _bytes(scope: str, subject: str) -> str:
+    return f"coalesce({_OF.format(what='stored_bytes + text_bytes', scope=scope, subject=subject)}, 0)"
+
+
+def columns(user: str, conversation: str) -> str:
+    """The columns of `Used` for a SELECT; the arguments are SQL expressions of ids."""
+    texts = f"coalesce((SELECT text_bytes FROM conversations WHERE id = {conversation}), 0)"
+    of_tenant = _bytes("tenant", f"'{TENANT_SUBJECT}'")
+    return (
+        f"{texts} + {_bytes('conversation', conversation)} AS conversation_bytes, "
+        f"{_bytes('user', user)} AS user_bytes, {of_tenant} AS tenant_bytes"
+    )
+
+
+_READ = (
+    f"SELECT {columns('$1::uuid', '$2::uuid')}, "
+    f"coalesce({_OF.format(what='files', scope='conversation', subject='$2::uuid')}, 0) AS files"
+)
+_SUM_USER = f"""
+INSERT INTO byte_usage AS u (tenant_id, scope, subject_id, text_bytes, summed_at)
+SELECT current_setting('perdure.tenant'), 'user', $1::uuid, coalesce(sum(text_bytes), 0), now() FROM conversations
+WHERE tenant_id = current_setting('perdure.tenant') AND user_id = $1 AND deleted_at IS NULL
+ON CONFLICT (tenant_id, scope, subject_id) DO UPDATE SET text_bytes = excluded.text_bytes, summed_at = now()
+WHERE u.summed_at IS NULL OR u.summed_at < now() - make_interval(secs => {SUM_SECONDS - 5})
+"""
+_SUM_TENANT = f"""
+INSERT INTO byte_usage AS u (tenant_id, scope, subject_id, text_bytes, summed_at)
+SELECT current_setting('perdure.tenant'), 'tenant', '{TENANT_SUBJECT}', coalesce(sum(text_bytes), 0), now()
+FROM byte_usage
+WHERE scope = 'user'
+ON CONFLICT (tenant_id, scope, subject_id) DO UPDATE SET text_bytes = excluded.text_bytes, summed_at = now()
+WHERE u.summed_at IS NULL OR u.summed_at < now() - make_interval(secs => {SUM_SECONDS - 5})
+"""
+FORGET_TEXTS = """
+WITH own AS MATERIALIZED (
+  SELECT stored_bytes, text_bytes FROM byte_usage
+  WHERE scope = 'user' AND subject_id = $1 AND stored_bytes + text_bytes > 0
+), less AS (
+  UPDATE byte_usage u SET stored_bytes = greatest(0, u.stored_bytes - own.stored_bytes),
+    text_bytes = greatest(0, u.text_bytes - own.text_bytes)
+  FROM own WHERE u.scope = 'tenant' RETURNING 1
+)
+UPDATE byte_usage u SET stored_bytes = 0, text_bytes = 0 FROM own
+WHERE u.scope = 'user' AND u.subject_id = $1 AND (SELECT count(*) FROM less) >= 0
+"""
+"""Takes a user's texts from the counters, once files and documents are gone: what is left is of texts. The
+tenant's row is locked first, as by the triggers, hence the count."""
+
+
+async def bytes_used(tx: Connection, user_id: str | None, conversation_id: str | None = None) -> tuple[Used, int]:
+    """What is kept now, and how many files the conversation has. In a transaction that has written a file or a
+    document, the counters include it and stay locked until the end."""
+    row = await tx.fetchrow(_READ, user_id, conversation_id)
+    if row is None:
+        return Used(), 0
+    return Used(row["conversation_bytes"], row["user_bytes"], row["tenant_bytes"]), row["files"]
+
+
+async def check_room(
+    tx: Connection, quotas: Quotas, user_id: str | None, conversation_id: str | None = None, more: int = 0
+) -> None:
+    """Checks that what is kept, with `more` bytes, is within the quotas. For a workspace `user_id` is None.
+
+    Raises: CallerError 429 `quota_reached`.
+    """
+    check((await bytes_used(tx, user_id, conversation_id))[0], quotas, more)
+
+
+async def check_room_for_file(
+    tx: Connection, quotas: Quotas, user_id: str, conversation_id: str, size_bytes: int
+) -> None:
+    """Checks that one more file fits, before it is uploaded.
+
+    Raises: CallerError 429 `quota_reached`.
+    """
+    kept, files = await bytes_used(tx, user_id, conversation_id)
+    check_files(files, quotas)
+    check(kept, quotas, size_bytes)
+
+
+async def sum_texts_of_user(tx: Connection, user_id: str) -> None:
+    """Brings the sum of a user's texts up to date, at most once a minute. By itself in a transaction."""
+    await tx.execute(_SUM_USER, user_id)
+
+
+async def sum_texts_of_tenant(tx: Connection) -> None:
+    """The same for the tenant, from the sums of its users."""
+    await tx.execute(_SUM_TENANT)
+
+
+async def keep_texts(tx: Connection, user_id: str, text_bytes: int) -> None:
+    """Counts the texts of a conversation that is deleted from now on as stored: its records stay."""
+    if text_bytes:
+        await tx.execute("SELECT count_bytes(current_setting('perdure.tenant'), $1, NULL, $2, 0)", user_id, text_bytes)
+        await tx.execute(
+            "UPDATE byte_usage SET text_bytes = greatest(0, text_bytes - $2) "
+            f"WHERE (scope, subject_id) IN (('tenant', '{TENANT_SUBJECT}'), ('user', $1))",
+            user_id,
+            text_bytes,
+        )

@@ -1,0 +1,1 @@
+"""Model calls, tool calls, effects and assembled context in the ledger."""

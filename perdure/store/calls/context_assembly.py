@@ -1,0 +1,129 @@
+"""What the tools of a context assembly put together: a row for each tool that a turn ran, shared by all workers.
+
+A row that is settled never changes: the first attempt to settle it wins, and a later one gets what is there. What reads
+only needs no owner. Later turns use the newest output of each tool again, by reference
+(perdure/core/calls/context_assembly.py decides).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from perdure.contracts.context_assembly import AssembleCall, Assembled, Bundle, Source
+from perdure.contracts.turns import TurnAddress
+from perdure.store.database import Connection
+from perdure.store.events.event_log import write
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A tool's row as an attempt finds it, and what the tool is given."""
+
+    failed: int
+    """Attempts before this one."""
+    outcome: Assembled | None
+    """Set where an attempt before has settled it."""
+    ended: bool
+    stopped: bool
+    user_id: str
+    outputs: tuple[dict[str, JsonValue], ...]
+    """Of the sources, in their order."""
+    said: tuple[str, ...]
+    """What the user has said, the newest last."""
+
+
+_SAID = """
+SELECT array_agg(content ORDER BY seq) FROM (
+  SELECT m.content, m.seq FROM messages m, turns t WHERE t.id = $1 AND m.conversation_id = t.conversation_id
+    AND m.role = 'user' AND m.in_transcript AND (m.seq <= t.through_seq OR m.id = t.message_id)
+  ORDER BY m.seq DESC LIMIT $2) newest
+"""
+_BEGIN = f"""
+WITH made AS (
+  INSERT INTO bundles (tenant_id, conversation_id, turn_id, tool)
+  SELECT tenant_id, conversation_id, id, $3 FROM turns WHERE id = $1 AND ended_at IS NULL
+  ON CONFLICT (turn_id, tool) DO NOTHING
+)
+SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopped, t.user_id, b.failed, b.outcome,
+  CASE WHEN $2 > 0 THEN ({_SAID}) END AS said,
+  (SELECT jsonb_agg(o.output ORDER BY s.n) FROM jsonb_to_recordset($4) AS s(n int, tool text, turn_id uuid)
+    JOIN bundles o ON (o.turn_id, o.tool) = (s.turn_id, s.tool) AND o.conversation_id = t.conversation_id
+    WHERE o.output IS NOT NULL) AS outputs
+FROM turns t LEFT JOIN bundles b ON (b.turn_id, b.tool) = (t.id, $3) WHERE t.id = $1
+"""
+
+
+async def begin(tx: Connection, call: AssembleCall, hears: int) -> Begun | None:
+    """Make the row of this tool, if there is none, and read what the tool is given: with `hears` so many of the user's
+    newest messages. Pending events are written; where there are any, `tx` holds the turn's lock."""
+    sources: list[JsonValue] = [{"n": n, **source.model_dump()} for n, source in enumerate(call.ask.sources)]
+    row = await tx.fetchrow(_BEGIN, call.address.turn_id, hears, call.ask.tool, sources)
+    if row is None:
+        return None
+    if call.events and not row["ended"]:
+        await write(tx, call.address, [], pending=call.events)
+    return Begun(
+        row["failed"] or 0,
+        Assembled.model_validate(row["outcome"]) if row["outcome"] else None,
+        row["ended"],
+        row["stopped"],
+        str(row["user_id"]),
+        tuple(row["outputs"] or ()),
+        tuple(row["said"] or ()),
+    )
+
+
+async def count_failed(tx: Connection, call: AssembleCall, failed: int) -> None:
+    """Count an attempt that failed after `failed` others; told twice, it counts once."""
+    await tx.execute(
+        "UPDATE bundles SET failed = $3 + 1 WHERE turn_id = $1 AND tool = $2 AND failed = $3 AND settled_at IS NULL",
+        call.address.turn_id,
+        call.ask.tool,
+        failed,
+    )
+
+
+async def settle(
+    tx: Connection, call: AssembleCall, outcome: Assembled, output: dict[str, JsonValue] | None
+) -> Assembled:
+    """Record what the tool came to, unless it was recorded before; what stands then."""
+    stands = await tx.fetchval(
+        "WITH mine AS (UPDATE bundles SET output = $3, outcome = $4, settled_at = clock_timestamp() "
+        "WHERE turn_id = $1 AND tool = $2 AND settled_at IS NULL RETURNING outcome) "
+        "SELECT outcome FROM mine UNION ALL "
+        "SELECT outcome FROM bundles WHERE turn_id = $1 AND tool = $2 AND settled_at IS NOT NULL LIMIT 1",
+        call.address.turn_id,
+        call.ask.tool,
+        output,
+        outcome.model_dump(mode="json"),
+    )
+    return Assembled.model_validate(stands) if stands else outcome
+
+
+async def said(tx: Connection, turn_id: str, most: int) -> list[str]:
+    """The user's newest messages up to this turn's own, oldest first."""
+    return list(await tx.fetchval(_SAID, turn_id, most) or ())
+
+
+async def kept(tx: Connection, address: TurnAddress) -> tuple[Bundle, ...]:
+    """The newest output of each tool in the conversation."""
+    rows = await tx.fetch(
+        "SELECT DISTINCT ON (tool) outcome -> 'bundle' AS bundle FROM bundles "
+        "WHERE conversation_id = $1 AND output IS NOT NULL ORDER BY tool, created_at DESC",
+        address.conversation_id,
+    )
+    return tuple(Bundle.model_validate(row["bundle"]) for row in rows)
+
+
+async def outputs(tx: Connection, conversation_id: str, sources: Sequence[Source]) -> dict[str, dict[str, JsonValue]]:
+    """The outputs that these name, by tool."""
+    rows = await tx.fetch(
+        "SELECT o.tool, o.output FROM jsonb_to_recordset($2) AS s(tool text, turn_id uuid) "
+        "JOIN bundles o ON (o.turn_id, o.tool) = (s.turn_id, s.tool) "
+        "WHERE o.conversation_id = $1 AND o.output IS NOT NULL",
+        conversation_id,
+        [source.model_dump() for source in sources],
+    )
+    found = {row["tool"]: row["output"] for row in rows}
+    return {source.tool: found[source.tool] for source in sources if source.tool in found}

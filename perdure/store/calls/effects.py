@@ -1,0 +1,240 @@
+"""Effects that a crash left unknown, settled by a person (design section 4)."""
+
+from dataclasses import dataclass
+
+import asyncpg
+from pydantic import JsonValue
+
+from perdure.contracts.calls import CallState, ToolOutcome
+from perdure.contracts.errors import CallerError
+from perdure.contracts.events import TOOL_ERROR, TOOL_RESULT
+from perdure.contracts.messages import MessageRef, Role
+from perdure.contracts.turns import TurnAddress
+from perdure.contracts.values import canonical_json
+from perdure.core.approvals.assignments import ADMIN
+from perdure.core.approvals.decisions import Decider, Panel, Seat, seats_for
+from perdure.core.text import estimated_tokens, is_blank, preview
+from perdure.store import audit
+from perdure.store.approvals.review import seated, signed_in
+from perdure.store.database import Connection, new_id
+from perdure.store.delivery.outbox import Note, Wake, put
+from perdure.store.events.event_log import NewEvent, NewMessage, write
+from perdure.store.paging import Narrowing, cursor_after, read_key_cursor
+
+REVIEWER = "reviewer"
+"""Who settles a call that needed no approval."""
+OUTCOMES = {"happened": CallState.DONE, "did_not_happen": CallState.FAILED}
+"""What a person may state, and what the ledger then says."""
+
+
+async def settle_by_person(
+    tx: Connection, key: str, person: Decider, outcome: str, comment: str
+) -> tuple[TurnAddress, Note]:
+    """State what became of an effect; the note rings its turn, which goes on with the truth.
+
+    Whoever could decide on the call's approval now may, and an admin; of a call that needed none, whoever has the role
+    reviewer. Never who asked for it.
+
+    Raises: CallerError 404, 403, 409 already settled, 409 `too_early` for "did_not_happen" before the reservation's
+    deadline has passed, 422.
+    """
+    row = await tx.fetchrow(
+        "SELECT t.id AS turn_id, t.tenant_id, t.conversation_id, t.user_id, t.ended_at FROM turns t "
+        "WHERE t.id = (SELECT turn_id FROM tool_calls WHERE key = $1) FOR UPDATE",
+        key,
+    )
+    if row is None or not person.sees(str(row["user_id"])):
+        raise CallerError("effect_not_found", "there is no such effect", status=404)
+    settler = await seated(tx, person)  # after the lock: the roles of now, not those that the request came with
+    seat = await _seat(tx, key, str(row["user_id"]), settler)
+    if outcome not in OUTCOMES or is_blank(comment):
+        raise CallerError(
+            "outcome_invalid", "give outcome happened or did_not_happen, and a comment that says how you know"
+        )
+    call = await tx.fetchrow(
+        "SELECT *, clock_timestamp() < quiet_at AS early FROM tool_calls WHERE key = $1 FOR UPDATE", key
+    )
+    if call is None or call["state"] != CallState.OUTCOME_UNKNOWN.value:
+        raise CallerError("already_settled", "this effect is settled", status=409)
+    if outcome == "did_not_happen" and call["early"]:
+        raise CallerError(
+            "too_early",
+            "a frozen worker may still send it; wait for the deadline",
+            {"deadline": call["quiet_at"].isoformat()},
+            status=409,
+        )
+    address = TurnAddress(
+        tenant_id=row["tenant_id"], conversation_id=str(row["conversation_id"]), turn_id=str(row["turn_id"])
+    )
+    said = _Statement(settler, seat, outcome, comment)
+    return address, await _record(tx, address, call, said, ended=row["ended_at"] is not None)
+
+
+async def _seat(tx: Connection, key: str, asked_by: str, settler: Decider) -> Seat:
+    """The seat in which this person may settle the call.
+
+    Raises: CallerError 403 `role_required`, `not_a_reviewer`, `own_request`.
+    """
+    is_admin = bool(await tx.fetchval("SELECT 'admin' = ANY(roles) FROM users WHERE id = $1", asked_by))
+    approval = await tx.fetchrow(
+        "SELECT a.reviewer_role, a.reviewers, a.assignee FROM approvals a JOIN tool_calls c "
+        "ON c.turn_id = a.turn_id AND c.call_id = a.call_id WHERE c.key = $1",
+        key,
+    )
+    panel = Panel(asked_by, REVIEWER, requester_is_admin=is_admin)
+    if approval is not None:
+        assignee = str(approval["assignee"] or "")
+        panel = Panel(asked_by, approval["reviewer_role"], False, tuple(approval["reviewers"]), assignee, is_admin)
+    try:
+        return seats_for(panel, settler.user_id, settler.seats, settler.credential)[0]
+    except CallerError:
+        if approval is None or ADMIN not in settler.roles or settler.user_id == asked_by:
+            raise
+        if panel.is_for(settler.credential):
+            raise settler.credential.own_request() from None
+        return settler.seats[0]
+
+
+@dataclass(frozen=True, slots=True)
+class _Statement:
+    """What a person said, and who, in whose place."""
+
+    by: Decider
+    seat: Seat
+    outcome: str
+    comment: str
+
+
+async def _record(tx: Connection, address: TurnAddress, call: asyncpg.Record, said: _Statement, *, ended: bool) -> Note:
+    state = OUTCOMES[said.outcome]
+    body: dict[str, JsonValue] = {"status": said.outcome, "settled_by": said.by.name, "comment": said.comment}
+    content = canonical_json(body)
+    message = NewMessage(new_id(), Role.TOOL, content, call_id=call["call_id"], tokens=estimated_tokens(content))
+    ref = MessageRef(
+        id=message.id, role=Role.TOOL, text=preview(content), tokens=message.tokens, call_id=call["call_id"]
+    )
+    settled = ToolOutcome(call_id=call["call_id"], state=state, message=ref)
+    await tx.execute(
+        "WITH closed AS (UPDATE approvals SET status = $3, version = version + 1 "
+        "WHERE turn_id = $6 AND call_id = $7 AND status = 'outcome_unknown') "
+        "UPDATE tool_calls SET state = $3, outcome = $2, settled_at = now(), settled_by = $4, comment = $5 "
+        "WHERE key = $1",
+        call["key"],
+        settled.model_dump(mode="json"),
+        state.value,
+        said.by.user_id,
+        said.comment,
+        address.turn_id,
+        call["call_id"],
+    )
+    told = body | {"signed_in": await signed_in(tx, said.by.credential)}
+    if said.seat.user_id != said.by.user_id:
+        told["for"] = said.seat.name
+    await audit.record(tx, "effect.settled", call["key"], told, actor=said.by.user_id, turn_id=address.turn_id)
+    note = await put(tx, address.tenant_id, Wake.RING, address.turn_id, call["key"])
+    kind = TOOL_RESULT if state is CallState.DONE else TOOL_ERROR
+    event = NewEvent(kind, {"tool": call["tool"], **body}, call["call_id"])
+    if not ended:  # the last event of an ended turn is its `done`
+        await write(tx, address, [event], [message])
+    return note
+
+
+# --- Effects as people see them: what may have happened outside, and what is known of it.
+
+_SELECT = (
+    "SELECT c.*, s.name AS settler, clock_timestamp() < c.quiet_at AS early FROM tool_calls c "
+    "JOIN turns t ON t.id = c.turn_id LEFT JOIN users s ON s.id = c.settled_by"
+)
+
+
+async def list_effects(
+    tx: Connection, user_id: str | None, state: str | None, limit: int, cursor: str | None
+) -> tuple[list[dict[str, object]], str | None]:
+    """Calls that may change something, newest first; with `user_id` only those of that user's turns."""
+    rows = await tx.fetch(*_page(user_id, state, limit, cursor))
+    last = rows[limit - 1] if len(rows) > limit else None
+    shown = [_shown(row) for row in rows[:limit]]
+    return shown, cursor_after(last["created_at"], last["key"]) if last else None
+
+
+def _page(user_id: str | None, state: str | None, limit: int, cursor: str | None) -> tuple[str, *tuple[object, ...]]:
+    """The statement of one page and one row more, with its parameters."""
+    only = Narrowing("c.effect <> 'read'")
+    only.being("c.state", state, frozenset(CallState))
+    only.by("t.user_id = {0}", user_id)
+    # The calls of a round are written in one moment; the key tells them apart.
+    only.by("(c.created_at, c.key) < ({0}, {1})", *read_key_cursor(cursor))
+    most = only.parameter(limit + 1)
+    return f"{_SELECT} {only} ORDER BY c.created_at DESC, c.key DESC LIMIT {most}", *only.given
+
+
+async def get_effect(tx: Connection, key: str, user_id: str | None) -> dict[str, object]:
+    """One effect with all that is known of it; with `user_id` only of that user's turns.
+
+    Raises: CallerError 404 `effect_not_found`.
+    """
+    row = await tx.fetchrow(
+        f"{_SELECT} WHERE c.key = $1 AND c.effect <> 'read' AND ($2::uuid IS NULL OR t.user_id = $2)", key, user_id
+    )
+    if row is None:
+        raise CallerError("effect_not_found", "there is no such effect", status=404)
+    return _shown(row) | {
+        # Until the deadline a frozen worker may still send it.
+        "may_be_settled_as": ["happened"] + ([] if row["early"] else ["did_not_happen"])
+        if row["state"] == "outcome_unknown"
+        else [],
+        "failed_tries": row["errors"],
+        "late_answers": row["lost_settles"],
+        "outcome": row["outcome"],
+        "approval": await _approval(tx, row),
+        "events": await _events(tx, row),
+    }
+
+
+def _shown(row: asyncpg.Record) -> dict[str, object]:
+    return {
+        "key": row["key"],
+        "state": row["state"],
+        "tool": row["tool"],
+        "effect": row["effect"],
+        "args": row["args"],
+        "agent": row["agent_id"],
+        "turn_id": str(row["turn_id"]),
+        "call_id": row["call_id"],
+        "attempts": row["epoch"],
+        "first_sent_at": row["first_sent_at"],
+        "deadline": row["quiet_at"],
+        "settled_at": row["settled_at"],
+        "settled_by": row["settler"],
+        "comment": row["comment"],
+        "created_at": row["created_at"],
+    }
+
+
+async def _approval(tx: Connection, call: asyncpg.Record) -> dict[str, object] | None:
+    """The approval that let it run, with the arguments that were sent where a reviewer changed them."""
+    row = await tx.fetchrow(
+        "SELECT a.id, a.status, a.decision, a.decided_at, u.name AS decider FROM approvals a "
+        "LEFT JOIN users u ON u.id = a.decided_by WHERE a.turn_id = $1 AND a.call_id = $2",
+        call["turn_id"],
+        call["call_id"],
+    )
+    if row is None:
+        return None
+    return {
+        "id": str(row["id"]),
+        "status": row["status"],
+        "decision": row["decision"],
+        "decided_by": row["decider"],
+        "decided_at": row["decided_at"],
+    }
+
+
+async def _events(tx: Connection, call: asyncpg.Record) -> list[dict[str, object]]:
+    """What was told of the call while it ran, oldest first."""
+    rows = await tx.fetch(
+        "SELECT kind, at, data FROM events WHERE turn_id = $1 AND call_id = $2 ORDER BY seq LIMIT 100",
+        call["turn_id"],
+        call["call_id"],
+    )
+    return [dict(row) for row in rows]

@@ -1,0 +1,417 @@
+"""Model calls: claimed, then settled once. A settled call is never paid again."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import date
+
+import asyncpg
+from pydantic import JsonValue
+
+from perdure.contracts.agents import DayLimits
+from perdure.contracts.calls import ModelCall, ModelReply
+from perdure.contracts.errors import LimitReached
+from perdure.contracts.events import GENERATION_START
+from perdure.contracts.turns import Limits, TurnStatus, Usage
+from perdure.core.budgets import most_of_answer, spent
+from perdure.core.calls.ledger import Attempt, Claim, Gate, Held, claim
+from perdure.store import budgets
+from perdure.store.database import Connection
+from perdure.store.events.event_log import NewEvent, NewMessage, write
+from perdure.store.turns.steer import NOBODY, Joined, joined, take
+
+
+@dataclass(frozen=True, slots=True)
+class ModelClaim:
+    """The answer to a claim: may act with `epoch`, or the stored reply."""
+
+    verdict: Claim
+    model: str = ""
+    """The one to ask: the agent's, or its fallback once that one could not answer."""
+    epoch: int = 0
+    errors: int = 0
+    """Provider errors of the attempts before; a worker's death is none."""
+    reply: ModelReply | None = None
+    through_seq: int = 0
+    system_prompt: str | None = None
+    memory_text: str | None = None
+    persona: str = ""
+    """Fixed for the turn from a prompt template; empty where the agent's own speaks."""
+    compacted: bool = False
+    """An attempt before was too long for the model: this one sends half."""
+    on_fallback: bool = False
+    """An attempt before gave the agent's own model up."""
+    day_limits: DayLimits | None = None
+    """The tenant's, for all of its agents together."""
+    lost: bool = False
+    """An attempt before was never heard of again and is to be counted first (perdure/store/calls/model_calls.py):
+    nothing is claimed."""
+    published_limits: DayLimits | None = None
+    """The agent's own as it is now, where the turn pinned another version; empty where it has none."""
+    most_tokens: int | None = None
+    """Of the answer; perdure/core/budgets.py says why."""
+    left_microusd: int | None = None
+    """Of the turn's money."""
+    joined: Joined = NOBODY
+    """What the user sent while the turn ran, to be heard by this call."""
+    turn_seconds: float = 0.0
+    """Since the turn was asked for."""
+    day: date = date.min
+    """Of the claim, in whose budgets it counts."""
+    assumed: Usage = field(default_factory=Usage)
+    """What it counts with if nobody hears of it again; whoever begins the call says so."""
+
+
+_CLAIM = """
+SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopped, t.through_seq, t.system_prompt,
+  t.memory_text, t.persona ->> 'text' AS persona, t.limits,
+  extract(epoch FROM clock_timestamp() - t.created_at)::float AS turn_seconds,
+  t.input_tokens, t.output_tokens, t.cached_tokens, t.cost_microusd, m.epoch, m.run_id, m.attempt, m.errors, m.reply,
+  m.compacted, m.fallback, m.assumed IS NOT NULL OR m.held_tokens + m.held_cost_microusd > 0 AS lost,
+  (now() AT TIME ZONE 'UTC')::date AS day,
+  EXISTS (SELECT FROM messages j WHERE j.turn_id = t.id AND j.joins IS NOT NULL AND j.joins IN ('', $2)) AS joined,
+  (SELECT jsonb_build_object('max_tokens', l.max_tokens, 'max_cost_microusd', l.max_cost_microusd)
+  FROM day_limits l WHERE l.tenant_id = t.tenant_id) AS day_limits,
+  (SELECT CASE WHEN a.version <> t.agent_version THEN (  -- a version is long: it is read where it is another one only
+    SELECT coalesce(nullif(v.body #> '{definition,day_limits}', 'null'), '{}') FROM agent_versions v
+    WHERE (v.tenant_id, v.agent_id, v.version) = (a.tenant_id, a.agent_id, a.version)) END
+  FROM agents a WHERE a.agent_id = t.agent_id LIMIT 1) AS published_limits
+FROM turns t LEFT JOIN model_calls m ON m.turn_id = t.id AND m.call_id = $2 WHERE t.id = $1 FOR UPDATE OF t
+"""
+
+
+async def claim_call(
+    tx: Connection, call: ModelCall, attempt: Attempt, model: str, fallback_model: str = ""
+) -> ModelClaim:
+    """Whether `attempt` may do `call`; where it may, `begin_call` follows. `tx` holds the turn's lock.
+
+    Raises: LimitReached where the turn has spent a limit by now (S0-40), whatever its graph knew.
+    """
+    row = await tx.fetchrow(_CLAIM, call.address.turn_id, call.call_id)
+    if row is None:
+        return ModelClaim(Claim.ENDED)
+    held = None
+    if row["epoch"] is not None:
+        held = Held(row["epoch"], Attempt(row["run_id"], row["attempt"]), row["reply"] is not None)
+    verdict = claim(Gate(row["ended"], row["stopped"]), held, attempt)
+    if verdict in (Claim.REPLAY, Claim.STOPPED) and call.events:
+        await write(tx, call.address, [], pending=call.events)
+    if verdict is Claim.REPLAY:
+        return ModelClaim(verdict, reply=ModelReply.model_validate(row["reply"] | {"turn_used": _used(row)}))
+    if verdict is not Claim.ACT:
+        return ModelClaim(verdict)
+    if row["lost"]:
+        return ModelClaim(verdict, lost=True)
+    limits, used = Limits.model_validate(row["limits"]), _used(row)
+    over = spent(limits, tokens_used=used.tokens, cost_microusd=used.cost_microusd)
+    if over is not None:
+        raise LimitReached(over.code, over.message)
+    on_fallback = bool(row["fallback"] and fallback_model)
+    hears = row["joined"] and not (call.ask.stage or call.ask.output or call.ask.deaf)
+    heard = await joined(tx, call.address.turn_id, call.call_id) if hears else NOBODY
+    return ModelClaim(
+        verdict,
+        fallback_model if on_fallback else model,
+        held.epoch + 1 if held else 1,
+        row["errors"] or 0,
+        None,
+        row["through_seq"],
+        row["system_prompt"],
+        row["memory_text"],
+        row["persona"] or "",
+        bool(row["compacted"]),
+        on_fallback,
+        DayLimits(**row["day_limits"]) if row["day_limits"] else None,
+        False,
+        None if row["published_limits"] is None else DayLimits.model_validate(row["published_limits"], extra="ignore"),
+        most_of_answer(limits, tokens_used=used.tokens),
+        limits.max_cost_microusd - used.cost_microusd,
+        heard,
+        row["turn_seconds"],
+        row["day"],
+    )
+
+
+async def begin_call(tx: Connection, call: ModelCall, attempt: Attempt, claimed: ModelClaim) -> None:
+    """Claim the call, take what has joined, and write the pending events with generation.start: last of a claim, since
+    it locks the conversation."""
+    await tx.execute(
+        "WITH counted AS (UPDATE turns SET attempts = attempts + 1, status = $7, waiting = NULL, "
+        "started_at = coalesce(started_at, now()) WHERE id = $1 RETURNING tenant_id) "
+        "INSERT INTO model_calls (tenant_id, turn_id, call_id, epoch, run_id, attempt, model, stage, assumed) "
+        "SELECT tenant_id, $1, $2, $3, $4, $5, $6, $8, $9 FROM counted ON CONFLICT (turn_id, call_id) "
+        "DO UPDATE SET epoch = excluded.epoch, run_id = excluded.run_id, attempt = excluded.attempt, "
+        "model = excluded.model, started_at = now(), assumed = excluded.assumed",
+        call.address.turn_id,
+        call.call_id,
+        claimed.epoch,
+        attempt.run_id,
+        attempt.number,
+        claimed.model,
+        TurnStatus.RUNNING.value,
+        call.ask.stage,
+        claimed.assumed.model_dump(),
+    )
+    started = [NewEvent(GENERATION_START, {"model": claimed.model, "attempt": claimed.epoch}, call.call_id)]
+    if claimed.joined.fresh:
+        started.insert(0, await take(tx, call.address.conversation_id, call.call_id, claimed.joined.fresh))
+    await write(tx, call.address, started, pending=call.events)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCall:
+    """A tool call that a settled model call asked for, as the ledger keeps it."""
+
+    call_id: str
+    key: str
+    tool: str
+    tool_version: str
+    effect: str
+    provider_call_id: str
+    args: dict[str, JsonValue]
+    digest: str
+    outcome: dict[str, JsonValue] | None = None
+    """Set for a call that is settled as it is planned: one that cannot run, or one that the engine answers itself."""
+
+
+_SETTLE = """
+WITH locked AS (
+  SELECT id, ended_at FROM turns WHERE id = $1 FOR UPDATE  -- the turn first, as every claim does
+), mine AS (
+  UPDATE model_calls SET reply = $4, said = NULL, settled_at = now() FROM locked
+  WHERE turn_id = locked.id AND call_id = $2 AND epoch = $3 AND reply IS NULL
+  RETURNING tenant_id, (started_at AT TIME ZONE 'UTC')::date AS day, budget_of IS NOT NULL AS reserved,
+    assumed IS NULL AS was_lost
+), used AS (  -- what was assumed as the turn ended is counted already
+  UPDATE turns SET input_tokens = input_tokens + $5 - CASE WHEN was_lost THEN $10::bigint ELSE 0 END,
+    output_tokens = output_tokens + $6 - CASE WHEN was_lost THEN $11::bigint ELSE 0 END,
+    cached_tokens = cached_tokens + $7,
+    cost_microusd = cost_microusd + $8 - CASE WHEN was_lost THEN $12::bigint ELSE 0 END
+  FROM mine WHERE turns.id = $1
+  RETURNING conversation_id, agent_id, input_tokens, output_tokens, cached_tokens, cost_microusd
+), planned AS (
+  INSERT INTO tool_calls (tenant_id, turn_id, call_id, conversation_id, agent_id, key, tool, tool_version, effect,
+    provider_call_id, args, digest, state, outcome, settled_at)
+  SELECT mine.tenant_id, $1, c.call_id, used.conversation_id, used.agent_id, c.key, c.tool, c.tool_version, c.effect,
+    c.provider_call_id, c.args, c.digest, coalesce(c.outcome ->> 'state', 'planned'), c.outcome,
+    CASE WHEN c.outcome IS NULL THEN NULL ELSE now() END
+  FROM mine, used, locked, jsonb_to_recordset($9) AS c(call_id text, key text, tool text, tool_version text,
+    effect text, provider_call_id text, args jsonb, digest text, outcome jsonb)
+  WHERE locked.ended_at IS NULL
+  ON CONFLICT (turn_id, call_id) DO NOTHING
+)
+SELECT locked.ended_at IS NOT NULL AS ended, mine.was_lost, mine.reserved OR EXISTS (
+  SELECT FROM day_usage d WHERE d.day = mine.day AND d.agent_id IN (used.agent_id, '')) AS counted,
+  used.input_tokens, used.output_tokens, used.cached_tokens, used.cost_microusd
+FROM mine, used, locked
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of a settle."""
+
+    mine: bool
+    """False where a later attempt owns the call: nothing was recorded."""
+    counted: bool = False
+    """Its day has budgets that the usage counts in, be it only since the call was claimed."""
+    was_lost: bool = False
+    """It was counted with what was assumed of it, which the day's budgets have as well."""
+    turn_used: Usage | None = None
+    """Of the whole turn, this call's in it."""
+
+
+async def settle_call(
+    tx: Connection,
+    call: ModelCall,
+    claimed: ModelClaim,
+    reply: ModelReply,
+    messages: Sequence[NewMessage],
+    planned: Sequence[PlannedCall],
+    events: Sequence[NewEvent],
+) -> Settled:
+    """Record a model call's result if this claim still owns it.
+
+    Of a turn that has ended meanwhile only the usage is recorded: its last event is its `done`.
+    """
+    usage: Usage = reply.usage
+    row = await tx.fetchrow(
+        _SETTLE,
+        call.address.turn_id,
+        call.call_id,
+        claimed.epoch,
+        reply.model_dump(mode="json"),
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.cached_tokens,
+        usage.cost_microusd,
+        [
+            {
+                "call_id": c.call_id,
+                "key": c.key,
+                "tool": c.tool,
+                "tool_version": c.tool_version,
+                "effect": c.effect,
+                "provider_call_id": c.provider_call_id,
+                "args": c.args,
+                "digest": c.digest,
+                "outcome": c.outcome,
+            }
+            for c in planned
+        ],
+        claimed.assumed.input_tokens,
+        claimed.assumed.output_tokens,
+        claimed.assumed.cost_microusd,
+    )
+    if row is None:
+        return Settled(mine=False)
+    if not row["ended"]:
+        await write(tx, call.address, events, messages)
+    return Settled(mine=True, counted=row["counted"], was_lost=row["was_lost"], turn_used=_used(row))
+
+
+def _used(row: asyncpg.Record) -> Usage:
+    """What a row says that its turn has used."""
+    return Usage(**{name: row[name] for name in ("input_tokens", "output_tokens", "cached_tokens", "cost_microusd")})
+
+
+# --- Attempts of model calls that end without an answer: what they used counts all the same (S0-40).
+# An attempt whose provider failed, or that had to leave, says what it used (`count`). One that nobody hears of again is
+# counted with what its claim assumed, as soon as its call is taken over or its turn ends (`count_lost`); if it comes
+# back
+# after all, `correct` puts what it did use in that place. Each makes budgets.TO_CHARGE the second statement of its
+# transaction, and the rows of the day its last (perdure/store/budgets.py).
+
+_COUNT = """
+WITH mine AS (
+  UPDATE model_calls SET errors = errors + $9, compacted = compacted OR $7, fallback = fallback OR $8, assumed = NULL,
+    said = nullif($10, '')
+  WHERE turn_id = $1 AND call_id = $2 AND epoch = $3 AND reply IS NULL AND assumed IS NOT NULL RETURNING turn_id
+)
+UPDATE turns SET input_tokens = input_tokens + $4, output_tokens = output_tokens + $5,
+  cost_microusd = cost_microusd + $6 FROM mine WHERE turns.id = mine.turn_id RETURNING ended_at IS NULL AS is_open
+"""
+
+
+async def count(
+    tx: Connection,
+    call: ModelCall,
+    claimed: ModelClaim,
+    used: Usage,
+    failed: NewEvent | None = None,
+    *,
+    compact: bool = False,
+    fall_back: bool = False,
+    said: str = "",
+) -> None:
+    """Count what an attempt used that will be followed by another; `failed` tells the readers of its provider's error.
+
+    `said` is the answer's text so far, kept for the case that the turn is stopped first (`words_left`).
+
+    With `compact` the next attempt sends half of the conversation, with `fall_back` it asks the agent's other model.
+    `tx` holds the turn's lock.
+    """
+    is_open = await tx.fetchval(
+        _COUNT,
+        call.address.turn_id,
+        call.call_id,
+        claimed.epoch,
+        used.input_tokens,
+        used.output_tokens,
+        used.cost_microusd,
+        compact,
+        fall_back,
+        int(failed is not None),
+        said,
+    )
+    if is_open is None:
+        await correct(tx, call, claimed, used)
+        return
+    if is_open and failed is not None:
+        await write(tx, call.address, [failed])
+    await budgets.charge(tx, call.address.turn_id, call.call_id, claimed.epoch, used)
+
+
+_CORRECT = """
+UPDATE turns SET input_tokens = greatest(0, input_tokens + $2), output_tokens = greatest(0, output_tokens + $3),
+  cost_microusd = greatest(0, cost_microusd + $4) WHERE id = $1
+"""
+
+
+async def correct(tx: Connection, call: ModelCall, claimed: ModelClaim, used: Usage) -> None:
+    """Put what a lost attempt has used after all in the place of what was assumed of it."""
+    more = used.less(claimed.assumed)
+    await tx.execute(_CORRECT, call.address.turn_id, more.input_tokens, more.output_tokens, more.cost_microusd)
+    await budgets.correct(tx, call.agent_id, claimed.day, used, claimed.assumed)
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """An attempt that was counted with what its claim had assumed."""
+
+    call_id: str
+    epoch: int
+    used: Usage
+
+
+_LOST = """
+WITH lost AS (
+  SELECT call_id, epoch, coalesce((assumed ->> 'input_tokens')::bigint, 0) AS input_tokens,
+    coalesce((assumed ->> 'output_tokens')::bigint, 0) AS output_tokens,
+    coalesce((assumed ->> 'cost_microusd')::bigint, 0) AS cost_microusd
+  FROM model_calls WHERE turn_id = $1 AND ($2::text IS NULL OR call_id = $2) AND reply IS NULL
+    AND (assumed IS NOT NULL OR held_tokens + held_cost_microusd > 0)
+), counted AS (
+  UPDATE model_calls m SET assumed = NULL FROM lost WHERE m.turn_id = $1 AND m.call_id = lost.call_id
+), added AS (
+  UPDATE turns SET input_tokens = turns.input_tokens + s.input_tokens, cost_microusd = turns.cost_microusd + s.cost,
+    output_tokens = turns.output_tokens + s.output_tokens
+  FROM (SELECT sum(input_tokens) AS input_tokens, sum(output_tokens) AS output_tokens, sum(cost_microusd) AS cost
+    FROM lost HAVING count(*) > 0) s WHERE turns.id = $1
+)
+SELECT * FROM lost
+"""
+
+
+async def count_lost(tx: Connection, turn_id: str, call_id: str | None = None) -> Sequence[Lost]:
+    """Count the attempt of this call, or every one of the turn, that has neither settled nor said what it used.
+
+    `charge_lost` follows with what this returns, last before the commit. `tx` holds the turn's lock.
+    """
+    rows = await tx.fetch(_LOST, turn_id, call_id)
+    return [
+        Lost(
+            row["call_id"],
+            row["epoch"],
+            Usage(
+                input_tokens=row["input_tokens"],
+                output_tokens=row["output_tokens"],
+                cost_microusd=row["cost_microusd"],
+            ),
+        )
+        for row in rows
+    ]
+
+
+async def count_left(tx: Connection, turn_id: str) -> Sequence[Lost]:
+    """`count_lost` for every call of a turn that ends, in a transaction that has not waited for settles yet."""
+    await tx.execute(budgets.TO_CHARGE)
+    return await count_lost(tx, turn_id)
+
+
+async def words_left(tx: Connection, turn_id: str) -> str:
+    """What was said in the attempt that the turn's last call had made as its provider failed; empty where it had ended.
+
+    For a turn that is stopped while that call waits for its next attempt. `tx` holds the turn's lock.
+    """
+    said = await tx.fetchval(
+        "SELECT said FROM model_calls WHERE turn_id = $1 AND reply IS NULL AND said IS NOT NULL "
+        "ORDER BY length(call_id) DESC, call_id DESC LIMIT 1",
+        turn_id,
+    )
+    return str(said or "")
+
+
+async def charge_lost(tx: Connection, turn_id: str, lost: Sequence[Lost]) -> None:
+    """Put what was assumed in the place of what these attempts held of their day's budgets."""
+    for each in lost:
+        await budgets.charge(tx, turn_id, each.call_id, each.epoch, each.used, each.used)

@@ -1,0 +1,295 @@
+"""The ledger of tool calls: planned, reserved, settled. SQL for perdure/core/calls/ledger.py, which decides.
+
+Every reservation locks the turn row first, so nothing is reserved after the turn was finished or stopped.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import asyncpg
+from pydantic import JsonValue
+
+from perdure.contracts.agents import EffectClass, ToolCard
+from perdure.contracts.calls import CallState, ToolCall
+from perdure.contracts.ids import effect_key
+from perdure.contracts.values import digest_of, frozen_call_digest
+from perdure.core.approvals.gates import RULE_WAIVED
+from perdure.core.approvals.validity import Covering
+from perdure.core.calls.ledger import Attempt, Gate, Held, Reservation
+from perdure.store import audit
+from perdure.store.database import Connection
+from perdure.store.events.event_log import NewEvent, NewMessage, write
+
+
+@dataclass(frozen=True, slots=True)
+class Locked:
+    """A tool call and its turn, locked for this transaction."""
+
+    gate: Gate
+    row: Reservation
+    tool_version: str
+    args: dict[str, JsonValue]
+    key: str
+    outcome: dict[str, JsonValue] | None
+    approval: Covering | None
+    user_id: str
+    now: datetime
+    errors: int
+    """Failed tries of the attempts before; a worker's death is none."""
+    published_version: str
+    """Of the agent as a new turn would get it; empty where it is not published any more."""
+    waived: tuple[str, ...]
+    """The tools that its turn may run without the approval that their cards ask for."""
+
+
+_READ = """
+SELECT t.ended_at IS NOT NULL AS ended, t.stop_requested_at IS NOT NULL AS stopped, t.tenant_id, t.user_id, c.state,
+  t.waived_tools,
+  c.effect, c.epoch, c.run_id, c.attempt, c.errors, c.first_sent_at, c.tool, c.tool_version, c.args,
+  c.key, c.outcome, clock_timestamp() AS now, a.id AS approval_id, a.status AS approval_status,
+  a.tool_version AS approved_version, a.args AS frozen_args, a.digest AS approved_digest, a.nonce, a.decision,
+  a.withdrawal, a.policy_digest, a.ready_at,
+  (SELECT version FROM agents g WHERE g.agent_id = c.agent_id) AS published_version
+FROM turns t JOIN tool_calls c ON c.turn_id = t.id AND c.call_id = $2
+  LEFT JOIN approvals a ON a.turn_id = c.turn_id AND a.call_id = c.call_id
+WHERE t.id = $1 FOR UPDATE OF t
+"""
+
+
+async def lock(tx: Connection, call: ToolCall, card: ToolCard | None) -> Locked | None:
+    """Read the call, its turn and its approval; None where no such call was planned. `tx` holds the turn's lock."""
+    r = await tx.fetchrow(_READ, call.address.turn_id, call.ask.call_id)
+    if r is None:
+        return None
+    state = CallState(r["state"])
+    held = Held(r["epoch"], Attempt(r["run_id"], r["attempt"]), False) if r["epoch"] else None
+    return Locked(
+        Gate(r["ended"], r["stopped"]),
+        Reservation(
+            state,
+            held,
+            EffectClass(r["effect"]),
+            r["first_sent_at"],
+            card.key_ttl_seconds if card else None,
+            card.timeout_seconds if card else 0.0,
+        ),
+        r["tool_version"],
+        r["args"],
+        r["key"],
+        r["outcome"],
+        _covering(r, call) if r["approval_id"] is not None else None,
+        str(r["user_id"]),
+        r["now"],
+        r["errors"],
+        r["published_version"] or "",
+        tuple(r["waived_tools"]),
+    )
+
+
+_PLAN = """
+INSERT INTO tool_calls (tenant_id, turn_id, call_id, conversation_id, agent_id, key, tool, tool_version, effect, args,
+  digest)
+SELECT tenant_id, id, $2, conversation_id, $3, $4, $5, $6, $7, $8, $9 FROM turns WHERE id = $1
+ON CONFLICT (turn_id, call_id) DO NOTHING
+"""
+
+
+async def plan(tx: Connection, call: ToolCall, card: ToolCard) -> None:
+    """Put a call that the graph itself makes into the ledger. `tx` holds the turn's lock, or is about to take it."""
+    turn_id, call_id, args = call.address.turn_id, call.ask.call_id, call.ask.args or {}
+    key = effect_key(turn_id, call_id)
+    named = (call_id, call.agent_id, key, card.name, card.version, card.effect.value)
+    await tx.execute(_PLAN, turn_id, *named, args, digest_of(args))
+
+
+def _covering(r: asyncpg.Record, call: ToolCall) -> Covering:
+    """The approval of the call, with its digest recomputed from what is stored."""
+    decision = r["decision"] or {}
+    args = decision["args"] if "args" in decision else r["frozen_args"]
+    frozen = frozen_call_digest(
+        tenant_id=r["tenant_id"],
+        turn_id=call.address.turn_id,
+        call_id=call.ask.call_id,
+        tool=r["tool"],
+        tool_version=r["approved_version"],
+        args=args,
+        nonce=r["nonce"],
+    )
+    said = r["withdrawal"] or decision
+    return Covering(
+        str(r["approval_id"]),
+        r["approval_status"],
+        r["approved_version"],
+        args,
+        frozen == (decision.get("digest") or r["approved_digest"]),
+        said.get("comment") or said.get("reason_code") or "",
+        "args" in decision,
+        r["policy_digest"],
+        r["ready_at"],
+    )
+
+
+async def reserve(
+    tx: Connection,
+    call: ToolCall,
+    locked: Locked,
+    attempt: Attempt,
+    deadline: datetime,
+    timeout_seconds: float,
+    event: NewEvent,
+) -> int:
+    """Make `attempt` the owner of the call and return its epoch; the approval, if any, is reserved with it.
+
+    Until `deadline` it may send; what it sent may still act for the tool's time-out after that (`quiet_at`).
+    """
+    epoch = locked.row.held.epoch + 1 if locked.row.held else 1
+    await tx.execute(
+        "WITH held AS (UPDATE approvals SET status = 'reserved', version = version + 1 "
+        "WHERE id = $7 AND status IN ('approved', 'edited') "
+        "AND turn_id = $1), going AS (UPDATE turns SET status = 'running', waiting = NULL "
+        "WHERE id = $1 AND status <> 'running') "
+        "UPDATE tool_calls SET state = 'reserved', epoch = $3, run_id = $4, attempt = $5, deadline = $6, "
+        "quiet_at = $6::timestamptz + make_interval(secs => $8), "
+        "first_sent_at = coalesce(first_sent_at, clock_timestamp()) WHERE turn_id = $1 AND call_id = $2",
+        call.address.turn_id,
+        call.ask.call_id,
+        epoch,
+        attempt.run_id,
+        attempt.number,
+        deadline,
+        locked.approval.approval_id if locked.approval else None,
+        timeout_seconds,
+    )
+    await write(tx, call.address, [event], pending=call.events)
+    return epoch
+
+
+async def still_owned(tx: Connection, call: ToolCall, epoch: int) -> bool:
+    """Whether `epoch` may still send: asked just before it does (design section 4, zombies)."""
+    return bool(
+        await tx.fetchval(
+            "SELECT true FROM tool_calls c JOIN turns t ON t.id = c.turn_id WHERE c.turn_id = $1 AND c.call_id = $2 "
+            "AND c.epoch = $3 AND c.state = 'reserved' AND clock_timestamp() < c.deadline AND t.ended_at IS NULL "
+            "AND t.stop_requested_at IS NULL",
+            call.address.turn_id,
+            call.ask.call_id,
+            epoch,
+        )
+    )
+
+
+async def count_lost(tx: Connection, call: ToolCall) -> None:
+    """Record that a settle came from an attempt that no longer owned the call."""
+    await tx.execute(
+        "UPDATE tool_calls SET lost_settles = lost_settles + 1 WHERE turn_id = $1 AND call_id = $2",
+        call.address.turn_id,
+        call.ask.call_id,
+    )
+
+
+async def count_error(tx: Connection, call: ToolCall, epoch: int) -> None:
+    """Count a try that failed and will be made again; the reservation stands."""
+    await tx.execute(
+        "UPDATE tool_calls SET errors = errors + 1 WHERE turn_id = $1 AND call_id = $2 AND epoch = $3",
+        call.address.turn_id,
+        call.ask.call_id,
+        epoch,
+    )
+
+
+async def release(tx: Connection, call: ToolCall, epoch: int) -> None:
+    """Give a reservation back: nothing was sent. Counts as a try that failed."""
+    await tx.execute(
+        "WITH locked AS (SELECT id FROM turns WHERE id = $1 FOR UPDATE), "
+        "freed AS (UPDATE tool_calls SET state = 'planned', first_sent_at = NULL, errors = errors + 1 FROM locked "
+        "WHERE turn_id = locked.id AND call_id = $2 AND epoch = $3 AND state = 'reserved' RETURNING turn_id, call_id) "
+        "UPDATE approvals a SET status = CASE WHEN a.decision ? 'args' THEN 'edited' ELSE 'approved' END, "
+        "version = version + 1 FROM freed f WHERE a.turn_id = f.turn_id AND a.call_id = f.call_id "
+        "AND a.status = 'reserved'",
+        call.address.turn_id,
+        call.ask.call_id,
+        epoch,
+    )
+
+
+_SETTLE = """
+WITH locked AS (SELECT id, ended_at, user_id, waived_tools FROM turns WHERE id = $1 FOR UPDATE),
+mine AS (
+  UPDATE tool_calls SET state = $4, outcome = $5, settled_at = CASE WHEN $4 = 'outcome_unknown' THEN NULL ELSE now() END
+  FROM locked WHERE turn_id = locked.id AND call_id = $2 AND epoch = $3
+    -- Its owner may still say what became of a call that was given up as unknown, until a person has.
+    AND (state IN ('planned', 'reserved')
+      OR (state = 'outcome_unknown' AND settled_by IS NULL AND $4 IN ('done', 'failed')))
+    AND (locked.ended_at IS NULL OR effect <> 'local')
+    RETURNING turn_id, call_id, locked.ended_at, locked.user_id, key, tool, effect, args,
+    tool = ANY(locked.waived_tools) AS waived
+), lost AS (
+  UPDATE tool_calls SET lost_settles = lost_settles + 1
+  WHERE turn_id = $1 AND call_id = $2 AND NOT EXISTS (SELECT FROM mine)
+), closed AS (
+  UPDATE approvals a SET status = $4, version = version + 1 FROM mine
+  WHERE a.turn_id = mine.turn_id AND a.call_id = mine.call_id AND a.status IN ('reserved', 'outcome_unknown')
+    AND $4 IN ('done', 'failed', 'outcome_unknown')
+  RETURNING a.id, coalesce(a.decision->'args', a.args) AS args
+)
+SELECT ended_at IS NOT NULL AS ended, user_id, mine.call_id, key, tool, effect, waived, id AS approval_id,
+  coalesce(closed.args, mine.args) AS args FROM mine LEFT JOIN closed ON true
+"""
+
+
+async def settle(
+    tx: Connection,
+    call: ToolCall,
+    epoch: int,
+    state: CallState,
+    outcome: dict[str, JsonValue] | None,
+    message: NewMessage | None,
+    events: list[NewEvent],
+) -> bool:
+    """Record how a call ended if `epoch` still owns it; False, and counted, where it was lost to a later one."""
+    turn_id, call_id = call.address.turn_id, call.ask.call_id
+    row = await tx.fetchrow(_SETTLE, turn_id, call_id, epoch, state.value, outcome)
+    if row is None:
+        return False
+    await record_outcome(tx, turn_id, row, state, message.content if message else None, waived=row["waived"])
+    if not row["ended"]:  # the last event of an ended turn is its `done`
+        await write(tx, call.address, events, [message] if message else [])
+    return True
+
+
+# --- What became of a call that changes something, as the audit keeps it: what ran, with which arguments and result.
+# A call that a person allowed is told of under its approval; one that nobody was asked about and that acts outside,
+# under
+# its effect, as its user's, and so is one that the tenant's policy let pass. What another free call changes in our own
+# tables is not told here.
+
+MOST_CHARACTERS = 2_000
+"""Of a result; all of it is the turn's message."""
+_OUTSIDE = frozenset({EffectClass.KEYED, EffectClass.OPAQUE})
+_RAN = frozenset({CallState.DONE, CallState.FAILED, CallState.OUTCOME_UNKNOWN})
+
+
+async def record_outcome(
+    tx: Connection, turn_id: str, row: asyncpg.Record, state: CallState, result: str | None, *, waived: bool = False
+) -> None:
+    """Append what became of the call, in the transaction that says so; no result: nothing came back.
+
+    `row` has its call_id, key, tool, effect and args as they ran, its turn's user_id, and as approval_id that of the
+    approval which let it run, None where it needed none; `waived` is whether that was the tenant's policy.
+    """
+    args: dict[str, JsonValue] = row["args"]
+    body: dict[str, JsonValue] = {
+        "call_id": row["call_id"],
+        "tool": row["tool"],
+        "args": args,
+        "args_digest": digest_of(args),
+        "state": state.value,
+        "result": None if result is None else result[:MOST_CHARACTERS],
+    }
+    if row["approval_id"] is not None:
+        await audit.record(tx, "call.settled", str(row["approval_id"]), body, actor=None, turn_id=turn_id)
+    elif waived and state in _RAN:
+        told = {**body, "rule": RULE_WAIVED}
+        await audit.record(tx, "call.ran", row["key"], told, actor=str(row["user_id"]), turn_id=turn_id)
+    elif row["effect"] in _OUTSIDE and state in _RAN:
+        await audit.record(tx, "call.ran", row["key"], body, actor=str(row["user_id"]), turn_id=turn_id)

@@ -1,0 +1,189 @@
+"""Webhooks of a tenant: where notices of its approvals go."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import asyncpg
+from pydantic import JsonValue
+
+from perdure.contracts.errors import CallerError
+from perdure.core.delivery import says_args
+from perdure.store import audit
+from perdure.store.approvals.views import STATUS_NOW
+from perdure.store.database import Connection, new_id, signer_of
+
+MOST = 20
+_SHOWN = """
+SELECT w.*, u.name AS maker, count(n.id) FILTER (WHERE n.gave_up_at IS NULL) AS waiting,
+  count(n.gave_up_at) AS given_up, (array_agg(n.problem ORDER BY n.at DESC) FILTER (WHERE n.problem IS NOT NULL))[1]
+  AS problem
+FROM webhooks w JOIN users u ON u.id = w.made_by LEFT JOIN notices n ON n.webhook_id = w.id
+WHERE w.ended_at IS NULL GROUP BY w.id, u.name ORDER BY w.made_at
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """One receiver."""
+
+    id: str
+    url: str
+    with_args: bool
+    made_by: str
+    made_at: datetime
+    waiting: int = 0
+    """Notices that are on their way."""
+    given_up: int = 0
+    """Notices that it did not take, for most of a day."""
+    problem: str | None = None
+    """What the last notice met that did not get through."""
+
+
+async def list_webhooks(tx: Connection) -> list[Webhook]:
+    """Those that are told now, with how it goes."""
+    return [_webhook(row) for row in await tx.fetch(_SHOWN)]
+
+
+async def add_webhook(tx: Connection, url: str, actor: str, name: str, *, with_args: bool) -> tuple[Webhook, str]:
+    """Tell this address from now on; with the secret that its receiver verifies with.
+
+    Raises: CallerError 409 `too_many_webhooks`.
+    """
+    tenant_id, keyring = signer_of(tx)
+    if await tx.fetchval("SELECT count(*) FROM webhooks WHERE ended_at IS NULL") >= MOST:
+        raise CallerError("too_many_webhooks", f"there are {MOST} already; end one first", status=409)
+    webhook_id, key = new_id(), keyring.keys[0]
+    made_at = await tx.fetchval(
+        "INSERT INTO webhooks (id, tenant_id, url, with_args, key_id, made_by) VALUES ($1, $2, $3, $4, $5, $6) "
+        "RETURNING made_at",
+        webhook_id,
+        tenant_id,
+        url,
+        with_args,
+        key.id,
+        actor,
+    )
+    await audit.record(tx, "webhook.added", webhook_id, {"url": url, "with_args": with_args}, actor=actor, turn_id=None)
+    return Webhook(webhook_id, url, with_args, name, made_at), key.webhook_secret(tenant_id, webhook_id)
+
+
+async def end_webhook(tx: Connection, webhook_id: str, actor: str) -> None:
+    """Tell it nothing more.
+
+    Raises: CallerError 404 `webhook_not_found`.
+    """
+    row = await tx.fetchrow(
+        "UPDATE webhooks SET ended_at = now() WHERE id = $1 AND ended_at IS NULL RETURNING true", webhook_id
+    )
+    if row is None:
+        raise CallerError("webhook_not_found", "there is no such webhook", status=404)
+    await tx.execute("DELETE FROM notices WHERE webhook_id = $1", webhook_id)
+    await audit.record(tx, "webhook.ended", webhook_id, {}, actor=actor, turn_id=None)
+
+
+def _webhook(row: asyncpg.Record) -> Webhook:
+    return Webhook(
+        id=str(row["id"]),
+        url=row["url"],
+        with_args=row["with_args"],
+        made_by=row["maker"],
+        made_at=row["made_at"],
+        waiting=row["waiting"],
+        given_up=row["given_up"],
+        problem=row["problem"],
+    )
+
+
+# --- Notices on their way to webhooks: claimed by the relay, read as things are when they are sent.
+
+TAKEN_SECONDS = 60
+"""A relay that is killed while it sends leaves its notices to be sent again after this."""
+_CLAIM = f"""
+UPDATE notices SET due_at = now() + interval '{TAKEN_SECONDS} seconds', attempts = attempts + 1 WHERE id IN (
+  SELECT id FROM notices WHERE due_at <= now() AND gave_up_at IS NULL ORDER BY due_at, at LIMIT $1
+  FOR UPDATE SKIP LOCKED)
+RETURNING id, tenant_id, webhook_id, approval_id, event, at, attempts
+"""
+_ABOUT = f"""
+SELECT w.url, w.with_args, w.key_id, a.id, a.kind, a.tool, a.agent_id, a.risk, a.digest, a.args, a.revision,
+  a.reviewer_role, a.requested_at, a.expires_at, a.decided_at, a.version, {STATUS_NOW} AS status_now,
+  a.decision->>'type' AS decision, r.name AS requester, d.name AS decider, s.name AS assigned
+FROM webhooks w, approvals a JOIN users r ON r.id = a.requested_by LEFT JOIN users d ON d.id = a.decided_by
+  LEFT JOIN users s ON s.id = a.assignee
+WHERE w.id = $1 AND w.ended_at IS NULL AND a.id = $2
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One that is due."""
+
+    id: str
+    tenant_id: str
+    webhook_id: str
+    approval_id: str
+    event: str
+    at: datetime
+    attempts: int
+    """This one included."""
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """Where a notice goes, and what it says."""
+
+    url: str
+    key_id: str
+    approval: dict[str, JsonValue]
+
+
+async def claim_due_notices(relay_pool: asyncpg.Pool, most: int = 20) -> list[Notice]:
+    """Take due notices of all tenants for a minute; only the relay's role sees them. Safe to run twice."""
+    return [
+        Notice(str(r["id"]), r["tenant_id"], str(r["webhook_id"]), str(r["approval_id"]), *tuple(r)[4:])
+        for r in await relay_pool.fetch(_CLAIM, most)
+    ]
+
+
+async def notice_letter(tx: Connection, notice: Notice) -> Letter | None:
+    """What it says, as things are now; None where nobody is told any more."""
+    row = await tx.fetchrow(_ABOUT, notice.webhook_id, notice.approval_id)
+    if row is None:
+        return None
+    approval: dict[str, JsonValue] = {
+        "id": str(row["id"]),
+        "status": row["status_now"],
+        "version": row["version"],
+        "kind": row["kind"],
+        "tool": row["tool"],
+        "agent": row["agent_id"],
+        "risk": row["risk"],
+        "requested_by": row["requester"],
+        "requested_at": row["requested_at"].isoformat(),
+        "expires_at": row["expires_at"].isoformat(),
+        "reviewer_role": row["reviewer_role"],
+        "assignee": row["assigned"],
+        "decision": row["decision"],
+        "decided_by": row["decider"],
+        "decided_at": row["decided_at"].isoformat() if row["decided_at"] else None,
+    }
+    if says_args(row["risk"], with_args=row["with_args"]):
+        frozen = row["revision"] if row["revision"] and row["status_now"] == "pending" else row
+        approval |= {"args": frozen["args"], "digest": frozen["digest"]}
+    return Letter(row["url"], row["key_id"], approval)
+
+
+async def notice_delivered(relay_pool: asyncpg.Pool, notice: Notice) -> None:
+    """Forget one that got through, or that nobody waits for."""
+    await relay_pool.execute("DELETE FROM notices WHERE id = $1", notice.id)
+
+
+async def notice_failed(relay_pool: asyncpg.Pool, notice: Notice, problem: str, wait: timedelta | None) -> None:
+    """Try it again after `wait`; None: give it up."""
+    await relay_pool.execute(
+        "UPDATE notices SET problem = $2, due_at = now() + coalesce($3::interval, '0'), "
+        "gave_up_at = CASE WHEN $3::interval IS NULL THEN now() END WHERE id = $1",
+        notice.id,
+        problem,
+        wait,
+    )

@@ -1,0 +1,1 @@
+"""The event log, live tokens and the subscriptions that wake readers."""

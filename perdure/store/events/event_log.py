@@ -1,0 +1,303 @@
+"""The journal of a conversation: its messages and its durable events, numbered in commit order.
+
+Both counters live on the conversation row, which is locked by the statement that bumps them. Callers write here last
+before they commit, so that the lock is short and a reader that sees event n has every event below it.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pydantic import JsonValue
+
+from perdure.contracts.errors import UpstreamRejected
+from perdure.contracts.events import DONE, GENERATION_COMPLETE, GENERATION_START, HITL_WARNING, PendingEvent
+from perdure.contracts.ids import trace_id
+from perdure.contracts.messages import Role
+from perdure.contracts.turns import TurnAddress
+from perdure.core.events.stream import CallKey, LoggedEvent, OpenCall
+from perdure.core.events.traces import Happened, TurnRecord
+from perdure.core.text import clean
+from perdure.store import audit
+from perdure.store.database import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """A message to write."""
+
+    id: str
+    role: Role
+    content: str
+    calls: Sequence[dict[str, JsonValue]] = ()
+    """For an assistant message: {call_id, provider_id, tool, arguments} for each call, in order."""
+    call_id: str | None = None
+    tokens: int = 0
+    partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    """An event to write; `at` defaults to the database's clock."""
+
+    kind: str
+    data: dict[str, JsonValue] = field(default_factory=dict)
+    call_id: str | None = None
+    at: datetime | None = None
+
+
+_WRITE = """
+WITH turn AS (
+  SELECT CASE WHEN $7 OR ended_at IS NULL THEN events_through END AS written_through FROM turns WHERE id = $2
+), fresh AS (
+  SELECT row_number() OVER (ORDER BY e.n) AS place, e.kind, e.call_id, e.data, e.at FROM jsonb_to_recordset($5)
+    AS e(n int, number int, kind text, call_id text, data jsonb, at timestamptz)
+  WHERE e.number = 0 OR e.number > (SELECT written_through FROM turn)
+), noted AS (
+  UPDATE turns SET events_through = $6 WHERE id = $2 AND $6 > (SELECT written_through FROM turn)
+), bumped AS (
+  UPDATE conversations SET event_seq = event_seq + (SELECT count(*) FROM fresh), message_seq = message_seq + $3,
+    text_bytes = text_bytes + $8, updated_at = now()
+  WHERE id = $1
+  RETURNING tenant_id, event_seq - (SELECT count(*) FROM fresh) AS events_before, message_seq - $3 AS messages_before
+), written AS (
+  INSERT INTO messages (id, tenant_id, conversation_id, turn_id, seq, role, content, calls, call_id, tokens, partial)
+  SELECT m.id, b.tenant_id, $1, $2, b.messages_before + m.n, m.role, m.content, m.calls, m.call_id, m.tokens, m.partial
+  FROM bumped b, jsonb_to_recordset($4) AS m(n int, id uuid, role text, content text, calls jsonb, call_id text,
+    tokens int, partial boolean)
+)
+INSERT INTO events (tenant_id, conversation_id, seq, turn_id, kind, call_id, data, at)
+SELECT b.tenant_id, $1, b.events_before + f.place, $2, f.kind, f.call_id, f.data, coalesce(f.at, clock_timestamp())
+FROM bumped b, fresh f
+"""
+
+
+async def write(
+    tx: Connection,
+    address: TurnAddress,
+    events: Sequence[NewEvent],
+    messages: Sequence[NewMessage] = (),
+    pending: Sequence[PendingEvent] = (),
+    beside_bytes: int = 0,
+) -> None:
+    """Append `messages` and `events` to the conversation, in one statement. Write it last before the commit.
+
+    `pending` are events that nodes left for this activity; they come first, and those that an earlier attempt has
+    written are left out. So are all of them once the turn has ended, since its last event is its `done`: only the write
+    that says `done` may still bring its own. Who hands them in holds the lock of the turn's row.
+
+    `beside_bytes` are bytes that the caller has written beside the messages, such as a turn's metadata: both count
+    towards the conversation's quota.
+
+    Raises: UpstreamRejected `checkpoint_decided`.
+    """
+    ends = any(event.kind == DONE for event in events)
+    await record_unasked(tx, address.turn_id, pending, ends=ends)
+    log: list[PendingEvent | NewEvent] = [*pending, *events]
+    await tx.execute(
+        _WRITE,
+        address.conversation_id,
+        address.turn_id,
+        len(messages),
+        [
+            {
+                "n": number,
+                "id": message.id,
+                "role": message.role.value,
+                "content": clean(message.content),
+                "calls": list(message.calls),
+                "call_id": message.call_id,
+                "tokens": message.tokens,
+                "partial": message.partial,
+            }
+            for number, message in enumerate(messages, 1)
+        ],
+        [
+            {
+                "n": place,
+                "number": event.number if isinstance(event, PendingEvent) else 0,
+                "kind": event.kind,
+                "call_id": event.call_id,
+                "data": event.data,
+                "at": event.at.isoformat() if event.at else None,
+            }
+            for place, event in enumerate(log, 1)
+        ],
+        max((event.number for event in pending), default=0),
+        ends,
+        beside_bytes + sum(map(_size, messages)),
+    )
+
+
+def _size(message: NewMessage) -> int:
+    calls = json.dumps(message.calls, ensure_ascii=False) if message.calls else ""
+    return len((message.content + calls).encode(errors="surrogatepass"))
+
+
+# --- Reading the journal's events: what a stream sends, and what a reader that comes back must know.
+
+
+async def read_after(
+    tx: Connection, conversation_id: str, seq: int, most: int, *, turn_id: str | None = None
+) -> list[LoggedEvent]:
+    """The next events of a conversation, or of one of its turns, in order."""
+    rows = await tx.fetch(
+        "SELECT seq, turn_id, kind, call_id, data, at FROM events "
+        "WHERE conversation_id = $1 AND seq > $2 AND ($3::uuid IS NULL OR turn_id = $3) ORDER BY seq LIMIT $4",
+        conversation_id,
+        seq,
+        turn_id,
+        most,
+    )
+    return [LoggedEvent(r["seq"], str(r["turn_id"]), r["kind"], r["call_id"], r["data"], r["at"]) for r in rows]
+
+
+_OPEN = """
+WITH unfinished AS (
+  SELECT turn_id FROM events WHERE conversation_id = $1 AND seq > $2 AND kind = $3
+  UNION SELECT id FROM turns WHERE conversation_id = $1 AND ended_at IS NULL
+)
+SELECT s.turn_id, s.call_id, max((s.data->>'attempt')::int) AS attempt
+FROM unfinished u JOIN events s ON s.turn_id = u.turn_id AND s.kind = $4 AND s.seq <= $2
+WHERE NOT EXISTS (SELECT 1 FROM events c
+  WHERE c.turn_id = s.turn_id AND c.call_id = s.call_id AND c.kind = $5 AND c.seq <= $2)
+GROUP BY s.turn_id, s.call_id ORDER BY s.turn_id, s.call_id
+"""
+
+
+async def open_calls(tx: Connection, conversation_id: str, seq: int) -> list[OpenCall]:
+    """The model calls that had begun and were not complete at `seq`."""
+    rows = await tx.fetch(_OPEN, conversation_id, seq, DONE, GENERATION_START, GENERATION_COMPLETE)
+    return [OpenCall((str(row["turn_id"]), row["call_id"]), row["attempt"] or 0) for row in rows]
+
+
+async def begun_until(tx: Connection, keys: Sequence[CallKey], seq: int) -> list[CallKey]:
+    """Those of `keys` that had begun at `seq`, or of which the log knows nothing."""
+    rows = await tx.fetch(
+        "SELECT k.turn_id, k.call_id FROM unnest($1::uuid[], $2::text[]) AS k(turn_id, call_id) "
+        "WHERE coalesce((SELECT min(e.seq) FROM events e WHERE e.turn_id = k.turn_id AND e.call_id = k.call_id "
+        "AND e.kind = $3), 0) <= $4",
+        [turn_id for turn_id, _ in keys],
+        [call_id for _, call_id in keys],
+        GENERATION_START,
+        seq,
+    )
+    return [(str(row["turn_id"]), row["call_id"]) for row in rows]
+
+
+async def last_seqs(tx: Connection, conversation_ids: Sequence[str]) -> dict[str, int]:
+    """The number of the latest event of each conversation."""
+    rows = await tx.fetch("SELECT id, event_seq FROM conversations WHERE id = ANY($1::uuid[])", conversation_ids)
+    return {str(row["id"]): row["event_seq"] for row in rows}
+
+
+async def done_seq(tx: Connection, turn_id: str) -> int | None:
+    """The number of a turn's last event, None while it has not ended."""
+    seq: int | None = await tx.fetchval("SELECT seq FROM events WHERE turn_id = $1 AND kind = $2", turn_id, DONE)
+    return seq
+
+
+async def status_of(tx: Connection, turn_id: str) -> str:
+    """How the turn stands, as its own row says it."""
+    status: str = await tx.fetchval("SELECT status FROM turns WHERE id = $1", turn_id)
+    return status
+
+
+async def message_texts(tx: Connection, message_ids: Sequence[str]) -> dict[str, str]:
+    """The whole texts of messages, by id."""
+    rows = await tx.fetch("SELECT id, content FROM messages WHERE id = ANY($1::uuid[])", message_ids)
+    return {str(row["id"]): row["content"] for row in rows}
+
+
+# --- Checkpoints that a turn has passed though nobody could be asked (S0-68): audited, and closed if they did open.
+
+_CLOSE = """
+UPDATE approvals SET status = 'cancelled', version = version + 1
+WHERE id = $1 AND turn_id = $2 AND status = 'pending'
+"""
+_DECIDED = """
+SELECT status FROM approvals WHERE id = $1 AND turn_id = $2 AND status NOT IN ('cancelled', 'approved')
+"""
+_KIND = "checkpoint.not_asked"
+_RECORDED = "SELECT true FROM audit WHERE kind = $1 AND subject = $2"
+
+
+async def record_unasked(tx: Connection, turn_id: str, events: Iterable[PendingEvent], *, ends: bool) -> None:
+    """One audit row for each such checkpoint among `events`, however often they are handed over; no statement where
+    there is none.
+
+    One that was opened after all, and whose opening nobody heard of, is asked about no more. Where somebody has
+    decided otherwise than to approve it, the turn may only end: `ends` says that it does.
+
+    Raises: UpstreamRejected `checkpoint_decided`.
+    """
+    for event in events:
+        if event.kind != HITL_WARNING:
+            continue
+        approval_id = str(event.data["approval_id"])
+        await tx.execute(_CLOSE, approval_id, turn_id)
+        decided = await tx.fetchval(_DECIDED, approval_id, turn_id)
+        if decided is None:
+            if not await tx.fetchval(_RECORDED, _KIND, approval_id):
+                await audit.record(tx, _KIND, approval_id, event.data, actor=None, turn_id=turn_id)
+        elif not ends:
+            raise UpstreamRejected(
+                "checkpoint_decided",
+                f"the checkpoint was {decided} while the turn went on as if nobody could be asked, so it ends here",
+            )
+
+
+# --- What a trace is made from: a turn that is over and its log, without a word of its content.
+# Of each event only those of its data are read that are named here, so that no content leaves Postgres for a trace.
+
+MOST_EVENTS = 20_000
+NAMED = (
+    *("node", "tool", "model", "attempt", "code", "status", "input_tokens", "output_tokens", "cached_tokens"),
+    *("seconds", "assembly", "scope", "partial", "type", "severity", "rule_id", "skill_id", "skill_ids", "tier"),
+    *("description", "context"),
+)
+"""Of an event's data; `facts`, `hits`, `message`, `result` and whatever comes new are not among them."""
+KINDS = (
+    *("node_start", "node_end", "generation.start", "generation.complete", "token.usage", "ttft", "transient_error"),
+    *("rate_limit", "tool.executing", "tool.result", "tool.error", "tool.denied", "tool.awaiting_approval"),
+    *("memory.search", "memory.write.created", "memory.write.blocked", "memory.context.loaded"),
+    *("hitl.rule_fire", "hitl.warning", "skill.selected", "skill.injected", "budget", "invariant.alarm"),
+)
+_EVENTS = """
+SELECT kind, at, call_id,
+  (SELECT coalesce(jsonb_object_agg(key, value), '{}') FROM jsonb_each(data) WHERE key = ANY($2)) AS data
+FROM events WHERE turn_id = $1 AND kind = ANY($3) ORDER BY seq LIMIT $4
+"""
+
+
+async def record_of(tx: Connection, address: TurnAddress) -> TurnRecord | None:
+    """The record of a turn that has ended; None of one that has not."""
+    turn = await tx.fetchrow("SELECT * FROM turns WHERE id = $1 AND ended_at IS NOT NULL", address.turn_id)
+    if turn is None:
+        return None
+    events = await tx.fetch(_EVENTS, address.turn_id, list(NAMED), list(KINDS), MOST_EVENTS)
+    failed = await tx.fetch(
+        "SELECT call_id, reply #>> '{problem,code}' AS code FROM model_calls WHERE turn_id = $1 "
+        "AND reply #>> '{problem,code}' IS NOT NULL",
+        address.turn_id,
+    )
+    return TurnRecord(
+        tenant_id=address.tenant_id,
+        conversation_id=address.conversation_id,
+        turn_id=address.turn_id,
+        user_id=str(turn["user_id"]),
+        agent_id=turn["agent_id"],
+        agent_version=turn["agent_version"],
+        topology=turn["topology"],
+        status=turn["status"],
+        began=turn["created_at"],
+        ended=turn["ended_at"],
+        input_tokens=turn["input_tokens"],
+        output_tokens=turn["output_tokens"],
+        cost_microusd=turn["cost_microusd"],
+        problem_code=str((turn["problem"] or {}).get("code", "")),
+        given_trace_id=trace_id(turn["metadata"].get("trace_id"), ""),
+        happened=tuple(Happened(row["kind"], row["at"], row["call_id"], row["data"]) for row in events),
+        failures={row["call_id"]: row["code"] for row in failed},
+    )

@@ -1,0 +1,506 @@
+"""Erasing a person: all words of theirs go, and the audit chain still verifies, since its rows hold digests alone.
+
+It takes many small transactions. The first disables the person and announces what goes, in a signed row that accounts
+for it; the last one looks once more at everything, takes the name for good, and says that it is done. In between it may
+be cut off and asked for again: it goes on where it was.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from pydantic import JsonValue
+
+from perdure.contracts.errors import CallerError
+from perdure.core.audit import DONE, KEPT_KINDS
+from perdure.store import audit
+from perdure.store.audit import announce, announced
+from perdure.store.budgets import FORGET_TEXTS
+from perdure.store.database import Connection, Database
+from perdure.store.events.live import LiveTokens
+from perdure.store.identity.users import retire
+
+# --- Whether a person may be erased now: nothing of theirs is under way that would say their words again, or need them.
+
+_OPEN = """
+SELECT id::text FROM turns WHERE user_id = $1 AND ended_at IS NULL
+UNION SELECT t.id::text FROM turns t JOIN approvals a ON a.turn_id = t.id WHERE t.ended_at IS NULL
+  AND (a.decided_by = $1 OR EXISTS (SELECT FROM approval_votes v WHERE v.approval_id = a.id AND v.user_id = $1))
+LIMIT 20
+"""
+_UNKNOWN = """
+SELECT k.key FROM turns t JOIN tool_calls k ON k.turn_id = t.id
+WHERE t.user_id = $1 AND k.state = 'outcome_unknown' LIMIT 20
+"""
+
+
+async def may_be_erased(tx: Connection, user_id: str) -> None:
+    """Raises: CallerError 409 `turns_open`, `effects_unsettled`."""
+    turns = [row[0] for row in await tx.fetch(_OPEN, user_id)]
+    if turns:
+        raise CallerError(
+            "turns_open",
+            "turns that the person began or decided in are open: wait, or stop each with "
+            f"`perdure turns stop ID --as admin`: {', '.join(turns)}",
+            {"turns": turns},
+            status=409,
+        )
+    effects = [row["key"] for row in await tx.fetch(_UNKNOWN, user_id)]
+    if effects:
+        raise CallerError(
+            "effects_unsettled",
+            "nobody could settle these any more; settle them first",
+            {"effects": effects},
+            status=409,
+        )
+
+
+# --- What goes with a person, table by table: each step a statement that takes some rows and finds none once it is
+# done.
+# Here is the person's own: the conversations with all that their turns said and did. The entities, the prompts in use
+# and
+# the numbers of the tenant stay.
+
+CHUNK_ROWS = 1_000
+"""So that no statement holds its rows for long, and none reaches the API's limit of five seconds."""
+
+
+class Step(NamedTuple):
+    """One kind of row, and how a chunk of it is erased."""
+
+    table: str
+    sql: str
+    takes: tuple[str, ...] = ("user_id",)
+    """Of the erasure, in the order of the statement's parameters."""
+
+
+def _bodies(which: str, *takes: str) -> Step:
+    sql = (
+        "UPDATE audit_bodies SET data = NULL, salt = NULL, erased_by = $2 WHERE audit_id = ANY(ARRAY("
+        f"SELECT b.audit_id FROM audit a JOIN audit_bodies b ON b.audit_id = a.id WHERE {which} AND b.data IS NOT NULL "
+        f"AND a.kind <> ALL('{{{','.join(KEPT_KINDS)}}}') LIMIT {CHUNK_ROWS}))"
+    )
+    return Step("audit_bodies", sql, takes)
+
+
+def _of_turns(table: str, sets: str, left: str, extra: str = "") -> Step:
+    """Rows of the person's turns; `left` says which have not been erased yet."""
+    sql = (
+        f"UPDATE {table} x SET {sets} WHERE x.ctid = ANY(ARRAY(SELECT r.ctid FROM turns t JOIN {table} r "
+        f"ON r.turn_id = t.id WHERE t.user_id = $1 AND ({left}) {extra} LIMIT {CHUNK_ROWS}))"
+    )
+    return Step(table, sql)
+
+
+OWN: tuple[Step, ...] = (
+    _bodies("a.actor = $1", "user_id", "audit_id"),
+    _bodies("a.turn_id = ANY($1::uuid[])", "turns", "audit_id"),  # as announced: whose a turn is can be changed
+    _bodies("a.subject = $1::uuid::text", "user_id", "audit_id"),
+    Step(
+        "messages",
+        "UPDATE messages SET content = '', calls = '[]' WHERE id = ANY(ARRAY("
+        "SELECT m.id FROM conversations c JOIN messages m ON m.conversation_id = c.id "
+        f"WHERE c.user_id = $1 AND (m.content <> '' OR m.calls <> '[]') LIMIT {CHUNK_ROWS}))",
+    ),
+    Step(
+        "events",
+        "UPDATE events SET data = '{}' WHERE ctid = ANY(ARRAY("
+        "SELECT e.ctid FROM conversations c JOIN events e ON e.conversation_id = c.id "
+        f"WHERE c.user_id = $1 AND e.data <> '{{}}' LIMIT {CHUNK_ROWS}))",
+    ),
+    _of_turns("model_calls", "reply = NULL, said = NULL", "r.reply IS NOT NULL OR r.said IS NOT NULL"),
+    # Without their nonce nobody can guess at what digests were made of; the ledger's digest has none.
+    _of_turns(
+        "tool_calls",
+        "args = '{}', digest = '', outcome = NULL, comment = NULL, provider_call_id = ''",
+        "r.args <> '{}' OR r.digest <> '' OR r.outcome IS NOT NULL OR r.comment IS NOT NULL "
+        "OR r.provider_call_id <> ''",
+    ),
+    Step(
+        "bundles",
+        "DELETE FROM bundles WHERE ctid = ANY(ARRAY(SELECT b.ctid FROM turns t "
+        f"JOIN bundles b ON b.turn_id = t.id WHERE t.user_id = $1 LIMIT {CHUNK_ROWS}))",
+    ),
+    _of_turns(
+        "approvals",
+        "args = '{}', nonce = '', snapshot = '{}', prompt_excerpt = '', reason = '', result = NULL, revision = NULL, "
+        "decision = CASE WHEN x.decision IS NOT NULL THEN jsonb_build_object('type', x.decision->'type') END, "
+        "withdrawal = CASE WHEN x.withdrawal IS NOT NULL THEN '{}'::jsonb END, "
+        "preview = CASE WHEN x.preview IS NOT NULL THEN '{}'::jsonb END",
+        "r.args <> '{}' OR r.nonce <> '' OR r.snapshot <> '{}' OR r.prompt_excerpt <> '' OR r.reason <> '' "
+        "OR r.result IS NOT NULL OR r.revision IS NOT NULL "
+        "OR r.decision <> jsonb_build_object('type', r.decision->'type') OR r.withdrawal <> '{}' OR r.preview <> '{}'",
+    ),
+    _of_turns(
+        "questions",
+        "asked = '{}', answer = CASE WHEN x.answer IS NOT NULL THEN '{}'::jsonb END",
+        "r.asked <> '{}' OR r.answer <> '{}'",
+    ),
+    Step(
+        "approval_votes",
+        "UPDATE approval_votes SET record = '{}' WHERE id = ANY(ARRAY("
+        "SELECT v.id FROM turns t JOIN approvals a ON a.turn_id = t.id JOIN approval_votes v ON v.approval_id = a.id "
+        f"WHERE t.user_id = $1 AND v.record <> '{{}}' LIMIT {CHUNK_ROWS}))",
+    ),
+    Step(
+        "working_memory",
+        "DELETE FROM working_memory WHERE ctid = ANY(ARRAY(SELECT w.ctid FROM conversations c "
+        f"JOIN working_memory w ON w.conversation_id = c.id WHERE c.user_id = $1 LIMIT {CHUNK_ROWS}))",
+    ),
+    Step(
+        "files",
+        f"DELETE FROM files WHERE id = ANY(ARRAY(SELECT id FROM files WHERE user_id = $1 LIMIT {CHUNK_ROWS // 50}))",
+    ),
+    Step(
+        "episodes",
+        f"DELETE FROM episodes WHERE id = ANY(ARRAY(SELECT id FROM episodes WHERE user_id = $1 LIMIT {CHUNK_ROWS}))",
+    ),
+    Step(
+        "conversation_facts",
+        "DELETE FROM conversation_facts WHERE ctid = ANY(ARRAY(SELECT f.ctid FROM conversations c "
+        f"JOIN conversation_facts f ON f.conversation_id = c.id WHERE c.user_id = $1 LIMIT {CHUNK_ROWS}))",
+    ),
+    Step("user_facts", f"SELECT FROM forget_facts_of($1, {CHUNK_ROWS})"),
+    # With its versions; what the person proposed, and the own words beside what is shared (migration 0012).
+    Step("memory_documents", f"SELECT FROM forget_documents_of($1, {CHUNK_ROWS})"),
+    Step(
+        "turns",
+        "UPDATE turns SET metadata = '{}', system_prompt = NULL, memory_text = NULL, waiting = NULL, problem = NULL, "
+        "answer = NULL, output = NULL, persona = NULL WHERE id = ANY(ARRAY(SELECT id FROM turns WHERE user_id = $1 "
+        "AND (metadata <> '{}' "
+        "OR num_nonnulls(system_prompt, memory_text, waiting, problem, answer, output, persona) > 0) "
+        f"LIMIT {CHUNK_ROWS}))",
+    ),
+    Step(
+        "conversations",
+        "UPDATE conversations SET title = '', metadata = '{}', text_bytes = 0, "
+        "deleted_at = coalesce(deleted_at, now()) "
+        "WHERE id = ANY(ARRAY(SELECT id FROM conversations WHERE user_id = $1 "
+        f"AND (title <> '' OR metadata <> '{{}}' OR text_bytes > 0 OR deleted_at IS NULL) LIMIT {CHUNK_ROWS}))",
+    ),
+    Step("byte_usage", FORGET_TEXTS),  # what is counted of texts; files and documents count themselves
+    Step(
+        "idempotency",
+        "DELETE FROM idempotency WHERE ctid = ANY(ARRAY("
+        f"SELECT ctid FROM idempotency WHERE user_id = $1 LIMIT {CHUNK_ROWS}))",
+    ),
+    Step("api_tokens", "DELETE FROM api_tokens WHERE user_id = $1"),
+    Step("passwords", "DELETE FROM passwords WHERE user_id = $1"),
+    Step("sessions", "DELETE FROM sessions WHERE user_id = $1"),  # with their refresh tokens
+    Step("invitations", "DELETE FROM invitations WHERE user_id = $1"),
+    Step("sign_in_codes", "DELETE FROM sign_in_codes WHERE user_id = $1"),
+    Step("identities", "DELETE FROM identities WHERE user_id = $1"),
+    Step("prompt_versions", "DELETE FROM prompt_versions WHERE author = $1 AND stage = 'draft'"),
+    Step("delegations", "UPDATE delegations SET ended_at = now() WHERE $1 IN (user_id, to_user) AND ended_at IS NULL"),
+)
+"""What is the person's own."""
+
+
+# --- What is a person's in what belongs to others: the name, comments, and reasons that models were given.
+# What others asked for stays theirs, also where the person edited it, and what the engine said of it stays too.
+
+NAMING = (
+    "name", "by", "to", "from", "for", "edited_by", "requested_by", "decided_by", "settled_by", "assignee",
+    "claimed_by", "was_claimed_by", "created_by", "invited_by", "fallback", "reviewer", "reviewers", "reviewers_before",
+)  # fmt: skip
+"""The keys under which values name a person, alone or in a list."""
+NAMED = "$.** ? (" + " || ".join(f"@.{key} == $name" for key in NAMING) + ")"
+"""In lax mode, so that a list is looked into."""
+TOUCHED = "SELECT turn_id FROM audit WHERE (actor = $1 OR id = ANY($2)) AND turn_id IS NOT NULL"
+"""The turns in which the person did something or is named: every act of a person is audited."""
+
+_SILENCE = "jsonb_build_object('comment', '', 'reason_code', '')"
+_NAMING = ("user_id", "also", "naming", "renamed", "name")
+_BY_HAND = ("user_id", "also")
+_UNRAISED = ("user_id", "also", "unraised")
+
+
+def _renamed(column: str) -> str:
+    """A value with the person's pseudonym in the place of the name, and without words of the person's."""
+    said = f"{column} || CASE WHEN $5 IN ({column}->>'by', {column}->>'settled_by') THEN {_SILENCE} ELSE '{{}}' END"
+    return f"{column} = regexp_replace(({said})::text, $3, $4, 'g')::jsonb"
+
+
+# The reason of a denial is the last word on its call: that of whoever took it back, else of whoever decided. It stands
+# in the tool's message, and the beginning of that in the outcome and the event: JSON, cut somewhere maybe. A call
+# that is still planned was denied as its turn broke off, before the model could be told.
+_DENIED = f"""
+SELECT a.turn_id, a.call_id, a.conversation_id FROM approvals a
+JOIN tool_calls k ON k.turn_id = a.turn_id AND k.call_id = a.call_id AND k.state IN ('denied', 'planned')
+WHERE a.turn_id = ANY(ARRAY({TOUCHED})) AND CASE WHEN a.withdrawal IS NULL THEN a.decided_by = $1 ELSE EXISTS (
+  SELECT FROM audit w WHERE w.subject = a.id::text AND w.kind = 'approval.withdrawn' AND w.actor = $1) END
+"""
+
+
+def _reasoned(text: str) -> str:
+    """Whether a denial gives a reason; inside of its strings the quotes are escaped."""
+    return f"""position(',"reason":"' IN {text}) > 0"""
+
+
+def _unreasoned(text: str) -> str:
+    return f"""regexp_replace({text}, ',"reason":".*', ',"status":"denied"}}')"""
+
+
+_TOLD, _SHOWN = "k.outcome #>> '{message,text}'", "data->>'result'"
+
+ELSEWHERE: tuple[Step, ...] = (
+    Step(
+        "approval_votes",
+        f"UPDATE approval_votes SET {_renamed('record')} WHERE (user_id = $1 OR seat_id = $1 OR approval_id = ANY("
+        f"ARRAY(SELECT id FROM approvals WHERE turn_id = ANY(ARRAY({TOUCHED}))))) AND record::text ~ $3",
+        _NAMING,
+    ),
+    *(
+        Step(
+            "approvals",
+            f"UPDATE approvals SET {_renamed(column)} WHERE (turn_id = ANY(ARRAY({TOUCHED})) OR id = ANY("
+            f"ARRAY(SELECT approval_id FROM approval_votes WHERE seat_id = $1))) AND {column}::text ~ $3",
+            _NAMING,
+        )
+        for column in ("decision", "revision", "withdrawal")
+    ),
+    Step(
+        "approvals",
+        "UPDATE approvals SET reviewers = array_replace(reviewers, $1, $2), "
+        "fallback_reviewer = CASE WHEN fallback_reviewer = $1 THEN $2 ELSE fallback_reviewer END "
+        f"WHERE id = ANY(ARRAY(SELECT id FROM approvals WHERE $1 = ANY(reviewers) OR fallback_reviewer = $1 "
+        f"LIMIT {CHUNK_ROWS}))",
+        ("name", "pseudonym"),
+    ),
+    Step(
+        "approvals",
+        "UPDATE approvals SET assignee = nullif(assignee, $1), claimed_by = nullif(claimed_by, $1) "
+        "WHERE status = 'pending' AND $1 IN (assignee, claimed_by)",
+    ),
+    Step(  # a later pause of the turn: notes of the engine's own have no id, and say who refused, and why
+        "approvals",
+        "UPDATE approvals SET snapshot = jsonb_set(snapshot, '{messages}', (SELECT jsonb_agg("
+        "CASE WHEN m ? 'id' OR m ? 'skill_id' THEN m ELSE m - 'text' END ORDER BY n) "
+        "FROM jsonb_array_elements(snapshot->'messages') WITH ORDINALITY AS each(m, n))) "
+        f"WHERE turn_id = ANY(ARRAY({TOUCHED})) AND jsonb_path_exists(snapshot, "
+        "'$.messages[*] ? (!exists(@.id) && !exists(@.skill_id) && exists(@.text))')",
+        _BY_HAND,
+    ),
+    Step(
+        "messages",
+        f"UPDATE messages SET content = {_unreasoned('content')} WHERE id = ANY(ARRAY(SELECT m.id "
+        f"FROM ({_DENIED}) d JOIN messages m ON m.turn_id = d.turn_id AND m.conversation_id = d.conversation_id "
+        f"AND m.call_id = d.call_id AND m.role = 'tool' WHERE {_reasoned('m.content')} LIMIT {CHUNK_ROWS}))",
+        _BY_HAND,
+    ),
+    Step(
+        "tool_calls",
+        f"UPDATE tool_calls k SET outcome = jsonb_set(k.outcome, '{{message,text}}', to_jsonb({_unreasoned(_TOLD)})) "
+        f"FROM ({_DENIED}) d WHERE k.turn_id = d.turn_id AND k.call_id = d.call_id AND {_reasoned(_TOLD)}",
+        _BY_HAND,
+    ),
+    Step(
+        "events",
+        f"UPDATE events SET data = jsonb_set(data, '{{result}}', to_jsonb({_unreasoned(_SHOWN)})) "
+        f"WHERE ctid = ANY(ARRAY(SELECT e.ctid FROM ({_DENIED}) d JOIN events e ON e.turn_id = d.turn_id "
+        "AND e.conversation_id = d.conversation_id AND e.call_id = d.call_id AND e.kind = 'tool.denied' "
+        f"WHERE {_reasoned('e.' + _SHOWN)} LIMIT {CHUNK_ROWS}))",
+        _BY_HAND,
+    ),
+    Step(  # who did not raise a limit, and why
+        "turns",
+        "UPDATE turns SET problem = jsonb_set(problem, '{message}', to_jsonb(regexp_replace("
+        "problem->>'message', $3, '; a reviewer did not raise it'))) "
+        f"WHERE id = ANY(ARRAY({TOUCHED})) AND problem->>'message' ~ $3",
+        _UNRAISED,
+    ),
+    Step(
+        "events",
+        "UPDATE events SET data = jsonb_set(data, '{message}', to_jsonb(regexp_replace("
+        "data->>'message', $3, '; a reviewer did not raise it'))) "
+        f"WHERE turn_id = ANY(ARRAY({TOUCHED})) AND data->>'message' ~ $3",
+        _UNRAISED,
+    ),
+    Step(
+        "messages",
+        'UPDATE messages m SET content = \'{"comment":"","settled_by":"\' || $3 || \'","status":"\' '
+        "|| CASE k.state WHEN 'done' THEN 'happened' ELSE 'did_not_happen' END || '\"}' FROM tool_calls k "
+        "WHERE k.settled_by = $1 AND m.turn_id = k.turn_id AND m.conversation_id = k.conversation_id "
+        "AND m.call_id = k.call_id AND m.role = 'tool' "
+        "AND position('\"settled_by\":\"' || $2 || '\"' IN m.content) > 0",
+        ("user_id", "name", "pseudonym"),
+    ),
+    Step(
+        "tool_calls",
+        "UPDATE tool_calls SET comment = NULL, outcome = jsonb_set(outcome, '{message,text}', '\"\"') "
+        "WHERE settled_by = $1 AND comment IS NOT NULL",
+    ),
+    Step(
+        "events",
+        f"UPDATE events SET {_renamed('data')} WHERE ctid = ANY(ARRAY(SELECT ctid FROM events "
+        f"WHERE turn_id = ANY(ARRAY({TOUCHED})) AND data::text ~ $3 LIMIT {CHUNK_ROWS}))",
+        _NAMING,
+    ),
+    Step(
+        "idempotency",
+        "UPDATE idempotency SET answer = '{\"erased\": true}' WHERE answer <> '{\"erased\": true}' "
+        "AND (answer->>'turn_id' IN (SELECT id::text FROM turns WHERE user_id = $1) "
+        # Of many at once an answer may tell of a decision before, with the arguments that it changed.
+        "OR jsonb_path_query_array(answer, '$.items[*].id') ?| ARRAY("
+        "SELECT a.id::text FROM turns t JOIN approvals a ON a.turn_id = t.id WHERE t.user_id = $1) "
+        f"OR jsonb_path_exists(answer, '{NAMED}', jsonb_build_object('name', $2::text)))",
+        ("user_id", "name"),
+    ),
+)
+
+Histories = Callable[[Sequence[str]], Awaitable[tuple[int, int]]]
+"""Takes away what is kept of turns beside Postgres: how many runs went, and of how many turns some are left."""
+_SCAN_SECONDS = 300.0
+_TURNS = "SELECT id::text FROM turns WHERE user_id = $1 AND id <> ALL($2::uuid[])"
+_NAMED = f"""
+SELECT a.id FROM audit_bodies b JOIN audit a ON a.id = b.audit_id
+WHERE b.data IS NOT NULL AND position('"' || $2 || '"' IN b.data::text) > 0 AND a.kind <> ALL($3)
+  AND a.actor IS DISTINCT FROM $1 AND a.subject <> $1::text
+  AND NOT EXISTS (SELECT FROM turns t WHERE t.id = a.turn_id AND t.user_id = $1)
+  -- An escalation goes from a role to a role, and a person may be called as a role is.
+  AND (a.kind <> 'approval.escalated' OR b.data::jsonb->>'fallback' = $2)
+  AND jsonb_path_exists(b.data::jsonb, '{NAMED}', jsonb_build_object('name', $2::text)) ORDER BY a.id
+"""
+_CARRIED = f"SELECT id::text FROM turns WHERE (user_id = $1 OR id IN ({TOUCHED})) AND ended_at IS NOT NULL"
+_ALSO = "UPDATE audit_bodies SET data = NULL, salt = NULL, erased_by = $2 WHERE audit_id = ANY($1) AND data IS NOT NULL"
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """An erasure under way: what its statements are given."""
+
+    user_id: str
+    name: str
+    audit_id: int
+    """The row that accounts for it."""
+    turns: tuple[str, ...] = ()
+    """The person's, as announced."""
+    also: tuple[int, ...] = ()
+    """Audit rows of others that name the person, as announced."""
+
+    @property
+    def pseudonym(self) -> str:
+        """Who the person is afterwards."""
+        return f"erased-{self.user_id}"
+
+    @property
+    def naming(self) -> str:
+        """The pattern of a JSON text that names the person."""
+        return f'"({"|".join(NAMING)})": "{re.escape(self.name)}"'
+
+    @property
+    def unraised(self) -> str:
+        """The pattern of what a turn ends with whose limit the person did not raise."""
+        return f"; {re.escape(self.name)} did not raise it.*"
+
+    @property
+    def renamed(self) -> str:
+        """What comes in the place of that."""
+        return f'"\\1": "{self.pseudonym}"'
+
+    def given(self, step: Step) -> list[Any]:
+        """The parameters of a step."""
+        return [getattr(self, name) for name in step.takes]
+
+
+async def erase(
+    db: Database,
+    tenant_id: str,
+    name: str,
+    actor: str,
+    live: LiveTokens | None = None,
+    histories: Histories | None = None,
+) -> dict[str, object]:
+    """Erase the person of this name; who it is from now on, and how many rows of each table went. Nobody else can have
+    the name afterwards. `live` is where live tokens are, which would go by themselves within an hour; `histories` takes
+    away what was carried from activity to activity of turns, which goes by itself when their retention is over.
+
+    Raises: CallerError 404 `user_not_found`, 409 `own_data`, `turns_open`, `effects_unsettled`; nothing is lost where
+    it is raised or cut off half-way: ask again.
+    """
+    async with db.transaction(tenant_id) as tx:
+        erasure = await _begin(tx, name, actor)
+    erased: Counter[str] = Counter()
+    for step in (*OWN, *ELSEWHERE):
+        while True:
+            async with db.transaction(tenant_id) as tx:
+                rows = await _do(tx, step, erasure)
+            if not rows:
+                break
+            erased[step.table] += rows
+    runs, left = await _forgotten(db, tenant_id, erasure, histories)
+    kept: dict[str, JsonValue] = {"runs": runs, "turns_left": left}
+    async with db.transaction(tenant_id) as tx:
+        await _end(tx, erasure, actor, erased, kept)
+    if live is not None:
+        await live.forget(tenant_id, await _conversations(db, tenant_id, erasure.user_id))
+    told = {"erased": dict(sorted(erased.items())), "histories": kept}
+    return {"name": erasure.pseudonym, "user_id": erasure.user_id, **told}
+
+
+async def _forgotten(db: Database, tenant_id: str, erasure: Erasure, histories: Histories | None) -> tuple[int, int]:
+    """Take away the histories of the person's turns, and of those in which the person did something."""
+    async with db.transaction(tenant_id) as tx:
+        rows = await tx.fetch(_CARRIED, erasure.user_id, list(erasure.also), timeout=_SCAN_SECONDS)
+    turns = [row[0] for row in rows]
+    return (0, len(turns)) if histories is None else await histories(turns)
+
+
+async def _begin(tx: Connection, name: str, actor: str) -> Erasure:
+    row = await tx.fetchrow("SELECT id FROM users WHERE name = $1 FOR UPDATE", name)
+    if row is None:
+        raise CallerError("user_not_found", "there is no user of this name", status=404)
+    user_id = str(row["id"])
+    if user_id == actor:
+        raise CallerError(
+            "own_data", "another administrator must erase yours, so that somebody has seen it", status=409
+        )
+    await may_be_erased(tx, user_id)
+    await tx.execute("UPDATE users SET disabled_at = coalesce(disabled_at, now()), roles = '{}' WHERE id = $1", user_id)
+    await tx.execute("DELETE FROM api_tokens WHERE user_id = $1", user_id)
+    begun = Erasure(user_id, name, 0, also=tuple(await announced(tx, user_id)))
+    return await _announced(tx, begun, actor, again=False)
+
+
+async def _announced(tx: Connection, erasure: Erasure, actor: str, *, again: bool) -> Erasure:
+    """Put on record what has not been said yet to go with the person. `again`: only where there is anything."""
+    turns = [row[0] for row in await tx.fetch(_TURNS, erasure.user_id, erasure.turns)]
+    named = await tx.fetch(_NAMED, erasure.user_id, erasure.name, list(KEPT_KINDS), timeout=_SCAN_SECONDS)
+    also = [row["id"] for row in named]
+    if again and not turns and not also:
+        return erasure
+    audit_id = await announce(tx, erasure.user_id, actor, turns, also)
+    await tx.execute(_ALSO, also, audit_id)
+    return replace(erasure, audit_id=audit_id, turns=(*erasure.turns, *turns), also=(*erasure.also, *also))
+
+
+async def _conversations(db: Database, tenant_id: str, user_id: str) -> list[str]:
+    async with db.transaction(tenant_id) as tx:
+        return [row[0] for row in await tx.fetch("SELECT id::text FROM conversations WHERE user_id = $1", user_id)]
+
+
+async def _do(tx: Connection, step: Step, erasure: Erasure) -> int:
+    """A chunk of a step; how many rows it took."""
+    return int((await tx.execute(step.sql, *erasure.given(step))).rpartition(" ")[2])
+
+
+async def _end(
+    tx: Connection, erasure: Erasure, actor: str, erased: Counter[str], histories: dict[str, JsonValue]
+) -> None:
+    # Under this lock nobody begins a turn for the person any more; whoever held it before is seen by the steps.
+    await tx.execute("SELECT FROM users WHERE id = $1 FOR UPDATE", erasure.user_id)
+    await may_be_erased(tx, erasure.user_id)
+    erasure = await _announced(tx, erasure, actor, again=True)
+    await _rest(tx, (*OWN, *ELSEWHERE), erasure, erased)
+    await tx.execute("UPDATE users SET name = $2, display_name = '' WHERE id = $1", erasure.user_id, erasure.pseudonym)
+    await retire(tx, erasure.name, actor)
+    counts: dict[str, JsonValue] = {"erasure": erasure.audit_id, "rows": {**erased}, "histories": histories}
+    await audit.record(tx, DONE, erasure.user_id, counts, actor=actor, turn_id=None)
+
+
+async def _rest(tx: Connection, steps: Sequence[Step], erasure: Erasure, erased: Counter[str]) -> None:
+    for step in steps:
+        while rows := await _do(tx, step, erasure):
+            erased[step.table] += rows

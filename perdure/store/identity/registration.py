@@ -1,0 +1,242 @@
+"""Who may register: the first person of a tenant with a setup code, as its administrator; later people with an
+invitation, or everybody as a requester if the operator says so."""
+
+import secrets
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from perdure.contracts.errors import CallerError
+from perdure.contracts.values import sha256_hex
+from perdure.core.identity import CODE_BYTES, MOST_TRIES, Credential, How, SetupCode, code_of, code_refusal, sha256_of
+from perdure.store import audit
+from perdure.store.database import Connection
+from perdure.store.identity import sign_in, users
+
+FIRST_ROLES = ("requester", "reviewer", "admin")
+ROLES = ("requester",)
+LOCAL_USERS = ("requester", "reviewer", "admin")
+"""The embedded stack's own, who are not people."""
+CODE_LASTS = timedelta(hours=24)
+_ONE_AT_A_TIME = (
+    "SELECT pg_advisory_xact_lock(hashtextextended('perdure register ' || current_setting('perdure.tenant'), 0))"
+)
+"""Or two could be the first."""
+_TENANT = """
+SELECT EXISTS (SELECT FROM tenants WHERE tenant_id = current_setting('perdure.tenant')) AS is_there,
+  EXISTS (SELECT FROM users WHERE tenant_id = current_setting('perdure.tenant') AND name <> ALL($1)
+    AND 'admin' = ANY(roles)) AS is_taken
+"""
+_PUT_CODE = """
+INSERT INTO setup_codes (tenant_id, code_sha256, expires_at) VALUES ($1, $2, clock_timestamp() + $3::interval)
+ON CONFLICT (tenant_id) DO UPDATE SET code_sha256 = excluded.code_sha256, expires_at = excluded.expires_at,
+  wrong_tries = 0
+"""
+_CODE = "SELECT code_sha256, wrong_tries, expires_at <= clock_timestamp() AS is_expired FROM setup_codes"
+
+
+@dataclass(frozen=True, slots=True)
+class Newcomer:
+    """A person who asks to be let in, and by what."""
+
+    name: str
+    display_name: str = ""
+    invitation: str = ""
+    setup_code: str = ""
+    is_vouched_for: bool = False
+    """By a local administrator's token."""
+
+
+async def awaits_first(tx: Connection, *, local: bool) -> bool:
+    """Whether the tenant exists and has no administrator yet, whoever else has come, at the provider for example.
+    `local`: on the embedded stack, whose own users are not people."""
+    row = await tx.fetchrow(_TENANT, list(LOCAL_USERS) if local else [])
+    return row is not None and row["is_there"] and not row["is_taken"]
+
+
+async def invited_as(tx: Connection, comer: Newcomer) -> str:
+    """The display name under which this person was invited; the one that the person gives comes first.
+
+    Raises: CallerError 403 `invitation_invalid`.
+    """
+    given = await check_invitation(tx, comer.invitation, comer.name) if comer.invitation else ""
+    return comer.display_name or given
+
+
+async def registration_refusal(tx: Connection, comer: Newcomer, *, is_open: bool, local: bool) -> CallerError | None:
+    """Why this person may not register without an invitation, or None. A wrong setup code is counted: let the
+    transaction commit."""
+    # A tenant that is not there is answered as one that is closed, so that a caller cannot tell which tenants exist.
+    if await awaits_first(tx, local=local):
+        if comer.is_vouched_for or (is_open and not comer.setup_code):
+            return None
+        return await _try_code(tx, comer.setup_code)
+    is_there = await tx.fetchval("SELECT true FROM tenants WHERE tenant_id = current_setting('perdure.tenant')")
+    if not is_open or not is_there:
+        return _closed()
+    return code_refusal(comer.setup_code, None) if comer.setup_code else None
+
+
+async def _try_code(tx: Connection, given: str) -> CallerError | None:
+    kept = await _kept(tx, lock=True)
+    refused = code_refusal(given, kept)
+    if refused is not None and given.strip() and kept is not None and not kept.fits(given):
+        await tx.execute("UPDATE setup_codes SET wrong_tries = wrong_tries + 1")
+    return refused
+
+
+async def _kept(tx: Connection, *, lock: bool = False) -> SetupCode | None:
+    row = await tx.fetchrow(f"{_CODE} FOR UPDATE" if lock else _CODE)
+    return None if row is None else SetupCode(row["code_sha256"], row["is_expired"], row["wrong_tries"])
+
+
+async def register(
+    tx: Connection, comer: Newcomer, hashed: str, *, is_open: bool, local: bool
+) -> tuple[str, Credential, bool]:
+    """The id of the person, who now has this password, what they are signed in by, and whether they are the first.
+    Roles are given here, and never taken from the caller.
+
+    Raises: CallerError 401 `setup_code_needed`; 403 `setup_code_invalid`, `invitation_needed`, `invitation_invalid`;
+    409 `user_exists`, `name_erased`.
+    """
+    is_first = False
+    if comer.invitation:
+        user_id, credential = await take_invitation(tx, comer.invitation, comer.name)
+        await sign_in.end_all_sessions(tx, user_id, user_id, "a password was set by an invitation")
+        if comer.display_name:
+            await tx.execute("UPDATE users SET display_name = $2 WHERE id = $1", user_id, comer.display_name)
+    else:
+        await tx.execute(_ONE_AT_A_TIME)
+        has_key = comer.is_vouched_for or bool(comer.setup_code)
+        is_first = has_key and await awaits_first(tx, local=local)
+        if is_first:
+            await _use_code(tx, comer)
+        elif comer.setup_code or not is_open:
+            raise _closed()
+        roles = FIRST_ROLES if is_first else ROLES
+        user_id, credential = (await users.add_user(tx, comer.name, comer.display_name, roles, None)).id, _REGISTERED
+    await sign_in.set_password(tx, user_id, hashed, credential)
+    return user_id, credential, is_first
+
+
+_REGISTERED = Credential(How.REGISTRATION)
+
+
+async def _use_code(tx: Connection, comer: Newcomer) -> None:
+    """Raises: CallerError 403 `setup_code_invalid` where it was good a moment ago."""
+    used = await tx.fetchval(
+        "DELETE FROM setup_codes WHERE code_sha256 = $1 AND expires_at > clock_timestamp() AND wrong_tries < $2 "
+        "RETURNING true",
+        sha256_of(comer.setup_code),
+        MOST_TRIES,
+    )
+    if used or comer.is_vouched_for:
+        await tx.execute("DELETE FROM setup_codes")
+        return
+    raise code_refusal(comer.setup_code, await _kept(tx)) or _closed()
+
+
+def _closed() -> CallerError:
+    return CallerError(
+        "invitation_needed", "Registration needs an invitation; ask an administrator for one and send it", status=403
+    )
+
+
+async def ensure_code(owner: Connection, tenant_id: str, before: str, *, local: bool) -> str:
+    """The setup code of a tenant without people: `before` if it is still good, else a new one, which voids the one
+    there was. Empty for a tenant that has people. In a transaction of the tenant, by the owner."""
+    await owner.execute(_ONE_AT_A_TIME)
+    if not await awaits_first(owner, local=local):
+        await owner.execute("DELETE FROM setup_codes WHERE tenant_id = $1", tenant_id)
+        return ""
+    kept = await _kept(owner, lock=True)
+    if before and kept is not None and kept.is_good and kept.fits(before):
+        return before
+    code = code_of(secrets.token_bytes(CODE_BYTES))
+    await owner.execute(_PUT_CODE, tenant_id, sha256_of(code), CODE_LASTS)
+    return code
+
+
+# --- Invitations: somebody whom an administrator has named sets a password, once, within a week.
+
+_LASTS = "interval '7 days'"
+_IN_USE = """
+(EXISTS (SELECT FROM passwords p WHERE p.user_id = t.id) OR EXISTS (SELECT FROM identities d WHERE d.user_id = t.id)
+  OR EXISTS (SELECT FROM api_tokens k WHERE k.user_id = t.id AND NOT k.created_by && t.created_by))
+"""
+"""Whether the account has a way in that the inviter did not create."""
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """One that was just made; its token is shown once."""
+
+    name: str
+    token: str
+    expires_at: datetime
+
+
+async def invite(tx: Connection, name: str, actor: str, credential: Credential) -> Invitation:
+    """Invite a person of the tenant; an invitation made before is void. `credential` is what the actor is signed in by.
+
+    Raises: CallerError 404 `user_not_found`.
+    """
+    user_id = await tx.fetchval("SELECT id FROM users WHERE name = $1 AND disabled_at IS NULL", name)
+    if user_id is None:
+        raise CallerError("user_not_found", "there is no user of this name", status=404)
+    token = f"perdure_invitation_{secrets.token_urlsafe(32)}"
+    expires_at = await tx.fetchval(
+        "INSERT INTO invitations (token_sha256, tenant_id, user_id, expires_at, created_by) VALUES "
+        f"($1, current_setting('perdure.tenant'), $2, now() + {_LASTS}, array_remove($3::uuid[], $2)) "
+        "ON CONFLICT (user_id) DO UPDATE SET token_sha256 = excluded.token_sha256, expires_at = excluded.expires_at, "
+        "created_by = excluded.created_by RETURNING expires_at",
+        sha256_hex(token),
+        user_id,
+        credential.handed_on(actor),
+    )
+    await audit.record(tx, "user.invited", str(user_id), {"name": name}, actor=actor, turn_id=None)
+    return Invitation(name, token, expires_at)
+
+
+async def check_invitation(tx: Connection, token: str, name: str) -> str:
+    """The display name of the person of this name, if this is an invitation for them.
+
+    Raises: CallerError 403 `invitation_invalid`.
+    """
+    found = await tx.fetchval(
+        "SELECT u.display_name FROM invitations i JOIN users u ON u.id = i.user_id WHERE i.token_sha256 = $1 "
+        "AND i.expires_at > now() AND u.name = $2 AND u.disabled_at IS NULL",
+        sha256_hex(token),
+        name,
+    )
+    if found is None:
+        raise _invalid()
+    return str(found)
+
+
+async def take_invitation(tx: Connection, token: str, name: str) -> tuple[str, Credential]:
+    """Use it up; the id of the person of this name, and what the person is signed in by from now on.
+
+    Raises: CallerError 403 `invitation_invalid`.
+    """
+    row = await tx.fetchrow(
+        "WITH taken AS (DELETE FROM invitations i USING users u WHERE i.token_sha256 = $1 AND i.expires_at > now() "
+        "AND u.id = i.user_id AND u.name = $2 AND u.disabled_at IS NULL RETURNING u.id, i.created_by) "
+        f"SELECT t.*, {_IN_USE} AS in_use FROM taken t",
+        sha256_hex(token),
+        name,
+    )
+    if row is None:
+        raise _invalid()
+    inviters = tuple(map(str, row["created_by"]))
+    # An inviter who resets the password of an account that others use could act as its owner; a first invitation
+    # opens an account that nobody has used.
+    made = Credential(How.INVITATION, inviters) if row["in_use"] else Credential(How.INVITATION, (), inviters)
+    return str(row["id"]), made
+
+
+def _invalid() -> CallerError:
+    return CallerError(
+        "invitation_invalid",
+        "This invitation is not for this name, was used, or has expired; ask an administrator for another one",
+        status=403,
+    )

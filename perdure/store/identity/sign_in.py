@@ -1,0 +1,400 @@
+"""Sessions of people: begun by signing in, ended by signing out, by time, or by whoever takes the person's access."""
+
+import re
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import asyncpg
+
+from perdure.contracts.values import sha256_hex
+from perdure.core.identity import AccessKey, AccessKeys, Credential, How, Pace, Refresh, RefreshFacts, Tally, outcome
+from perdure.store import audit
+from perdure.store.database import Connection, new_id
+from perdure.store.valkey import Valkey
+
+MOST_SESSIONS = timedelta(days=90)
+"""However often it is refreshed, a session ends this long after it began: the person signs in again."""
+_KEPT = "interval '7 days'"
+"""After its end a session is nobody's question any more."""
+_FORGET = f"""
+DELETE FROM sessions WHERE id = ANY(ARRAY(
+  SELECT id FROM sessions WHERE expires_at < now() - {_KEPT} ORDER BY expires_at LIMIT 100 FOR UPDATE SKIP LOCKED))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One that has just begun or been prolonged."""
+
+    id: str
+    user_id: str
+    expires_at: datetime
+
+
+async def begin_session(
+    tx: Connection, user_id: str, lasts: timedelta, credential: Credential, *, local: bool = False
+) -> Session:
+    """A new session, opened by `credential`. `local`: by a token of the stack for its own machine."""
+    session_id = new_id()
+    expires_at = await tx.fetchval(
+        "INSERT INTO sessions (id, tenant_id, user_id, local, expires_at, how, created_by, invited_by) VALUES "
+        "($1, current_setting('perdure.tenant'), $2, $3, now() + $4::interval, $5, $6, $7) RETURNING expires_at",
+        session_id,
+        user_id,
+        local,
+        lasts,
+        credential.how.value,
+        credential.created_by,
+        credential.invited_by,
+    )
+    await tx.execute(_FORGET)
+    await audit.record(tx, "session.begun", session_id, {"how": credential.how.value}, actor=user_id, turn_id=None)
+    return Session(session_id, user_id, expires_at)
+
+
+async def end_session(tx: Connection, session_id: str, actor: str, why: str) -> bool:
+    """End it, whoever still has a token of it; whether it was open."""
+    row = await tx.fetchrow(
+        "UPDATE sessions SET ended_at = now() WHERE id = $1 AND ended_at IS NULL RETURNING true", session_id
+    )
+    if row is None:
+        return False
+    await audit.record(tx, "session.ended", session_id, {"why": why}, actor=actor, turn_id=None)
+    return True
+
+
+async def end_all_sessions(tx: Connection, user_id: str, actor: str, why: str, *, but: str | None = None) -> int:
+    """End every open session of this person, except `but`; how many there were."""
+    rows = await tx.fetch(
+        "UPDATE sessions SET ended_at = now() WHERE user_id = $1 AND ended_at IS NULL "
+        "AND id IS DISTINCT FROM $2::uuid RETURNING id",
+        user_id,
+        but,
+    )
+    for row in rows:
+        await audit.record(tx, "session.ended", str(row["id"]), {"why": why}, actor=actor, turn_id=None)
+    return len(rows)
+
+
+# --- Refresh tokens: each is used once, and has one successor.
+# Postgres knows hashes only.
+#
+# A successor is made of the token that it follows, so that it can be given again within the grace without being kept.
+
+_REFRESH_TOKEN_FORM = re.compile(r"prt\.([a-z0-9][a-z0-9-]{0,62})\.[\w-]{43}", re.ASCII)
+_FOUND = """
+SELECT r.*, s.user_id, s.ended_at, s.expires_at AS session_expires_at, u.disabled_at, now() AS now
+FROM refresh_tokens r JOIN sessions s ON s.id = r.session_id JOIN users u ON u.id = s.user_id
+WHERE r.token_sha256 = $1 FOR UPDATE OF r, s
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """What became of a token that was handed in."""
+
+    outcome: Refresh
+    session_id: str = ""
+    user_id: str = ""
+    successor: str = ""
+    """Of ROTATE and REPEAT."""
+    expires_at: datetime | None = None
+
+
+def tenant_of_refresh_token(token: str) -> str | None:
+    """The tenant that a token names; None for what is no refresh token. It is believed by the hash alone."""
+    found = _REFRESH_TOKEN_FORM.fullmatch(token)
+    return found[1] if found else None
+
+
+async def first_refresh_token(tx: Connection, tenant_id: str, session_id: str, lasts: timedelta) -> str:
+    """The first token of a session."""
+    token = _token(tenant_id, secrets.token_urlsafe(32))
+    await _insert(tx, token, session_id, lasts)
+    return token
+
+
+async def rotate_refresh_token(
+    tx: Connection, tenant_id: str, token: str, keys: AccessKeys, lasts: timedelta
+) -> Rotation:
+    """Hand in a token. Of two at once the second waits for the first, and gets what the first got.
+
+    A betrayed token ends its session in this transaction, so whoever calls must let it commit.
+    """
+    row = await tx.fetchrow(_FOUND, sha256_hex(token))
+    if row is None:
+        return Rotation(Refresh.OVER)
+    ended = row["ended_at"] or row["disabled_at"] or row["session_expires_at"] <= row["now"]
+    found = outcome(RefreshFacts(row["now"], row["expires_at"], row["used_at"], bool(ended)))
+    session_id, user_id = str(row["session_id"]), str(row["user_id"])
+    if found is Refresh.BETRAYED:
+        await end_session(tx, session_id, user_id, "a refresh token was used twice")
+    if found in (Refresh.BETRAYED, Refresh.OVER):
+        return Rotation(found)
+    if found is Refresh.REPEAT:
+        successor = _again(row, tenant_id, token, keys)
+        if successor is None:
+            return Rotation(Refresh.OVER)
+        return Rotation(found, session_id, user_id, successor, row["session_expires_at"])
+    nonce = secrets.token_hex(16)
+    successor = _successor(keys.newest, tenant_id, token, nonce)
+    await tx.execute(
+        "UPDATE refresh_tokens SET used_at = now(), nonce = $2, successor_sha256 = $3 WHERE token_sha256 = $1",
+        row["token_sha256"],
+        nonce,
+        sha256_hex(successor),
+    )
+    await tx.execute("DELETE FROM refresh_tokens WHERE session_id = $1 AND expires_at < now()", row["session_id"])
+    await _insert(tx, successor, session_id, lasts)
+    until: datetime = await tx.fetchval(
+        "UPDATE sessions SET expires_at = least(now() + $2::interval, began_at + $3::interval) WHERE id = $1 "
+        "RETURNING expires_at",
+        session_id,
+        lasts,
+        MOST_SESSIONS,
+    )
+    return Rotation(found, session_id, user_id, successor, until)
+
+
+async def _insert(tx: Connection, token: str, session_id: str, lasts: timedelta) -> None:
+    await tx.execute(
+        "INSERT INTO refresh_tokens (token_sha256, tenant_id, session_id, expires_at) "
+        "VALUES ($1, current_setting('perdure.tenant'), $2, now() + $3::interval)",
+        sha256_hex(token),
+        session_id,
+        lasts,
+    )
+
+
+def _token(tenant_id: str, secret: str) -> str:
+    return f"prt.{tenant_id}.{secret}"
+
+
+def _successor(key: AccessKey, tenant_id: str, token: str, nonce: str) -> str:
+    return _token(tenant_id, key.derived("refresh token", token, nonce))
+
+
+def _again(row: asyncpg.Record, tenant_id: str, token: str, keys: AccessKeys) -> str | None:
+    """The successor that was given before; None where the key that made it is gone."""
+    made = (_successor(key, tenant_id, token, row["nonce"]) for key in keys.keys)
+    return next((each for each in made if sha256_hex(each) == row["successor_sha256"]), None)
+
+
+# --- Codes in links: whoever follows one signs in as the person who asked for it.
+# Each is good once, for a few minutes.
+#
+# A link ends up in a terminal's scrollback and in a browser's history, where a used code opens nothing. Postgres knows
+# hashes only.
+
+LASTS = timedelta(minutes=15)
+_SIGN_IN_CODE_FORM = re.compile(r"([a-z0-9][a-z0-9-]{0,62})\.[\w-]{32}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """One that was just made; it is shown once."""
+
+    code: str
+    expires_at: datetime
+
+
+def tenant_of_sign_in_code(code: str) -> str | None:
+    """The tenant that a code names; None for what is no code. It is believed by the hash alone."""
+    found = _SIGN_IN_CODE_FORM.fullmatch(code)
+    return found[1] if found else None
+
+
+async def make_sign_in_code(tx: Connection, tenant_id: str, user_id: str) -> Code:
+    """A new code of this person; those that nobody used in time go."""
+    code = f"{tenant_id}.{secrets.token_urlsafe(24)}"
+    await tx.execute("DELETE FROM sign_in_codes WHERE expires_at <= now()")
+    expires_at = await tx.fetchval(
+        "INSERT INTO sign_in_codes (code_sha256, tenant_id, user_id, expires_at) "
+        "VALUES ($1, $2, $3, now() + $4::interval) RETURNING expires_at",
+        sha256_hex(code),
+        tenant_id,
+        user_id,
+        LASTS,
+    )
+    await audit.record(tx, "sign_in_code.made", user_id, {}, actor=user_id, turn_id=None)
+    return Code(code, expires_at)
+
+
+async def take_sign_in_code(tx: Connection, code: str) -> str | None:
+    """Use it up; whom it was made for, None where it is no code, or no longer. Of two at once one gets it."""
+    found = await tx.fetchval(
+        "DELETE FROM sign_in_codes c USING users u WHERE c.code_sha256 = $1 AND c.expires_at > now() "
+        "AND u.id = c.user_id AND u.disabled_at IS NULL RETURNING u.id",
+        sha256_hex(code),
+    )
+    return str(found) if found is not None else None
+
+
+# --- Passwords of people, as hashes.
+# Who has none signs in by a token, or by a provider elsewhere.
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Somebody who may sign in by a password."""
+
+    user_id: str
+    hash: str
+    credential: Credential
+
+
+async def password_of_name(tx: Connection, name: str) -> Kept | None:
+    """The password of the person of this name, who still has access."""
+    row = await tx.fetchrow(
+        "SELECT u.id, p.hash, p.created_by, p.invited_by FROM users u JOIN passwords p ON p.user_id = u.id "
+        "WHERE u.name = $1 AND u.disabled_at IS NULL",
+        name,
+    )
+    if row is None:
+        return None
+    made = Credential(How.PASSWORD, tuple(map(str, row["created_by"])), tuple(map(str, row["invited_by"])))
+    return Kept(str(row["id"]), row["hash"], made)
+
+
+async def password_of_user(tx: Connection, user_id: str, *, lock: bool = False) -> str | None:
+    """The hash of this person's password. With `lock` it does not change before the transaction ends."""
+    statement = "SELECT hash FROM passwords WHERE user_id = $1" + (" FOR SHARE" if lock else "")
+    found: str | None = await tx.fetchval(statement, user_id)
+    return found
+
+
+async def set_password(tx: Connection, user_id: str, hashed: str, credential: Credential) -> None:
+    """Give this person this password and no other. `credential` is what the caller who sets it is signed in by: its
+    creators may know the password."""
+    await tx.execute(
+        "INSERT INTO passwords (user_id, tenant_id, hash, created_by, invited_by) "
+        "VALUES ($1, current_setting('perdure.tenant'), $2, $3, $4) ON CONFLICT (user_id) DO UPDATE SET "
+        "hash = excluded.hash, set_at = now(), created_by = excluded.created_by, invited_by = excluded.invited_by",
+        user_id,
+        hashed,
+        credential.created_by,
+        credential.invited_by,
+    )
+    await audit.record(tx, "user.password_set", user_id, {}, actor=user_id, turn_id=None)
+
+
+# --- Wrong passwords, counted in Valkey by all API processes together; while Valkey is away each process counts alone.
+
+Key = tuple[Pace, str]
+"""What is counted, and for whom."""
+_PREFIX = "perdure:guesses"
+_MOST_ALONE = 20_000
+"""Keys of one process without Valkey; the ones that were used least recently go."""
+# A guess is counted before it is looked at, and only if nothing was counted since the tallies were read: of many
+# guesses at once no more get through than one after the other.
+_COUNT = """
+for i, key in ipairs(KEYS) do
+  if tonumber(redis.call('HGET', key, 'failures') or 0) ~= tonumber(ARGV[3 * i - 2]) then return 0 end
+end
+local now = redis.call('TIME')
+for i, key in ipairs(KEYS) do
+  local failures = redis.call('HINCRBY', key, 'failures', 1)
+  redis.call('HSET', key, 'last', now[1] .. '.' .. string.format('%06d', now[2]))
+  if failures == 1 or ARGV[3 * i] == '0' then redis.call('EXPIRE', key, ARGV[3 * i - 1]) end
+end
+return 1
+"""
+_TAKE_BACK = """
+for _, key in ipairs(KEYS) do
+  if tonumber(redis.call('HGET', key, 'failures') or 0) > 1 then
+    redis.call('HINCRBY', key, 'failures', -1)
+  else
+    redis.call('DEL', key)
+  end
+end
+"""
+
+
+class Guesses:
+    """The tallies."""
+
+    def __init__(self, valkey: Valkey) -> None:
+        self._valkey = valkey
+        self._alone: OrderedDict[str, Tally] = OrderedDict()
+
+    async def read(self, keys: Sequence[Key]) -> tuple[float, list[Tally]]:
+        """The time now, by the clock that counts, and what is counted under each key."""
+        names = [_name(key) for key in keys]
+
+        async def work() -> tuple[float, list[Tally]]:
+            async with self._valkey.client.pipeline(transaction=False) as pipeline:
+                pipeline.time()
+                for name in names:
+                    pipeline.hmget(name, "failures", "last")
+                (seconds, micros), *found = await pipeline.execute()
+            return float(seconds) + micros / 1e6, [Tally(int(each[0] or 0), float(each[1] or 0)) for each in found]
+
+        shared = await self._valkey.attempt(work)
+        if shared is not None:
+            return shared
+        now = time.time()
+        return now, [self._alone_of(key, now) for key in keys]
+
+    async def count(self, keys: Sequence[Key], seen: Sequence[Tally]) -> bool:
+        """Count one wrong guess under each key; false if another one was counted since `seen` was read."""
+        names = [_name(key) for key in keys]
+        given = [
+            str(each)
+            for (pace, _), tally in zip(keys, seen, strict=True)
+            for each in (tally.failures, pace.kept_seconds, int(pace.is_window))
+        ]
+
+        async def work() -> int:
+            answer: int = await self._valkey.client.eval(_COUNT, len(names), *names, *given)
+            return answer
+
+        shared = await self._valkey.attempt(work)
+        if shared is not None:
+            return bool(shared)
+        now = time.time()
+        for key, name in zip(keys, names, strict=True):
+            self._alone[name] = Tally(self._alone_of(key, now).failures + 1, now)
+            self._alone.move_to_end(name)
+        while len(self._alone) > _MOST_ALONE:
+            self._alone.popitem(last=False)
+        return True
+
+    def _alone_of(self, key: Key, now: float) -> Tally:
+        tally = self._alone.get(_name(key), Tally())
+        return tally if now - tally.last_at < key[0].kept_seconds else Tally()
+
+    async def take_back(self, keys: Sequence[Key]) -> None:
+        """The guess that was counted was right, or was never looked at."""
+        names = [_name(key) for key in keys]
+
+        async def work() -> bool:
+            await self._valkey.client.eval(_TAKE_BACK, len(names), *names)
+            return True
+
+        await self._valkey.attempt(work)
+        for name in names:
+            tally = self._alone.get(name)
+            if tally is not None:
+                self._alone[name] = Tally(max(0, tally.failures - 1), tally.last_at)
+
+    async def forget(self, keys: Sequence[Key]) -> None:
+        """Start anew under these keys."""
+        names = [_name(key) for key in keys]
+
+        async def work() -> bool:
+            await self._valkey.client.delete(*names)
+            return True
+
+        await self._valkey.attempt(work)
+        for name in names:
+            self._alone.pop(name, None)
+
+
+def _name(key: Key) -> str:
+    """Without the account's name: it is what a caller typed, which may have been a password."""
+    pace, of = key
+    return f"{_PREFIX}:{pace.name}:{sha256_hex(of)[:32]}"

@@ -1,0 +1,341 @@
+"""Named users, their roles and tokens. Postgres knows a token's hash only."""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import asyncpg
+
+from perdure.contracts.errors import CallerError
+from perdure.contracts.values import sha256_hex
+from perdure.core.audit import Keyring, name_text
+from perdure.core.identity import OWN, Credential, How, display_name_from, name_from
+from perdure.store import audit
+from perdure.store.database import Connection, new_id, signer_of
+from perdure.store.identity import sign_in
+
+LOCAL = "local"
+"""The label of the tokens that perdure/apps/bootstrap.py creates."""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A user of the tenant."""
+
+    id: str
+    name: str
+    display_name: str
+    roles: tuple[str, ...]
+
+
+async def list_users(tx: Connection) -> list[User]:
+    """Every user, by name."""
+    rows = await tx.fetch("SELECT * FROM users WHERE disabled_at IS NULL ORDER BY name")
+    return [_user(row) for row in rows]
+
+
+async def get_user(tx: Connection, user_id: str) -> User:
+    """The user of this id.
+
+    Raises: CallerError 404 `user_not_found`.
+    """
+    return _found(await tx.fetchrow("SELECT * FROM users WHERE id = $1", user_id))
+
+
+async def set_display_name(tx: Connection, user_id: str, display_name: str, actor: str) -> None:
+    """What this user is called."""
+    await tx.execute("UPDATE users SET display_name = $2 WHERE id = $1", user_id, display_name)
+    await audit.record(tx, "user.display_name_set", user_id, {"display_name": display_name}, actor=actor, turn_id=None)
+
+
+async def add_user(tx: Connection, name: str, display_name: str, roles: tuple[str, ...], actor: str | None) -> User:
+    """A new user; without `actor`, by registering.
+
+    Raises: CallerError 409 `user_exists`, `name_erased`.
+    """
+    user = User(new_id(), name, display_name or name, roles)
+    try:
+        await tx.execute(
+            "INSERT INTO users (id, tenant_id, name, display_name, roles) "
+            "VALUES ($1, current_setting('perdure.tenant'), $2, $3, $4)",
+            user.id,
+            name,
+            user.display_name,
+            list(roles),
+        )
+    except asyncpg.UniqueViolationError:
+        raise CallerError("user_exists", "there is a user of this name", {"name": name}, status=409) from None
+    await refuse_erased(tx, *signer_of(tx), name)
+    await audit.record(
+        tx, "user.added", user.id, {"name": name, "roles": [*roles]}, actor=actor or user.id, turn_id=None
+    )
+    return user
+
+
+async def set_roles(tx: Connection, name: str, roles: tuple[str, ...], actor: str) -> User:
+    """Give a user exactly these roles.
+
+    Raises: CallerError 404 `user_not_found`; 409 `own_account` for an administrator who would stop being one (S2-61).
+    """
+    row = await tx.fetchrow("UPDATE users SET roles = $2 WHERE name = $1 RETURNING *", name, list(roles))
+    user = _found(row)
+    if user.id == actor and "admin" not in roles:
+        raise own_account()
+    await audit.record(tx, "user.roles_set", user.id, {"name": name, "roles": [*roles]}, actor=actor, turn_id=None)
+    return user
+
+
+async def mint_token(tx: Connection, name: str, label: str, actor: str, credential: Credential) -> str:
+    """A new token of a user; shown once, stored as its hash. `credential` is what the actor is signed in by.
+
+    Raises: CallerError 404 `user_not_found`; 422 `label_reserved`.
+    """
+    if label == LOCAL:
+        why = f"The label `{LOCAL}` is for the tokens that perdure/apps/bootstrap.py creates; choose another one"
+        raise CallerError("label_reserved", why, {"label": label}, status=422)
+    user = _found(await tx.fetchrow("SELECT * FROM users WHERE name = $1 AND disabled_at IS NULL", name))
+    token = f"perdure_{name}_{secrets.token_urlsafe(24)}"
+    await tx.execute(
+        "INSERT INTO api_tokens (token_sha256, tenant_id, user_id, label, created_by) "
+        "VALUES ($1, current_setting('perdure.tenant'), $2, $3, array_remove($4::uuid[], $2))",
+        sha256_hex(token),
+        user.id,
+        label,
+        credential.handed_on(actor),
+    )
+    await audit.record(tx, "user.token_minted", user.id, {"name": name, "label": label}, actor=actor, turn_id=None)
+    return token
+
+
+def own_account() -> CallerError:
+    """Nobody leaves a tenant without its last administrator by a slip."""
+    return CallerError("own_account", "another administrator must do that to you", status=409)
+
+
+def _found(row: asyncpg.Record | None) -> User:
+    if row is None:
+        raise CallerError("user_not_found", "there is no user of this name", status=404)
+    return _user(row)
+
+
+def _user(row: asyncpg.Record) -> User:
+    return User(str(row["id"]), row["name"], row["display_name"], tuple(row["roles"]))
+
+
+# --- Names of erased persons: nobody takes one again, or its places in policies and lists would be inherited.
+# What is kept is a row of the audit whose subject is the name's HMAC: it can neither be changed nor read back.
+
+KIND = "user.name_retired"
+
+
+async def retire(tx: Connection, name: str, actor: str) -> None:
+    """Let nobody be called so any more, in the transaction that takes the name from its person."""
+    tenant_id, keyring = signer_of(tx)
+    await audit.record(tx, KIND, keyring.sign(name_text(tenant_id, name)), {}, actor=actor, turn_id=None)
+
+
+async def refuse_erased(tx: Connection | asyncpg.Connection, tenant_id: str, keyring: Keyring, name: str) -> None:
+    """Ask after the name was inserted, so that an erasure that has just ended is seen.
+
+    Raises: CallerError 409 `name_erased`.
+    """
+    of_name = keyring.signatures(name_text(tenant_id, name))
+    if await tx.fetchval(
+        "SELECT true FROM audit WHERE tenant_id = $1 AND kind = $2 AND subject = ANY($3) LIMIT 1",
+        tenant_id,
+        KIND,
+        of_name,
+    ):
+        raise CallerError(
+            "name_erased",
+            "a person of this name was erased, and what names the person still does; take another name",
+            {"name": name},
+            status=409,
+        )
+
+
+# --- The people of a tenant as its administrators see them; nobody is ever deleted here, only let out and in again.
+
+_MEMBERS = """
+SELECT u.id, u.name, u.display_name, u.roles, u.disabled_at, p.user_id IS NOT NULL AS has_password,
+  i.expires_at AS invited_until, EXISTS (SELECT FROM identities d WHERE d.user_id = u.id) AS has_identity
+FROM users u LEFT JOIN passwords p ON p.user_id = u.id
+LEFT JOIN invitations i ON i.user_id = u.id AND i.expires_at > now()
+WHERE u.name <> 'erased-' || u.id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One person."""
+
+    id: str
+    name: str
+    display_name: str
+    roles: tuple[str, ...]
+    active: bool
+    has_password: bool
+    has_identity: bool
+    """Signs in by a provider elsewhere."""
+    invited_until: datetime | None
+
+
+async def list_members(tx: Connection) -> list[Member]:
+    """Everybody, by name."""
+    return [_member(row) for row in await tx.fetch(f"{_MEMBERS} ORDER BY u.name")]
+
+
+async def get_member(tx: Connection, name: str) -> Member:
+    """One person.
+
+    Raises: CallerError 404 `user_not_found`.
+    """
+    row = await tx.fetchrow(f"{_MEMBERS} AND u.name = $1 FOR UPDATE OF u", name)
+    if row is None:
+        raise CallerError("user_not_found", "there is no user of this name", status=404)
+    return _member(row)
+
+
+async def change_member(
+    tx: Connection,
+    name: str,
+    actor: str,
+    *,
+    roles: tuple[str, ...] | None = None,
+    display_name: str | None = None,
+    active: bool | None = None,
+) -> Member:
+    """Change what is given.
+
+    Raises: CallerError 404 `user_not_found`; 409 `own_account` for an administrator who would stop being one.
+    """
+    member = await get_member(tx, name)
+    if member.id == actor and active is False:
+        raise own_account()
+    if display_name is not None:
+        await set_display_name(tx, member.id, display_name, actor)
+    if roles is not None:
+        await set_roles(tx, name, roles, actor)
+    if active is not None and active is not member.active:
+        await _let(tx, member, actor, active=active)
+    return await get_member(tx, name)
+
+
+async def _let(tx: Connection, member: Member, actor: str, *, active: bool) -> None:
+    await tx.execute(
+        "UPDATE users SET disabled_at = CASE WHEN $2 THEN NULL ELSE now() END WHERE id = $1", member.id, active
+    )
+    if not active:
+        await sign_in.end_all_sessions(tx, member.id, actor, "the account was closed")
+        await tx.execute("DELETE FROM invitations WHERE user_id = $1", member.id)
+    kind = "user.reopened" if active else "user.closed"
+    await audit.record(tx, kind, member.id, {"name": member.name}, actor=actor, turn_id=None)
+
+
+def _member(row: asyncpg.Record) -> Member:
+    return Member(
+        id=str(row["id"]),
+        name=row["name"],
+        display_name=row["display_name"],
+        roles=tuple(row["roles"]),
+        active=row["disabled_at"] is None,
+        has_password=row["has_password"],
+        has_identity=row["has_identity"],
+        invited_until=row["invited_until"],
+    )
+
+
+# --- The tenant and people that a deployment starts with, written by the owner.
+
+
+async def ensure_tenant(owner: asyncpg.Connection, tenant_id: str) -> None:
+    """Make the tenant, if it is not there."""
+    await owner.execute("INSERT INTO tenants (tenant_id) VALUES ($1) ON CONFLICT DO NOTHING", tenant_id)
+
+
+async def ensure_user(
+    owner: asyncpg.Connection, tenant_id: str, name: str, roles: list[str], token_sha256: str, keyring: Keyring
+) -> None:
+    """Make the user and its token, if they are not there; in a transaction of the tenant.
+
+    Raises: CallerError 409 `name_erased`.
+    """
+    await owner.execute(
+        "INSERT INTO users (id, tenant_id, name, display_name, roles) VALUES ($1, $2, $3, $4, $5) "
+        "ON CONFLICT (tenant_id, name) DO NOTHING",
+        new_id(),
+        tenant_id,
+        name,
+        name.capitalize(),
+        roles,
+    )
+    await refuse_erased(owner, tenant_id, keyring, name)
+    await owner.execute(
+        "INSERT INTO api_tokens (token_sha256, tenant_id, user_id, label, created_by) "
+        "SELECT $3, $1, id, 'local', '{}' FROM users WHERE tenant_id = $1 AND name = $2 ON CONFLICT DO NOTHING",
+        tenant_id,
+        name,
+        token_sha256,
+    )
+
+
+async def grant(owner: asyncpg.Connection, tenant_id: str, name: str, roles: list[str]) -> None:
+    """Add these roles to what a user has."""
+    await owner.execute(
+        "UPDATE users SET roles = ARRAY(SELECT DISTINCT unnest(roles || $3::text[]) ORDER BY 1) "
+        "WHERE tenant_id = $1 AND name = $2",
+        tenant_id,
+        name,
+        roles,
+    )
+
+
+# --- People who sign in by a provider elsewhere, known by its issuer and the subject that it gives them.
+
+
+async def enter_by_identity(
+    tx: Connection,
+    issuer: str,
+    claims: Mapping[str, object],
+    newcomers: tuple[str, ...],
+    link_to: str | None,
+    linked_by: Credential = OWN,
+) -> tuple[str, Credential]:
+    """The id of the person, and what they are signed in by. A new person gets an account with the roles `newcomers`;
+    with `link_to`, the person who is signed in already, by `linked_by`, gets this way to sign in beside the others.
+
+    Raises: CallerError 403 `account_closed`, `newcomers_refused`; 409 `user_exists`, `identity_taken`.
+    """
+    subject = str(claims["sub"])
+    row = await tx.fetchrow(
+        "SELECT u.id, u.disabled_at, i.created_by, i.invited_by FROM identities i JOIN users u ON u.id = i.user_id "
+        "WHERE i.issuer = $1 AND i.subject = $2",
+        issuer,
+        subject,
+    )
+    if row is not None:
+        user_id = str(row["id"])
+        if row["disabled_at"] is not None:
+            raise CallerError("account_closed", "this account is closed", status=403)
+        if link_to not in (None, user_id):
+            raise CallerError("identity_taken", "somebody else signs in by this identity", status=409)
+        made_by, invited_by = (tuple(map(str, row[name])) for name in ("created_by", "invited_by"))
+        return user_id, Credential(How.OIDC, made_by, invited_by)
+    if link_to is None:
+        name = name_from(claims)
+        if not newcomers or name is None:
+            raise CallerError("newcomers_refused", "you are not known here; ask an administrator", status=403)
+        # An account of this name that is there already is never taken over: its owner signs in, and links.
+        link_to = (await add_user(tx, name, display_name_from(claims), newcomers, None)).id
+    await tx.execute(
+        "INSERT INTO identities (tenant_id, issuer, subject, user_id, created_by, invited_by) "
+        "VALUES (current_setting('perdure.tenant'), $1, $2, $3, $4, $5)",
+        issuer,
+        subject,
+        link_to,
+        linked_by.created_by,
+        linked_by.invited_by,
+    )
+    await audit.record(tx, "user.identity_linked", link_to, {"issuer": issuer}, actor=link_to, turn_id=None)
+    return link_to, replace(linked_by, how=How.OIDC)

@@ -1,0 +1,1 @@
+"""Documents, facts, entities, episodes, files and working memory."""

@@ -1,0 +1,423 @@
+"""Writing documents: each write adds a version that never changes, named by the SHA-256 of its content (S2-68).
+
+Who may write where, the scan of what is written and the refusal of a stale change are perdure/core/documents/; here
+they are asked in the transaction that writes. Lock order: the turn's row where there is one, then the document, then
+the conversation.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import asyncpg
+from pydantic import JsonValue
+
+from perdure.contracts.errors import CallerError
+from perdure.contracts.memory import DEFAULT_LIMITS, DocumentRef, MemoryLimits, Scope, Trust
+from perdure.contracts.values import sha256_hex
+from perdure.core.memory.documents import (
+    Edit,
+    Finding,
+    Place,
+    Writer,
+    evidence_refusal,
+    is_blocked,
+    patched,
+    path_refusal,
+    scan,
+    stale,
+    trust_of,
+    write_refusal,
+)
+from perdure.core.memory.search import entity_keys, names_in
+from perdure.core.text import clean
+from perdure.store import audit
+from perdure.store.database import Connection, new_id
+from perdure.store.memory.search import EVERYBODY, Document, read_as
+
+# --- The stores of documents: four a tenant, made when they are first asked for (S2-66).
+# One store holds the notes of all conversations and one those of all users; whose a document is, it says itself.
+
+CONVENTIONS = "workspace_conventions"
+RUNBOOKS = "workspace_runbooks"
+OF_USERS = "user_memory"
+OF_CONVERSATIONS = "conversation_memory"
+SEEDED = {
+    CONVENTIONS: Scope.WORKSPACE,
+    RUNBOOKS: Scope.WORKSPACE,
+    OF_USERS: Scope.USER,
+    OF_CONVERSATIONS: Scope.CONVERSATION,
+}
+ONLY_STORE = {Scope.USER: OF_USERS, Scope.CONVERSATION: OF_CONVERSATIONS}
+"""Where a scope has one store, it need not be named."""
+
+
+class Store(NamedTuple):
+    """A store, and whether it is closed for writing."""
+
+    id: str
+    slug: str
+    scope: Scope
+    archived: bool
+
+    def place(self, owner_id: str | None) -> Place:
+        """Where a document of this owner would lie in it."""
+        return Place(self.slug, self.scope, None if self.scope is Scope.WORKSPACE else owner_id, self.archived)
+
+
+async def seed(tx: Connection) -> None:
+    """Make what is missing; safe to repeat, and beside others."""
+    await tx.execute(
+        "INSERT INTO memory_stores (tenant_id, slug, scope) "
+        "SELECT current_setting('perdure.tenant'), slug, scope FROM unnest($1::text[], $2::text[]) AS s(slug, scope) "
+        "WHERE NOT EXISTS (SELECT FROM memory_stores m WHERE m.slug = s.slug) ON CONFLICT DO NOTHING",
+        list(SEEDED),
+        [scope.value for scope in SEEDED.values()],
+    )
+
+
+async def named(tx: Connection, scope: Scope, slug: str | None) -> Store:
+    """The store of this scope; its slug may be left out where the scope has only one.
+
+    Raises: CallerError 404 `store_not_found`.
+    """
+    await seed(tx)
+    row = await tx.fetchrow(
+        "SELECT * FROM memory_stores WHERE slug = $1 AND scope = $2", slug or ONLY_STORE.get(scope, ""), scope.value
+    )
+    if row is None:
+        known = sorted(name for name, its in SEEDED.items() if its is scope)
+        said = f"there is no such store of the scope {scope.value}; there is {', '.join(known)}"
+        raise CallerError("store_not_found", said, status=404)
+    return _store(row)
+
+
+async def list_stores(tx: Connection) -> list[dict[str, object]]:
+    """All stores."""
+    await seed(tx)
+    rows = await tx.fetch("SELECT slug, scope, archived_at, created_at FROM memory_stores ORDER BY scope, slug")
+    return [dict(row) for row in rows]
+
+
+async def set_store_archived(tx: Connection, slug: str, archived: bool, actor: str) -> dict[str, object]:
+    """Close a store, or open it again: what is in a closed one is kept, and neither found nor written.
+
+    Raises: CallerError 404 `store_not_found`.
+    """
+    await seed(tx)
+    row = await tx.fetchrow(
+        "UPDATE memory_stores SET archived_at = CASE WHEN $2 THEN coalesce(archived_at, now()) END WHERE slug = $1 "
+        "RETURNING id, slug, scope, archived_at, created_at",
+        slug,
+        archived,
+    )
+    if row is None:
+        raise CallerError("store_not_found", "there is no such store", status=404)
+    told: dict[str, JsonValue] = {"store": slug, "archived": archived}
+    await audit.record(tx, "memory.store_changed", str(row["id"]), told, actor=actor, turn_id=None)
+    return {name: value for name, value in row.items() if name != "id"}
+
+
+def _store(row: asyncpg.Record) -> Store:
+    return Store(str(row["id"]), row["slug"], Scope(row["scope"]), row["archived_at"] is not None)
+
+
+# --- A version of a document as it is added: its text, who wrote it, and what it rests on.
+# It never changes again.
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What a version rests on, and the call that made it."""
+
+    evidence_summary: str = ""
+    source_refs: Sequence[JsonValue] = ()
+    turn_id: str | None = None
+    call_id: str | None = None
+
+
+NO_BASIS = Basis()
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A version that was added."""
+
+    ref: DocumentRef
+    scope: Scope
+    sha256: str
+    number: int
+    warnings: tuple[Finding, ...] = ()
+
+
+_ADD = """
+INSERT INTO memory_versions (id, tenant_id, document_id, owner_id, number, sha256, content, trust, author, by_agent,
+  turn_id, call_id, evidence_summary, source_refs)
+VALUES ($1, current_setting('perdure.tenant'), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+"""
+
+
+async def add(
+    tx: Connection,
+    writer: Writer,
+    document_id: str,
+    owner_id: str | None,
+    version_id: str,
+    number: int,
+    content: str,
+    trust: Trust,
+    basis: Basis,
+) -> None:
+    """Write the version; the document that names it is written by the caller."""
+    given = (sha256_hex(content), content, trust.value, writer.user_id, writer.is_agent, basis.turn_id, basis.call_id)
+    summary, refs = clean(basis.evidence_summary), list(basis.source_refs)
+    await tx.execute(_ADD, version_id, document_id, owner_id, number, *given, summary, refs)
+
+
+UNSAFE = "memory_unsafe"
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A document that is to be written."""
+
+    scope: Scope
+    path: str
+    document_type: str
+    title: str
+    content: str = field(repr=False)
+    store: str | None = None
+    """Slug; not needed where its scope has one store."""
+    conversation_id: str | None = None
+    """For a document of a conversation."""
+    entities: Sequence[str] = ()
+
+
+_CREATE = """
+INSERT INTO memory_documents (id, tenant_id, store_id, scope, owner_id, conversation_id, path, type, title, entities,
+  trust, version_id, sha256, words)
+VALUES ($1, current_setting('perdure.tenant'), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12,
+  to_tsvector('pg_catalog.english', $13))
+ON CONFLICT (store_id, place_id, path) WHERE deleted_at IS NULL DO NOTHING RETURNING id
+"""
+_CHANGE = """
+UPDATE memory_documents SET version_id = $2, sha256 = $3, trust = $4, entities = $5, title = $6,
+  words = to_tsvector('pg_catalog.english', $7), versions = versions + 1, updated_at = now() WHERE id = $1
+RETURNING versions
+"""
+
+
+async def create_document(
+    tx: Connection, writer: Writer, draft: Draft, basis: Basis = NO_BASIS, limits: MemoryLimits = DEFAULT_LIMITS
+) -> Written:
+    """Write a document where there is none.
+
+    Raises: CallerError of perdure/core/memory/documents.py; 422 `memory_unsafe` with the findings; 409
+    `document_exists` with its digest; 404 `store_not_found`, `conversation_not_found`. Nothing is written where it is
+    raised.
+    """
+    draft = replace(draft, title=clean(draft.title), content=clean(draft.content))
+    store = await named(tx, draft.scope, draft.store)
+    _may(writer, store, writer.user_id, draft.document_type, basis, limits)
+    refused = path_refusal(draft.path)
+    if refused is not None:
+        raise refused
+    warnings = scanned(draft.scope, draft.path, draft.title, draft.content, *draft.entities, basis=basis, limits=limits)
+    owner_id = None if draft.scope is Scope.WORKSPACE else writer.user_id
+    if draft.scope is Scope.CONVERSATION:
+        await _need_conversation(tx, draft.conversation_id, owner_id)
+    elif draft.conversation_id is not None:
+        draft = replace(draft, conversation_id=None)
+    await read_as(tx, owner_id or "")
+    return await _created(tx, writer, store, draft, basis, owner_id, warnings)
+
+
+async def update_document(
+    tx: Connection,
+    writer: Writer,
+    document: Document,
+    expected_sha256: str,
+    content: str | Sequence[Edit],
+    basis: Basis = NO_BASIS,
+    *,
+    title: str | None = None,
+    entities: Sequence[str] | None = None,
+    limits: MemoryLimits = DEFAULT_LIMITS,
+) -> Written:
+    """Add a version to `document`, which the caller has read and locked: a new content, or edits of the one it has.
+
+    Raises: as `create`; 409 `memory_conflict` with the digest that is there now; 422 `patch_mismatch`; 409
+    `version_redacted` where edits are of a content that is gone.
+    """
+    ref = document.ref
+    store = await named(tx, document.scope, ref.store)
+    _may(writer, store, document.owner_id, document.document_type, basis, limits)
+    refused = stale(expected_sha256, document.sha256)
+    if refused is not None:
+        raise refused
+    text = clean(content if isinstance(content, str) else _edited(document, content))
+    said = document.title if title is None else clean(title)
+    given = _given_entities(document) if entities is None else tuple(entities)
+    warnings = scanned(document.scope, ref.path, said, text, *given, basis=basis, limits=limits)
+    version_id, sha256, trust = new_id(), sha256_hex(text), trust_of(writer, document.scope)
+    keys = entity_keys(given, f"{said}\n{text}")
+    words = _words(ref.path, said, text, keys)
+    number = await tx.fetchval(_CHANGE, ref.document_id, version_id, sha256, trust.value, list(keys), said, words)
+    await add(tx, writer, ref.document_id, document.owner_id, version_id, number, text, trust, basis)
+    changed = ref.model_copy(update={"version_id": version_id, "trust": trust})
+    return Written(changed, document.scope, sha256, number, warnings)
+
+
+def scanned(scope: Scope, *texts: str, basis: Basis, limits: MemoryLimits) -> tuple[Finding, ...]:
+    """The warnings of the scan, of all that would be written; the size that counts is that of all of it together.
+
+    Raises: CallerError 422 `memory_unsafe` with the findings that block.
+    """
+    findings = scan("\n".join([*texts, basis.evidence_summary, *map(str, basis.source_refs)]), scope, limits)
+    if is_blocked(findings):
+        blocking = [finding.as_data() for finding in findings if finding.blocks]
+        rules = ", ".join(str(each["rule"]) for each in blocking)
+        raise CallerError(UNSAFE, f"this may not be remembered: {rules}", {"findings": blocking})
+    return findings
+
+
+def _may(
+    writer: Writer, store: Store, owner_id: str | None, document_type: str, basis: Basis, limits: MemoryLimits
+) -> None:
+    refused = write_refusal(writer, store.place(owner_id), document_type) or evidence_refusal(
+        writer, basis.evidence_summary, required=limits.evidence_required
+    )
+    if refused is not None:
+        raise refused
+
+
+async def _need_conversation(tx: Connection, conversation_id: str | None, owner_id: str | None) -> None:
+    there = conversation_id is not None and await tx.fetchval(
+        "SELECT true FROM conversations WHERE id = $1 AND user_id = $2 AND deleted_at IS NULL",
+        conversation_id,
+        owner_id,
+    )
+    if not there:
+        raise CallerError("conversation_not_found", "there is no such conversation", status=404)
+
+
+async def _created(
+    tx: Connection,
+    writer: Writer,
+    store: Store,
+    draft: Draft,
+    basis: Basis,
+    owner_id: str | None,
+    warnings: tuple[Finding, ...],
+) -> Written:
+    document_id, version_id, sha256 = new_id(), new_id(), sha256_hex(draft.content)
+    trust, keys = trust_of(writer, draft.scope), entity_keys(draft.entities, f"{draft.title}\n{draft.content}")
+    made = await tx.fetchval(
+        _CREATE,
+        document_id,
+        store.id,
+        draft.scope.value,
+        owner_id,
+        draft.conversation_id,
+        draft.path,
+        draft.document_type,
+        draft.title,
+        list(keys),
+        trust.value,
+        version_id,
+        sha256,
+        _words(draft.path, draft.title, draft.content, keys),
+    )
+    if made is None:
+        there = await tx.fetchval(
+            "SELECT sha256 FROM memory_documents WHERE store_id = $1 AND place_id = $2 AND path = $3 "
+            "AND deleted_at IS NULL",
+            store.id,
+            draft.conversation_id or owner_id or store.id,
+            draft.path,
+        )
+        said = "there is a document at this path already; change that one"
+        raise CallerError("document_exists", said, {"path": draft.path, "sha256": there}, status=409)
+    await add(tx, writer, document_id, owner_id, version_id, 1, draft.content, trust, basis)
+    ref = DocumentRef(document_id=document_id, version_id=version_id, store=store.slug, path=draft.path, trust=trust)
+    return Written(ref, draft.scope, sha256, 1, warnings)
+
+
+def _edited(document: Document, edits: Sequence[Edit]) -> str:
+    if document.content is None:
+        raise CallerError("version_redacted", "its content was redacted; write it whole", status=409)
+    return patched(document.content, edits)
+
+
+def _given_entities(document: Document) -> tuple[str, ...]:
+    """Those that the text does not name itself: a new text names its own."""
+    named_by_text = set(names_in(f"{document.title}\n{document.content or ''}"))
+    return tuple(each for each in document.entities if each not in named_by_text)
+
+
+def _words(path: str, title: str, content: str, keys: Sequence[str]) -> str:
+    """What a document is found by: the parts of its path stand alone, which a parser would take for a file's name."""
+    apart = path.replace("/", " ").replace(".", " ").replace("_", " ").replace("-", " ")
+    return "\n".join([apart, title, " ".join(keys), content])
+
+
+# --- Taking documents away: an administrator's soft delete, and the redaction of one version (S2-73).
+# Whoever does it need not be able to read what is taken away, and is shown none of it.
+
+
+async def delete_document(tx: Connection, document_id: str, actor: str) -> None:
+    """Hide a document from everybody; its versions stay, and its path is free again.
+
+    Raises: CallerError 404 `document_not_found`.
+    """
+    await read_as(tx, EVERYBODY)
+    row = await tx.fetchrow(
+        "UPDATE memory_documents SET deleted_at = now(), deleted_by = $2 WHERE id = $1 AND deleted_at IS NULL "
+        "RETURNING version_id, sha256, scope",
+        document_id,
+        actor,
+    )
+    if row is None:
+        raise CallerError("document_not_found", "there is no such document", status=404)
+    told: dict[str, JsonValue] = {"sha256": row["sha256"], "scope": row["scope"], "version_id": str(row["version_id"])}
+    await audit.record(tx, "memory.document_deleted", document_id, told, actor=actor, turn_id=None)
+
+
+async def redact_version(
+    tx: Connection, document_id: str, version_id: str, reason: str, actor: str
+) -> dict[str, object]:
+    """Blank the content of one version, for good; where it is the current one, nothing finds it any more.
+
+    A pending promotion of that text is withdrawn and blanked with it; decided ones are blanked.
+
+    Raises: CallerError 404 `version_not_found`, 409 `version_redacted` where that is done already.
+    """
+    await read_as(tx, EVERYBODY)
+    await tx.execute("SELECT FROM memory_documents WHERE id = $1 FOR UPDATE", document_id)
+    row = await tx.fetchrow(
+        "SELECT v.number, v.sha256, v.redacted_at, d.version_id = v.id AS is_current FROM memory_versions v "
+        "JOIN memory_documents d ON d.id = v.document_id WHERE v.document_id = $1 AND v.id = $2",
+        document_id,
+        version_id,
+    )
+    if row is None:
+        raise CallerError("version_not_found", "there is no such version of a document", status=404)
+    if row["redacted_at"] is not None:
+        raise CallerError("version_redacted", "this version was redacted already", status=409)
+    redacted_at = await tx.fetchval(
+        "UPDATE memory_versions SET content = NULL, redacted_at = now(), redacted_by = $2, redaction_reason = $3, "
+        "evidence_summary = '', source_refs = '[]' WHERE id = $1 RETURNING redacted_at",
+        version_id,
+        actor,
+        reason,
+    )
+    if row["is_current"]:
+        await tx.execute("UPDATE memory_documents SET words = '', entities = '{}' WHERE id = $1", document_id)
+    await tx.execute(
+        "UPDATE memory_promotions SET content = '', evidence_summary = '', source_refs = '[]', "
+        "status = CASE status WHEN 'pending' THEN 'withdrawn' ELSE status END WHERE source_version = $1",
+        version_id,
+    )
+    told: dict[str, JsonValue] = {"version_id": version_id, "sha256": row["sha256"], "reason": reason}
+    await audit.record(tx, "memory.version_redacted", document_id, told, actor=actor, turn_id=None)
+    return {"id": version_id, "document_id": document_id, "number": row["number"], "redacted_at": redacted_at}

@@ -1,0 +1,168 @@
+"""Episodes: summaries of turns that are over, found again by what they are about (S0-30).
+
+A summary is written in the transaction that ends its turn, without an embedding; the relay embeds it later. A search
+is exact: it looks at every summary of one user with one agent, so nothing is missed (ADR 11).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import asyncpg
+
+from perdure.store.database import Connection, new_id
+from perdure.store.paging import cursor_after, read_cursor
+
+BY_COSINE = "cosine"
+BY_FULL_TEXT = "full_text"
+MOST_QUERY_CHARACTERS = 2_000
+RETRY_SECONDS = 60
+"""A summary that could not be embedded is tried again after this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """A text as an embedding model sees it; vectors of two models cannot be compared."""
+
+    embedder: str
+    values: Sequence[float]
+
+    def literal(self) -> str:
+        """As pgvector reads it."""
+        return "[" + ",".join(f"{value:.7g}" for value in self.values) + "]"
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """A summary, and how near it is where it was searched for."""
+
+    id: str
+    conversation_id: str
+    turn_id: str | None
+    agent_id: str
+    summary: str
+    created_at: datetime
+    similarity: float | None = None
+    """Cosine, -1 to 1; by full text a rank from 0 to 1 that only orders."""
+    by: str = ""
+
+
+_COLUMNS = "id, conversation_id, turn_id, agent_id, summary, created_at"
+NEAREST = f"""
+SELECT {_COLUMNS}, 1 - distance AS similarity FROM (
+  -- As a subselect the text is read once; in its place in the operator it would be for every row, 100 times slower.
+  SELECT {_COLUMNS}, embedding OPERATOR(public.<=>) (SELECT $4::text::public.vector) AS distance FROM episodes
+  WHERE user_id = $1 AND agent_id = $2 AND embedder = $3 AND public.vector_dims(embedding) = $6
+  ORDER BY distance, created_at DESC LIMIT $5) nearest
+ORDER BY distance, created_at DESC
+"""
+_MATCHING = f"""
+SELECT {_COLUMNS}, ts_rank_cd(words, q.words_asked, 32)::float8 AS similarity FROM episodes,
+  (SELECT replace(plainto_tsquery('pg_catalog.english', $3)::text, '&', '|')::tsquery AS words_asked) q
+WHERE user_id = $1 AND agent_id = $2 AND words @@ q.words_asked AND ($5::text IS NULL OR embedder IS DISTINCT FROM $5)
+ORDER BY similarity DESC, created_at DESC LIMIT $4
+"""
+
+
+async def keep(
+    tx: Connection, conversation_id: str, user_id: str, agent_id: str, summary: str, turn_id: str | None = None
+) -> str:
+    """Keep a summary; one a turn."""
+    episode_id = new_id()
+    await tx.execute(
+        "INSERT INTO episodes (id, tenant_id, conversation_id, turn_id, user_id, agent_id, summary) "
+        "VALUES ($1, current_setting('perdure.tenant'), $2, $3, $4, $5, $6) ON CONFLICT (turn_id) DO NOTHING",
+        episode_id,
+        conversation_id,
+        turn_id,
+        user_id,
+        agent_id,
+        summary,
+    )
+    return episode_id
+
+
+async def find(
+    tx: Connection, user_id: str, agent_id: str, text: str, vector: Vector | None, most: int
+) -> list[Episode]:
+    """A user's episodes with an agent that come nearest to `text`: by its vector, or where it has none by its words.
+
+    Where too few have a vector of that model, those that still wait for one are searched by words as well.
+    A vector of length 0 or of another dimension, as a broken model may have left it, is near to nothing.
+    """
+    found: list[Episode] = []
+    if vector is not None:
+        given = (vector.embedder, vector.literal(), most, len(vector.values))
+        rows = await tx.fetch(NEAREST, user_id, agent_id, *given)
+        found = [_episode(row, BY_COSINE) for row in rows if math.isfinite(row["similarity"])]
+    if len(found) < most:
+        but, words = vector.embedder if vector else None, text[:MOST_QUERY_CHARACTERS]
+        rows = await tx.fetch(_MATCHING, user_id, agent_id, words, most - len(found), but)
+        found += [_episode(row, BY_FULL_TEXT) for row in rows]
+    return found
+
+
+async def listed(
+    tx: Connection, conversation_id: str, limit: int, cursor: str | None
+) -> tuple[list[Episode], str | None]:
+    """A conversation's episodes, oldest first."""
+    at, last_id = read_cursor(cursor)
+    rows = await tx.fetch(
+        f"SELECT {_COLUMNS} FROM episodes WHERE conversation_id = $1 "
+        "AND ($2::timestamptz IS NULL OR (created_at, id) > ($2, $3::uuid)) ORDER BY created_at, id LIMIT $4",
+        conversation_id,
+        at,
+        last_id,
+        limit + 1,
+    )
+    following = cursor_after(rows[limit - 1]["created_at"], str(rows[limit - 1]["id"])) if len(rows) > limit else None
+    return [_episode(row) for row in rows[:limit]], following
+
+
+async def forget(tx: Connection, conversation_id: str) -> None:
+    """Remove what was kept of a conversation: it is deleted, and must not come up in another."""
+    await tx.execute("DELETE FROM episodes WHERE conversation_id = $1", conversation_id)
+
+
+async def to_embed(tx: Connection, most: int) -> list[tuple[str, str]]:
+    """(id, summary) of some that wait for a vector, and are this caller's for RETRY_SECONDS."""
+    rows = await tx.fetch(
+        "UPDATE episodes SET embed_after = now() + make_interval(secs => $2) WHERE id = ANY(ARRAY("
+        "SELECT id FROM episodes WHERE embedder IS NULL AND embed_after <= now() ORDER BY embed_after LIMIT $1 "
+        "FOR UPDATE SKIP LOCKED)) RETURNING id, summary",
+        most,
+        RETRY_SECONDS,
+    )
+    return [(str(row["id"]), row["summary"]) for row in rows]
+
+
+async def set_vectors(tx: Connection, vectors: Sequence[tuple[str, Vector]]) -> None:
+    """Give these episodes their vectors."""
+    await tx.execute(
+        "UPDATE episodes e SET embedder = v.embedder, embedding = v.embedding::public.vector "
+        "FROM unnest($1::uuid[], $2::text[], $3::text[]) AS v(id, embedder, embedding) WHERE e.id = v.id",
+        [episode_id for episode_id, _ in vectors],
+        [vector.embedder for _, vector in vectors],
+        [vector.literal() for _, vector in vectors],
+    )
+
+
+async def drop_vectors_of_others(tx: Connection, embedder: str) -> None:
+    """What another model embedded waits for this one: a search compares vectors of one model only."""
+    await tx.execute(
+        "UPDATE episodes SET embedder = NULL, embedding = NULL, embed_after = now() WHERE embedder <> $1", embedder
+    )
+
+
+def _episode(row: asyncpg.Record, by: str = "") -> Episode:
+    return Episode(
+        str(row["id"]),
+        str(row["conversation_id"]),
+        str(row["turn_id"]) if row["turn_id"] else None,
+        row["agent_id"],
+        row["summary"],
+        row["created_at"],
+        round(row["similarity"], 4) if by else None,
+        by,
+    )

@@ -1,0 +1,205 @@
+"""Files of conversations: what people uploaded, and what turns made in the transaction that recorded the call."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import asyncpg
+
+from perdure.contracts.errors import CallerError
+from perdure.contracts.values import bytes_sha256_hex
+from perdure.store.database import Connection
+from perdure.store.paging import cursor_after, read_cursor
+
+_COLUMNS = "id, conversation_id, turn_id, name, media_type, size_bytes, sha256, created_at"
+_KEEP_SECONDS = 60.0
+"""For a statement that carries a file of the largest size."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A file to keep."""
+
+    id: str
+    name: str
+    media_type: str
+    content: bytes | memoryview
+    size_bytes: int
+    sha256: str
+
+    @classmethod
+    def of(cls, file_id: str, name: str, media_type: str, content: bytes) -> "NewFile":
+        """A file whose content is in memory."""
+        return cls(file_id, name, media_type, content, len(content), bytes_sha256_hex(content))
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file as it was kept."""
+
+    id: str
+    name: str
+    media_type: str
+    content: bytes
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file without its content."""
+
+    id: str
+    name: str
+    media_type: str
+    size_bytes: int
+
+
+async def keep(
+    tx: Connection,
+    conversation_id: str,
+    user_id: str,
+    files: Sequence[NewFile],
+    *,
+    turn_id: str | None = None,
+    call_id: str | None = None,
+) -> list[dict[str, object]]:
+    """Keeps files and returns them as `shown`. A file whose id is there already stays as it is and is not returned."""
+    kept = []
+    for file in files:
+        row = await tx.fetchrow(
+            "INSERT INTO files (id, tenant_id, conversation_id, user_id, turn_id, call_id, name, media_type, "
+            "size_bytes, sha256, content) VALUES ($1, current_setting('perdure.tenant'), $2, $3, $4, $5, $6, $7, $8, "
+            f"$9, $10) ON CONFLICT (id) DO NOTHING RETURNING {_COLUMNS}",
+            file.id,
+            conversation_id,
+            user_id,
+            turn_id,
+            call_id,
+            file.name,
+            file.media_type,
+            file.size_bytes,
+            file.sha256,
+            file.content,
+            timeout=_KEEP_SECONDS,
+        )
+        if row is not None:
+            kept.append(shown(dict(row)))
+    return kept
+
+
+async def find(tx: Connection, file_id: str, user_id: str | None = None) -> FoundFile:
+    """A file of this user's (None: of anybody's of the tenant), without its content.
+
+    Raises: CallerError 404 `file_not_found`.
+    """
+    row = await tx.fetchrow(
+        "SELECT f.id, f.name, f.media_type, f.size_bytes FROM files f JOIN conversations c ON c.id = f.conversation_id "
+        "WHERE f.id = $1 AND ($2::uuid IS NULL OR f.user_id = $2) AND c.deleted_at IS NULL",
+        file_id,
+        user_id,
+    )
+    if row is None:
+        raise _not_found()
+    return FoundFile(str(row["id"]), row["name"], row["media_type"], row["size_bytes"])
+
+
+async def part(tx: Connection, file_id: str, begin: int, count: int) -> bytes:
+    """A piece of a file's content. Postgres reads no more than that: the column is stored uncompressed.
+
+    Raises: CallerError 404 `file_not_found` if the file was deleted meanwhile.
+    """
+    found = await tx.fetchval(
+        "SELECT substring(content FROM $2 FOR $3) FROM files WHERE id = $1", file_id, begin + 1, count
+    )
+    if found is None:
+        raise _not_found()
+    return bytes(found)
+
+
+async def delete(tx: Connection, file_id: str, user_id: str) -> None:
+    """Deletes an upload of this user's. What a turn made is part of its record and stays.
+
+    Raises: CallerError 404 `file_not_found`, 409 `file_of_turn`.
+    """
+    found = await tx.fetchrow("SELECT turn_id FROM files WHERE id = $1 AND user_id = $2 FOR UPDATE", file_id, user_id)
+    if found is None:
+        raise _not_found()
+    if found["turn_id"] is not None:
+        details: dict[str, object] = {"turn_id": str(found["turn_id"])}
+        raise CallerError("file_of_turn", "A turn made this file, so it stays on record", details, status=409)
+    await tx.execute("DELETE FROM files WHERE id = $1", file_id)
+
+
+async def delete_uploads(tx: Connection, conversation_id: str) -> None:
+    """Deletes the uploads of a conversation. What its turns made is part of their record and stays."""
+    await tx.execute(
+        "DELETE FROM files WHERE conversation_id = $1 AND turn_id IS NULL", conversation_id, timeout=_KEEP_SECONDS
+    )
+
+
+def _not_found() -> CallerError:
+    return CallerError("file_not_found", "there is no such file", status=404)
+
+
+def _stored(row: asyncpg.Record) -> StoredFile:
+    return StoredFile(str(row["id"]), row["name"], row["media_type"], bytes(row["content"]), row["created_at"])
+
+
+async def read_in(tx: Connection, conversation_id: str, file_id: str) -> StoredFile | None:
+    """A file of this conversation; None where it has none of this id."""
+    row = await tx.fetchrow("SELECT * FROM files WHERE id = $1 AND conversation_id = $2", file_id, conversation_id)
+    return _stored(row) if row is not None else None
+
+
+async def of_conversation(
+    tx: Connection, conversation_id: str, limit: int, cursor: str | None = None
+) -> tuple[list[dict[str, object]], str | None]:
+    """The files of a conversation, newest first, without the contents; and the cursor of the next page."""
+    at, last_id = read_cursor(cursor)
+    rows = await tx.fetch(
+        f"SELECT {_COLUMNS} FROM files WHERE conversation_id = $1 "
+        "AND ($2::timestamptz IS NULL OR (created_at, id) < ($2, $3::uuid)) "
+        "ORDER BY created_at DESC, id DESC LIMIT $4",
+        conversation_id,
+        at,
+        last_id,
+        limit + 1,
+    )
+    following = cursor_after(rows[limit - 1]["created_at"], str(rows[limit - 1]["id"])) if len(rows) > limit else None
+    return [shown(dict(row)) for row in rows[:limit]], following
+
+
+async def of_turns(tx: Connection, turn_ids: Sequence[str]) -> list[dict[str, object]]:
+    """What these turns made, in the order it was made, without the contents."""
+    rows = await tx.fetch(
+        f"SELECT {_COLUMNS} FROM files WHERE turn_id = ANY($1::uuid[]) ORDER BY created_at, name", list(turn_ids)
+    )
+    return [shown(dict(row)) for row in rows]
+
+
+async def last_uploaded(tx: Connection, conversation_id: str, media_types: Sequence[str], most: int) -> list[str]:
+    """The ids of the last uploads of these types, newest first; of several with one name the newest."""
+    rows = await tx.fetch(
+        "SELECT id FROM (SELECT DISTINCT ON (name) id, created_at FROM files WHERE conversation_id = $1 AND "
+        "turn_id IS NULL AND media_type = ANY($2) ORDER BY name, created_at DESC, id DESC) last "
+        "ORDER BY created_at DESC, id DESC LIMIT $3",
+        conversation_id,
+        list(media_types),
+        most,
+    )
+    return [str(row["id"]) for row in rows]
+
+
+def shown(row: dict[str, object]) -> dict[str, object]:
+    """A file in the form of the outside contract."""
+    return {
+        "id": str(row["id"]),
+        "conversation_id": str(row["conversation_id"]),
+        "turn_id": str(row["turn_id"]) if row["turn_id"] else None,
+        "name": row["name"],
+        "media_type": row["media_type"],
+        "size_bytes": row["size_bytes"],
+        "sha256": row["sha256"],
+        "created_at": row["created_at"],
+        "content": f"/v1/files/{row['id']}",
+    }

@@ -1,0 +1,339 @@
+"""Searching documents: full text beside the entities that both name, then the ranking of perdure/core/memory/search.py.
+
+The text part is `ts_rank` with all weights 1 over the question's words joined by OR: the mean over those words of a
+count that is 6/π² (0.608) for a word which stands in the document once and nears 1 where it stands often. Divided by
+6/π² and cut at 1 it is 1 where every word is there at least once, and the share of the words where each that is there
+stands once. Every document that the reader may see is looked at: an index on words would be none under row-level
+security, since its operator is not leakproof.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import asyncpg
+
+from perdure.contracts.errors import CallerError, UpstreamUnavailable
+from perdure.contracts.memory import DocumentRef, Scope, Trust, Use
+from perdure.contracts.turns import TurnAddress
+from perdure.core.memory.search import (
+    ENTITY,
+    OVER_FETCH,
+    TEXT,
+    Candidate,
+    Shown,
+    Signals,
+    best,
+    excerpt,
+    names_in,
+    words_of,
+)
+from perdure.store.database import Connection
+from perdure.store.events.event_log import NewEvent, write
+from perdure.store.paging import cursor_after, read_cursor
+
+# --- Reading documents: one by its id or path, a page of them, the versions of one.
+# Invariants (S2-67):
+# - A document of a conversation or a user is its owner's alone: every statement says so, and row-level security hides
+#   the others' from a transaction that has not said for whom it reads (`read_as`).
+# - What belongs to a conversation is found from that conversation, as long as it is not deleted.
+
+EVERYBODY = "*"
+"""In the place of a reader: an administrator who deletes or redacts, and sees no content."""
+VISIBLE = """
+d.deleted_at IS NULL AND (d.scope = 'workspace' OR (d.owner_id = $1 AND (d.scope = 'user'
+  OR EXISTS (SELECT FROM conversations c WHERE c.id = d.conversation_id AND c.user_id = $1 AND c.deleted_at IS NULL))))
+"""
+"""Of a statement whose $1 is the reader: the documents that are this person's to read."""
+_COLUMNS = (
+    "d.id, s.slug AS store, d.scope, d.owner_id, d.conversation_id, d.path, d.type, d.title, d.entities, d.trust, "
+    "d.version_id, d.sha256, d.versions, d.created_at, d.updated_at, s.archived_at IS NOT NULL AS archived"
+)
+FROM = "memory_documents d JOIN memory_stores s ON s.id = d.store_id"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document as it is now."""
+
+    ref: DocumentRef
+    scope: Scope
+    owner_id: str | None
+    conversation_id: str | None
+    document_type: str
+    title: str
+    entities: tuple[str, ...]
+    sha256: str
+    versions: int
+    created_at: datetime
+    updated_at: datetime
+    archived: bool
+    """Whether its store is."""
+    content: str | None = None
+    """None where it was redacted, or not asked for."""
+
+    def shown(self) -> dict[str, object]:
+        """For a client, without its content."""
+        return {
+            "id": self.ref.document_id,
+            "version_id": self.ref.version_id,
+            "store": self.ref.store,
+            "scope": self.scope.value,
+            "conversation_id": self.conversation_id,
+            "path": self.ref.path,
+            "type": self.document_type,
+            "title": self.title,
+            "entities": list(self.entities),
+            "trust": self.ref.trust.value,
+            "sha256": self.sha256,
+            "versions": self.versions,
+            "created_at": self.created_at,
+            "updated_at": self.updated_at,
+        }
+
+
+async def read_as(tx: Connection, reader: str) -> None:
+    """From here on this transaction sees what this person may see: the workspace's documents and the person's own."""
+    await tx.execute("SELECT set_config('perdure.reader', $1, true)", reader)
+
+
+async def get_document(tx: Connection, document_id: str, reader: str, *, lock: bool = False) -> Document:
+    """A document with its content; `lock` holds it against other writers.
+
+    Raises: CallerError 404 `document_not_found`.
+    """
+    await read_as(tx, reader)
+    return await _one(tx, "d.id = $2", reader, document_id, lock=lock)
+
+
+async def at_path(
+    tx: Connection, scope: Scope, store: str, path: str, reader: str, conversation_id: str | None, *, lock: bool = False
+) -> Document:
+    """The document at a path of a store, as it is seen from this conversation.
+
+    Raises: CallerError 404 `document_not_found`.
+    """
+    await read_as(tx, reader)
+    which = "d.scope = $2 AND s.slug = $3 AND d.path = $4 AND (d.conversation_id IS NULL OR d.conversation_id = $5)"
+    return await _one(tx, which, reader, scope.value, store, path, conversation_id, lock=lock)
+
+
+async def list_documents(
+    tx: Connection,
+    reader: str,
+    limit: int,
+    cursor: str | None,
+    *,
+    scope: Scope | None = None,
+    conversation_id: str | None = None,
+    prefix: str = "",
+) -> tuple[list[Document], str | None]:
+    """Documents without their contents, changed last first; those of a conversation only where it is named."""
+    at, last_id = read_cursor(cursor)
+    await read_as(tx, reader)
+    rows = await tx.fetch(
+        f"SELECT {_COLUMNS} FROM {FROM} WHERE {VISIBLE} AND s.archived_at IS NULL "
+        "AND ($2::text IS NULL OR d.scope = $2) AND (d.conversation_id IS NULL OR d.conversation_id = $3) "
+        "AND starts_with(d.path, $4) AND ($5::timestamptz IS NULL OR (d.updated_at, d.id) < ($5, $6::uuid)) "
+        "ORDER BY d.updated_at DESC, d.id DESC LIMIT $7",
+        reader,
+        scope.value if scope else None,
+        conversation_id,
+        prefix,
+        at,
+        last_id,
+        limit + 1,
+    )
+    following = cursor_after(rows[limit - 1]["updated_at"], str(rows[limit - 1]["id"])) if len(rows) > limit else None
+    return [document_of(row) for row in rows[:limit]], following
+
+
+_VERSIONS = (
+    "SELECT v.id, v.number, v.sha256, v.trust, u.name AS author, v.by_agent, v.turn_id, v.call_id, v.evidence_summary, "
+    "v.source_refs, v.created_at, v.redacted_at, v.redaction_reason{} "
+    "FROM memory_versions v LEFT JOIN users u ON u.id = v.author WHERE v.document_id = $1 AND "
+)
+
+
+async def document_history(tx: Connection, document: Document, limit: int = 50) -> list[dict[str, object]]:
+    """The versions of a document that the caller has read, newest first, without their contents."""
+    newest = _VERSIONS.format("") + "v.number > $2 ORDER BY v.number DESC"
+    # They are numbered without a gap.
+    rows = await tx.fetch(newest, document.ref.document_id, max(document.versions - limit, 0))
+    return [_entry(row) for row in rows]
+
+
+async def document_version(tx: Connection, document: Document, version_id: str) -> dict[str, object]:
+    """One version with its content, which is null where it was redacted.
+
+    Raises: CallerError 404 `version_not_found`.
+    """
+    row = await tx.fetchrow(_VERSIONS.format(", v.content") + "v.id = $2", document.ref.document_id, version_id)
+    if row is None:
+        raise CallerError("version_not_found", "this document has no such version", status=404)
+    return _entry(row)
+
+
+def _entry(row: asyncpg.Record) -> dict[str, object]:
+    return {**dict(row), "id": str(row["id"]), "turn_id": row["turn_id"] and str(row["turn_id"])}
+
+
+async def _one(tx: Connection, which: str, reader: str, *given: object, lock: bool) -> Document:
+    held = "FOR UPDATE OF d" if lock else ""
+    row = await tx.fetchrow(
+        f"SELECT {_COLUMNS}, (SELECT v.content FROM memory_versions v WHERE v.id = d.version_id) AS content "
+        f"FROM {FROM} WHERE {VISIBLE} AND {which} {held}",
+        reader,
+        *given,
+    )
+    if row is None:
+        raise CallerError("document_not_found", "there is no such document", status=404)
+    return document_of(row, row["content"])
+
+
+def document_of(row: asyncpg.Record, content: str | None = None) -> Document:
+    """A row of the columns above."""
+    return Document(
+        DocumentRef(
+            document_id=str(row["id"]),
+            version_id=str(row["version_id"]),
+            store=row["store"],
+            path=row["path"],
+            trust=Trust(row["trust"]),
+        ),
+        Scope(row["scope"]),
+        str(row["owner_id"]) if row["owner_id"] else None,
+        str(row["conversation_id"]) if row["conversation_id"] else None,
+        row["type"],
+        row["title"],
+        tuple(row["entities"]),
+        row["sha256"],
+        row["versions"],
+        row["created_at"],
+        row["updated_at"],
+        row["archived"],
+        content,
+    )
+
+
+MOST_WORDS = 48
+"""Of a question; those after them are not asked for."""
+MOST_QUESTION_CHARACTERS = 4_000
+_FOUND = f"""
+WITH asked AS MATERIALIZED (
+  SELECT string_agg('''' || replace(replace(lexeme, '\\', '\\\\'), '''', '''''') || '''', ' | ')::tsquery AS words
+  FROM (SELECT lexeme FROM unnest(to_tsvector('pg_catalog.english', $2)) ORDER BY positions[1] LIMIT {MOST_WORDS}) each
+), near AS MATERIALIZED (
+  SELECT d.id, d.updated_at,
+    least(1.0, coalesce(ts_rank('{{1,1,1,1}}', d.words, (SELECT words FROM asked)), 0.0) * pi() ^ 2 / 6) AS nearness,
+    CASE WHEN d.entities && $3::text[]
+      THEN (SELECT count(*) FROM unnest(d.entities) AS e(name) WHERE e.name = ANY($3::text[])) ELSE 0 END AS matched
+  FROM memory_documents d
+  -- As an array: joined, the stores were taken for a few and the documents read once for each of them.
+  WHERE {VISIBLE} AND d.store_id = ANY(ARRAY(SELECT id FROM memory_stores WHERE archived_at IS NULL))
+    AND ($5::text IS NULL OR d.scope = $5) AND (d.conversation_id IS NULL OR d.conversation_id = $4)
+    AND (d.words @@ (SELECT words FROM asked) OR d.entities && $3::text[])
+), first AS MATERIALIZED (
+  SELECT * FROM near ORDER BY {TEXT} * nearness + {ENTITY} * matched / greatest(cardinality($3::text[]), 1) DESC,
+    updated_at DESC, id LIMIT $6
+)
+SELECT d.id, s.slug AS store, d.path, d.type, d.title, d.trust, d.version_id, first.nearness, first.matched,
+  extract(epoch FROM now() - d.updated_at)::float8 / 86400 AS age_days
+FROM first JOIN memory_documents d ON d.id = first.id JOIN memory_stores s ON s.id = d.store_id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is looked for, by whom, and from which conversation."""
+
+    text: str
+    reader: str
+    conversation_id: str | None = None
+    """None finds nothing of any conversation."""
+    scope: Scope | None = None
+
+
+async def search(tx: Connection, question: Question, most: int) -> tuple[Candidate, ...]:
+    """The documents that come nearest, best first; none where the question has no word that counts."""
+    text = question.text[:MOST_QUESTION_CHARACTERS]
+    entities = names_in(text)
+    await read_as(tx, question.reader)
+    rows = await tx.fetch(
+        _FOUND,
+        question.reader,
+        text,
+        list(entities),
+        question.conversation_id,
+        question.scope.value if question.scope else None,
+        OVER_FETCH * most,
+    )
+    found = [
+        Candidate(
+            DocumentRef(
+                document_id=str(row["id"]),
+                version_id=str(row["version_id"]),
+                store=row["store"],
+                path=row["path"],
+                trust=Trust(row["trust"]),
+            ),
+            row["title"],
+            Signals(
+                float(row["nearness"]),
+                Trust(row["trust"]),
+                row["type"],
+                row["matched"],
+                len(entities),
+                row["age_days"],
+            ),
+        )
+        for row in rows
+    ]
+    return best(found, most)
+
+
+async def shown(tx: Connection, question: Question, found: tuple[Candidate, ...]) -> tuple[Shown, ...]:
+    """The same documents with their excerpts; one that was redacted is left out."""
+    rows = await tx.fetch(
+        "SELECT id, content FROM memory_versions WHERE id = ANY($1::uuid[]) AND content IS NOT NULL",
+        [each.ref.version_id for each in found],
+    )
+    contents = {str(row["id"]): row["content"] for row in rows}
+    words = words_of(question.text[:MOST_QUESTION_CHARACTERS])
+    return tuple(
+        Shown(each.ref, each.signals.document_type, each.title, excerpt(contents[each.ref.version_id], words))
+        for each in found
+        if each.ref.version_id in contents
+    )
+
+
+# --- What a turn did with documents: its usage rows (S2-16), and the events of calls that are under way.
+
+
+async def hold(tx: Connection, turn_id: str) -> None:
+    """Take the turn's lock, before that of any document.
+
+    Raises: UpstreamUnavailable `turn_over`: nothing may be written for it; the next attempt reads why.
+    """
+    if not await tx.fetchval("SELECT ended_at IS NULL FROM turns WHERE id = $1 FOR UPDATE", turn_id):
+        raise UpstreamUnavailable("turn_over", "the turn has ended")
+
+
+async def note(tx: Connection, address: TurnAddress, use: Use, versions: Iterable[str], call_id: str = "") -> None:
+    """Record what this turn did with these versions; once each, however often it is said."""
+    await tx.execute(
+        "INSERT INTO conversation_memory_usage (tenant_id, conversation_id, turn_id, call_id, kind, version_id) "
+        "SELECT current_setting('perdure.tenant'), $1, $2, $3, $4, v FROM unnest($5::uuid[]) AS v "
+        "ON CONFLICT DO NOTHING",
+        address.conversation_id,
+        address.turn_id,
+        call_id,
+        use.value,
+        [*versions],
+    )
+
+
+async def tell(tx: Connection, address: TurnAddress, events: Sequence[NewEvent]) -> None:
+    """Write the events of a call before its result; the caller holds the turn's lock and writes nothing after."""
+    if events:
+        await write(tx, address, events)

@@ -1,0 +1,95 @@
+"""Pages by cursor: where the last page ended, as opaque text."""
+
+import base64
+import binascii
+import json
+from collections.abc import Collection
+from datetime import UTC, datetime
+from uuid import UUID
+
+from perdure.contracts.errors import CallerError
+from perdure.core.text import is_clean
+
+
+def cursor_after(at: datetime, row_id: str) -> str:
+    """The cursor of a page that ended with this row."""
+    return base64.urlsafe_b64encode(json.dumps([at.isoformat(), row_id]).encode()).decode().rstrip("=")
+
+
+def read_cursor(text: str | None) -> tuple[datetime | None, str | None]:
+    """(time, id) of the row that the last page ended with; (None, None) for the first page.
+
+    Raises: CallerError 422 `cursor_invalid`.
+    """
+    at, row_id = read_key_cursor(text)
+    try:
+        return at, None if row_id is None else str(UUID(row_id))
+    except ValueError:
+        raise _invalid() from None
+
+
+def read_key_cursor(text: str | None) -> tuple[datetime | None, str | None]:
+    """The same for rows whose second part is a key and not a UUID.
+
+    Raises: CallerError 422 `cursor_invalid`.
+    """
+    if not text:
+        return None, None
+    try:
+        at, key = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+        moment = datetime.fromisoformat(at)
+        if moment.tzinfo is None or not is_clean(key):
+            raise ValueError("not of ours")
+        return moment.astimezone(UTC), key
+    except (binascii.Error, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+        raise _invalid() from None
+
+
+def read_number_cursor(text: str | None) -> tuple[datetime | None, int | None]:
+    """The same for rows whose second part is a number.
+
+    Raises: CallerError 422 `cursor_invalid`.
+    """
+    at, number = read_key_cursor(text)
+    if number is None:
+        return at, None
+    if not (number.isascii() and number.isdigit() and len(number) < 19):  # no bigint
+        raise _invalid()
+    return at, int(number)
+
+
+def _invalid() -> CallerError:
+    return CallerError("cursor_invalid", "the cursor is not one that this list gave out")
+
+
+# --- The conditions of a list that are asked for, and no others: one that is not there keeps no index from being used.
+# A plan is made once for all parameters (`database.py`). So the name of a state stands in the statement itself: only a
+# plan made for that state knows that it is a rare one, and goes by the index.
+
+
+class Narrowing:
+    """A WHERE clause and its parameters, as both grow."""
+
+    def __init__(self, *conditions: str) -> None:
+        self._conditions = list(conditions)
+        self.given: list[object] = []
+        """The parameters, $1 first."""
+
+    def by(self, condition: str, *values: object) -> None:
+        """Narrow by `condition`, in which `{0}` and so on stand for `values`; not where the first one is None."""
+        if values and values[0] is None:
+            return
+        self._conditions.append(condition.format(*(self.parameter(value) for value in values)))
+
+    def being(self, column: str, state: str | None, states: Collection[str]) -> None:
+        """Narrow by a state, one of `states`; any other is nobody's. Not where it is None."""
+        if state is not None:
+            self._conditions.append(f"{column} = '{state}'" if state in states else "false")
+
+    def parameter(self, value: object) -> str:
+        """The place of one more parameter, as `$3`."""
+        self.given.append(value)
+        return f"${len(self.given)}"
+
+    def __str__(self) -> str:
+        return "WHERE " + (" AND ".join(self._conditions) or "true")

@@ -1,0 +1,1 @@
+"""Conversations and the life of a turn."""

@@ -1,0 +1,391 @@
+"""What a fresh turn loads, in one transaction: its message, working memory, requests opened before."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import asyncpg
+import structlog
+from pydantic import JsonValue
+
+from perdure.contracts.activities import LoadAsk
+from perdure.contracts.approvals import RequestKind, RequestRef
+from perdure.contracts.calls import ModelCall
+from perdure.contracts.ids import effect_key, step_of
+from perdure.contracts.messages import CallRef, MessageRef, Role, WindowPolicy
+from perdure.contracts.turns import TurnAddress, Usage
+from perdure.contracts.values import Tolerant
+from perdure.core.agents.prompts import Said, Windowed, halved, keep
+from perdure.core.agents.templates import filled
+from perdure.core.text import preview, unabridged
+from perdure.core.turns import Round, keep_rounds
+from perdure.store.agents import ACTIONS, WAIVERS
+from perdure.store.approvals.verdicts import words_of
+from perdure.store.database import Connection
+from perdure.store.memory.working_memory import TOUCH, read
+
+# --- The gate of a turn that is started again over its records (S0-27): what it asked for, and what came before it.
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A round that waits for people."""
+
+    requests: tuple[RequestRef, ...]
+    round: MessageRef | None
+    """The assistant message whose calls they gate; None at a checkpoint, which strips nothing."""
+    earlier: tuple[MessageRef, ...]
+    """The rounds before it that have run, each with its answers, and what joined the turn: a warm resume would still
+    hold them."""
+    snapshot: dict[str, JsonValue]
+    """The state as the pause kept it, where it kept all; empty elsewhere."""
+
+
+async def find_gate(tx: Connection, address: TurnAddress) -> Gate | None:
+    """The gate or checkpoint that the turn had come to; None where it is past all it asked for.
+
+    A round that was refused whole stays planned for ever, so of those with an unsettled call the latest counts. All
+    of its requests are the gate's, also of calls that have run by now: outcomes that a warm resume carries come from
+    the ledger here, call by call. A checkpoint is passed once the model has been asked again.
+    """
+    rows = await tx.fetch(
+        "SELECT a.id, a.kind, a.call_id, a.tool, a.expires_at, a.snapshot, "
+        "coalesce(c.state NOT IN ('done', 'failed', 'denied'), false) AS to_run, "
+        "(SELECT max(substr(call_id, 2)::integer) FROM model_calls WHERE turn_id = $1) AS step "
+        "FROM approvals a LEFT JOIN tool_calls c ON c.turn_id = a.turn_id AND c.call_id = a.call_id "
+        # A checkpoint is cancelled where the turn went on without it; a gate where its approval is void: it stays one.
+        "WHERE a.turn_id = $1 AND (a.status <> 'cancelled' OR a.kind = 'approval') ORDER BY a.call_id",
+        address.turn_id,
+    )
+    # By number: as text, t10.0 comes before t2.0.
+    waiting = [row for row in rows if _waits(row)]
+    if not waiting:
+        return None
+    latest = max(step_of(row["call_id"]) for row in waiting)
+    asked = [row for row in rows if step_of(row["call_id"]) == latest]
+    # A limit that is spent past a checkpoint is asked about after it, under the same step.
+    limits = [row for row in waiting if row["kind"] == RequestKind.LIMIT and row in asked]
+    checkpoints = limits or [row for row in waiting if row["kind"] == RequestKind.CHECKPOINT and row in asked]
+    if checkpoints:
+        return Gate(tuple(map(_request, checkpoints)), None, (), _whole(checkpoints))
+    asked = [row for row in asked if row["kind"] == RequestKind.APPROVAL]
+    requests = tuple(map(_request, asked))
+    messages = await tx.fetch(
+        "SELECT id, role, content, tokens, calls, call_id FROM messages WHERE conversation_id = $1 "
+        "AND turn_id = $2 AND (role IN ('assistant', 'tool') OR joins <> '') ORDER BY seq",
+        address.conversation_id,
+        address.turn_id,
+    )
+    said = [_message(row) for row in messages]
+    places = [place for place, ref in enumerate(said) if any(call.call_id == requests[0].call_id for call in ref.calls)]
+    return Gate(requests, said[places[-1]], _answered(said[: places[-1]]), _whole(asked)) if places else None
+
+
+def _waits(row: asyncpg.Record) -> bool:
+    """Whether a turn that is started again has this still before it."""
+    if row["kind"] in (RequestKind.CHECKPOINT, RequestKind.LIMIT):
+        return bool(step_of(row["call_id"]) >= (row["step"] or 0))
+    return bool(row["to_run"])
+
+
+def _whole(asked: Sequence[asyncpg.Record]) -> dict[str, JsonValue]:
+    """The snapshot that a cold resume takes its state from; all requests of a pause have the same."""
+    kept: dict[str, JsonValue] = asked[-1]["snapshot"]
+    return {name: value for name, value in kept.items() if name != "metadata"} if "messages" in kept else {}
+
+
+def _answered(said: list[MessageRef]) -> tuple[MessageRef, ...]:
+    """The rounds that have all their answers, and what joined between them; a refused one has none and stays
+    stripped."""
+    answers = {ref.call_id: ref.id for ref in said if ref.role is Role.TOOL}
+    rounds = [Round(ref.id, tuple(call.call_id for call in ref.calls), answers) for ref in said if ref.calls]
+    by_id = {ref.id: ref for ref in said}
+    kept = {each.message_ids[0]: each.message_ids for each in keep_rounds(rounds, {})}
+    kept |= {ref.id: (ref.id,) for ref in said if ref.role is Role.USER}
+    return tuple(by_id[message_id] for ref in said for message_id in kept.get(ref.id, ()))
+
+
+def _request(row: asyncpg.Record) -> RequestRef:
+    return RequestRef(
+        request_id=str(row["id"]),
+        kind=RequestKind(row["kind"]),
+        call_id=row["call_id"],
+        tool=row["tool"],
+        expires_at=row["expires_at"],
+    )
+
+
+def _message(row: asyncpg.Record) -> MessageRef:
+    return MessageRef(
+        id=str(row["id"]),
+        role=Role(row["role"]),
+        text=preview(row["content"]),
+        tokens=row["tokens"],
+        calls=tuple(CallRef.model_validate(call) for call in row["calls"]),
+        call_id=row["call_id"] or "",
+    )
+
+
+# --- The persona that a turn takes from a prompt template, fixed as the turn begins.
+# A template that cannot be read costs the turn its text and nothing else: the agent's own persona speaks, the tools are
+# those of the agent either way (S0-84). What was decided is kept, the failure too, so that every model call of the turn
+# sends the same prompt.
+
+_SECONDS = 2.0
+"""How long a turn waits for its template's text."""
+_log = structlog.get_logger(__name__)
+
+_RESOLVE = """
+SELECT v.id, v.stage, v.text FROM prompt_versions v, turns t
+WHERE t.id = $1 AND v.template = $2 AND (v.stage = 'active' OR (v.stage = 'draft' AND v.author = t.user_id))
+ORDER BY v.stage = 'draft' DESC LIMIT 1
+"""
+
+
+class TurnPersona(Tolerant):
+    """What a turn's persona comes from, as its row keeps it."""
+
+    template: str
+    version_id: str = ""
+    stage: str = ""
+    text: str = ""
+    """Rendered; empty where the agent's own persona speaks."""
+    problem: str = ""
+    """Why it does: `not_found`, `empty`, `unavailable`."""
+
+
+async def fix_persona(tx: Connection, turn_id: str, template: str, values: dict[str, str]) -> TurnPersona:
+    """Resolve by tenant and the turn's user, whose draft comes first; render, and keep it with the turn.
+
+    Raises: what the database raises where it is away altogether.
+    """
+    persona = await _rendered(tx, turn_id, template, values)
+    kept = persona.model_dump(mode="json", exclude_defaults=True)
+    await tx.execute("UPDATE turns SET persona = $2 WHERE id = $1", turn_id, kept)
+    return persona
+
+
+async def _rendered(tx: Connection, turn_id: str, template: str, values: dict[str, str]) -> TurnPersona:
+    await tx.execute("SAVEPOINT persona")  # a failed statement would take the whole transaction with it
+    try:
+        row = await tx.fetchrow(_RESOLVE, turn_id, template, timeout=_SECONDS)
+    except (asyncpg.PostgresError, TimeoutError) as error:
+        await tx.execute("ROLLBACK TO SAVEPOINT persona")
+        _log.warning("prompt_template_unavailable", template=template, error=type(error).__name__)
+        return TurnPersona(template=template, problem="unavailable")
+    if row is None:
+        return TurnPersona(template=template, problem="not_found")
+    found = TurnPersona(template=template, version_id=str(row["id"]), stage=row["stage"])
+    text = filled(row["text"], values)
+    return found.model_copy(update={"text": text} if text.strip() else {"problem": "empty"})
+
+
+# --- The injection ledger: which skills were put before the model in a conversation, by turn and tier (S0-31).
+
+INJECTED = """
+SELECT array_agg(DISTINCT skill_id ORDER BY skill_id) FROM injection_ledger
+WHERE conversation_id = $1 AND turn_id <> $2
+"""
+"""A subselect: skills that other turns ($2 is this one's id) of the conversation ($1) have injected."""
+
+
+async def mark_injected(tx: Connection, address: TurnAddress, skill_ids: Sequence[str], tier: int) -> None:
+    """Record that this turn injects these skills; a turn that does it again leaves one row."""
+    await tx.execute(
+        "INSERT INTO injection_ledger (tenant_id, conversation_id, skill_id, turn_id, tier) "
+        "SELECT $1, $2, skill_id, $3, $5 FROM unnest($4::text[]) AS skill_id ON CONFLICT DO NOTHING",
+        address.tenant_id,
+        address.conversation_id,
+        address.turn_id,
+        list(skill_ids),
+        tier,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The rows that a turn starts from; None fields where the turn is new."""
+
+    user_message: MessageRef
+    user_text: str
+    """The whole of it."""
+    user_id: str
+    user_name: str
+    user_role: str
+    metadata: dict[str, JsonValue]
+    limits: dict[str, JsonValue]
+    working: dict[str, JsonValue]
+    injected: tuple[str, ...]
+    """Skills that earlier turns of the conversation have injected."""
+    gate: Gate | None
+    """Of a turn that is started again and had opened one."""
+    used: Usage
+    memory_text: str | None
+    """Set where the turn has loaded before: what was injected then stays."""
+    events_through: int
+    """The number of the last event that its nodes have written."""
+    rule_actions: dict[str, str]
+    """What the tenant makes of rules (perdure/store/agents.py)."""
+    waivers: tuple[str, ...]
+    """The tools that the tenant lets run without a person."""
+    waived: tuple[str, ...]
+    """Those of them that an earlier load of the turn has taken."""
+    persona: dict[str, JsonValue] | None = None
+    """What an earlier load has fixed of a persona that comes from a template (perdure/store/turns/context.py)."""
+
+
+_LOAD = f"""
+WITH {TOUCH}
+SELECT t.metadata, t.limits, t.memory_text, t.persona, t.events_through, t.attempts, t.ended_at, t.stop_requested_at,
+  m.id AS message_id, t.input_tokens, t.output_tokens, t.cost_microusd, m.content, m.tokens, u.name, u.display_name,
+  u.id AS user_id, u.roles, ({INJECTED}) AS injected, {ACTIONS} AS rule_actions,
+  {WAIVERS} AS waivers, t.waived_tools,
+  (SELECT jsonb_object_agg(field, value) FROM live) AS working
+FROM turns t JOIN messages m ON m.id = t.message_id JOIN users u ON u.id = t.user_id WHERE t.id = $2 FOR UPDATE OF t
+"""
+
+
+async def load_turn(tx: Connection, ask: LoadAsk) -> Loaded | None:
+    """Everything a fresh turn needs; None where the turn has ended or was stopped."""
+    row = await tx.fetchrow(_LOAD, ask.address.conversation_id, ask.address.turn_id)
+    if row is None or row["ended_at"] or row["stop_requested_at"]:
+        return None
+    gate, working = None, row["working"]
+    if row["attempts"]:
+        # Started again. What that run's own work wrote is read anew: the statement above may have waited for the
+        # turn's lock, and then it has seen every other row as it was before.
+        gate = await find_gate(tx, ask.address)
+        working = await read(tx, ask.address.conversation_id)
+    return Loaded(
+        MessageRef(id=str(row["message_id"]), role=Role.USER, text=preview(row["content"]), tokens=row["tokens"]),
+        row["content"],
+        str(row["user_id"]),
+        row["display_name"] or row["name"],
+        row["roles"][0] if row["roles"] else "",
+        row["metadata"],
+        row["limits"],
+        working or {},
+        tuple(row["injected"] or ()),
+        gate,
+        Usage(input_tokens=row["input_tokens"], output_tokens=row["output_tokens"], cost_microusd=row["cost_microusd"]),
+        row["memory_text"],
+        row["events_through"],
+        row["rule_actions"],
+        tuple(row["waivers"]),
+        tuple(row["waived_tools"]),
+        row["persona"],
+    )
+
+
+async def keep_memory_text(tx: Connection, turn_id: str, text: str, *, remembers: bool = False) -> None:
+    """Fix the memory text that this turn injects; every model call of the turn sends the same.
+
+    With `remembers` a summary of the turn is kept when it completes.
+    """
+    await tx.execute("UPDATE turns SET memory_text = $2, remembers = $3 WHERE id = $1", turn_id, text, remembers)
+
+
+# --- The bodies of messages, for a model call.
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMessage:
+    """A message with its whole body."""
+
+    id: str
+    turn_id: str
+    role: Role
+    content: str
+    calls: list[dict[str, JsonValue]]
+    call_id: str
+    tokens: int
+
+
+_BODIES = """
+WITH before AS (
+  SELECT * FROM messages WHERE conversation_id = $1 AND seq <= $2 AND in_transcript
+), recent AS (
+  SELECT * FROM before ORDER BY seq DESC LIMIT $3
+), first AS (
+  SELECT * FROM before WHERE role = 'user' ORDER BY seq LIMIT 1
+)
+SELECT true AS past, id, turn_id, role, content, calls, call_id, tokens, seq FROM recent UNION
+SELECT true, id, turn_id, role, content, calls, call_id, tokens, seq FROM first UNION ALL
+SELECT false, id, turn_id, role, content, calls, call_id, tokens, seq FROM messages WHERE id = ANY($4)
+ORDER BY seq
+"""
+
+
+async def bodies(
+    tx: Connection, conversation_id: str, through_seq: int, window: WindowPolicy, ids: Sequence[str]
+) -> tuple[list[StoredMessage], dict[str, StoredMessage]]:
+    """The conversation up to a turn's start, oldest first, and the messages `ids` by id, in one statement.
+
+    With a window no more of the past is read than it can use.
+    """
+    limit = None if window.max_messages is None else window.max_messages * 2 + 1
+    rows = await tx.fetch(_BODIES, conversation_id, through_seq, limit, list(ids))
+    past = [_stored(row) for row in rows if row["past"]]
+    return past, {str(row["id"]): _stored(row) for row in rows if not row["past"]}
+
+
+def _stored(row: asyncpg.Record) -> StoredMessage:
+    return StoredMessage(
+        str(row["id"]),
+        str(row["turn_id"]),
+        Role(row["role"]),
+        row["content"],
+        row["calls"],
+        row["call_id"] or "",
+        row["tokens"],
+    )
+
+
+# --- The messages of a model call with their bodies: the past, windowed, and this turn's own in the graph's order.
+
+
+async def said_messages(
+    tx: Connection,
+    call: ModelCall,
+    through_seq: int,
+    window: WindowPolicy,
+    skills: Mapping[str, str],
+    *,
+    compacted: bool = False,
+) -> list[Said]:
+    """What is said to the model, oldest first, within the agent's window; `skills` are texts by skill id.
+
+    Where an object is asked for, the window is for the past alone (S4-52): what the step itself says all goes out.
+    With `compacted` half of what that would be: an attempt before was too long for the model.
+    """
+    ids = [ref.id for ref in call.ask.messages if ref.id]
+    quoted = [request_id for ref in call.ask.messages for request_id in ref.quotes]
+    words = await words_of(tx, call.address.turn_id, quoted) if quoted else {}
+    past, own = await bodies(tx, call.address.conversation_id, through_seq, window, ids)
+    everything: list[StoredMessage | MessageRef] = [*past]
+    everything += [own.get(ref.id, ref) if ref.id else ref for ref in call.ask.messages]
+    windowed = [_windowed(index, message) for index, message in enumerate(everything)]
+    if call.ask.output is not None:
+        windowed[len(past) :] = [replace(message, tokens=0) for message in windowed[len(past) :]]
+    kept = keep(windowed, halved(windowed, window) if compacted else window)
+    return [_said(everything[index], skills, words) for index in kept]
+
+
+def _windowed(index: int, message: StoredMessage | MessageRef) -> Windowed:
+    if isinstance(message, StoredMessage):
+        return Windowed(index, message.role, message.tokens, _keys(message), _answers(message))
+    return Windowed(index, message.role, message.tokens, (), message.call_id)
+
+
+def _said(message: StoredMessage | MessageRef, skills: Mapping[str, str], words: Mapping[str, str]) -> Said:
+    if isinstance(message, StoredMessage):
+        return Said(message.role, message.content, message.calls, _answers(message))
+    text = unabridged(message.text, [words[each] for each in message.quotes if each in words])
+    return Said(message.role, skills.get(message.skill_id, text))
+
+
+def _keys(message: StoredMessage) -> tuple[str, ...]:
+    return tuple(str(each["key"]) for each in message.calls)
+
+
+def _answers(message: StoredMessage) -> str:
+    return effect_key(message.turn_id, message.call_id) if message.call_id else ""

@@ -1,0 +1,211 @@
+"""Conversations: a user's, of one agent, with their messages."""
+
+from collections import defaultdict
+
+import asyncpg
+from pydantic import JsonValue
+
+from perdure.contracts.errors import CallerError
+from perdure.store import budgets
+from perdure.store.database import Connection, new_id
+from perdure.store.memory import episodes, facts, files
+from perdure.store.paging import cursor_after, read_cursor
+from perdure.store.turns import views
+from perdure.store.turns.views import stories
+
+Page = tuple[list[dict[str, object]], str | None]
+_SIZE = "octet_length($4) + octet_length($5::jsonb::text)"
+_COLUMNS = "id, agent_id, title, metadata, active_turn_id, created_at, updated_at, user_id"
+
+
+async def create_conversation(
+    tx: Connection, user_id: str, agent_id: str, title: str, metadata: dict[str, JsonValue]
+) -> dict[str, object]:
+    """A new conversation."""
+    row = await tx.fetchrow(
+        "INSERT INTO conversations (id, tenant_id, user_id, agent_id, title, metadata, text_bytes) "
+        f"VALUES ($1, current_setting('perdure.tenant'), $2, $3, $4, $5, {_SIZE}) RETURNING {_COLUMNS}",
+        new_id(),
+        user_id,
+        agent_id,
+        title,
+        metadata,
+    )
+    return _shown(_there(row))
+
+
+async def get_conversation(tx: Connection, conversation_id: str, user_id: str | None) -> dict[str, object]:
+    """The conversation, if it is this user's (None: anybody's of the tenant).
+
+    Raises: CallerError 404 `conversation_not_found`.
+    """
+    row = await tx.fetchrow(
+        f"SELECT {_COLUMNS} FROM conversations WHERE id = $1 AND deleted_at IS NULL "
+        "AND ($2::uuid IS NULL OR user_id = $2)",
+        conversation_id,
+        user_id,
+    )
+    return _shown(_there(row))
+
+
+async def list_conversations(tx: Connection, user_id: str, title: str | None, limit: int, cursor: str | None) -> Page:
+    """A user's conversations, the one written to last first."""
+    at, last_id = read_cursor(cursor)
+    rows = await tx.fetch(
+        f"SELECT {_COLUMNS} FROM conversations WHERE user_id = $1 AND deleted_at IS NULL "
+        "AND ($2::text IS NULL OR strpos(lower(title), lower($2)) > 0) "
+        "AND ($3::timestamptz IS NULL OR (updated_at, id) < ($3, $4::uuid)) "
+        "ORDER BY updated_at DESC, id DESC LIMIT $5",
+        user_id,
+        title,
+        at,
+        last_id,
+        limit + 1,
+    )
+    following = cursor_after(rows[limit - 1]["updated_at"], str(rows[limit - 1]["id"])) if len(rows) > limit else None
+    return [_shown(row) for row in rows[:limit]], following
+
+
+async def patch_conversation(
+    tx: Connection, conversation_id: str, user_id: str, title: str | None, metadata: dict[str, JsonValue] | None
+) -> dict[str, object]:
+    """Change title or metadata.
+
+    Raises: CallerError 404 `conversation_not_found`.
+    """
+    row = await tx.fetchrow(
+        "UPDATE conversations SET title = coalesce($3, title), metadata = coalesce($4, metadata), updated_at = now(), "
+        "text_bytes = text_bytes + coalesce(octet_length($3) - octet_length(title), 0) "
+        "+ coalesce(octet_length($4::jsonb::text) - octet_length(metadata::text), 0) "
+        f"WHERE id = $1 AND user_id = $2 AND deleted_at IS NULL RETURNING {_COLUMNS}",
+        conversation_id,
+        user_id,
+        title,
+        metadata,
+    )
+    return _shown(_there(row))
+
+
+async def delete_conversation(tx: Connection, conversation_id: str, user_id: str) -> None:
+    """Hides a conversation. Its turns and their records stay; its uploads are deleted.
+
+    Raises: CallerError 404 `conversation_not_found`, 409 `conversation_busy` while a turn is open.
+    """
+    row = _there(
+        await tx.fetchrow(
+            "SELECT active_turn_id, text_bytes FROM conversations WHERE id = $1 AND user_id = $2 "
+            "AND deleted_at IS NULL FOR UPDATE",
+            conversation_id,
+            user_id,
+        )
+    )
+    if row["active_turn_id"] is not None:
+        raise CallerError(
+            "conversation_busy", "a turn is open; stop it first", {"turn_id": str(row["active_turn_id"])}, status=409
+        )
+    await tx.execute("UPDATE conversations SET deleted_at = now(), text_bytes = 0 WHERE id = $1", conversation_id)
+    await files.delete_uploads(tx, conversation_id)
+    await budgets.keep_texts(tx, user_id, row["text_bytes"])
+    await facts.forget_facts(tx, conversation_id)
+    await episodes.forget(tx, conversation_id)  # what is deleted must not come up in another conversation
+
+
+async def list_messages(tx: Connection, conversation_id: str, limit: int, after_seq: int) -> Page:
+    """The transcript in order, and between what was said to a turn that ended before it began, which none has heard."""
+    rows = await tx.fetch(
+        "SELECT m.id, turn_id, seq, role, content, calls, call_id, partial, m.created_at, t.status, in_transcript "
+        "FROM messages m JOIN turns t ON t.id = m.turn_id WHERE m.conversation_id = $1 AND seq > $2 "
+        "AND (in_transcript OR (role = 'user' AND t.ended_at IS NOT NULL)) ORDER BY seq LIMIT $3",
+        conversation_id,
+        after_seq,
+        limit + 1,
+    )
+    shown: list[dict[str, object]] = [
+        {
+            "id": str(row["id"]),
+            "turn_id": str(row["turn_id"]),
+            "seq": row["seq"],
+            "role": row["role"],
+            "content": row["content"],
+            "tool_calls": [
+                {"call_id": call["call_id"], "tool": call["tool"], "arguments": call["arguments"]}
+                for call in row["calls"]
+            ],
+            "call_id": row["call_id"],
+            "partial": row["partial"],
+            "created_at": row["created_at"],
+            "turn_status": row["status"],
+            "heard": row["in_transcript"],
+        }
+        for row in rows[:limit]
+    ]
+    return shown, str(rows[limit - 1]["seq"]) if len(rows) > limit else None
+
+
+def _there(row: asyncpg.Record | None) -> asyncpg.Record:
+    if row is None:
+        raise CallerError("conversation_not_found", "there is no such conversation", status=404)
+    return row
+
+
+def _shown(row: asyncpg.Record) -> dict[str, object]:
+    return {
+        "id": str(row["id"]),
+        "agent": row["agent_id"],
+        "title": row["title"],
+        "metadata": row["metadata"],
+        "active_turn_id": str(row["active_turn_id"]) if row["active_turn_id"] else None,
+        "created_at": row["created_at"],
+        "updated_at": row["updated_at"],
+    }
+
+
+# --- A conversation as a person reads it: its turns, each with what was said and done in it, as they are at one moment.
+# The number of the last event is read first. So whoever follows the stream after it may be told again of what stands in
+# the story, and misses nothing.
+
+
+async def last_event(tx: Connection, conversation_id: str, user_id: str) -> tuple[int, bool]:
+    """The number of the conversation's last event, and whether the conversation is this user's."""
+    row = await tx.fetchrow(
+        "SELECT event_seq, user_id = $2 AS own FROM conversations WHERE id = $1", conversation_id, user_id
+    )
+    return (row["event_seq"], row["own"]) if row is not None else (0, False)
+
+
+async def turns_of(tx: Connection, conversation_id: str, limit: int, cursor: str | None) -> Page:
+    """The conversation's turns, newest first. Who asks may see the conversation."""
+    found, following = await views.list_turns(
+        tx, None, status=None, agent=None, conversation_id=conversation_id, limit=limit, cursor=cursor
+    )
+    return await _told(tx, found), following
+
+
+async def turn_of(tx: Connection, conversation_id: str, turn_id: str) -> list[dict[str, object]]:
+    """One of them; empty where the conversation has no such turn.
+
+    Raises: CallerError 404 `turn_not_found`.
+    """
+    turn = await views.get_turn(tx, turn_id, None)
+    return await _told(tx, [turn] if turn["conversation_id"] == conversation_id else [])
+
+
+async def _told(tx: Connection, turns: list[dict[str, object]]) -> list[dict[str, object]]:
+    ids = [str(turn["turn_id"]) for turn in turns]
+    segments = await stories(tx, ids)
+    said: dict[str, list[dict[str, object]]] = defaultdict(list)
+    # What a model call has heard in the middle of the turn is one of its segments.
+    for row in await tx.fetch(
+        "SELECT id::text, turn_id::text, content, joins IS NOT NULL AS waits, created_at FROM messages "
+        "WHERE turn_id = ANY($1::uuid[]) AND role = 'user' AND coalesce(joins, '') = '' ORDER BY seq",
+        ids,
+    ):
+        told = {name: row[name] for name in ("id", "content", "waits", "created_at")}
+        said[row["turn_id"]].append(told)
+    made: dict[str, list[dict[str, object]]] = defaultdict(list)
+    for file in await files.of_turns(tx, ids):
+        made[str(file["turn_id"])].append(file)
+    return [
+        turn | {"said": said[id], "segments": segments[id], "files": made[id]}
+        for turn, id in zip(turns, ids, strict=True)
+    ]

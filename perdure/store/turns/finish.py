@@ -1,0 +1,354 @@
+"""How a turn ends: one transaction under the turn's and the conversation's lock; no effect can follow it."""
+
+from collections.abc import Mapping, Sequence
+
+import asyncpg
+from pydantic import JsonValue
+
+from perdure.contracts.calls import CallState
+from perdure.contracts.errors import InvariantBroken, Problem
+from perdure.contracts.events import (
+    COMPLETED,
+    DONE,
+    GENERATION_COMPLETE,
+    MEMORY_WRITE_CREATED,
+    READY,
+    STOPPED,
+    TITLE_GENERATED,
+    TOOL_DENIED,
+    TOOL_ERROR,
+    TOOL_RESULT,
+    WORKFLOW_ERROR,
+)
+from perdure.contracts.ids import LAST_WORD_ID
+from perdure.contracts.messages import Role
+from perdure.contracts.turns import FinishAsk, Finished, StopAsk, TurnAddress, TurnStatus
+from perdure.contracts.values import canonical_json
+from perdure.core.approvals.validity import REASONED, REFUSED, why_not_allowed
+from perdure.core.text import estimated_tokens, preview
+from perdure.core.turns import READ_CHARACTERS, Round, keep_rounds, summary_of, title_of, told_of, words_only
+from perdure.store import audit
+from perdure.store.calls import model_calls
+from perdure.store.calls.tool_calls import record_outcome
+from perdure.store.database import Connection, new_id
+from perdure.store.delivery.outbox import Note, Wake, put
+from perdure.store.events.event_log import NewEvent, NewMessage, write
+from perdure.store.memory import episodes
+from perdure.store.turns.steer import leave
+
+_NEXT = """SELECT id FROM turns WHERE {where} conversation_id = {conversation} AND status = 'queued'
+    AND stop_requested_at IS NULL ORDER BY id = {replaced_by} DESC NULLS LAST, created_at, id
+    LIMIT 1 FOR UPDATE SKIP LOCKED"""
+"""The queued turn that is the next: the one that replaces the turn which ends, else the oldest."""
+_NEXT_NOW = _NEXT.format(conversation="$1", replaced_by="$2", where="")
+_END = f"""
+WITH cancelled AS (
+  UPDATE approvals SET status = 'cancelled', version = version + 1
+  WHERE turn_id = $1 AND (status IN ('pending', 'edited') OR status = 'approved' AND kind = 'approval') RETURNING id
+), unasked AS (
+  UPDATE questions SET status = 'cancelled', closed_at = now() WHERE turn_id = $1 AND status = 'pending'
+), marked AS (
+  UPDATE messages SET in_transcript = (id = ANY($4))
+  WHERE conversation_id = $6 AND turn_id = $1 AND role <> 'user' AND in_transcript <> (id = ANY($4))
+), chosen AS (  -- where this one was the active one
+  {_NEXT.format(conversation="$6", replaced_by="$9", where="$5 AND")}
+), left_to AS (  -- whoever is chosen is admitted after the last events of this one
+  UPDATE conversations SET active_turn_id = NULL WHERE id = $6 AND $5
+)
+UPDATE turns SET status = $2, problem = $3, waiting = NULL, ended_at = clock_timestamp(),
+  output = nullif($7::jsonb, '{{}}'), answer = coalesce(nullif($8, ''), (
+    SELECT content FROM messages m WHERE m.conversation_id = $6 AND m.turn_id = $1 AND m.role = 'assistant'
+      AND m.id = ANY($4) AND m.content <> '' ORDER BY m.seq DESC LIMIT 1))
+WHERE id = $1
+RETURNING input_tokens + output_tokens AS tokens, cost_microusd, remembers, user_id, agent_id, answer,
+  CASE WHEN remembers THEN (SELECT content FROM messages m WHERE m.id = turns.message_id) END AS asked,
+  (SELECT left(m.content, $10) FROM conversations c, messages m WHERE c.id = $6 AND c.title = '' AND $2 = 'completed'
+     AND m.id = turns.message_id) AS untitled,
+  (extract(epoch FROM ended_at - created_at) * 1000)::bigint AS duration_ms,
+  (SELECT array_agg(id) FROM cancelled) AS cancelled, (SELECT id FROM chosen) AS next_id,
+  EXISTS (SELECT FROM messages WHERE turn_id = $1 AND joins = '') AS left_over
+"""
+
+
+async def stop_asked(tx: Connection, ask: StopAsk) -> bool:
+    """Whether somebody asked the turn to stop; of a turn that is not there nobody did."""
+    return bool(await tx.fetchval("SELECT stop_requested_at IS NOT NULL FROM turns WHERE id = $1", ask.address.turn_id))
+
+
+async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]:
+    """Set the outcome, close what is open, write the last events and admit the next queued turn. Idempotent."""
+    turn_id = ask.address.turn_id
+    row = await tx.fetchrow(
+        "SELECT status, ended_at, stop_requested_at, replaced_by, EXISTS (SELECT FROM model_calls m "
+        "WHERE m.turn_id = $1 AND m.reply IS NULL AND (m.assumed IS NOT NULL OR m.held_tokens > 0)) AS lost "
+        "FROM turns WHERE id = $1 FOR UPDATE",
+        turn_id,
+    )
+    if row is None or row["ended_at"] is not None:
+        return Finished(status=TurnStatus(row["status"]) if row else ask.status), None
+    lost = await model_calls.count_left(tx, turn_id) if row["lost"] else ()
+    active = await tx.fetchval(
+        "SELECT active_turn_id FROM conversations WHERE id = $1 FOR UPDATE", ask.address.conversation_id
+    )
+    status, replaced_by = ask.status, row["replaced_by"]
+    if status is TurnStatus.STOPPED and replaced_by is not None:
+        status = TurnStatus.REPLACED
+    transcript, answers, closed = list(ask.transcript), list[NewMessage](), list[NewEvent]()
+    if ask.status is not TurnStatus.COMPLETED:
+        transcript, answers = await broken_off(tx, ask.address)
+        await _lose_track(tx, turn_id)
+        closed = await ends_of_open_calls(tx, turn_id, answers)
+    said = await _last_word(tx, ask)
+    problem = ask.problem.model_dump(mode="json") if ask.problem else None
+    was_active = str(active) == turn_id  # a queued turn that is stopped leaves the active one alone
+    conversation_id = ask.address.conversation_id
+    ended = await tx.fetchrow(
+        _END,
+        turn_id,
+        status.value,
+        problem,
+        transcript,
+        was_active,
+        conversation_id,
+        ask.output,
+        said[0].content if said else "",
+        replaced_by,
+        READ_CHARACTERS,
+    )
+    if ended is None:
+        raise InvariantBroken("turn_vanished", "a turn's row went away under its own lock")
+    cancelled_outside = ask.status is TurnStatus.STOPPED and row["stop_requested_at"] is None
+    await _record(tx, turn_id, status, ended["cancelled"] or (), cancelled_outside=cancelled_outside)
+    next_id, left_over = ended["next_id"], None
+    if ended["left_over"]:
+        left_over = await leave(tx, ask.address)
+        next_id = await tx.fetchval(_NEXT_NOW, conversation_id, replaced_by) if was_active else None
+    after: dict[str, JsonValue] = {"replaced_by": str(replaced_by)} if status is TurnStatus.REPLACED else {}
+    if left_over is not None:
+        after["left_over"] = left_over
+    kept = [*await _remember(tx, ask, ended), *await _entitle(tx, conversation_id, ended["untitled"])]
+    last = [*_last_events(ask, after, ended["duration_ms"]), _done(turn_id, status, ended, after)]
+    told = [*map(_told, said), *closed, *kept, *last]
+    await write(tx, ask.address, told, [*answers, *said], pending=ask.events)
+    note = None
+    if next_id is not None:
+        note = await admit(tx, ask.address.model_copy(update={"turn_id": str(next_id)}))
+    await model_calls.charge_lost(tx, turn_id, lost)  # the rows of their day are locked last
+    return Finished(status=status, admitted_turn_id=note.turn_id if note else None), note
+
+
+async def _last_word(tx: Connection, ask: FinishAsk) -> list[NewMessage]:
+    """The answer that no call ended with, where there is one: a text of the graph's own, or what a model had said whose
+    next attempt a stop has forestalled."""
+    answer, partial = ask.answer, False
+    if not answer and ask.status is TurnStatus.STOPPED:
+        answer, partial = await model_calls.words_left(tx, ask.address.turn_id), True
+    if not answer:
+        return []
+    return [NewMessage(new_id(), Role.ASSISTANT, answer, tokens=estimated_tokens(answer), partial=partial)]
+
+
+async def _record(
+    tx: Connection, turn_id: str, status: TurnStatus, cancelled: Sequence[object], *, cancelled_outside: bool
+) -> None:
+    """Append what the audit must know of a turn's end: its approvals that nobody needs any more, and who ended it."""
+    for approval in cancelled:
+        why: dict[str, JsonValue] = {"because": f"the turn ended {status.value} before the call ran"}
+        await audit.record(tx, "approval.cancelled", str(approval), why, actor=None, turn_id=turn_id)
+    if cancelled_outside:
+        because = "its workflow was cancelled at Temporal; nobody asked for a stop here"
+        await audit.record(tx, "turn.cancelled", turn_id, {"because": because}, actor=None, turn_id=turn_id)
+
+
+def _done(turn_id: str, status: TurnStatus, ended: asyncpg.Record, after: Mapping[str, JsonValue]) -> NewEvent:
+    """The event behind which nothing comes."""
+    told: dict[str, JsonValue] = {
+        "execution_id": turn_id,
+        "status": status.value,
+        "tokens_used": ended["tokens"],
+        "cost_usd": ended["cost_microusd"] / 1e6,
+        "duration_ms": ended["duration_ms"],
+    }
+    return NewEvent(DONE, {**told, **after})
+
+
+def _told(message: NewMessage) -> NewEvent:
+    """Readers are told of an answer that no call ended with as of one that they have not heard: they get its stored
+    text."""
+    data: dict[str, JsonValue] = {"attempt": 1, "message_id": message.id, "characters": len(message.content)}
+    return NewEvent(GENERATION_COMPLETE, {**data, "partial": message.partial, "tool_calls": []}, LAST_WORD_ID)
+
+
+async def _remember(tx: Connection, ask: FinishAsk, ended: asyncpg.Record) -> list[NewEvent]:
+    """Keep a summary of a completed turn whose agent asks for it; the relay gives it a vector later."""
+    if not ended["remembers"] or ask.status is not TurnStatus.COMPLETED:
+        return []
+    summary = summary_of(ended["asked"] or "", ended["answer"] or "")
+    user_id, agent_id = str(ended["user_id"]), ended["agent_id"]
+    await episodes.keep(tx, ask.address.conversation_id, user_id, agent_id, summary, ask.address.turn_id)
+    return [NewEvent(MEMORY_WRITE_CREATED, {"scope": "episodic"})]
+
+
+async def _entitle(tx: Connection, conversation_id: str, first_said: str | None) -> list[NewEvent]:
+    """Give a conversation without a title one, once it has an answer (S2-65)."""
+    title = title_of(first_said or "")
+    if not title:
+        return []
+    await tx.execute("UPDATE conversations SET title = $2 WHERE id = $1", conversation_id, title)
+    return [NewEvent(TITLE_GENERATED, {"title": title})]
+
+
+_LOSE_TRACK = """
+WITH lost AS (
+  UPDATE tool_calls SET state = 'outcome_unknown'
+  WHERE turn_id = $1 AND state = 'reserved' AND effect IN ('keyed', 'opaque') RETURNING call_id, key, tool, effect, args
+), closed AS (
+  UPDATE approvals a SET status = 'outcome_unknown', version = version + 1 FROM lost
+  WHERE a.turn_id = $1 AND a.call_id = lost.call_id AND a.status = 'reserved'
+  RETURNING a.id, a.call_id, coalesce(a.decision->'args', a.args) AS args
+), undone AS (  -- nothing outside: what has not committed by now never happens
+  UPDATE approvals SET status = 'failed', version = version + 1
+  WHERE turn_id = $1 AND status = 'reserved' AND effect IN ('read', 'local')
+  RETURNING call_id, tool, effect, id, coalesce(decision->'args', args) AS args
+), told AS (
+  SELECT 'outcome_unknown' AS state, lost.call_id, key, tool, effect, closed.id AS approval_id,
+    coalesce(closed.args, lost.args) AS args FROM lost LEFT JOIN closed USING (call_id)
+  UNION ALL SELECT 'failed', call_id, '', tool, effect, id, args FROM undone
+)
+SELECT told.*, t.user_id FROM told JOIN turns t ON t.id = $1 ORDER BY call_id
+"""
+
+
+async def _lose_track(tx: Connection, turn_id: str) -> None:
+    """Calls that are under way as the turn ends may still happen outside: a person must be able to settle them."""
+    for row in await tx.fetch(_LOSE_TRACK, turn_id):
+        await record_outcome(tx, turn_id, row, CallState(row["state"]), None)
+
+
+def _last_events(ask: FinishAsk, after: dict[str, JsonValue], duration_ms: int) -> list[NewEvent]:
+    if ask.status is TurnStatus.STOPPED:
+        return [NewEvent(STOPPED, {**after})]
+    if ask.problem is not None:
+        return [NewEvent(WORKFLOW_ERROR, ask.problem.model_dump(mode="json", exclude_none=True))]
+    run: dict[str, JsonValue] = {"run_id": ask.address.turn_id, "duration": duration_ms / 1000}
+    return [NewEvent(COMPLETED, {"status": ask.status.value, **run, "duration_ms": duration_ms})]
+
+
+async def finish_broken(tx: Connection, address: TurnAddress, problem: Problem) -> tuple[bool, Note | None]:
+    """End a turn whose workflow is gone; what it said and did stays in the transcript. Whether it was still open, and
+    the start of the next."""
+    was_open = await tx.fetchval("SELECT ended_at IS NULL FROM turns WHERE id = $1 FOR UPDATE", address.turn_id)
+    _, note = await finish(tx, FinishAsk(address=address, status=TurnStatus.FAILED, problem=problem))
+    return bool(was_open), note
+
+
+# --- A queued turn's admission: it becomes its conversation's active one, and its wake-up is written.
+
+_ADMIT = """
+WITH behind AS (
+  UPDATE conversations SET active_turn_id = $1, message_seq = message_seq + 1 WHERE id = $2 RETURNING message_seq
+), said AS (
+  UPDATE messages m SET seq = message_seq, in_transcript = true FROM behind, turns t
+  WHERE t.id = $1 AND m.id = t.message_id
+)
+UPDATE turns SET status = 'accepted', through_seq = message_seq - 1 FROM behind WHERE id = $1 RETURNING agent_id
+"""
+
+
+async def admit(tx: Connection, address: TurnAddress) -> Note:
+    """Start a turn that waited; its message moves behind all that was said meanwhile.
+
+    The caller holds the turn's and the conversation's lock, and has written what comes before this turn's `ready`.
+    """
+    agent_id = await tx.fetchval(_ADMIT, address.turn_id, address.conversation_id)
+    note = await put(tx, address.tenant_id, Wake.START, address.turn_id)
+    await write(tx, address, [NewEvent(READY, {"agent": agent_id, "run_id": address.turn_id})])
+    return note
+
+
+# --- The calls that a turn leaves open as it breaks off, told to whoever follows it: no call waits for ever for its
+# end.
+# What became of one is said as truly as it is known: it was not run, or nobody knows whether it happened.
+
+_OPEN = """
+SELECT c.call_id, c.tool, c.key, c.state FROM tool_calls c
+WHERE c.turn_id = $1 AND c.state IN ('planned', 'reserved', 'outcome_unknown') AND NOT EXISTS (
+  SELECT FROM events e WHERE e.turn_id = c.turn_id AND e.call_id = c.call_id AND e.kind = ANY($2))
+ORDER BY length(c.call_id), c.call_id
+"""
+
+
+async def ends_of_open_calls(tx: Connection, turn_id: str, answers: Sequence[NewMessage]) -> list[NewEvent]:
+    """An event for each call of the turn of whose end nobody was told; `answers` are those that its transcript gets.
+
+    `tx` holds the turn's lock, and what is under way has been given up (perdure/store/turns/finish.py).
+    """
+    made = {message.call_id: message for message in answers if message.call_id}
+    rows = await tx.fetch(_OPEN, turn_id, [TOOL_RESULT, TOOL_ERROR, TOOL_DENIED])
+    told = []
+    for row in rows:
+        state = CallState(row["state"])
+        code, sentence = told_of(state)
+        data: dict[str, JsonValue] = {"tool": row["tool"], "code": code, "message": sentence}
+        if state is CallState.OUTCOME_UNKNOWN:
+            data |= {"code": state.value, "effect": row["key"]}
+        if message := made.get(row["call_id"]):
+            data |= {"message_id": message.id, "result": preview(message.content)}
+        told.append(NewEvent(TOOL_ERROR, data, row["call_id"]))
+    return told
+
+
+# --- The transcript of a turn that broke off: the graph's own list of messages is not enough then.
+
+
+async def broken_off(tx: Connection, address: TurnAddress) -> tuple[list[str], list[NewMessage]]:
+    """Ids of the messages that stay, and tool messages to write for calls that have none.
+
+    A message whose calls are stripped loses them here: the ledger keeps what was asked for.
+    """
+    rows = await tx.fetch(
+        "SELECT id, role, calls, call_id, content ~ '\\S' AS has_text FROM messages "
+        "WHERE conversation_id = $1 AND turn_id = $2 AND (role <> 'user' OR in_transcript) ORDER BY seq",
+        address.conversation_id,
+        address.turn_id,
+    )
+    found = await tx.fetch(
+        "SELECT c.call_id, c.state, a.status, coalesce(nullif(said->>'comment', ''), said->>'reason_code') AS comment "
+        "FROM tool_calls c LEFT JOIN approvals a ON a.turn_id = c.turn_id AND a.call_id = c.call_id "
+        "AND a.status = ANY($2), LATERAL coalesce(a.withdrawal, a.decision) AS said WHERE c.turn_id = $1",
+        address.turn_id,
+        list(REFUSED),
+    )
+    refused = {row["call_id"]: row for row in found if row["status"]}
+    states = {row["call_id"]: CallState(row["state"]) for row in found}
+    answers = {row["call_id"]: str(row["id"]) for row in rows if row["role"] == "tool"}
+    said = [row for row in rows if row["role"] != "tool"]
+    rounds = [
+        Round(
+            str(row["id"]),
+            tuple(call["call_id"] for call in row["calls"]),
+            answers,
+            has_text=row["has_text"],
+            is_open=row is said[-1],
+        )
+        for row in said
+        if row["calls"]
+    ]
+    kept = keep_rounds(rounds, states)
+    bare = words_only(rounds, kept)
+    if bare:
+        await tx.execute("UPDATE messages SET calls = '[]' WHERE id = ANY($1)", list(bare))
+    stay = list(bare)
+    stay += [str(row["id"]) for row in rows if row["role"] == "assistant" and not row["calls"]]
+    stay += [message_id for each in kept for message_id in each.message_ids]
+    unanswered = [call_id for each in kept for call_id in each.unanswered]
+    return stay, [_answer(call_id, states.get(call_id), refused.get(call_id)) for call_id in unanswered]
+
+
+def _answer(call_id: str, state: CallState | None, refused: asyncpg.Record | None) -> NewMessage:
+    status, message = told_of(state, why_not_allowed(refused["status"]) if refused else None)
+    body = {"status": status, "message": message}
+    if status == "denied" and refused and refused["status"] in REASONED and refused["comment"]:
+        body["reason"] = refused["comment"]
+    content = canonical_json(body)
+    return NewMessage(new_id(), Role.TOOL, content, call_id=call_id, tokens=estimated_tokens(content))

@@ -1,0 +1,171 @@
+"""What the reconciler looks at: open turns that should be moving, and turns whose wake-up or admission was lost."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import asyncpg
+
+from perdure.contracts.turns import TurnAddress, TurnStatus
+from perdure.store.database import Connection
+from perdure.store.delivery.outbox import Wake
+from perdure.store.turns.finish import admit
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTurn:
+    """A turn that has not ended."""
+
+    address: TurnAddress
+    status: TurnStatus
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it waits for a person, and so has a run that only waits."""
+        return self.status.value.startswith("awaiting")
+
+
+async def tenants(relay_pool: asyncpg.Pool) -> list[str]:
+    """Every tenant, by the relay's role."""
+    rows = await relay_pool.fetch("SELECT tenant_id FROM tenants WHERE tenant_id <> '*' ORDER BY tenant_id")
+    return [row["tenant_id"] for row in rows]
+
+
+_OPEN = """
+SELECT id, tenant_id, conversation_id, status, created_at FROM turns t WHERE ended_at IS NULL AND status <> 'queued'
+  AND created_at < now() - make_interval(secs => $1) AND status {} 'awaiting%'
+  AND NOT EXISTS (SELECT FROM outbox o WHERE o.turn_id = t.id AND o.kind = 'start')
+"""
+_OPEN_TURNS = f"""
+({_OPEN.format("NOT LIKE")}) UNION ALL ({_OPEN.format("LIKE")} ORDER BY created_at LIMIT $2) ORDER BY created_at
+"""
+
+
+_AMONG = f"{_OPEN.format('LIKE')} AND id = ANY($2::uuid[])"
+
+
+async def open_turns(tx: Connection, older_than_seconds: float, most_paused: int | None = None) -> list[OpenTurn]:
+    """Open turns, but for queued ones, for those that have only just begun, and for those that are yet to start; of
+    the paused ones the `most_paused` oldest, None for all.
+
+    A turn whose start is still in the outbox has no workflow and must not be taken for one that lost it.
+    """
+    return [_open(row) for row in await tx.fetch(_OPEN_TURNS, older_than_seconds, most_paused)]
+
+
+async def paused_among(tx: Connection, turn_ids: Collection[str]) -> list[OpenTurn]:
+    """Those of these turns that are paused."""
+    return [_open(row) for row in await tx.fetch(_AMONG, 0.0, list(turn_ids))]
+
+
+def _open(row: asyncpg.Record) -> OpenTurn:
+    address = TurnAddress(
+        tenant_id=row["tenant_id"], conversation_id=str(row["conversation_id"]), turn_id=str(row["id"])
+    )
+    return OpenTurn(address, TurnStatus(row["status"]))
+
+
+async def ring_stopped(tx: Connection, tenant_id: str) -> int:
+    """Put the stop's bell in the outbox again for every turn that was asked to stop, has not ended and is not yet rung.
+
+    The first bell may have come before the workflow was there, whose start had been written down before the stop.
+    """
+    rows = await tx.fetch(
+        "WITH rung AS (UPDATE turns t SET rung_at = now() WHERE t.ended_at IS NULL AND t.status <> 'queued' "
+        "AND t.stop_requested_at < now() - interval '10 seconds' "
+        "AND (t.rung_at IS NULL OR t.rung_at < now() - interval '1 minute') "
+        # A bell for the end of a hold, days ahead, is none for now.
+        "AND NOT EXISTS (SELECT FROM outbox o WHERE o.turn_id = t.id AND o.due_at <= now() + interval '10 seconds') "
+        "RETURNING t.id) "
+        "INSERT INTO outbox (tenant_id, kind, turn_id) SELECT $1, $2, id FROM rung RETURNING turn_id",
+        tenant_id,
+        Wake.STOP.value,
+    )
+    return len(rows)
+
+
+_RING_DECIDED = """
+WITH waiting AS MATERIALIZED (  -- of all that wait the few that may go on: nothing of them is open, or held
+  SELECT t.id FROM turns t WHERE t.status = 'awaiting_approval' AND t.ended_at IS NULL
+    AND NOT EXISTS (SELECT FROM approvals a WHERE a.turn_id = t.id
+      AND (a.status = 'pending' AND a.expires_at > clock_timestamp()
+        OR a.status IN ('approved', 'edited') AND a.ready_at > clock_timestamp()))
+    AND NOT EXISTS (SELECT FROM tool_calls c WHERE c.turn_id = t.id AND c.state = 'outcome_unknown')
+  UNION  -- or a call of them may start, whatever becomes of the others
+  SELECT a.turn_id FROM approvals a WHERE (a.status = 'edited' OR a.status = 'approved' AND a.kind = 'approval')
+    AND (a.ready_at IS NULL OR a.ready_at <= clock_timestamp())
+), due AS (
+  SELECT t.id, t.rung_at, decided.at FROM turns t CROSS JOIN LATERAL (SELECT greatest(
+    (SELECT max(coalesce(greatest(a.decided_at, a.ready_at, a.closed_at), a.expires_at)) FROM approvals a
+     WHERE a.turn_id = t.id AND (a.status <> 'pending' OR a.expires_at <= clock_timestamp())
+       AND (a.ready_at IS NULL OR a.ready_at <= clock_timestamp())),
+    (SELECT max(c.settled_at) FROM tool_calls c WHERE c.turn_id = t.id)) AS at) decided
+  WHERE t.id = ANY(ARRAY(SELECT id FROM waiting)) AND t.status = 'awaiting_approval' AND t.ended_at IS NULL
+    AND (t.rung_at IS NULL OR t.rung_at < now() - interval '1 minute'
+      AND t.rung_at < now() - least(t.rung_at - decided.at, interval '15 minutes'))
+    AND NOT EXISTS (SELECT FROM outbox o WHERE o.turn_id = t.id AND o.due_at <= now() + interval '10 seconds')
+  FOR UPDATE OF t SKIP LOCKED
+), rung AS (
+  UPDATE turns SET rung_at = now() WHERE id = ANY(ARRAY(SELECT id FROM due))
+), noted AS (
+  INSERT INTO outbox (tenant_id, kind, turn_id) SELECT $1, $2, id FROM due
+)
+SELECT id FROM due WHERE rung_at > at AND at < now() - interval '10 minutes'
+"""
+
+
+_RING_ANSWERED = """
+WITH due AS (
+  SELECT t.id FROM turns t WHERE t.status = 'awaiting_answer' AND t.ended_at IS NULL
+    AND EXISTS (SELECT FROM questions q WHERE q.turn_id = t.id)
+    AND NOT EXISTS (SELECT FROM questions q WHERE q.turn_id = t.id AND q.status = 'pending' AND q.expires_at > now())
+    AND (t.rung_at IS NULL OR t.rung_at < now() - interval '1 minute')
+    AND NOT EXISTS (SELECT FROM outbox o WHERE o.turn_id = t.id AND o.due_at <= now() + interval '10 seconds')
+  FOR UPDATE OF t SKIP LOCKED
+), rung AS (
+  UPDATE turns SET rung_at = now() WHERE id = ANY(ARRAY(SELECT id FROM due))
+)
+INSERT INTO outbox (tenant_id, kind, turn_id) SELECT $1, $2, id FROM due RETURNING turn_id
+"""
+
+
+async def ring_answered(tx: Connection, tenant_id: str) -> int:
+    """Put a bell in the outbox for every turn that still waits though its questions are answered or overdue."""
+    return len(await tx.fetch(_RING_ANSWERED, tenant_id, Wake.RING.value))
+
+
+async def ring_decided(tx: Connection, tenant_id: str) -> list[str]:
+    """Put a bell in the outbox for every turn that still waits though what it waits for is decided or overdue, or
+    though one of its calls may start.
+
+    A turn whose verdict cannot be read waits on: it is rung after a minute, then ever more seldom, in the end each
+    quarter of an hour. The answer names those that were rung before and ten minutes after the decision still wait.
+    """
+    rows = await tx.fetch(_RING_DECIDED, tenant_id, Wake.RING.value)
+    return [str(row["id"]) for row in rows]
+
+
+async def start_stranded(tx: Connection, tenant_id: str) -> int:
+    """Admit the oldest queued turn of every conversation that has no active one."""
+    oldest = await tx.fetch(
+        "SELECT DISTINCT ON (t.conversation_id) t.id, t.conversation_id FROM turns t "
+        "JOIN conversations c ON c.id = t.conversation_id WHERE t.status = 'queued' AND c.active_turn_id IS NULL "
+        "ORDER BY t.conversation_id, t.created_at, t.id"
+    )
+    started = 0
+    for row in oldest:
+        address = TurnAddress(tenant_id=tenant_id, conversation_id=str(row["conversation_id"]), turn_id=str(row["id"]))
+        started += await _start_if_stranded(tx, address)
+    return started
+
+
+async def _start_if_stranded(tx: Connection, address: TurnAddress) -> bool:
+    """Admit the turn where both locks show that it still waits for nobody."""
+    waits = await tx.fetchval(
+        "SELECT true FROM turns WHERE id = $1 AND status = 'queued' FOR UPDATE SKIP LOCKED", address.turn_id
+    )
+    free = waits and await tx.fetchval(
+        "SELECT true FROM conversations WHERE id = $1 AND active_turn_id IS NULL FOR UPDATE", address.conversation_id
+    )
+    if free:
+        await admit(tx, address)
+    return bool(free)

@@ -1,0 +1,342 @@
+"""Turns: started under their user's and their conversation's lock, stopped by a flag on their row."""
+
+import asyncio
+import json
+from dataclasses import dataclass, field, replace
+
+import asyncpg
+from pydantic import JsonValue
+
+from perdure.contracts.agents import PublishedAgent
+from perdure.contracts.errors import CallerError, InvariantBroken
+from perdure.contracts.events import QUEUED, READY, STAGE
+from perdure.contracts.messages import Role
+from perdure.contracts.turns import ENDED, FinishAsk, Limits, Routing, TurnAddress, TurnInput, TurnStatus
+from perdure.core.agents.safety_keywords import Words, danger_in
+from perdure.core.budgets import Used, check, tightened
+from perdure.core.text import estimated_tokens
+from perdure.core.turns import Admission, Caps, Load, OnBusy, admit, too_many, unfit
+from perdure.store import audit
+from perdure.store.budgets import columns
+from perdure.store.database import Connection, new_id
+from perdure.store.delivery.outbox import HEAD_START, Note, Wake, put
+from perdure.store.events.event_log import NewEvent, NewMessage, write
+from perdure.store.turns.finish import finish
+from perdure.store.turns.steer import join
+from perdure.store.turns.views import WAITS_FOR
+
+
+@dataclass(frozen=True, slots=True)
+class NewTurn:
+    """A turn to start in an existing conversation."""
+
+    tenant_id: str
+    conversation_id: str
+    user_id: str
+    message: str
+    on_busy: OnBusy = OnBusy.REJECT
+    limits: Limits | None = None
+    metadata: dict[str, JsonValue] = field(default_factory=dict)
+    system_prompt: str | None = None
+    routing: Routing = field(default_factory=Routing)
+
+    @property
+    def beside_bytes(self) -> int:
+        """What is kept of the turn beside its message."""
+        texts = json.dumps(self.metadata, ensure_ascii=False) + (self.system_prompt or "")
+        return len(texts.encode(errors="surrogatepass"))
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A turn that is durable."""
+
+    turn_id: str
+    status: TurnStatus
+    note: Note | None
+    """The doorbell of its start where it starts at once, or of the stop of the turn that gives way."""
+    message_id: str
+    joined: bool = False
+    """It was under way already: the message waits for its next model call."""
+    gives_way: TurnAddress | None = None
+    """The turn that is asked to stop for it."""
+
+
+_LOCK = """
+SELECT c.active_turn_id, c.message_seq FROM users u, conversations c
+WHERE u.id = $1 AND c.id = $2 AND c.deleted_at IS NULL
+FOR NO KEY UPDATE OF u FOR UPDATE OF c
+"""
+"""The user's row before the conversation's: the user's starts count one after the other, and none of them holds up the
+conversation's journal while it waits. NO KEY, as every row that names the user has a KEY SHARE lock on it."""
+_COUNT = f"""
+SELECT count(*) AS open_of_user, count(*) FILTER (WHERE status LIKE 'awaiting%') AS waiting_of_user,
+  (SELECT count(*) FROM turns WHERE conversation_id = $2 AND status = 'queued')
+    + (SELECT count(*) FROM messages WHERE turn_id = $3 AND joins = '') AS queued,
+  coalesce((SELECT stop_requested_at IS NOT NULL FROM turns WHERE id = $3), false) AS stopping,
+  (SELECT count(*) FROM turns a, turns w WHERE a.id = $3 AND w.id IN (a.id, a.replaced_by)
+    AND w.ended_at IS NULL AND w.user_id = $1) AS gives_way,
+  {columns("$1", "$2")}
+FROM turns WHERE user_id = $1 AND ended_at IS NULL
+"""
+_START = f"""
+WITH begun AS (
+  INSERT INTO turns (id, tenant_id, conversation_id, user_id, agent_id, agent_version, topology, status, routing,
+    limits, metadata, system_prompt, message_id, through_seq)
+  VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+), active AS (
+  UPDATE conversations SET active_turn_id = $1 WHERE id = $3 AND $15
+)
+INSERT INTO outbox (tenant_id, kind, turn_id, request_id, due_at)
+SELECT $2, 'start', $1, '', now() + interval '{HEAD_START}' WHERE $15 RETURNING id
+"""
+_TRIES = 5
+"""How often it is looked anew which turn is active; before each look after the first, one has just ended."""
+
+
+async def start_turn(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: Caps) -> Started:
+    """Insert the turn with its message, pinned versions and wake-up; or let the message join the turn under way, which
+    is the one that is started then. After the commit it is durable. A message of danger waits for nothing and is
+    refused by nothing: where its turn cannot begin at once, it is answered at once (perdure/store/turns/start.py).
+
+    Raises: CallerError 404 `conversation_not_found`, 409 `conversation_busy`, 429 `queue_full`, `too_many_turns`,
+    `quota_reached`, 422 `bad_input_type`, `bad_trace_id`.
+    """
+    fault = unfit(agent.definition.topology, new.metadata)
+    if fault is not None:
+        raise fault
+    active, message_seq = await _lock(tx, new)
+    # Counted after the locks: a statement that waits for one sees what was there before.
+    counted = await tx.fetchrow(_COUNT, new.user_id, new.conversation_id, active)
+    if counted is None:
+        raise InvariantBroken("nothing_counted", "a count came back without a row")
+    load = _load(new, counted, busy=active is not None)
+    admission = admit(load, caps, new.on_busy)
+    if admission not in (Admission.START, Admission.REPLACE):
+        danger = await danger_of(tx, new.conversation_id, new.message, agent)
+        if danger:
+            return await _intervene(tx, new, agent, message_seq, danger)
+    if admission is Admission.BUSY:
+        raise await _busy(tx, str(active))
+    if admission is Admission.TOO_MANY:
+        raise too_many(load, caps)
+    if admission is Admission.QUOTA:
+        check(load.used, caps.quotas, load.message_bytes)
+    if admission is Admission.QUEUE_FULL:
+        full = "as many turns wait in this conversation as may; wait for one to end"
+        raise CallerError("queue_full", full, {"retry_after_seconds": 5}, status=429)
+    if admission is Admission.JOIN and active is not None:
+        return await _join(tx, new, active)
+    first = Admission.START if admission is Admission.START else Admission.QUEUE
+    started = await _insert(tx, new, agent, message_seq, first)
+    if admission is Admission.REPLACE and active is not None:
+        way = TurnAddress(tenant_id=new.tenant_id, conversation_id=new.conversation_id, turn_id=active)
+        return replace(started, note=await give_way(tx, way, started.turn_id, new.user_id), gives_way=way)
+    return started
+
+
+def _load(new: NewTurn, counted: asyncpg.Record, *, busy: bool) -> Load:
+    sizes = ("conversation_bytes", "user_bytes", "tenant_bytes")
+    counts = {name: value for name, value in counted.items() if name not in sizes}
+    used = Used(*(counted[name] for name in sizes))
+    message_bytes = len(new.message.encode(errors="surrogatepass")) + new.beside_bytes
+    return Load(busy=busy, used=used, message_bytes=message_bytes, **counts)
+
+
+async def _lock(tx: Connection, new: NewTurn) -> tuple[str | None, int]:
+    """The conversation's active turn and the number of its last message, under its lock; a turn that is to hear this
+    one's message, or to end for it, is locked before it."""
+    first_the_turn = new.on_busy in (OnBusy.STEER, OnBusy.REPLACE)
+    for _ in range(_TRIES):
+        held = None
+        if first_the_turn:
+            await tx.execute("SAVEPOINT looking")
+            held = await hold_active(tx, new.conversation_id)
+        conversation = await tx.fetchrow(_LOCK, new.user_id, new.conversation_id)
+        if conversation is None:
+            raise CallerError("conversation_not_found", "there is no such conversation", status=404)
+        active = str(conversation["active_turn_id"]) if conversation["active_turn_id"] is not None else None
+        if not first_the_turn or active in (None, held):
+            return active, conversation["message_seq"]
+        await tx.execute("ROLLBACK TO SAVEPOINT looking")  # lets all of them go
+    raise await _busy(tx, str(active))
+
+
+async def _join(tx: Connection, new: NewTurn, active: str) -> Started:
+    address = TurnAddress(tenant_id=new.tenant_id, conversation_id=new.conversation_id, turn_id=active)
+    message_id = await join(tx, address, new.message)
+    status = TurnStatus(await tx.fetchval("SELECT status FROM turns WHERE id = $1", active))
+    return Started(active, status, None, message_id, joined=True)
+
+
+async def _intervene(tx: Connection, new: NewTurn, agent: PublishedAgent, message_seq: int, danger: str) -> Started:
+    """A turn of its own beside the one under way, over as soon as it is durable."""
+    started = await _insert(tx, new, agent, message_seq, None)
+    own = TurnAddress(tenant_id=new.tenant_id, conversation_id=new.conversation_id, turn_id=started.turn_id)
+    await answer(tx, own, agent, danger)
+    return replace(started, status=TurnStatus.COMPLETED)
+
+
+async def _insert(
+    tx: Connection, new: NewTurn, agent: PublishedAgent, message_seq: int, first: Admission | None
+) -> Started:
+    """The turn with its message: begun, queued, or (None) said at once by a turn that nothing starts."""
+    at_once, waits = first is Admission.START, first is Admission.QUEUE
+    turn_id, message_id = new_id(), new_id()
+    status = TurnStatus.ACCEPTED if at_once else TurnStatus.QUEUED
+    limits = tightened(agent.definition.limits, new.limits)
+    number = await tx.fetchval(
+        _START,
+        turn_id,
+        new.tenant_id,
+        new.conversation_id,
+        new.user_id,
+        agent.definition.id,
+        agent.version,
+        agent.definition.topology,
+        status.value,
+        new.routing.model_dump(mode="json"),
+        limits.model_dump(mode="json"),
+        new.metadata,
+        new.system_prompt,
+        message_id,
+        message_seq,
+        at_once,
+    )
+    address = TurnAddress(tenant_id=new.tenant_id, conversation_id=new.conversation_id, turn_id=turn_id)
+    note = None
+    if number is not None:
+        begins = TurnInput(
+            address=address,
+            agent_id=agent.definition.id,
+            agent_version=agent.version,
+            topology=agent.definition.topology,
+            routing=new.routing,
+        )
+        note = Note(number, new.tenant_id, Wake.START, turn_id, begins=begins)
+    event = NewEvent(QUEUED if waits else READY, {"agent": agent.definition.id, "run_id": turn_id})
+    message = NewMessage(message_id, Role.USER, new.message, tokens=estimated_tokens(new.message))
+    await write(tx, address, [event], [message], beside_bytes=new.beside_bytes)
+    if waits:  # not said yet: the turn before it must not hear it
+        await tx.execute("UPDATE messages SET in_transcript = false WHERE id = $1", message_id)
+    return Started(turn_id, status, note, message_id)
+
+
+async def _busy(tx: Connection, turn_id: str) -> CallerError:
+    row = await tx.fetchrow(f"SELECT status, {WAITS_FOR} FROM turns t WHERE id = $1", turn_id)
+    details: dict[str, object] = {
+        "turn_id": turn_id,
+        "status": row["status"] if row else None,
+        "waiting_for": row["waits_for"] if row else None,
+    }
+    return CallerError(
+        "conversation_busy",
+        "the conversation has an open turn; wait for it, or send on_busy queue, steer or replace",
+        details,
+        status=409,
+    )
+
+
+async def request_stop(tx: Connection, turn_id: str, user_id: str) -> tuple[TurnAddress, TurnStatus, Note | None]:
+    """Set the stop flag, so that nothing new is claimed. Asked twice, or of an ended turn, it changes nothing.
+
+    Raises: CallerError 404 `turn_not_found`.
+    """
+    row = await tx.fetchrow(
+        "SELECT status, stop_requested_at, tenant_id, conversation_id FROM turns WHERE id = $1 FOR UPDATE", turn_id
+    )
+    if row is None:
+        raise CallerError("turn_not_found", "there is no such turn", status=404)
+    status = TurnStatus(row["status"])
+    address = TurnAddress(tenant_id=row["tenant_id"], conversation_id=str(row["conversation_id"]), turn_id=turn_id)
+    if status in ENDED or row["stop_requested_at"] is not None:
+        return address, status, None
+    await tx.execute("UPDATE turns SET stop_requested_at = clock_timestamp() WHERE id = $1", turn_id)
+    await audit.record(tx, "turn.stop_requested", turn_id, {}, actor=user_id, turn_id=turn_id)
+    if status is TurnStatus.QUEUED:  # nothing runs that could end it
+        await finish(tx, FinishAsk(address=address, status=TurnStatus.STOPPED))
+        return address, TurnStatus.STOPPED, None
+    return address, status, await put(tx, address.tenant_id, Wake.STOP, turn_id)
+
+
+# --- A turn that takes the place of the one under way: that one is asked to stop, this one is the next.
+# Of several that would replace the same turn the last one does: the one before it ends as replaced too, without having
+# run. The turn that gives way ends in its own time, and its end admits the other (perdure/store/turns/finish.py); a
+# request that waits for a person is cancelled on record then.
+#
+# Locks: the active turn, the one that was to take its place, then user and conversation, as everywhere.
+
+
+async def hold_active(tx: Connection, conversation_id: str) -> str | None:
+    """Lock the turn that is active just now, and the one that is to take its place; its id, None without one.
+
+    Another may be active once the conversation is locked: then these are the wrong ones.
+    """
+    active = await tx.fetchrow(
+        "SELECT t.id, t.replaced_by FROM conversations c JOIN turns t ON t.id = c.active_turn_id WHERE c.id = $1 "
+        "FOR UPDATE OF t",
+        conversation_id,
+    )
+    if active is None:
+        return None
+    await tx.execute("SELECT FROM turns WHERE id = $1 FOR UPDATE", active["replaced_by"])
+    return str(active["id"])
+
+
+async def give_way(tx: Connection, active: TurnAddress, to: str, user_id: str) -> Note:
+    """Ask the active turn to stop for the queued turn `to`; the note is its doorbell. The caller holds all locks."""
+    before = await tx.fetchval(
+        "SELECT r.id FROM turns t JOIN turns r ON r.id = t.replaced_by AND r.ended_at IS NULL WHERE t.id = $1",
+        active.turn_id,
+    )
+    await tx.execute(
+        "UPDATE turns SET replaced_by = $2, stop_requested_at = coalesce(stop_requested_at, clock_timestamp()) "
+        "WHERE id = ANY(ARRAY[$1, $3]::uuid[])",
+        active.turn_id,
+        to,
+        before,
+    )
+    await audit.record(
+        tx, "turn.stop_requested", active.turn_id, {"replaced_by": to}, actor=user_id, turn_id=active.turn_id
+    )
+    if before is not None:  # nothing runs that could end it
+        other = active.model_copy(update={"turn_id": str(before)})
+        await finish(tx, FinishAsk(address=other, status=TurnStatus.STOPPED))
+    return await put(tx, active.tenant_id, Wake.STOP, active.turn_id)
+
+
+# --- A message with words of danger whose turn cannot begin at once: it is answered all the same, with its agent's
+# fixed text, in a turn of its own that ends as it begins.
+# What is under way goes on as if nothing had been said, and so does
+# what waits for a person (S1-13, O-16; ADR 25).
+
+_LONG_CHARACTERS = 10_000
+"""Reading more than this takes milliseconds, which nothing else should wait for."""
+
+
+async def danger_of(tx: Connection, conversation_id: str, message: str, agent: PublishedAgent) -> str:
+    """The category of the agent's words of danger that a new message has, by itself or with what its user has said
+    last; empty where it has none, and for an agent without such words."""
+    assembly = agent.definition.assembly
+    if assembly is None or not assembly.danger:
+        return ""
+    last = "SELECT content FROM messages WHERE conversation_id = $1 AND role = 'user' ORDER BY seq DESC LIMIT 1"
+    return await found(message, await tx.fetchval(last, conversation_id) or "", assembly.danger)
+
+
+async def found(message: str, before: str, words: Words) -> str:
+    """As `danger_in`, without holding up whatever else this process does."""
+    if len(message) + len(before) < _LONG_CHARACTERS:
+        return danger_in(message, before, words)
+    return await asyncio.to_thread(danger_in, message, before, words)
+
+
+async def answer(tx: Connection, address: TurnAddress, agent: PublishedAgent, category: str) -> None:
+    """End the turn, which is queued, with the fixed text. It tells of its two stages as any other; no node has run."""
+    assembly = agent.definition.assembly
+    if assembly is None:
+        return
+    verdict: dict[str, JsonValue] = {"intent": assembly.default_intent, "safety_hijacked": True}
+    checked = NewEvent(STAGE, {"stage": "preflight", **verdict, "safety_category": category, "at_once": True})
+    await write(tx, address, [checked, NewEvent(STAGE, {"stage": "safety_intervention", "category": category})])
+    await finish(tx, FinishAsk(address=address, status=TurnStatus.COMPLETED, answer=assembly.intervention))

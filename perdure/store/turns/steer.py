@@ -1,0 +1,117 @@
+"""Messages that join a turn under way, taken by its next model call that hears its user.
+
+Such a message waits out of the transcript, with `joins` empty. The claim of a model call takes those that wait by then:
+they are stamped with its id and move behind what was said meanwhile, in the claim's own transaction, so an attempt that
+follows hears the same. What no call has taken when the turn ends becomes a queued turn.
+
+Locks: all of them hold the turn and then the conversation. Without the turn's, whoever joins would wait for it at the
+commit, where what a row refers to is checked, with the conversation locked (measured: a deadlock).
+"""
+
+from dataclasses import dataclass
+
+from perdure.contracts.events import MESSAGE_JOINED, QUEUED
+from perdure.contracts.messages import MessageRef, Role
+from perdure.contracts.turns import Limits, TurnAddress, TurnStatus
+from perdure.core.budgets import tightened
+from perdure.core.text import estimated_tokens, preview
+from perdure.store.database import Connection, new_id
+from perdure.store.events.event_log import NewEvent, NewMessage, write
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What a model call hears of its user beside what the graph hands it."""
+
+    refs: tuple[MessageRef, ...]
+    """In the order in which they were sent."""
+    fresh: tuple[str, ...]
+    """Ids of those that no attempt has taken yet."""
+
+
+NOBODY = Joined((), ())
+
+
+async def join(tx: Connection, address: TurnAddress, text: str) -> str:
+    """Let a message wait for the next model call of the conversation's active turn; its id."""
+    message_id = new_id()
+    waits = NewMessage(message_id, Role.USER, text, tokens=estimated_tokens(text))
+    await write(tx, address, [NewEvent(MESSAGE_JOINED, {"message_id": message_id, "heard": False})], [waits])
+    await tx.execute("UPDATE messages SET in_transcript = false, joins = '' WHERE id = $1", message_id)
+    return message_id
+
+
+async def joined(tx: Connection, turn_id: str, call_id: str) -> Joined:
+    """What waits for a model call of the turn, and what an earlier attempt of `call_id` has taken."""
+    rows = await tx.fetch(
+        "SELECT id, content, tokens, joins FROM messages WHERE turn_id = $1 AND joins IS NOT NULL "
+        "AND joins IN ('', $2) ORDER BY seq",
+        turn_id,
+        call_id,
+    )
+    return Joined(
+        tuple(
+            MessageRef(id=str(row["id"]), role=Role.USER, text=preview(row["content"]), tokens=row["tokens"])
+            for row in rows
+        ),
+        tuple(str(row["id"]) for row in rows if not row["joins"]),
+    )
+
+
+async def take(tx: Connection, conversation_id: str, call_id: str, fresh: tuple[str, ...]) -> NewEvent:
+    """Put them into the transcript, behind all that was said meanwhile, as heard by this model call; tells of it.
+
+    The caller holds the turn's lock; from here on it holds the conversation's too.
+    """
+    await tx.execute(
+        "WITH behind AS (UPDATE conversations SET message_seq = message_seq + cardinality($2::uuid[]) WHERE id = $1 "
+        "RETURNING message_seq - cardinality($2::uuid[]) AS before) "
+        "UPDATE messages m SET seq = before + e.place, in_transcript = true, joins = $3 "
+        "FROM behind, unnest($2::uuid[]) WITH ORDINALITY AS e(id, place) WHERE m.id = e.id",
+        conversation_id,
+        list(fresh),
+        call_id,
+    )
+    return NewEvent(MESSAGE_JOINED, {"message_ids": [*fresh], "heard": True}, call_id)
+
+
+_LEAVE = """
+INSERT INTO turns (id, tenant_id, conversation_id, user_id, agent_id, agent_version, topology, status, routing, limits,
+  metadata, system_prompt, message_id, through_seq, created_at)
+SELECT $2, t.tenant_id, t.conversation_id, t.user_id, t.agent_id, t.agent_version, t.topology, $4, t.routing, $5,
+  t.metadata, t.system_prompt, m.id, m.seq - 1, m.created_at
+FROM turns t, messages m WHERE t.id = $1 AND m.id = $3 RETURNING agent_id
+"""
+
+
+async def leave(tx: Connection, address: TurnAddress) -> str | None:
+    """Make a queued turn of what was not heard, as old as the first of it; its id, None where all was heard.
+
+    It is asked for by one message; the others join it. It has what the turn that ends was given, but no limit that a
+    reviewer has raised for that one. The caller holds the turn's and the conversation's lock.
+    """
+    waiting = "SELECT id FROM messages WHERE turn_id = $1 AND joins = '' ORDER BY seq"
+    ids = [str(row["id"]) for row in await tx.fetch(waiting, address.turn_id)]
+    if not ids:
+        return None
+    turn_id = new_id()
+    own, agents = await tx.fetchrow(
+        "SELECT t.limits, v.body #> '{definition,limits}' FROM turns t LEFT JOIN agent_versions v "
+        "ON v.agent_id = t.agent_id AND v.version = t.agent_version WHERE t.id = $1",
+        address.turn_id,
+    ) or ({}, None)
+    limits = Limits.model_validate(own)
+    if agents is not None:
+        limits = tightened(Limits.model_validate(agents, extra="ignore"), limits)
+    agent_id = await tx.fetchval(
+        _LEAVE, address.turn_id, turn_id, ids[0], TurnStatus.QUEUED.value, limits.model_dump(mode="json")
+    )
+    await tx.execute(
+        "UPDATE messages SET turn_id = $1, joins = CASE WHEN id = $2 THEN NULL ELSE '' END WHERE id = ANY($3)",
+        turn_id,
+        ids[0],
+        ids,
+    )
+    waits = NewEvent(QUEUED, {"agent": agent_id, "left_over_from": address.turn_id})
+    await write(tx, address.model_copy(update={"turn_id": turn_id}), [waits])
+    return turn_id

@@ -1,0 +1,304 @@
+"""Turns as clients see them."""
+
+import json
+from collections.abc import Sequence
+
+import asyncpg
+
+from perdure.contracts.errors import CallerError
+from perdure.core.turns import KINDS, Segment, Told, segments_of
+from perdure.store.database import Connection
+from perdure.store.paging import cursor_after, read_cursor
+
+# Of an erased person's turn nobody knows them any more.
+_TOLD = (
+    "ARRAY(SELECT e.data->>'node' FROM events e WHERE e.turn_id = t.id AND e.kind = 'node_end' "
+    "AND e.data->>'node' IS NOT NULL ORDER BY e.seq) AS nodes, "
+    "(SELECT coalesce(e.data->>'turn_seconds', e.data->>'seconds')::float FROM events e "
+    "WHERE e.turn_id = t.id AND e.kind = 'ttft' ORDER BY e.seq LIMIT 1) AS ttft_seconds, "
+    "CASE WHEN t.ended_at IS NOT NULL THEN "
+    "(SELECT e.data->>'left_over' FROM events e WHERE e.turn_id = t.id AND e.kind = 'done') END AS left_over"
+)
+
+# The deadline is the one in force: an escalation, or a decision on one of several, has moved it since the pause began.
+WAITS_FOR = """
+CASE WHEN t.waiting IS NOT NULL THEN t.waiting || jsonb_build_object('expires_at', (
+  SELECT to_char(min(o.expires_at) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"+00:00"') FROM (
+    SELECT expires_at FROM approvals WHERE turn_id = t.id AND status = 'pending' UNION ALL
+    SELECT expires_at FROM questions WHERE turn_id = t.id AND status = 'pending') o)) END AS waits_for
+"""
+
+
+async def get_turn(tx: Connection, turn_id: str, user_id: str | None) -> dict[str, object]:
+    """The turn, if it is this user's (None: anybody's of the tenant).
+
+    Raises: CallerError 404 `turn_not_found`.
+    """
+    row = await tx.fetchrow(
+        f"SELECT t.*, {WAITS_FOR}, {_TOLD} FROM turns t WHERE t.id = $1 AND ($2::uuid IS NULL OR t.user_id = $2)",
+        turn_id,
+        user_id,
+    )
+    if row is None:
+        raise CallerError("turn_not_found", "there is no such turn", status=404)
+    return shown(row)
+
+
+async def list_turns(
+    tx: Connection,
+    user_id: str | None,
+    *,
+    status: str | None,
+    agent: str | None,
+    conversation_id: str | None,
+    limit: int,
+    cursor: str | None,
+) -> tuple[list[dict[str, object]], str | None]:
+    """Turns, newest first."""
+    at, last_id = read_cursor(cursor)
+    rows = await tx.fetch(
+        f"SELECT t.*, {WAITS_FOR}, {_TOLD} FROM turns t WHERE ($1::uuid IS NULL OR t.user_id = $1) "
+        "AND ($2::text IS NULL OR t.status = $2) AND ($3::text IS NULL OR t.agent_id = $3) "
+        "AND ($4::uuid IS NULL OR t.conversation_id = $4) "
+        "AND ($5::timestamptz IS NULL OR (t.created_at, t.id) < ($5, $6::uuid)) "
+        "ORDER BY t.created_at DESC, t.id DESC LIMIT $7",
+        user_id,
+        status,
+        agent,
+        conversation_id,
+        at,
+        last_id,
+        limit + 1,
+    )
+    following = cursor_after(rows[limit - 1]["created_at"], str(rows[limit - 1]["id"])) if len(rows) > limit else None
+    return [shown(row) for row in rows[:limit]], following
+
+
+def shown(row: asyncpg.Record) -> dict[str, object]:
+    """A turn's row in the form of the outside contract."""
+    tokens = row["input_tokens"] + row["output_tokens"]
+    return {
+        "turn_id": str(row["id"]),
+        "conversation_id": str(row["conversation_id"]),
+        "agent": row["agent_id"],
+        "agent_version": row["agent_version"],
+        "topology": row["topology"],
+        "status": row["status"],
+        "answer": row["answer"],
+        "output": row["output"],
+        "error": row["problem"],
+        "usage": {
+            "input_tokens": row["input_tokens"],
+            "output_tokens": row["output_tokens"],
+            "cached_tokens": row["cached_tokens"],
+            "tokens_used": tokens,
+            "cost_usd": row["cost_microusd"] / 1e6,
+        },
+        "waiting_for": row["waits_for"],
+        "ttft_seconds": row["ttft_seconds"],
+        "ttr_seconds": (row["ended_at"] - row["created_at"]).total_seconds() if row["ended_at"] else None,
+        "nodes": list(row["nodes"]),
+        "attempts": row["attempts"],
+        "metadata": row["metadata"],
+        "stop_requested_at": row["stop_requested_at"],
+        "replaced_by": str(row["replaced_by"]) if row["replaced_by"] else None,
+        "left_over": row["left_over"],
+        "created_at": row["created_at"],
+        "started_at": row["started_at"],
+        "ended_at": row["ended_at"],
+        "events": f"/v1/turns/{row['id']}/events",
+    }
+
+
+# --- A turn's calls in the order in which they began: of the model, of tools, and of those that put its context
+# together.
+# Times, attempts, money and how each ended; no word of what was said or done.
+
+MOST = 500
+"""Calls of a turn that are told of, the last ones."""
+_THERE = "SELECT FROM turns WHERE id = $1 AND ($2::uuid IS NULL OR user_id = $2)"
+_TURN_CALLS = """
+SELECT * FROM (
+  SELECT call_id, 'model' AS kind, model AS name, stage AS label, NULL AS effect, epoch AS attempts, errors,
+    NULL::timestamptz AS planned_at, started_at, settled_at,
+    CASE WHEN reply IS NULL THEN 'running' WHEN reply->>'problem' IS NOT NULL THEN 'failed' ELSE 'done' END AS state,
+    coalesce(reply->'problem'->>'code', CASE WHEN reply->>'fault' <> '' THEN 'not_the_object_asked_for' END) AS code, 
+    (reply->'usage'->>'cost_microusd')::bigint AS cost_microusd, NULL AS approval_id
+  FROM model_calls WHERE turn_id = $1
+  UNION ALL
+  SELECT k.call_id, 'tool', k.tool, '', k.effect, k.epoch, k.errors, k.created_at, k.first_sent_at, k.settled_at,
+    CASE WHEN k.state = 'reserved' THEN 'running' ELSE k.state END, NULL, NULL, a.id::text
+  FROM tool_calls k LEFT JOIN approvals a
+    ON a.turn_id = k.turn_id AND a.call_id = k.call_id AND a.tenant_id = k.tenant_id
+  WHERE k.turn_id = $1
+  UNION ALL
+  SELECT tool, 'context', tool, '', 'read', coalesce((outcome->>'attempts')::int, failed + 1), failed, NULL,
+    created_at, settled_at,
+    CASE WHEN settled_at IS NULL THEN 'running' WHEN outcome->>'problem' IS NOT NULL THEN 'failed' ELSE 'done' END,
+    outcome->'problem'->>'code', NULL, NULL
+  FROM bundles WHERE turn_id = $1
+) calls ORDER BY coalesce(started_at, planned_at) DESC, length(call_id) DESC, call_id DESC LIMIT $2
+"""
+_PLAIN = ("call_id", "kind", "name", "label", "effect", "state", "code", "attempts", "errors", "approval_id")
+_TIMES = ("planned_at", "started_at", "settled_at")
+
+
+async def calls_of(tx: Connection, turn_id: str, user_id: str | None) -> list[dict[str, object]]:
+    """The calls of a turn of this user's (None: of anybody's of the tenant).
+
+    Raises: CallerError 404 `turn_not_found`.
+    """
+    if await tx.fetchrow(_THERE, turn_id, user_id) is None:
+        raise CallerError("turn_not_found", "there is no such turn", status=404)
+    found = []
+    for row in reversed(await tx.fetch(_TURN_CALLS, turn_id, MOST)):
+        began, ended, cost = row["started_at"], row["settled_at"], row["cost_microusd"]
+        found.append(
+            {name: row[name] for name in (*_PLAIN, *_TIMES)}
+            | {
+                "seconds": (ended - began).total_seconds() if began and ended else None,
+                "cost_usd": cost / 1e6 if cost is not None else None,
+            }
+        )
+    return found
+
+
+# --- What a turn's model calls took and used, a row for each call, and their sums (S4-50, S4-51).
+
+_TURN = """
+SELECT status, created_at, ended_at, metadata ? 'client_table' AS at_home, output -> 'retries' AS retries FROM turns
+WHERE id = $1 AND ($2::uuid IS NULL OR user_id = $2)
+"""
+_MODEL_CALL_METRICS = """
+SELECT call_id, stage, model, errors, epoch, started_at, settled_at, reply -> 'usage' AS usage,
+  reply -> 'problem' ->> 'code' AS problem, reply ->> 'fault' AS fault,
+  row_number() OVER (PARTITION BY stage ORDER BY length(call_id), call_id) AS number
+FROM model_calls WHERE turn_id = $1 ORDER BY length(call_id), call_id
+"""
+_COUNTED = ("input_tokens", "output_tokens", "thinking_tokens", "cached_tokens", "cost_microusd")
+
+
+async def metrics_of(tx: Connection, turn_id: str, user_id: str | None) -> dict[str, object]:
+    """The rows and their sums, of a turn of this user's (None: of anybody's of the tenant).
+
+    Raises: CallerError 404 `turn_not_found`.
+    """
+    turn = await tx.fetchrow(_TURN, turn_id, user_id)
+    if turn is None:
+        raise CallerError("turn_not_found", "there is no such turn", status=404)
+    rows = await tx.fetch(_MODEL_CALL_METRICS, turn_id)
+    calls = []
+    totals = dict.fromkeys(_COUNTED, 0)
+    for row in rows:
+        used = {name: int((row["usage"] or {}).get(name, 0)) for name in _COUNTED}
+        totals = {name: totals[name] + used[name] for name in _COUNTED}
+        seconds = (row["settled_at"] - row["started_at"]).total_seconds() if row["settled_at"] else None
+        calls.append(
+            {
+                "call_id": row["call_id"],
+                "label": row["stage"] or "model",
+                "number": row["number"],
+                "model": row["model"],
+                "attempts": row["epoch"],
+                "errors": row["errors"],
+                "seconds": seconds,
+                **_dollars(used),
+                "refused": row["problem"] or (row["fault"] and "not_the_object_asked_for") or None,
+            }
+        )
+    return {
+        "turn_id": turn_id,
+        "source": "client" if turn["at_home"] else "server",
+        "calls": calls,
+        "totals": {"calls": len(calls), **_dollars(totals)},
+        "retries": turn["retries"] or {},
+    }
+
+
+def _dollars(used: dict[str, int]) -> dict[str, object]:
+    shown: dict[str, object] = {name: used[name] for name in _COUNTED if name != "cost_microusd"}
+    return shown | {"cost_usd": used["cost_microusd"] / 1e6}
+
+
+# --- A turn's story as it was written down: its segments with their texts, arguments and results (S2-64).
+
+
+async def story(tx: Connection, turn_id: str, user_id: str | None) -> list[dict[str, object]]:
+    """The segments of the turn, if it is this user's (None: anybody's of the tenant), in the order they began.
+
+    Raises: CallerError 404 `turn_not_found`.
+    """
+    there = "SELECT FROM turns WHERE id = $1 AND ($2::uuid IS NULL OR user_id = $2)"
+    if await tx.fetchrow(there, turn_id, user_id) is None:
+        raise CallerError("turn_not_found", "there is no such turn", status=404)
+    return (await stories(tx, [turn_id]))[turn_id]
+
+
+async def stories(tx: Connection, turn_ids: Sequence[str]) -> dict[str, list[dict[str, object]]]:
+    """The segments of each of these turns, in the order they began."""
+    rows = await tx.fetch(
+        "SELECT turn_id::text, kind, call_id, data FROM events WHERE turn_id = ANY($1::uuid[]) AND kind = ANY($2) "
+        "ORDER BY seq",
+        list(turn_ids),
+        list(KINDS),
+    )
+    told: dict[str, list[Told]] = {turn_id: [] for turn_id in turn_ids}
+    for row in rows:
+        told[row["turn_id"]].append(Told(row["kind"], row["call_id"], row["data"]))
+    segments = {turn_id: segments_of(events) for turn_id, events in told.items()}
+    ids = [segment.message_id for several in segments.values() for segment in several if segment.message_id]
+    said = await tx.fetch("SELECT id::text, content FROM messages WHERE id = ANY($1::uuid[])", ids)
+    calls = await tx.fetch(
+        "SELECT turn_id::text, call_id, args FROM tool_calls WHERE turn_id = ANY($1::uuid[])", list(turn_ids)
+    )
+    asked = await tx.fetch(
+        "SELECT id::text, kind, asked, status, answer FROM questions WHERE turn_id = ANY($1::uuid[])", list(turn_ids)
+    )
+    questions = {row["id"]: dict(row) for row in asked}
+    texts = {row["id"]: row["content"] for row in said}
+    arguments = {(row["turn_id"], row["call_id"]): row["args"] for row in calls}
+    return {
+        turn_id: [
+            _question(questions[each.call_id])
+            if each.call_id in questions
+            else _shown(each, texts, arguments.get((turn_id, each.call_id)))
+            for each in several
+        ]
+        for turn_id, several in segments.items()
+    }
+
+
+def _question(row: dict[str, object]) -> dict[str, object]:
+    """What was asked of the turn's user, and what came back, as the question's own record has it."""
+    return {
+        "kind": "question",
+        "call_id": row["id"],
+        "state": row["status"],
+        "asks_for": row["kind"],
+        "asked": row["asked"],
+        "answer": row["answer"],
+    }
+
+
+def _shown(segment: Segment, texts: dict[str, str], arguments: object) -> dict[str, object]:
+    shown: dict[str, object] = {
+        "kind": segment.kind,
+        "call_id": segment.call_id,
+        "state": segment.state,
+        **segment.facts,
+    }
+    if segment.kind in ("text", "message"):
+        shown |= {"message_id": segment.message_id, "text": texts.get(segment.message_id, "")}
+    if segment.kind == "tool":
+        shown |= {"tool": segment.tool, "arguments": arguments}
+        if segment.message_id:
+            shown |= {"message_id": segment.message_id, "result": _plain(texts.get(segment.message_id, ""))}
+    return shown
+
+
+def _plain(text: str) -> object:
+    """A result as it was told; what is no JSON is text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,121 @@
+"""What Temporal says of the task queues: how much waits in each, for how long, and who asks for its work."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.taskqueue.v1 import RateLimit, TaskQueue
+from temporalio.api.workflowservice.v1 import (
+    DescribeTaskQueueRequest,
+    DescribeTaskQueueResponse,
+    UpdateTaskQueueConfigRequest,
+)
+from temporalio.client import Client
+from temporalio.service import RPCError, RPCStatusCode
+
+from perdure.contracts.turns import Kind, Routing
+
+POLLED_WITHIN = timedelta(seconds=75)
+"""A worker asks anew at least once a minute; the server keeps one that is gone on its list for five."""
+_TYPES = (TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW, TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLook:
+    """A queue at one moment."""
+
+    name: str
+    kinds: tuple[str, ...]
+    """The kinds of work that this deployment sends there."""
+    workers: int
+    """Processes that asked for its work within `POLLED_WITHIN`."""
+    backlog: int
+    """Tasks that nobody has taken yet, about."""
+    oldest_seconds: float
+
+
+def queues_of(routing: Routing) -> dict[str, tuple[str, ...]]:
+    """The queues by name, each with the kinds of work that go there; that of paused turns is one of them."""
+    found: dict[str, tuple[str, ...]] = {}
+    for kind in Kind:
+        name = routing.queue(kind)
+        found[name] = (*found.get(name, ()), kind.value)
+    return found | {routing.waits: ("paused turns",)}
+
+
+async def look_at_queues(client: Client, routing: Routing, timeout: timedelta) -> list[QueueLook]:
+    """Every queue as it is now.
+
+    Raises: RPCError where Temporal does not say in time.
+    """
+    queues = queues_of(routing)
+    asked = [_asked(client, name, kind, timeout) for name in queues for kind in _TYPES]
+    answers = await asyncio.gather(*asked)
+    pairs = [answers[at : at + len(_TYPES)] for at in range(0, len(answers), len(_TYPES))]
+    now = datetime.now(UTC)
+    return [_look(name, queues, pair, now) for name, pair in zip(queues, pairs, strict=True)]
+
+
+async def _asked(
+    client: Client, name: str, kind: TaskQueueType.ValueType, timeout: timedelta
+) -> DescribeTaskQueueResponse:
+    request = DescribeTaskQueueRequest(
+        namespace=client.namespace, task_queue=TaskQueue(name=name), task_queue_type=kind, report_stats=True
+    )
+    return await client.workflow_service.describe_task_queue(request, timeout=timeout)
+
+
+def _look(
+    name: str, queues: Mapping[str, tuple[str, ...]], answers: Sequence[DescribeTaskQueueResponse], now: datetime
+) -> QueueLook:
+    pollers = [poller for answer in answers for poller in answer.pollers]
+    there = {each.identity for each in pollers if now - each.last_access_time.ToDatetime(UTC) < POLLED_WITHIN}
+    return QueueLook(
+        name,
+        queues[name],
+        workers=len(there),
+        backlog=sum(answer.stats.approximate_backlog_count for answer in answers),
+        oldest_seconds=max(answer.stats.approximate_backlog_age.ToTimedelta().total_seconds() for answer in answers),
+    )
+
+
+# --- Whether Temporal can write: a setting of a task queue that nobody polls is rewritten.
+# The setting is one row for each task queue, in the store that holds the histories: nothing grows by it.
+
+QUEUE = "perdure-write-probe"
+_REASON = "rewritten to see whether the server can write"
+_NOT_TESTED = (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED, RPCStatusCode.INVALID_ARGUMENT)
+_FULL = ("full", "no space left")
+
+
+async def write_once(client: Client) -> None:
+    """Have the server write.
+
+    Raises: what `write_fault` and `not_tested` explain.
+    """
+    update = UpdateTaskQueueConfigRequest.RateLimitUpdate(rate_limit=RateLimit(requests_per_second=1.0), reason=_REASON)
+    await client.workflow_service.update_task_queue_config(
+        UpdateTaskQueueConfigRequest(
+            namespace=client.namespace,
+            identity=client.identity,
+            task_queue=QUEUE,
+            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY,
+            update_queue_rate_limit=update,
+        )
+    )
+
+
+def not_tested(error: BaseException) -> bool:
+    """Whether the server answered and does not let this client write such a setting, as a hosted one may."""
+    return isinstance(error, RPCError) and error.status in _NOT_TESTED
+
+
+def write_fault(error: BaseException) -> str:
+    """What an error of Temporal means, in words."""
+    if isinstance(error, RPCError) and any(word in error.message.lower() for word in _FULL):
+        return "it cannot write: its disk is full"
+    if isinstance(error, RPCError) and error.status is RPCStatusCode.RESOURCE_EXHAUSTED:
+        return "it is overloaded"
+    return "it does not answer"

@@ -1,0 +1,130 @@
+"""A worker process: `python worker.py --queues turns,llm` serves task queues, `python worker.py --relay` delivers
+wake-ups and reconciles. SIGTERM drains: nothing new is taken, calls under way have 30 s.
+
+What serving needs is imported by serving alone (perdure/worker/queues.py): it takes seconds of CPU that the relay need
+not spend.
+"""
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import TYPE_CHECKING
+
+from perdure.contracts.turns import Kind, TurnAddress, TurnStatus
+from perdure.egress.httpx_transport import guard
+from perdure.embedding.choice import embedder_of
+from perdure.settings import Settings, log_from, needed, secret
+from perdure.store.database import Database
+from perdure.telemetry.heartbeat import beating, wait_for_gate
+from perdure.temporal.client import connect, register
+from perdure.temporal.workflow_client import Doorbell
+from perdure.worker.audit_heads import HeadExport
+from perdure.worker.embeddings import run_embedding
+from perdure.worker.outbox import run_relay
+from perdure.worker.reconcile import Reconciler
+from perdure.worker.webhooks import Egress, Post, run_notices
+
+if TYPE_CHECKING:
+    from perdure.telemetry.traces import TurnTraces
+
+
+def main() -> None:
+    """Parse, run, and leave without the interpreter's own shutdown, in which Temporal's core may crash (#300)."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    what = parser.add_mutually_exclusive_group(required=True)
+    kinds = ", ".join(kind.value for kind in Kind)
+    what.add_argument("--queues", help=f"task queues to serve, comma-separated: {kinds}")
+    what.add_argument("--relay", action="store_true", help="deliver wake-ups and reconcile")
+    asked = parser.parse_args()
+    names = [name for name in (asked.queues or "").split(",") if name]
+    unknown = set(names) - {kind.value for kind in Kind}
+    if unknown or not (names or asked.relay):
+        parser.error(f"unknown queue {', '.join(sorted(unknown))}; there are {kinds}")
+    try:
+        code = asyncio.run(_relay() if asked.relay else _serve(names))
+    except KeyboardInterrupt:
+        code = 130
+    except SystemExit as why:
+        sys.stderr.write(f"{why}\n")
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+async def _serve(names: list[str]) -> int:
+    from perdure.worker.queues import serve
+
+    settings = Settings()
+    log_from(settings.log_level)
+    wait_for_gate(settings.start_gate)
+    await serve(settings, [Kind(name) for name in names], _stop_asked())
+    return 0
+
+
+async def _relay() -> int:
+    settings = Settings()
+    log_from(settings.log_level)
+    wait_for_gate(settings.start_gate)
+    keyring = settings.keyring()
+    async with AsyncExitStack() as stack:
+        url = needed(settings.database_relay_url, "DATABASE_RELAY_URL")
+        relay = await Database.connect(url, most=4, application="perdure-relay", keyring=keyring)
+        stack.push_async_callback(relay.close)
+        from perdure.telemetry.metrics import metrics_addresses, serve_metrics
+        from perdure.worker.telemetry import ENDED
+
+        ours, sdk = metrics_addresses(settings.metrics_port, settings.metrics_host, "relay")
+        serve_metrics(ours)
+        client = await connect(sdk)
+        await register(client)
+        doorbell = Doorbell(client, relay)
+        traces = _traces(settings, relay, stack)
+
+        def ended(address: TurnAddress) -> None:
+            ENDED.labels(status=TurnStatus.FAILED.value).inc()
+            if traces is not None:
+                traces.ended(address)
+
+        stop = _stop_asked()
+        await stack.enter_async_context(beating(settings.ready_file))
+        heads = HeadExport(relay, settings.heads_file(), keyring)
+        reconciler = Reconciler(relay, client, doorbell, ended)
+        work = [run_relay(relay, doorbell, stop), reconciler.run(stop), heads.run(stop)]
+        if settings.webhook_hosts:
+            post = Post(Egress(settings.webhook_hosts, settings.webhook_private))
+            work.append(run_notices(relay, post, settings.address_of_people(), stop))
+        rules = partial(guard, outbound=settings.outbound_to_providers())
+        embedder = embedder_of(settings.embeddings, settings.embeddings_base, secret("embeddings"), guard=rules)
+        if embedder is not None:
+            work.append(run_embedding(relay, embedder, stop))
+        await asyncio.gather(*work)
+    return 0
+
+
+def _traces(settings: Settings, relay: Database, stack: AsyncExitStack) -> "TurnTraces | None":
+    """The traces of the turns that the reconciler ends; None, and nothing imported, where nobody named a tracer."""
+    if settings.tracer in ("", "noop"):
+        return None
+    from perdure.graph.registry import TOPOLOGIES
+    from perdure.worker.telemetry import tracer_of, traces_of
+
+    traces = traces_of(tracer_of(settings.tracer, settings.trace_endpoint, secret("tracer")), relay, TOPOLOGIES)
+    stack.push_async_callback(traces.close)
+    return traces
+
+
+def _stop_asked() -> asyncio.Event:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, stop.set)
+    return stop
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""The hourly export of the audit chains' heads, signed, to a file outside Postgres.
+
+It also runs at the start and at the end of the process: what was written since the last full hour is not left without
+a witness by a restart. A head that went back, or that has another hash than before, is never exported over.
+"""
+
+import asyncio
+from pathlib import Path
+
+import structlog
+
+from perdure.core.audit import ExportedHead, Head, Keyring, signed_head
+from perdure.store import audit
+from perdure.store.database import Database
+from perdure.telemetry.metrics import Trouble
+
+INTERVAL_SECONDS = 3_600.0
+OUTAGE_SECONDS = 30.0
+LAST_SECONDS = 5.0
+"""How long the export at the end may take."""
+_log = structlog.get_logger(__name__)
+
+
+class HeadExport:
+    """Appends a line for each tenant whose chain has grown."""
+
+    def __init__(self, relay: Database, path: Path, keyring: Keyring) -> None:
+        self._relay = relay
+        self._path = path
+        self._keyring = keyring
+        self._trouble = Trouble()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Export every hour until `stop`, and once more then; outages of Postgres and of the disk are waited out."""
+        while not stop.is_set():
+            wait = INTERVAL_SECONDS if await self._tried() else OUTAGE_SECONDS
+            try:
+                async with asyncio.timeout(wait):
+                    await stop.wait()
+            except TimeoutError:
+                continue
+        try:
+            async with asyncio.timeout(LAST_SECONDS):
+                await self._tried()
+        except TimeoutError:
+            _log.warning("audit_heads_not_exported_at_the_end")
+
+    async def once(self) -> list[ExportedHead]:
+        """Export the heads that moved.
+
+        Raises: OSError and the database's errors.
+        """
+        # The file is read anew each time: another relay may have written it meanwhile.
+        before = await asyncio.to_thread(audit.newest_heads, self._path)
+        heads = await audit.all_heads(self._relay.pool)
+        for tenant_id in sorted(before.keys() - heads.keys()):
+            self._trouble.is_on("audit_head_gone", tenant_id)
+        moved = [
+            signed_head(self._keyring, tenant_id, head.seq, head.hash, at)
+            for tenant_id, (head, at) in heads.items()
+            if self._has_grown(tenant_id, head, before.get(tenant_id))
+        ]
+        if moved:
+            await asyncio.to_thread(audit.append_heads, self._path, moved)
+        return moved
+
+    def _has_grown(self, tenant_id: str, head: Head, before: ExportedHead | None) -> bool:
+        if before is not None and (head.seq < before.seq or (head.seq == before.seq and head.hash != before.hash)):
+            self._trouble.is_on("audit_head_went_back", tenant_id)
+            return False
+        self._trouble.is_over("audit_head_went_back", tenant_id)
+        return before is None or head.seq > before.seq
+
+    async def _tried(self) -> bool:
+        try:
+            await self.once()
+        except (OSError, *self._relay.outages) as error:
+            self._trouble.is_on("audit_heads_not_exported", error=error)
+            return False
+        self._trouble.is_over("audit_heads_not_exported")
+        return True

@@ -1,0 +1,83 @@
+"""Episodes get their vectors here, beside the delivery of wake-ups and away from the workers that run turns.
+
+Safe to run twice: rows are taken with a lock and come due again where nothing came of it. After a roll-out to another
+model the new loop wins: every few minutes it drops the vectors of every other, those too that an old loop made late.
+"""
+
+import asyncio
+import time
+
+import structlog
+
+from perdure.embedding.embedder import AT_ONCE, Embedder, EmbeddingUnavailable, VectorRefused
+from perdure.store.database import Database
+from perdure.store.memory import episodes
+from perdure.store.memory.episodes import Vector
+from perdure.store.turns.reconcile import tenants
+from perdure.telemetry.metrics import Trouble
+
+POLL_SECONDS = 1.0
+"""A turn's summary can be found by its vector about this much after the turn."""
+OUTAGE_SECONDS = 5.0
+SWEEP_SECONDS = 300.0
+"""Rarely enough that the loops of a roll-out, which last minutes side by side, do not embed all anew in turns."""
+_log = structlog.get_logger(__name__)
+
+
+async def embed_due(relay: Database, embedder: Embedder, tenant_id: str) -> int:
+    """Embed a few of a tenant's episodes that wait; how many.
+
+    Raises: EmbeddingUnavailable; those taken come due again after a minute.
+    """
+    async with relay.transaction(tenant_id) as tx:
+        waiting = await episodes.to_embed(tx, AT_ONCE)
+    if not waiting:
+        return 0
+    made = await _embedded(embedder, waiting)
+    async with relay.transaction(tenant_id) as tx:
+        await episodes.set_vectors(tx, made)
+    return len(made)
+
+
+async def _embedded(embedder: Embedder, waiting: list[tuple[str, str]]) -> list[tuple[str, Vector]]:
+    """The vectors of these, by id. Where one of the texts has none that can be used, it alone goes without.
+
+    Raises: EmbeddingUnavailable; VectorRefused where none of the texts has one.
+    """
+    try:
+        vectors = await embedder.embed([summary for _, summary in waiting])
+    except VectorRefused:
+        if len(waiting) == 1:
+            raise
+    else:
+        return [(row[0], Vector(embedder.name, vector)) for row, vector in zip(waiting, vectors, strict=True)]
+    made, refused = list[tuple[str, Vector]](), list[VectorRefused]()
+    for row in waiting:
+        try:
+            made += await _embedded(embedder, [row])
+        except VectorRefused as error:
+            refused.append(error)
+    if not made:
+        raise refused[0]
+    _log.warning("episodes_without_vector", count=len(refused), error=str(refused[0]) if refused else "")
+    return made
+
+
+async def run_embedding(relay: Database, embedder: Embedder, stop: asyncio.Event) -> None:
+    """Embed until `stop`; outages of Postgres and of the model are waited out."""
+    trouble, swept = Trouble(), dict[str, float]()
+    while not stop.is_set():
+        done, wait = 0, POLL_SECONDS
+        try:
+            for tenant_id in await tenants(relay.pool):
+                if time.monotonic() - swept.get(tenant_id, -SWEEP_SECONDS) >= SWEEP_SECONDS:
+                    async with relay.transaction(tenant_id) as tx:
+                        await episodes.drop_vectors_of_others(tx, embedder.name)
+                    swept[tenant_id] = time.monotonic()
+                done += await embed_due(relay, embedder, tenant_id)
+            trouble.is_over("episodes_wait_for_vectors")
+        except (EmbeddingUnavailable, OSError, *relay.outages) as error:
+            trouble.is_on("episodes_wait_for_vectors", error=error)
+            wait = OUTAGE_SECONDS
+        if not done:
+            await asyncio.sleep(wait)

@@ -1,0 +1,299 @@
+"""Serving task queues: settings -> clients -> activities -> Temporal workers."""
+
+import asyncio
+import gc
+import hashlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from functools import cache, partial, wraps
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import httpx
+import structlog
+from temporalio.bridge import worker as bridge
+from temporalio.converter import DataConverter
+from temporalio.converter._extstore import StorageOperationMetrics
+from temporalio.worker import PollerBehaviorAutoscaling, UnsandboxedWorkflowRunner, Worker
+
+from perdure.activities.approvals import ApprovalActivities, PreviewActivities
+from perdure.activities.context_assembly import AssemblyActivities
+from perdure.activities.dependencies import Deps, Stops
+from perdure.activities.memory import FactsActivities, MemoryActivities
+from perdure.activities.model import ModelActivities
+from perdure.activities.providers.registry import Models
+from perdure.activities.sandbox import Sandbox, StandbySandbox
+from perdure.activities.toolbox.engine_tools import CORE_ALWAYS, ENGINE_TOOLS
+from perdure.activities.toolbox.mcp.tools import McpServers
+from perdure.activities.toolbox.registry import Toolbox
+from perdure.activities.tools import ToolActivities
+from perdure.activities.turns import TurnActivities
+from perdure.apps import App, assembled_tools, find_apps
+from perdure.contracts.mcp import server_of
+from perdure.contracts.turns import Kind, Routing, waits_queue
+from perdure.core.egress import Outbound
+from perdure.egress import new_client
+from perdure.egress.httpx_transport import guard
+from perdure.embedding.choice import embedder_of
+from perdure.graph.registry import TOPOLOGIES
+from perdure.sdk.tools import Tool
+from perdure.settings import Settings, needed, secret, variable
+from perdure.store import agents
+from perdure.store.database import Database
+from perdure.store.events.live import LiveTokens
+from perdure.store.status import ServerLooks
+from perdure.store.valkey import Valkey
+from perdure.telemetry.heartbeat import beating
+from perdure.telemetry.metrics import metrics_addresses, serve_metrics
+from perdure.telemetry.traces import TurnTraces
+from perdure.temporal.client import connect, need_namespace
+from perdure.temporal.workflow_client import Doorbell
+from perdure.worker.telemetry import ActivityMetrics, tracer_of, traces_of
+
+DRAIN = timedelta(seconds=30)
+STICKY = timedelta(seconds=1.5)
+"""How long a killed worker's cached turns wait for it before another worker takes them: part of each recovery, with
+the heartbeat's 5 s and the server's second before a retry."""
+WORKFLOW_TASKS_AT_ONCE = 8
+"""On two cores: more cold replays at once would starve the deadlock detector (measured, PostHog #48777)."""
+ACTIVITIES_AT_ONCE = 100
+HEARTBEAT_THROTTLE = timedelta(seconds=0.2)
+"""A stop reaches a running call with its next heartbeat (measured: p50 213 ms against 1.6 s by default)."""
+_log = structlog.get_logger("worker")
+
+
+async def serve(settings: Settings, kinds: Sequence[Kind], stop: asyncio.Event) -> None:
+    """Serve these queues until `stop`, then drain; the heartbeat begins once all of them are about to be polled.
+
+    Raises: SystemExit where Temporal has no such namespace.
+    """
+    async with AsyncExitStack() as stack:
+        runs_tools = bool({Kind.TOOLS, Kind.TURNS}.intersection(kinds))
+        apps = find_apps(settings.apps) if runs_tools else []
+        sandbox = StandbySandbox(settings.sandbox())
+        stack.push_async_callback(sandbox.close)
+        deps = await _deps(settings, kinds, stack, apps, sandbox)
+        if Kind.LLM in kinds:
+            async with deps.db.transaction(agents.SHARED) as tx:
+                await deps.models.preload([agent for _, agent in await agents.list_agents(tx)])
+        await need_namespace(deps.doorbell.client)
+        freeze_heap()
+        queues = Routing.spread()
+        workers = [worker for kind in kinds for worker in workers_for(deps, kind, queues.queue(kind))]
+        running = [asyncio.create_task(worker.run()) for worker in workers]
+        await stack.enter_async_context(beating(settings.ready_file))
+        if any(has_blocks(app) for app in apps):
+            sandbox.open_soon()  # it takes a moment of CPU, which no start waits for
+        deps.toolbox.import_soon()
+        _log.info("worker_ready", queues=[kind.value for kind in kinds])
+        stopping = asyncio.create_task(stop.wait())
+        ended, _ = await asyncio.wait({stopping, *running}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.gather(*(worker.shutdown() for worker in workers))
+        for task in ended - {stopping}:
+            task.result()  # a worker that ended by itself says why
+
+
+def freeze_heap() -> None:
+    """Take what has been imported out of the garbage collector's rounds.
+
+    A full round over it takes 50 to 100 ms, in which no turn moves (measured), and finds nothing.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def has_blocks(app: App) -> bool:
+    """Whether a model may call code of one of its skills."""
+    return any(skill.blocks for agent in app.agents for skill in agent.skills)
+
+
+def loads_memory(kinds: Sequence[Kind]) -> bool:
+    """Whether a worker of these searches episodes: only it may import what a provider's embedding needs (ADR 12)."""
+    return bool({Kind.MEMORY, Kind.TURNS}.intersection(kinds))
+
+
+async def _deps(
+    settings: Settings, kinds: Sequence[Kind], stack: AsyncExitStack, apps: Sequence[App], sandbox: Sandbox
+) -> Deps:
+    db = await Database.connect(
+        needed(settings.database_url, "DATABASE_URL"),
+        most=settings.pool_size,
+        application="perdure-worker",
+        plan_once=True,
+        keyring=settings.keyring(),
+    )
+    stack.push_async_callback(db.close)
+    valkey = Valkey.connect(needed(settings.redis_url, "REDIS_URL"))
+    stack.push_async_callback(valkey.close)
+    outbound, to_providers = settings.outbound(), settings.outbound_to_providers()
+    http = await stack.enter_async_context(new_client(outbound))
+    ours, sdk = metrics_addresses(settings.metrics_port, settings.metrics_host, kinds[0].value)
+    serve_metrics(ours)
+    doorbell = Doorbell(await connect(sdk), db)
+    servers = McpServers(apps, secret, settings.home, ServerLooks(valkey).met, outbound)
+    stack.push_async_callback(servers.close)
+    toolbox = Toolbox(tools_of(apps), secret, http, servers, await _clients(apps, outbound, stack))
+    base, key, rules = settings.embeddings_base, secret("embeddings"), partial(guard, outbound=to_providers)
+    embedder = embedder_of(settings.embeddings, base, key, guard=rules, remote=loads_memory(kinds))
+    stops = Stops()
+    following = asyncio.create_task(stops.follow(valkey))
+    stack.callback(following.cancel)
+    return Deps(
+        db,
+        LiveTokens(valkey),
+        toolbox,
+        Models(secret, to_providers),
+        doorbell,
+        embedder=embedder,
+        sandbox=sandbox,
+        stops=stops,
+        memory=settings.memory(),
+        keeps_facts=settings.facts,
+        traces=_traces(settings, db, stack) if Kind.TURNS in kinds else None,
+    )
+
+
+async def _clients(apps: Sequence[App], outbound: Outbound, stack: AsyncExitStack) -> Mapping[str, httpx.AsyncClient]:
+    """By agent, the client of its app's tools, if the app names hosts: no other app's tools may reach those."""
+    clients: dict[str, httpx.AsyncClient] = {}
+    for app in apps:
+        own = app.outbound(outbound, variable)
+        if own is not outbound:
+            http = await stack.enter_async_context(new_client(own))
+            clients |= {agent.id: http for agent in app.agents}
+    return clients
+
+
+def _traces(settings: Settings, db: Database, stack: AsyncExitStack) -> TurnTraces:
+    """The traces of the turns that end in this worker; open where the operator named a tracer."""
+    tracer = tracer_of(settings.tracer, settings.trace_endpoint, secret("tracer"))
+    traces = traces_of(tracer, db, TOPOLOGIES)
+    stack.push_async_callback(traces.close)
+    return traces
+
+
+def tools_of(apps: Sequence[App]) -> Iterator[tuple[str, Tool]]:
+    """Every tool under the agents that offer it."""
+    for app in apps:
+        for problem in app.problems:
+            _log.warning("app_problem", problem=str(problem))
+        for agent in app.agents:
+            core = CORE_ALWAYS if agent.core_tools else ()
+            yield from ((agent.id, tool) for tool in core)
+            for name in (*agent.tools, *assembled_tools(agent)):
+                if server_of(name, app.servers) is None:  # a server's tools are found by the cards that turns pinned
+                    yield agent.id, ENGINE_TOOLS.get(name) or app.tools[name]
+
+
+def workers_for(deps: Deps, kind: Kind, task_queue: str) -> list[Worker]:
+    """The workers of one kind's task queue. The turns queue comes with the queue of its paused turns."""
+    activities = _activities(deps, kind)
+    if kind is not Kind.TURNS:
+        return [_worker(deps, task_queue, activities=activities)]
+    # LangGraph takes 2 s of CPU to import (measured), so only this kind does.
+    from perdure.workflows.tool_preview import ToolPreview
+    from perdure.workflows.turn_run import TurnRun
+    from perdure.workflows.turn_wait import TurnWait
+
+    skip_idle_walks()
+
+    tasks = {"workflow_runner": UnsandboxedWorkflowRunner(), "max_concurrent_workflow_tasks": WORKFLOW_TASKS_AT_ONCE}
+    return [
+        _worker(deps, task_queue, activities=activities, workflows=[TurnRun, ToolPreview], **tasks),
+        _worker(deps, waits_queue(task_queue), workflows=[TurnWait], max_cached_workflows=0, **tasks),
+    ]
+
+
+def _activities(deps: Deps, kind: Kind) -> list[Callable[..., Any]]:
+    """What serves a kind. The turns queue serves every kind but the model's: `compact` routes them there."""
+    by_kind: dict[Kind, list[Callable[..., Any]]] = {
+        Kind.LLM: [ModelActivities(deps).complete],
+        Kind.TOOLS: [ToolActivities(deps).run, AssemblyActivities(deps).assemble, PreviewActivities(deps).preview],
+        Kind.MEMORY: [MemoryActivities(deps).load, FactsActivities(deps).facts],
+        Kind.APPROVALS: [ApprovalActivities(deps).open, ApprovalActivities(deps).read],
+        Kind.TURNS: [TurnActivities(deps).read, TurnActivities(deps).finish],
+    }
+    if kind is Kind.TURNS:
+        return [each for other, several in by_kind.items() if other is not Kind.LLM for each in several]
+    return by_kind[kind]
+
+
+def _worker(deps: Deps, task_queue: str, **given: Any) -> Worker:
+    return Worker(deps.doorbell.client, task_queue=task_queue, **given, **worker_settings())
+
+
+def worker_settings() -> dict[str, Any]:
+    """What every worker of ours is set to, beside what it serves."""
+    return {
+        "build_id": build_id(),
+        "max_concurrent_activities": ACTIVITIES_AT_ONCE,
+        "workflow_task_poller_behavior": PollerBehaviorAutoscaling(),
+        "activity_task_poller_behavior": PollerBehaviorAutoscaling(),
+        "sticky_queue_schedule_to_start_timeout": STICKY,
+        "max_heartbeat_throttle_interval": HEARTBEAT_THROTTLE,
+        "default_heartbeat_throttle_interval": HEARTBEAT_THROTTLE,
+        "graceful_shutdown_timeout": DRAIN,
+        "interceptors": [ActivityMetrics()],
+    }
+
+
+# --- Which build a worker is, as Temporal records it beside the tasks that it did.
+
+ROOT = Path(__file__).parents[1]
+DECIDING = ("contracts", "core", "graph", "workflows")
+"""The packages of `perdure` whose code decides what a turn does next."""
+LIBRARIES = ("langchain-core", "langgraph", "temporalio")
+"""They decide too."""
+DIGITS = 16
+
+
+@cache
+def build_id() -> str:
+    """`perdure-` and a digest of the code that decides and of its libraries' versions: workers of one id replay a turn
+    alike.
+
+    Raises: RuntimeError where a package has no code.
+
+    The SDK's own default reads all modules that are loaded, some 2,200: 0.5 s of CPU in each process (measured).
+    """
+    digest = hashlib.sha256()
+    for package in DECIDING:
+        files = sorted((ROOT / package).rglob("*.py"))
+        if not files:
+            raise RuntimeError(f"no code of {package} is below {ROOT}: every build would have this name")
+        for file in files:
+            digest.update(f"{file.relative_to(ROOT)}\0".encode())
+            digest.update(file.read_bytes())
+    for library in LIBRARIES:
+        digest.update(f"{library}\0{version(library)}\0".encode())
+    return f"perdure-{digest.hexdigest()[:DIGITS]}"
+
+
+# --- Walks of the SDK's that are left out where they would change nothing (ADR 8).
+# temporalio 1.35 visits every payload of every workflow task and of every answer three times each: for a codec, for an
+# external storage, for references to it. Without codec and storage each visit puts back what it found, and all of them
+# took 11 % of the CPU of a turns worker (measured).
+
+Walk = Callable[..., Awaitable[StorageOperationMetrics]]
+
+
+def skip_idle_walks() -> None:
+    """From now on workers of this process walk only where their converter has a codec or a storage."""
+    for name in ("decode_activation", "encode_completion"):
+        walk = getattr(bridge, name)
+        if not hasattr(walk, "__wrapped__"):
+            setattr(bridge, name, _only_where_needed(walk))
+
+
+def _only_where_needed(walk: Walk) -> Walk:
+    @wraps(walk)
+    async def walk_or_not(
+        message: Any, data_converter: DataConverter, *more: Any, **named: Any
+    ) -> StorageOperationMetrics:
+        if data_converter.payload_codec is None and data_converter.external_storage is None:
+            return StorageOperationMetrics()
+        return await walk(message, data_converter, *more, **named)
+
+    return walk_or_not

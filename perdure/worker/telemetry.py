@@ -1,0 +1,109 @@
+"""What Prometheus reads of a worker process: its activities, the turns that end there, the tokens that they used."""
+
+import time
+from collections.abc import Iterable
+from typing import Any, Final
+
+import structlog
+from prometheus_client import Counter, Histogram
+from temporalio import activity
+from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
+
+from perdure.contracts.calls import ModelReply
+from perdure.contracts.turns import Finished
+from perdure.core.events.traces import Ways
+from perdure.graph.manifest import lines_of
+from perdure.graph.spec import END, Fork, Switch, Topology
+from perdure.store.database import Database
+from perdure.telemetry.traces import AlarmBell, NoTracer, Tracer, TurnTraces
+
+ACTIVITIES = Histogram("perdure_activity_seconds", "Time of an attempt of an activity", ["activity", "outcome"])
+ENDED = Counter("perdure_turns_ended", "Turns that ended", ["status"])
+TOKENS = Counter("perdure_tokens", "Tokens of settled model calls", ["kind"])
+FAILED_CALLS = Counter("perdure_model_problems", "Model calls that were settled with a problem", ["code"])
+
+
+class ActivityMetrics(Interceptor):
+    """Counts; what an activity is given and answers passes as it is."""
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        """Around every activity of the worker."""
+        return _Counted(next)
+
+
+class _Counted(ActivityInboundInterceptor):
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        """Once an attempt."""
+        name, began, outcome = activity.info().activity_type, time.monotonic(), "failed"
+        try:
+            answer = await super().execute_activity(input)
+            outcome = "done"
+        finally:
+            ACTIVITIES.labels(activity=name, outcome=outcome).observe(time.monotonic() - began)
+        _count(answer)
+        return answer
+
+
+def _count(answer: object) -> None:
+    if isinstance(answer, Finished):
+        ENDED.labels(status=answer.status.value).inc()
+    elif isinstance(answer, ModelReply):
+        TOKENS.labels(kind="input").inc(answer.usage.input_tokens)
+        TOKENS.labels(kind="output").inc(answer.usage.output_tokens)
+        TOKENS.labels(kind="thinking").inc(answer.usage.thinking_tokens)
+        TOKENS.labels(kind="cached").inc(answer.usage.cached_tokens)
+        if answer.problem is not None:
+            FAILED_CALLS.labels(code=answer.problem.code).inc()
+
+
+# --- Which tracer a process has: by name.
+# An unknown one, or a package that is not there, is none (S3-40, S3-41).
+
+NOOP: Final = "noop"
+OTEL: Final = "otel"
+LANGSMITH: Final = "langsmith"
+_log = structlog.get_logger(__name__)
+
+
+def tracer_of(name: str, endpoint: str, key: str | None) -> Tracer:
+    """The tracer of that name. `key` is LangSmith's; a collector of OpenTelemetry is given it as a bearer token."""
+    try:
+        if name == OTEL:
+            from perdure.telemetry.otel import OtelTracer
+
+            return OtelTracer.to(endpoint, {"authorization": f"Bearer {key}"} if key else None)
+        if name == LANGSMITH:
+            from perdure.telemetry.langsmith import LangSmithTracer
+
+            return LangSmithTracer.to(endpoint, key)
+    except Exception as error:  # not installed, or it refuses its settings: visibility is lost, and nothing else
+        _log.warning("no_tracer", backend=name, error=type(error).__name__)
+        return NoTracer()
+    if name not in (NOOP, ""):
+        _log.warning("no_tracer", backend=name, error="unknown name")
+    return NoTracer()
+
+
+def traces_of(tracer: Tracer, db: Database, topologies: Iterable[Topology]) -> TurnTraces:
+    """The traces of the turns that a process ends; begun where there is a tracer to tell."""
+    traces = TurnTraces(db, tracer, {one.name: ways_of(one) for one in topologies}, AlarmBell())
+    traces.open()
+    return traces
+
+
+def ways_of(topology: Topology) -> Ways:
+    """What a record of this topology's turns is held against."""
+    lines = [line for line in lines_of(topology) if line.form != "entry"]
+    ends = {line.source for line in lines if line.target == END}
+    forks = any(
+        isinstance(edge, Fork) or (isinstance(edge, Switch) and any(isinstance(w, Fork) for w in edge.targets.values()))
+        for edge in topology.edges
+    )
+    goes_on = {line.source for line in lines if line.target != END}
+    return Ways(
+        edges=frozenset((line.source, line.target) for line in lines),
+        entries=frozenset(topology.entries.values()),
+        terminal=frozenset(ends - goes_on),
+        parallel=forks,
+        unspanned=frozenset(node.id for node in topology.nodes if not node.spanned),
+    )

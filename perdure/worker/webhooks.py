@@ -1,0 +1,179 @@
+"""Notices of approvals, from the outbox to their webhooks: signed, tried again, given up after most of a day.
+
+A notice says how its approval is when it is sent. One that comes late or twice says nothing that is no longer true.
+"""
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from urllib.parse import urlsplit, urlunsplit
+
+import httpx
+import structlog
+
+from perdure.contracts.errors import CallerError
+from perdure.core.delivery import DELIVERY, SIGNATURE, TIMESTAMP, sign, wait_after
+from perdure.core.egress import Target, allowed_target, is_reachable
+from perdure.store.database import Database
+from perdure.store.delivery import webhooks
+from perdure.store.delivery.webhooks import Letter, Notice
+from perdure.telemetry.metrics import Trouble
+
+# --- The one way by which the relay sends something to an address that a tenant named.
+# The host is one that the operator allows; its name is looked up once, and the connection goes to what was checked,
+# with
+# the certificate of the name. No redirect is followed, and an answer is read no further than its status.
+
+TIMEOUT_SECONDS = 10.0
+
+
+class Undelivered(Exception):
+    """It did not get through; why is said without a secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Egress:
+    """Where things may be sent."""
+
+    hosts: tuple[str, ...]
+    private: bool = False
+    """Whether hosts may lie in a private network."""
+
+
+class Post:
+    """Sends."""
+
+    def __init__(self, egress: Egress) -> None:
+        self._egress = egress
+        self._http = httpx.AsyncClient(
+            timeout=TIMEOUT_SECONDS,
+            follow_redirects=False,
+            trust_env=False,
+            limits=httpx.Limits(max_connections=40, max_keepalive_connections=0),
+        )
+
+    async def send(self, url: str, headers: Mapping[str, str], body: bytes) -> None:
+        """POST it.
+
+        Raises: Undelivered.
+        """
+        try:
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                target = allowed_target(url, self._egress.hosts)
+                address = await self._address(target)
+                await self._post(url, target, address, headers, body)
+        except CallerError as error:
+            raise Undelivered(error.message) from error
+        except TimeoutError as error:
+            raise Undelivered(f"no answer within {TIMEOUT_SECONDS:.0f} s") from error
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
+            raise Undelivered(f"it could not be reached ({type(error).__name__})") from error
+
+    async def _address(self, target: Target) -> str:
+        found = await asyncio.get_running_loop().getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
+        addresses = [str(each[4][0]) for each in found]
+        # All of them: a name that stands for a forbidden address as well is not to be trusted.
+        if not addresses or not all(is_reachable(target, each, private=self._egress.private) for each in addresses):
+            raise Undelivered("its name stands for an address that is not gone to")
+        return addresses[0]
+
+    async def _post(self, url: str, target: Target, address: str, headers: Mapping[str, str], body: bytes) -> None:
+        parts = urlsplit(url)
+        host = f"[{address}]" if ":" in address else address
+        pinned = urlunsplit(parts._replace(netloc=f"{host}:{target.port}"))
+        request = self._http.build_request(
+            "POST",
+            pinned,
+            headers={**headers, "Host": parts.netloc},
+            content=body,
+            extensions={"sni_hostname": target.host},
+        )
+        answer = await self._http.send(request, stream=True)
+        await answer.aclose()
+        if not answer.is_success:
+            raise Undelivered(f"it answered {answer.status_code}")
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self._http.aclose()
+
+
+POLL_SECONDS = 0.5
+OUTAGE_SECONDS = 1.0
+_log = structlog.get_logger(__name__)
+
+
+async def deliver_notices(relay: Database, post: Post, public_url: str) -> int:
+    """Send what is due now, all at once; how many there were."""
+    due = await webhooks.claim_due_notices(relay.pool)
+    await asyncio.gather(*(_deliver(relay, post, notice, public_url) for notice in due))
+    return len(due)
+
+
+async def _deliver(relay: Database, post: Post, notice: Notice, public_url: str) -> None:
+    async with relay.transaction(notice.tenant_id) as tx:
+        letter = await webhooks.notice_letter(tx, notice)
+    if letter is None:
+        await webhooks.notice_delivered(relay.pool, notice)
+        return
+    try:
+        await _send(relay, post, notice, letter, public_url)
+    except Undelivered as error:
+        wait = wait_after(notice.attempts)
+        await webhooks.notice_failed(relay.pool, notice, str(error), wait)
+        _log.warning(
+            "notice_not_delivered",
+            webhook_id=notice.webhook_id,
+            attempt=notice.attempts,
+            gave_up=wait is None,
+            problem=str(error),
+        )
+    else:
+        await webhooks.notice_delivered(relay.pool, notice)
+
+
+async def _send(relay: Database, post: Post, notice: Notice, letter: Letter, public_url: str) -> None:
+    key = relay.keyring.named(letter.key_id) if relay.keyring else None
+    if key is None:
+        raise Undelivered("the key that it was made under is gone; make the webhook anew")
+    said = {
+        "id": notice.id,
+        "event": notice.event,
+        "at": notice.at.isoformat(),
+        "sent_at": datetime.now(UTC).isoformat(),
+        "approval": letter.approval,
+        "url": f"{public_url}/review/{notice.approval_id}",
+    }
+    body = json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode()
+    timestamp = str(int(time.time()))
+    secret = key.webhook_secret(notice.tenant_id, notice.webhook_id)
+    headers = {
+        "content-type": "application/json",
+        "user-agent": "perdure",
+        DELIVERY: notice.id,
+        TIMESTAMP: timestamp,
+        SIGNATURE: sign(secret, timestamp, notice.id, body),
+    }
+    await post.send(letter.url, headers, body)
+
+
+async def run_notices(relay: Database, post: Post, public_url: str, stop: asyncio.Event) -> None:
+    """Deliver until `stop`; an outage of Postgres is waited out."""
+    trouble = Trouble()
+    try:
+        while not stop.is_set():
+            sent = 0
+            try:
+                sent = await deliver_notices(relay, post, public_url)
+                trouble.is_over("notices_wait_for_postgres")
+            except (OSError, *relay.outages) as error:
+                trouble.is_on("notices_wait_for_postgres", error=error)
+                await asyncio.sleep(OUTAGE_SECONDS)
+            if not sent:
+                await asyncio.sleep(POLL_SECONDS)
+    finally:
+        await post.close()

@@ -1,0 +1,384 @@
+"""The ports of a run on top of Temporal: each call is one activity, its failure is data."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from pydantic import JsonValue
+from temporalio import workflow
+from temporalio.exceptions import ActivityError
+
+from perdure.contracts.activities import (
+    APPROVALS_READ,
+    MEMORY_FACTS,
+    MEMORY_LOAD,
+    MODEL_COMPLETE,
+    TOOLS_ASSEMBLE,
+    TOOLS_RUN,
+    LoadAsk,
+    OpenAsk,
+    TurnContext,
+    Verdicts,
+    VerdictsAsk,
+)
+from perdure.contracts.approvals import GatedCall, Question, RequestKind, RequestRef, Verdict, VerdictState
+from perdure.contracts.calls import (
+    CallState,
+    ModelAsk,
+    ModelCall,
+    ModelReply,
+    PlannedAsk,
+    ToolAsk,
+    ToolCall,
+    ToolOutcome,
+)
+from perdure.contracts.context_assembly import AssembleAsk, AssembleCall, Assembled
+from perdure.contracts.errors import Problem
+from perdure.contracts.events import PendingEvent
+from perdure.contracts.ids import (
+    approval_id,
+    forced_checkpoint_id,
+    limit_id,
+    model_call_id,
+    question_id,
+    step_of,
+    tool_call_id,
+)
+from perdure.contracts.memory import FactsAnswer, FactsAsk, FactsCall
+from perdure.contracts.messages import MessageRef
+from perdure.core.approvals.gates import effect_request, startable
+from perdure.core.calls.ledger import STOPPED
+from perdure.graph.ports import Ports
+from perdure.workflows.turn_segment import Steps, Stretch
+
+
+def ports_of(stretch: Stretch) -> Ports:
+    """The six ports of a run."""
+    people = PeoplePort(stretch)
+    memory, events, clock = MemoryPort(stretch), EventsPort(stretch), ClockPort()
+
+    def counted(steps: Steps) -> Ports:
+        def apart(branches: int) -> Sequence[Ports]:
+            return [counted(own) for own in steps.apart(branches)]
+
+        model, tools = ModelPort(stretch, steps), ToolsPort(stretch, people, steps)
+        return Ports(model, tools, memory, people, events, clock, apart)
+
+    return counted(stretch.steps)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPort:
+    """`model.complete`, a step further each time."""
+
+    stretch: Stretch
+    steps: Steps
+    """Of the run, or of a branch of it."""
+
+    async def complete(self, ask: ModelAsk) -> ModelReply:
+        """One model call, under the id of its step."""
+        if self.stretch.mailbox.stop:
+            return ModelReply(problem=STOPPED)
+        turn = self.stretch.turn
+        call = ModelCall(
+            address=turn.address,
+            call_id=model_call_id(self.steps.take()),
+            agent_id=turn.agent_id,
+            agent_version=turn.agent_version,
+            ask=ask.model_copy(update={"messages": tuple(_by_id(message) for message in ask.messages)}),
+            events=self.stretch.take_events(),
+            strict=self.stretch.strict,
+        )
+        patience = timedelta(seconds=ask.patience_seconds) if ask.patience_seconds else None
+        reply = await self.stretch.call(MODEL_COMPLETE, call, summary=f"model call {call.call_id}", patience=patience)
+        return ModelReply(problem=reply) if isinstance(reply, Problem) else reply
+
+
+def _by_id(message: MessageRef) -> MessageRef:
+    """A stored message needs only its id: the model call reads the rest from Postgres."""
+    return MessageRef(id=message.id, role=message.role) if message.id else message
+
+
+@dataclass(slots=True)
+class MemoryPort:
+    """`memory.load`, once a run, and `memory.facts`."""
+
+    stretch: Stretch
+    loaded: TurnContext | None = None
+
+    async def load(self) -> TurnContext:
+        """What was loaded first, a failure too."""
+        if self.loaded is None:
+            self.loaded = await self._load()
+        return self.loaded
+
+    async def _load(self) -> TurnContext:
+        """A turn that is started again over its own records counts on from them."""
+        turn = self.stretch.turn
+        ask = LoadAsk(
+            address=turn.address,
+            agent_id=turn.agent_id,
+            agent_version=turn.agent_version,
+            events=self.stretch.take_events(),
+        )
+        found = await self.stretch.call(MEMORY_LOAD, ask, summary="memory and plan")
+        if isinstance(found, Problem):
+            return TurnContext(problem=found)
+        self.stretch.events_made = max(self.stretch.events_made, found.events_written)
+        if found.pending_round is not None and found.pending_round.calls:
+            self.stretch.steps.reach(step_of(found.pending_round.calls[0].call_id))
+        elif found.pending:
+            self.stretch.steps.reach(step_of(found.pending[0].call_id))
+        return found
+
+    async def facts(self, ask: FactsAsk) -> FactsAnswer:
+        """One operation; one that no attempt could make in its time is as one that failed. The events that wait stay
+        for the next activity: what advises is not what they depend on."""
+        turn = self.stretch.turn
+        if self.stretch.mailbox.stop:
+            return FactsAnswer(status=ask.failed())
+        call = FactsCall(address=turn.address, agent_id=turn.agent_id, agent_version=turn.agent_version, ask=ask)
+        summary = f"{'keep' if ask.write else 'read'} facts of the {ask.scope.value}"
+        try:
+            return await self.stretch.calls.make(MEMORY_FACTS, call, summary=summary)
+        except ActivityError:
+            return FactsAnswer(status=ask.failed())
+
+
+def named(asked: GatedCall, step: int) -> GatedCall:
+    """A request with its name: one that is about no call is named by the step after which it is asked."""
+    if asked.call_id:
+        return asked
+    own = limit_id(step) if asked.kind is RequestKind.LIMIT else forced_checkpoint_id(step)
+    return asked.model_copy(update={"call_id": own})
+
+
+@dataclass(frozen=True, slots=True)
+class PeoplePort:
+    """Requests, opened when the run ends in its pause (ADR 2), and `approvals.read`."""
+
+    stretch: Stretch
+
+    def ask(
+        self,
+        gated: Sequence[GatedCall],
+        unknown: Sequence[GatedCall],
+        snapshot: dict[str, JsonValue],
+        *,
+        goes_on: bool = False,
+    ) -> list[RequestRef]:
+        """Keep what the pause opens; the requests' names are known by now, a checkpoint on the answer is named here."""
+        turn = self.stretch.turn
+        self.stretch.goes_on = goes_on
+        gated = [named(call, self.stretch.steps.last) for call in gated]
+        self.stretch.asked = OpenAsk(
+            address=turn.address,
+            agent_id=turn.agent_id,
+            agent_version=turn.agent_version,
+            gated=tuple(gated),
+            unknown=tuple(unknown),
+            snapshot=snapshot,
+        )
+        turn_id = turn.address.turn_id
+        approvals = [
+            RequestRef(
+                request_id=approval_id(turn_id, call.call_id), kind=call.kind, call_id=call.call_id, tool=call.tool
+            )
+            for call in gated
+        ]
+        return [*approvals, *(effect_request(turn_id, call.call_id, call.tool) for call in unknown)]
+
+    def question(self, question: Question) -> RequestRef:
+        """Keep what the pause opens; it is named by the step after which it is asked."""
+        turn = self.stretch.turn
+        named = question.model_copy(update={"call_id": question.call_id or question_id(self.stretch.steps.last)})
+        self.stretch.asked = OpenAsk(
+            address=turn.address, agent_id=turn.agent_id, agent_version=turn.agent_version, questions=(named,)
+        )
+        request_id = approval_id(turn.address.turn_id, named.call_id)
+        return RequestRef(request_id=request_id, kind=named.kind, call_id=named.call_id, tool="")
+
+    async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:
+        """What the records say now. Bells that rang before it have done their work."""
+        if requests and self.stretch.unopened.issuperset(request.request_id for request in requests):
+            return Verdicts(verdicts=tuple(map(_never_asked, requests)))
+        self.stretch.mailbox.looked()
+        ask = VerdictsAsk(
+            address=self.stretch.turn.address, requests=tuple(requests), events=self.stretch.take_events()
+        )
+        found = await self.stretch.call(APPROVALS_READ, ask, summary="read verdicts")
+        if isinstance(found, Problem):
+            return Verdicts(problem=found)
+        self.stretch.look_at |= {verdict.request_id: verdict.look_at for verdict in found.verdicts}
+        return found
+
+
+def _never_asked(request: RequestRef) -> Verdict:
+    return Verdict(
+        request_id=request.request_id, call_id=request.call_id, tool=request.tool, state=VerdictState.UNAVAILABLE
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EventsPort:
+    """Events of pure nodes, numbered, kept for the next activity."""
+
+    stretch: Stretch
+
+    def emit(self, kind: str, data: dict[str, JsonValue] | None = None, call_id: str | None = None) -> None:
+        """Keep an event."""
+        self.stretch.events_made += 1
+        self.stretch.events.append(
+            PendingEvent(
+                kind=kind, at=workflow.now(), call_id=call_id, data=data or {}, number=self.stretch.events_made
+            )
+        )
+
+
+class ClockPort:
+    """The workflow's own time."""
+
+    def now(self) -> datetime:
+        """Now, the same in every replay."""
+        return workflow.now()
+
+
+# --- The tools port: the calls of a round side by side, each as soon as it may.
+# While calls run, the round hears its bells: a verdict that comes meanwhile starts its call beside them, so an approval
+# never waits for a sibling that happens to be slow. perdure/core/approvals/gates.py says what starts; here it is only
+# waited and started.
+#
+# Determinism: calls are started and taken back in the order of the round, whichever ends first. The wait sets no timer
+# and adds no event; each look at the records is one activity.
+
+TOOL_MARGIN = timedelta(seconds=30)
+"""Beside a tool's own time-out: reserving, recording, and a busy database."""
+
+
+class Reader(Protocol):
+    """Whoever reads verdicts."""
+
+    async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:
+        """As the people port does."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ToolsPort:
+    """`tools.run` for each call of a round, `tools.assemble` for each tool of a phase."""
+
+    stretch: Stretch
+    people: Reader
+    steps: Steps
+    """Of the run, or of a branch of it."""
+
+    async def run(self, asks: Sequence[ToolAsk], waiting: Sequence[RequestRef] = ()) -> list[ToolOutcome]:
+        """All of them side by side; the first carries the events that wait."""
+        if self.stretch.mailbox.stop:
+            return [_not_run(ask, STOPPED) for ask in asks]
+        under_way = UnderWay(self, asks, {request.call_id: request for request in waiting})
+        return await under_way.outcomes()
+
+    async def make(self, asks: Sequence[PlannedAsk]) -> list[ToolOutcome]:
+        """Calls of the graph's own, under the ids of a step of their own."""
+        step = self.steps.take()
+        return await self.run(
+            [
+                ToolAsk(
+                    call_id=tool_call_id(step, index),
+                    tool=ask.tool,
+                    timeout_seconds=ask.timeout_seconds,
+                    args=ask.args,
+                )
+                for index, ask in enumerate(asks)
+            ]
+        )
+
+    async def assemble(self, asks: Sequence[AssembleAsk]) -> list[Assembled]:
+        """All of a phase side by side; the first carries the events that wait."""
+        if self.stretch.mailbox.stop:
+            return [Assembled(tool=ask.tool, problem=STOPPED) for ask in asks]
+        events = self.stretch.take_events() if asks else ()
+        tasks = [asyncio.create_task(self._assembled(ask, () if place else events)) for place, ask in enumerate(asks)]
+        return [await task for task in tasks]
+
+    async def _assembled(self, ask: AssembleAsk, events: tuple[PendingEvent, ...]) -> Assembled:
+        turn = self.stretch.turn
+        call = AssembleCall(
+            address=turn.address, agent_id=turn.agent_id, agent_version=turn.agent_version, ask=ask, events=events
+        )
+        timeout = timedelta(seconds=ask.timeout_seconds) + TOOL_MARGIN
+        outcome = await self.stretch.call(TOOLS_ASSEMBLE, call, summary=f"assemble {ask.tool}", timeout=timeout)
+        return Assembled(tool=ask.tool, problem=outcome) if isinstance(outcome, Problem) else outcome
+
+    async def one(self, ask: ToolAsk, events: tuple[PendingEvent, ...]) -> ToolOutcome:
+        """One call."""
+        turn = self.stretch.turn
+        call = ToolCall(
+            address=turn.address, agent_id=turn.agent_id, agent_version=turn.agent_version, ask=ask, events=events
+        )
+        timeout = timedelta(seconds=ask.timeout_seconds) + TOOL_MARGIN
+        outcome = await self.stretch.call(TOOLS_RUN, call, summary=f"{ask.tool} {ask.call_id}", timeout=timeout)
+        return _not_run(ask, outcome) if isinstance(outcome, Problem) else outcome
+
+
+@dataclass(slots=True)
+class UnderWay:
+    """A round while any call of it runs."""
+
+    port: ToolsPort
+    asks: Sequence[ToolAsk]
+    waiting: dict[str, RequestRef]
+    """By call: what it waits for."""
+    running: dict[str, asyncio.Task[ToolOutcome]] = field(default_factory=dict)
+    ended: dict[str, ToolOutcome] = field(default_factory=dict)
+
+    async def outcomes(self) -> list[ToolOutcome]:
+        """Back when nothing runs and no bell is unheard; a call that still waits is `planned`, without a problem."""
+        ready: Sequence[str] = [ask.call_id for ask in self.asks if ask.call_id not in self.waiting]
+        while self._start(ready):
+            await workflow.wait_condition(lambda: self._rung() or any(task.done() for task in self.running.values()))
+            self._take_back()
+            ready = await self._decided() if self._rung() else []
+        return [self.ended.get(ask.call_id) or _not_run(ask, None) for ask in self.asks]
+
+    def _start(self, ready: Sequence[str]) -> bool:
+        """Start these; whether anything runs."""
+        events = self.port.stretch.take_events() if ready else ()
+        for place, ask in enumerate(ask for ask in self.asks if ask.call_id in ready):
+            self.waiting.pop(ask.call_id, None)
+            self.running[ask.call_id] = asyncio.create_task(self.port.one(ask, () if place else events))
+        return bool(self.running)
+
+    def _take_back(self) -> None:
+        for ask in self.asks:
+            task = self.running.get(ask.call_id)
+            if task is None or not task.done():
+                continue
+            del self.running[ask.call_id]
+            outcome = self.ended[ask.call_id] = task.result()
+            if outcome.state is CallState.OUTCOME_UNKNOWN:
+                turn_id = self.port.stretch.turn.address.turn_id
+                self.waiting[ask.call_id] = effect_request(turn_id, ask.call_id, ask.tool)
+
+    def _rung(self) -> bool:
+        """Whether a bell may have freed a call. After a stop or a problem that ends the turn nothing more starts."""
+        mailbox = self.port.stretch.mailbox
+        hopeless = any(outcome.problem is not None for outcome in self.ended.values())
+        return mailbox.rung and bool(self.waiting) and not mailbox.stop and not hopeless
+
+    async def _decided(self) -> Sequence[str]:
+        """The calls that may start by what the records say now. What cannot be read frees nothing: the pause looks
+        again."""
+        requests = [*self.waiting.values()]
+        read = await self.port.people.verdicts(requests)
+        if read.problem is not None or self.port.stretch.mailbox.stop:
+            return ()
+        calls = [ask.call_id for ask in self.asks if ask.call_id in self.waiting]
+        return startable(calls, requests, read.verdicts, begun={*self.ended, *self.running} - self.waiting.keys())
+
+
+def _not_run(ask: ToolAsk, problem: Problem | None) -> ToolOutcome:
+    return ToolOutcome(call_id=ask.call_id, state=CallState.PLANNED, problem=problem)

@@ -1,0 +1,194 @@
+"""TurnRun: one stretch of a turn, from its start or a pause to the next pause or its end.
+
+Determinism: everything outside is an activity; the graph is pure; the mailbox is filled by sync handlers. Between the
+last look at the mailbox and a continue-as-new there is no await, so no bell is lost there.
+"""
+
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError
+
+from perdure.contracts.activities import (
+    APPROVALS_OPEN,
+    APPROVALS_READ,
+    RING,
+    TURN_RUN,
+    TURN_WAIT,
+    TURNS_FINISH,
+    OpenAsk,
+    Opened,
+    VerdictsAsk,
+)
+from perdure.contracts.approvals import PauseKind, RequestRef
+from perdure.contracts.errors import Problem
+from perdure.contracts.ids import approval_id
+from perdure.contracts.messages import Role
+from perdure.contracts.turns import FinishAsk, TurnInput, TurnStatus
+from perdure.core.approvals.gates import pause_kind
+from perdure.graph.compile import topology
+from perdure.graph.nodes.fields import error_of, messages_of, requests_of
+from perdure.graph.spec import FRESH, Outcome, State
+from perdure.workflows.activity_calls import is_outage
+from perdure.workflows.mailbox import Mailbox, attributes
+from perdure.workflows.ports import ports_of
+from perdure.workflows.turn_segment import Stretch
+
+OPEN_PATIENCE = timedelta(seconds=30)
+"""How long a checkpoint is tried to be opened that lets the turn go on without; a restarted worker is back by then."""
+READ_PATIENCE = timedelta(seconds=5)
+"""How long it is tried, after that, to read whether it was opened all the same."""
+STATUS_OF = {
+    Outcome.COMPLETED: TurnStatus.COMPLETED,
+    Outcome.FAILED: TurnStatus.FAILED,
+    Outcome.LIMITED: TurnStatus.LIMITED,
+    Outcome.STOPPED: TurnStatus.STOPPED,
+}
+
+
+@workflow.defn(name=TURN_RUN)
+class TurnRun:
+    """Runs the turn's graph."""
+
+    @workflow.init
+    def __init__(self, turn: TurnInput) -> None:
+        self._mailbox = Mailbox(turn.carried)
+
+    @workflow.signal(name=RING)
+    def ring(self, *heard: Any) -> None:
+        """Look again, or see whether to stop."""
+        self._mailbox.put(heard)
+
+    @workflow.run
+    async def run(self, turn: TurnInput) -> str:
+        """The turn's final status; a pause continues as TurnWait instead."""
+        spec = topology(turn.topology).topology
+        return await self._mailbox.uncancelled(self._run(Stretch(turn, self._mailbox, strict=spec.strict)))
+
+    async def _run(self, stretch: Stretch) -> str:
+        turn = stretch.turn
+        compiled = topology(turn.topology)
+        workflow.set_current_details(f"agent {turn.agent_id}, entered by {turn.entry}")
+        await self._mailbox.confirmed()
+        if self._mailbox.stop:
+            state: State = turn.carried.state if turn.carried and turn.carried.state else {}
+            return await self._finish(stretch, state, TurnStatus.STOPPED, None)
+        ports = ports_of(stretch)
+        state = await compiled.run(_begin(turn), turn.entry, ports)
+        outcome = compiled.topology.outcome(state)
+        while outcome is Outcome.AWAITING and not self._mailbox.stop:
+            kind = pause_kind(requests_of(state, "pending_requests"))
+            opened = await self._open(stretch, state)
+            waits = opened is not None and not stretch.goes_on
+            if waits:
+                await self._mailbox.close()
+            if opened is not None and (opened.problem is not None or self._mailbox.stop):
+                break
+            if waits:
+                self._wait(stretch, state, stretch.waits_for(state), kind)
+            stretch.asked, stretch.goes_on = None, False
+            state = await compiled.run(state, kind.value, ports)
+            outcome = compiled.topology.outcome(state)
+        if outcome is Outcome.AWAITING:
+            return await self._finish(stretch, state, TurnStatus.STOPPED, None)
+        status = STATUS_OF[outcome]
+        return await self._finish(stretch, state, status, None if status is TurnStatus.STOPPED else error_of(state))
+
+    async def _open(self, stretch: Stretch, state: State) -> Opened | None:
+        """The requests that the pause waits for, or that the turn was stopped meanwhile.
+
+        None where something was away, no record is there, and each is a checkpoint that lets the turn go on without
+        (S0-68). All others, and whatever else fails (O-4), are tried until they are open or refused for good.
+        """
+        if stretch.asked is None:
+            return Opened()  # paused again on what was open already
+        ask = stretch.asked.model_copy(update={"events": stretch.take_events(alone=True)})
+        patience = OPEN_PATIENCE if _may_go_on(ask) else None
+        summary = f"open {len(ask.gated) + len(ask.unknown) + len(ask.questions)} requests"
+        try:
+            opened = await stretch.calls.make(APPROVALS_OPEN, ask, summary=summary, patience=patience, stoppable=False)
+        except ActivityError as error:
+            if patience is None:
+                raise
+            if is_outage(error) and not await self._are_open(stretch, ask):
+                stretch.go_on_without(ask)
+                return None
+            opened = await stretch.calls.make(APPROVALS_OPEN, ask, summary=summary, stoppable=False)
+        self._mailbox.rung = self._mailbox.rung or opened.decided
+        stretch.requests = opened.requests
+        return opened
+
+    async def _are_open(self, stretch: Stretch, ask: OpenAsk) -> bool:
+        """Whether a record says that they were opened, though no answer did: a reviewer may have decided by now.
+
+        Where that cannot be read either, the next write refuses to go on past a decision
+        (perdure/store/events/event_log.py).
+        """
+        address = ask.address
+        requests = tuple(
+            RequestRef(
+                request_id=approval_id(address.turn_id, gated.call_id),
+                kind=gated.kind,
+                call_id=gated.call_id,
+                tool=gated.tool,
+            )
+            for gated in ask.gated
+        )
+        look = VerdictsAsk(address=address, requests=requests)
+        try:
+            found = await stretch.calls.make(
+                APPROVALS_READ, look, summary="look for what was opened", patience=READ_PATIENCE, stoppable=False
+            )
+        except ActivityError:
+            return False
+        return any(not verdict.no_record for verdict in found.verdicts)
+
+    def _wait(self, stretch: Stretch, state: State, requests: tuple[RequestRef, ...], kind: PauseKind) -> None:
+        """Continue as TurnWait, which holds nothing in a worker."""
+        turn = stretch.turn
+        paused = {"entry": kind.value, "carried": stretch.carried(state, requests)}
+        status = TurnStatus.AWAITING_APPROVAL if kind is PauseKind.APPROVAL else TurnStatus.AWAITING_ANSWER
+        workflow.continue_as_new(
+            args=[turn.model_copy(update=paused)],
+            workflow=TURN_WAIT,
+            task_queue=turn.routing.waits,
+            search_attributes=attributes(turn, status.value),
+        )
+
+    async def _finish(self, stretch: Stretch, state: State, status: TurnStatus, problem: Problem | None) -> str:
+        await self._mailbox.close()
+        messages = messages_of(state) if "messages" in state else []
+        last, output = messages[-1] if messages else None, state.get("output")
+        said = last.text if last is not None and not last.id and last.role is Role.ASSISTANT else ""
+        ask = FinishAsk(
+            address=stretch.turn.address,
+            status=status,
+            problem=problem,
+            transcript=tuple(message.id for message in messages if message.id),
+            answer=said if status is TurnStatus.COMPLETED else "",
+            output=output if isinstance(output, dict) else {},
+            events=stretch.take_events(alone=True),
+        )
+        finished = await stretch.calls.make(TURNS_FINISH, ask, summary=f"finish: {status.value}", stoppable=False)
+        workflow.set_current_details(f"{finished.status.value}" + (f": {problem.message}" if problem else ""))
+        return finished.status.value
+
+
+def _may_go_on(ask: OpenAsk) -> bool:
+    """Whether nothing of the pause needs a person so much that the turn must wait for one."""
+    return not ask.unknown and not ask.questions and all(gated.go_on_when_unavailable for gated in ask.gated)
+
+
+def _begin(turn: TurnInput) -> State:
+    """The state that a run starts from."""
+    schema = topology(turn.topology).topology.state
+    if turn.entry != FRESH and turn.carried is not None:
+        return turn.carried.state
+    identity = {
+        "execution_id": turn.address.turn_id,
+        "conversation_id": turn.address.conversation_id,
+        "tenant_id": turn.address.tenant_id,
+    }
+    known = {field.name for field in schema.fields}
+    return schema.initial(**{name: value for name, value in identity.items() if name in known})

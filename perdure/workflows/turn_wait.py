@@ -1,0 +1,55 @@
+"""TurnWait: a paused turn. It holds a timer and a mailbox, so a pause may outlive any number of deploys.
+
+It runs on a queue of its own, whose workers cache nothing: a paused turn costs no worker's memory, and waking it is a
+replay of five events.
+
+Determinism: one wait; every bell, a stop's too, the expiry or a cancel continues as TurnRun, which reads the records.
+"""
+
+from contextlib import suppress
+from typing import Any
+
+from temporalio import workflow
+
+from perdure.contracts.activities import RING, TURN_RUN, TURN_WAIT
+from perdure.contracts.turns import TurnInput
+from perdure.core.approvals.gates import deadlines_of, next_look
+from perdure.workflows.mailbox import Mailbox, attributes
+
+
+@workflow.defn(name=TURN_WAIT)
+class TurnWait:
+    """Waits for a doorbell or the deadline; the deadline itself is in Postgres."""
+
+    @workflow.init
+    def __init__(self, turn: TurnInput) -> None:
+        self._mailbox = Mailbox(turn.carried)
+
+    @workflow.signal(name=RING)
+    def ring(self, *heard: Any) -> None:
+        """Look again, or see whether to stop."""
+        self._mailbox.put(heard)
+
+    @workflow.run
+    async def run(self, turn: TurnInput) -> str:
+        """Never returns: it continues as TurnRun."""
+        carried = turn.carried
+        if carried is None:
+            raise ValueError("a wait needs what it carries")
+        workflow.set_current_details(
+            "waits for: " + ", ".join(f"{request.tool} ({request.request_id})" for request in carried.requests)
+        )
+        with suppress(TimeoutError):  # the deadline rings too
+            rung_or_stopped = workflow.wait_condition(
+                lambda: self._mailbox.rung or self._mailbox.stop_rung or self._mailbox.stop,
+                timeout=next_look(workflow.now(), deadlines_of(carried.requests), carried.looks),
+            )
+            await self._mailbox.uncancelled(rung_or_stopped)
+        box = self._mailbox
+        woken = carried.model_copy(update={"rung": box.rung, "stop": box.stop, "stop_rung": box.stop_rung})
+        workflow.continue_as_new(
+            args=[turn.model_copy(update={"carried": woken})],
+            workflow=TURN_RUN,
+            task_queue=turn.routing.turns,
+            search_attributes=attributes(turn, "running"),
+        )

@@ -1,1 +1,0 @@
-"""One module a page, or a family of them."""

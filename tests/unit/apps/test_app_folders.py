@@ -1,0 +1,253 @@
+"""perdure/apps: an app folder is loaded whole, or every mistake in it is told with its place."""
+
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from perdure.activities.providers.scripted import Script
+from perdure.apps import SHIPPED, App, Engine, find_apps, load_app
+from perdure.apps.files import YamlFile, read_yaml
+
+AGENT = "id: helper\ntitle: Helper\ntopology: skill_pipeline\n"
+TOOL = '''
+from perdure import tool
+
+@tool(effect="read")
+async def look(name: str) -> str:
+    """Look."""
+    return name
+'''
+
+
+def write(folder: Path, **files: str) -> Path:
+    """An app folder; `agents__helper_yaml` is agents/helper.yaml."""
+    for name, text in files.items():
+        path = folder / name.replace("__", "/").replace("_yaml", ".yaml").replace("_py", ".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(dedent(text))
+    return folder
+
+
+def told(app: App) -> list[str]:
+    """The problems, with paths inside the app folder."""
+    return [str(problem).replace(f"{app.folder}/", "") for problem in app.problems]
+
+
+def test_a_good_folder_gives_its_agents_and_tools(tmp_path: Path) -> None:
+    folder = write(
+        tmp_path / "My App",
+        agents__helper_yaml=AGENT + "tools: [look, create_entity]\nlimits: {max_tokens: 5}\n",
+        tools__desk_py=TOOL,
+    )
+    app = load_app(folder, Engine(topologies=("skill_pipeline",)))
+    assert app.problems == ()
+    assert (app.name, app.title) == ("my-app", "my-app")
+    (agent,) = app.agents
+    assert agent.tools == ("look", "create_entity") and agent.limits.max_tokens == 5
+    assert set(app.tools) == {"look"}
+
+
+def test_every_mistake_of_every_file_is_told_at_once_and_the_rest_is_loaded(tmp_path: Path) -> None:
+    folder = write(
+        tmp_path,
+        app_yaml="name: shop\ntilte: Shop\n",
+        agents__good_yaml=AGENT + "tools: [look]\n",
+        agents__typo_yaml="id: typo\ntitle: Typo\ntopology: skill_pipelin\nmodle: x\nlimits:\n  max_token: 5\n",
+        agents__wrong_yaml="id: Wrong\ntitle: 1\ntools:\n  - look\n  - loook\nlimits:\n  max_tokens: many\n",
+        agents__broken_yaml="id: broken\ntitle: [\n",
+        agents__twice_yaml="id: twice\ntitle: a\ntitle: b\ntopology: t\n",
+        agents__again_yaml=AGENT,
+        tools__desk_py=TOOL,
+        tools__wrong_py=TOOL.replace('effect="read"', 'effect="write"').replace("look", "touch"),
+        tools__broken_py="def (:\n",
+        tools__crash_py="\n\nimport not_there_at_all\n",
+        tools__core_py=TOOL.replace("look", "create_entity"),
+        tools__z_py=TOOL,
+    )
+    app = load_app(folder, Engine(topologies=("skill_pipeline",)))
+    assert [agent.id for agent in app.agents] == ["helper"]
+    assert set(app.tools) == {"look"}
+    assert told(app) == [
+        "app.yaml:2: unknown field 'tilte'; did you mean 'title'?",
+        "tools/broken.py:1: is not Python: invalid syntax",
+        "tools/core.py:4: create_entity is the name of a core tool; choose another",
+        "tools/crash.py:3: cannot be imported: ModuleNotFoundError: No module named 'not_there_at_all'",
+        "tools/wrong.py:4: tool touch: 'write' is no effect class; it is read (changes nothing), local (our Postgres), "
+        "keyed (the target honours a key) or opaque (it does not)",
+        "tools/z.py:4: the tool look is in desk.py already",
+        "agents/broken.yaml:3: is not YAML here: expected the node content, but found '<stream end>'",
+        "agents/good.yaml: the agent helper is in again.yaml already",
+        "agents/twice.yaml:3: the key 'title' is given twice",
+        "agents/typo.yaml:3: unknown topology 'skill_pipelin'; did you mean 'skill_pipeline'?",
+        "agents/typo.yaml:4: unknown field 'modle'; did you mean 'model'?",
+        "agents/typo.yaml:6: unknown field 'max_token'; did you mean 'max_tokens'?",
+        "agents/wrong.yaml:1: id: String should match pattern '^[a-z][a-z0-9_]{0,63}$'",
+        "agents/wrong.yaml:1: topology: Field required",
+        "agents/wrong.yaml:2: title: Input should be a valid string",
+        "agents/wrong.yaml:5: unknown tool 'loook'; did you mean 'look'?",
+        "agents/wrong.yaml:7: limits.max_tokens: Input should be a valid integer, unable to parse string as an integer",
+    ]
+
+
+def test_an_unknown_tool_is_told_with_the_line_of_its_name(tmp_path: Path) -> None:
+    folder = write(tmp_path, agents__a_yaml=AGENT + "tools:\n  - look\n  - loook\n", tools__desk_py=TOOL)
+    assert told(load_app(folder)) == ["agents/a.yaml:6: unknown tool 'loook'; did you mean 'look'?"]
+
+
+@pytest.mark.parametrize("broken", ["import not_there_at_all\n", "def (:\n"])
+def test_what_a_broken_tool_file_costs_is_told_once_for_each_agent_and_by_that_file(
+    tmp_path: Path, broken: str
+) -> None:
+    folder = write(
+        tmp_path,
+        agents__a_yaml=AGENT + "tools: [look, touch, loook]\n",
+        agents__b_yaml=AGENT.replace("helper", "other") + "tools: [touch]\n",
+        tools__desk_py=broken + TOOL + TOOL.replace("look", "touch"),
+    )
+    app = load_app(folder)
+    assert app.agents == ()
+    agents = [line for line in told(app) if line.startswith("agents/")]
+    assert agents == [
+        "agents/a.yaml:4: unknown tool 'loook'; did you mean 'look'?",
+        "agents/a.yaml:4: tools/desk.py does not load, so these are missing: look, touch",
+        "agents/b.yaml:4: tools/desk.py does not load, so these are missing: touch",
+    ]
+    assert len(told(app)) == 4 and told(app)[0].startswith("tools/desk.py:")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "a.yaml:1: is empty"),
+        ("- id: x\n", "a.yaml:1: must be a list of fields"),
+        ("1: x\n" + AGENT, "a.yaml:1: the key '1' must be text"),
+        (AGENT + "true: x\n", "a.yaml:4: the key 'true' must be text"),
+        (AGENT + "on: true\n", "a.yaml:4: unknown field 'on'"),
+        (AGENT + "model_params:\n  day: 2026-01-01\n", "a.yaml:5: model_params.day"),
+        (AGENT + "model_params: {temperature: .nan}\n", "a.yaml:4: model_params.temperature is a number that is not"),
+        (AGENT + 'persona: "a\\0b"\n', "a.yaml:4: persona holds a NUL"),
+        (AGENT + "script: there/is/none.yaml\n", "a.yaml:4: there is no file there/is/none.yaml"),
+        (AGENT + "x: &x [*x]\n", "a.yaml"),
+        ("id: x\n\ttitle: y", "a.yaml:2: is not YAML here"),
+    ],
+)
+def test_a_file_that_is_no_agent_is_told_and_never_raised(tmp_path: Path, text: str, why: str) -> None:
+    app = load_app(write(tmp_path, agents__a_yaml=text))
+    assert app.agents == ()
+    assert any(problem.startswith(f"agents/{why}") for problem in told(app)), told(app)
+
+
+def test_bytes_that_are_no_text_and_nesting_without_end_are_told(tmp_path: Path) -> None:
+    folder = write(tmp_path, agents__a_yaml="[" * 20_000)
+    (folder / "agents" / "b.yaml").write_bytes(b"\xff\xfe\x00id")
+    first, second = told(load_app(folder))
+    assert first.startswith("agents/a.yaml") and second.startswith("agents/b.yaml: cannot be read")
+
+
+def test_aliases_that_grow_without_end_are_stopped(tmp_path: Path) -> None:
+    levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)]
+    (told_once,) = told(load_app(write(tmp_path, agents__a_yaml="\n".join(levels))))
+    assert "too many values" in told_once
+
+
+def test_a_script_file_is_part_of_the_agent_and_its_mistakes_carry_its_own_lines(tmp_path: Path) -> None:
+    rules = "rules:\n  - {name: hi, when: hi, say: Hello}\n  - {name: bad, say: x}\nfalback: x\n"
+    folder = write(tmp_path, agents__a_yaml=AGENT + "script: ../scripts/s.yaml\n", scripts__s_yaml=rules)
+    app = load_app(folder, Engine(script=Script))
+    assert [problem.removeprefix("agents/../") for problem in told(app)] == [
+        "scripts/s.yaml:3: rules.1: Value error, needs `when`, `note` or `after`",
+        "scripts/s.yaml:4: falback: Extra inputs are not permitted",
+    ]
+    (folder / "scripts" / "s.yaml").write_text(rules.splitlines(True)[0] + rules.splitlines(True)[1])
+    (agent,) = load_app(folder, Engine(script=Script)).agents
+    assert agent.script == {"rules": [{"name": "hi", "when": "hi", "say": "Hello"}]}
+
+
+def test_a_script_in_the_agents_own_file_is_told_with_that_files_lines(tmp_path: Path) -> None:
+    text = AGENT + "script:\n  rules:\n    - name: bad\n      say: x\n      wen: y\n"
+    assert told(load_app(write(tmp_path, agents__a_yaml=text), Engine(script=Script))) == [
+        "agents/a.yaml:8: rules.0.wen: Extra inputs are not permitted"
+    ]
+
+
+def test_files_of_one_app_may_share_code_and_two_apps_may_share_names(tmp_path: Path) -> None:
+    shared = "GREETING = '{0}'\n"
+    user = (
+        "from perdure import tool\nfrom . import _client\nfrom .other import look\n\n"
+        '@tool(effect="read")\nasync def greet() -> str:\n    """Greet."""\n    return _client.GREETING\n'
+    )
+    for name in ("one", "two"):
+        write(
+            tmp_path / name,
+            agents__helper_yaml=AGENT.replace("helper", name) + "tools: [greet]\n",
+            tools__desk_py=user,
+            tools___client_py=shared.format(name),
+            tools__other_py=TOOL,
+        )
+    one, two = load_app(tmp_path / "one"), load_app(tmp_path / "two")
+    assert one.problems == two.problems == ()
+    assert set(one.tools) == {"greet", "look"}
+    greetings = [sys.modules[app.tools["greet"].function.__module__]._client.GREETING for app in (one, two)]
+    assert greetings == ["one", "two"]
+
+
+def test_a_folder_that_is_loaded_again_shows_its_changes(tmp_path: Path) -> None:
+    folder = write(tmp_path, agents__helper_yaml=AGENT + "tools: [look]\n", tools__desk_py=TOOL)
+    first = load_app(folder).tools["look"].card
+    (folder / "tools" / "desk.py").write_text(TOOL.replace("Look.", "Look closely."))
+    second = load_app(folder).tools["look"].card
+    assert second.description == "Look closely." and second.version != first.version
+
+
+def test_a_folder_without_agents_is_no_app(tmp_path: Path) -> None:
+    assert told(load_app(tmp_path))[0].endswith("is not an app folder: it has no agents/")
+    (tmp_path / "agents").mkdir()
+    assert told(load_app(tmp_path)) == ["agents: has no agent: add one as a .yaml file"]
+    assert load_app(tmp_path / "nowhere").problems
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("name: 3\n", "app.yaml:1: name: lower-case"),
+        ("title: [x]\n", "app.yaml:1: title: must be text"),
+        ("- x\n", "app.yaml:1: must be a list of fields"),
+        ("name: [\n", "app.yaml:2: is not YAML here"),
+    ],
+)
+def test_mistakes_in_app_yaml_do_not_lose_the_agents(tmp_path: Path, text: str, why: str) -> None:
+    app = load_app(write(tmp_path, app_yaml=text, agents__helper_yaml=AGENT))
+    assert [agent.id for agent in app.agents] == ["helper"]
+    assert told(app)[0].startswith(why)
+
+
+def test_the_shipped_apps_come_first_and_a_name_that_is_taken_stays_taken(tmp_path: Path) -> None:
+    write(tmp_path / "refunds", agents__helper_yaml=AGENT)
+    write(tmp_path / "mine", agents__refunds_yaml=AGENT.replace("helper", "refunds"), agents__own_yaml=AGENT)
+    apps = find_apps([tmp_path / "refunds", tmp_path / "mine"])
+    by_folder = {app.folder: app for app in apps}
+    assert by_folder[SHIPPED / "refunds"].problems == ()
+    assert [agent.id for agent in by_folder[SHIPPED / "refunds"].agents] == ["refunds"]
+    second = by_folder[tmp_path / "refunds"]
+    assert second.agents == () and "an app named refunds is in" in told(second)[0]
+    mine = by_folder[tmp_path / "mine"]
+    assert [agent.id for agent in mine.agents] == ["helper"]
+    assert told(mine) == ["agents: the agent refunds is in the app refunds already"]
+
+
+def test_no_shipped_app_has_a_mistake() -> None:
+    for app in find_apps(engine=Engine(script=Script)):
+        assert told(app) == [] and app.agents
+
+
+def test_a_line_is_known_for_every_value_and_the_nearest_for_what_is_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("a:\n  b:\n    - c\n    - d: 1\nbase: &base {x: 1}\nmerged:\n  <<: *base\n  y: 2\n")
+    file = read_yaml(path)
+    assert isinstance(file, YamlFile)
+    assert file.value["merged"] == {"x": 1, "y": 2}
+    lines = [file.line(place) for place in (("a", "b", 1, "d"), ("a", "b", 7), ("merged", "x"), ("nowhere",), ())]
+    assert lines == [4, 2, 6, 1, 1]

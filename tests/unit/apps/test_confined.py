@@ -1,0 +1,76 @@
+"""Work on tables in a process of its own: what it comes to, and what becomes of it when a limit is met."""
+
+import asyncio
+import subprocess
+
+import psutil
+import pytest
+
+from perdure.sdk.tables import TableTrouble
+from perdure.sdk.tables import isolation as confined
+from perdure.sdk.tables.isolation import TableFile, profiled_apart, run_plan_apart
+from tests.desk import until
+
+SALES = TableFile("sales.csv", "text/csv", b"region,sales\nNorth,30\nSouth,10\n")
+NAMES = TableFile("names.csv", "text/csv", b"key,name\nNorth,Upland\n")
+BROKEN = TableFile("b.csv", "text/csv", b'a,b\n1,"\n')
+SLOW = "<plan>" + '<join table="many.csv"><on left="a" right="a"/></join>' * 3 + "</plan>"
+JOIN = '<plan><join table="names.csv"><on left="region" right="key"/></join></plan>'
+
+
+async def test_tables_are_profiled_and_what_is_none_is_left_out_unless_it_is_the_first() -> None:
+    first, second, third = await profiled_apart([SALES, BROKEN, NAMES])
+    assert first is not None and first["rows"] == 2
+    assert [each["name"] for each in first["columns"]] == ["region", "sales"]
+    assert second is None and third is not None and third["rows"] == 1
+    with pytest.raises(TableTrouble, match="the table has no rows"):
+        await profiled_apart([BROKEN, SALES])
+
+
+async def test_a_plan_is_carried_out_with_the_tables_that_it_joins() -> None:
+    ran = await run_plan_apart([SALES, NAMES, BROKEN], JOIN)
+    assert ran["rows"] == 1 and '"name": "Upland"' in ran["drawn"]
+    with pytest.raises(TableTrouble, match="the plan does not fit: /"):
+        await run_plan_apart([SALES], "<nonsense/>")
+    with pytest.raises(TableTrouble, match="there is no table"):
+        await run_plan_apart([SALES], JOIN)
+
+
+async def test_a_table_that_takes_all_memory_ends_its_process_and_no_other() -> None:
+    wide = b",".join(b"c%d" % n for n in range(1_000_000)) + b"\n" + b",".join([b"1"] * 1_000_000)
+    before = psutil.Process().memory_info().rss
+    with pytest.raises(TableTrouble, match="2 GiB of memory"):
+        await profiled_apart([TableFile("wide.csv", "text/csv", wide)])
+    assert psutil.Process().memory_info().rss - before < 100 * 2**20
+    assert (await profiled_apart([SALES]))[0] is not None
+
+
+async def test_time_is_limited_and_a_job_that_is_given_up_does_not_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[subprocess.Popen[bytes]] = []
+    taken = confined._bench._taken
+
+    def noted() -> "subprocess.Popen[bytes]":
+        begun.append(taken())
+        return begun[-1]
+
+    monkeypatch.setattr(confined._Bench, "_taken", lambda _: noted())
+    rows = b"a\n" + b"1\n" * 1_000_000
+    with pytest.raises(TableTrouble, match="takes longer than 0 s"):
+        await profiled_apart([TableFile("long.csv", "text/csv", rows)], seconds=0.01)
+    job = asyncio.create_task(profiled_apart([TableFile("long.csv", "text/csv", rows)]))
+    await until(lambda: len(begun) == 2)
+    job.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await job
+    await until(lambda: all(process.poll() is not None for process in begun))
+
+
+async def test_the_process_has_no_secret_and_the_next_one_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERDURE_SECRET_MODEL", "hunter2")
+    await profiled_apart([SALES])
+    (waiting, *_) = confined._bench.waiting
+    found = psutil.Process(waiting.pid)
+    assert set(found.environ()) <= {"POLARS_MAX_THREADS", "LC_CTYPE"}
+    await profiled_apart([SALES])
+    assert waiting.poll() is not None, "a process is used for one job"
+    assert len(confined._bench.waiting) <= confined.AT_ONCE

@@ -1,0 +1,360 @@
+"""perdure/sdk/outcomes.py: its table, row by row, and the same failures made by a real socket."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import httpx
+import pytest
+
+from perdure import egress
+from perdure.contracts.agents import EffectClass
+from perdure.core.egress import Outbound
+from perdure.egress import AnswerWithheld, EgressRefused, OutOfTime
+from perdure.sdk import outcomes
+from perdure.sdk.outcomes import (
+    Meaning,
+    ToolRefused,
+    ToolUnavailable,
+    answer_or_raise,
+    meaning_of_failure,
+    meaning_of_status,
+    meaning_of_withheld,
+)
+from tests.doubles.hostile_target import HUGE_BYTES, MEBI, bomb, floods, says, threaded
+from tests.near import new_client
+from tests.unit.apps.tool_contexts import card, context
+
+COLUMNS = (("read", "local"), ("keyed",), ("opaque",))
+STATUSES = {
+    "2xx": [200, 201, 202, 204],
+    "3xx": [301, 302, 303, 307, 308],
+    "408": [408],
+    "409": [409],
+    "429": [429],
+    "any other 4xx, 501": [400, 401, 403, 404, 410, 422, 425, 501],
+    "any other 5xx, 503 without Retry-After": [500, 502, 503, 504, 507, 520],
+}
+FAILURES: dict[str, list[Exception]] = {
+    "no connection": [
+        httpx.ConnectError(""),
+        httpx.ConnectTimeout(""),
+        httpx.PoolTimeout(""),
+        httpx.ProxyError(""),
+        OutOfTime("", sent=False),
+    ],
+    "a host that the rules of outgoing requests forbid": [EgressRefused("")],
+    "an address that no client can use": [httpx.InvalidURL(""), httpx.UnsupportedProtocol("")],
+    "no answer before the deadline": [httpx.ReadTimeout(""), httpx.WriteTimeout(""), OutOfTime("", sent=True)],
+    "reset or garbage after the request may have gone": [
+        httpx.ReadError(""),
+        httpx.WriteError(""),
+        httpx.CloseError(""),
+        httpx.RemoteProtocolError(""),
+        httpx.LocalProtocolError(""),
+        httpx.DecodingError(""),
+    ],
+}
+
+
+WITHHELD = {
+    "2xx to a GET or HEAD, with a body that is not read": ["GET", "HEAD", "get"],
+    "2xx to anything else, with a body that is not read": ["POST", "PUT", "PATCH", "DELETE"],
+}
+
+
+def table() -> dict[str, list[Meaning]]:
+    """The table of the module's docstring: row label to the meaning in each of its three columns."""
+    rows = {}
+    for line in (outcomes.__doc__ or "").splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if line.startswith("|") and len(cells) == 4 and cells[1].removeprefix("the ") in set(Meaning):
+            label = re.sub(r"(: .*| \(.*\))$", "", cells[0])
+            rows[label] = [Meaning(cell.removeprefix("the ")) for cell in cells[1:]]
+    return rows
+
+
+def test_every_row_of_the_table_is_tested_here() -> None:
+    tested = {*STATUSES, *FAILURES, *WITHHELD, "503 with Retry-After"}
+    tested |= {"the call's deadline passed before anything was sent"}
+    assert set(table()) == tested
+
+
+@pytest.mark.parametrize("label", STATUSES)
+def test_a_status_means_what_its_row_says(label: str) -> None:
+    for column, effects in enumerate(COLUMNS):
+        for effect in effects:
+            for status in STATUSES[label]:
+                found = meaning_of_status(EffectClass(effect), status, names_wait=False)
+                assert found is table()[label][column], (effect, status)
+
+
+@pytest.mark.parametrize("label", WITHHELD)
+def test_a_body_that_is_not_read_means_what_its_row_says(label: str) -> None:
+    for column, effects in enumerate(COLUMNS):
+        for effect in effects:
+            for method in WITHHELD[label]:
+                assert meaning_of_withheld(EffectClass(effect), method) is table()[label][column], (effect, method)
+
+
+def test_503_with_a_wait_means_what_its_row_says() -> None:
+    for column, effects in enumerate(COLUMNS):
+        for effect in effects:
+            found = meaning_of_status(EffectClass(effect), 503, names_wait=True)
+            assert found is table()["503 with Retry-After"][column]
+
+
+@pytest.mark.parametrize("label", FAILURES)
+def test_a_failure_means_what_its_row_says(label: str) -> None:
+    for column, effects in enumerate(COLUMNS):
+        for effect in effects:
+            for error in FAILURES[label]:
+                assert meaning_of_failure(EffectClass(effect), error) is table()[label][column], (effect, error)
+
+
+def test_every_transport_error_of_httpx_is_in_a_row() -> None:
+    def leaves(kind: type[Exception]) -> set[type[Exception]]:
+        below = kind.__subclasses__()
+        return set().union(*map(leaves, below)) if below else {kind}
+
+    tested = {type(error) for errors in FAILURES.values() for error in errors}
+    assert leaves(httpx.TransportError) - {httpx.UnsupportedProtocol} <= tested
+
+
+@pytest.mark.parametrize("effect", EffectClass)
+async def test_a_deadline_that_has_passed_sends_nothing(effect: EffectClass) -> None:
+    with pytest.raises(ToolUnavailable, match="before anything was sent"):
+        await context(card(effect), seconds=-0.1).send("POST", "http://target.test/")
+
+
+def response(status: int, text: str = "", **headers: str) -> httpx.Response:
+    request = httpx.Request("POST", "http://target.test/x")
+    return httpx.Response(
+        status, text=text, headers={k.replace("_", "-"): v for k, v in headers.items()}, request=request
+    )
+
+
+def test_a_no_carries_the_targets_words_from_the_usual_places() -> None:
+    for text in ('{"error": {"message": "no funds"}}', '{"detail": "no funds"}', '{"error": "no funds"}', "no\n funds"):
+        with pytest.raises(ToolRefused, match=r"^target\.test answered 422: no funds$"):
+            answer_or_raise(EffectClass.KEYED, response(422, text), ())
+
+
+def test_a_targets_long_or_unreadable_words_are_cut_and_never_raise() -> None:
+    for body in ("x" * 10_000, '{"error": [1]}', "[]", "{"):
+        with pytest.raises(ToolRefused) as refused:
+            answer_or_raise(EffectClass.READ, response(400, body), ())
+        assert len(refused.value.message) < 400
+
+
+def test_a_target_can_be_taken_at_its_word() -> None:
+    with pytest.raises(httpx.HTTPStatusError):
+        answer_or_raise(EffectClass.KEYED, response(409), ())
+    with pytest.raises(ToolRefused):
+        answer_or_raise(EffectClass.KEYED, response(409), {409})
+
+
+@pytest.mark.parametrize(("asked", "seconds"), [("7", 7.0), ("99999", 3_600.0), ("soon", None), ("", None)])
+def test_a_targets_wait_is_passed_on_up_to_an_hour(asked: str, seconds: float | None) -> None:
+    with pytest.raises(ToolUnavailable) as unavailable:
+        answer_or_raise(EffectClass.KEYED, response(429, retry_after=asked), ())
+    assert unavailable.value.retry_after_seconds == seconds
+
+
+def test_a_wait_named_as_a_date_is_counted_from_now() -> None:
+    at = format_datetime(datetime.now(UTC) + timedelta(seconds=60))
+    with pytest.raises(ToolUnavailable) as unavailable:
+        answer_or_raise(EffectClass.KEYED, response(503, retry_after=at), ())
+    assert 55 < (unavailable.value.retry_after_seconds or 0) <= 60
+
+
+# --- the same over a real socket
+
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def target(talk: Talk) -> AsyncIterator[tuple[str, list[str]]]:
+    """A server that reads one request and then does what `talk` says; its address and the requests' heads."""
+    heads: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+            await talk(reader, writer)
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", heads
+
+
+async def _close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.close()
+
+
+async def _reset(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.transport.abort()
+
+
+async def _garbage(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"what is HTTP?\r\n\r\n")
+    await writer.drain()
+
+
+async def _half_an_answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{")
+    await writer.drain()
+
+
+async def _silence(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+    await reader.read()
+
+
+async def _answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+    await writer.drain()
+
+
+async def _elsewhere(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 307 Temporary Redirect\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n")
+    await writer.drain()
+
+
+@pytest.mark.parametrize("talk", [_close, _reset, _garbage, _half_an_answer])
+@pytest.mark.parametrize("effect", ["read", "keyed", "opaque"])
+async def test_a_request_that_may_have_gone_is_ambiguous_for_all_but_a_read(talk: Talk, effect: str) -> None:
+    expected = ToolUnavailable if effect == "read" else httpx.TransportError
+    async with target(talk) as (url, heads), new_client() as http:
+        with pytest.raises(expected):
+            await context(card(effect), http=http, seconds=0.5).send("POST", url, json={})
+    assert len(heads) == 1
+
+
+@pytest.mark.parametrize("effect", EffectClass)
+async def test_silence_until_the_deadline_is_ambiguous_and_a_read_was_given_its_time(effect: EffectClass) -> None:
+    async with target(_silence) as (url, heads), new_client() as http:
+        with pytest.raises(TimeoutError, match="did not answer in time"):
+            await context(card(effect), http=http, seconds=0.3).send("POST", url, json={})
+    assert len(heads) == 1
+
+
+async def test_a_closed_port_was_sent_nothing() -> None:
+    async with target(_answer) as (url, _):
+        pass
+    async with new_client() as http:
+        for effect in EffectClass:
+            with pytest.raises(ToolUnavailable, match=r"127\.0\.0\.1 could not be reached"):
+                await context(card(effect), http=http).send("POST", url)
+
+
+@pytest.mark.parametrize("url", ["ftp://target.test/", "target.test/x", "http://[::1/"])
+async def test_an_address_that_cannot_be_used_is_a_no(url: str) -> None:
+    async with new_client() as http:
+        with pytest.raises(ToolRefused, match="address cannot be used"):
+            await context(card("opaque"), http=http).send("POST", url)
+
+
+async def test_only_a_keyed_tool_sends_its_key_and_nobody_else_can_set_another() -> None:
+    async with target(_answer) as (url, heads), new_client() as http:
+        for effect in EffectClass:
+            await context(card(effect), http=http).send("POST", url, headers={"idempotency-key": "mine"})
+    keys = [re.findall(r"(?im)^idempotency-key: (\S+)", head) for head in heads]
+    assert keys == [["pdk_1"] if effect is EffectClass.KEYED else ["mine"] for effect in EffectClass]
+
+
+async def test_no_connection_is_used_twice_and_no_redirect_is_followed() -> None:
+    ports = set()
+
+    async def note_port(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ports.add(writer.get_extra_info("peername")[1])
+        await _answer(reader, writer)
+        await reader.read()
+
+    async with target(note_port) as (url, _), new_client() as http:
+        for _ in range(3):
+            assert (await context(card(), http=http).send("GET", url)).json() == {}
+    assert len(ports) == 3
+    async with target(_elsewhere) as (url, heads), new_client() as http:
+        with pytest.raises(httpx.HTTPStatusError, match="answered 307"):
+            await context(card("keyed"), http=http).send("POST", url)
+    assert len(heads) == 1
+
+
+# --- what is too large, and where a tool may go
+
+
+TOO_LARGE = {
+    "announced": floods(announced=True),
+    "without an end": floods(),
+    "a bomb": says(200, bomb(), "content-encoding: gzip"),
+    "brotli": says(200, b"x", "content-encoding: br"),
+}
+
+
+@pytest.mark.parametrize("kind", TOO_LARGE)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+@pytest.mark.parametrize("effect", EffectClass)
+async def test_a_success_that_is_too_large_is_no_guess(kind: str, method: str, effect: EffectClass) -> None:
+    code = "answer_encoding" if kind == "brotli" else "answer_too_large"
+    with threaded(TOO_LARGE[kind]) as made:
+        async with new_client() as http:
+            asked = context(card(effect), http=http, seconds=30).send(method, made.url)
+            if effect in (EffectClass.READ, EffectClass.LOCAL):
+                with pytest.raises(ToolRefused, match=f"^{code}: the answer of 127.0.0.1 .*max_answer_bytes"):
+                    await asked
+            else:
+                with pytest.raises(AnswerWithheld) as withheld:
+                    await asked
+                assert (withheld.value.code, withheld.value.method) == (code, method)
+    assert len(made.heads) == 1
+
+
+async def test_a_refusal_names_size_and_limit() -> None:
+    with threaded(floods(announced=True)) as made:
+        async with new_client() as http:
+            with pytest.raises(ToolRefused, match=f"more than {10 * MEBI} bytes \\({HUGE_BYTES} announced\\)"):
+                await context(http=http).send("GET", made.url)
+
+
+@pytest.mark.parametrize(("most", "fits"), [(None, True), (MEBI, True), (MEBI - 1, False)])
+async def test_a_tool_has_its_own_limit(most: int | None, fits: bool) -> None:
+    with threaded(says(200, b"x" * MEBI)) as made:
+        async with new_client() as http:
+            asked = context(card(max_answer_bytes=most), http=http).send("GET", made.url)
+            if fits:
+                assert len((await asked).content) == MEBI
+            else:
+                with pytest.raises(ToolRefused, match="answer_too_large"):
+                    await asked
+
+
+@pytest.mark.parametrize("effect", EffectClass)
+async def test_the_status_of_an_error_counts_however_large_it_is(effect: EffectClass) -> None:
+    with threaded(floods(422, b"no funds " * MEBI)) as made:
+        async with new_client() as http:
+            with pytest.raises(ToolRefused, match=r"answered 422: no funds no funds"):
+                await context(card(effect), http=http, seconds=30).send("POST", made.url)
+
+
+@pytest.mark.parametrize("effect", EffectClass)
+async def test_a_trickled_answer_ends_at_the_deadline(effect: EffectClass) -> None:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    with threaded(floods(200, b"x", gap=0.05)) as made:
+        async with new_client() as http:
+            with pytest.raises(TimeoutError, match="did not answer in time"):
+                await context(card(effect), http=http, seconds=0.4).send("POST", made.url)
+    assert loop.time() - began < 3
+
+
+@pytest.mark.parametrize("effect", EffectClass)
+async def test_a_host_that_nobody_named_is_a_no_and_nothing_is_sent(effect: EffectClass) -> None:
+    async with target(_answer) as (url, heads), egress.new_client(Outbound()) as http:
+        with pytest.raises(ToolRefused, match=r"the address 127\.0\.0\.1 is loopback.*PERDURE_EGRESS_HOSTS"):
+            await context(card(effect), http=http).send("POST", url)
+    assert heads == []

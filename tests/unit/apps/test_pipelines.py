@@ -1,0 +1,246 @@
+"""Registries of assembly tools: loaded by name, refused at boot with file and line (S1-17 to S1-24)."""
+
+import shutil
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+from pydantic import ValidationError
+
+from perdure.activities.providers.scripted import Script
+from perdure.apps import SHIPPED, App, Engine, assembled_tools, load_app, publish, unloaded
+from perdure.contracts.context_assembly import PipelineToolConfig
+from perdure.contracts.turns import Limits
+from perdure.core.agents.plans import turn_plan
+from perdure.core.calls.context_assembly import phases
+from perdure.graph.registry import names
+
+ENGINE = Engine(topologies=names(), script=Script)
+TOOLS = '''
+from perdure import tool
+
+@tool(effect="read")
+async def signal(said: list[str], most: int = 1) -> dict:
+    """Hear."""
+    return {}
+
+@tool(effect="read")
+async def fit(themes: list[str] | None = None) -> dict:
+    """Fit."""
+    return {}
+
+@tool(effect="keyed", key_ttl_seconds=60)
+async def book() -> dict:
+    """Book."""
+    return {}
+'''
+AGENT = """
+id: helper
+title: Helper
+topology: context_assembly
+assembly:
+  pipeline: context
+  intents: [ask]
+  default_intent: ask
+  intervention: Talk to somebody.
+stages:
+  safety: {prompt: Is it safe?, alone: true}
+  intent: {prompt: What is wanted?, alone: true}
+  empathy: {prompt: In which tone?, alone: true}
+"""
+GOOD = "tools:\n  - {name: signal, hears: true}\n  - {name: fit, dependencies: [signal], inject_inputs: [themes]}\n"
+
+
+def app(folder: Path, pipeline: str = GOOD, agent: str = AGENT) -> App:
+    """A small app with this registry and this agent."""
+    for name, text in {"tools/t.py": TOOLS, "pipelines/context.yaml": pipeline, "agents/helper.yaml": agent}.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(dedent(text).lstrip())
+    return load_app(folder, ENGINE)
+
+
+def told(loaded: App) -> list[str]:
+    """The problems, with paths inside the app folder."""
+    return [str(problem).replace(f"{loaded.folder}/", "") for problem in loaded.problems]
+
+
+def test_a_registry_is_loaded_by_its_name_with_the_defaults_of_the_source(tmp_path: Path) -> None:
+    loaded = app(tmp_path)
+    assert told(loaded) == []
+    (agent,) = loaded.agents
+    assert assembled_tools(agent) == ("signal", "fit")
+    assert agent.assembly is not None
+    fit = agent.assembly.config("fit")
+    assert fit == PipelineToolConfig(name="fit", dependencies=("signal",), inject_inputs=("themes",))
+    assert (fit.defaults, fit.max_retries, fit.retry_backoff, fit.timeout, fit.optional) == ({}, 1, 0.5, 30.0, False)
+    with pytest.raises(ValidationError):
+        fit.max_retries = 5  # type: ignore[misc]
+
+
+def test_the_tools_are_published_and_no_model_is_offered_them(tmp_path: Path) -> None:
+    (agent,) = publish(app(tmp_path, agent=AGENT + "core_tools: false\ntools: [book]\n"), ())
+    assert [card.name for card in agent.cards] == ["book", "signal", "fit"]
+    plan = turn_plan(agent, Limits())
+    assert [card.name for card in plan.cards] == ["book"]
+    assert plan.assembly is not None and [tool.name for tool in plan.assembly.tools] == ["signal", "fit"]
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "problem"),
+    [
+        (
+            "tools:\n  - name: signal\n    dependencies: [fit]\n  - name: fit\n    dependencies: [signal]\n",
+            "pipelines/context.yaml:3: cycle in pipeline: fit -> signal -> fit",
+        ),
+        (
+            "tools:\n  - name: fit\n    dependencies: [fit]\n",
+            "pipelines/context.yaml:3: cycle in pipeline: fit -> fit",
+        ),
+        (
+            "tools:\n  - name: signal\n  - name: fit\n    dependencies: [singal]\n",
+            "pipelines/context.yaml:4: unknown dependency 'singal'; did you mean 'signal'?",
+        ),
+        (
+            "tools:\n  - name: sgnal\n",
+            "pipelines/context.yaml:2: sgnal: the app has no such tool; did you mean 'signal'?",
+        ),
+        (
+            "tools:\n  - name: book\n",
+            "pipelines/context.yaml:2: book is keyed: a tool of a pipeline is tried again, so it must be read",
+        ),
+        (
+            "tools:\n  - {name: fit, hears: true}\n",
+            "pipelines/context.yaml:2: fit has no parameter `said` to hear with",
+        ),
+        (
+            "tools:\n  - {name: fit, inject_inputs: [theme]}\n",
+            "pipelines/context.yaml:2: fit has no parameter 'theme'; did you mean 'themes'?",
+        ),
+        (
+            "tools:\n  - {name: signal, defaults: {mots: 1}}\n",
+            "pipelines/context.yaml:2: signal has no parameter 'mots'; did you mean 'most'?",
+        ),
+        ("tools:\n  - {name: fit}\n  - {name: fit}\n", "pipelines/context.yaml:3: the tool fit is given twice"),
+        (
+            "tools:\n  - {name: fit, max_retry: 1}\n",
+            "pipelines/context.yaml:2: unknown field 'max_retry'; did you mean 'max_retries'?",
+        ),
+        (
+            "tools:\n  - {name: fit, timeout: 0}\n",
+            "pipelines/context.yaml:2: timeout: Input should be greater than 0",
+        ),
+        ("fit: 1\n", "pipelines/context.yaml:1: must be `tools:` with a list of tools, each with its name"),
+    ],
+)
+def test_a_registry_that_could_not_run_is_refused_with_its_line_and_takes_its_agent_with_it(
+    tmp_path: Path, pipeline: str, problem: str
+) -> None:
+    loaded = app(tmp_path, pipeline)
+    assert loaded.agents == ()
+    assert problem in told(loaded)
+    assert "agents/helper.yaml:5: the pipeline context has mistakes" in told(loaded)
+    (head, first, *_) = (line.replace(f"{loaded.folder}/", "") for line in unloaded(loaded))
+    assert (head, first) == (f"the app {loaded.name} is without helper:", f"  {told(loaded)[0]}")
+    assert problem in [line.strip().replace(f"{loaded.folder}/", "") for line in unloaded(loaded)]
+
+
+@pytest.mark.parametrize("tools", ["[fit, signal]", "[{name: fit}, signal]"])
+@pytest.mark.parametrize(
+    ("pipeline", "agent"),
+    [
+        ("tools:\n  - {name: fit, dependencies: [fit]}\n", AGENT),
+        (GOOD, AGENT.replace("pipeline: context", "pipeline: contxt")),
+        (GOOD, AGENT.replace("pipeline: context", "pipeline: 3")),
+        (GOOD, AGENT.replace("pipeline: context", "pipeline: context\n  registry: []")),
+        (GOOD, AGENT.replace("topology: context_assembly", "topology: tool_loop")),
+    ],
+)
+def test_a_list_of_tools_is_no_mistake_because_something_else_is(
+    tmp_path: Path, pipeline: str, agent: str, tools: str
+) -> None:
+    loaded = app(tmp_path, pipeline, agent.replace("  intents:", f"  tools: {tools}\n  intents:"))
+    assert loaded.agents == () and not [each for each in told(loaded) if "tools" in each.partition(": ")[2]]
+
+
+def test_an_agent_that_is_kept_out_is_named_beside_those_that_are_there(tmp_path: Path) -> None:
+    app(tmp_path)
+    (tmp_path / "agents" / "other.yaml").write_text(AGENT.lstrip().replace("helper", "other"))
+    (tmp_path / "agents" / "third.yaml").write_text(AGENT.lstrip().replace("pipeline: context", "pipeline: circle"))
+    circle = "tools:\n  - {name: signal, dependencies: [fit]}\n  - {name: fit, dependencies: [signal]}\n"
+    (tmp_path / "pipelines" / "circle.yaml").write_text(circle)
+    loaded = load_app(tmp_path, ENGINE)
+    assert ([agent.id for agent in loaded.agents], loaded.unread) == (["helper", "other"], ("third",))
+    lines = [line.replace(f"{loaded.folder}/", "") for line in unloaded(loaded)]
+    assert lines == [
+        f"the app {loaded.name} is without third:",
+        "  pipelines/circle.yaml:2: cycle in pipeline: fit -> signal -> fit",
+        "  agents/third.yaml:5: the pipeline circle has mistakes",
+    ]
+    assert unloaded(app(tmp_path / "fine")) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "problem"),
+    [
+        ("pipeline: context", "pipeline: contxt", "unknown pipeline 'contxt'; did you mean 'context'?"),
+        ("pipeline: context", "pipeline: context\n  tools: [fti]", "'fti' is not in the pipeline; did you mean 'fit'?"),
+        ("pipeline: context", "pipeline: context\n  tools: [fit, fit]", "the tool fit is given twice"),
+        (
+            "pipeline: context",
+            "pipeline: context\n  tools: [{name: signal, arguments: {x: 1}}]",
+            "signal has no parameter 'x'; known: most, said",
+        ),
+        ("pipeline: context", "pipeline: context\n  registry: []", "name the registry under `pipeline:`"),
+        ("default_intent: ask", "default_intent: tell", "default_intent: 'tell' is none of the intents"),
+        ("alone: true}\n  intent", "alone: false}\n  intent", "the stage `safety` needs a `prompt`, and `alone: true`"),
+        (
+            "pipeline: context",
+            "pipeline: context\n  danger: {harm: ['end it', '*']}",
+            "'*' is no phrase: words, and a `*`",
+        ),
+        ("topology: context_assembly", "topology: tool_loop", "only the topology context_assembly has one"),
+    ],
+)
+def test_an_agent_whose_assembly_is_wrong_is_refused(tmp_path: Path, before: str, after: str, problem: str) -> None:
+    loaded = app(tmp_path, agent=AGENT.replace(before, after))
+    assert loaded.agents == ()
+    assert any(problem in each for each in told(loaded)), told(loaded)
+
+
+def test_an_agent_of_the_topology_without_an_assembly_is_refused(tmp_path: Path) -> None:
+    loaded = app(tmp_path, agent="id: helper\ntitle: H\ntopology: context_assembly\n")
+    assert told(loaded)[0] == "agents/helper.yaml:3: the topology context_assembly needs `assembly:`"
+
+
+def test_a_list_that_leaves_out_a_dependency_is_warned_of_and_loaded(tmp_path: Path) -> None:
+    loaded = app(tmp_path, agent=AGENT.replace("pipeline: context", "pipeline: context\n  tools: [fit]"))
+    assert told(loaded) == ["agents/helper.yaml:6: warning: fit depends on signal, which this agent's list leaves out"]
+    (agent,) = loaded.agents
+    assert assembled_tools(agent) == ("fit",)
+
+
+def test_the_five_bundles_that_ship_run_in_two_phases_and_a_sixth_is_an_entry_of_the_registry(tmp_path: Path) -> None:
+    shipped = load_app(SHIPPED / "care", ENGINE)
+    assert shipped.problems == ()
+    (agent,) = shipped.agents
+    assert agent.assembly is not None
+    registry = {config.name: config.dependencies for config in agent.assembly.registry}
+    assert phases(registry) == (
+        ("client_signal", "provider_genome", "patient_context", "session_narrative"),
+        ("therapeutic_fit",),
+    )
+    folder = tmp_path / "care"
+    shutil.copytree(SHIPPED / "care", folder)
+    tool = (
+        '@tool(effect="read")\nasync def waiting_times() -> dict:\n    """Weeks."""\n    return {"completeness": 1}\n'
+    )
+    (folder / "tools" / "waiting.py").write_text(f"from perdure import tool\n\n\n{tool}")
+    with (folder / "pipelines" / "turn_context.yaml").open("a") as file:
+        file.write("  - {name: waiting_times, dependencies: [therapeutic_fit]}\n")
+    edited = load_app(folder, ENGINE)
+    assert edited.problems == ()
+    (agent,) = edited.agents
+    assert agent.assembly is not None
+    registry = {config.name: config.dependencies for config in agent.assembly.registry}
+    assert phases(registry)[2:] == (("waiting_times",),)

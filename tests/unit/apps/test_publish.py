@@ -1,0 +1,177 @@
+"""perdure/apps/publish.py: which cards an agent gets, and when its version changes."""
+
+from pathlib import Path
+
+import pytest
+
+from perdure.activities.toolbox.engine_tools import CORE_ALWAYS, ENGINE_TOOLS
+from perdure.apps import ALWAYS_OFFERED, App, Engine, left_out, load_app, publish, tables_of
+from perdure.contracts.agents import AgentDefinition, PublishedAgent
+from perdure.contracts.errors import InvariantBroken
+from perdure.contracts.values import digest_of
+from perdure.sdk.tools import tool
+from tests.unit.apps.skill_app import FILES, STEEP, STEEP_CARD, told, write_app
+from tests.unit.apps.tool_contexts import card
+
+CORE = [card(name=name) for name in ("entity_resolve", "context_assemble", "create_entity")]
+
+
+@tool(effect="read")
+async def look(name: str) -> str:
+    """Look."""
+    return name
+
+
+@tool(effect="opaque")
+async def touch(name: str) -> str:
+    """Touch."""
+    return name
+
+
+def app(**fields: object) -> App:
+    agent = AgentDefinition.model_validate({"id": "a", "title": "A", "topology": "t", **fields})
+    return App("app", "App", Path("nowhere"), (agent,), {"look": look, "touch": touch})
+
+
+def names(given: App) -> list[str]:
+    (published,) = publish(given, CORE)
+    return [card.name for card in published.cards]
+
+
+def test_core_tools_come_first_and_none_comes_twice() -> None:
+    assert names(app(tools=("touch", "entity_resolve", "look", "touch"))) == [
+        "entity_resolve",
+        "context_assemble",
+        "touch",
+        "look",
+    ]
+
+
+def test_a_core_tool_that_changes_something_is_offered_only_where_it_is_named() -> None:
+    assert "create_entity" not in names(app())
+    assert names(app(tools=("create_entity",)))[-1] == "create_entity"
+
+
+def test_the_names_that_no_app_may_take_are_those_of_the_core_tools() -> None:
+    assert set(Engine().core_tools) == set(ENGINE_TOOLS)
+    assert [tool.card.name for tool in CORE_ALWAYS] == list(ALWAYS_OFFERED)
+
+
+def test_an_agent_may_do_without_core_tools() -> None:
+    assert names(app(core_tools=False)) == []
+    assert names(app(core_tools=False, tools=("context_assemble",))) == ["context_assemble"]
+
+
+def test_the_version_follows_definition_and_cards_and_nothing_else() -> None:
+    plain = publish(app(tools=("look",)), CORE)
+    assert publish(app(tools=("look",)), CORE) == plain
+    others = [
+        publish(app(tools=("look",), title="B"), CORE),
+        publish(app(tools=("look", "touch")), CORE),
+        publish(app(tools=("look",), script={"rules": []}), CORE),
+        publish(app(tools=("look",)), [CORE[0].model_copy(update={"version": "2"}), *CORE[1:]]),
+    ]
+    versions = [published.version for each in (plain, *others) for published in each]
+    assert len(set(versions)) == len(versions)
+
+
+def test_an_agent_that_begins_with_a_toolset_of_none_of_its_tools_is_left_out_and_told() -> None:
+    core = [*CORE, card(name="memory_patch", toolset="memory")]
+    right = app(tools=("memory_patch",), toolsets={"memory": False})
+    assert len(publish(right, core)) == 1 and left_out(right, core, {}) == []
+    wrong = app(tools=("memory_patch",), toolsets={"memry": False})
+    assert publish(wrong, core) == []
+    assert left_out(wrong, core, {}) == [
+        "the agent a of the app app is left out: none of its tools is in the toolset memry; did you mean 'memory'?"
+    ]
+
+
+def test_the_order_in_which_core_cards_are_given_does_not_matter() -> None:
+    assert publish(app(), CORE[::-1]) == publish(app(), CORE)
+
+
+def test_a_tool_that_nobody_has_is_our_own_mistake_by_then() -> None:
+    with pytest.raises(InvariantBroken, match="nothing_at_all"):
+        publish(app(tools=("nothing_at_all",)), CORE)
+
+
+def test_the_blocks_that_a_model_may_see_come_last_with_cards_of_their_own(tmp_path: Path) -> None:
+    hidden = {
+        "skills/water/blocks/boil.py": STEEP,
+        "skills/water/blocks/boil.yaml": STEEP_CARD.replace("true", "false").replace("leaves", "kettles"),
+        "data/kettles.json": '{"_about": "Made up too."}',
+        "data/unused.json": '{"_about": "Made up as well."}',
+    }
+    loaded = load_app(write_app(tmp_path, {**hidden}))
+    assert told(loaded) == []
+    (published,) = publish(loaded, CORE)
+    assert [card.name for card in published.cards] == ["entity_resolve", "context_assemble", "steep"]
+    steep = published.cards[-1]
+    assert (steep.effect.value, steep.needs_approval, steep.capability) == ("read", False, "tea.steep")
+    assert steep.description == "How long a leaf steeps." and steep.parameters["required"] == ["leaf"]
+    assert published.rules == loaded.rules and [rule.id for rule in published.rules] == ["parlour:no_batches"]
+    assert set(published.tables) == {"kettles", "leaves"}
+    assert {table.name for table in tables_of(loaded, [published])} == {"kettles", "leaves"}
+    for table in tables_of(loaded, [published]):
+        assert table.digest == published.tables[table.name] == digest_of(table.body)
+    assert "Made up" not in published.model_dump_json()
+
+
+@pytest.mark.parametrize(
+    ("path", "card_too"),
+    [
+        ("skills/tea/blocks/steep.py", True),
+        ("skills/tea/blocks/steep.yaml", True),
+        ("data/leaves.json", True),
+        ("skills/tea/SKILL.md", False),
+        ("skills/tea/templates/facts.md", False),
+        ("skills/tea/artifacts/leaves.md", False),
+        ("skills/water/SKILL.md", False),
+        ("rules/house.yaml", False),
+        ("personas/host.md", False),
+    ],
+)
+def test_a_change_anywhere_in_what_an_agent_is_made_of_makes_a_new_version(
+    tmp_path: Path, path: str, card_too: bool
+) -> None:
+    (before,) = publish(load_app(write_app(tmp_path)), CORE)
+    changed = FILES[path].replace("Heats", "Boils").replace("Made", "Thought").replace("One", "Two")
+    changed = (
+        changed.replace("steeps", "rests").replace("Green", "Red").replace("bush", "tree").replace("else 3", "else 4")
+    )
+    changed = changed.replace("abort", "require_hitl").replace("house", "shop")
+    assert changed != FILES[path]
+    (after,) = publish(load_app(write_app(tmp_path, {path: changed})), CORE)
+    assert after.version != before.version
+    assert (after.cards[-1].version != before.cards[-1].version) is card_too
+    (again,) = publish(load_app(write_app(tmp_path)), CORE)
+    assert again == before
+
+
+def test_what_is_published_reads_back_as_it_was(tmp_path: Path) -> None:
+    (published,) = publish(load_app(write_app(tmp_path)), CORE)
+    assert PublishedAgent.model_validate(published.model_dump(mode="json")) == published
+
+
+def test_an_agent_without_skill_folders_is_stored_as_it_always_was() -> None:
+    skills = [{"id": "own", "name": "Own", "description": "Mine.", "body": "Do."}]
+    (published,) = publish(app(tools=("look",), skills=skills), CORE)
+    stored = published.model_dump(mode="json")
+    assert set(stored) == {"definition", "cards", "version"}
+    assert set(stored["definition"]) == {
+        "id",
+        "title",
+        "topology",
+        "model",
+        "model_params",
+        "persona",
+        "core_tools",
+        "tools",
+        "skills",
+        "limits",
+        "window",
+        "approvals",
+        "script",
+    }
+    assert stored["definition"]["skills"] == skills
+    assert stored["version"] == digest_of({"definition": stored["definition"], "cards": stored["cards"]})

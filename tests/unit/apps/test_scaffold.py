@@ -1,0 +1,136 @@
+"""perdure/apps/scaffold.py: what `perdure init` writes loads without a mistake, and its tools do what its README
+says."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from perdure.activities.providers.scripted import Script
+from perdure.apps import App, Engine, load_app
+from perdure.apps.scaffold import scaffold
+from perdure.contracts.errors import CallerError
+from perdure.local.programs import read_companions
+from tests.near import new_client
+from tests.unit.apps.tool_contexts import context
+from tests.unit.examples.payments_process import free_port
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> App:
+    scaffold(tmp_path / "new" / "desk")
+    return load_app(tmp_path / "new" / "desk", Engine(topologies=("skill_pipeline",), script=Script))
+
+
+@pytest.fixture
+def desk_url(app: App, tmp_path: Path) -> Iterator[str]:
+    """The scaffolded app's own companion, running."""
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "desk_service.py"],
+        cwd=app.folder,
+        env={"PATH": os.environ["PATH"], "DESK_PORT": str(port), "PERDURE_COMPANION_HOME": str(tmp_path)},
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        deadline = time.monotonic() + 20
+        while True:
+            assert process.poll() is None and time.monotonic() < deadline
+            try:
+                if httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200:
+                    break
+            except httpx.TransportError:
+                time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_a_new_app_loads_without_a_mistake(app: App) -> None:
+    assert app.problems == ()
+    assert [(agent.id, agent.tools) for agent in app.agents] == [("desk", ("find_tickets", "open_ticket"))]
+    cards = {name: tool.card for name, tool in app.tools.items()}
+    assert not cards["find_tickets"].needs_approval and cards["open_ticket"].needs_approval
+
+
+def test_its_companion_is_where_its_tools_look_for_it(app: App) -> None:
+    (companion,) = read_companions(app.folder)
+    assert companion.url_env == "PERDURE_SECRET_DESK_URL"
+    assert all(tool.card.secrets == ("desk_url",) for tool in app.tools.values())
+
+
+async def test_its_tools_reach_its_service_and_a_key_opens_one_ticket(app: App, desk_url: str) -> None:
+    opening, finding = app.tools["open_ticket"], app.tools["find_tickets"]
+    async with new_client() as http:
+        given = {"http": http, "secrets": {"desk_url": desk_url}}
+        for _ in range(2):
+            opened = await opening.run({"title": "The printer burns"}, context(opening.card, **given))  # type: ignore[arg-type]
+            assert opened.output == {"status": "open", "number": 1, "title": "The printer burns"}
+        found = await finding.run({"words": "printer"}, context(finding.card, **given))  # type: ignore[arg-type]
+        none = await finding.run({"words": "scanner"}, context(finding.card, **given))  # type: ignore[arg-type]
+    assert isinstance(found.output, dict) and found.output["message"] == "Found: 1: The printer burns."
+    assert isinstance(none.output, dict) and none.output["message"] == "There is none."
+
+
+def test_its_service_refuses_a_key_that_came_with_another_title(desk_url: str) -> None:
+    headers = {"Idempotency-Key": "k"}
+    assert httpx.post(f"{desk_url}/tickets", json={"title": "a"}, headers=headers).status_code == 201
+    assert httpx.post(f"{desk_url}/tickets", json={"title": "b"}, headers=headers).status_code == 422
+    assert httpx.post(f"{desk_url}/tickets", json={"tilte": "b"}).status_code == 422
+    unkeyed = [httpx.post(f"{desk_url}/tickets", json={"title": "c"}).json()["number"] for _ in range(2)]
+    assert unkeyed == [2, 3]
+
+
+def test_the_files_written_are_those_that_are_there(tmp_path: Path) -> None:
+    written = scaffold(tmp_path)
+    assert sorted(written) == sorted(path for path in tmp_path.rglob("*") if path.is_file())
+    assert {path.name for path in written} >= {
+        ".gitignore",
+        "README.md",
+        "app.yaml",
+        "desk.yaml",
+        "desk.py",
+        "desk_service.py",
+    }
+
+
+def test_every_file_that_the_readme_names_is_there(tmp_path: Path) -> None:
+    written = {str(path.relative_to(tmp_path)) for path in scaffold(tmp_path)}
+    named = [cell for cell in (tmp_path / "README.md").read_text().split("`") if cell in written]
+    assert {"agents/desk.yaml", "scripts/desk.yaml", "tools/desk.py", "app.yaml", "desk_service.py"} <= set(named)
+
+
+def test_the_readmes_first_line_puts_the_command_on_the_path_of_a_fresh_shell(tmp_path: Path) -> None:
+    scaffold(tmp_path)
+    (export,) = [line for line in (tmp_path / "README.md").read_text().splitlines() if line.startswith("export ")]
+    script = f"{export}\nperdure up --help"
+    shell = subprocess.run(
+        ["/bin/sh", "-c", script], cwd=tmp_path, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True
+    )
+    assert shell.returncode == 0 and "--app" in shell.stdout, shell.stderr
+
+
+def test_what_python_and_a_person_leave_behind_is_ignored_by_git(tmp_path: Path) -> None:
+    scaffold(tmp_path)
+    assert (tmp_path / ".gitignore").read_text().split() == ["__pycache__/", ".env"]
+
+
+def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(CallerError, match="folder_not_empty"):
+        scaffold(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_file_or_a_place_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CallerError, match="not_a_folder"):
+        scaffold(tmp_path / "file")
+    with pytest.raises(CallerError, match="cannot_write"):
+        scaffold(tmp_path / "file" / "below")

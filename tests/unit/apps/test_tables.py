@@ -1,0 +1,326 @@
+"""Plans on tables: read from XML without traps, carried out step by step, refused in a sentence."""
+
+import datetime
+import random
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perdure.core.memory.files import check_content
+from perdure.sdk.tables import Plan, TableTrouble, profile_of, read_csv, read_plan, run_plan
+from perdure.sdk.tables.execution import read_formula
+from perdure.sdk.tables.plan import Derive, Filter, Group, JoinWith, Pivot, Summary
+from perdure.sdk.tables.reading import drawn_rows, left_out
+
+TABLE = read_csv(b"side,n,day\nN,3,2024-01-01\nS,4,2024-01-02\nN,5,2024-01-03\n")
+
+
+def planned(steps: str) -> Plan:
+    """A plan of these steps."""
+    plan = read_plan(f"<plan>{steps}</plan>")
+    assert isinstance(plan, Plan), plan
+    return plan
+
+
+def ran(steps: str, table: pl.DataFrame = TABLE, **others: pl.DataFrame) -> list[dict[str, Any]]:
+    """The rows that these steps leave."""
+    return run_plan(planned(steps), {"main": table, **others}, "main").table.to_dicts()
+
+
+def trouble(steps: str, **others: pl.DataFrame) -> str:
+    """Why these steps cannot be done."""
+    with pytest.raises(TableTrouble) as refused:
+        ran(steps, **others)
+    return refused.value.message
+
+
+SUM = '<group><by column="side"/><aggregate column="n" function="sum" as="t"/></group>'
+
+
+@pytest.mark.parametrize(
+    ("steps", "left"),
+    [
+        ('<filter where="n &gt; 3 and side in [&quot;N&quot;]"/>', [{"side": "N", "n": 5}]),
+        (SUM, [{"side": "N", "t": 8}, {"side": "S", "t": 4}]),
+        (f'{SUM}<sort><key column="t"/></sort><limit rows="1"/>', [{"side": "S", "t": 4}]),
+        ('<aggregate column="n" function="mean" as="m"/>', [{"m": 4.0}]),
+        ('<derive as="m" value="if_else(n &gt; 3, n * 2, 0) + month(day)"/>', [{"m": 1}, {"m": 9}, {"m": 11}]),
+        (
+            f'{SUM}<window function="share" column="t" as="s"/>',
+            [{"side": "N", "s": 8 / 12}, {"side": "S", "s": 4 / 12}],
+        ),
+        (
+            '<window function="running_sum" column="n" as="r"><by column="side"/><order column="day"/></window>',
+            [{"n": 3, "r": 3}, {"n": 4, "r": 4}, {"n": 5, "r": 8}],
+        ),
+        ('<window function="rank" column="n" as="r"/>', [{"r": 3}, {"r": 2}, {"r": 1}]),
+        ('<window function="previous" column="n" as="p"/>', [{"p": None}, {"p": 3}, {"p": 4}]),
+        ('<window function="moving_mean" column="n" as="p" rows="2"/>', [{"p": 3.0}, {"p": 3.5}, {"p": 4.5}]),
+        ('<pivot index="n" columns="side" values="n" function="count"/>', [{"n": 3, "N": 1, "S": None}]),
+        ('<derive as="d" value="day - if_else(n &gt; 3, day, day)"/>', [{"d": 0.0}]),
+        ('<derive as="d" value="-n"/>', [{"d": -3}]),
+        ('<aggregate column="side" function="distinct" as="d"/>', [{"d": 2}]),
+    ],
+)
+def test_a_step_does_what_it_says(steps: str, left: list[dict[str, Any]]) -> None:
+    rows = ran(steps)
+    for row, wanted in zip(rows, left, strict=False):
+        assert {name: row[name] for name in wanted} == wanted
+    assert len(rows) >= len(left)
+
+
+def test_a_join_brings_the_columns_of_another_table() -> None:
+    names = read_csv(b"key,name\nN,North\nS,South\n")
+    rows = ran('<join table="names" how="left"><on left="side" right="key"/></join>', names=names)
+    assert [row["name"] for row in rows] == ["North", "South", "North"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [
+        ('<filter where="m &gt; 1"/>', "step 1 (filter): there is no column 'm'"),
+        (
+            '<limit rows="2"/><filter where="__import__(&quot;os&quot;)"/>',
+            "step 2 (filter): a formula cannot hold Call",
+        ),
+        ('<derive as="a" value="n.__class__"/>', "cannot hold Attribute"),
+        ('<derive as="a" value="n ** 99"/>', "cannot hold BinOp"),
+        ('<derive as="a" value="[x for x in y]"/>', "cannot hold ListComp"),
+        ('<derive as="a" value="(((((n"/>', "cannot be read"),
+        (f'<derive as="a" value="{"-" * 30}n"/>', "nested 20 deep"),
+        ('<derive as="a" value="n + side"/>', "step 1 (derive)"),
+        ('<derive as="a" value="year(n)"/>', "step 1 (derive)"),
+        ('<aggregate column="side" function="sum" as="a"/>', "sum needs numbers, and 'side' holds text"),
+        ('<filter where="n &gt; 100"/>', "no row is left"),
+        ('<join table="away"><on left="side" right="side"/></join>', "step 1 (join): there is no table 'away'"),
+        (
+            '<group><by column="n"/><aggregate column="n" function="sum" as="n"/></group>',
+            "step 1 (group): the column 'n' would be there twice",
+        ),
+        ('<input name="away"/>', "there is no table 'away'; the tables are main"),
+        ('<input name="main" visible="false"/>', "there is no table 'main'"),
+    ],
+)
+def test_what_cannot_be_done_is_said_with_its_step(steps: str, told: str) -> None:
+    assert told in trouble(steps)
+
+
+def test_a_join_that_would_explode_and_a_pivot_that_would_are_refused_before_they_do() -> None:
+    wide = pl.DataFrame({"k": [1] * 3_000, "v": range(3_000)})
+    with pytest.raises(TableTrouble, match="more than 2000000 rows"):
+        run_plan(Plan((JoinWith("main", ("k",), ("k",)),)), {"main": wide}, "main")
+    with pytest.raises(TableTrouble, match="more than 100 columns"):
+        run_plan(Plan((Pivot("k", "v", "v", "sum"),)), {"main": wide}, "main")
+
+
+def test_a_plan_begins_with_the_table_that_it_names() -> None:
+    names = read_csv(b"key,name\nN,North\nS,South\n")
+    steps = '<input name="names"/><join table="main"><on left="key" right="side"/></join>'
+    assert [row["name"] for row in ran(steps, names=names)] == ["North", "North", "South"]
+
+
+def test_texts_that_are_put_together_again_and_again_are_refused_before_they_are() -> None:
+    long = pl.DataFrame({"t": ["x" * 1_000] * 4_000})
+    nine = "+".join(["t"] * 9)
+    once = run_plan(Plan((Derive("t", nine),)), {"main": long}, "main").table
+    assert once["t"].str.len_chars().max() == 9_000
+    for steps in ((Derive("t", nine), Derive("t", nine)), (Derive("u", "+".join([f"({nine})"] * 9)),)):
+        with pytest.raises(TableTrouble, match=r"\(derive\): it would take more than 256 MiB"):
+            run_plan(Plan(steps), {"main": long}, "main")
+
+
+def test_times_are_names_and_spans_are_days() -> None:
+    table = read_csv(b"at,start,end\n10:00:00,2024-01-01,2024-01-03\n11:30:00,2024-01-01,2024-01-02\n")
+    left = run_plan(planned('<derive as="days" value="end - start"/>'), {"main": table}, "main").table
+    assert left["days"].to_list() == [2.0, 1.0]
+    assert [column.kind for column in profile_of(left)] == ["nominal", "temporal", "temporal", "quantitative"]
+
+
+def test_rows_are_drawn_in_utc_and_a_number_without_an_end_is_none() -> None:
+    table = read_csv(b"at,n\n2024-01-01T05:30:00,1\n2024-01-02T05:30:00,0\n")
+    rows = drawn_rows(run_plan(planned('<derive as="r" value="1 / n"/>'), {"main": table}, "main").table)
+    assert rows[0] == {"at": "2024-01-01T05:30:00.000Z", "n": 1, "r": 1.0} and rows[1]["r"] is None
+    assert drawn_rows(TABLE)[0]["day"] == "2024-01-01"
+    many = pl.DataFrame({"n": range(12_001)})
+    assert (
+        len(drawn_rows(many)) == 4_001
+        and "12001 rows are left; the picture shows 4001" in left_out(many)[0]
+        and not left_out(TABLE)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "is not XML"),
+        ("select * from t", "is not XML"),
+        ("<plan", "cannot be read"),
+        ("<plan><bogus/></plan>", "bogus"),
+        ("<plan><limit/></plan>", "missing required attribute"),
+        ('<plan><limit rows="0"/></plan>', "/plan/limit"),
+        ("<chart/>", "not an element of the schema"),
+        ('<!DOCTYPE p [<!ENTITY a "b">]><plan>&a;</plan>', "cannot be read"),
+        ('<!DOCTYPE p SYSTEM "file:///etc/passwd"><plan/>', "cannot be read"),
+        ('<!DOCTYPE p [<!ENTITY x SYSTEM "file:///etc/passwd">]><plan>&x;</plan>', "cannot be read"),
+        ("<plan>" + "<limit rows='1'/>" * 3_000 + "</plan>", "characters"),
+        ("<plan>" + "<a>" * 5_000 + "</a>" * 5_000 + "</plan>", "characters"),
+        ("<a>" * 2_000 + "</a>" * 2_000, ""),
+    ],
+)
+def test_xml_that_does_not_fit_is_told_with_its_place_and_no_entity_is_read(text: str, told: str) -> None:
+    faults = read_plan(text)
+    assert isinstance(faults, tuple) and faults
+    assert told in " ".join(f"{fault.path} {fault.reason}" for fault in faults)
+    assert "root:" not in str(faults)
+
+
+def test_a_billion_laughs_are_refused_at_once() -> None:
+    laughs = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10}">' for n in range(1, 10))
+    faults = read_plan(f'<!DOCTYPE p [<!ENTITY l0 "ha">{laughs}]><plan>&l9;</plan>')
+    assert isinstance(faults, tuple) and "cannot be read" in faults[0].reason
+
+
+@pytest.mark.parametrize("content", [b"a\x00b\n1\n", b"a,b\n", b"a,b\n1,2,3\n4\n5,6,7,8\n"])
+def test_a_table_that_cannot_be_read_is_trouble(content: bytes) -> None:
+    with pytest.raises(TableTrouble):
+        read_csv(content)
+
+
+def test_a_profile_tells_kinds_counts_and_rounded_ranges_and_no_cell_of_a_text() -> None:
+    table = read_csv(b"name,n,day,ok\nsecret,123456,2024-01-01,true\nhidden,,2024-01-02,false\n")
+    columns = [column.as_json() for column in profile_of(table)]
+    assert [column["kind"] for column in columns] == ["nominal", "quantitative", "temporal", "boolean"]
+    assert columns[1]["least"] == 123_500.0 and columns[1]["nulls"] == 1
+    assert "secret" not in str(columns) and "hidden" not in str(columns) and "2024" not in str(columns)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text("n()+-*/<>=\"'[]., orandside_ifel0123", max_size=40))
+def test_no_text_is_run_as_python_and_every_refusal_is_a_sentence(text: str) -> None:
+    try:
+        expression = read_formula(text, TABLE.columns)
+    except TableTrouble as refused:
+        assert refused.message
+    else:
+        assert isinstance(expression, pl.Expr)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 60))
+def test_groups_sum_to_the_whole_and_a_filter_and_its_opposite_share_the_rows(seed: int, size: int) -> None:
+    chance = random.Random(seed)
+    table = pl.DataFrame(
+        {"k": [chance.choice("abc") for _ in range(size)], "v": [chance.randint(-9, 9) for _ in range(size)]}
+    )
+    grouped = run_plan(Plan((Group(("k",), (Summary("v", "sum", "v"),)),)), {"main": table}, "main")
+    assert grouped.table["v"].sum() == table["v"].sum()
+    kept = 0
+    for where in ("v > 0", "not (v > 0)"):
+        try:
+            kept += run_plan(Plan((Filter(where),)), {"main": table}, "main").table.height
+        except TableTrouble as refused:
+            assert refused.message == "no row is left"
+    assert kept == size
+
+
+GAPS = read_csv(b"side,n\nN,3\nN,\nS,\nS,NaN\n,4\nW,inf\nW,2.5\n\n")
+
+
+def test_the_sum_of_nothing_is_missing_and_what_is_left_out_is_told() -> None:
+    done = run_plan(planned(SUM), {"main": GAPS}, "main")
+    assert done.table.to_dicts() == [
+        {"side": "N", "t": 3.0},
+        {"side": "S", "t": None},
+        {"side": None, "t": 4.0},
+        {"side": "W", "t": 2.5},
+    ]
+    assert done.warnings == ("4 of 7 rows have no value in 'n': the sum is of the others",)
+    assert [row["side"] for row in drawn_rows(done.table)] == ["N", "S", "(missing)", "W"]
+    both = run_plan(
+        planned('<pivot index="n" columns="side" values="n" function="sum"/>'), {"main": GAPS}, "main"
+    ).table
+    assert "(missing)" in both.columns and both.row(0, named=True)["N"] == 3.0
+
+
+@pytest.mark.parametrize("function", ["mean", "median", "min", "max"])
+def test_whatever_is_worked_out_of_nothing_is_missing(function: str) -> None:
+    summed = f'<group><by column="side"/><aggregate column="n" function="{function}" as="t"/></group>'
+    assert {row["side"]: row["t"] for row in ran(summed, GAPS)}["S"] is None
+    assert ran('<aggregate column="side" function="distinct" as="t"/>', GAPS) == [{"t": 3}]
+
+
+def test_a_number_without_an_end_is_missing_where_it_is_read_and_where_it_is_made() -> None:
+    assert GAPS["n"].null_count() == 4
+    (row,) = ran('<derive as="r" value="n / 0"/><aggregate column="r" function="max" as="r"/>')
+    assert row == {"r": None}
+    with pytest.raises(TableTrouble, match="no value at all"):
+        ran('<aggregate column="n" function="sum" as="t"/>', read_csv(b"side,n\nN,\nS,\n"))
+
+
+@pytest.mark.parametrize(
+    ("cells", "held"),
+    [
+        (("18446744073709551616", "1"), (18446744073709551616, 1)),
+        (("99999999999999999999", "1.5"), (1e20, 1.5)),
+        (("9" * 45, "1"), (1e45, 1.0)),
+        (("9" * 45, "x"), ("9" * 45, "x")),
+        (("00123", "1"), ("00123", "1")),
+        (("007.50", "1"), ("007.50", "1")),
+        (("0", "-0.5"), (0.0, -0.5)),
+        (('"0815"', "1"), ("0815", "1")),
+    ],
+)
+def test_no_digit_of_a_number_or_a_code_is_lost_as_it_is_read(cells: tuple[str, str], held: tuple[Any, Any]) -> None:
+    table = read_csv(f"k,v\na,{cells[0]}\nb,{cells[1]}\n".encode())
+    assert table["v"].to_list() == [held[0], held[1]]
+
+
+def test_whole_numbers_of_more_than_64_bits_are_summed_exactly_and_drawn_rounded_with_a_word() -> None:
+    most = 2**63 - 1
+    table = read_csv(f"side,n\nN,{most}\nN,{most}\nS,1\n".encode())
+    rows = ran(SUM, table)
+    assert rows == [{"side": "N", "t": 2 * most}, {"side": "S", "t": 1}]
+    assert ran('<derive as="d" value="n * n"/>', table)[0]["d"] == most**2
+    assert ran('<window function="running_sum" column="n" as="d"/>', table)[1]["d"] == 2 * most
+    left = run_plan(planned(SUM), {"main": table}, "main").table
+    assert drawn_rows(left)[0]["t"] == float(2 * most)
+    assert left_out(left) == ["whole numbers in 't' are too long for a picture, which rounds them"]
+    assert left_out(TABLE) == []
+
+
+def test_counts_are_subtracted_like_other_numbers() -> None:
+    counted = '<group><by column="side"/><aggregate column="n" function="count" as="c"/></group>'
+    rows = ran(f'{counted}<derive as="d" value="c - 3"/>')
+    assert [row["d"] for row in rows] == [-1, -2]
+
+
+@pytest.mark.parametrize("end", [b"\r", b"\r\n", b"\n"])
+def test_every_end_of_a_line_is_one(end: bytes) -> None:
+    lines = [b"side,n", b'"N\rS",3', b"", b"S,4", b""]
+    assert read_csv(end.join(lines)).to_dicts() == [{"side": "N\rS", "n": 3}, {"side": "S", "n": 4}]
+    assert read_csv(b"side,n\nN,3\rS,4\r\n").height == 2
+
+
+@pytest.mark.parametrize("end", [b"\r", b"\r\n", b"\n"])
+def test_semicolons_part_cells_where_commas_part_numbers(end: bytes) -> None:
+    content = end.join([b"side;price;code", b'"N;S";1,5;007', b"S;-2;012", b""])
+    check_content("text/csv", content)
+    rows = [{"side": "N;S", "price": 1.5, "code": "007"}, {"side": "S", "price": -2.0, "code": "012"}]
+    assert read_csv(content).to_dicts() == rows
+
+
+def test_one_comma_in_the_first_line_makes_semicolons_text() -> None:
+    assert read_csv(b"a;b,n\nx;y,3\n").to_dicts() == [{"a;b": "x;y", "n": 3}]
+
+
+def test_a_column_that_changes_its_kind_far_down_is_still_read() -> None:
+    table = read_csv(b"k,v\n" + b"a,1\n" * 10_001 + b"b,2.5\n")
+    assert table["v"][-1] == 2.5
+    assert read_csv(b"k,v\n" + b"a,2024-01-01\n" * 10_001 + b"b,soon\n")["v"][-1] == "soon"
+
+
+def test_dates_are_dates() -> None:
+    assert TABLE["day"].to_list()[0] == datetime.date(2024, 1, 1)

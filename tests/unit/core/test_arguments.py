@@ -1,0 +1,202 @@
+"""perdure/core/calls/arguments.py: nothing is guessed, and what is accepted is the same value for ever."""
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from perdure.contracts.values import digest_of
+from perdure.core.calls.arguments import (
+    MOST_CHARACTERS,
+    MOST_DEPTH,
+    MOST_REPAIR_CHARACTERS,
+    check_arguments,
+    parse_arguments,
+)
+from perdure.core.json_schema import schema_fault
+
+ORDER: dict[str, Any] = {
+    "type": "object",
+    "properties": {"order": {"type": "string", "pattern": "^[0-9]+$"}, "cents": {"type": "integer"}},
+    "required": ["order"],
+    "additionalProperties": False,
+}
+ANYTHING: dict[str, Any] = {"type": "object", "properties": {"x": {}}}
+NOTHING: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+
+
+def test_good_arguments_are_taken_as_they_are_with_their_digest() -> None:
+    parsed = parse_arguments(' {"order": "12", "cents": 500} ', ORDER)
+    assert parsed.fault is None and not parsed.repaired
+    assert parsed.args == {"order": "12", "cents": 500}
+    assert parsed.digest == digest_of({"cents": 500, "order": "12"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{'order': '12'}",
+        '{"order": "12",}',
+        '```json\n{"order": "12"}\n```',
+        '{order: "12"}',
+        '{"order": "12" "cents": 5}',
+    ],
+)
+def test_a_slip_of_form_is_repaired_once_and_said_so(text: str) -> None:
+    parsed = parse_arguments(text, ORDER)
+    assert parsed.fault is None and parsed.repaired
+    assert parsed.args["order"] == "12"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "   ", "hello", "{", "{}{", '"', '{"order": "12"}{"order": "13"}', "[" * 50_000, '{"order":' * 9_000, "nul"],
+)
+def test_unreadable_text_is_a_fault_and_never_an_empty_object(text: str) -> None:
+    parsed = parse_arguments(text, ANYTHING)
+    assert parsed.fault is not None and "JSON" in parsed.fault
+    assert not parsed.repaired
+
+
+@pytest.mark.parametrize(
+    "text", ["{'order': '12'}{'order': '13'}", '{"order": "12"} {"order": "13"', "{} {'order': '12'}"]
+)
+def test_of_two_objects_neither_is_chosen(text: str) -> None:
+    assert parse_arguments(text, ORDER).fault is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"order": "12"}}', 'Here you are: {"order": "12"} as asked', "{'order': '12', 'note': {'text': 'it is {x}'}}"],
+)
+def test_what_stands_around_one_whole_object_does_not_matter(text: str) -> None:
+    assert parse_arguments(text, {**ORDER, "additionalProperties": True}).args["order"] == "12"
+
+
+@pytest.mark.parametrize(
+    "text", ['{"order": "12"', '{"order": "12", ', '{"order": "12", "cents": 5', '{"order": "12', '{"order": "12 }']
+)
+def test_a_text_that_was_cut_off_is_not_completed(text: str) -> None:
+    assert parse_arguments(text, ORDER).fault is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[]", "one JSON object"),
+        ("null", "one JSON object"),
+        ('"order"', "one JSON object"),
+        ('{"x": NaN}', "NaN"),
+        ('{"x": -Infinity}', "Infinity"),
+        ('{"x": 1e400}', "too large"),
+        ('{"x": 1' + "0" * 301 + "}", "too large"),
+        ('{"x": 1, "x": 2}', "twice"),
+        ('{"x": {"y": 1, "y": 1}}', "twice"),
+        ('{"x": "a\\u0000b"}', "NUL"),
+        ('{"x": "\\ud800"}', "half a character"),
+        ('{"\\udfff": 1}', "half a character"),
+        ('{"x": ' + "[" * MOST_DEPTH + "]" * MOST_DEPTH + "}", "nested deeper"),
+    ],
+)
+def test_json_that_cannot_be_stored_or_means_two_things_is_a_fault_that_says_why(text: str, why: str) -> None:
+    fault = parse_arguments(text, ANYTHING).fault
+    assert fault is not None and why in fault
+
+
+def test_no_text_means_no_arguments_only_where_the_tool_has_none() -> None:
+    assert parse_arguments("", NOTHING) == check_arguments({}, NOTHING)
+    assert parse_arguments("", NOTHING).fault is None
+    assert parse_arguments("", {**ORDER, "required": []}).fault is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{}", "'order' is a required property"),
+        ('{"order": "12", "note": 1}', "'note' was unexpected"),
+        ('{"order": 12}', "order: 12 is not of type 'string'"),
+        ('{"order": "twelve"}', "order: 'twelve' does not match"),
+        ("{'order': '12', 'cents': 'all'}", "cents: 'all' is not of type 'integer'"),
+    ],
+)
+def test_arguments_that_break_the_schema_name_the_argument(text: str, why: str) -> None:
+    parsed = parse_arguments(text, ORDER)
+    assert parsed.fault is not None and why in parsed.fault
+    assert parsed.args == {}
+
+
+def test_a_fault_is_short_whatever_the_arguments_are() -> None:
+    schema: dict[str, Any] = {"type": "object", "additionalProperties": {"type": "integer"}}
+    text = json.dumps({f"field{number}": "long " * 500 for number in range(50)})
+    fault = parse_arguments(text, schema).fault
+    assert fault is not None and len(fault) < 1_000 and "47 more" in fault
+
+
+def test_texts_beyond_the_limits_are_not_worked_on() -> None:
+    long = json.dumps({"x": "a" * MOST_CHARACTERS})
+    assert "longer than" in str(parse_arguments(long, ANYTHING).fault)
+    broken = "{'x': '" + "a" * MOST_REPAIR_CHARACTERS + "'}"
+    assert "could not be repaired" in str(parse_arguments(broken, ANYTHING).fault)
+
+
+def test_a_schema_that_points_to_another_host_is_a_fault_and_fetches_nothing() -> None:
+    fault = schema_fault({"x": 1}, {"$ref": "http://schemas.invalid/x.json"})
+    assert fault is not None and "outside itself" in fault
+
+
+def test_a_reviewers_python_value_that_is_not_json_is_a_fault() -> None:
+    assert "not JSON" in str(check_arguments({"x": {1, 2}}, ANYTHING).fault)
+    assert "a name" in str(check_arguments({1: 2}, ANYTHING).fault)
+
+
+# What Postgres' jsonb does to a number: exact decimal, written out in full, without a sign on zero.
+def _through_jsonb(value: Any) -> Any:
+    def number(text: str) -> Any:
+        plain = format(Decimal(text), "f")
+        plain = plain.removeprefix("-") if Decimal(text) == 0 else plain
+        return json.loads(plain)
+
+    return json.loads(json.dumps(value), parse_float=number, parse_int=number)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(st.dictionaries(st.text(), JSON, max_size=5))
+@example({"x": 1e23})
+@example({"x": -0.0})
+@example({"x": 1e300})
+@example({"x": 5e-324})
+@example({"x": 2.0**53 + 2})
+def test_what_is_accepted_comes_back_from_the_database_with_the_same_digest(value: dict[str, Any]) -> None:
+    parsed = check_arguments(value, {"type": "object"})
+    if parsed.fault is not None:
+        return
+    stored = _through_jsonb(parsed.args)
+    again = check_arguments(stored, {"type": "object"})
+    assert again == parsed
+    assert digest_of(stored) == parsed.digest
+
+
+@given(st.dictionaries(st.text(), JSON, max_size=5))
+def test_reading_the_canonical_text_again_gives_the_same_arguments(value: dict[str, Any]) -> None:
+    parsed = check_arguments(value, {"type": "object"})
+    if parsed.fault is None:
+        assert parse_arguments(json.dumps(parsed.args), {"type": "object"}) == parsed
+
+
+@given(st.text(max_size=300) | st.text(alphabet="{}[]\",:'\\ax1 \n`", max_size=300))
+def test_any_text_at_all_is_arguments_that_fit_or_a_fault(text: str) -> None:
+    parsed = parse_arguments(text, ORDER)
+    if parsed.fault is None:
+        assert schema_fault(parsed.args, ORDER) is None
+        assert parsed.digest == digest_of(parsed.args)
+    else:
+        assert parsed.args == {} and not parsed.repaired

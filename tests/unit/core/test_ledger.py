@@ -1,0 +1,174 @@
+"""Who may act, who may settle: a table of cases, and what holds in every case."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.contracts.agents import EffectClass
+from perdure.contracts.calls import CallState
+from perdure.core.calls.ledger import (
+    SETTLED,
+    ZOMBIE_GRACE,
+    Acted,
+    Attempt,
+    Claim,
+    Gate,
+    Held,
+    Reservation,
+    Settle,
+    after_act,
+    claim,
+    claim_tool,
+    may_have_happened,
+    may_send_again,
+    reservation_deadline,
+)
+
+NOW = datetime(2026, 3, 1, tzinfo=UTC)
+OPEN, STOPPED, ENDED = Gate(False, False), Gate(False, True), Gate(True, False)
+FIRST, SECOND, OTHER_RUN = Attempt("run", 1), Attempt("run", 2), Attempt("later run", 1)
+
+
+@pytest.mark.parametrize(
+    ("gate", "held", "attempt", "expected"),
+    [
+        (OPEN, None, FIRST, Claim.ACT),
+        (STOPPED, None, FIRST, Claim.STOPPED),
+        (ENDED, None, FIRST, Claim.ENDED),
+        (Gate(True, True), None, FIRST, Claim.ENDED),
+        (OPEN, Held(1, FIRST, False), SECOND, Claim.ACT),
+        (OPEN, Held(2, SECOND, False), FIRST, Claim.STALE),
+        (OPEN, Held(2, SECOND, False), OTHER_RUN, Claim.ACT),
+        (STOPPED, Held(2, SECOND, False), FIRST, Claim.STALE),
+        (OPEN, Held(1, FIRST, True), SECOND, Claim.REPLAY),
+        (OPEN, Held(2, SECOND, True), FIRST, Claim.REPLAY),
+        (STOPPED, Held(1, FIRST, True), SECOND, Claim.REPLAY),
+        (ENDED, Held(1, FIRST, True), SECOND, Claim.REPLAY),
+    ],
+)
+def test_a_claim_is_decided_by_gate_holder_and_attempt(
+    gate: Gate, held: Held | None, attempt: Attempt, expected: Claim
+) -> None:
+    assert claim(gate, held, attempt) is expected
+
+
+PLANNED = Reservation(CallState.PLANNED, None, EffectClass.KEYED)
+SENT = Reservation(CallState.RESERVED, Held(1, FIRST, False), EffectClass.KEYED, NOW, 60.0)
+YOUNG, OLD = NOW + timedelta(seconds=59), NOW + timedelta(seconds=60)
+
+
+@pytest.mark.parametrize(
+    ("row", "gate", "allowed", "now", "expected"),
+    [
+        (PLANNED, OPEN, True, NOW, Claim.ACT),
+        (PLANNED, OPEN, False, NOW, Claim.DENIED),
+        (PLANNED, STOPPED, False, NOW, Claim.STOPPED),
+        (PLANNED, ENDED, True, NOW, Claim.ENDED),
+        (SENT, OPEN, True, YOUNG, Claim.ACT),
+        (SENT, OPEN, True, OLD, Claim.UNKNOWN),
+        (replace(SENT, key_ttl_seconds=None), OPEN, True, YOUNG, Claim.UNKNOWN),
+        # A lost attempt may have sent it: it is not denied, and a stop does not make it undone.
+        (SENT, OPEN, False, YOUNG, Claim.UNKNOWN),
+        (SENT, STOPPED, True, YOUNG, Claim.UNKNOWN),
+        (SENT, ENDED, True, YOUNG, Claim.UNKNOWN),
+        (replace(SENT, effect=EffectClass.OPAQUE), OPEN, True, YOUNG, Claim.UNKNOWN),
+        (replace(SENT, effect=EffectClass.LOCAL), OPEN, True, OLD, Claim.ACT),
+        (replace(SENT, effect=EffectClass.LOCAL), OPEN, False, OLD, Claim.DENIED),
+        (replace(SENT, effect=EffectClass.READ), OPEN, True, OLD, Claim.ACT),
+        (replace(SENT, effect=EffectClass.READ), STOPPED, True, OLD, Claim.STOPPED),
+        (replace(SENT, held=Held(2, Attempt("run", 3), False)), OPEN, True, YOUNG, Claim.STALE),
+        (replace(SENT, state=CallState.OUTCOME_UNKNOWN), OPEN, True, YOUNG, Claim.UNKNOWN),
+        (replace(SENT, state=CallState.DONE), ENDED, False, OLD, Claim.REPLAY),
+        (replace(SENT, state=CallState.FAILED), STOPPED, False, OLD, Claim.REPLAY),
+        (replace(SENT, state=CallState.DENIED), OPEN, True, OLD, Claim.REPLAY),
+    ],
+)
+def test_a_tool_call_is_claimed_by_state_class_and_key_age(
+    row: Reservation, gate: Gate, allowed: bool, now: datetime, expected: Claim
+) -> None:
+    assert claim_tool(gate, row, SECOND, allowed=allowed, now=now) is expected
+
+
+attempts = st.builds(Attempt, st.sampled_from(["a", "b"]), st.integers(1, 3))
+gates = st.builds(Gate, st.booleans(), st.booleans())
+rows = st.builds(
+    Reservation,
+    st.sampled_from(CallState),
+    st.none() | st.builds(Held, st.integers(1, 4), attempts, st.just(False)),
+    st.sampled_from(EffectClass),
+    st.none() | st.just(NOW),
+    st.none() | st.sampled_from([0.5, 60.0, 3600.0]),
+)
+moments = st.sampled_from([NOW, NOW + timedelta(seconds=1), NOW + timedelta(hours=2)])
+
+
+@given(gates, rows, attempts, st.booleans(), moments)
+def test_whatever_the_ledger_holds_nothing_unsafe_is_ever_allowed(
+    gate: Gate, row: Reservation, attempt: Attempt, allowed: bool, now: datetime
+) -> None:
+    verdict = claim_tool(gate, row, attempt, allowed=allowed, now=now)
+    assert (verdict is Claim.REPLAY) == (row.state in SETTLED)
+    if verdict is Claim.ACT:
+        assert allowed
+        assert not gate.ended and not gate.stopped
+        assert row.state in (CallState.PLANNED, CallState.RESERVED)
+        # An opaque call that may have been sent is never sent again.
+        assert row.effect is not EffectClass.OPAQUE or row.state is CallState.PLANNED
+        assert row.state is CallState.PLANNED or may_send_again(row, now)
+    if may_have_happened(row):
+        assert verdict in (Claim.ACT, Claim.UNKNOWN, Claim.STALE), "it may have happened: never denied, never dropped"
+
+
+@given(gates, st.none() | st.builds(Held, st.integers(1, 4), attempts, st.booleans()), attempts)
+def test_a_result_is_replayed_if_and_only_if_it_is_settled(gate: Gate, held: Held | None, attempt: Attempt) -> None:
+    verdict = claim(gate, held, attempt)
+    assert (verdict is Claim.REPLAY) == (held is not None and held.settled)
+    assert verdict is not Claim.ACT or not (gate.ended or gate.stopped)
+
+
+D, F, REL, RET, UNK = Settle.DONE, Settle.FAILED, Settle.RELEASE, Settle.RETRY, Settle.OUTCOME_UNKNOWN
+FIRST_SEND = {
+    # (effect, acted): recorded while tries are left, and after the last
+    (EffectClass.READ, Acted.NOT_SENT): (REL, F),
+    (EffectClass.LOCAL, Acted.NOT_SENT): (REL, F),
+    (EffectClass.KEYED, Acted.NOT_SENT): (REL, F),
+    (EffectClass.OPAQUE, Acted.NOT_SENT): (REL, F),
+    **{(effect, Acted.NOT_OWNED): (REL, REL) for effect in EffectClass},
+    (EffectClass.READ, Acted.AMBIGUOUS): (RET, F),
+    (EffectClass.LOCAL, Acted.AMBIGUOUS): (F, F),
+    (EffectClass.KEYED, Acted.AMBIGUOUS): (RET, UNK),
+    (EffectClass.OPAQUE, Acted.AMBIGUOUS): (UNK, UNK),
+    **{(effect, Acted.RETURNED): (D, D) for effect in EffectClass},
+    **{(effect, Acted.REFUSED): (F, F) for effect in EffectClass},
+}
+RESENT = {
+    Acted.RETURNED: (D, D),
+    Acted.REFUSED: (UNK, UNK),
+    Acted.NOT_SENT: (RET, UNK),
+    Acted.NOT_OWNED: (RET, RET),
+    Acted.AMBIGUOUS: (RET, UNK),
+}
+"""The same for a keyed call that a lost attempt may have sent."""
+
+
+@pytest.mark.parametrize(("effect", "acted", "last"), [*product(EffectClass, Acted, [False, True])])
+def test_what_is_recorded_after_a_first_send_follows_the_class(effect: EffectClass, acted: Acted, last: bool) -> None:
+    assert after_act(effect, acted, last_attempt=last) is FIRST_SEND[effect, acted][last]
+
+
+@pytest.mark.parametrize(("acted", "last"), [*product(Acted, [False, True])])
+def test_a_resent_call_is_never_called_undone(acted: Acted, last: bool) -> None:
+    assert after_act(EffectClass.KEYED, acted, last_attempt=last, sent_before=True) is RESENT[acted][last]
+
+
+def test_a_read_that_used_its_time_is_not_tried_again() -> None:
+    assert after_act(EffectClass.READ, Acted.AMBIGUOUS, last_attempt=False, timed_out=True) is Settle.FAILED
+    assert after_act(EffectClass.KEYED, Acted.AMBIGUOUS, last_attempt=False, timed_out=True) is Settle.RETRY
+
+
+def test_a_reservation_may_send_within_the_grace() -> None:
+    assert reservation_deadline(NOW) == NOW + ZOMBIE_GRACE

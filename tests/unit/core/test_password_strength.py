@@ -1,0 +1,61 @@
+"""Which passwords are refused: common ones, and those that are made of names that an attacker knows."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from zxcvbn.frequency_lists import FREQUENCY_LISTS
+
+from perdure.core.identity import names_of, weakness
+
+MARIA = names_of("maria.garcia", "Maria García-Lopez", "acmecorp")
+
+
+@pytest.mark.parametrize(
+    "password",
+    [
+        "password", "password1", "Passw0rd!", "12345678", "qwertyuiop", "iloveyou", "letmein!!", "abcdefgh", "11111111",
+        "aaaaaaaaaaaaaaaaaaaaaaaa", "qwerty12345", "drowssap1", "P@55w0rd", "dragonmonkey", "trustno1",
+        "maria.garcia", "MariaGarcia1", "Garcia_Lopez", "maria-acmecorp",
+        "garcia2024", "airamgarcia", "m4r1ag4rc1a", "acmecorp", "acmecorp2024!",
+        "Maria-Maria", "Perdure-Perdure", "Garcia-Maria-1", "Maria2026Garcia", "m4r14-m4r14",
+        "ACMECORP99", "procemca1", "4cm3c0rp!", "acmecorpacmecorp", "perdure1", "Perdure2026", "lopezlopez",
+    ],
+)  # fmt: skip
+def test_weak_ones_are_refused_with_a_reason(password: str) -> None:
+    why = weakness(password, MARIA)
+    assert why is not None and why.endswith("have nothing to do with each other")
+
+
+@pytest.mark.parametrize(
+    "password",
+    [
+        "correct horse battery", "a new password", "k7#Jq9!xZ2", "пароль для работы", "maria likes 7 green tractors",
+        "  spaces around me  ", "🐙🐚🦀🐠🐡🐬🐳🦑", "x7" * 4 + "Tannenbaum-Kiesel",
+        "aaaa" * 8 + "but the end is 8xQ!pz/vK",
+    ],
+)  # fmt: skip
+def test_others_are_taken_whatever_characters_they_have(password: str) -> None:
+    assert weakness(password, MARIA) is None
+
+
+def test_each_of_the_most_common_passwords_is_refused() -> None:
+    common = [word for word in FREQUENCY_LISTS["passwords"] if len(word) >= 8][:3_000]
+    assert len(common) == 3_000
+    taken = [word for word in common if weakness(word, ()) is None]
+    assert taken == []
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("password", ["4@8({[<36!1|0$57+%2" * 10, "a4@" * 66, "1|!" * 66, "x" * 200])
+def test_no_password_takes_long(password: str) -> None:
+    weakness("warm up the lists", MARIA)
+    began = time.perf_counter()
+    weakness(password, MARIA)
+    assert time.perf_counter() - began < 2
+
+
+@given(st.text(min_size=1, max_size=200))
+def test_any_text_is_judged(password: str) -> None:
+    assert weakness(password, MARIA) is None or weakness(password, MARIA)

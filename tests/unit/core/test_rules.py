@@ -1,0 +1,310 @@
+"""Which rules fire, and what that asks for."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import JsonValue
+
+from perdure.contracts.skills import Rule, RuleAction, RuleTrigger
+from perdure.core.agents.rule_matching import PLATFORM_RULES, RULE_FORCE_CLARIFY
+from perdure.core.agents.rules import (
+    CONDITIONS,
+    COUNTERS,
+    Fire,
+    Subject,
+    Unreadable,
+    deciding,
+    fire,
+    override_fault,
+    read_condition,
+    with_overrides,
+)
+from perdure.core.approvals.gates import RULE_MUTATING
+
+BEFORE, AFTER = RuleTrigger.BEFORE_TOOL_CALL, RuleTrigger.AFTER_TOOL_CALL
+DONE: dict[str, JsonValue] = {
+    "status": "success",
+    "result": {"feet": 330, "ok": True, "rows": [{"n": 1.5}], "none": None},
+}
+CALL = Subject("assemble", "package.assemble", DONE, {"iteration": 3, "tokens_used": "many"})
+
+
+def rule(rule_id: str = "a:r", **fields: Any) -> Rule:
+    return Rule.model_validate({"id": rule_id, "on": AFTER, "do": RuleAction.REQUIRE_HITL, **fields})
+
+
+@pytest.mark.parametrize(
+    ("when", "holds"),
+    [
+        ({}, True),
+        ({"tool": "assemble"}, True),
+        ({"tool": "assembl"}, False),
+        ({"tool": ["other", "assemble"]}, True),
+        ({"tool": ["other"]}, False),
+        ({"capability": "package.*"}, True),
+        ({"capability": "package.assembl?"}, True),
+        ({"capability": "package"}, False),
+        ({"capability": "PACKAGE.*"}, False),
+        ({"capability": ["create_*", "package.assemble"]}, True),
+        ({"capability": ["create_*"]}, False),
+        ({"result": {"path": "status", "equals": "success"}}, True),
+        ({"result": {"path": "status", "equals": "error"}}, False),
+        ({"result": {"path": "status", "one_of": ["error", "success"]}}, True),
+        ({"result": {"path": "status", "one_of": ["error"]}}, False),
+        ({"result": {"path": "result.feet", "at_least": 330}}, True),
+        ({"result": {"path": "result.feet", "at_least": 330.5}}, False),
+        ({"result": {"path": "result.feet", "at_most": 330}}, True),
+        ({"result": {"path": "result.feet", "at_most": 329}}, False),
+        ({"result": {"path": "result.feet", "equals": 330.0}}, True),
+        ({"result": {"path": "result.ok", "equals": True}}, True),
+        ({"result": {"path": "result.ok", "equals": 1}}, False),
+        ({"result": {"path": "result.none", "equals": None}}, True),
+        ({"result": {"path": "result.none", "equals": False}}, False),
+        ({"result": {"path": "result.rows.0.n", "at_most": 1.5}}, True),
+        ({"counter": {"name": "iteration", "at_least": 3}}, True),
+        ({"counter": {"name": "iteration", "at_least": 4}}, False),
+        ({"tool": "assemble", "capability": "package.*"}, True),
+        ({"tool": "assemble", "capability": "create_*"}, False),
+    ],
+)
+def test_a_rule_fires_where_all_its_conditions_hold(when: dict[str, Any], holds: bool) -> None:
+    fires = fire([rule(when=when)], AFTER, CALL)
+    assert [each.rule_id for each in fires] == (["a:r"] if holds else [])
+    assert all(each.unreadable == () for each in fires)
+
+
+@pytest.mark.parametrize(
+    ("when", "why"),
+    [
+        ({"tols": "x"}, "tols: unknown condition 'tols'"),
+        ({"tool": 7}, "tool: must be a tool's name, or a list of them"),
+        ({"tool": []}, "tool: must be a tool's name, or a list of them"),
+        ({"tool": "a b"}, "tool: must be a tool's name, or a list of them"),
+        ({"capability": "[ab]"}, "capability: must be a capability with * and ? as wildcards, or a list of them"),
+        ({"capability": ["package.*", None]}, "capability: must be a capability with * and ? as wildcards, or a list"),
+        ({"result": "success"}, "result: must be fields: path, equals, one_of, at_least, at_most"),
+        ({"result": {"path": "status", "like": "s"}}, "result.like: unknown field 'like'"),
+        ({"result": {"path": "status"}}, "result: needs exactly one of"),
+        ({"result": {"path": "a..b", "equals": 1}}, "result.path: must be names and list positions"),
+        ({"result": {"equals": 1}}, "result.path: must be names and list positions"),
+        ({"result": {"path": "gone", "equals": 1}}, "result.path: the result has no gone"),
+        ({"result": {"path": "result.rows.1.n", "equals": 1}}, "result.path: the result has no result.rows.1.n"),
+        ({"result": {"path": "result.rows.-1", "equals": 1}}, "result.path: the result has no result.rows.-1"),
+        ({"result": {"path": "result", "equals": 1}}, "result.path: the result holds no plain value there"),
+        ({"result": {"path": "status", "at_least": 1}}, "result.path: is not a number"),
+        ({"result": {"path": "result.ok", "at_least": 0}}, "result.path: is not a number"),
+        ({"result": {"path": "result.feet", "at_least": "1"}}, "result.at_least: is not a number"),
+        ({"result": {"path": "status", "equals": ["success"]}}, "result.equals: must be plain values"),
+        ({"result": {"path": "status", "one_of": "success"}}, "result.one_of: must be plain values"),
+        ({"result": {"path": "status", "one_of": []}}, "result.one_of: must be plain values"),
+        ({"counter": {"name": "rounds", "at_least": 1}}, "counter.name: unknown counter 'rounds'"),
+        ({"counter": {"name": "cost_microusd", "at_least": 1}}, "counter.name: this turn does not count cost_microusd"),
+        ({"counter": {"name": "tokens_used", "at_least": 1}}, "counter.name: is not a number"),
+        ({"counter": {"name": "iteration"}}, "counter.at_least: is not a number"),
+    ],
+)
+def test_what_cannot_be_read_fires_and_says_so(when: dict[str, Any], why: str) -> None:
+    (fired,) = fire([rule(when=when)], AFTER, CALL)
+    (said,) = fired.unreadable
+    assert said.startswith(why)
+    assert fired.told()["unreadable"] == [said]
+
+
+def test_a_condition_that_clearly_does_not_hold_silences_a_rule_that_is_not_understood_whole() -> None:
+    assert fire([rule(when={"tool": "other", "weather": "rain"})], AFTER, CALL) == ()
+    (fired,) = fire([rule(when={"tool": "assemble", "weather": "rain"})], AFTER, CALL)
+    assert fired.unreadable == ("weather: unknown condition 'weather'",)
+
+
+def test_a_rule_is_asked_at_its_own_trigger_and_an_unknown_one_before_each_call() -> None:
+    rules = [rule("a:1", on=BEFORE), rule("a:2", on=AFTER), rule("a:3", on="at_dawn")]
+    assert [each.rule_id for each in fire(rules, BEFORE, CALL)] == ["a:1", "a:3"]
+    assert [each.rule_id for each in fire(rules, AFTER, CALL)] == ["a:2"]
+    assert fire(rules, BEFORE, CALL)[1].unreadable == ("unknown trigger 'at_dawn'",)
+
+
+def test_an_unknown_action_asks_for_a_person() -> None:
+    (fired,) = fire([rule(do="shrug")], AFTER, CALL)
+    assert (fired.action, fired.unreadable) == (RuleAction.REQUIRE_HITL, ("unknown action 'shrug'",))
+
+
+def test_a_fire_tells_where_its_rule_comes_from() -> None:
+    given = rule("shop/tea:r", app="shop", skill_id="tea", checkpoint="taste", message="Taste it.")
+    (fired,) = fire([given], AFTER, CALL)
+    assert fired.told() == {
+        "rule_id": "shop/tea:r",
+        "trigger": "after_tool_call",
+        "tool": "assemble",
+        "action": "require_hitl",
+        "checkpoint": "taste",
+        "message": "Taste it.",
+        "app": "shop",
+        "skill_id": "tea",
+    }
+
+
+def test_fires_come_from_the_platform_first_then_the_app_then_its_skills() -> None:
+    rules = [
+        rule("b/s:1", app="b", skill_id="s"),
+        rule("b:2", app="b"),
+        rule("platform:z"),
+        rule("platform:a"),
+        rule("a/t:1", app="a", skill_id="t"),
+    ]
+    expected = ["platform:a", "platform:z", "b:2", "a/t:1", "b/s:1"]
+    for turned in (rules, rules[::-1], rules[2:] + rules[:2]):
+        assert [each.rule_id for each in fire(turned, AFTER, CALL)] == expected
+
+
+@pytest.mark.parametrize(
+    ("rules", "decides"),
+    [
+        ([], None),
+        ([rule("a:1"), rule("a:2")], "a:1"),
+        ([rule("a:1"), rule("a:2", checkpoint="c")], "a:2"),
+        ([rule("a:1", checkpoint="c"), rule("a:2", do="abort")], "a:2"),
+        ([rule("a:1", do="abort"), rule("a:2", do="abort", app="b")], "a:1"),
+    ],
+)
+def test_the_strictest_fire_decides_then_the_one_that_names_a_checkpoint(
+    rules: list[Rule], decides: str | None
+) -> None:
+    decided = deciding(fire(rules, AFTER, CALL))
+    assert (decided.rule_id if decided else None) == decides
+
+
+def test_a_tenant_makes_a_rule_stricter_and_never_looser() -> None:
+    rules = [rule("a:1"), rule("a:2", do="abort"), rule("a:3")]
+    overridden = with_overrides(rules, {"a:1": "abort", "a:2": "require_hitl", "a:3": "ignore", "a:9": "abort"})
+    assert [each.do for each in overridden] == ["abort", "abort", "require_hitl"]
+    assert override_fault(rules[0], "abort") is None and override_fault(rules[1], "abort") is None
+    assert "never looser" in (override_fault(rules[1], "require_hitl") or "")
+    assert "never looser" in (override_fault(rules[0], "off") or "")
+    assert override_fault(None, "abort") == "there is no such rule"
+
+
+MUTATING = ["create_entity", "update_entity", "link_entities", "batch_update", "batch_"]
+
+
+@pytest.mark.parametrize(
+    ("capability", "gated"),
+    [*((name, True) for name in MUTATING), ("", False), ("batch", False), ("x_create_entity", False), ("read", False)],
+)
+def test_the_platform_asks_a_person_before_what_changes_entities(capability: str, gated: bool) -> None:
+    fires = fire(PLATFORM_RULES, BEFORE, Subject("t", capability))
+    assert [each.rule_id for each in fires] == ([RULE_MUTATING] if gated else [])
+
+
+@pytest.mark.parametrize(("failed", "forced"), [(0, False), (2, False), (3, True), (4, True)])
+def test_the_platform_asks_a_person_after_three_failed_resolves_and_a_tenant_may_abort(
+    failed: int, forced: bool
+) -> None:
+    subject = Subject("entity_resolve", counters={"consecutive_failed_resolves": failed})
+    decided = deciding(fire(PLATFORM_RULES, AFTER, subject))
+    assert (decided is not None and decided.rule_id == RULE_FORCE_CLARIFY) is forced
+    stricter = with_overrides(PLATFORM_RULES, {RULE_FORCE_CLARIFY: "abort"})
+    decided = deciding(fire(stricter, AFTER, subject))
+    assert (decided is not None and decided.action is RuleAction.ABORT) is forced
+
+
+names = st.sampled_from(["assemble", "other", "x"])
+numbers = st.integers(-2, 2) | st.floats(allow_nan=True, allow_infinity=True) | st.just(10**400)
+plain = st.none() | st.booleans() | numbers | st.text(max_size=3)
+results: st.SearchStrategy[Any] = st.recursive(
+    plain, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("ab0"), inner, max_size=2)
+)
+anything = st.recursive(plain, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(names, inner, max_size=2))
+paths = st.sampled_from(["a", "a.b", "a.0", "0", "a.b.0", "", ".", "a." + "9" * 90])
+conditions = st.fixed_dictionaries(
+    {},
+    optional={
+        "tool": names | st.lists(names, max_size=2) | anything,
+        "capability": st.sampled_from(["*", "p.?", "q", "[", ""]) | anything,
+        "result": st.dictionaries(
+            st.sampled_from(["at_least", "at_most", "equals", "one_of"]), anything, max_size=2
+        ).flatmap(lambda tests: paths.map(lambda path: {"path": path, **tests}))
+        | anything,
+        "counter": st.fixed_dictionaries({"name": st.sampled_from([*COUNTERS, "x"]), "at_least": numbers}) | anything,
+        "weather": anything,
+    },
+)
+rules_given = st.builds(
+    rule,
+    rule_id=st.sampled_from(["a:1", "a:2", "a:3", "platform:1"]),
+    on=st.sampled_from([BEFORE, AFTER, "at_dawn"]),
+    do=st.sampled_from([RuleAction.ABORT, RuleAction.REQUIRE_HITL, "shrug"]),
+    when=conditions,
+    app=st.sampled_from(["", "a"]),
+    checkpoint=st.sampled_from(["", "c"]),
+)
+subjects = st.builds(
+    Subject,
+    names,
+    st.sampled_from(["", "p.x", "q"]),
+    results,
+    st.none() | st.dictionaries(st.sampled_from(COUNTERS), plain, max_size=2),
+)
+triggers = st.sampled_from([BEFORE, AFTER])
+
+
+def _judged(given: Rule, subject: Subject) -> list[bool | None]:
+    """Each condition by itself: whether it holds, None where it cannot be read."""
+    judged: list[bool | None] = []
+    for name, value in given.when.items():
+        try:
+            judged.append(read_condition(name, value)(subject))
+        except Unreadable:
+            judged.append(None)
+    return judged
+
+
+@given(rules_given, triggers, subjects)
+def test_a_rule_stays_silent_only_at_another_trigger_or_where_a_condition_is_read_and_does_not_hold(
+    given: Rule, trigger: RuleTrigger, subject: Subject
+) -> None:
+    fires = fire([given], trigger, subject)
+    judged = _judged(given, subject)
+    asked = given.on == trigger or (given.on == "at_dawn" and trigger is BEFORE)
+    assert bool(fires) is (asked and False not in judged)
+    for each in fires:
+        strange = (given.on == "at_dawn") + (given.do == "shrug") + judged.count(None)
+        assert len(each.unreadable) == strange
+        assert each.action is (RuleAction.ABORT if given.do == "abort" else RuleAction.REQUIRE_HITL)
+
+
+@given(st.lists(rules_given, max_size=4), triggers, subjects, st.randoms())
+def test_neither_the_order_of_the_rules_nor_a_rule_more_takes_a_stop_away(
+    rules: list[Rule], trigger: RuleTrigger, subject: Subject, chance: Any
+) -> None:
+    fires = fire(rules, trigger, subject)
+    turned = [*rules]
+    chance.shuffle(turned)
+    assert sorted(map(repr, fire(turned, trigger, subject))) == sorted(map(repr, fires))
+    if rules:
+        fewer = deciding(fire(rules[1:], trigger, subject))
+        more = deciding(fires)
+        assert fewer is None or more is not None
+        assert fewer is None or fewer.action is not RuleAction.ABORT or _aborts(more)
+
+
+@given(
+    st.lists(rules_given, max_size=4), triggers, subjects, st.dictionaries(st.sampled_from(["a:1", "a:2"]), st.text())
+)
+def test_no_override_lets_anything_pass(
+    rules: list[Rule], trigger: RuleTrigger, subject: Subject, overrides: dict[str, str]
+) -> None:
+    plain_fires = fire(rules, trigger, subject)
+    fires = fire(with_overrides(rules, overrides | {"a:3": "abort"}), trigger, subject)
+    assert len(fires) == len(plain_fires)
+    before, after = deciding(plain_fires), deciding(fires)
+    assert not _aborts(before) or _aborts(after)
+
+
+def _aborts(fired: Fire | None) -> bool:
+    return fired is not None and fired.action is RuleAction.ABORT
+
+
+def test_every_condition_has_a_case_above() -> None:
+    assert set(CONDITIONS) == {"tool", "capability", "result", "counter"}

@@ -1,0 +1,176 @@
+"""Who may sit where: the own seat, a delegated one, a named one; never the requester's."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.contracts.errors import CallerError
+from perdure.core.approvals.decisions import Panel, Seat, is_entitled, lent, seats_for, why_not
+from perdure.core.identity import OWN, UNKNOWN, Credential, How
+
+REVIEWER, ADMIN, NOTHING = frozenset({"reviewer"}), frozenset({"admin"}), frozenset[str]()
+ANN, BOB, CARL = Seat("ann", "Ann", REVIEWER), Seat("bob", "Bob", REVIEWER), Seat("carl", "Carl", NOTHING)
+ROOT = Seat("root", "Root", ADMIN)
+OPEN = Panel("asker", "reviewer")
+
+
+def sits(panel: Panel, user_id: str, *seats: Seat, credential: Credential = OWN) -> list[str] | str:
+    """The owners of the seats, or the refusal's code."""
+    try:
+        return [seat.user_id for seat in seats_for(panel, user_id, seats, credential)]
+    except CallerError as refused:
+        assert refused.http == 403
+        return refused.code
+
+
+@pytest.mark.parametrize(
+    ("panel", "user_id", "seats", "expected"),
+    [
+        (OPEN, "ann", [ANN], ["ann"]),
+        (OPEN, "ann", [ANN, BOB], ["ann", "bob"]),
+        (OPEN, "bob", [ANN, BOB], ["bob", "ann"]),
+        (OPEN, "carl", [CARL], "role_required"),
+        (OPEN, "carl", [CARL, ANN], "role_required"),
+        (OPEN, "root", [ROOT, ANN], "role_required"),
+        (OPEN, "carl", [ANN], "role_required"),
+        (Panel("asker", "admin"), "ann", [ANN, ROOT], "role_required"),
+        (OPEN, "carl", [], "role_required"),
+        (Panel("ann", "reviewer"), "ann", [ANN], "own_request"),
+        (Panel("ann", "reviewer"), "ann", [ANN, BOB], "own_request"),
+        (Panel("ann", "reviewer"), "bob", [BOB, ANN], ["bob"]),
+        (Panel("ann", "reviewer", reviewers=("Ann",)), "bob", [BOB, ANN], "own_request"),
+        (Panel("ann", "reviewer", True), "ann", [ANN], ["ann"]),
+        (Panel("carl", "reviewer"), "carl", [CARL, ANN], "role_required"),
+        (Panel("bob", "reviewer"), "bob", [BOB, ANN], "own_request"),
+        (Panel("asker", "reviewer", assignee="bob", reviewers=("Carl",)), "ann", [ANN, BOB], ["bob"]),
+        (Panel("asker", "admin"), "ann", [ANN], "role_required"),
+        (Panel("asker", "reviewer", reviewers=("Bob",)), "ann", [ANN], "not_a_reviewer"),
+        (Panel("asker", "reviewer", reviewers=("Bob",)), "ann", [ANN, BOB], ["bob"]),
+        (Panel("asker", "reviewer", reviewers=("Bob",), assignee="ann"), "ann", [ANN], ["ann"]),
+        (Panel("asker", "reviewer", reviewers=("Carl",)), "carl", [CARL], "role_required"),
+        (Panel("asker", "reviewer", assignee="carl"), "carl", [CARL], "role_required"),
+    ],
+)
+def test_who_may_sit_where(panel: Panel, user_id: str, seats: list[Seat], expected: list[str] | str) -> None:
+    assert sits(panel, user_id, *seats) == expected
+
+
+BY_ASKER, BY_ROOT = Credential(How.TOKEN, ("asker",)), Credential(How.TOKEN, ("root",))
+THROUGH_ROOT = Credential(How.TOKEN, ("root", "asker"))
+BY_UNKNOWN = Credential(How.TOKEN, (UNKNOWN,))
+ADMIN_ASKS = replace(OPEN, requester_is_admin=True)
+
+
+@pytest.mark.parametrize(
+    ("panel", "credential", "seats", "expected"),
+    [
+        (OPEN, BY_ROOT, [ANN], ["ann"]),
+        (OPEN, BY_ASKER, [ANN], "own_request"),
+        (OPEN, THROUGH_ROOT, [ANN], "own_request"),
+        (OPEN, BY_ASKER, [ANN, BOB], "own_request"),
+        (replace(OPEN, reviewers=("Bob",)), BY_ASKER, [ANN, BOB], "own_request"),
+        (replace(OPEN, allow_self_approval=True), BY_ASKER, [ANN], ["ann"]),
+        (OPEN, BY_UNKNOWN, [ANN], ["ann"]),
+        (ADMIN_ASKS, BY_UNKNOWN, [ANN], "own_request"),
+        (ADMIN_ASKS, Credential(How.PASSWORD, (), ("asker",)), [ANN], ["ann"]),
+        (ADMIN_ASKS, BY_ROOT, [ANN], ["ann"]),
+        (OPEN, OWN, [ANN, replace(BOB, lent_by=BY_ASKER)], ["ann"]),
+        (OPEN, OWN, [ANN, replace(BOB, lent_by=BY_ROOT)], ["ann", "bob"]),
+        (replace(OPEN, reviewers=("Bob",)), OWN, [ANN, replace(BOB, lent_by=THROUGH_ROOT)], "own_request"),
+        (replace(ADMIN_ASKS, reviewers=("Bob",)), OWN, [ANN, replace(BOB, lent_by=BY_UNKNOWN)], "own_request"),
+    ],
+)
+def test_a_credential_of_the_requesters_making_sits_nowhere(
+    panel: Panel, credential: Credential, seats: list[Seat], expected: list[str] | str
+) -> None:
+    assert sits(panel, "ann", *seats, credential=credential) == expected
+
+
+@given(
+    st.sampled_from(["ann", "bob", "asker"]),
+    st.booleans(),
+    st.lists(st.sampled_from(["ann", "bob", "root", "asker", UNKNOWN]), unique=True),
+    st.lists(st.sampled_from(["ann", "bob", "root", "asker"]), unique=True),
+)
+def test_nobody_decides_by_what_the_requester_could_hold(
+    user_id: str, is_admin: bool, created_by: list[str], handed_by: list[str]
+) -> None:
+    """However long the chain of credentials is by which the requester came to this one."""
+    credential = Credential(How.TOKEN, tuple(created_by))
+    for actor in handed_by:
+        credential = Credential(How.TOKEN, credential.handed_on(actor))
+    panel = replace(OPEN, requester_is_admin=is_admin)
+    found = sits(panel, user_id, ANN, BOB, credential=credential)
+    could_hold = "asker" in (user_id, *created_by, *handed_by) or (is_admin and UNKNOWN in created_by)
+    assert isinstance(found, str) if could_hold or user_id == "asker" else user_id in found
+
+
+@pytest.mark.parametrize(
+    ("panel", "to", "why"),
+    [
+        (OPEN, ANN, None),
+        (OPEN, CARL, "has not the role"),
+        (Panel("ann", "reviewer"), ANN, "has asked"),
+        (Panel("ann", "reviewer", True), ANN, None),
+        (Panel("asker", "reviewer", reviewers=("Bob",)), ANN, None),
+    ],
+)
+def test_to_whom_a_request_can_be_given(panel: Panel, to: Seat, why: str | None) -> None:
+    told = why_not(panel, to)
+    assert told is None if why is None else why in (told or "")
+
+
+@pytest.mark.parametrize(
+    ("owner", "to", "expected"),
+    [
+        (ANN, BOB, REVIEWER),
+        (Seat("eve", "Eve", REVIEWER | ADMIN), BOB, REVIEWER),
+        (ANN, CARL, "cannot_decide"),
+        (ANN, Seat("tom", "Tom", frozenset({"requester"})), "cannot_decide"),
+        (ANN, ROOT, "cannot_decide"),
+        (CARL, BOB, "nothing_to_delegate"),
+        (
+            Seat("tom", "Tom", frozenset({"requester"})),
+            Seat("tim", "Tim", frozenset({"requester"})),
+            "nothing_to_delegate",
+        ),
+    ],
+)
+def test_a_seat_is_lent_by_whoever_decides_to_whoever_may_decide_the_same(
+    owner: Seat, to: Seat, expected: frozenset[str] | str
+) -> None:
+    try:
+        assert lent(owner, to) == expected
+    except CallerError as refused:
+        assert (refused.code, refused.http) == (expected, 422)
+
+
+PEOPLE = [
+    Seat(name, name.title(), roles) for name, roles in product(("ann", "bob", "carl"), (REVIEWER, ADMIN, NOTHING))
+]
+
+
+@given(
+    st.sampled_from(["ann", "bob", "carl", "asker"]),
+    st.sampled_from(["reviewer", "admin"]),
+    st.sets(st.sampled_from(["Ann", "Bob", "Carl"])),
+    st.sampled_from(["", "ann", "bob"]),
+    st.sampled_from(["ann", "bob", "carl"]),
+    st.lists(st.sampled_from(PEOPLE), unique_by=lambda seat: seat.user_id),
+)
+def test_nobody_ever_sits_for_the_requester_or_without_the_role(
+    asker: str, role: str, named: set[str], assignee: str, user_id: str, seats: list[Seat]
+) -> None:
+    panel = Panel(asker, role, False, tuple(sorted(named)), assignee)
+    found = sits(panel, user_id, *seats)
+    has_role = any(seat.user_id == user_id and role in seat.roles for seat in seats)
+    good = [seat for seat in seats if has_role and is_entitled(panel, seat) and asker not in (seat.user_id, user_id)]
+    if isinstance(found, str):
+        assert not good
+    else:
+        assert sorted(found) == sorted(seat.user_id for seat in good)
+        assert asker not in (*found, user_id)
+        assert user_id not in found or found[0] == user_id, "the own seat comes first"

@@ -1,0 +1,212 @@
+"""The filings app as it is loaded and published: five agents, three skills, and the numbers that they were given."""
+
+import re
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure.activities.providers.scripted import Script
+from perdure.activities.toolbox.engine_tools import CORE_BY_NAME
+from perdure.apps import App, Engine, load_app, publish
+from perdure.contracts.agents import DayLimits, PublishedAgent
+from perdure.core.agents.plans import turn_plan
+from perdure.core.agents.prompts import User, activation, persona_of, prefix, template_messages
+from perdure.core.agents.toolsets import offered_tools
+from perdure.core.text import estimated_tokens
+from perdure.sdk.tools import ToolContext
+from tests.near import new_client
+from tests.unit.examples.filings.blocks import FILINGS, run
+
+DOMAIN = re.compile(r"\b(wells?|leases?|rule|flar\w+|filing|texas|rrc|gas|oil|spacing|operator|commission)\b", re.I)
+
+
+def copied(to: Path) -> Path:
+    """A copy of the app."""
+    shutil.copytree(FILINGS, to)
+    return to
+
+
+def loaded(folder: Path) -> App:
+    return load_app(folder, Engine(topologies=("skill_pipeline",), script=Script))
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> App:
+    return loaded(copied(tmp_path_factory.mktemp("app") / "filings"))
+
+
+@pytest.fixture(scope="module")
+def agents(app: App) -> dict[str, PublishedAgent]:
+    published = publish(app, [tool.card for tool in CORE_BY_NAME.values()])
+    return {each.definition.id: each for each in published}
+
+
+def test_the_folder_has_no_mistake_and_nothing_to_warn_of(app: App) -> None:
+    assert app.problems == () and app.name == "filings"
+    assert sorted(app.skills) == ["rrc_practice", "rrc_rule32", "rrc_rule37"]
+
+
+def test_a_second_model_waits_for_a_first_one_that_needs_a_key(agents: dict[str, PublishedAgent]) -> None:
+    """S0-76: beside the scripted model it is not asked, nor is its library loaded."""
+    second = {agent_id: agent.definition.fallback_model for agent_id, agent in agents.items()}
+    assert second.pop("general") == ""
+    assert set(second.values()) == {"openai/gpt-4o-mini"}
+    definition = agents["rule_37"].definition
+    assert (definition.model, definition.second_model) == ("scripted", "")
+    with_key = definition.model_copy(update={"model": "openai/gpt-4o"})
+    assert with_key.second_model == "openai/gpt-4o-mini"
+
+
+def test_every_agent_remembers_earlier_turns_and_the_desks_know_the_well_at_hand(
+    agents: dict[str, PublishedAgent],
+) -> None:
+    """S0-25: the nearest three; S0-62: by the fields of working memory that the source names."""
+    remembering = {agent_id: agent.definition.memory for agent_id, agent in agents.items()}
+    assert {agent_id: (each.episodic, each.hits) for agent_id, each in remembering.items() if each} == dict.fromkeys(
+        agents, (True, 3)
+    )
+    for desk in ("rule_37", "rule_32"):
+        fields = turn_plan(agents[desk], agents[desk].definition.limits).entity_fields
+        assert fields == {"well_api": "api_number", "entity_id": "id"}
+
+
+DESK_DAY = DayLimits(max_tokens=2_000_000, max_cost_microusd=100_000_000)
+MONITOR_DAY = DayLimits(max_tokens=500_000, max_cost_microusd=30_000_000)
+
+
+@pytest.mark.parametrize(
+    ("agent_id", "tokens", "dollars", "day"),
+    [
+        ("rule_37", 150_000, 10, DESK_DAY),
+        ("rule_32", 100_000, 8, DESK_DAY),
+        ("compliance_monitor", 200_000, 15, MONITOR_DAY),
+        ("flaring_monitor", 300_000, 20, MONITOR_DAY),
+        ("general", 100_000, 5, None),
+    ],
+)
+def test_each_agent_has_its_budget_per_turn_and_per_day(
+    agents: dict[str, PublishedAgent], agent_id: str, tokens: int, dollars: int, day: DayLimits | None
+) -> None:
+    """S0-13, S0-60, S0-74, S0-75."""
+    definition = agents[agent_id].definition
+    limits = definition.limits
+    assert (limits.max_tokens, limits.max_cost_microusd) == (tokens, dollars * 1_000_000)
+    assert limits.max_iterations == 20 and definition.day_limits == day
+    assert (definition.topology, definition.model) == ("skill_pipeline", "scripted")
+
+
+RULE_37_TOOLS = {"spacing_assessment", "offset_well_analysis", "rule37_filing_assembly", "good_cause_narrative"}
+RULE_32_TOOLS = {"flaring_volume_calc", "gas_analysis", "rule32_filing_assembly", "emissions_estimate"}
+CORE = {"entity_resolve", "context_assemble"}
+
+
+@pytest.mark.parametrize(
+    ("agent_id", "skill", "own", "brought"),
+    [
+        ("rule_37", "rrc_rule37", {"create_entity"}, RULE_37_TOOLS),
+        ("rule_32", "rrc_rule32", set(), RULE_32_TOOLS),
+        ("compliance_monitor", "rrc_rule32", {"flaring_volume_calc"}, set()),
+        ("flaring_monitor", "rrc_rule32", {"flaring_volume_calc", "emissions_estimate"}, set()),
+        ("general", "rrc_rule37", set(), set()),
+    ],
+)
+def test_the_tools_of_a_turn_are_the_core_ones_and_what_loaded_skills_bring(
+    agents: dict[str, PublishedAgent], agent_id: str, skill: str, own: set[str], brought: set[str]
+) -> None:
+    """S0-41, S0-42, S0-51."""
+    plan = turn_plan(agents[agent_id], agents[agent_id].definition.limits)
+    assert set(offered_tools(plan, [])) == CORE | own
+    assert set(offered_tools(plan, [skill])) == CORE | own | brought
+
+
+def test_the_checkpoints_come_from_the_skills_own_rules(app: App) -> None:
+    """S0-65; the monitors have none (S0-69)."""
+    rules = [rule for skill in app.skills.values() for rule in skill.rules]
+    assert {(str(rule.when["tool"]), rule.checkpoint) for rule in rules} == {
+        ("rule37_filing_assembly", "pre_filing"),
+        ("good_cause_narrative", "good_cause_review"),
+        ("rule32_filing_assembly", "pre_filing"),
+    }
+    assert {(rule.on, rule.do) for rule in rules} == {("after_tool_call", "require_hitl")}
+    assert app.rules == () and all(not agent.skills for agent in app.agents if agent.id.endswith("_monitor"))
+
+
+def test_the_persona_is_the_agents_own_and_else_that_of_its_root_skill(agents: dict[str, PublishedAgent]) -> None:
+    """S0-17: what a skill that is only selected would speak like has no effect."""
+    personas = {agent_id: persona_of(each.definition) for agent_id, each in agents.items()}
+    assert {agent_id: (persona.key, persona.source) for agent_id, persona in personas.items()} == {
+        "rule_37": ("spacing_specialist", "agent"),
+        "rule_32": ("flaring_specialist", "agent"),
+        "compliance_monitor": ("monitor", "agent"),
+        "flaring_monitor": ("monitor", "agent"),
+        "general": ("platform_default", "platform_default"),
+    }
+    bare = agents["rule_37"].definition.model_copy(update={"persona": "", "persona_key": ""})
+    assert (persona_of(bare).key, persona_of(bare).source) == ("filing_specialist", "root_skill")
+
+
+def test_the_general_agents_prompt_names_no_field(agents: dict[str, PublishedAgent]) -> None:
+    """S0-21."""
+    general = agents["general"].definition
+    assert general.root_skill is None and general.skills == ()
+    desk = agents["rule_37"].definition
+    assert not DOMAIN.search(prefix(general, persona_of(general), User("Ann", "clerk")))
+    assert DOMAIN.search(prefix(desk, persona_of(desk), User("Ann", "clerk")))
+
+
+def test_a_skills_parts_have_the_sizes_of_their_tiers_and_their_templates_are_filled(app: App) -> None:
+    """S0-64; the loader tells what is too long, this what is too short."""
+    (rule_37,) = (agent for agent in app.agents if agent.id == "rule_37")
+    for skill in app.skills.values():
+        assert 200 <= estimated_tokens(skill.body) <= 800, skill.id
+        assert skill.artifacts and skill.templates and skill.triggers and skill.domain_tags
+        assert skill.artifacts[0].text in activation(skill)
+    texts = template_messages(rule_37, list(app.skills.values()), User("Ann"))
+    assert texts[0].startswith("=== Commission practice ===\nDesk: Rule 37 spacing exceptions. Working for: Ann")
+    assert not any("{{" in text for text in texts)
+
+
+def test_a_reserved_name_is_refused_for_a_block_and_the_rest_is_loaded(tmp_path: Path) -> None:
+    """S0-50."""
+    folder = copied(tmp_path / "filings")
+    place = folder / "skills" / "rrc_rule37" / "blocks"
+    for suffix in (".py", ".yaml"):
+        (place / f"spacing_assessment{suffix}").rename(place / f"spacing_calculation{suffix}")
+    app = loaded(folder)
+    told = [str(problem) for problem in app.problems]
+    assert any("spacing_calculation is a reserved name" in each for each in told)
+    assert {agent.id for agent in app.agents} == {"rule_32", "compliance_monitor", "flaring_monitor", "general"}
+
+
+@pytest.mark.parametrize(
+    ("name", "args"),
+    [
+        ("flaring_volume_calc", {"lease_name": "Mitchell Ranch"}),
+        ("flaring_volume_calc", {"lease_name": "North Pasture", "from_month": "2026-03", "to_month": "2026-05"}),
+        ("emissions_estimate", {"lease_name": "Twin Windmills", "from_month": "2026-04"}),
+        ("emissions_estimate", {"lease_name": "Nowhere"}),
+    ],
+)
+async def test_a_fenced_tool_answers_bare_what_the_block_of_its_name_computes(
+    app: App, name: str, args: dict[str, Any]
+) -> None:
+    """S0-42, S0-49."""
+    tool = app.tools[name]
+    assert tool.card.effect.value == "read" and not tool.card.needs_approval
+    async with new_client() as http:
+        context = ToolContext(
+            card=tool.card,
+            tenant_id="t",
+            turn_id="turn",
+            conversation_id="conversation",
+            call_id="t1.0",
+            user_id="user",
+            idempotency_key="",
+            deadline=datetime.now(UTC) + timedelta(seconds=10),
+            http=http,
+            secrets={},
+        )
+        assert (await tool.run(args, context)).output == run(name, args)

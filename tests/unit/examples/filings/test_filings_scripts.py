@@ -1,0 +1,170 @@
+"""How the scripted model plays the five agents: each text gives its calls, and the figures come from the results."""
+
+import json
+from typing import Any
+
+import pytest
+
+from perdure.contracts.values import canonical_json
+from perdure.core.agents.prompts import as_changed
+from tests.unit.examples.filings.play import agent, agent_ids, answer, play
+
+SPACING = "Mitchell Ranch 1H: the lease line is 330.00 ft away (at least 467 ft)"
+
+
+WELL, LEASE = "Mitchell Ranch 1H", "Mitchell Ranch"
+SPRING = {"lease_name": "North Pasture", "from_month": "2026-03", "to_month": "2026-05"}
+ASKED = {"requested_mcf_per_day": 85, "from_day": "2026-07-01", "to_day": "2026-12-27"}
+ASKED_TEXT = "Prepare the Rule 32 filing for Cottonwood at 85 mcf a day from 2026-07-01 to 2026-12-27"
+OFFSETS = {"well_name": "Dry Fork 2", "radius_ft": 2000}
+RULE_37: list[tuple[str, str, dict[str, Any], str]] = [
+    (f"Assess spacing for {WELL}", "spacing_assessment", {"well_name": WELL}, SPACING),
+    ("assess the spacing of Al's Well 7.", "spacing_assessment", {"well_name": "Al's Well 7"}, "cannot be assessed"),
+    ("List the offset wells around Dry Fork 2 within 2000 ft", "offset_well_analysis", OFFSETS, "at 216.9 degrees"),
+    ("Find offset wells for Dry Fork 2", "offset_well_analysis", {"well_name": "Dry Fork 2"}, "within 2,640 ft"),
+    (f"Assess spacing for the well {WELL}", "spacing_assessment", {"well_name": WELL}, SPACING),
+    (f"Prepare the Rule 37 filing for {WELL}", "rule37_filing_assembly", {"well_name": WELL}, "missing: plat"),
+]
+RULE_32: list[tuple[str, str, dict[str, Any], str]] = [
+    (f"Calculate flaring for {LEASE}", "flaring_volume_calc", {"lease_name": LEASE}, "22,744 mcf flared"),
+    ("Calculate flaring of North Pasture from 2026-03 to 2026-05", "flaring_volume_calc", SPRING, "30 hours without"),
+    ("Analyze the gas of Cottonwood", "gas_analysis", {"lease_name": "Cottonwood"}, "1,076.9 BTU/scf"),
+    (f"Estimate emissions for {LEASE}", "emissions_estimate", {"lease_name": LEASE}, "CO2e from 22,744 mcf"),
+    (f"Prepare the Rule 32 filing for {LEASE}", "rule32_filing_assembly", {"lease_name": LEASE}, "missing: requested"),
+    (ASKED_TEXT, "rule32_filing_assembly", {"lease_name": "Cottonwood"} | ASKED, "180 days; route: administrative"),
+]
+
+
+@pytest.mark.parametrize(
+    ("agent_id", "asked"), [*(("rule_37", each) for each in RULE_37), *(("rule_32", each) for each in RULE_32)]
+)
+async def test_a_desk_selects_its_skill_calls_the_tool_and_tells_its_figures(
+    agent_id: str, asked: tuple[str, str, dict[str, Any], str]
+) -> None:
+    text, tool, args, said = asked
+    turn = await play(agent_id, text)
+    assert (turn.loaded, turn.calls) == ([f"rrc_{agent_id.replace('_', '')}"], [(tool, args)])
+    assert said in turn.answer and "SKILL_SELECT" not in turn.answer
+
+
+async def test_a_loaded_skill_is_not_selected_again() -> None:
+    first = await play("rule_37", "Assess spacing for Mitchell Ranch 1H")
+    second = await play("rule_37", "Prepare the Rule 37 filing for Dry Fork 2", first)
+    assert [name for name, _ in second.calls] == ["rule37_filing_assembly"] and second.loaded == ["rrc_rule37"]
+    assert not any("SKILL_SELECT" in str(each["content"]) for each in second.messages[len(first.messages) :])
+
+
+async def test_good_cause_is_argued_from_the_users_fact_alone() -> None:
+    turn = await play("rule_37", "Draft the good cause for Dry Fork 2, waste: a regular location leaves oil behind")
+    ((tool, args),) = turn.calls
+    assert tool == "good_cause_narrative" and args["facts"][0]["statement"] == "a regular location leaves oil behind"
+    assert "waste. a regular location leaves oil behind (F1; the user, in this conversation)." in turn.answer
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Register the well Lone Star 1, API 42-999-00099", "register the well Lone Star 1 API number 42-999-00099."],
+)
+async def test_registering_a_well_creates_an_entity_without_a_skill(text: str) -> None:
+    turn = await play("rule_37", text)
+    assert turn.calls == [
+        ("create_entity", {"kind": "well", "name": "Lone Star 1", "attributes": {"api_number": "42-999-00099"}})
+    ]
+    assert turn.answer == "Lone Star 1 is registered as a well: e1." and turn.loaded == []
+
+
+@pytest.mark.parametrize(
+    ("agent_id", "text", "tool", "said"),
+    [
+        ("flaring_monitor", "Report flaring for Mitchell Ranch", "flaring_volume_calc", "125.66 mcf a day"),
+        ("flaring_monitor", "Estimate emissions for Twin Windmills", "emissions_estimate", "metric tons CO2e"),
+        ("compliance_monitor", "Check compliance of Twin Windmills", "flaring_volume_calc", "Somebody should look"),
+        ("compliance_monitor", "Check compliance of Dry Fork", "flaring_volume_calc", "Nothing is over a limit"),
+    ],
+)
+async def test_a_monitor_reads_and_tells_without_a_skill(agent_id: str, text: str, tool: str, said: str) -> None:
+    turn = await play(agent_id, text)
+    assert [name for name, _ in turn.calls] == [tool] and turn.loaded == [] and said in turn.answer
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Prepare the Rule 37 filing for Mitchell Ranch 1H",
+        "Assess spacing for Mitchell Ranch 1H",
+        "How much did Cottonwood flare, and was the flaring allowed?",
+        "Register the well Lone Star 1, API 42-999-00099",
+        "Is this lease in compliance?",
+    ],
+)
+async def test_the_general_agent_refuses_the_work_of_a_field(text: str) -> None:
+    """S0-21."""
+    turn = await play("general", text)
+    assert turn.calls == [] and "not mine to do" in turn.answer
+
+
+async def test_the_general_agent_does_what_is_general() -> None:
+    assert (await play("general", "Hello there")).answer.startswith("Hello.")
+    assert (await play("general", "Look up Mitchell Ranch 1H")).calls == [
+        ("entity_resolve", {"name": "Mitchell Ranch 1H"})
+    ]
+
+
+@pytest.mark.parametrize("agent_id", agent_ids())
+async def test_every_agent_echoes_says_what_it_can_and_ends(agent_id: str) -> None:
+    assert (await play(agent_id, "/echo Assess spacing for x")).answer == "Assess spacing for x"
+    help_text = (await play(agent_id, "What?")).answer
+    assert help_text == agent(agent_id)["script"]["fallback"].strip()
+    assert (await play(agent_id, "Find Lone Star 1")).answer == "Nothing is registered under that name."
+
+
+@pytest.mark.parametrize("agent_id", ["rule_37", "rule_32", "compliance_monitor", "flaring_monitor"])
+async def test_every_text_that_an_agent_offers_is_one_that_it_understands(agent_id: str) -> None:
+    fallback = agent(agent_id)["script"]["fallback"]
+    offered = fallback.split('"')[1::2]
+    assert len(offered) >= 2
+    for text in offered:
+        turn = await play(agent_id, " ".join(text.split()))
+        assert turn.calls and turn.answer != fallback.strip(), text
+
+
+REFUSED = "The call to {} was rejected by rita: the plat is old\nIt has not run. Tell the user so."
+
+
+@pytest.mark.parametrize(
+    ("agent_id", "text", "tool"),
+    [
+        ("rule_37", "Register the well Lone Star 1, API 42-999-00099", "create_entity"),
+        ("rule_37", "Prepare the Rule 37 filing for Dry Fork 2", "rule37_filing_assembly"),
+        ("rule_32", "Prepare the Rule 32 filing for Cottonwood", "rule32_filing_assembly"),
+    ],
+)
+async def test_a_rejection_is_acknowledged_with_its_reason_and_nothing_is_called_again(
+    agent_id: str, text: str, tool: str
+) -> None:
+    """Whether the call never ran, or its result is there and a person refused it."""
+    done = await play(agent_id, text)
+    note = {"role": "system", "content": REFUSED.format(tool)}
+    with_result = [*done.messages[:-1], note]
+    for messages in ([{"role": "user", "content": text}, note], with_result):
+        said, calls = await answer(agent_id, messages, [tool])
+        assert calls == [] and said.endswith("rejected by rita: the plat is old.") and said.startswith("Nothing was")
+
+
+@pytest.mark.parametrize("note", [None, "The checkpoint pre_filing was approved by rita."])
+async def test_an_approved_package_is_told_and_not_assembled_again(note: str | None) -> None:
+    done = await play("rule_37", "Prepare the Rule 37 filing for Dry Fork 2")
+    messages = [*done.messages[:-1], *([{"role": "system", "content": note}] if note else [])]
+    said, calls = await answer("rule_37", messages, ["rule37_filing_assembly"])
+    assert calls == [] and said == done.answer and "nothing was filed" in said
+
+
+async def test_a_failed_call_and_a_changed_one_are_told_as_such() -> None:
+    done = await play("rule_37", "Assess spacing for Mitchell Ranch 1H")
+    *before, result, _ = done.messages
+    failed = {**result, "content": '{"status": "error", "message": "the block ran too long"}'}
+    said, calls = await answer("rule_37", [*before, failed], [])
+    assert (said, calls) == ("The spacing could not be assessed: the block ran too long.", [])
+    changed = {**result, "content": canonical_json(as_changed({}, json.loads(result["content"])))}
+    said, calls = await answer("rule_37", [*before, changed], [])
+    assert said.startswith(f"A reviewer changed the call before it ran. {SPACING}") and calls == []

@@ -1,0 +1,106 @@
+"""The real payments service as a child process, over real HTTP."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+
+ROOT = Path(__file__).parents[3]
+TOKEN = "a-token-of-this-test"
+
+
+def free_port() -> int:
+    """A port that is free now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+class PaymentsProcess:
+    """One service over one database file; may be killed and started again on the same port."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.http = httpx.Client(base_url=self.url, headers={"Authorization": f"Bearer {TOKEN}"}, timeout=10)
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        command = [sys.executable, "-m", "perdure.examples.refunds.payments", "--port", str(self.port)]
+        self._process = subprocess.Popen(
+            [*command, "--db", str(self.folder / "payments.db")],
+            cwd=ROOT,
+            env={**os.environ, "PERDURE_SECRET_PAYMENTS_TOKEN": TOKEN},
+            stdout=subprocess.DEVNULL,
+        )
+        wait_until_healthy(self.url, self._process)
+
+    def kill(self) -> None:
+        """kill -9."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def stop(self) -> None:
+        """SIGTERM, and wait until it has ended."""
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait(timeout=10)
+        self._process = None
+
+    def close(self) -> None:
+        """End it for certain."""
+        self.kill()
+        self.http.close()
+
+    def counts(self, order: str) -> dict[str, int]:
+        """Effects of one order by kind."""
+        found: dict[str, int] = self.http.get("/ledger").json()["orders"].get(order, {"refund": 0, "note": 0})
+        return found
+
+    def requests(self, key: str) -> list[dict[str, object]]:
+        """The requests that came with this key."""
+        received = self.http.get("/requests").json()["requests"]
+        return [request for request in received if request["key"] == key]
+
+    def hold(self, point: str, seconds: float = 30.0, times: int = 1) -> None:
+        """Hold the next requests at a point."""
+        fault = {"point": point, "delay_seconds": seconds, "times": times}
+        assert self.http.post("/faults", json=fault).status_code == 201
+
+    def wait_for_request(self, key: str) -> None:
+        """Wait until a request with this key has come in."""
+        _wait(lambda: bool(self.requests(key)))
+
+    def wait_for_refunds(self, order: str, number: int) -> None:
+        """Wait until so many refunds of an order are on disk."""
+        _wait(lambda: self.counts(order)["refund"] >= number)
+
+
+def _wait(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not done():
+        assert time.monotonic() < deadline, "it did not come to that in 10 s"
+        time.sleep(0.02)
+
+
+def wait_until_healthy(url: str, process: subprocess.Popen[bytes]) -> None:
+    """Wait until the service at `url` answers."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        assert process.poll() is None, "the service ended at its start"
+        try:
+            if httpx.get(f"{url}/healthz").status_code == 200:
+                return
+        except httpx.TransportError:
+            time.sleep(0.05)
+    raise AssertionError("the service did not answer in 30 s")

@@ -1,0 +1,233 @@
+"""The design of charts: facts without names, what the rules decide, limits that end the solver, inert pictures."""
+
+import asyncio
+import sys
+import time
+from typing import Any
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.examples.charts.tools import _design, _drawing, _solver, _telling, _vega
+from perdure.sdk.tables import checked_xml, read_csv
+from perdure.sdk.tables.reading import drawn_rows
+from tests.desk import until
+
+COLUMNS: list[dict[str, Any]] = [
+    {"name": "region", "kind": "nominal", "distinct": 4},
+    {"name": "sales", "kind": "quantitative", "distinct": 40, "least": 1.0, "most": 50.0},
+    {"name": "day", "kind": "temporal", "distinct": 30},
+    {"name": "cost", "kind": "quantitative", "distinct": 40, "least": -5.0, "most": 50.0},
+    {"name": "city", "kind": "nominal", "distinct": 200},
+]
+
+
+def wanted(*shows: str, concept: str = "", intent: str = "", title: str = "t") -> dict[str, Any]:
+    """A specification; `sales@y` puts a column on a channel."""
+    split = [show.partition("@") for show in shows]
+    return {
+        "title": title,
+        "concept": concept,
+        "intent": intent,
+        "shows": [{"column": column, "on": channel} for column, _, channel in split],
+    }
+
+
+async def designed(specification: dict[str, Any], **given: Any) -> dict[str, Any]:
+    """What the rules make of it."""
+    solved = await _solver.solve(_design.program_of(specification, COLUMNS, **given), 30.0)
+    assert solved.outcome == "solved", solved
+    return _design.design_of(solved.atoms, specification, COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("specification", "mark", "places"),
+    [
+        (wanted("region", "sales"), "bar", {"x": "region", "y": "sales"}),
+        (wanted("day", "sales"), "line", {"x": "day", "y": "sales"}),
+        (wanted("sales", "cost"), "point", {"x": "sales", "y": "cost"}),
+        (wanted("cost", "sales"), "point", {"x": "cost", "y": "sales"}),
+        (wanted("sales", "day"), "line", {"x": "day", "y": "sales"}),
+        (wanted("sales"), "bar", {"x": "sales", "y": ""}),
+        (wanted("region"), "bar", {"x": "region", "y": ""}),
+        (wanted("region", "sales", concept="a pie chart"), "arc", {"color": "region", "size": "sales"}),
+        (wanted("region", "day", "sales", concept="heatmap"), "rect", None),
+        (wanted("day", "sales", "region"), "line", {"x": "day", "y": "sales", "color": "region"}),
+        (wanted("region@y", "sales@x"), "bar", {"x": "sales", "y": "region"}),
+    ],
+)
+async def test_what_a_specification_leaves_open_is_decided(
+    specification: dict[str, Any], mark: str, places: dict[str, str] | None
+) -> None:
+    design = await designed(specification)
+    assert design["mark"] == mark
+    shown = {channel: one["column"] for channel, one in design["encodings"].items()}
+    assert places is None or shown == places
+    assert {show["column"] for show in specification["shows"]} <= set(shown.values())
+
+
+async def test_exclusions_scores_and_their_scope_are_obeyed() -> None:
+    no_bar = [{"selector": "mark", "value": "bar", "scope": "*"}]
+    assert (await designed(wanted("region", "sales"), exclusions=no_bar))["mark"] != "bar"
+    likely = [{"mark": "arc", "score": 0.9}, {"mark": "line", "score": 0.4}]
+    assert (await designed(wanted("region", "sales"), marks=likely))["mark"] == "arc"
+    no_y_here = [{"selector": "channel", "value": "y", "scope": "bar"}]
+    assert (await designed(wanted("region", "sales"), exclusions=no_y_here))["mark"] != "bar"
+
+
+async def test_wishes_that_exclude_each_other_are_an_outcome() -> None:
+    none = [{"selector": "mark", "value": mark, "scope": "*"} for mark in _design.MARKS]
+    solved = await _solver.solve(_design.program_of(wanted("region", "sales"), COLUMNS, exclusions=none), 30.0)
+    assert solved == _solver.Solved("unsatisfiable")
+
+
+@given(st.text(max_size=60), st.text(max_size=30), st.text(max_size=30))
+def test_no_word_of_a_person_or_a_table_is_a_rule(name: str, word: str, value: str) -> None:
+    columns = [{**COLUMNS[0], "name": name}]
+    exclusions = [
+        {"selector": value, "value": word, "scope": name},
+        {"selector": "mark", "value": "bar", "scope": name},
+    ]
+    marks = [{"mark": word, "score": 0.9}]
+    specification = wanted("x", concept=f'{word}"). evil("{name}')
+    specification["shows"] = [{"column": name, "on": ""}]
+    facts = _design.program_of(specification, columns, marks, exclusions).removeprefix(_design.RULES.read_text())
+    for line in facts.strip().splitlines():
+        assert line.startswith(("column(c0,", "shown(c0)", "concept(", "likely(", "excluded(")), line
+        assert line.count("(") == line.count(")") == 1 and line.endswith(").")
+
+
+async def test_a_bomb_is_ended_at_its_limit_and_nothing_of_it_is_left() -> None:
+    before = set(psutil.Process().children(recursive=True))
+    holes = "p(1..13). h(1..12). 1{at(P,H):h(H)}1 :- p(P). :- at(P,H), at(Q,H), P<Q."
+    grounds = "p(1..3000). q(A,B,C,D) :- p(A), p(B), p(C), p(D)."
+    for bomb in (holes, grounds):
+        began = time.monotonic()
+        solved = await _solver.solve(bomb, 2.0)
+        assert solved.outcome in ("timed_out", "failed") and solved.atoms == ()
+        assert time.monotonic() - began < 2.0 + 1.0
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
+async def test_a_caller_that_is_cancelled_leaves_no_solver_behind() -> None:
+    before = set(psutil.Process().children(recursive=True))
+    task = asyncio.create_task(_solver.solve("p(1..3000). q(A,B,C,D) :- p(A), p(B), p(C), p(D).", 60.0))
+    await until(lambda: bool(set(psutil.Process().children(recursive=True)) - before))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
+async def test_a_solver_dies_with_the_process_that_started_it() -> None:
+    bomb = "p(1..13). h(1..12). 1{at(P,H):h(H)}1 :- p(P). :- at(P,H), at(Q,H), P<Q."
+    code = "import asyncio; from perdure.examples.charts.tools import _solver; "
+    code += f"asyncio.run(_solver.solve({bomb!r}, 600.0))"
+    starter = psutil.Popen([sys.executable, "-c", code])
+    try:
+        await until(lambda: bool(starter.children()))
+        (solver,) = starter.children()
+        await until(lambda: solver.cpu_times().user > 1.0)  # it works
+    finally:
+        starter.kill()
+        starter.wait()
+    await until(lambda: not solver.is_running() or solver.status() == psutil.STATUS_ZOMBIE)
+
+
+async def test_names_and_titles_are_text_in_the_picture_and_no_address_is_asked() -> None:
+    evil = 'x.y[0] <script>alert("1")</script>'
+    design = {
+        "title": "<img src=http://127.0.0.1:1/x>",
+        "mark": "bar",
+        "encodings": {
+            "x": {"column": evil, "kind": "nominal", "scale": "band", "binned": False},
+            "y": {"column": "", "kind": "quantitative", "scale": "", "binned": False},
+        },
+    }
+    rows = [{evil: "a & <b>"}, {evil: "c"}]
+    drawn = await _drawing.draw(_vega.vega_lite(design, rows, ("#112233",)))
+    assert drawn.png[:8] == b"\x89PNG\r\n\x1a\n"
+    assert "<script>" not in drawn.svg and "<img" not in drawn.svg and "a &amp; &lt;b&gt;" in drawn.svg
+    assert "#112233" in drawn.svg
+
+
+async def test_a_day_is_drawn_as_itself_where_clocks_are_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "America/Los_Angeles")
+    encoding = {"column": "day", "kind": "temporal", "scale": "time", "binned": False}
+    by_name = {**encoding, "column": "n", "kind": "nominal"}
+    design = {"title": "", "mark": "bar", "encodings": {"x": encoding, "y": by_name}}
+    rows = [{"day": f"2024-03-0{n}", "n": "a"} for n in range(1, 4)]
+    drawn = await _drawing.draw(_vega.vega_lite(design, rows))
+    assert "Mar 01, 2024" in drawn.svg and "Feb 29" not in drawn.svg, drawn.svg
+    few = {**design, "encodings": {"x": {**encoding, "distinct": 3}, "y": by_name}}
+    drawn = await _drawing.draw(_vega.vega_lite(few, rows))
+    assert "PM<" not in drawn.svg and "Sat 02<" in drawn.svg, "a few days have no hours between them"
+
+
+async def test_rows_of_one_bar_stand_on_each_other_and_a_pie_has_no_negative_slice() -> None:
+    design = await designed(wanted("region", "sales"))
+    rows = [{"region": "N", "sales": 30}, {"region": "N", "sales": 5}, {"region": "S", "sales": 10}]
+    drawn = await _drawing.draw(_vega.vega_lite(design, rows))
+    assert ">35<" in drawn.svg, "the axis reaches the sum"
+    assert (await designed(wanted("region", "cost", concept="pie")))["mark"] != "arc"
+
+
+async def test_rows_without_a_value_are_left_out_and_told_and_a_missing_name_is_one() -> None:
+    columns = [{**COLUMNS[0], "nulls": 1}, {**COLUMNS[1], "nulls": 2}]
+    specification = wanted("region", "sales")
+    solved = await _solver.solve(_design.program_of(specification, columns), 30.0)
+    design = _design.design_of(solved.atoms, specification, columns)
+    assert _telling.warnings_of(design, columns, ()) == [
+        "1 row has no value in 'region': it is shown as (missing)",
+        "2 rows have no value in 'sales' and so no place in the picture",
+    ]
+    table = read_csv(b"region,sales\nNorth,30\nSouth,\n,5\nEast,\n")
+    drawn = await _drawing.draw(_vega.vega_lite(design, drawn_rows(table)))
+    assert all(f">{word}<" in drawn.svg for word in ("North", "(missing)"))
+    assert all(f">{word}<" not in drawn.svg for word in ("South", "East", "null")), "nothing is drawn as zero"
+    assert _telling.warnings_of(await designed(wanted("region", "sales")), COLUMNS, ()) == []
+
+
+@pytest.mark.parametrize(
+    ("specification", "told"),
+    [
+        (
+            wanted("region", "cost", concept="a pie chart"),
+            ["a pie cannot show 'cost', which has negative values; drawn instead: bars"],
+        ),
+        (wanted("city", "sales", concept="pie"), ["a pie cannot show this; drawn instead: bars"]),
+        (wanted("region", "sales", concept="pie"), []),
+        (wanted("region", "sales", concept="bar or pie"), []),
+        (wanted("region", "sales", concept="wonderful"), []),
+    ],
+)
+async def test_another_mark_than_the_one_that_was_asked_for_is_told(
+    specification: dict[str, Any], told: list[str]
+) -> None:
+    solved = await _solver.solve(_design.program_of(specification, COLUMNS), 30.0)
+    design = _design.design_of(solved.atoms, specification, COLUMNS)
+    assert _telling.warnings_of(design, COLUMNS, _design.wished_of(solved.atoms)) == told
+
+
+async def test_a_specification_that_cannot_be_drawn_is_told() -> None:
+    with pytest.raises(_drawing.DrawingFailed):
+        await _drawing.draw({"mark": "no such mark"})
+    with pytest.raises(_drawing.DrawingFailed, match="longer than"):
+        await _drawing.draw({"mark": "bar"}, 0.01)
+
+
+@pytest.mark.parametrize(
+    ("xml", "reason"),
+    [
+        ('<chart><show column="nope"/></chart>', "there is no column 'nope'"),
+        ('<chart><show column="sales" on="x"/><show column="region" on="x"/></chart>', "channel x is given twice"),
+        ('<chart><show column="sales"/><show column="sales"/></chart>', "is given twice"),
+    ],
+)
+def test_what_no_schema_can_say_is_checked_too(xml: str, reason: str) -> None:
+    root = checked_xml(xml, _design.SCHEMA)
+    assert not isinstance(root, tuple)
+    faults = _design.specification_faults(_design.specification_of(root), COLUMNS)
+    assert reason in faults[0]["reason"] and faults[0]["path"].startswith("/chart/show[")

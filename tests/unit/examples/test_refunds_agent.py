@@ -1,0 +1,179 @@
+"""The refunds agent: its folder loads cleanly, and its script says and asks for exactly this."""
+
+import json
+from typing import Any
+
+import pytest
+
+from perdure.activities.providers.provider import Complete, ProviderRequest, TextDelta
+from perdure.activities.providers.scripted import Script, ScriptedProvider, read_script
+from perdure.apps import SHIPPED, App, Engine, load_app, publish
+from perdure.core.agents.prompts import as_changed
+from perdure.local.programs import read_companions
+
+NOTE = (
+    "The call to refund was rejected by rita: paid by voucher\n"
+    "It has not run. Tell the user so, with the reason, and do not call it again unless they ask."
+)
+
+
+@pytest.fixture(scope="module")
+def app() -> App:
+    return load_app(SHIPPED / "refunds", Engine(topologies=("skill_pipeline",), script=Script))
+
+
+async def answer(app: App, *messages: dict[str, Any]) -> tuple[str, list[tuple[str, Any]]]:
+    """What the scripted model says to `messages`, and the calls it asks for."""
+    agent = app.agents[0]
+    script = read_script(agent.script).model_copy(update={"tokens_per_second": 0.0})
+    schemas: tuple[dict[str, Any], ...] = tuple(
+        {"type": "function", "function": {"name": name}} for name in agent.tools
+    )
+    request = ProviderRequest(model="scripted", messages=messages, tools=schemas)
+    text, calls = "", []
+    async for chunk in ScriptedProvider(script).stream(request):
+        if isinstance(chunk, TextDelta):
+            text += chunk.text
+        elif isinstance(chunk, Complete):
+            calls = [(call.name, json.loads(call.raw_arguments)) for call in chunk.tool_calls]
+    return text, calls
+
+
+def user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def results(tool: str, *outputs: dict[str, Any]) -> list[dict[str, Any]]:
+    """A round of calls of `tool` with their results, as the model sees them."""
+    calls = [{"id": f"c{n}", "type": "function", "function": {"name": tool}} for n in range(len(outputs))]
+    answers = [
+        {"role": "tool", "tool_call_id": f"c{n}", "content": json.dumps(output, separators=(",", ":"))}
+        for n, output in enumerate(outputs)
+    ]
+    return [{"role": "assistant", "content": "", "tool_calls": calls}, *answers]
+
+
+def test_the_folder_has_no_mistake_and_publishes_one_agent(app: App) -> None:
+    assert app.problems == ()
+    (published,) = publish(app, [])
+    assert published.definition.id == "refunds" and published.definition.topology == "skill_pipeline"
+    assert [card.name for card in published.cards] == ["order_status", "refund", "send_note"]
+
+
+def test_its_companion_is_where_the_tools_look_for_it(app: App) -> None:
+    (companion,) = read_companions(app.folder)
+    assert companion.url_env == "PERDURE_SECRET_PAYMENTS_URL"
+    assert all("payments_url" in tool.card.secrets for tool in app.tools.values())
+
+
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        ("Refund order 1042", [("refund", {"order": "1042"})]),
+        ("refund order 7, please", [("refund", {"order": "7"})]),
+        ("Refund orders 12 and 13", [("refund", {"order": "12"}), ("refund", {"order": "13"})]),
+        ("What is the status of order 1042?", [("order_status", {"order": "1042"})]),
+        ("Hello", []),
+        ("/echo Refund order 1042", []),
+    ],
+)
+async def test_a_text_asks_for_its_calls(app: App, text: str, calls: list[tuple[str, Any]]) -> None:
+    assert (await answer(app, user(text)))[1] == calls
+
+
+async def test_a_goodwill_note_names_its_order(app: App) -> None:
+    _, [(tool, args)] = await answer(app, user("Send a goodwill note for order 1042"))
+    assert tool == "send_note" and args["order"] == "1042" and "order 1042" in args["text"]
+
+
+async def test_every_call_the_script_asks_for_fits_its_tool(app: App) -> None:
+    for text in ("Refund order 1", "Refund orders 1 and 2", "Send a goodwill note for order 1"):
+        for tool, args in (await answer(app, user(text)))[1]:
+            app.tools[tool].parameters.bind(args)
+
+
+async def test_echo_and_help_are_answered_in_words(app: App) -> None:
+    assert await answer(app, user("/echo one two")) == ("one two", [])
+    assert "Refund order 1042" in (await answer(app, user("Hello")))[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "tool", "output", "said"),
+    [
+        (
+            "Refund order 1",
+            "refund",
+            {"status": "refunded", "message": "Order 1 was refunded."},
+            "Order 1 was refunded.",
+        ),
+        (
+            "Refund order 1",
+            "refund",
+            as_changed({}, {"status": "refunded", "message": "Order 1 was refunded."}),
+            "A reviewer changed the call before it ran. Order 1 was refunded.",
+        ),
+        (
+            "Refund order 1",
+            "refund",
+            {"status": "error", "message": "there is no order 1"},
+            "The refund was not made: there is no order 1.",
+        ),
+        (
+            "Refund order 1",
+            "refund",
+            {"status": "denied", "message": "the tool has changed since the call was made"},
+            "The refund was not made: the tool has changed since the call was made.",
+        ),
+        (
+            "Send a goodwill note for order 1",
+            "send_note",
+            {"status": "happened", "settled_by": "rita", "comment": "in the ledger"},
+            "The note was sent: rita checked it (in the ledger).",
+        ),
+        (
+            "Send a goodwill note for order 1",
+            "send_note",
+            {"status": "did_not_happen", "settled_by": "rita", "comment": "not there"},
+            "The note was not sent: rita checked it (not there). Ask again if it is still wanted.",
+        ),
+        (
+            "What is the status of order 1",
+            "order_status",
+            {"status": "ok", "message": "Order 1 was never refunded."},
+            "Order 1 was never refunded.",
+        ),
+        (
+            "What is the status of order 1",
+            "order_status",
+            {"status": "error", "message": "no such order"},
+            "I could not look that up: no such order.",
+        ),
+    ],
+)
+async def test_the_answer_comes_from_the_tools_result(
+    app: App, text: str, tool: str, output: dict[str, Any], said: str
+) -> None:
+    assert await answer(app, user(text), *results(tool, output)) == (said, [])
+
+
+async def test_after_two_refunds_the_orders_themselves_say_how_it_stands(app: App) -> None:
+    asked = user("Refund orders 12 and 13")
+    denied = {"status": "denied", "message": "the approval is rejected", "reason": "no"}
+    edited = {"note": "…", "arguments": {}, "result": {"status": "refunded", "message": "…"}}
+    for last in ({"status": "refunded", "message": "…"}, denied, edited):
+        round_of_two = results("refund", edited, last)
+        calls = (await answer(app, asked, *round_of_two))[1]
+        assert calls == [("order_status", {"order": "12"}), ("order_status", {"order": "13"})]
+    looked = results("order_status", {"message": "Order 12: once."}, {"status": "error", "message": "Order 13: gone."})
+    assert await answer(app, asked, *round_of_two, *looked) == ("Order 12: once. Order 13: gone.", [])
+
+
+async def test_a_rejection_is_acknowledged_with_its_reason(app: App) -> None:
+    text, calls = await answer(app, user("Refund order 1"), {"role": "system", "content": NOTE})
+    assert (text, calls) == ("Nothing was done. The call to refund was rejected by rita: paid by voucher.", [])
+
+
+async def test_two_rejections_are_both_acknowledged(app: App) -> None:
+    both = {"role": "system", "content": f"{NOTE}\n{NOTE.replace('paid by voucher', 'too late')}"}
+    text, calls = await answer(app, user("Refund orders 1 and 2"), both)
+    assert "paid by voucher" in text and "too late" in text and calls == []

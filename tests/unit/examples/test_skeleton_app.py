@@ -1,0 +1,48 @@
+"""The skeleton's folder loads cleanly, and its stub says the same to the same text, every time."""
+
+from typing import Any
+
+import pytest
+
+from perdure.activities.providers.provider import ProviderRequest, TextDelta
+from perdure.activities.providers.scripted import Script, ScriptedProvider, read_script
+from perdure.apps import SHIPPED, App, Engine, load_app, publish
+from perdure.contracts.memory import FactScope
+
+
+@pytest.fixture(scope="module")
+def app() -> App:
+    return load_app(SHIPPED / "skeleton", Engine(topologies=("decision_hub",), script=Script))
+
+
+async def answer(app: App, text: str, *before: dict[str, Any]) -> str:
+    """What the stub says."""
+    script = read_script(app.agents[0].script).model_copy(update={"tokens_per_second": 0.0})
+    request = ProviderRequest(model="scripted", messages=(*before, {"role": "user", "content": text}), tools=())
+    return "".join([c.text async for c in ScriptedProvider(script).stream(request) if isinstance(c, TextDelta)])
+
+
+def test_the_folder_has_no_mistake_and_publishes_one_strict_agent_without_tools(app: App) -> None:
+    assert app.problems == ()
+    (published,) = publish(app, [])
+    assert (published.definition.id, published.definition.topology) == ("skeleton", "decision_hub")
+    assert published.cards == () and published.definition.memory is not None
+    assert published.definition.memory.facts == (FactScope.CONVERSATION, FactScope.USER)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("what is this", "You said: what is this"),
+        ("/echo one two three", "one two three"),
+        ("Hello there", "Hello. Say anything, and this is what you get."),
+        ("My name is Ann", "Noted."),
+        ("memory_write", "You said: memory_write"),
+        ("say nothing", ""),
+        ("two\nlines", "You said: two\nlines"),
+    ],
+)
+async def test_the_same_text_gets_the_same_answer(app: App, text: str, said: str) -> None:
+    note = {"role": "system", "content": "=== Remembered (this person) ===\n- name: Ann"}
+    assert {(await answer(app, text)).strip() for _ in range(3)} == {said}
+    assert (await answer(app, text, note)).strip() == said, "what is remembered stands before what is said"

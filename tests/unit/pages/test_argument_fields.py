@@ -1,0 +1,39 @@
+"""The fields of a form, made from whatever schema a tool has."""
+
+from typing import Any
+
+import pytest
+
+from perdure.pages.approvals.page import Shape, fields_of, read_fields
+from perdure.pages.request import Form
+
+
+def steps(count: int) -> dict[str, Any]:
+    """Definitions of which each has the next one a hundred times."""
+    made: dict[str, Any] = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 100} for n in range(count)}
+    return {**made, f"d{count}": {"type": "string"}}
+
+
+@pytest.mark.parametrize(
+    "defs",
+    [{"d0": {"anyOf": [{"$ref": "#/$defs/d0"}, {"type": "null"}]}}, steps(6)],
+    ids=["itself", "ever more"],
+)
+def test_a_schema_that_names_itself_or_branches_without_end_is_edited_as_json(defs: dict[str, Any]) -> None:
+    (field,) = fields_of({"a": "x"}, {"$defs": defs, "properties": {"a": {"$ref": "#/$defs/d0"}}})
+    assert (field.shape, field.value) == (Shape.JSON, '"x"')
+
+
+def test_alternatives_within_alternatives_are_still_one_choice() -> None:
+    inner = {"oneOf": [{"const": "b"}, {"type": "null"}]}
+    (field,) = fields_of({"a": "b"}, {"properties": {"a": {"anyOf": [{"enum": ["a"]}, inner]}}})
+    assert (field.shape, field.choices, field.nullable) == (Shape.CHOICE, ('"a"', '"b"'), True)
+
+
+def test_a_number_that_is_none_is_called_so_and_nothing_ticks_itself() -> None:
+    schema = {"properties": {"a": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}}
+    typed = Form([("arg.0", "abc")])
+    faults = read_fields({}, schema, typed).faults
+    assert faults == {"a": "that is not a number"}
+    (field,) = fields_of({}, schema, typed, faults)
+    assert (field.value, field.given, field.fault) == ("abc", False, "that is not a number")

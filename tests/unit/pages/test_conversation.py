@@ -1,0 +1,338 @@
+"""The page of a conversation in front of an API that says what it is told to."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.client import ToldTurn
+from perdure.pages.chat import CHARACTERS, Shown, allotted
+from tests.unit.pages.conftest import Browse, Said, SpokenApi, problem
+
+CONVERSATION, TURN, APPROVAL, QUESTION = (f"0192{digit}000-0000-7000-8000-000000000000" for digit in "1234")
+PATH = f"/chat/{CONVERSATION}"
+TURNS = f"/v1/conversations/{CONVERSATION}/turns"
+HOSTILE = "<script>window.hit = 1</script>\u202egnp"
+LIVE = {"HX-Request": "true"}
+
+
+def ok(body: Mapping[str, Any]) -> Said:
+    """Answered."""
+    return 200, body
+
+
+@pytest.fixture
+def told(api: SpokenApi) -> dict[str, Any]:
+    """A turn as the API tells it; what is changed here is changed there."""
+    turn: dict[str, Any] = {
+        "turn_id": TURN, "conversation_id": CONVERSATION, "status": "completed", "agent": "desk", "answer": "done it",
+        "said": [{"id": "m1", "content": HOSTILE, "waits": False}],
+        "segments": [
+            {"kind": "text", "call_id": "m1", "text": "I look. " + HOSTILE, "state": "completed"},
+            {"kind": "tool", "call_id": "t1.0", "tool": "pay", "state": "executing", "arguments": {"to": HOSTILE}},
+            {"kind": "message", "call_id": "m2", "text": "and be quick", "state": "completed"},
+            {"kind": "text", "call_id": "m2", "text": "done it", "state": "completed"},
+        ],
+        "files": [
+            {"id": "f1", "name": "a.png", "media_type": "image/png", "size_bytes": 1, "conversation_id": CONVERSATION},
+            {"id": "f2", "name": "a.svg", "media_type": "image/svg+xml", "size_bytes": 1, "conversation_id": "c"},
+            {"id": "f3", "name": "a.json", "media_type": "application/json", "size_bytes": 1, "conversation_id": "c"},
+        ],
+    }  # fmt: skip
+    agents = [{"id": "desk", "title": "Help desk", "examples": ["Ask <me>"], "files": []}]
+    api.answers |= {
+        f"/v1/conversations/{CONVERSATION}": ok({"id": CONVERSATION, "agent": "desk", "title": HOSTILE}),
+        f"/v1/conversations/{CONVERSATION}/story": ok({"items": [turn], "next": None, "seq": 7, "own": True}),
+        "/v1/agents": ok({"items": agents}),
+    }
+    return turn
+
+
+async def test_a_conversation_is_told_in_order_and_what_was_said_is_inert(told: dict[str, Any], browse: Browse) -> None:
+    page = (await browse(PATH)).text
+    assert page.count("&lt;script&gt;window.hit") == 5 and "<script>window" not in page and "\u202e" not in page
+    places = [page.index(words) for words in ("I look", "<code>pay</code>", "and be quick", "done it</p>")]
+    assert places == sorted(places) and page.count("done it") == 1, "the answer is one of the parts"
+    assert page.count("<img") == 1 and 'src="/v1/files/f2"' in page and page.count(" download>") == 3
+    assert f'data-stream="/v1/conversations/{CONVERSATION}/stream?after=7"' in page
+    assert "hidden disabled" in page and 'name="on_busy"' in page and ">Stop<" not in page
+
+
+async def test_an_answer_that_no_part_has_said_is_shown_and_so_is_what_went_wrong(
+    told: dict[str, Any], browse: Browse
+) -> None:
+    told |= {"answer": "a template's words", "status": "failed", "error": {"code": "x", "message": HOSTILE}}
+    page = (await browse(PATH)).text
+    assert "a template&#39;s words" in page and ">failed<" in page
+    assert "<script>window" not in page
+
+
+async def test_what_may_be_said_next_is_said_by_one_click_in_ones_own_conversation(
+    api: SpokenApi, told: dict[str, Any], browse: Browse
+) -> None:
+    proposed = [{"kind": "text", "text": f"{HOSTILE} {number}"} for number in range(5)]
+    told["output"] = {"suggestions": [{"kind": "custom_palette", "colors": ["#000"]}, "odd", *proposed]}
+    page = (await browse(PATH)).text
+    assert page.count('<button name="message"') == 3 and "<script>window" not in page
+    told["output"] = {"suggestions": {"kind": "text"}}
+    assert '<button name="message"' not in (await browse(PATH)).text
+    told["output"] = {"suggestions": proposed}
+    story = f"/v1/conversations/{CONVERSATION}/story"
+    api.answers[story] = ok({"items": [told], "next": None, "seq": 7, "own": False})
+    assert '<button name="message"' not in (await browse(PATH)).text
+
+
+async def test_an_open_turn_can_be_stopped_and_what_is_said_meanwhile_needs_a_way(
+    told: dict[str, Any], browse: Browse
+) -> None:
+    told |= {"status": "running", "said": [*told["said"], {"id": "m9", "content": "also this", "waits": True}]}
+    page = (await browse(PATH)).text
+    assert 'data-open="Working on it."' in page and f'action="{PATH}/turns/{TURN}/stop"' in page
+    assert "hidden disabled" not in page and "also this</p>" in page and "not heard yet" in page
+    told["stop_requested_at"] = "2026-01-01T10:00:00Z"
+    assert f"{TURN}/stop" not in (await browse(PATH)).text
+
+
+async def waiting(api: SpokenApi, told: dict[str, Any], **changed: Any) -> None:
+    """Let the turn wait for an approval."""
+    told |= {"status": "awaiting_approval", "waiting_for": {"kind": "approval", "ids": [APPROVAL]}}
+    approval = {
+        "id": APPROVAL, "status": "pending", "tool": "pay", "args": {"amount": 7, "to": HOSTILE}, "digest": "d" * 64,
+        "risk": "high", "requested_by": "ann", "reviewer_role": "reviewer", "expires_at": "2099-01-01T00:00:00Z",
+        "allowed_decisions": ["approve", "edit", "reject"], **changed,
+    }  # fmt: skip
+    api.answers[f"/v1/approvals/{APPROVAL}"] = ok(approval)
+
+
+async def test_who_may_decide_decides_beside_the_words_and_comes_back(
+    api: SpokenApi, told: dict[str, Any], browse: Browse
+) -> None:
+    await waiting(api, told)
+    page = (await browse(PATH)).text
+    assert page.count(f'action="/review/{APPROVAL}/decision"') == 2 and f'href="/review/{APPROVAL}#edit"' in page
+    assert '<span class="plain-value">7</span>' in page and "d" * 12 in page
+    api.answers[f"/v1/approvals/{APPROVAL}/decision"] = api.answers[f"/v1/approvals/{APPROVAL}"]
+    back = re.search(r'name="back" value="([^"]+)"', page)
+    assert back is not None and back[1] == f"{PATH}#turn-{TURN}"
+    for wanted, leads_to in (
+        (back[1], back[1]),
+        ("//evil.example", f"/review/{APPROVAL}"),
+        ("", f"/review/{APPROVAL}"),
+    ):
+        form = {"csrf": "f-1", "decision": "approve", "digest": "d" * 64, "back": wanted}
+        answer = await browse(f"/review/{APPROVAL}/decision", "POST", data=form)
+        assert (answer.status_code, answer.headers["location"]) == (303, leads_to)
+
+
+async def test_who_may_not_decide_is_told_for_whom_it_waits(
+    api: SpokenApi, told: dict[str, Any], browse: Browse
+) -> None:
+    for changed, words in (
+        ({"requested_by": "rita"}, "somebody with the role reviewer. You asked for it"),
+        ({"reviewers": ["ann", "bob"]}, "ann or bob"),
+        ({"claimed_by": "carl", "claimed_until": "2099-01-01T00:00:00Z"}, "carl, who has claimed it"),
+    ):
+        await waiting(api, told, allowed_decisions=[], **changed)
+        page = (await browse(PATH)).text
+        assert f"Waiting for {words}" in page and "/decision" not in page
+
+
+async def test_a_call_that_is_long_is_decided_on_by_itself(
+    api: SpokenApi, told: dict[str, Any], browse: Browse
+) -> None:
+    await waiting(api, told, args={"text": "x" * 9_000})
+    page = (await browse(PATH)).text
+    assert "too long for this page" in page and "/decision" not in page
+
+
+async def test_a_question_is_answered_by_a_field_or_an_option(
+    api: SpokenApi, told: dict[str, Any], browse: Browse
+) -> None:
+    told |= {"status": "awaiting_answer", "waiting_for": {"kind": "clarification", "ids": [QUESTION]}}
+    schema = {"type": "object", "properties": {"text": {"type": "string", "minLength": 1}}, "required": ["text"]}
+    question = {
+        "id": QUESTION, "turn_id": TURN, "kind": "clarification", "status": "pending", "answer_schema": schema,
+        "asked": {"question": HOSTILE, "options": ["the first", "the second"]},
+    }  # fmt: skip
+    address = f"/v1/turns/{TURN}/answers/{QUESTION}"
+    api.answers[address] = ok(question)
+    page = (await browse(PATH)).text
+    assert 'name="arg.0"' in page and 'name="option" value="the second"' in page and "<script>window" not in page
+    to = f"{PATH}/turns/{TURN}/answers/{QUESTION}"
+    for form, text in (({"arg.0": "in my words"}, "in my words"), ({"option": "the second"}, "the second")):
+        answer = await browse(to, "POST", data={"csrf": "f-1", **form})
+        assert answer.headers["location"] == f"{PATH}#turn-{TURN}"
+        sent = next(request for request in reversed(api.asked) if request.method == "POST")
+        assert api.bodies[-1] == {"kind": "clarification", "payload": {"text": text}}, sent.url
+    api.answers[address] = (422, problem("answer_unfit", "it does not fit"))
+    assert (await browse(to, "POST", data={"csrf": "f-1", "arg.0": "x"})).status_code == 422
+
+
+async def test_colours_that_are_proposed_are_seen_and_nothing_else_is_drawn(
+    told: dict[str, Any], browse: Browse
+) -> None:
+    colours = ["#4c78a8", 'red" onload="x', 7]
+    told["output"] = {"suggestions": [{"kind": "custom_palette", "colors": colours}]}
+    page = (await browse(PATH)).text
+    assert page.count("<rect") == 1 and 'fill="#4c78a8"' in page and "onload" not in page
+
+
+async def test_work_where_the_data_is_is_told_with_what_to_type(
+    api: SpokenApi, told: dict[str, Any], browse: Browse
+) -> None:
+    told |= {"status": "awaiting_answer", "waiting_for": {"kind": "client_run", "ids": [QUESTION]}}
+    question: dict[str, Any] = {
+        "id": QUESTION, "turn_id": TURN, "kind": "client_run", "status": "pending", "answer_schema": {},
+        "asked": {"plan": "<plan/>", "table": 'sa"les', "visualization": "a by b"},
+    }  # fmt: skip
+    api.answers[f"/v1/turns/{TURN}/answers/{QUESTION}"] = ok(question)
+    page = (await browse(PATH)).text
+    assert f"finish(perdure, &#34;{TURN}&#34;, HomeTable.read(&#34;way/to/sa\\&#34;les.csv&#34;))" in page
+    assert "Client(&#34;http://perdure.example&#34;" in page and "&lt;plan/&gt;" in page
+    question["asked"] = {"fetch": "x"}
+    page = (await browse(PATH)).text
+    assert f"bin/perdure turns answer {TURN} --payload answer.json" in page and "finish(" not in page
+
+
+async def test_what_is_not_taken_comes_back_with_what_was_typed_and_its_key(
+    api: SpokenApi, told: dict[str, Any], browse: Browse
+) -> None:
+    api.answers[TURNS] = (409, problem("conversation_busy", "a turn is open"))
+    form = {"csrf": "f-1", "key": "k-1", "message": "say <b>this</b>"}
+    answer = await browse(PATH, "POST", data=form)
+    assert answer.status_code == 409
+    live = await browse(PATH, "POST", data=form, headers=LIVE)
+    assert live.status_code == 200 and "<html" not in live.text
+    for text in (answer.text, live.text):
+        assert "a turn is open" in text and "say &lt;b&gt;this" in text and 'value="k-1"' in text
+        assert "hidden disabled" not in text, "now it must be said what becomes of it"
+    stale = await browse(PATH, "POST", data={**form, "csrf": "another"})
+    assert stale.status_code == 403 and f'action="{PATH}/draft"' in stale.text
+    kept = await browse(f"{PATH}/draft", "POST", data=form)
+    assert kept.status_code == 200 and "Nothing was sent yet" in kept.text and "say &lt;b&gt;this" in kept.text
+
+
+async def test_a_script_gets_the_form_anew_and_the_turn_to_look_at(
+    api: SpokenApi, told: dict[str, Any], browse: Browse
+) -> None:
+    api.answers[TURNS] = (202, {"turn_id": TURN, "conversation_id": CONVERSATION, "status": "accepted"})
+    live = await browse(PATH, "POST", data={"csrf": "f-1", "key": "k-1", "message": "hi"}, headers=LIVE)
+    assert f'data-started="{TURN}"' in live.text and 'value="k-1"' not in live.text
+    part = await browse(f"{PATH}/turns/{TURN}", headers=LIVE)
+    assert part.status_code == 200 and part.text.lstrip().startswith(f'<div class="told" id="told-{TURN}"')
+    whole = await browse(f"{PATH}/turns/{TURN}")
+    assert (whole.status_code, whole.headers["location"]) == (303, f"{PATH}#turn-{TURN}")
+
+
+async def test_a_file_is_refused_that_does_not_say_how_long_it_is_or_comes_from_elsewhere(
+    told: dict[str, Any], browse: Browse
+) -> None:
+    files = {"file": ("a.csv", b"a\n1\n", "text/csv")}
+    foreign = await browse(f"{PATH}/files", "POST", files=files, headers={"Origin": "https://elsewhere.example"})
+    assert foreign.status_code == 403
+    bare = await browse(f"{PATH}/files", "POST", files=files, data={"csrf": "another"})
+    assert bare.status_code == 403
+    plain = await browse(f"{PATH}/files", "POST", data={"csrf": "f-1"})
+    assert plain.status_code == 415
+    long = {"Content-Type": "multipart/form-data; boundary=x", "Content-Length": "209715200"}
+    refused = await browse(f"{PATH}/files", "POST", content=b"x", headers={**long, **LIVE})
+    assert refused.status_code == 413
+    assert "A file may have 20 MB at most; this one has 200 MB." in refused.text
+    for came, leads in (("http://perdure.example" + PATH, True), ("http://elsewhere.example" + PATH, False)):
+        plain = await browse(f"{PATH}/files", "POST", content=b"x", headers={**long, "Referer": came})
+        assert (f'<a href="{PATH}">Back</a>' in plain.text) is leads
+
+
+async def test_how_large_a_file_may_be_is_said_before_one_is_sent(
+    api: SpokenApi, told: dict[str, Any], browse: Browse
+) -> None:
+    api.answers["/v1/agents"] = ok({"items": [{"id": "desk", "title": "Help desk", "files": ["text/csv"]}]})
+    api.answers[f"/v1/conversations/{CONVERSATION}/files"] = ok({"items": []})
+    page = (await browse(PATH)).text
+    assert "20 MB at most" in page and 'data-most-bytes="20971520"' in page
+
+
+async def test_a_full_quota_is_told_in_words_over_what_was_typed(
+    api: SpokenApi, told: dict[str, Any], browse: Browse
+) -> None:
+    why = "you keep 1 GB, and the quota is 1 GB: delete files"
+    api.answers[TURNS] = (429, problem("quota_reached", why))
+    kept = await browse(PATH, "POST", data={"csrf": "f-1", "key": "k-1", "message": "say <b>this"})
+    assert kept.status_code == 429 and why in kept.text
+    assert "say &lt;b&gt;this" in kept.text and "retry-after" not in kept.headers
+    api.answers["/v1/conversations"] = (429, problem("quota_reached", why))
+    begun = await browse("/chat", "POST", data={"csrf": "f-1", "key": "k-1", "agent": "desk"})
+    assert begun.status_code == 429 and why in begun.text and "<h1>Quota reached</h1>" in begun.text
+
+
+async def test_somebody_elses_conversation_can_be_looked_at_and_nothing_said_in_it(
+    api: SpokenApi, told: dict[str, Any], browse: Browse
+) -> None:
+    api.answers[f"/v1/conversations/{CONVERSATION}/story"] = ok({"items": [told], "seq": 7, "own": False})
+    page = (await browse(PATH)).text
+    assert 'id="say"' not in page and "somebody else" in page
+
+
+async def test_agents_are_begun_with_by_one_click_on_what_they_can_be_asked(
+    api: SpokenApi, told: dict[str, Any], browse: Browse
+) -> None:
+    api.answers["/v1/conversations"] = ok({"items": [{"id": CONVERSATION, "agent": "desk", "title": HOSTILE}]})
+    page = (await browse("/chat")).text
+    assert 'name="example" value="Ask &lt;me&gt;"' in page and f'href="{PATH}"' in page
+    assert "<script>window" not in page
+    api.answers["/v1/conversations"] = (201, {"id": CONVERSATION, "agent": "desk"})
+    api.answers[TURNS] = (429, problem("too_many_turns", "you have too many"))
+    refused = await browse("/chat", "POST", data={"csrf": "f-1", "key": "k", "agent": "desk", "example": "Ask <me>"})
+    assert (
+        refused.status_code == 429
+        and "you have too many" in refused.text
+        and "Ask &lt;me&gt;</textarea>" in refused.text
+    )
+
+
+async def test_a_person_begins_where_the_own_work_is(api: SpokenApi, browse: Browse) -> None:
+    for role, leads_to in (("reviewer", "/review"), ("admin", "/review"), ("requester", "/chat")):
+        api.answers["/v1/auth/me"] = ok({"name": "rita", "roles": [role], "form_token": "f-1"})
+        assert (await browse("/")).headers["location"] == leads_to
+
+
+async def test_a_links_code_is_posted_and_never_asked_for_by_a_name(api: SpokenApi, browse: Browse) -> None:
+    page = (await browse("/sign-in?code=local.abc")).text
+    assert 'name="code" value="local.abc"' in page and 'name="password"' not in page and 'name="next" value="/"' in page
+    assert not api.asked, "nothing is asked before the person, or the page's script, sends the form"
+    api.answers["/v1/auth/ways"] = ok({"oidc": True})
+    assert 'href="/v1/auth/oidc/start?next=/review"' in (await browse("/sign-in?next=/review")).text
+    api.answers["/v1/auth/ways"] = (503, problem("unavailable", "away"))
+    assert "oidc" not in (await browse("/sign-in")).text
+    assert "perdure link" in (await browse("/sign-in?failed=code_invalid")).text
+    taken = (await browse("/sign-in?failed=user_exists")).text
+    assert 'name="next" value="/v1/auth/oidc/start?link=true"' in taken, "who signs in now goes on to link"
+
+
+texts = st.integers(0, 2 * CHARACTERS).map(lambda length: "x" * length)
+
+
+@given(st.lists(st.lists(texts, min_size=1, max_size=4), max_size=6))
+def test_a_page_is_never_much_longer_than_it_may_be_and_the_newest_is_cut_last(turns: list[list[str]]) -> None:
+    told = [
+        ToldTurn(
+            turn_id=str(number),
+            conversation_id="c",
+            status="completed",
+            segments=[{"kind": "text", "text": text} for text in several],
+        )
+        for number, several in enumerate(turns)
+    ]
+    most = allotted(told)
+    lengths = [
+        sum(min(len(text), most.get(turn.turn_id, len(text))) for text in several)
+        for turn, several in zip(told, turns, strict=True)
+    ]
+    assert sum(lengths) <= CHARACTERS + 1_000 * sum(map(len, turns))
+    if turns and sum(map(len, turns[0])) <= CHARACTERS:
+        assert "0" not in most
+    for turn in told:
+        assert Shown(turn, most=most.get(turn.turn_id)).apart == ""

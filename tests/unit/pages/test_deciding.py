@@ -1,0 +1,127 @@
+"""A decision, its edit and what becomes of what was typed, in front of an API that says what it is told to."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.pages.conftest import Browse, SpokenApi
+
+ID = "0192aaaa-0000-7000-8000-000000000001"
+CENTS = {"anyOf": [{"type": "integer", "maximum": 7450}, {"type": "null"}]}
+CALL: dict[str, Any] = {
+    "id": ID, "kind": "approval", "tool": "refund", "status": "pending", "digest": "d" * 64, "risk": "high",
+    "agent": "refunds", "requested_by": "ann", "turn_id": "t", "version": 1,
+    "args": {"order": "2002", "cents": 100}, "allowed_decisions": ["approve", "edit", "reject", "respond"],
+    "schema": {"properties": {"order": {"type": "string"}, "cents": CENTS}, "required": ["order"]},
+}  # fmt: skip
+
+
+@pytest.fixture
+def asked(api: SpokenApi) -> SpokenApi:
+    """An API with one call that waits."""
+    api.answers |= {f"/v1/approvals/{ID}": (200, CALL), "/v1/approvals": (200, {"items": []})}
+    return api
+
+
+async def test_a_field_that_does_not_fit_says_why_beside_it(asked: SpokenApi, browse: Browse) -> None:
+    typed = {"csrf": "f-1", "digest": "d" * 64, "as": "fields", "arg.0": "2002", "arg.1": "999999"}
+    page = await browse(f"/review/{ID}/edit", "POST", data=typed)
+    assert page.status_code == 422 and "see the fields" in page.text
+    assert '<p class="fault" id="arg.1-fault">999999 is greater than the maximum of 7450</p>' in page.text
+    whole = await browse(f"/review/{ID}/edit", "POST", data={**typed, "as": "json", "json": '{"order": 1}'})
+    assert whole.status_code == 422 and "is not of type" in whole.text
+
+
+def vote(by: str, *, counts: bool = True) -> dict[str, Any]:
+    """Of one who approves."""
+    return {"by": by, "decision": "approve", "counts": counts}
+
+
+async def test_a_vote_that_does_not_decide_alone_is_confirmed_with_what_is_missing(
+    asked: SpokenApi, browse: Browse
+) -> None:
+    voted = {**CALL, "quorum": 2, "reviewer_role": "reviewer", "allowed_decisions": [], "votes": [vote("rita")]}
+    asked.answers[f"/v1/approvals/{ID}"] = (200, voted)
+    page = (await browse(f"/review/{ID}")).text
+    assert "Your vote counts: approved." in page and "1 of 2 votes are there; it waits for one more person." in page
+    assert "You cannot decide on it" not in page
+    asked.answers[f"/v1/approvals/{ID}"] = (200, {**voted, "votes": [vote("rita", counts=False), vote("ann")]})
+    page = (await browse(f"/review/{ID}")).text
+    assert "Your vote counts" not in page and "You cannot decide on it: it needs the role reviewer." in page
+
+
+async def test_who_may_not_decide_is_told_so_with_what_was_typed_and_nothing_of_other_calls(
+    asked: SpokenApi, browse: Browse
+) -> None:
+    typed = {"decision": "reject", "comment": "half an hour <b>of typing"}
+    mine = await browse(f"/review/{ID}/draft", "POST", data=typed)
+    assert "What you typed is below" in mine.text and "was approved before this one" in mine.text
+    asked.answers["/v1/auth/me"] = (200, {"name": "ann", "roles": ["requester"], "form_token": "f-1"})
+    asked.answers[f"/v1/approvals/{ID}"] = (200, {**CALL, "allowed_decisions": []})
+    others = (await browse(f"/review/{ID}/draft", "POST", data=typed)).text
+    assert "you may not decide on this" in others and "half an hour &lt;b&gt;of typing" in others
+    assert "was approved before this one" not in others
+
+
+async def test_a_page_that_stays_open_is_told_the_new_state_beside_its_heading(
+    asked: SpokenApi, browse: Browse
+) -> None:
+    assert '<span id="badge">' in (await browse(f"/review/{ID}")).text
+    decided = {**CALL, "status": "approved", "decision": {"type": "approve", "by": "bob"}, "allowed_decisions": []}
+    asked.answers[f"/v1/approvals/{ID}"] = (200, decided)
+    part = await browse(f"/review/{ID}/state?version=1&status=pending", headers={"HX-Request": "true"})
+    badge = part.text.partition('<span id="badge" hx-swap-oob="true">')[2].partition("</span>")[0]
+    assert "approved" in badge and "Approved by bob" in part.text
+
+
+async def test_the_next_call_and_the_way_back_are_of_the_list_that_a_call_was_opened_from(
+    asked: SpokenApi, browse: Browse
+) -> None:
+    other = {**CALL, "id": ID[:-1] + "2"}
+    asked.answers["/v1/approvals"] = (200, {"items": [CALL, other]})
+    inbox = (await browse("/review?all=1&tool=refund")).text
+    assert f'href="/review/{ID}?in=all%3D1%26tool%3Drefund"' in inbox
+    within = "?in=all%3D1%26tool%3Drefund"
+    page = (await browse(f"/review/{ID}{within}")).text
+    assert f'href="/review/{other["id"]}{within}" rel="next"' in page and 'href="/review?all=1&amp;tool=refund"' in page
+    listed = [each.query_params for each in asked.asked if each.url.path == "/v1/approvals"][-1]
+    assert (listed["tool"], listed.get("mine")) == ("refund", None)
+    asked.answers[f"/v1/approvals/{ID}/decision"] = (200, CALL)
+    sent = {"csrf": "f-1", "decision": "approve", "digest": "d" * 64, "in": "all=1&tool=refund"}
+    answer = await browse(f"/review/{ID}/decision", "POST", data=sent)
+    assert answer.headers["location"] == f"/review/{ID}{within}"
+    hostile = await browse(f"/review/{ID}/decision", "POST", data={**sent, "in": "//else.example\r\nX: 1&tool=a\r\nb"})
+    assert hostile.headers["location"] == f"/review/{ID}?in=tool%3Da%250D%250Ab"
+
+
+async def test_what_answers_a_form_has_the_address_of_the_forms_page(asked: SpokenApi, browse: Browse) -> None:
+    typed = {"csrf": "f-1", "digest": "d" * 64, "as": "fields", "arg.0": "2003", "arg.1": "100", "in": "risk=high"}
+    edit = (await browse(f"/review/{ID}/edit", "POST", data=typed)).text
+    assert "Your edit of refund" in edit and f'data-at="/review/{ID}?in=risk%3Dhigh"' in edit
+    assert "data-at" not in (await browse(f"/review/{ID}?whole=1")).text
+
+
+async def test_calls_without_a_sentence_of_their_tool_differ_by_their_arguments(
+    asked: SpokenApi, browse: Browse
+) -> None:
+    two = [{**CALL, "id": f"{ID[:-1]}{n}", "says": "", "args_brief": f'name: "{n} <b>"'} for n in (1, 2)]
+    asked.answers["/v1/approvals"] = (200, {"items": two})
+    inbox = (await browse("/review")).text
+    for n in (1, 2):
+        assert f'<span class="says">name: &#34;{n} &lt;b&gt;&#34;</span>' in inbox
+        assert f'aria-label="Pick refund name: &#34;{n} &lt;b&gt;&#34;, asked' in inbox
+    assert "name: &#34;2 &lt;b&gt;&#34;" in (await browse(f"/review/{ID}")).text, "of the next one"
+
+
+async def test_the_history_says_to_whom_it_was_given_and_the_end_has_one_full_stop(
+    asked: SpokenApi, browse: Browse
+) -> None:
+    given = {"what": "approval.reassigned", "by": "rita", "at": "2026-01-01T10:00:00+00:00", "data": {"to": "bob"}}
+    taken = {"by": "ann", "comment": "not <b>needed"}
+    over = {**CALL, "status": "cancelled", "withdrawal": taken, "allowed_decisions": [], "history": [given]}
+    for status, words in (("cancelled", "The turn ended without it"), ("withdrawn", "Withdrawn by ann")):
+        asked.answers[f"/v1/approvals/{ID}"] = (200, {**over, "status": status})
+        page = (await browse(f"/review/{ID}")).text
+        said = page.partition("<p><strong>")[2].partition("</p>")[0]
+        assert words in said and ".</strong>" not in said and "not &lt;b&gt;needed" in said
+        assert "reassigned to bob by rita" in page

@@ -1,0 +1,45 @@
+"""Forms as they are posted: read whole, within limits, or refused with a status that says why."""
+
+import pytest
+from fastapi import Request
+
+from perdure.pages.request import MOST_BYTES, PageProblem, read_form
+
+FORM = "application/x-www-form-urlencoded"
+
+
+def posted(body: bytes, kind: str = FORM) -> Request:
+    """A request with this body, in pieces."""
+    pieces = [body[start : start + 65_536] for start in range(0, len(body), 65_536)] or [b""]
+
+    async def receive() -> dict[str, object]:
+        piece = pieces.pop(0)
+        return {"type": "http.request", "body": piece, "more_body": bool(pieces)}
+
+    return Request({"type": "http", "method": "POST", "headers": [(b"content-type", kind.encode())]}, receive)
+
+
+async def test_fields_come_in_their_order_blank_ones_included() -> None:
+    form = await read_form(posted(b"a=1&b=&a=%202+&c=x%0D%0Ay"))
+    assert form.all("a") == ["1", " 2 "]
+    assert (form.get("a"), form.get("b", "-"), form.get("z", "-")) == ("1", "", "-")
+    assert (form.whole("c"), form.whole("z")) == ("x\ny", None)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status"),
+    [
+        (b"a=1", "text/plain", 415),
+        (b"a=1", "application/json", 415),
+        (b"a=%ff", FORM, 400),
+        ("a=é".encode(), FORM, 400),
+        (b"&".join([b"a=1"] * 2_001), FORM, 400),
+        (b"a=%00", FORM, 422),
+        (b"a=" + b"x" * MOST_BYTES, FORM, 413),
+        (b"a=" + b"x" * 10_000_000, FORM, 413),
+    ],
+)
+async def test_what_is_no_form_of_ours_is_refused(body: bytes, kind: str, status: int) -> None:
+    with pytest.raises(PageProblem) as refused:
+        await read_form(posted(body, kind))
+    assert refused.value.status == status

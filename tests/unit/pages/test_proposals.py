@@ -1,0 +1,80 @@
+"""The pages of what is proposed for everybody's memory."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.pages.conftest import Browse, SpokenApi, problem
+
+ID = "01920000-0000-7000-8000-00000000000a"
+ONE: dict[str, Any] = {
+    "id": ID, "store": "workspace_runbooks", "path": "deploys/a.md", "title": "Deploys <i>on", "type": "runbook",
+    "risk": "low", "status": "pending", "sha256": "a" * 64, "base_sha256": None, "content": "first\n<b>second",
+    "evidence_summary": "seen <u>twice", "proposed_by": "ann", "by_agent": True, "created_at": "2026-11-21T10:00:00Z",
+}  # fmt: skip
+DOCUMENT = {"id": "d-1", "store": "workspace_runbooks", "path": "deploys/a.md", "sha256": "b" * 64}
+
+
+@pytest.fixture
+def admin(api: SpokenApi) -> SpokenApi:
+    """An API whose caller decides on proposals, with one that waits."""
+    api.answers |= {
+        "/v1/auth/me": (200, {"name": "rita", "roles": ["admin"], "form_token": "f-1"}),
+        "/v1/approvals": (200, {"items": []}),
+        "/v1/memory/promotions": (200, {"items": [{**ONE, "content": None}]}),
+        f"/v1/memory/promotions/{ID}": (200, ONE),
+        f"/v1/memory/promotions/{ID}/decision": (200, {**ONE, "status": "approved"}),
+        "/v1/memory/documents": (200, {"items": []}),
+    }
+    return api
+
+
+async def test_an_administrator_is_led_from_the_inbox_to_the_text_and_approves_just_that(
+    admin: SpokenApi, browse: Browse
+) -> None:
+    assert '<a href="/review/memory">1 text</a>' in (await browse("/review")).text
+    assert f'href="/review/memory/{ID}"' in (await browse("/review/memory")).text
+    shown = (await browse(f"/review/memory/{ID}")).text
+    assert "&lt;b&gt;second" in shown and "seen &lt;u&gt;twice" in shown and "Deploys &lt;i&gt;on" in shown
+    assert "a new document" in shown and "by an agent" in shown and "changed since" not in shown
+    sent = {"csrf": "f-1", "key": "k", "sha256": "a" * 64, "decision": "approve", "comment": ""}
+    answer = await browse(f"/review/memory/{ID}/decision", "POST", data=sent)
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/review/memory/{ID}")
+    assert admin.bodies[-1] == {"decision": "approve", "sha256": "a" * 64, "comment": ""}
+    assert admin.asked[-1].headers["idempotency-key"] == "k"
+
+
+async def test_what_would_change_is_compared_and_it_is_told_where_that_has_changed_meanwhile(
+    admin: SpokenApi, browse: Browse
+) -> None:
+    admin.answers |= {
+        f"/v1/memory/promotions/{ID}": (200, {**ONE, "base_sha256": "b" * 64}),
+        "/v1/memory/documents": (200, {"items": [{**DOCUMENT, "path": "deploys/a.md.old"}, DOCUMENT]}),
+        "/v1/memory/documents/d-1": (200, {**DOCUMENT, "content": "first\nold"}),
+    }
+    shown = (await browse(f"/review/memory/{ID}")).text
+    assert "<del>- old" in shown and "<ins>+ &lt;b&gt;second" in shown and "changed since" not in shown
+    admin.answers["/v1/memory/documents/d-1"] = (200, {**DOCUMENT, "sha256": "c" * 64, "content": "other"})
+    shown = (await browse(f"/review/memory/{ID}")).text
+    assert "has changed since this was proposed" in shown
+
+
+async def test_a_refusal_comes_back_with_what_was_typed(admin: SpokenApi, browse: Browse) -> None:
+    admin.answers[f"/v1/memory/promotions/{ID}/decision"] = (422, problem("comment_required", "say why"))
+    sent = {"csrf": "f-1", "decision": "reject", "sha256": "a" * 64, "comment": " <i>kept"}
+    answer = await browse(f"/review/memory/{ID}/decision", "POST", data=sent)
+    assert answer.status_code == 422 and "Not done: say why" in answer.text and " &lt;i&gt;kept" in answer.text
+    assert (await browse(f"/review/memory/{ID}/decision", "POST", data={"csrf": "f-1"})).status_code == 422
+    admin.bodies.clear()
+    stale = await browse(f"/review/memory/{ID}/decision", "POST", data={**sent, "csrf": "another"})
+    assert stale.status_code == 403 and not admin.bodies
+
+
+async def test_who_may_not_decide_has_no_buttons_and_is_not_led_there(admin: SpokenApi, browse: Browse) -> None:
+    admin.answers["/v1/auth/me"] = (200, {"name": "rita", "roles": ["reviewer"], "form_token": "f-1"})
+    assert "/review/memory" not in (await browse("/review")).text
+    shown = (await browse(f"/review/memory/{ID}")).text
+    assert "An administrator decides" in shown and 'value="approve"' not in shown
+    admin.answers["/v1/auth/me"] = (200, {"name": "ann", "roles": ["admin"], "form_token": "f-1"})
+    assert "/review/memory" not in (await browse("/review")).text, "nothing of it is hers to decide"
+    assert "You proposed it" in (await browse(f"/review/memory/{ID}")).text

@@ -1,0 +1,118 @@
+"""The page of a turn in front of an API that says what it is told to."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from tests.unit.pages.conftest import Browse, Said, SpokenApi
+
+TURN, CONVERSATION, APPROVAL = (f"0192-{letter}" for letter in "tca")
+PATH = f"/turns/{TURN}"
+HOSTILE = "<script>window.hit = 1</script>\u202egnp"
+
+
+def edge(source: str, target: str, label: str = "") -> dict[str, Any]:
+    """An edge of a manifest."""
+    return {"source": source, "target": target, "form": "goto", "label": label}
+
+
+def ok(body: Mapping[str, Any]) -> Said:
+    """Answered."""
+    return 200, body
+
+
+@pytest.fixture
+def told(api: SpokenApi) -> dict[str, Any]:
+    """The turn as the API tells it; what is changed here is changed there."""
+    turn: dict[str, Any] = {
+        "turn_id": TURN, "conversation_id": CONVERSATION, "status": "awaiting_approval", "agent": "desk",
+        "topology": "loop", "answer": None, "nodes": ["model", "tool", "model"],
+        "waiting_for": {"kind": "approval", "ids": [APPROVAL], "since": "2026-01-01T10:00:00Z"},
+        "usage": {"input_tokens": 1200, "output_tokens": 34, "cost_usd": 0.0123},
+        "links": {"temporal": "http://temporal/w"},
+    }  # fmt: skip
+    manifest = {
+        "name": "loop",
+        "nodes": [{"id": "model", "purpose": "Ask"}, {"id": "tool", "purpose": "Do"}],
+        "edges": [edge("START", "model"), edge("model", "tool", "tools"), edge("tool", "model"), edge("model", "END")],
+    }
+    said = [
+        {"id": "m1", "role": "user", "content": "of another turn", "turn_id": "other"},
+        {"id": "m2", "role": "user", "content": HOSTILE, "turn_id": TURN},
+    ]
+    story = [
+        {"kind": "thinking", "call_id": "m1", "state": "completed"},
+        {"kind": "tool", "call_id": "t1", "state": "awaiting_approval", "tool": "pay", "arguments": {"to": HOSTILE}},
+        {"kind": "text", "call_id": "m2", "state": "partial", "text": "x" * 9_000},
+    ]
+    at = "2026-01-01T10:00:0{}Z".format
+    done = {"kind": "model", "state": "done", "attempts": 2, "errors": 1, "cost_usd": 0.0042}
+    calls = [
+        {"call_id": "m1", "name": "fast", "started_at": at(0), "settled_at": at(1), "seconds": 1.5, **done},
+        {"call_id": "t1.0", "kind": "tool", "name": HOSTILE, "state": "planned", "approval_id": APPROVAL},
+    ]
+    approval = {"id": APPROVAL, "status": "pending", "tool": "pay"}
+    api.answers |= {
+        f"/v1/turns/{TURN}": ok(turn),
+        f"/v1/turns/{TURN}/segments": ok({"items": story}),
+        f"/v1/turns/{TURN}/calls": ok({"items": calls}),
+        f"/v1/conversations/{CONVERSATION}/messages": ok({"items": said, "next": None}),
+        "/v1/approvals": ok({"items": [approval]}),
+        "/v1/topologies/loop": ok(manifest),
+    }
+    return turn
+
+
+async def test_a_turn_is_told_with_its_path_what_it_waits_for_and_what_it_cost(
+    told: dict[str, Any], browse: Browse
+) -> None:
+    page = (await browse(PATH)).text
+    assert (
+        f'href="/chat/{CONVERSATION}"' in page
+        and f'href="/review/{APPROVAL}"' in page
+        and 'href="http://temporal/w"' in page
+    )
+    assert re.findall(r"<li><code>(\w+)</code>", page) == ["model", "tool", "model"]
+    assert page.count('class="line taken"') == 4
+    assert "model to END, taken" in page and "model to tool: tools, taken" in page
+    assert "2 nodes; this turn went through 2 of them" in page
+    assert "1,200 in" in page and "$0.0123" in page and "1.50 s" in page
+    assert page.count('<svg class="bar') == 1 and "$0.0042" in page and "(1 failed)" in page and "not begun" in page
+    assert "7,800 more characters" in page and "of another turn" not in page
+
+
+async def test_what_users_and_models_wrote_is_inert(told: dict[str, Any], browse: Browse) -> None:
+    told["answer"], told["error"] = HOSTILE, {"code": HOSTILE, "message": HOSTILE}
+    told["nodes"] = [HOSTILE]
+    page = (await browse(PATH)).text
+    assert page.count("&lt;script&gt;window.hit") == 7
+    assert "<script>window" not in page and "\u202e" not in page
+
+
+async def test_an_open_turn_is_looked_at_again_until_it_has_ended(told: dict[str, Any], browse: Browse) -> None:
+    page = (await browse(PATH)).text
+    again = re.search(rf'hx-get="({PATH}\?mark=\w+)"', page)
+    assert again is not None and '<noscript><meta http-equiv="refresh"' in page
+    live = {"HX-Request": "true"}
+    assert (await browse(again[1], headers=live)).status_code == 204
+    told["status"], told["waiting_for"] = "completed", None
+    ended = await browse(again[1], headers=live)
+    assert ended.status_code == 200 and "<html" not in ended.text and "hx-get" not in ended.text
+    assert "refresh" not in (await browse(PATH)).text
+
+
+async def test_a_turn_is_shown_whose_topology_and_conversation_are_gone(
+    api: SpokenApi, told: dict[str, Any], browse: Browse
+) -> None:
+    del api.answers["/v1/topologies/loop"], api.answers[f"/v1/conversations/{CONVERSATION}/messages"]
+    answer = await browse(PATH)
+    assert answer.status_code == 200
+    assert "cannot be drawn" in answer.text and "<li><code>model</code>" in answer.text
+    assert "Its conversation is deleted" in answer.text
+
+
+async def test_a_turn_that_is_not_there_is_the_frames_404(browse: Browse) -> None:
+    answer = await browse("/turns/nobodys")
+    assert answer.status_code == 404 and "There is nothing here" in answer.text

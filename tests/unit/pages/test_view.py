@@ -1,0 +1,50 @@
+"""Text from outside as the pages draw it, and times."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.pages.render import brief, moment, seen, since, until
+
+CASES = [
+    ("plain", "plain"),
+    ("<script>alert(1)</script>", "&lt;script&gt;alert(1)&lt;/script&gt;"),
+    ("a\u202eb", '<bdi>a<span class="unseen"'),
+    ("\x1b[2J", "\\u001b</span>[2J"),
+    ("zero\u200bwidth", "\\u200b</span>width"),
+    ("\u05d0\u05d1", "<bdi>\u05d0\u05d1</bdi>"),
+    ("two\nlines", "<bdi>two\nlines</bdi>"),
+    ("**bold** [a](javascript:x)", "**bold** [a](javascript:x)"),
+    ('" onmouseover="x', "&#34; onmouseover=&#34;x"),
+]
+
+
+@pytest.mark.parametrize(("text", "drawn"), CASES)
+def test_text_from_outside_is_drawn_inert(text: str, drawn: str) -> None:
+    assert drawn in seen(text)
+
+
+@given(st.text())
+def test_whatever_the_text_only_our_own_markup_is_in_it(text: str) -> None:
+    drawn = str(seen(text))
+    ours = ("<bdi>", "</bdi>", '<span class="unseen" title="a character that cannot be seen, written out">', "</span>")
+    for tag in ours:
+        drawn = drawn.replace(tag, "")
+    assert "<" not in drawn and ">" not in drawn and '"' not in drawn
+
+
+@given(st.text(), st.integers(min_value=2, max_value=50))
+def test_a_brief_text_is_one_line(text: str, most: int) -> None:
+    assert "\n" not in brief(text, most)
+
+
+def test_times_are_told_in_full_and_from_here() -> None:
+    at = datetime(2026, 3, 1, 9, 5, tzinfo=UTC)
+    assert "1 Mar 2026, 09:05 UTC" in moment(at)
+    now = datetime.now(UTC)
+    assert "in 2 h" in until(now + timedelta(hours=2, minutes=30))
+    assert ">over<" in until(now - timedelta(seconds=1))
+    assert "3 min ago" in since(now - timedelta(minutes=3, seconds=5))
+    assert since(None) == moment(None) == until(None) == ""

@@ -1,0 +1,150 @@
+"""The tracers by name, what LangSmith is sent, and alarms by the thousand."""
+
+import sys
+import uuid
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import psutil
+import pytest
+import structlog
+from pydantic import JsonValue
+
+from perdure.contracts.events import Alarm, AlarmType
+from perdure.core.events.traces import Happened, Span, TurnRecord
+from perdure.graph.registry import TOPOLOGIES
+from perdure.telemetry.traces import KEPT, AlarmBell, send, traced
+from perdure.worker.telemetry import tracer_of, ways_of
+from tests.doubles.collector import Collector, collecting
+from tests.doubles.hostile_target import MEBI, floods, says, threaded
+
+BEGAN = datetime(2026, 3, 1, tzinfo=UTC)
+CANARY = "xylophone"
+
+
+def record(*happened: Happened) -> TurnRecord:
+    return TurnRecord(
+        *("local", str(uuid.UUID(int=1)), str(uuid.UUID(int=2)), "u", "desk", "v", "skill_pipeline", "completed"),
+        BEGAN,
+        BEGAN + timedelta(seconds=9),
+        happened=happened,
+    )
+
+
+def spans(*happened: Happened, bell: AlarmBell | None = None) -> tuple[Span, ...]:
+    return traced(record(*happened), None, bell or AlarmBell())
+
+
+@pytest.mark.parametrize("name", ["noop", "", "jaeger", "OTEL", "\n"])
+def test_an_unknown_name_is_no_tracer(name: str) -> None:
+    assert not tracer_of(name, "", None).is_enabled()
+
+
+@pytest.mark.parametrize(("name", "package"), [("otel", "opentelemetry.sdk.trace"), ("langsmith", "langsmith")])
+def test_a_tracer_whose_package_is_missing_is_none(name: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for loaded in ("perdure.telemetry.otel", "perdure.telemetry.langsmith"):
+        monkeypatch.delitem(sys.modules, loaded, raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+    assert not tracer_of(name, "http://127.0.0.1:1", "key").is_enabled()
+
+
+def test_langsmith_is_sent_runs_of_three_kinds_without_inputs_or_outputs() -> None:
+    log = (
+        Happened("node_start", BEGAN, None, {"node": "initial_llm_call"}),
+        Happened("generation.start", BEGAN, "m1", {"model": "scripted", "attempt": 1}),
+        Happened("generation.complete", BEGAN + timedelta(seconds=1), "m1", {"assembly": {"prompt.assemble": {}}}),
+        Happened("tool.executing", BEGAN, "t1.0", {"tool": "look"}),
+        Happened("tool.error", BEGAN + timedelta(seconds=2), "t1.0", {"code": "outcome_unknown"}),
+    )
+    with collecting() as collector:
+        tracer = tracer_of("langsmith", collector.url, "key")
+        assert tracer.is_enabled()
+        send(tracer, spans(*log))
+        runs = {run["name"]: run for run in runs_of(collector)}
+    assert {name: run["run_type"] for name, run in runs.items()} == {
+        "invoke_agent desk": "chain",
+        "node initial_llm_call": "chain",
+        "chat scripted": "llm",
+        "prompt.assemble": "chain",
+        "execute_tool look": "tool",
+    }
+    root = runs["invoke_agent desk"]
+    assert root.get("parent_run_id") is None and {run["trace_id"] for run in runs.values()} == {root["id"]}
+    assert runs["chat scripted"]["parent_run_id"] == runs["node initial_llm_call"]["id"]
+    assert runs["chat scripted"]["dotted_order"].startswith(runs["node initial_llm_call"]["dotted_order"] + ".")
+    assert runs["execute_tool look"]["error"] == "outcome_unknown"
+    assert all(not run.get("inputs") and not run.get("outputs") for run in runs.values())
+
+
+def runs_of(collector: Collector) -> list[dict[str, Any]]:
+    found = collector.runs()
+    assert found, [path for path, _ in collector.bodies]
+    return found
+
+
+def test_what_is_denied_is_left_out_of_spans_and_rung() -> None:
+    bell = AlarmBell()
+    made = spans(
+        Happened("budget", BEGAN, None, {"code": "x", "prompt": CANARY, "context": {"final_output": CANARY}}), bell=bell
+    )
+    assert CANARY not in repr(made)
+    assert {alarm.type for alarm in bell.recent} == {AlarmType.FORBIDDEN_DATA_IN_TRACE}
+    assert {str(alarm.context["word"]) for alarm in bell.recent} == {"prompt", "output"}
+
+
+def test_a_thousand_alarms_are_a_thousand_counts_and_one_line_and_change_no_span() -> None:
+    alarm: dict[str, JsonValue] = {
+        "type": "forbidden_state_field_mutated",
+        "node": "rogue",
+        "severity": "error",
+        "context": {"field": "x"},
+    }
+    log = [Happened("invariant.alarm", BEGAN, None, alarm)] * 1_000
+    bell = AlarmBell()
+    with structlog.testing.capture_logs() as lines:
+        made = spans(*log, bell=bell)
+    assert len(bell.recent) == KEPT == 1_000
+    assert [line["event"] for line in lines] == ["invariant_alarm"]
+    assert len(made) == 1 and len(made[0].events) == 1_000
+    quiet = spans()
+    assert (made[0].id, made[0].began, made[0].ended, made[0].attributes) == (
+        (quiet[0].id, quiet[0].began, quiet[0].ended, quiet[0].attributes)
+    )
+
+
+def test_a_turn_begun_anew_whose_first_start_was_not_logged_rings_nothing_and_has_that_node() -> None:
+    names = ("system_prompt_node", "memory_node")
+    log = [Happened(kind, BEGAN, None, {"node": name}) for name in names for kind in ("node_start", "node_end")]
+    bell, ways = AlarmBell(), ways_of(next(one for one in TOPOLOGIES if one.name == "skill_pipeline"))
+    made = traced(record(*log, *log[1:]), ways, bell)
+    assert not bell.recent
+    assert [span.name for span in made[1:]] == [f"node {name}" for name in names * 2]
+    assert len({span.id for span in made}) == 5 and not any(span.error for span in made)
+
+
+def test_an_alarm_of_tomorrow_is_no_trouble() -> None:
+    bell = AlarmBell()
+    with structlog.testing.capture_logs() as lines:
+        assert len(spans(Happened("invariant.alarm", BEGAN, None, {"type": "new"}), bell=bell)) == 1
+    assert not bell.recent and [line["event"] for line in lines] == ["alarm_not_read"]
+
+
+def test_a_bell_remembers_the_last_of_many() -> None:
+    bell = AlarmBell()
+    for number in range(KEPT + 5):
+        bell.ring(Alarm(type=AlarmType.UNEXPECTED_ROUTING, node=str(number), description="x"))
+    assert len(bell.recent) == KEPT and bell.recent[-1].node == str(KEPT + 4)
+
+
+@pytest.mark.parametrize("name", ["otel", "langsmith"])
+@pytest.mark.parametrize("status", [200, 307, 400])
+def test_an_answer_is_read_no_further_than_its_status(name: str, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with threaded(says()) as elsewhere, threaded(floods(status, b"x" * MEBI, f"location: {elsewhere.url}")) as made:
+        monkeypatch.setenv("HTTP_PROXY", elsewhere.url)
+        tracer = tracer_of(name, made.url, "key")
+        before = psutil.Process().memory_info().rss
+        with suppress(Exception):  # a status that is no success is the exporter's own error
+            send(tracer, spans())
+        assert (psutil.Process().memory_info().rss - before) // MEBI < 100
+        assert made.heads and elsewhere.heads == []
