@@ -34,7 +34,7 @@ class Brief(StrEnum):
 
 _WORK: dict[Brief, tuple[ModuleType, str]] = {
     Brief.FINISH: (turns, "finish"),
-    Brief.LOAD: (context, "load"),
+    Brief.LOAD: (context, "load_turn"),
     Brief.READ: (approvals, "read_verdicts"),
     Brief.STOP: (turns, "stop_asked"),
 }

@@ -104,8 +104,6 @@ async def test_ten_wrong_tries_void_the_code(fresh: Fresh) -> None:
     )
     late = await fresh.register(setup_code=given)
     assert (late.status_code, code(late)) == (403, "setup_code_invalid")
-    message = late.json()["error"]["message"]
-    assert "10 wrong tries" in message and "perdure up" in message and "prepare.py" in message
     again = await fresh.prepared(given)
     assert again != given and (await fresh.register(setup_code=again)).status_code == 201
 

@@ -316,7 +316,7 @@ def test_a_normal_user_runs_all_three_parts(passable: Path) -> None:
     for path in (passable, *passable.rglob("*")):
         os.chown(path, entry.pw_uid, entry.pw_gid)
     script = (
-        "import asyncio, os, sys\nfrom local import embedded\nasync def main():\n"
+        "import asyncio, os, sys\nfrom perdure.local import embedded\nasync def main():\n"
         "    async with embedded(sys.argv[1]) as parts:\n        print(os.getuid(), sorted(parts.pids()))\n"
         "asyncio.run(main())\n"
     )
