@@ -32,3 +32,24 @@ def test_code_that_decides_names_another_build_when_it_changes_or_moves(root: Pa
     (root / package / "inner" / "rule.py").rename(root / package / "inner" / "other.py")
     names.add(queues.build_id.__wrapped__())
     assert len(names) == 3
+
+
+@pytest.mark.parametrize("package", queues.DECIDING)
+def test_a_package_without_code_names_no_build(root: Path, package: str) -> None:
+    (root / package / "inner" / "rule.py").unlink()
+    with pytest.raises(RuntimeError, match=package):
+        queues.build_id.__wrapped__()
+
+
+@pytest.mark.parametrize("library", ["langchain-core", "langgraph", "temporalio"])
+def test_another_version_of_a_library_names_another_build(
+    root: Path, monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    before = queues.build_id.__wrapped__()
+    installed = queues.version
+    monkeypatch.setattr(queues, "version", lambda name: "0.0.0" if name == library else installed(name))
+    assert queues.build_id.__wrapped__() != before
+
+
+def test_the_packages_that_decide_are_where_the_build_looks() -> None:
+    assert queues.build_id() == queues.build_id.__wrapped__()

@@ -1,0 +1,77 @@
+"""A folder has at most 20 siblings, a function at most 40 lines, a module at most 600."""
+
+import ast
+from collections import Counter
+from pathlib import PurePosixPath
+
+import pytest
+
+from tests.repo.committed import files, text_of
+
+MOST_SIBLINGS = 20
+MOST_IN_ROOT = 22
+"""`perdure/` itself: the layers."""
+MOST_FUNCTION_LINES = 40
+MOST_MODULE_LINES = 600
+PRODUCT = ("perdure/", "bench/", "deploy/", "worker.py")
+GROWING = frozenset({"perdure/store/migrations/versions"})
+"""One file for each change of the schema, and none is ever merged into another."""
+WITHOUT_SIBLINGS = frozenset({"__init__.py", "__main__.py", "README.md", "py.typed"})
+"""Files that a folder has because it is a package."""
+
+
+def product() -> list[str]:
+    """The Python files of the product; a code block of a skill is one function by its format."""
+    return [path for path in files() if path.endswith(".py") and path.startswith(PRODUCT) and "/blocks/" not in path]
+
+
+def crowded(paths: list[str]) -> list[str]:
+    """The folders with too many siblings: modules and folders with modules."""
+    siblings: Counter[str] = Counter()
+    seen: set[PurePosixPath] = set()
+    for path in map(PurePosixPath, paths):
+        for each in (path, *path.parents):
+            if each not in seen and each.name not in WITHOUT_SIBLINGS and each != PurePosixPath("."):
+                siblings[str(each.parent)] += 1
+            seen.add(each)
+    most = {folder: MOST_IN_ROOT if folder == "perdure" else MOST_SIBLINGS for folder in siblings}
+    return [
+        f"{folder} has {count}" for folder, count in siblings.items() if count > most[folder] and folder not in GROWING
+    ]
+
+
+def long_functions(path: str, text: str) -> list[str]:
+    """The functions that are too long, with their lengths."""
+    found = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+    lengths = [(each.name, (each.end_lineno or each.lineno) - each.lineno + 1) for each in found]
+    return [f"{path}: {name} has {lines} lines" for name, lines in lengths if lines > MOST_FUNCTION_LINES]
+
+
+def test_no_folder_is_crowded() -> None:
+    assert not crowded(product())
+
+
+def test_no_function_is_too_long() -> None:
+    found = [each for path in product() for each in long_functions(path, text_of(path))]
+    assert not found, "cut it along its meaning:\n" + "\n".join(found)
+
+
+def test_no_module_is_too_long() -> None:
+    lengths = {path: len(text_of(path).splitlines()) for path in product()}
+    found = [f"{path} has {lines} lines" for path, lines in lengths.items() if lines > MOST_MODULE_LINES]
+    assert not found, "make it a folder, cut along the reader's question:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(("folder", "most"), [("perdure", MOST_IN_ROOT), ("perdure/store", MOST_SIBLINGS)])
+def test_one_sibling_too_many_is_found(folder: str, most: int) -> None:
+    paths = [f"{folder}/{number}.py" for number in range(most - 1)] + [f"{folder}/sub/a.py", f"{folder}/__init__.py"]
+    assert not crowded(paths)
+    assert crowded([*paths, f"{folder}/more/__init__.py"]) == [f"{folder} has {most + 1}"]
+
+
+def test_one_line_too_many_is_found() -> None:
+    body = "    pass\n" * MOST_FUNCTION_LINES
+    assert long_functions("a.py", f"class A:\n  async def f(self):\n  {body.replace(chr(10), chr(10) + '  ')}") == [
+        f"a.py: f has {MOST_FUNCTION_LINES + 1} lines"
+    ]
+    assert not long_functions("a.py", "def f():\n" + "    pass\n" * (MOST_FUNCTION_LINES - 1))
