@@ -141,7 +141,7 @@ class Now:
 
 
 def gate(kept: Bundle | None, now: Now, threshold: float) -> Gate:
-    """The table of policy/skip in the tests, in the order of its rows."""
+    """The table of cases in the tests, in the order of its rows."""
     if kept is None or kept.upstream != now.upstream:
         return Gate.RUN
     if kept.slice_hash == now.slice_hash:

@@ -46,7 +46,7 @@ CREATE TABLE audit_heads (
   hash text NOT NULL
 ) WITH (fillfactor = 20);
 
--- As policy/audit_chain.py has it: each field with its length in bytes before it, a dash where there is none.
+-- As perdure/core/audit.py has it: each field with its length in bytes before it, a dash where there is none.
 CREATE FUNCTION audit_hash(prev text, seq bigint, a audit) RETURNS text LANGUAGE sql IMMUTABLE
   SET search_path = perdure, pg_temp AS $$
     SELECT encode(sha256(convert_to(string_agg(
@@ -74,7 +74,7 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION audit_link() FROM PUBLIC;
 
--- What there is becomes the beginning of the chain. It is unsigned; prepare.py seals it.
+-- What there is becomes the beginning of the chain. It is unsigned; perdure/apps/bootstrap.py seals it.
 DO $$
 DECLARE
   a audit;

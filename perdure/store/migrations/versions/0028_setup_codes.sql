@@ -13,7 +13,7 @@ ALTER TABLE setup_codes FORCE ROW LEVEL SECURITY;
 CREATE POLICY own_tenant ON setup_codes USING (tenant_id = current_setting('perdure.tenant', true))
   WITH CHECK (tenant_id = current_setting('perdure.tenant', true));
 
--- The owner creates codes (prepare.py); the API counts wrong tries and uses a code up.
+-- The owner creates codes (perdure/apps/bootstrap.py); the API counts wrong tries and uses a code up.
 GRANT SELECT, UPDATE, DELETE ON setup_codes TO perdure_app;
 
 -- Back to where alembic keeps its own table.

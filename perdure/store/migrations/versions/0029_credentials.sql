@@ -42,7 +42,7 @@ BEGIN
       SELECT c.minter FROM chain c WHERE c.owner = d.minter::text AND c.minter <> d.minter ORDER BY 1)
     FROM direct d WHERE d.token_sha256 = k.token_sha256;
 
-    -- The tokens of prepare.py are the operator's; no audit row says that somebody created them.
+    -- The tokens of perdure/apps/bootstrap.py are the operator's; no audit row says that somebody created them.
     UPDATE api_tokens k SET created_by = '{}' WHERE k.label = 'local' AND NOT EXISTS (
       SELECT FROM audit a WHERE a.kind = 'user.token_minted' AND a.subject = k.user_id::text AND a.at = k.created_at);
 
