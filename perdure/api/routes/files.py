@@ -1,0 +1,130 @@
+"""Files: uploads into a conversation, what its turns made, and the bytes that are kept."""
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+from urllib.parse import quote
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+
+from perdure.api.auth import Open, Reader
+from perdure.api.idempotency import Key, once
+from perdure.api.requests import ConversationId, FileBody, FileId, Limit, as_uuid
+from perdure.api.services import Services
+from perdure.core.budgets import VARIABLES, Scope
+from perdure.core.memory.documents import ADMIN
+from perdure.core.memory.files import media_type_of, safe_name
+from perdure.store import budgets, idempotency
+from perdure.store.database import Connection, new_id
+from perdure.store.delivery.outbox import Note
+from perdure.store.memory import files
+from perdure.store.turns import conversations
+
+router = APIRouter(prefix="/v1", tags=["files"])
+FILES_PAGE_LIMIT = 100
+SHOWN_IN_PLACE = frozenset({"image/png", "image/svg+xml"})
+_INERT = {
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox",
+}
+"""Whatever a file holds, a browser runs nothing of it. It is not stored there either: whoever signs in next at the same
+browser has other rights."""
+_PART_BYTES = 2**20
+
+
+@router.post("/conversations/{conversation_id}/files", status_code=201)
+async def upload(
+    services: Open,
+    who: Reader,
+    conversation_id: ConversationId,
+    request: Request,
+    name: Annotated[str, Query(min_length=1, max_length=400)],
+    key: Key = None,
+) -> JSONResponse:
+    """Upload a file: its bytes are the body, its type is the header `Content-Type`, its name is in the query. Whatever
+    can be refused is refused before the body is read."""
+    kept_name, media_type = safe_name(name), media_type_of(request.headers.get("content-type", ""))
+    length = services.uploads.check_length(request.headers.get("content-length", ""))
+    route = f"files/{conversation_id}"
+    async with services.db.transaction(who.tenant_id) as tx:
+        if key is None or not await idempotency.is_used(tx, who.user_id, route, key):  # else it is answered as before
+            await conversations.get_conversation(tx, conversation_id, who.user_id)
+            await budgets.check_room_for_file(tx, services.caps.quotas, who.user_id, conversation_id, length or 0)
+    async with services.uploads.received(who.tenant_id, who.user_id, length, request.stream()) as spooled:
+        await services.uploads.check(spooled, media_type)
+        body = FileBody(name=kept_name, media_type=media_type, sha256=spooled.sha256)
+        async with services.uploads.content(spooled) as content:
+            file = files.NewFile(new_id(), kept_name, media_type, content, spooled.size_bytes, spooled.sha256)
+
+            async def work(tx: Connection) -> tuple[int, dict[str, object], Note | None]:
+                await conversations.get_conversation(tx, conversation_id, who.user_id)
+                (kept,) = await files.keep(tx, conversation_id, who.user_id, [file])
+                await budgets.check_room(tx, services.caps.quotas, who.user_id, conversation_id)
+                return 201, kept, None
+
+            return await once(services, who, route, key, body, work)
+
+
+@router.get("/conversations/{conversation_id}/files")
+async def list_files(
+    services: Open, who: Reader, conversation_id: ConversationId, limit: Limit = 50, cursor: str | None = None
+) -> dict[str, object]:
+    """The files of a conversation, newest first."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        await conversations.get_conversation(tx, conversation_id, who.user_id)
+        items, following = await files.of_conversation(tx, conversation_id, min(limit, FILES_PAGE_LIMIT), cursor)
+    return {"items": items, "next": following}
+
+
+@router.get("/files/{file_id}", response_class=Response)
+async def download_file(services: Open, who: Reader, file_id: FileId) -> Response:
+    """A file's bytes. Pictures are shown in place, everything else is downloaded."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        file = await files.find(tx, file_id, who.scope)
+        first = await files.part(tx, file.id, 0, _PART_BYTES)
+    place = "inline" if file.media_type in SHOWN_IN_PLACE else "attachment"
+    headers = {
+        **_INERT,
+        "Content-Disposition": f"{place}; filename*=UTF-8''{quote(file.name, safe='')}",
+        "Content-Length": str(file.size_bytes),
+    }
+    return StreamingResponse(_parts(services, who.tenant_id, file, first), media_type=file.media_type, headers=headers)
+
+
+@router.delete("/files/{file_id}", status_code=204)
+async def delete(services: Open, who: Reader, file_id: FileId) -> Response:
+    """Delete an upload of yours for good. What a turn made stays on record: 409 `file_of_turn`."""
+    async with services.db.transaction(who.tenant_id) as tx:
+        await files.delete(tx, file_id, who.user_id)
+    return Response(status_code=204)
+
+
+@router.get("/usage")
+async def usage(services: Open, who: Reader, conversation: str | None = None) -> dict[str, object]:
+    """What you keep and what you may keep, in bytes; with `conversation` that of one of yours too, and for an
+    administrator that of the tenant."""
+    limits, place = services.caps.quotas, as_uuid(conversation, "conversation") if conversation else None
+    async with services.db.transaction(who.tenant_id) as tx:
+        if place is not None:
+            await conversations.get_conversation(tx, place, who.user_id)
+        used, _ = await budgets.bytes_used(tx, who.user_id, place)
+    scopes = [*([Scope.CONVERSATION] if place else []), Scope.USER, *([Scope.TENANT] if ADMIN in who.roles else [])]
+    items = [
+        {
+            "scope": scope.value,
+            "used_bytes": used.of(scope),
+            "limit_bytes": limits.of(scope) or None,
+            "variable": VARIABLES[scope],
+        }
+        for scope in scopes
+    ]
+    return {"items": items, "next": None}
+
+
+async def _parts(services: Services, tenant_id: str, file: files.FoundFile, first: bytes) -> AsyncIterator[bytes]:
+    """The content piece by piece, so that a slow reader holds a piece and no connection to the database."""
+    yield first
+    for begin in range(_PART_BYTES, file.size_bytes, _PART_BYTES):
+        async with services.db.transaction(tenant_id) as tx:
+            part = await files.part(tx, file.id, begin, _PART_BYTES)
+        yield part
