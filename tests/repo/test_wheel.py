@@ -109,7 +109,7 @@ APP = {
     "tools/graph/__init__.py": "EDGES = 12\n",
 }
 RUN = """
-import asyncio, sys
+import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 import httpx
@@ -231,6 +231,13 @@ def test_every_process_starts_in_a_folder_with_modules_of_these_names(installed:
 def test_an_app_folder_with_modules_of_these_names_loads_and_its_tools_run(installed: Path, users_folder: Path) -> None:
     told = said([sys.executable, "-c", RUN], users_folder, PYTHONPATH=str(installed))
     assert told.splitlines() == ["measure measured", "weigh 7 of 12", "count 12"]
+
+
+def test_a_new_app_of_an_installed_perdure_names_the_environments_own_command(installed: Path, tmp_path: Path) -> None:
+    write = "from pathlib import Path; from perdure.apps.scaffold import scaffold; scaffold(Path('desk'))"
+    said([sys.executable, "-c", write], tmp_path, PYTHONPATH=str(installed))
+    assert f'export PATH="{Path(sys.executable).parent}:$PATH"\n' in (tmp_path / "desk" / "README.md").read_text()
+    assert (tmp_path / "desk" / ".gitignore").is_file()
 
 
 # --- A checkout without links, and an image
