@@ -233,9 +233,11 @@ def test_an_app_folder_with_modules_of_these_names_loads_and_its_tools_run(insta
     assert told.splitlines() == ["measure measured", "weigh 7 of 12", "count 12"]
 
 
-def test_a_new_app_of_an_installed_perdure_names_the_environments_own_command(installed: Path, tmp_path: Path) -> None:
+def test_a_new_app_of_an_installed_perdure_names_the_environments_own_command(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as opened:
+        opened.extractall(tmp_path / "site-packages")
     write = "from pathlib import Path; from perdure.apps.scaffold import scaffold; scaffold(Path('desk'))"
-    said([sys.executable, "-c", write], tmp_path, PYTHONPATH=str(installed))
+    said([sys.executable, "-c", write], tmp_path, PYTHONPATH=str(tmp_path / "site-packages"))
     assert f'export PATH="{Path(sys.executable).parent}:$PATH"\n' in (tmp_path / "desk" / "README.md").read_text()
     assert (tmp_path / "desk" / ".gitignore").is_file()
 
