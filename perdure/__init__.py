@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from perdure.sdk.outcomes import Audited, MadeFile, ToolRefused, ToolResult, ToolUnavailable
     from perdure.sdk.tools import Preview, Tool, ToolDefinitionError, tool
 
+    __version__: str
+
 __all__ = [
     "AnswerWithheld",
     "ApiError",
@@ -30,6 +32,7 @@ __all__ = [
     "ToolResult",
     "ToolUnavailable",
     "Transaction",
+    "__version__",
     "tool",
 ]
 _PLACES = {
@@ -42,12 +45,26 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        globals()[name] = _version()
+        return globals()[name]
     for module, names in _PLACES.items():
         if name in names:
             value = getattr(import_module(module), name)
             globals()[name] = value
             return value
     raise AttributeError(f"module 'perdure' has no attribute {name!r}")
+
+
+def _version() -> str:
+    """The version in pyproject.toml: read there in a checkout, which need not be installed, else from the package."""
+    import tomllib
+    from importlib.metadata import version
+    from pathlib import Path
+
+    written = Path(__file__).parents[1] / "pyproject.toml"
+    project = tomllib.loads(written.read_text(encoding="utf-8")).get("project", {}) if written.is_file() else {}
+    return str(project["version"]) if project.get("name") == "perdure" else version("perdure")
 
 
 def __dir__() -> list[str]:

@@ -1,14 +1,15 @@
 """`perdure init DIR`: a small complete app to start from."""
 
 import shutil
+import sys
 from pathlib import Path
 
 from perdure.contracts.errors import CallerError
 
 TEMPLATE = Path(__file__).parent / "template"
-_ROOT = Path(__file__).parents[2]
-_PLACE = "/path/to/perdure"
-"""In the README, for the folder whose `bin/perdure` wrote it: its lines then work as they are typed."""
+_CHECKOUT = Path(__file__).parents[2] / "bin"
+_PLACE = "/path/to/perdure/bin"
+"""In the README, for the folder with the command `perdure` that wrote it: its lines then work as they are typed."""
 
 
 def scaffold(folder: Path) -> list[Path]:
@@ -26,13 +27,18 @@ def scaffold(folder: Path) -> list[Path]:
             target = folder / source.relative_to(TEMPLATE)
             target.parent.mkdir(parents=True, exist_ok=True)
             if source.name == "README.md":
-                target.write_text(source.read_text().replace(_PLACE, str(_ROOT)))
+                target.write_text(source.read_text().replace(_PLACE, str(_commands())))
             else:
                 shutil.copyfile(source, target)
             written.append(target)
     except OSError as error:
         raise CallerError("cannot_write", f"cannot write in {folder}: {error.strerror}") from error
     return written
+
+
+def _commands() -> Path:
+    """The folder of the command `perdure`: in a checkout its `bin/`, else that of the environment."""
+    return _CHECKOUT if (_CHECKOUT / "perdure").is_file() else Path(sys.executable).parent
 
 
 def template_files() -> list[Path]:

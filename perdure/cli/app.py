@@ -1,7 +1,10 @@
 """The commands by name."""
 
+from typing import Annotated
+
 import typer
 
+import perdure
 from perdure.cli import agents, apps, audit, budgets, calls, chat, identity, memory, stack, status, turns
 from perdure.cli import delivery as webhooks
 from perdure.cli.approvals import commands
@@ -14,6 +17,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"perdure {perdure.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", is_eager=True, callback=_version)
+    ] = False,
+) -> None:
+    pass
+
+
 app.command("up")(stack.up)
 app.command("status")(status.status)
 app.command("chat")(chat.chat)

@@ -1,12 +1,13 @@
 """Everything of ours is below `perdure`; the folders on top are links that nobody imports through."""
 
-import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.repo.committed import ROOT
+from tests.repo.loaded import PROGRAMS, doubles, loaded
 
 LINKS = ("activities", "api", "examples", "graph", "workflows")
 
@@ -19,28 +20,37 @@ def test_a_folder_on_top_is_a_link_to_the_package(name: str) -> None:
     assert (ROOT / written).is_dir()
 
 
-def doubles(loaded: dict[str, str]) -> dict[str, list[str]]:
-    """Files that are loaded under several names, by module; `__main__` is any module's second name."""
-    by_file: dict[str, list[str]] = {}
-    for name, file in loaded.items():
-        if name != "__main__":
-            by_file.setdefault(os.path.realpath(file), []).append(name)
-    return {file: sorted(names) for file, names in by_file.items() if len(names) > 1}
+def ours(found: Mapping[str, Path]) -> dict[str, Path]:
+    """The modules of this checkout; those of app folders are loaded by path, under a name for each folder."""
+    by_path = tuple(ROOT / each for each in (".venv", "perdure/examples", "perdure/apps/template", "tests/apps"))
+    here = {name: file for name, file in found.items() if file.is_relative_to(ROOT)}
+    return {name: file for name, file in here.items() if not any(map(file.is_relative_to, by_path))}
 
 
 def test_no_file_is_loaded_twice() -> None:
     files = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
-    ours = {name: file for name, file in files.items() if file and Path(file).is_relative_to(ROOT)}
-    by_path = tuple(ROOT / each for each in (".venv", "perdure/examples", "perdure/apps/template", "tests/apps"))
-    ours = {name: file for name, file in ours.items() if not any(map(Path(file).is_relative_to, by_path))}
-    assert len(ours) > 10
-    assert not doubles(ours), "import perdure.<name>, never through a link"
+    found = ours({name: Path(file) for name, file in files.items() if file})
+    assert len(found) > 10
+    assert not doubles(found), "import perdure.<name>, never through a link"
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_no_process_loads_a_file_twice(program: str) -> None:
+    modules = ("worker", *PROGRAMS[program]) if program in ("worker", "relay") else PROGRAMS[program]
+    found = ours(loaded(modules, ROOT))
+    assert len(found) > 20
+    assert not doubles(found), "import perdure.<name>, never through a link"
+    assert {name.partition(".")[0] for name in found} <= {"perdure", "worker"}
+
+
+@pytest.mark.skipif(not (ROOT / "graph").is_symlink(), reason="a checkout without links")
+def test_a_process_that_imports_through_a_link_is_found() -> None:
+    found = doubles(ours(loaded(("perdure.graph", "graph"), ROOT)))
+    assert found == {str(ROOT / "perdure" / "graph" / "__init__.py"): ["graph", "perdure.graph"]}
 
 
 def test_a_file_under_two_names_is_found(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("")
     (tmp_path / "b.py").symlink_to("a.py")
-    found = doubles(
-        {"a": str(tmp_path / "a.py"), "perdure.a": str(tmp_path / "b.py"), "__main__": str(tmp_path / "a.py")}
-    )
+    found = doubles({"a": tmp_path / "a.py", "perdure.a": tmp_path / "b.py", "__main__": tmp_path / "a.py"})
     assert [*found.values()] == [["a", "perdure.a"]]

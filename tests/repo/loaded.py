@@ -1,0 +1,52 @@
+"""What a process loads: every module's name and the file that it is from, as a process of its own says it."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+PROGRAMS = {
+    "worker": ("perdure.worker.__main__", "perdure.worker.queues", "perdure.workflows.turn_run"),
+    "relay": ("perdure.worker.__main__", "perdure.telemetry.metrics", "perdure.worker.telemetry"),
+    "api": ("perdure.api.__main__",),
+    "cli": ("perdure.__main__",),
+    "bootstrap": ("perdure.apps.bootstrap",),
+}
+"""What each process imports at its start, and later."""
+_SAY = """
+import importlib, json, sys
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+print(json.dumps({name: str(getattr(module, "__file__", None) or "") for name, module in [*sys.modules.items()]}))
+"""
+SECONDS = 120
+
+
+def said(arguments: list[str], folder: Path, **environ: str) -> str:
+    """What a program prints, started in `folder` with little of the environment of this process."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "SYSTEMROOT") if name in os.environ}
+    ended = subprocess.run(
+        arguments, cwd=folder, env=kept | environ, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert ended.returncode == 0, f"{arguments}: {ended.stdout}{ended.stderr}"
+    return ended.stdout
+
+
+def loaded(modules: tuple[str, ...], folder: Path, **environ: str) -> dict[str, Path]:
+    """The modules of a process in `folder` that imports these, by name, with their files; the folder comes first on
+    its path, as with `python -m`."""
+    found: Mapping[str, str] = json.loads(
+        said([sys.executable, "-c", _SAY, *modules], folder, **environ).splitlines()[-1]
+    )
+    return {name: Path(file) for name, file in found.items() if file}
+
+
+def doubles(loaded: Mapping[str, Path]) -> dict[str, list[str]]:
+    """Files that are loaded under several names, by file; `__main__` is any module's second name."""
+    by_file: dict[str, list[str]] = {}
+    for name, file in loaded.items():
+        if name != "__main__":
+            by_file.setdefault(os.path.realpath(file), []).append(name)
+    return {file: sorted(names) for file, names in by_file.items() if len(names) > 1}

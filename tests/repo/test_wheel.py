@@ -1,0 +1,303 @@
+"""The wheel is `perdure` alone with all its files, from wherever it is built, and runs beside modules of any name.
+
+Each checkout here is a copy of the files as they would be committed, so nothing is built in the real one.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from collections.abc import Callable
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+import yaml
+from uv import find_uv_bin
+
+from tests.repo.committed import ROOT, files
+from tests.repo.loaded import PROGRAMS, loaded, said
+from tests.repo.test_one_root import LINKS
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+VERSION = PROJECT["version"]
+ABOUT = f"perdure-{VERSION}.dist-info"
+THEIRS = ("activities", "api", "cli", "contracts", "examples", "graph", "local", "store", "workflows")
+"""Folders of a user's own, beside THEIR_FILES: common names, which were import names of Perdure once."""
+THEIR_FILES = ("policy", "prepare", "settings", "worker")
+NOT_OURS = "raise RuntimeError(\"a module of the user's was imported in place of one of Perdure's\")\n"
+
+
+def copied(to: Path, *, links: bool = True, wanted: Callable[[str], bool] = lambda path: True) -> Path:
+    """A checkout of the wanted files; without links git writes a small text file in place of each."""
+    for path in filter(wanted, files()):
+        if path in LINKS:
+            continue
+        (to / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / path, to / path)
+    for name in filter(wanted, LINKS):
+        if links:
+            (to / name).symlink_to(f"perdure/{name}")
+        else:
+            (to / name).write_text(f"perdure/{name}")
+    return to
+
+
+def uv(*arguments: str | Path, cache: Path) -> None:
+    """uv, without a network and without what it did before."""
+    said([find_uv_bin(), *map(str, arguments), "--offline", "--quiet"], ROOT, UV_CACHE_DIR=str(cache))
+
+
+def held(wheel: Path) -> dict[str, bytes]:
+    """The files of a wheel."""
+    with zipfile.ZipFile(wheel) as opened:
+        return {name: opened.read(name) for name in opened.namelist() if not name.endswith("/")}
+
+
+def below(folder: Path, within: str) -> dict[str, bytes]:
+    """The files that are installed, without what Python writes beside them."""
+    found = (path for path in (folder / within).rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("wheel")
+
+
+@pytest.fixture(scope="module")
+def checkout(place: Path) -> Path:
+    return copied(place / "checkout")
+
+
+@pytest.fixture(scope="module")
+def plain(place: Path) -> Path:
+    """A checkout where links are text files, as with `git config core.symlinks false`."""
+    return copied(place / "plain", links=False)
+
+
+@pytest.fixture(scope="module")
+def wheel(place: Path, checkout: Path) -> Path:
+    uv("build", "--wheel", "-o", place / "dist", checkout, cache=place / "cache")
+    return place / "dist" / f"perdure-{VERSION}-py3-none-any.whl"
+
+
+@pytest.fixture(scope="module")
+def installed(place: Path, wheel: Path) -> Path:
+    """The folder that the wheel is installed in, without its dependencies."""
+    to = ("--target", place / "installed", "--python", sys.executable)
+    uv("pip", "install", "--no-deps", *to, wheel, cache=place / "cache")
+    return place / "installed"
+
+
+# --- A project of a user's, whose modules have the names of ours
+
+APP = {
+    "agents/desk.yaml": "id: desk\ntitle: Desk\ntopology: skill_pipeline\nmodel: scripted\npersona: You help.\n"
+    "core_tools: false\ntools: [weigh, measure, count]\nscript: ../script.yaml\n",
+    "script.yaml": "turns: []\n",
+    "tools/settings.py": "from perdure import tool\nfrom . import policy\nfrom .graph import EDGES\n\n\n"
+    '@tool(effect="read")\n'
+    'async def weigh() -> str:\n    """Weigh."""\n    return f"{policy.LIMIT} of {EDGES}"\n',
+    "tools/policy.py": 'from perdure import tool\n\nLIMIT = 7\n\n\n@tool(effect="read")\nasync def measure() -> str:\n'
+    '    """Measure."""\n    return "measured"\n',
+    "tools/store.py": 'from perdure import tool\nfrom .graph import EDGES\n\n\n@tool(effect="read")\n'
+    'async def count() -> str:\n    """Count."""\n    return str(EDGES)\n',
+    "tools/graph/__init__.py": "EDGES = 12\n",
+}
+RUN = """
+import asyncio
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+import httpx
+from perdure.apps import load_app
+from perdure.sdk.context import ToolContext
+
+app = load_app(Path.cwd())
+assert not app.problems, app.problems
+assert [agent.tools for agent in app.agents] == [("weigh", "measure", "count")], app.agents
+for tool in app.tools.values():
+    context = ToolContext(
+        card=tool.card, tenant_id="t", turn_id="t", conversation_id="c", call_id="t1.0", user_id="u",
+        idempotency_key="k", deadline=datetime.now(UTC) + timedelta(seconds=9), http=httpx.AsyncClient(), secrets={},
+    )
+    print(tool.card.name, asyncio.run(tool.run({}, context)).output)
+"""
+
+
+@pytest.fixture
+def users_folder(tmp_path: Path) -> Path:
+    """A user's project that is an app too; of its modules none can be imported."""
+    for name in THEIRS:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(NOT_OURS)
+    for name in THEIR_FILES:
+        (tmp_path / f"{name}.py").write_text(NOT_OURS)
+    for path, text in APP.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    return tmp_path
+
+
+# --- What is in it
+
+
+def test_the_wheel_holds_all_files_below_perdure_and_nothing_else(wheel: Path) -> None:
+    found = held(wheel)
+    ours = {path for path in files() if path.startswith("perdure/")}
+    assert {name for name in found if not name.startswith(f"{ABOUT}/")} == ours
+    assert {"perdure/py.typed", "perdure/apps/template/.gitignore", "perdure/examples/charts/tools/design.lp"} <= ours
+    assert f"{ABOUT}/licenses/LICENSE" in found
+    assert b"perdure = perdure.__main__:main" in found[f"{ABOUT}/entry_points.txt"]
+
+
+def test_the_sdist_makes_the_same_wheel(place: Path, checkout: Path, wheel: Path) -> None:
+    uv("build", "--sdist", "-o", place / "source", checkout, cache=place / "cache")
+    with tarfile.open(place / "source" / f"perdure-{VERSION}.tar.gz") as packed:
+        packed.extractall(place / "source", filter="data")
+    uv("build", "--wheel", "-o", place / "again", place / "source" / f"perdure-{VERSION}", cache=place / "cache")
+    assert held(place / "again" / wheel.name) == held(wheel)
+
+
+def test_building_leaves_nothing_in_the_checkout(checkout: Path, wheel: Path) -> None:
+    assert wheel.is_file()
+    assert {path.name for path in checkout.iterdir()} == {path.partition("/")[0] for path in (*files(), *LINKS)}
+
+
+def test_an_install_from_git_has_the_same_files_and_a_clone_has_the_links(place: Path, wheel: Path) -> None:
+    source = copied(place / "repository", wanted=lambda path: path.startswith("perdure/") or "/" not in path)
+    (source / ".gitignore").unlink()
+    who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+    for words in (("init", "-q"), ("add", "-A"), (*who, "commit", "-qm", "all")):
+        subprocess.run(["git", *words], cwd=source, check=True, capture_output=True, timeout=60)
+    to = ("--target", place / "from-git", "--python", sys.executable)
+    uv("pip", "install", "--no-deps", *to, f"perdure @ git+file://{source}", cache=place / "cache")
+    assert below(place / "from-git", "perdure") == {
+        name: body for name, body in held(wheel).items() if name.startswith("perdure/")
+    }
+    subprocess.run(["git", "clone", "-q", source, place / "clone"], check=True, capture_output=True, timeout=60)
+    assert {name: str((place / "clone" / name).readlink()) for name in LINKS} == {n: f"perdure/{n}" for n in LINKS}
+
+
+# --- Which version it is
+
+
+def test_each_way_of_asking_names_the_version(installed: Path, checkout: Path, users_folder: Path) -> None:
+    (checkout / ".venv").symlink_to(sys.prefix)
+    ours, line = {"PYTHONPATH": str(installed)}, f"perdure {VERSION}\n"
+    try:
+        assert said([str(checkout / "bin" / "perdure"), "--version"], users_folder) == line
+    finally:
+        (checkout / ".venv").unlink()
+    assert said([str(installed / "bin" / "perdure"), "--version"], users_folder, **ours) == line
+    assert said([sys.executable, "-m", "perdure", "--version"], users_folder, **ours) == line
+
+
+def test_a_checkout_says_what_its_own_pyproject_says(plain: Path, installed: Path) -> None:
+    ask = [sys.executable, "-c", "import perdure; print(perdure.__version__)"]
+    written = (plain / "pyproject.toml").read_text()
+    try:
+        (plain / "pyproject.toml").write_text(written.replace(f'version = "{VERSION}"', 'version = "9.9"'))
+        assert said(ask, plain, PYTHONPATH=str(installed)) == "9.9\n"
+    finally:
+        (plain / "pyproject.toml").write_text(written)
+
+
+def test_an_installed_perdure_does_not_say_the_version_of_a_project_that_it_is_in(
+    installed: Path, tmp_path: Path
+) -> None:
+    (installed / "pyproject.toml").write_text('[project]\nname = "theirs"\nversion = "9.9"\n')
+    try:
+        ask = [sys.executable, "-c", "import perdure; print(perdure.__version__)"]
+        assert said(ask, tmp_path, PYTHONPATH=str(installed)) == f"{VERSION}\n"
+    finally:
+        (installed / "pyproject.toml").unlink()
+
+
+# --- Beside modules of any name
+
+
+def test_every_process_starts_in_a_folder_with_modules_of_these_names(installed: Path, users_folder: Path) -> None:
+    modules = tuple({module: None for program in PROGRAMS.values() for module in program})
+    found = loaded(modules, users_folder, PYTHONPATH=str(installed))
+    ours = {name: file for name, file in found.items() if name.partition(".")[0] == "perdure"}
+    assert len(ours) > 200 and all(file.is_relative_to(installed / "perdure") for file in ours.values())
+    assert [name for name, file in found.items() if file.is_relative_to(users_folder)] == []
+
+
+def test_an_app_folder_with_modules_of_these_names_loads_and_its_tools_run(installed: Path, users_folder: Path) -> None:
+    told = said([sys.executable, "-c", RUN], users_folder, PYTHONPATH=str(installed))
+    assert told.splitlines() == ["measure measured", "weigh 7 of 12", "count 12"]
+
+
+def test_a_new_app_of_an_installed_perdure_names_the_environments_own_command(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as opened:
+        opened.extractall(tmp_path / "site-packages")
+    write = "from pathlib import Path; from perdure.apps.scaffold import scaffold; scaffold(Path('desk'))"
+    said([sys.executable, "-c", write], tmp_path, PYTHONPATH=str(tmp_path / "site-packages"))
+    assert f'export PATH="{Path(sys.executable).parent}:$PATH"\n' in (tmp_path / "desk" / "README.md").read_text()
+    assert (tmp_path / "desk" / ".gitignore").is_file()
+
+
+# --- A checkout without links, and an image
+
+
+def test_without_links_the_same_wheel_is_built(place: Path, plain: Path, wheel: Path) -> None:
+    uv("build", "--wheel", "-o", place / "linkless", plain, cache=place / "cache")
+    assert held(place / "linkless" / wheel.name) == held(wheel)
+
+
+def test_without_links_a_worker_starts_and_the_checks_find_the_same_files(plain: Path) -> None:
+    bin_ = Path(sys.executable).parent
+    assert "--queues" in said([sys.executable, "worker.py", "--help"], plain)
+    assert said([sys.executable, "-m", "perdure", "--version"], plain) == f"perdure {VERSION}\n"
+    listed = said([str(bin_ / "ruff"), "check", "--show-files", "--no-cache", "."], plain).splitlines()
+    assert {Path(each).relative_to(plain).as_posix() for each in listed} >= {p for p in files() if p.endswith(".py")}
+    links = "tests/repo/test_one_root.py::test_a_folder_on_top_is_a_link_to_the_package"
+    assert "." * len(LINKS) in said([str(bin_ / "pytest"), "-p", "no:cacheprovider", links], plain)
+
+
+def test_mypy_leaves_out_the_links() -> None:
+    exclude = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["exclude"]
+    left_out = [name for name in LINKS if any(re.search(pattern, f"{name}/__init__.py") for pattern in exclude)]
+    assert left_out == [*LINKS]
+    assert not any(re.search(pattern, "perdure/graph/registry.py") for pattern in exclude)
+
+
+def in_image() -> Callable[[str], bool]:
+    """Whether the image has a path: what the Dockerfile copies, without what `.dockerignore` names."""
+    ignored = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if line]
+    copies = re.findall(r"^COPY (.+) (\S+)$", (ROOT / "deploy" / "Dockerfile").read_text(), re.MULTILINE)
+    sources = [source for named, _ in copies for source in named.split() if not source.startswith("--")]
+
+    def has(path: str) -> bool:
+        parts = path.split("/")
+        upwards = ["/".join(parts[:length]) for length in range(1, len(parts) + 1)]
+        named = (*upwards, *(f"**/{part}" for part in parts))
+        if any(fnmatch(each, pattern) for each in named for pattern in ignored):
+            return False
+        return any(source == "." or source.rstrip("/") in upwards for source in sources)
+
+    return has
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    return copied(tmp_path / "app", wanted=in_image())
+
+
+def test_the_image_has_the_links_and_its_processes_start(image: Path) -> None:
+    assert {name for name in LINKS if (image / name).resolve() == image / "perdure" / name} == {*LINKS}
+    assert not (image / "tests").exists() and below(image, "perdure").keys() == {
+        path for path in files() if path.startswith("perdure/")
+    }
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"].values()
+    commands = [each["command"] for each in services if each.get("command", [""])[0] == "python"]
+    modules = {words[2] for words in commands if words[1] == "-m"}
+    assert {"perdure.api", "perdure.apps.bootstrap"} <= modules and ["python", "worker.py", "--relay"] in commands
+    find = "import importlib.util, sys; print([name for name in sys.argv[1:] if not importlib.util.find_spec(name)])"
+    assert said([sys.executable, "-c", find, *sorted(modules)], image) == "[]\n"
+    assert "--relay" in said([sys.executable, "worker.py", "--help"], image)
