@@ -9,11 +9,12 @@ import structlog
 from pydantic import JsonValue
 
 from perdure.activities.dependencies import Deps, Stops
-from perdure.activities.guard import stop_asked, store_error
+from perdure.activities.guard import stop_asked
+from perdure.activities.providers.errors import store_error
 from perdure.activities.toolbox.mcp.tools import McpTool, ServerLost
 from perdure.activities.toolbox.registry import BlockTool, block_tool
-from perdure.contracts.agents import EffectClass, ToolCard
-from perdure.contracts.calls import CallState, ToolCall, ToolOutcome
+from perdure.contracts.agents import ToolCard
+from perdure.contracts.calls import CallState, EffectClass, ToolCall, ToolOutcome
 from perdure.contracts.errors import PerdureError, Problem, UpstreamUnavailable
 from perdure.contracts.events import TOOL_DENIED, TOOL_ERROR, TOOL_EXECUTING, TOOL_RESULT
 from perdure.contracts.messages import MessageRef, Role

@@ -2,8 +2,7 @@
 
 import typer
 
-from perdure.cli import agents, apps, audit, budgets, calls, chat, identity, memory, stack, status, turns
-from perdure.cli import delivery as webhooks
+from perdure.cli import agents, apps, audit, budgets, calls, chat, delivery, identity, memory, stack, status, turns
 from perdure.cli.approvals import commands
 
 app = typer.Typer(
@@ -37,7 +36,7 @@ for name, group in (
     ("skills", apps.skills_app),
     ("topologies", agents.topologies_app),
     ("users", identity.app),
-    ("webhooks", webhooks.app),
+    ("webhooks", delivery.app),
     ("audit", audit.app),
 ):
     app.add_typer(group, name=name)
