@@ -15,7 +15,7 @@ from temporalio.exceptions import ApplicationError
 
 from perdure.activities.dependencies import Deps
 from perdure.activities.guard import edge, stop_asked
-from perdure.contracts.agents import EffectClass
+from perdure.contracts.calls import EffectClass
 from perdure.contracts.context_assembly import AssembleCall, Assembled, Bundle, PipelineToolConfig
 from perdure.contracts.errors import Problem, UpstreamUnavailable
 from perdure.contracts.ids import effect_key

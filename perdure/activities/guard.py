@@ -1,34 +1,17 @@
 """What surrounds every activity: heartbeats while it runs, and errors made fit for a history when it fails."""
 
 import asyncio
-import traceback
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-import structlog
 from temporalio import activity
 from temporalio import exceptions as temporal
 from temporalio.exceptions import FailureError
 
-from perdure.activities.providers.errors import (
-    MODEL_BILLING,
-    MODEL_DOWN,
-    MODEL_OVERFLOW,
-    MODEL_REQUEST,
-    OUT_OF_CREDIT,
-    PROVIDER,
-    PROVIDER_STATUS,
-    STORE,
-    UNEXPECTED,
-    ByStatus,
-    Meaning,
-    Table,
-)
-from perdure.contracts.errors import InvariantBroken, PerdureError, UpstreamRejected, UpstreamUnavailable
-from perdure.core.calls.retries import next_delay, retry_after_seconds
-from perdure.egress import EgressRefused, refusal_in
+from perdure.activities.providers.errors import store_error
+from perdure.contracts.errors import PerdureError
+from perdure.core.calls.retries import next_delay
 
 T = TypeVar("T")
 BEAT_SECONDS = 0.8
@@ -100,45 +83,16 @@ def this_attempt() -> tuple[str, int]:
 
 
 # --- Errors at the edge: a vendor's exception becomes one of ours, ours becomes Temporal's.
-# Two doors in a row. `provider_error` and `store_error` read the tables of perdure/activities/providers/errors.py.
-# `to_temporal` is the last thing an activity does with an error; perdure/workflows/activity_calls.py makes data of it
-# again. What a tool raises is read by perdure/activities/tool_execution.py, and what Valkey raises where it is used
-# (perdure/store/): losing it fails nothing.
+# Two doors in a row. perdure/activities/providers/errors.py is the first. `to_temporal` is the last thing an activity
+# does with an error; perdure/workflows/activity_calls.py makes data of it again. What a tool raises is read by
+# perdure/activities/tool_execution.py, and what Valkey raises where it is used (perdure/store/): losing it fails
+# nothing.
 #
 # Nothing of a vendor's text passes: it may quote the payload, and Temporal stores failures unencrypted and cuts them
 # at 4 KiB. What passes is code, sentence, wait, class name and status.
 
 MESSAGE_CHARACTERS = 300
 """A problem's sentence is cut here on its way into a history."""
-MOST_FRAMES = 12
-"""So many of an unforeseen exception's innermost frames are logged."""
-
-_log = structlog.get_logger(__name__)
-
-
-def provider_error(error: Exception) -> PerdureError:
-    """What an exception of LiteLLM, openai or their HTTP client means for a model call."""
-    if isinstance(error, PerdureError):
-        return error
-    ours = refusal_in(error)  # LiteLLM wraps it, in several layers
-    if isinstance(ours, EgressRefused):
-        return UpstreamRejected("egress_refused", f"The model's provider may not be reached: {ours}.")
-    if ours is not None:
-        return UpstreamRejected(ours.code, f"The model's answer was not read: {ours}.")
-    # LiteLLM wraps what breaks a running stream; the inner exception has the truth.
-    inner = getattr(error, "original_exception", None)
-    error = inner if isinstance(inner, Exception) else error
-    body_code = _body_code(error)
-    if body_code in OUT_OF_CREDIT or "credit balance is too low" in str(getattr(error, "message", "")):
-        return _ours(MODEL_BILLING, error)  # the sentence is Anthropic's, with a plain 400
-    if body_code == "context_length_exceeded":
-        return _ours(MODEL_OVERFLOW, error)
-    return _read(PROVIDER, error, PROVIDER_STATUS, MODEL_REQUEST, MODEL_DOWN)
-
-
-def store_error(error: Exception) -> PerdureError:
-    """What an exception of asyncpg means."""
-    return _read(STORE, error, {}, UNEXPECTED, UNEXPECTED)
 
 
 def to_temporal(error: PerdureError) -> temporal.ApplicationError:
@@ -157,67 +111,6 @@ def to_temporal(error: PerdureError) -> temporal.ApplicationError:
     )
     failure.__suppress_context__ = True
     return failure
-
-
-def _read(
-    table: Table, error: Exception, statuses: Mapping[int, Meaning], client: Meaning, server: Meaning
-) -> PerdureError:
-    """The nearest row among the bases of `error`, or its HTTP status where the row says so."""
-    if isinstance(error, PerdureError):
-        return error
-    for kind in type(error).__mro__:
-        row = table.get(f"{kind.__module__}.{kind.__qualname__}")
-        if isinstance(row, Meaning):
-            return _ours(row, error)
-        if isinstance(row, ByStatus):
-            status = _status(error)
-            other = client if status is not None and 400 <= status < 500 else server
-            return _ours(statuses.get(status or 0, other), error)
-    return _ours(UNEXPECTED, error)
-
-
-def _ours(meaning: Meaning, error: Exception) -> PerdureError:
-    details: dict[str, object] = {"vendor": f"{type(error).__module__}.{type(error).__qualname__}"[:120]}
-    if meaning.family is InvariantBroken:
-        _log.error(meaning.code, error=details["vendor"], frames=_frames(error))
-    status = _status(error)
-    if status is not None:
-        details["status"] = status
-    if meaning.family is UpstreamUnavailable:
-        wait = retry_after_seconds(_headers(error), datetime.now(UTC))
-        return UpstreamUnavailable(meaning.code, meaning.message, details, retry_after_seconds=wait)
-    return meaning.family(meaning.code, meaning.message, details)
-
-
-def _frames(error: Exception) -> list[str]:
-    """Where it was raised, the innermost last. Not its message nor its values: they may quote a row or a payload."""
-    frames = traceback.extract_tb(error.__traceback__)[-MOST_FRAMES:]
-    return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
-
-
-def _status(error: Exception) -> int | None:
-    """The HTTP status; the exception's own before its response's, which LiteLLM sometimes makes up."""
-    for holder in (error, getattr(error, "response", None)):
-        status = getattr(holder, "status_code", None)
-        if isinstance(status, int):
-            return status
-    return None
-
-
-def _headers(error: Exception) -> Mapping[str, str]:
-    """The headers of the answer; LiteLLM keeps them beside the response that it makes up."""
-    own = getattr(error, "litellm_response_headers", None)
-    headers = own if own is not None else getattr(getattr(error, "response", None), "headers", None)
-    return headers if isinstance(headers, Mapping) else {}
-
-
-def _body_code(error: Exception) -> str:
-    """`code`, else `type`, of an error body in OpenAI's form."""
-    body = getattr(error, "body", None)
-    if not isinstance(body, Mapping):
-        return ""
-    inner = body.get("error", body)
-    return str(inner.get("code") or inner.get("type") or "") if isinstance(inner, Mapping) else ""
 
 
 def _small(details: Mapping[str, object]) -> dict[str, object]:

@@ -55,12 +55,7 @@ class ModelActivities:
                 return begun
             call, claimed = begun.call, begun.claimed
             await self._deps.live.wake(call.address.conversation_id)
-            heard = Heard(
-                turn_seconds=time.monotonic() - begun.turn_began,
-                assembly=begun.assembly,
-                asked_tokens=begun.asked_tokens,
-                price=partial(begun.provider.cost_microusd, claimed.model),
-            )
+            heard = _nothing_heard(begun)
             failed: Problem | None = None
             try:
                 async with self._deps.stops.breaking(call.address.turn_id) as stop:
@@ -74,17 +69,7 @@ class ModelActivities:
             except PerdureError as error:
                 failed = error.as_problem()
                 heard.note_broken_off(error)
-                if error.code == CONTEXT_OVERFLOW and not (claimed.compacted or call.strict):
-                    error = UpstreamUnavailable(CONTEXT_OVERFLOW, "too long for the model; tried again with half of it")
-                other = "" if claimed.on_fallback or call.strict else agent.definition.second_model
-                if other and gives_up(error.code, retryable=error.retryable, errors=claimed.errors + 1):
-                    error = UpstreamUnavailable(error.code, failed.message, retry_after_seconds=FALLBACK_SECONDS)
-                    await self._say_retry(call, error, claimed, heard, fallback_model=other)
-                    raise to_temporal(error) from None
-                more = claimed.errors + 1 < errors_allowed(strict=call.strict)
-                if error.retryable and more and not claimed.on_fallback:
-                    await self._say_retry(call, error, claimed, heard)
-                    raise to_temporal(error) from None  # Temporal would store the vendor's text
+                await self._leave_to_next(begun, agent, heard, error)
             # A paid answer is recorded even if a stop arrives meanwhile.
             return await uncancelled(self._settle(call, agent, claimed, heard, failed))
 
@@ -120,6 +105,25 @@ class ModelActivities:
                 if not may_go_on:
                     heard.stopped = True
                     return
+
+    async def _leave_to_next(self, begun: Begun, agent: PublishedAgent, heard: Heard, error: PerdureError) -> None:
+        """End this attempt if another one may answer: of the same model, with half of the conversation, or of the
+        agent's other model. If none may, the error is the call's answer.
+
+        Raises: ApplicationError, on which Temporal makes the next attempt.
+        """
+        call, claimed, message = begun.call, begun.claimed, error.as_problem().message
+        if error.code == CONTEXT_OVERFLOW and not (claimed.compacted or call.strict):
+            error = UpstreamUnavailable(CONTEXT_OVERFLOW, "too long for the model; tried again with half of it")
+        other = "" if claimed.on_fallback or call.strict else agent.definition.second_model
+        if other and gives_up(error.code, retryable=error.retryable, errors=claimed.errors + 1):
+            error = UpstreamUnavailable(error.code, message, retry_after_seconds=FALLBACK_SECONDS)
+            await self._say_retry(call, error, claimed, heard, fallback_model=other)
+            raise to_temporal(error) from None
+        more = claimed.errors + 1 < errors_allowed(strict=call.strict)
+        if error.retryable and more and not claimed.on_fallback:
+            await self._say_retry(call, error, claimed, heard)
+            raise to_temporal(error) from None  # Temporal would store the vendor's text
 
     async def _say_retry(
         self, call: ModelCall, error: PerdureError, claimed: ModelClaim, heard: Heard, *, fallback_model: str = ""
@@ -200,6 +204,16 @@ class ModelActivities:
         if not settled.mine:
             return ModelReply(problem=REFUSED[Claim.STALE])
         return reply.model_copy(update={"turn_used": settled.turn_used})
+
+
+def _nothing_heard(begun: Begun) -> Heard:
+    """What an attempt has heard as its request goes out."""
+    return Heard(
+        turn_seconds=time.monotonic() - begun.turn_began,
+        assembly=begun.assembly,
+        asked_tokens=begun.asked_tokens,
+        price=partial(begun.provider.cost_microusd, begun.claimed.model),
+    )
 
 
 # --- Live tokens of one model call: the first at once, then in batches; fenced by the call's epoch.

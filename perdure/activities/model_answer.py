@@ -124,11 +124,10 @@ def _made(
     answer: tuple[CallState, dict[str, JsonValue]] | None,
 ) -> Planned:
     """The call in its forms; with its `answer` where it is settled as it is planned."""
-    key = effect_key(call.address.turn_id, call_id)
     outcome, message = _answer(call_id, *answer) if answer else (None, None)
     row = PlannedCall(
         call_id=call_id,
-        key=key,
+        key=effect_key(call.address.turn_id, call_id),
         tool=_UNSAFE.sub("_", draft.name)[:64] or "unnamed",
         tool_version=card.version if card else "",
         effect=_effect(card),
@@ -137,16 +136,6 @@ def _made(
         digest=digest_of(args),
         outcome=outcome.model_dump(mode="json") if outcome else None,
     )
-    on_message: dict[str, JsonValue] = {
-        "call_id": call_id,
-        "key": key,
-        "tool": row.tool,
-        "arguments": canonical_json(args),
-        "digest": row.digest,
-        "provider_id": row.provider_call_id,
-        "settled": outcome is not None,
-        **({"answer_id": message.id} if message else {}),
-    }
     taken_up = args if outcome is not None and outcome.state is CallState.DONE else {}
     ref = CallRef(
         call_id=call_id,
@@ -156,7 +145,21 @@ def _made(
         answer_id=message.id if message else "",
         args=taken_up,
     )
-    return Planned(row, on_message, message, ref)
+    return Planned(row, _on_message(row, message), message, ref)
+
+
+def _on_message(row: PlannedCall, answer: NewMessage | None) -> dict[str, JsonValue]:
+    """The call as the assistant message keeps it."""
+    return {
+        "call_id": row.call_id,
+        "key": row.key,
+        "tool": row.tool,
+        "arguments": canonical_json(row.args),
+        "digest": row.digest,
+        "provider_id": row.provider_call_id,
+        "settled": row.outcome is not None,
+        **({"answer_id": answer.id} if answer else {}),
+    }
 
 
 def _effect(card: ToolCard | None) -> str:
@@ -295,6 +298,31 @@ def events_of(
     call: ModelCall, epoch: int, heard: Heard, reply: ModelReply, planned: Sequence[Planned] = ()
 ) -> list[NewEvent]:
     """What the call leaves in the log, in order; calls that are settled already come last."""
+    usage = reply.usage
+    used: dict[str, JsonValue] = {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cached_tokens": usage.cached_tokens,
+    }
+    made: dict[str, JsonValue] = {
+        "attempt": epoch,
+        "message_id": reply.message.id if reply.message else None,
+        # An object that was asked for is nobody's to read: no text of it is shown, and none is kept.
+        "characters": len(heard.whole) if reply.message else 0,
+        "partial": reply.partial,
+        "tool_calls": [ref.tool for ref in reply.message.calls] if reply.message else [],
+        "assembly": heard.assembly,
+    }
+    return [
+        *_on_the_way(call, heard),
+        NewEvent(TOKEN_USAGE, used, call.call_id),
+        NewEvent(GENERATION_COMPLETE, made, call.call_id),
+        *(each.event for each in planned if each.event is not None),
+    ]
+
+
+def _on_the_way(call: ModelCall, heard: Heard) -> list[NewEvent]:
+    """What came before the answer's end: the reasoning, and the first token."""
     events = []
     if heard.thinking_characters:
         thought: dict[str, JsonValue] = {
@@ -310,31 +338,4 @@ def events_of(
             "turn_seconds": round(heard.turn_seconds + heard.first_token_seconds, 3),
         }
         events.append(NewEvent(TTFT, waited, call.call_id))
-    usage = reply.usage
-    events.append(
-        NewEvent(
-            TOKEN_USAGE,
-            {
-                "input_tokens": usage.input_tokens,
-                "output_tokens": usage.output_tokens,
-                "cached_tokens": usage.cached_tokens,
-            },
-            call.call_id,
-        )
-    )
-    events.append(
-        NewEvent(
-            GENERATION_COMPLETE,
-            {
-                "attempt": epoch,
-                "message_id": reply.message.id if reply.message else None,
-                # An object that was asked for is nobody's to read: no text of it is shown, and none is kept.
-                "characters": len(heard.whole) if reply.message else 0,
-                "partial": reply.partial,
-                "tool_calls": [ref.tool for ref in reply.message.calls] if reply.message else [],
-                "assembly": heard.assembly,
-            },
-            call.call_id,
-        )
-    )
-    return [*events, *(each.event for each in planned if each.event is not None)]
+    return events

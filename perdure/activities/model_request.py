@@ -47,6 +47,7 @@ from perdure.store.events.event_log import write
 from perdure.store.memory import facts as entities
 from perdure.store.turns import context as injections
 from perdure.store.turns.context import said_messages
+from perdure.store.turns.steer import joined, take
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,8 @@ async def _begun(
     deps: Deps, tx: Connection, call: ModelCall, agent: PublishedAgent, attempt: Attempt, claimed: ModelClaim
 ) -> Begun:
     turn_began = time.monotonic() - claimed.turn_seconds
+    if claimed.is_joined:
+        claimed = replace(claimed, joined=await joined(tx, call.address.turn_id, call.call_id))
     call = _hearing(call, claimed.joined.refs)
     prompt = await prompt_of(tx, call, agent, claimed)
     provider = await deps.models.provider(agent, claimed.model)
@@ -101,7 +104,10 @@ async def _begun(
     asked, of_day = tokens_of_request(request), caps(agent, claimed)
     hold = hold_of(of_day, provider.most(request), claimed.model) if of_day else None
     claimed = replace(claimed, assumed=assumed(asked, partial(provider.cost_microusd, claimed.model), hold))
-    await begin_call(tx, call, attempt, claimed)  # locks the conversation: what takes time has been done
+    # From here on the conversation is locked: what takes time has been done.
+    fresh = claimed.joined.fresh
+    taken = [await take(tx, call.address.conversation_id, call.call_id, fresh)] if fresh else []
+    await begin_call(tx, call, attempt, claimed, taken)
     if hold is not None:
         await budgets.reserve(tx, call, of_day, hold)
     return Begun(call, claimed, turn_began, provider, request, asked, prompt.assembly)

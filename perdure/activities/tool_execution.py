@@ -9,11 +9,12 @@ import structlog
 from pydantic import JsonValue
 
 from perdure.activities.dependencies import Deps, Stops
-from perdure.activities.guard import stop_asked, store_error
+from perdure.activities.guard import stop_asked
+from perdure.activities.providers.errors import store_error
 from perdure.activities.toolbox.mcp.tools import McpTool, ServerLost
 from perdure.activities.toolbox.registry import BlockTool, block_tool
-from perdure.contracts.agents import EffectClass, ToolCard
-from perdure.contracts.calls import CallState, ToolCall, ToolOutcome
+from perdure.contracts.agents import ToolCard
+from perdure.contracts.calls import CallState, EffectClass, ToolCall, ToolOutcome
 from perdure.contracts.errors import PerdureError, Problem, UpstreamUnavailable
 from perdure.contracts.events import TOOL_DENIED, TOOL_ERROR, TOOL_EXECUTING, TOOL_RESULT
 from perdure.contracts.messages import MessageRef, Role
@@ -68,10 +69,7 @@ async def claimed(deps: Deps, tx: Connection, call: ToolCall, attempt: Attempt, 
     """
     agent = await deps.shelf.at(tx, call.agent_id, call.agent_version)
     card = agent.card(call.ask.tool)
-    locked = await tool_calls.lock(tx, call, card)
-    if locked is None and call.ask.args is not None and card is not None and not card.needs_approval:
-        await tool_calls.plan(tx, call, card)
-        locked = await tool_calls.lock(tx, call, card)
+    locked = await _locked(tx, call, card)
     if locked is None:
         return _not_run(call, Problem(code="call_not_planned", message="no model asked for this call"))
     tool: Tool | BlockTool | McpTool | None = (
@@ -93,11 +91,7 @@ async def claimed(deps: Deps, tx: Connection, call: ToolCall, attempt: Attempt, 
     if card is not None and (tool is None or tool.card.version != card.version):
         await _need_current_card(tx, call, card)
     if verdict is Claim.DENIED or tool is None or card is None:
-        void = await _voided(tx, call, locked.approval, void)
-        answer = denial(call, locked.approval, void)
-        epoch = locked.row.held.epoch if locked.row.held else 0
-        await tool_calls.settle(tx, call, epoch, *answer.row, list(answer.events))
-        return answer.outcome
+        return await _denied(tx, call, locked, void)
     if locked.approval is not None and locked.approval.ready_at is not None and locked.approval.holds(locked.now):
         left = (locked.approval.ready_at - locked.now).total_seconds()
         raise UpstreamUnavailable("on_hold", "the call is approved and does not start yet", retry_after_seconds=left)
@@ -106,6 +100,24 @@ async def claimed(deps: Deps, tx: Connection, call: ToolCall, attempt: Attempt, 
     epoch = await tool_calls.reserve(tx, call, locked, attempt, deadline, card.timeout_seconds, event)
     args = locked.approval.args if locked.approval else locked.args
     return Held(tool, locked, args, epoch, attempt, began)
+
+
+async def _locked(tx: Connection, call: ToolCall, card: ToolCard | None) -> tool_calls.Locked | None:
+    """The call's row, locked; a call of the graph's own that needs no approval is planned here."""
+    locked = await tool_calls.lock(tx, call, card)
+    if locked is None and call.ask.args is not None and card is not None and not card.needs_approval:
+        await tool_calls.plan(tx, call, card)
+        locked = await tool_calls.lock(tx, call, card)
+    return locked
+
+
+async def _denied(tx: Connection, call: ToolCall, locked: tool_calls.Locked, void: str | None) -> ToolOutcome:
+    """Settle a call that is not allowed to run."""
+    void = await _voided(tx, call, locked.approval, void)
+    answer = denial(call, locked.approval, void)
+    epoch = locked.row.held.epoch if locked.row.held else 0
+    await tool_calls.settle(tx, call, epoch, *answer.row, list(answer.events))
+    return answer.outcome
 
 
 async def _in_force(deps: Deps, tx: Connection, call: ToolCall, version: str) -> InForce | None:

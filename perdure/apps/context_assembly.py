@@ -8,7 +8,8 @@ from typing import Any
 
 from perdure.apps.files import AppProblem, Place, YamlFile, did_you_mean, has_mistakes, read_form, read_yaml
 from perdure.apps.skills import Content
-from perdure.contracts.agents import EffectClass, ToolCard
+from perdure.contracts.agents import ToolCard
+from perdure.contracts.calls import EffectClass
 from perdure.contracts.context_assembly import TOPOLOGY, PipelineToolConfig
 from perdure.core.agents.safety_keywords import Question, is_phrase
 from perdure.core.calls.context_assembly import left_out, phases

@@ -12,7 +12,8 @@ from pydantic import JsonValue
 from perdure.apps.agents import ALWAYS_OFFERED
 from perdure.apps.files import did_you_mean
 from perdure.apps.folder import App
-from perdure.contracts.agents import SCRIPTED, AgentDefinition, EffectClass, PublishedAgent, ToolCard
+from perdure.contracts.agents import SCRIPTED, AgentDefinition, PublishedAgent, ToolCard
+from perdure.contracts.calls import EffectClass
 from perdure.contracts.errors import InvariantBroken
 from perdure.contracts.mcp import server_of
 from perdure.contracts.skills import CodeBlock, DataTable

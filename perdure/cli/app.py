@@ -5,8 +5,7 @@ from typing import Annotated
 import typer
 
 import perdure
-from perdure.cli import agents, apps, audit, budgets, calls, chat, identity, memory, stack, status, turns
-from perdure.cli import delivery as webhooks
+from perdure.cli import agents, apps, audit, budgets, calls, chat, delivery, identity, memory, stack, status, turns
 from perdure.cli.approvals import commands
 
 app = typer.Typer(
@@ -57,7 +56,7 @@ for name, group in (
     ("skills", apps.skills_app),
     ("topologies", agents.topologies_app),
     ("users", identity.app),
-    ("webhooks", webhooks.app),
+    ("webhooks", delivery.app),
     ("audit", audit.app),
 ):
     app.add_typer(group, name=name)

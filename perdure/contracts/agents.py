@@ -1,11 +1,11 @@
 """An agent as data, the card of a tool, and the compact plan that a turn pins at its start."""
 
-from enum import StrEnum
 from typing import Final, Literal
 
 from pydantic import Field, JsonValue
 
 from perdure.contracts.approvals import ApprovalPolicy
+from perdure.contracts.calls import EffectClass
 from perdure.contracts.context_assembly import ContextAssembly, PlannedAssembly
 from perdure.contracts.memory import FactScope
 from perdure.contracts.messages import WindowPolicy
@@ -15,19 +15,6 @@ from perdure.contracts.values import Frozen, Tolerant
 
 MOST_ANSWER_BYTES: Final = 256 * 1024 * 1024
 """No answer is allowed to be larger: it is held in a worker's memory, several times while it is read."""
-
-
-class EffectClass(StrEnum):
-    """What a tool promises about its effect (design section 4)."""
-
-    READ = "read"
-    """Changes nothing; retried freely."""
-    LOCAL = "local"
-    """Changes our Postgres; effect and ledger row in one transaction: exactly once."""
-    KEYED = "keyed"
-    """The target honours an idempotency key: once in effect."""
-    OPAQUE = "opaque"
-    """The target knows no key: at most once; a crash in between ends in `outcome_unknown`."""
 
 
 class ToolCard(Frozen):

@@ -13,6 +13,19 @@ from perdure.contracts.turns import TurnAddress, Usage
 from perdure.contracts.values import Tolerant
 
 
+class EffectClass(StrEnum):
+    """What a tool promises about its effect (design section 4)."""
+
+    READ = "read"
+    """Changes nothing; retried freely."""
+    LOCAL = "local"
+    """Changes our Postgres; effect and ledger row in one transaction: exactly once."""
+    KEYED = "keyed"
+    """The target honours an idempotency key: once in effect."""
+    OPAQUE = "opaque"
+    """The target knows no key: at most once; a crash in between ends in `outcome_unknown`."""
+
+
 class OutputForm(StrEnum):
     """How a model is made to answer with an object."""
 

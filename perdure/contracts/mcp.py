@@ -6,7 +6,8 @@ from typing import Self
 
 from pydantic import Field, JsonValue, model_validator
 
-from perdure.contracts.agents import MOST_ANSWER_BYTES, EffectClass
+from perdure.contracts.agents import MOST_ANSWER_BYTES
+from perdure.contracts.calls import EffectClass
 from perdure.contracts.values import Frozen
 
 SERVER_NAME_PATTERN = r"^[a-z][a-z0-9_]{0,23}$"

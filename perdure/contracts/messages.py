@@ -1,5 +1,6 @@
 """Messages as a workflow carries them: references. Bodies live in Postgres."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 from pydantic import Field, JsonValue
@@ -52,6 +53,19 @@ class MessageRef(Tolerant):
     """For a system message that stands for a skill of the agent: its text is the skill's."""
     entities: tuple[str, ...] = Field(default=(), exclude_if=is_empty)
     """For such a message: `attribute=value` of each entity that the skill is told of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What a model call hears of its user beside what the graph hands it."""
+
+    refs: tuple[MessageRef, ...]
+    """In the order in which they were sent."""
+    fresh: tuple[str, ...]
+    """Ids of those that no attempt has taken yet."""
+
+
+NOBODY = Joined((), ())
 
 
 class WindowPolicy(Tolerant):

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import httpx
 from pydantic import JsonValue
 
-from perdure.contracts.agents import EffectClass, ToolCard
+from perdure.contracts.agents import ToolCard
+from perdure.contracts.calls import EffectClass
 from perdure.contracts.ids import file_id
 from perdure.contracts.memory import DEFAULT_LIMITS, MemoryLimits
 from perdure.egress import AnswerWithheld, Call, EgressRefused, OutOfTime, calling

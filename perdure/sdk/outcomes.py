@@ -49,7 +49,7 @@ import httpx
 from pydantic import JsonValue
 from pydantic_core import to_jsonable_python
 
-from perdure.contracts.agents import EffectClass
+from perdure.contracts.calls import EffectClass
 from perdure.core.calls.retries import retry_after_seconds
 from perdure.core.text import clean
 from perdure.egress import AnswerWithheld, EgressRefused, OutOfTime

@@ -21,7 +21,8 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema
 
-from perdure.contracts.agents import EffectClass, ToolCard
+from perdure.contracts.agents import ToolCard
+from perdure.contracts.calls import EffectClass
 from perdure.contracts.values import digest_of
 from perdure.core.agents.templates import BadTemplate, names_in
 from perdure.core.approvals.gates import tool_needs_approval

@@ -75,6 +75,21 @@ async def _keep(_: asyncpg.Connection) -> None:
     """Nothing to reset: no session state outlives a transaction here, and the reset costs a round trip."""
 
 
+async def _refuse_strong_role(pool: asyncpg.Pool) -> None:
+    """Close the pool if row-level security does not bind its role.
+
+    Raises: InvariantBroken `role_too_strong`.
+    """
+    async with pool.acquire() as connection:
+        strong = await connection.fetchval("SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user")
+    if strong is None or strong:
+        await pool.close()
+        raise InvariantBroken(
+            "role_too_strong",
+            "the database role is a superuser or bypasses row-level security; give DATABASE_URL a plain role",
+        )
+
+
 class Database:
     """A pool whose only way in is a transaction of one tenant."""
 
@@ -122,16 +137,7 @@ class Database:
                 "plan_cache_mode": "force_generic_plan" if plan_once else "auto",
             },
         )
-        async with pool.acquire() as connection:
-            strong = await connection.fetchrow(
-                "SELECT rolsuper OR rolbypassrls AS strong, rolname FROM pg_roles WHERE rolname = current_user"
-            )
-        if strong is None or strong["strong"]:
-            await pool.close()
-            raise InvariantBroken(
-                "role_too_strong",
-                "the database role is a superuser or bypasses row-level security; give DATABASE_URL a plain role",
-            )
+        await _refuse_strong_role(pool)
         return cls(pool, wait_seconds, keyring)
 
     async def close(self) -> None:

@@ -14,13 +14,15 @@ from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 import structlog
+from pydantic import JsonValue
 
 from perdure.contracts.errors import CallerError
 from perdure.core.delivery import DELIVERY, SIGNATURE, TIMESTAMP, sign, wait_after
 from perdure.core.egress import Target, allowed_target, is_reachable
+from perdure.store.approvals.views import approval_notice
 from perdure.store.database import Database
 from perdure.store.delivery import webhooks
-from perdure.store.delivery.webhooks import Letter, Notice
+from perdure.store.delivery.webhooks import Notice, Receiver
 from perdure.telemetry.metrics import Trouble
 
 # --- The one way by which the relay sends something to an address that a tenant named.
@@ -116,12 +118,15 @@ async def deliver_notices(relay: Database, post: Post, public_url: str) -> int:
 
 async def _deliver(relay: Database, post: Post, notice: Notice, public_url: str) -> None:
     async with relay.transaction(notice.tenant_id) as tx:
-        letter = await webhooks.notice_letter(tx, notice)
-    if letter is None:
+        receiver = await webhooks.receiver_of(tx, notice)
+        approval = None
+        if receiver is not None:
+            approval = await approval_notice(tx, notice.approval_id, with_args=receiver.with_args)
+    if receiver is None or approval is None:
         await webhooks.notice_delivered(relay.pool, notice)
         return
     try:
-        await _send(relay, post, notice, letter, public_url)
+        await post.send(receiver.url, *_signed(relay, notice, receiver, approval, public_url))
     except Undelivered as error:
         wait = wait_after(notice.attempts)
         await webhooks.notice_failed(relay.pool, notice, str(error), wait)
@@ -136,8 +141,14 @@ async def _deliver(relay: Database, post: Post, notice: Notice, public_url: str)
         await webhooks.notice_delivered(relay.pool, notice)
 
 
-async def _send(relay: Database, post: Post, notice: Notice, letter: Letter, public_url: str) -> None:
-    key = relay.keyring.named(letter.key_id) if relay.keyring else None
+def _signed(
+    relay: Database, notice: Notice, receiver: Receiver, approval: dict[str, JsonValue], public_url: str
+) -> tuple[dict[str, str], bytes]:
+    """The headers and the body of a notice.
+
+    Raises: Undelivered.
+    """
+    key = relay.keyring.named(receiver.key_id) if relay.keyring else None
     if key is None:
         raise Undelivered("the key that it was made under is gone; make the webhook anew")
     said = {
@@ -145,7 +156,7 @@ async def _send(relay: Database, post: Post, notice: Notice, letter: Letter, pub
         "event": notice.event,
         "at": notice.at.isoformat(),
         "sent_at": datetime.now(UTC).isoformat(),
-        "approval": letter.approval,
+        "approval": approval,
         "url": f"{public_url}/review/{notice.approval_id}",
     }
     body = json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode()
@@ -158,7 +169,7 @@ async def _send(relay: Database, post: Post, notice: Notice, letter: Letter, pub
         TIMESTAMP: timestamp,
         SIGNATURE: sign(secret, timestamp, notice.id, body),
     }
-    await post.send(letter.url, headers, body)
+    return headers, body
 
 
 async def run_notices(relay: Database, post: Post, public_url: str, stop: asyncio.Event) -> None:

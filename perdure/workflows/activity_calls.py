@@ -7,7 +7,7 @@ from temporalio import workflow
 from temporalio.common import RetryPolicy
 from temporalio.exceptions import ActivityError, ApplicationError, FailureError, TimeoutError
 
-from perdure.contracts.activities import HEARTBEAT_TIMEOUT, ActivityRef
+from perdure.contracts.activities import HEARTBEAT_TIMEOUT, ActivityRef, RetryClass
 from perdure.contracts.errors import Problem, UpstreamUnavailable
 from perdure.contracts.turns import Routing
 from perdure.core.calls.ledger import STOPPED
@@ -18,6 +18,16 @@ Out = TypeVar("Out")
 HERE = timedelta(seconds=3)
 """How long a call inside the workflow task may take; below the task's own time-out
 (perdure/temporal/workflow_client.py, 5 s)."""
+
+
+def _retry_policy(kind: RetryClass) -> RetryPolicy:
+    numbers = NUMBERS[kind]
+    return RetryPolicy(
+        initial_interval=numbers.initial_interval,
+        backoff_coefficient=numbers.backoff,
+        maximum_interval=numbers.maximum_interval,
+        maximum_attempts=numbers.maximum_attempts,
+    )
 
 
 class Calls:
@@ -49,7 +59,6 @@ class Calls:
                 return await self._inside(ref, given, summary)
             except FailureError:  # a time-out comes as an ActivityError, what the activity raised bare (measured)
                 pass
-        numbers = NUMBERS[ref.retry]
         handle = workflow.start_activity(
             ref.name,
             given,
@@ -58,24 +67,22 @@ class Calls:
             start_to_close_timeout=timeout or ref.start_to_close,
             schedule_to_close_timeout=patience or ref.schedule_to_close,
             heartbeat_timeout=HEARTBEAT_TIMEOUT,
-            retry_policy=RetryPolicy(
-                initial_interval=numbers.initial_interval,
-                backoff_coefficient=numbers.backoff,
-                maximum_interval=numbers.maximum_interval,
-                maximum_attempts=numbers.maximum_attempts,
-            ),
+            retry_policy=_retry_policy(ref.retry),
             cancellation_type=workflow.ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
             summary=summary,
         )
         if not stoppable:
             unbroken: Out = await handle
             return unbroken
+        return await self._until_stopped(handle)
+
+    async def _until_stopped(self, handle: workflow.ActivityHandle[Out]) -> Out:
+        """The activity's answer; a stop cancels it."""
         self._live.append(handle)
         try:
-            answer: Out = await handle
+            return await handle
         finally:
             self._live.remove(handle)
-        return answer
 
     async def _inside(self, ref: ActivityRef[In, Out], given: In, summary: str) -> Out:
         """No task is scheduled, so it saves a workflow task, three requests to Temporal and five events. A worker

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from pydantic import JsonValue
 
 from perdure.contracts.activities import Verdicts
-from perdure.contracts.agents import EffectClass, PlanCard
+from perdure.contracts.agents import PlanCard
 from perdure.contracts.approvals import RequestKind, VerdictState
-from perdure.contracts.calls import CallState, ModelAsk, ModelReply, ToolAsk, ToolOutcome
+from perdure.contracts.calls import CallState, EffectClass, ModelAsk, ModelReply, ToolAsk, ToolOutcome
 from perdure.contracts.errors import Problem
 from perdure.contracts.ids import approval_id, reviewed_call, tool_call_id
 from perdure.contracts.memory import Fact, FactsAsk, FactScope

@@ -15,7 +15,8 @@ from perdure.activities.toolbox.mcp import transports
 from perdure.activities.toolbox.mcp.listing import offer_of
 from perdure.activities.toolbox.mcp.session import LISTING_SECONDS, McpSession
 from perdure.activities.toolbox.mcp.tools import McpTool, ServerLost
-from perdure.contracts.agents import EffectClass, ToolCard
+from perdure.contracts.agents import ToolCard
+from perdure.contracts.calls import EffectClass
 from perdure.contracts.mcp import McpServer, McpToolListing
 from perdure.sdk.outcomes import ToolRefused, ToolResult, ToolUnavailable
 from tests.desk import until

@@ -8,7 +8,8 @@ import asyncpg
 import pytest
 
 from perdure.apps.bootstrap import prepare
-from perdure.contracts.agents import EffectClass, PublishedAgent
+from perdure.contracts.agents import PublishedAgent
+from perdure.contracts.calls import EffectClass
 from perdure.settings import Settings
 from perdure.store import agents
 from perdure.store.database import set_up

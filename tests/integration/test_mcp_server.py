@@ -10,7 +10,8 @@ import pytest
 
 from perdure.activities.toolbox.mcp.session import MissingSecret, Unreachable
 from perdure.activities.toolbox.mcp.tools import ServerLost
-from perdure.contracts.agents import EffectClass, ToolCard
+from perdure.contracts.agents import ToolCard
+from perdure.contracts.calls import EffectClass
 from perdure.contracts.values import canonical_json
 from perdure.core.text import estimated_tokens
 from perdure.examples.ops.cluster.faults import Kind

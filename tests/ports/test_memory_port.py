@@ -3,9 +3,8 @@
 import pytest
 
 from perdure.contracts.activities import TurnContext
-from perdure.contracts.agents import EffectClass
 from perdure.contracts.approvals import RequestKind, VerdictState
-from perdure.contracts.calls import ModelAsk
+from perdure.contracts.calls import EffectClass, ModelAsk
 from perdure.contracts.messages import Role
 from tests.doubles.spoken import Line
 from tests.ports.contract import OFFERED, NewTurn, asks, gated, line, paused, planned

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from perdure.activities.guard import provider_error
-from perdure.activities.providers.errors import PROVIDER, UNEXPECTED
+from perdure.activities.providers.errors import PROVIDER, UNEXPECTED, provider_error
 
 
 def _raised() -> Iterator[type[Exception]]:

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
-from perdure.contracts.agents import EffectClass, PlanCard
+from perdure.contracts.agents import PlanCard
 from perdure.contracts.approvals import PauseKind
+from perdure.contracts.calls import EffectClass
 from perdure.contracts.messages import MessageRef
 from perdure.graph.compile import CompiledTopology, compile_topology
 from perdure.graph.nodes.await_verdict import AwaitVerdict

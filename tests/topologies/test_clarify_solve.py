@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perdure.contracts.agents import EffectClass, PlanCard
+from perdure.contracts.agents import PlanCard
 from perdure.contracts.approvals import PauseKind, RequestKind, VerdictState
-from perdure.contracts.calls import OutputForm
+from perdure.contracts.calls import EffectClass, OutputForm
 from perdure.contracts.errors import Problem
 from perdure.contracts.messages import Role
 from perdure.contracts.turns import Limits

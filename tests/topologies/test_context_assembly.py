@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from pydantic import JsonValue
 
-from perdure.contracts.agents import EffectClass, PlanCard
+from perdure.contracts.agents import PlanCard
 from perdure.contracts.approvals import VerdictState
+from perdure.contracts.calls import EffectClass
 from perdure.contracts.context_assembly import PipelineToolConfig
 from perdure.contracts.errors import Problem
 from perdure.contracts.turns import Limits

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from perdure.contracts.activities import Verdicts
-from perdure.contracts.agents import EffectClass, PlanCard
+from perdure.contracts.agents import PlanCard
 from perdure.contracts.approvals import VerdictState
-from perdure.contracts.calls import CallState
+from perdure.contracts.calls import CallState, EffectClass
 from perdure.contracts.errors import Problem
 from perdure.contracts.messages import Role
 from perdure.contracts.skills import Rule

@@ -1,14 +1,20 @@
-"""What each vendor's exceptions mean to us: one table a vendor, read by perdure/activities/guard.py.
+"""What each vendor's exceptions mean to us: one table a vendor, and the two functions that read them.
 
 Keys are qualified class names, looked up along the exception's bases, so that the nearest class decides and no
 vendor is imported to read a table: LiteLLM alone costs 5 s and 200 MB (measured). BY_STATUS means that the HTTP
 status on the exception decides. No message holds a word of the vendor's own: that may quote the payload.
 """
 
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import structlog
 
 from perdure.contracts.errors import InvariantBroken, LimitReached, PerdureError, UpstreamRejected, UpstreamUnavailable
+from perdure.core.calls.retries import retry_after_seconds
+from perdure.egress import EgressRefused, refusal_in
 
 CONTEXT_OVERFLOW = "context_overflow"
 """The conversation no longer fits the model: compact and try once more (design section 8)."""
@@ -142,3 +148,97 @@ STORE: Table = {
 in the middle of a statement (seen under a storm of kills)."""
 
 UNEXPECTED = _broken("unexpected_error", "Something happened that nobody foresaw; the worker's log has it.")
+
+
+# --- The readers of these tables.
+
+MOST_FRAMES = 12
+"""So many of an unforeseen exception's innermost frames are logged."""
+
+_log = structlog.get_logger(__name__)
+
+
+def provider_error(error: Exception) -> PerdureError:
+    """What an exception of LiteLLM, openai or their HTTP client means for a model call."""
+    if isinstance(error, PerdureError):
+        return error
+    ours = refusal_in(error)  # LiteLLM wraps it, in several layers
+    if isinstance(ours, EgressRefused):
+        return UpstreamRejected("egress_refused", f"The model's provider may not be reached: {ours}.")
+    if ours is not None:
+        return UpstreamRejected(ours.code, f"The model's answer was not read: {ours}.")
+    # LiteLLM wraps what breaks a running stream; the inner exception has the truth.
+    inner = getattr(error, "original_exception", None)
+    error = inner if isinstance(inner, Exception) else error
+    body_code = _body_code(error)
+    if body_code in OUT_OF_CREDIT or "credit balance is too low" in str(getattr(error, "message", "")):
+        return _ours(MODEL_BILLING, error)  # the sentence is Anthropic's, with a plain 400
+    if body_code == "context_length_exceeded":
+        return _ours(MODEL_OVERFLOW, error)
+    return _read(PROVIDER, error, PROVIDER_STATUS, MODEL_REQUEST, MODEL_DOWN)
+
+
+def store_error(error: Exception) -> PerdureError:
+    """What an exception of asyncpg means."""
+    return _read(STORE, error, {}, UNEXPECTED, UNEXPECTED)
+
+
+def _read(
+    table: Table, error: Exception, statuses: Mapping[int, Meaning], client: Meaning, server: Meaning
+) -> PerdureError:
+    """The nearest row among the bases of `error`, or its HTTP status where the row says so."""
+    if isinstance(error, PerdureError):
+        return error
+    for kind in type(error).__mro__:
+        row = table.get(f"{kind.__module__}.{kind.__qualname__}")
+        if isinstance(row, Meaning):
+            return _ours(row, error)
+        if isinstance(row, ByStatus):
+            status = _status(error)
+            other = client if status is not None and 400 <= status < 500 else server
+            return _ours(statuses.get(status or 0, other), error)
+    return _ours(UNEXPECTED, error)
+
+
+def _ours(meaning: Meaning, error: Exception) -> PerdureError:
+    details: dict[str, object] = {"vendor": f"{type(error).__module__}.{type(error).__qualname__}"[:120]}
+    if meaning.family is InvariantBroken:
+        _log.error(meaning.code, error=details["vendor"], frames=_frames(error))
+    status = _status(error)
+    if status is not None:
+        details["status"] = status
+    if meaning.family is UpstreamUnavailable:
+        wait = retry_after_seconds(_headers(error), datetime.now(UTC))
+        return UpstreamUnavailable(meaning.code, meaning.message, details, retry_after_seconds=wait)
+    return meaning.family(meaning.code, meaning.message, details)
+
+
+def _frames(error: Exception) -> list[str]:
+    """Where it was raised, the innermost last. Not its message nor its values: they may quote a row or a payload."""
+    frames = traceback.extract_tb(error.__traceback__)[-MOST_FRAMES:]
+    return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+
+
+def _status(error: Exception) -> int | None:
+    """The HTTP status; the exception's own before its response's, which LiteLLM sometimes makes up."""
+    for holder in (error, getattr(error, "response", None)):
+        status = getattr(holder, "status_code", None)
+        if isinstance(status, int):
+            return status
+    return None
+
+
+def _headers(error: Exception) -> Mapping[str, str]:
+    """The headers of the answer; LiteLLM keeps them beside the response that it makes up."""
+    own = getattr(error, "litellm_response_headers", None)
+    headers = own if own is not None else getattr(getattr(error, "response", None), "headers", None)
+    return headers if isinstance(headers, Mapping) else {}
+
+
+def _body_code(error: Exception) -> str:
+    """`code`, else `type`, of an error body in OpenAI's form."""
+    body = getattr(error, "body", None)
+    if not isinstance(body, Mapping):
+        return ""
+    inner = body.get("error", body)
+    return str(inner.get("code") or inner.get("type") or "") if isinstance(inner, Mapping) else ""

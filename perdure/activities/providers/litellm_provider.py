@@ -24,8 +24,7 @@ os.environ["LITELLM_MODE"] = "PRODUCTION"
 
 import litellm
 
-from perdure.activities.guard import provider_error
-from perdure.activities.providers.errors import CONTENT_REFUSED
+from perdure.activities.providers.errors import CONTENT_REFUSED, provider_error
 from perdure.activities.providers.provider import (
     REFUSAL_TEXT,
     Chunk,

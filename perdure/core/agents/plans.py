@@ -24,20 +24,7 @@ def turn_plan(
     """The plan of a turn that starts now; `rules` are those that hold for it (`rules_of`), `toolsets` what its
     conversation has loaded, `waived` the tools that its tenant lets run without a person (`waived_of`)."""
     persona = persona_of(agent.definition)
-    offered = _offered(agent)
-    cards = tuple(
-        PlanCard(
-            name=card.name,
-            effect=card.effect,
-            needs_approval=card.needs_approval,
-            capability=card.capability,
-            timeout_seconds=card.timeout_seconds,
-            wants_state=card.wants_state,
-            toolset=card.toolset,
-        )
-        for card in agent.cards
-        if offered is None or card.name in offered
-    )
+    cards = _cards(agent)
     return TurnPlan(
         agent_id=agent.definition.id,
         agent_version=agent.version,
@@ -68,6 +55,24 @@ def rules_of(agent: PublishedAgent, platform: Sequence[Rule], overrides: Mapping
     """
     own = [rule for skill in agent.definition.skills for rule in skill.rules]
     return with_overrides([*platform, *agent.rules, *own], overrides)
+
+
+def _cards(agent: PublishedAgent) -> tuple[PlanCard, ...]:
+    """The cards of the tools that a model may be offered, with what a graph needs of them."""
+    offered = _offered(agent)
+    return tuple(
+        PlanCard(
+            name=card.name,
+            effect=card.effect,
+            needs_approval=card.needs_approval,
+            capability=card.capability,
+            timeout_seconds=card.timeout_seconds,
+            wants_state=card.wants_state,
+            toolset=card.toolset,
+        )
+        for card in agent.cards
+        if offered is None or card.name in offered
+    )
 
 
 def _offered(agent: PublishedAgent) -> set[str] | None:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from perdure.contracts.agents import EffectClass, PlanCard, ToolCard, TurnPlan
+from perdure.contracts.agents import PlanCard, ToolCard, TurnPlan
 from perdure.contracts.approvals import GatedCall, RequestKind
+from perdure.contracts.calls import EffectClass
 from perdure.contracts.ids import checkpoint_id
 from perdure.contracts.messages import CallRef
 from perdure.contracts.skills import Rule, RuleAction, RuleTrigger

@@ -12,7 +12,8 @@ from typing import Final, Protocol
 
 from pydantic import JsonValue
 
-from perdure.contracts.agents import AgentDefinition, EffectClass, ToolCard, TurnPlan
+from perdure.contracts.agents import AgentDefinition, ToolCard, TurnPlan
+from perdure.contracts.calls import EffectClass
 from perdure.contracts.mcp import McpServer, McpToolListing, McpToolSettings
 from perdure.contracts.skills import Skill
 from perdure.contracts.values import digest_of

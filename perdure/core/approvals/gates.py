@@ -10,8 +10,9 @@ from datetime import datetime, timedelta
 
 from pydantic import JsonValue
 
-from perdure.contracts.agents import EffectClass, PlanCard, ToolCard, TurnPlan
+from perdure.contracts.agents import PlanCard, ToolCard, TurnPlan
 from perdure.contracts.approvals import GatedCall, PauseKind, RequestKind, RequestRef, Verdict, VerdictState
+from perdure.contracts.calls import EffectClass
 from perdure.contracts.ids import effect_key
 from perdure.contracts.messages import CallRef
 from perdure.contracts.skills import RuleTrigger

@@ -11,8 +11,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType
 
-from perdure.contracts.agents import EffectClass
-from perdure.contracts.calls import CallState
+from perdure.contracts.calls import CallState, EffectClass
 from perdure.contracts.errors import Problem
 
 ZOMBIE_GRACE = timedelta(seconds=10)

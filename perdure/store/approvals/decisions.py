@@ -66,6 +66,28 @@ async def decide(
     `turn_stopped`, 409 `approval_outdated`, 429, in this order.
     """
     review = await take_up(tx, approval_id, decider, alone=per_minute is not None, asked_again=True)
+    _refuse(review, ask, unfit)
+    ballot = _ballot(review, ask, name)
+    await _refuse_outdated(tx, review, ask.decision)
+    counted = await cast(tx, review, ballot, per_minute)
+    kind = "approval.voted" if ballot.status == PENDING else "approval.decided"
+    address = review.address
+    await audit.record(tx, kind, approval_id, ballot.record, actor=review.decider.user_id, turn_id=address.turn_id)
+    if ballot.status != PENDING:
+        again = [await plan_again(tx, review.row, ballot.record)] if ballot.plans_again else []
+        await write(tx, address, [_told(review, ask, name)], again)
+    decided = Decided(
+        approval_id=approval_id,
+        status=ballot.status,
+        version=counted.version,
+        turn_id=address.turn_id,
+        conversation_id=address.conversation_id,
+    )
+    return decided, counted.note
+
+
+def _refuse(review: Review, ask: DecisionAsk, unfit: CallerError | None) -> None:
+    """Raises: CallerError where this person may not decide so, or where nothing is left to be decided."""
     if ask.channel == CHAT and not chat_may_decide(review.row["risk"]):
         raise CallerError("not_from_chat", "decide on this on its page: its risk is not low", status=403)
     review.refuse(
@@ -76,41 +98,32 @@ async def decide(
         text=not is_blank(ask.comment),
         unfit=unfit,
     )
-    row = review.row
-    if row["kind"] == RequestKind.LIMIT and ask.decision is not Decision.REJECT:
+    if review.row["kind"] == RequestKind.LIMIT and ask.decision is not Decision.REJECT:
         raise CallerError("raise_the_limit", "raise it with POST /v1/turns/{id}/limits, or reject it", status=422)
     review.refuse_stopped()
-    edit = _edited(review, ask)
-    await _refuse_outdated(tx, review, ask.decision)
+
+
+def _ballot(review: Review, ask: DecisionAsk, name: str) -> "Ballot":
+    """The decision as it is to be recorded.
+
+    Raises: CallerError 422 `args_invalid`.
+    """
+    row, edit = review.row, _edited(review, ask)
     revision = edit or _revised(row["revision"])
     status = status_after(ask.decision, row["quorum"], review.facts.votes, review.vote, revised=bool(revision))
     record = said(review, ask, name) | (edit if status == PENDING else _freed(ask, revision))
-    again = row["kind"] == RequestKind.CHECKPOINT and "args" in record and status != PENDING
-    if again:
+    plans_again = row["kind"] == RequestKind.CHECKPOINT and "args" in record and status != PENDING
+    if plans_again:
         record["message_id"] = new_id()
-    ballot = Ballot(
+    return Ballot(
         ask.decision,
         status,
         str(edit.get("digest", review.facts.digest)),
         record,
         {**edit, "by": name} if edit and status == PENDING else None,
-        row["hold_seconds"] if status in GIVEN and (again or row["kind"] == RequestKind.APPROVAL) else 0,
+        row["hold_seconds"] if status in GIVEN and (plans_again or row["kind"] == RequestKind.APPROVAL) else 0,
+        plans_again,
     )
-    counted = await cast(tx, review, ballot, per_minute)
-    kind = "approval.voted" if status == PENDING else "approval.decided"
-    address = review.address
-    await audit.record(tx, kind, approval_id, record, actor=review.decider.user_id, turn_id=address.turn_id)
-    if status != PENDING:
-        told = _told(review, ask, name)
-        await write(tx, address, [told], [await plan_again(tx, row, record)] if again else [])
-    decided = Decided(
-        approval_id=approval_id,
-        status=status,
-        version=counted.version,
-        turn_id=address.turn_id,
-        conversation_id=address.conversation_id,
-    )
-    return decided, counted.note
 
 
 async def _refuse_outdated(tx: Connection, review: Review, decision: Decision) -> None:
@@ -243,6 +256,8 @@ class Ballot:
     revision: dict[str, JsonValue] | None = None
     """The call as it was frozen anew, where it is still to be decided on."""
     hold_seconds: int = 0
+    plans_again: bool = False
+    """A checkpoint's call was edited: it is planned anew."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from perdure.contracts.turns import TurnAddress
 from perdure.core.agents.templates import at_a_glance, described
 from perdure.core.approvals.decisions import DECIDING_ROLES, Decider, Vote, counted, not_open_to
 from perdure.core.approvals.validity import runs_by
+from perdure.core.delivery import says_args
 from perdure.core.identity import OWN, Credential
 from perdure.store.approvals.requests import call_told_of
 from perdure.store.approvals.review import facts_of, outdated, seated
@@ -534,3 +535,44 @@ async def keep_preview(tx: Connection, approval_id: str, made: dict[str, JsonVal
         made,
     )
     return bool(kept)
+
+
+# --- An approval as a webhook tells of it.
+
+_NOTICE = f"""
+SELECT a.id, a.kind, a.tool, a.agent_id, a.risk, a.digest, a.args, a.revision, a.reviewer_role, a.requested_at,
+  a.expires_at, a.decided_at, a.version, {STATUS_NOW} AS status_now, a.decision->>'type' AS decision,
+  r.name AS requester, d.name AS decider, s.name AS assigned
+FROM approvals a JOIN users r ON r.id = a.requested_by LEFT JOIN users d ON d.id = a.decided_by
+  LEFT JOIN users s ON s.id = a.assignee
+WHERE a.id = $1
+"""
+
+
+async def approval_notice(tx: Connection, approval_id: str, *, with_args: bool) -> dict[str, JsonValue] | None:
+    """The approval as it is now; None if there is none. With its arguments if the webhook wants them and its risk
+    allows it."""
+    row = await tx.fetchrow(_NOTICE, approval_id)
+    if row is None:
+        return None
+    told: dict[str, JsonValue] = {
+        "id": str(row["id"]),
+        "status": row["status_now"],
+        "version": row["version"],
+        "kind": row["kind"],
+        "tool": row["tool"],
+        "agent": row["agent_id"],
+        "risk": row["risk"],
+        "requested_by": row["requester"],
+        "requested_at": row["requested_at"].isoformat(),
+        "expires_at": row["expires_at"].isoformat(),
+        "reviewer_role": row["reviewer_role"],
+        "assignee": row["assigned"],
+        "decision": row["decision"],
+        "decided_by": row["decider"],
+        "decided_at": row["decided_at"].isoformat() if row["decided_at"] else None,
+    }
+    if says_args(row["risk"], with_args=with_args):
+        frozen = row["revision"] if row["revision"] and row["status_now"] == "pending" else row
+        told |= {"args": frozen["args"], "digest": frozen["digest"]}
+    return told

@@ -51,6 +51,19 @@ async def settle_by_person(
         raise CallerError(
             "outcome_invalid", "give outcome happened or did_not_happen, and a comment that says how you know"
         )
+    call = await _unsettled(tx, key, outcome)
+    address = TurnAddress(
+        tenant_id=row["tenant_id"], conversation_id=str(row["conversation_id"]), turn_id=str(row["turn_id"])
+    )
+    said = _Statement(settler, seat, outcome, comment)
+    return address, await _record(tx, address, call, said, ended=row["ended_at"] is not None)
+
+
+async def _unsettled(tx: Connection, key: str, outcome: str) -> asyncpg.Record:
+    """The call behind an effect whose outcome nobody knows, locked.
+
+    Raises: CallerError 409 `already_settled`, `too_early`.
+    """
     call = await tx.fetchrow(
         "SELECT *, clock_timestamp() < quiet_at AS early FROM tool_calls WHERE key = $1 FOR UPDATE", key
     )
@@ -63,11 +76,7 @@ async def settle_by_person(
             {"deadline": call["quiet_at"].isoformat()},
             status=409,
         )
-    address = TurnAddress(
-        tenant_id=row["tenant_id"], conversation_id=str(row["conversation_id"]), turn_id=str(row["turn_id"])
-    )
-    said = _Statement(settler, seat, outcome, comment)
-    return address, await _record(tx, address, call, said, ended=row["ended_at"] is not None)
+    return call
 
 
 async def _seat(tx: Connection, key: str, asked_by: str, settler: Decider) -> Seat:

@@ -1,7 +1,7 @@
 """Model calls: claimed, then settled once. A settled call is never paid again."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import date
 
 import asyncpg
@@ -11,13 +11,13 @@ from perdure.contracts.agents import DayLimits
 from perdure.contracts.calls import ModelCall, ModelReply
 from perdure.contracts.errors import LimitReached
 from perdure.contracts.events import GENERATION_START
+from perdure.contracts.messages import NOBODY, Joined
 from perdure.contracts.turns import Limits, TurnStatus, Usage
 from perdure.core.budgets import most_of_answer, spent
 from perdure.core.calls.ledger import Attempt, Claim, Gate, Held, claim
 from perdure.store import budgets
 from perdure.store.database import Connection
 from perdure.store.events.event_log import NewEvent, NewMessage, write
-from perdure.store.turns.steer import NOBODY, Joined, joined, take
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,10 @@ class ModelClaim:
     """Of the answer; perdure/core/budgets.py says why."""
     left_microusd: int | None = None
     """Of the turn's money."""
+    is_joined: bool = False
+    """The user sent messages while the turn ran that this call is to hear; its caller reads them."""
     joined: Joined = NOBODY
-    """What the user sent while the turn ran, to be heard by this call."""
+    """Those messages, once they are read."""
     turn_seconds: float = 0.0
     """Since the turn was asked for."""
     day: date = date.min
@@ -101,39 +103,46 @@ async def claim_call(
         return ModelClaim(verdict)
     if row["lost"]:
         return ModelClaim(verdict, lost=True)
+    return _to_act(row, call, model, fallback_model, held)
+
+
+def _to_act(row: asyncpg.Record, call: ModelCall, model: str, fallback_model: str, held: Held | None) -> ModelClaim:
+    """The claim of an attempt that may act, with what the turn has left.
+
+    Raises: LimitReached.
+    """
     limits, used = Limits.model_validate(row["limits"]), _used(row)
     over = spent(limits, tokens_used=used.tokens, cost_microusd=used.cost_microusd)
     if over is not None:
         raise LimitReached(over.code, over.message)
     on_fallback = bool(row["fallback"] and fallback_model)
-    hears = row["joined"] and not (call.ask.stage or call.ask.output or call.ask.deaf)
-    heard = await joined(tx, call.address.turn_id, call.call_id) if hears else NOBODY
+    published = row["published_limits"]
     return ModelClaim(
-        verdict,
-        fallback_model if on_fallback else model,
-        held.epoch + 1 if held else 1,
-        row["errors"] or 0,
-        None,
-        row["through_seq"],
-        row["system_prompt"],
-        row["memory_text"],
-        row["persona"] or "",
-        bool(row["compacted"]),
-        on_fallback,
-        DayLimits(**row["day_limits"]) if row["day_limits"] else None,
-        False,
-        None if row["published_limits"] is None else DayLimits.model_validate(row["published_limits"], extra="ignore"),
-        most_of_answer(limits, tokens_used=used.tokens),
-        limits.max_cost_microusd - used.cost_microusd,
-        heard,
-        row["turn_seconds"],
-        row["day"],
+        Claim.ACT,
+        model=fallback_model if on_fallback else model,
+        epoch=held.epoch + 1 if held else 1,
+        errors=row["errors"] or 0,
+        through_seq=row["through_seq"],
+        system_prompt=row["system_prompt"],
+        memory_text=row["memory_text"],
+        persona=row["persona"] or "",
+        compacted=bool(row["compacted"]),
+        on_fallback=on_fallback,
+        day_limits=DayLimits(**row["day_limits"]) if row["day_limits"] else None,
+        published_limits=None if published is None else DayLimits.model_validate(published, extra="ignore"),
+        most_tokens=most_of_answer(limits, tokens_used=used.tokens),
+        left_microusd=limits.max_cost_microusd - used.cost_microusd,
+        is_joined=bool(row["joined"]) and not (call.ask.stage or call.ask.output or call.ask.deaf),
+        turn_seconds=row["turn_seconds"],
+        day=row["day"],
     )
 
 
-async def begin_call(tx: Connection, call: ModelCall, attempt: Attempt, claimed: ModelClaim) -> None:
-    """Claim the call, take what has joined, and write the pending events with generation.start: last of a claim, since
-    it locks the conversation."""
+async def begin_call(
+    tx: Connection, call: ModelCall, attempt: Attempt, claimed: ModelClaim, taken: Sequence[NewEvent] = ()
+) -> None:
+    """Claim the call, and write the pending events with generation.start; `taken` says what the call took of its user
+    just before. Last of a claim, since it locks the conversation."""
     await tx.execute(
         "WITH counted AS (UPDATE turns SET attempts = attempts + 1, status = $7, waiting = NULL, "
         "started_at = coalesce(started_at, now()) WHERE id = $1 RETURNING tenant_id) "
@@ -151,10 +160,8 @@ async def begin_call(tx: Connection, call: ModelCall, attempt: Attempt, claimed:
         call.ask.stage,
         claimed.assumed.model_dump(),
     )
-    started = [NewEvent(GENERATION_START, {"model": claimed.model, "attempt": claimed.epoch}, call.call_id)]
-    if claimed.joined.fresh:
-        started.insert(0, await take(tx, call.address.conversation_id, call.call_id, claimed.joined.fresh))
-    await write(tx, call.address, started, pending=call.events)
+    started = NewEvent(GENERATION_START, {"model": claimed.model, "attempt": claimed.epoch}, call.call_id)
+    await write(tx, call.address, [*taken, started], pending=call.events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,20 +251,7 @@ async def settle_call(
         usage.output_tokens,
         usage.cached_tokens,
         usage.cost_microusd,
-        [
-            {
-                "call_id": c.call_id,
-                "key": c.key,
-                "tool": c.tool,
-                "tool_version": c.tool_version,
-                "effect": c.effect,
-                "provider_call_id": c.provider_call_id,
-                "args": c.args,
-                "digest": c.digest,
-                "outcome": c.outcome,
-            }
-            for c in planned
-        ],
+        [asdict(each) for each in planned],
         claimed.assumed.input_tokens,
         claimed.assumed.output_tokens,
         claimed.assumed.cost_microusd,

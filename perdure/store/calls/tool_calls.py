@@ -9,8 +9,8 @@ from datetime import datetime
 import asyncpg
 from pydantic import JsonValue
 
-from perdure.contracts.agents import EffectClass, ToolCard
-from perdure.contracts.calls import CallState, ToolCall
+from perdure.contracts.agents import ToolCard
+from perdure.contracts.calls import CallState, EffectClass, ToolCall
 from perdure.contracts.ids import effect_key
 from perdure.contracts.values import digest_of, frozen_call_digest
 from perdure.core.approvals.gates import RULE_WAIVED

@@ -4,12 +4,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import asyncpg
-from pydantic import JsonValue
 
 from perdure.contracts.errors import CallerError
-from perdure.core.delivery import says_args
 from perdure.store import audit
-from perdure.store.approvals.views import STATUS_NOW
 from perdure.store.database import Connection, new_id, signer_of
 
 MOST = 20
@@ -104,14 +101,6 @@ UPDATE notices SET due_at = now() + interval '{TAKEN_SECONDS} seconds', attempts
   FOR UPDATE SKIP LOCKED)
 RETURNING id, tenant_id, webhook_id, approval_id, event, at, attempts
 """
-_ABOUT = f"""
-SELECT w.url, w.with_args, w.key_id, a.id, a.kind, a.tool, a.agent_id, a.risk, a.digest, a.args, a.revision,
-  a.reviewer_role, a.requested_at, a.expires_at, a.decided_at, a.version, {STATUS_NOW} AS status_now,
-  a.decision->>'type' AS decision, r.name AS requester, d.name AS decider, s.name AS assigned
-FROM webhooks w, approvals a JOIN users r ON r.id = a.requested_by LEFT JOIN users d ON d.id = a.decided_by
-  LEFT JOIN users s ON s.id = a.assignee
-WHERE w.id = $1 AND w.ended_at IS NULL AND a.id = $2
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +118,13 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
-    """Where a notice goes, and what it says."""
+class Receiver:
+    """Where a notice goes."""
 
     url: str
     key_id: str
-    approval: dict[str, JsonValue]
+    """Of the key that its secret is made under."""
+    with_args: bool
 
 
 async def claim_due_notices(relay_pool: asyncpg.Pool, most: int = 20) -> list[Notice]:
@@ -145,32 +135,12 @@ async def claim_due_notices(relay_pool: asyncpg.Pool, most: int = 20) -> list[No
     ]
 
 
-async def notice_letter(tx: Connection, notice: Notice) -> Letter | None:
-    """What it says, as things are now; None where nobody is told any more."""
-    row = await tx.fetchrow(_ABOUT, notice.webhook_id, notice.approval_id)
-    if row is None:
-        return None
-    approval: dict[str, JsonValue] = {
-        "id": str(row["id"]),
-        "status": row["status_now"],
-        "version": row["version"],
-        "kind": row["kind"],
-        "tool": row["tool"],
-        "agent": row["agent_id"],
-        "risk": row["risk"],
-        "requested_by": row["requester"],
-        "requested_at": row["requested_at"].isoformat(),
-        "expires_at": row["expires_at"].isoformat(),
-        "reviewer_role": row["reviewer_role"],
-        "assignee": row["assigned"],
-        "decision": row["decision"],
-        "decided_by": row["decider"],
-        "decided_at": row["decided_at"].isoformat() if row["decided_at"] else None,
-    }
-    if says_args(row["risk"], with_args=row["with_args"]):
-        frozen = row["revision"] if row["revision"] and row["status_now"] == "pending" else row
-        approval |= {"args": frozen["args"], "digest": frozen["digest"]}
-    return Letter(row["url"], row["key_id"], approval)
+async def receiver_of(tx: Connection, notice: Notice) -> Receiver | None:
+    """Where it goes; None where its webhook has ended."""
+    row = await tx.fetchrow(
+        "SELECT url, key_id, with_args FROM webhooks WHERE id = $1 AND ended_at IS NULL", notice.webhook_id
+    )
+    return Receiver(**row) if row is not None else None
 
 
 async def notice_delivered(relay_pool: asyncpg.Pool, notice: Notice) -> None:

@@ -94,40 +94,47 @@ async def write(
     """
     ends = any(event.kind == DONE for event in events)
     await record_unasked(tx, address.turn_id, pending, ends=ends)
-    log: list[PendingEvent | NewEvent] = [*pending, *events]
     await tx.execute(
         _WRITE,
         address.conversation_id,
         address.turn_id,
         len(messages),
-        [
-            {
-                "n": number,
-                "id": message.id,
-                "role": message.role.value,
-                "content": clean(message.content),
-                "calls": list(message.calls),
-                "call_id": message.call_id,
-                "tokens": message.tokens,
-                "partial": message.partial,
-            }
-            for number, message in enumerate(messages, 1)
-        ],
-        [
-            {
-                "n": place,
-                "number": event.number if isinstance(event, PendingEvent) else 0,
-                "kind": event.kind,
-                "call_id": event.call_id,
-                "data": event.data,
-                "at": event.at.isoformat() if event.at else None,
-            }
-            for place, event in enumerate(log, 1)
-        ],
+        _message_rows(messages),
+        _event_rows([*pending, *events]),
         max((event.number for event in pending), default=0),
         ends,
         beside_bytes + sum(map(_size, messages)),
     )
+
+
+def _message_rows(messages: Sequence[NewMessage]) -> list[dict[str, JsonValue]]:
+    return [
+        {
+            "n": number,
+            "id": message.id,
+            "role": message.role.value,
+            "content": clean(message.content),
+            "calls": list(message.calls),
+            "call_id": message.call_id,
+            "tokens": message.tokens,
+            "partial": message.partial,
+        }
+        for number, message in enumerate(messages, 1)
+    ]
+
+
+def _event_rows(log: Sequence[PendingEvent | NewEvent]) -> list[dict[str, JsonValue]]:
+    return [
+        {
+            "n": place,
+            "number": event.number if isinstance(event, PendingEvent) else 0,
+            "kind": event.kind,
+            "call_id": event.call_id,
+            "data": event.data,
+            "at": event.at.isoformat() if event.at else None,
+        }
+        for place, event in enumerate(log, 1)
+    ]
 
 
 def _size(message: NewMessage) -> int:

@@ -294,6 +294,20 @@ async def grant(owner: asyncpg.Connection, tenant_id: str, name: str, roles: lis
 # --- People who sign in by a provider elsewhere, known by its issuer and the subject that it gives them.
 
 
+def _entered(row: asyncpg.Record, link_to: str | None) -> tuple[str, Credential]:
+    """The person whose identity is known here, and what they are signed in by.
+
+    Raises: CallerError 403 `account_closed`; 409 `identity_taken`.
+    """
+    user_id = str(row["id"])
+    if row["disabled_at"] is not None:
+        raise CallerError("account_closed", "this account is closed", status=403)
+    if link_to not in (None, user_id):
+        raise CallerError("identity_taken", "somebody else signs in by this identity", status=409)
+    made_by, invited_by = (tuple(map(str, row[name])) for name in ("created_by", "invited_by"))
+    return user_id, Credential(How.OIDC, made_by, invited_by)
+
+
 async def enter_by_identity(
     tx: Connection,
     issuer: str,
@@ -315,13 +329,7 @@ async def enter_by_identity(
         subject,
     )
     if row is not None:
-        user_id = str(row["id"])
-        if row["disabled_at"] is not None:
-            raise CallerError("account_closed", "this account is closed", status=403)
-        if link_to not in (None, user_id):
-            raise CallerError("identity_taken", "somebody else signs in by this identity", status=409)
-        made_by, invited_by = (tuple(map(str, row[name])) for name in ("created_by", "invited_by"))
-        return user_id, Credential(How.OIDC, made_by, invited_by)
+        return _entered(row, link_to)
     if link_to is None:
         name = name_from(claims)
         if not newcomers or name is None:

@@ -75,7 +75,27 @@ async def propose(
         raise refused
     scanned(Scope.WORKSPACE, target.path, source.title, source.content, *source.entities, basis=basis, limits=limits)
     shared = await _shared(tx, target.store, target.path, writer.user_id or "")
-    promotion_id = await tx.fetchval(
+    base = shared.sha256 if shared else None
+    promotion_id = await _insert(tx, writer, source, target, basis, store_id=store.id, base_sha256=base)
+    if promotion_id is None:
+        raise CallerError("promotion_pending", "just this is proposed already and waits for a decision", status=409)
+    told: dict[str, JsonValue] = {"store": store.slug, "sha256": source.sha256, "risk": target.risk.value}
+    await _record(tx, "memory.promotion_proposed", promotion_id, told, writer.user_id, basis.turn_id)
+    return await get(tx, str(promotion_id), None)
+
+
+async def _insert(
+    tx: Connection,
+    writer: Writer,
+    source: Document,
+    target: Target,
+    basis: Basis,
+    *,
+    store_id: str,
+    base_sha256: str | None,
+) -> object:
+    """The id of the promotion; None where just this is proposed already."""
+    return await tx.fetchval(
         "INSERT INTO memory_promotions (id, tenant_id, source_document, source_version, store_id, path, type, title, "
         "entities, content, sha256, base_sha256, risk, evidence_summary, source_refs, proposed_by, by_agent, turn_id, "
         "call_id) VALUES ($1, current_setting('perdure.tenant'), $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, "
@@ -84,14 +104,14 @@ async def propose(
         new_id(),
         source.ref.document_id,
         source.ref.version_id,
-        store.id,
+        store_id,
         target.path,
         source.document_type,
         source.title,
         list(source.entities),
         source.content,
         source.sha256,
-        shared.sha256 if shared else None,
+        base_sha256,
         target.risk.value,
         basis.evidence_summary,
         list(basis.source_refs),
@@ -100,11 +120,6 @@ async def propose(
         basis.turn_id,
         basis.call_id,
     )
-    if promotion_id is None:
-        raise CallerError("promotion_pending", "just this is proposed already and waits for a decision", status=409)
-    told: dict[str, JsonValue] = {"store": store.slug, "sha256": source.sha256, "risk": target.risk.value}
-    await _record(tx, "memory.promotion_proposed", promotion_id, told, writer.user_id, basis.turn_id)
-    return await get(tx, str(promotion_id), None)
 
 
 async def get(tx: Connection, promotion_id: str, proposer: str | None, *, lock: bool = False) -> View:
@@ -144,6 +159,12 @@ async def listed(
     return [_shown(row) for row in rows[:limit]], following
 
 
+_DECIDED = """
+UPDATE memory_promotions SET status = $2, decided_by = $3, decided_at = now(), comment = $4, made_version = $5
+WHERE id = $1
+"""
+
+
 async def decide(
     tx: Connection,
     promotion_id: str,
@@ -174,15 +195,8 @@ async def decide(
         raise refused
     made = await _share(tx, decider, found, limits) if decision is PromotionDecision.APPROVE else None
     state = PromotionState.APPROVED if made else PromotionState.REJECTED
-    await tx.execute(
-        "UPDATE memory_promotions SET status = $2, decided_by = $3, decided_at = now(), comment = $4, "
-        "made_version = $5 WHERE id = $1",
-        promotion_id,
-        state.value,
-        decider.user_id,
-        comment,
-        made.ref.version_id if made else None,
-    )
+    version_id = made.ref.version_id if made else None
+    await tx.execute(_DECIDED, promotion_id, state.value, decider.user_id, comment, version_id)
     told: dict[str, JsonValue] = {"decision": state.value, "sha256": found["sha256"], "comment": comment}
     await _record(tx, "memory.promotion_decided", promotion_id, told, decider.user_id, None)
     return await get(tx, promotion_id, None)

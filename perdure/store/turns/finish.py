@@ -41,6 +41,11 @@ _NEXT = """SELECT id FROM turns WHERE {where} conversation_id = {conversation} A
     LIMIT 1 FOR UPDATE SKIP LOCKED"""
 """The queued turn that is the next: the one that replaces the turn which ends, else the oldest."""
 _NEXT_NOW = _NEXT.format(conversation="$1", replaced_by="$2", where="")
+_LOCK = """
+SELECT status, ended_at, stop_requested_at, replaced_by, EXISTS (SELECT FROM model_calls m
+  WHERE m.turn_id = $1 AND m.reply IS NULL AND (m.assumed IS NOT NULL OR m.held_tokens > 0)) AS lost
+FROM turns WHERE id = $1 FOR UPDATE
+"""
 _END = f"""
 WITH cancelled AS (
   UPDATE approvals SET status = 'cancelled', version = version + 1
@@ -78,12 +83,7 @@ async def stop_asked(tx: Connection, ask: StopAsk) -> bool:
 async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]:
     """Set the outcome, close what is open, write the last events and admit the next queued turn. Idempotent."""
     turn_id = ask.address.turn_id
-    row = await tx.fetchrow(
-        "SELECT status, ended_at, stop_requested_at, replaced_by, EXISTS (SELECT FROM model_calls m "
-        "WHERE m.turn_id = $1 AND m.reply IS NULL AND (m.assumed IS NOT NULL OR m.held_tokens > 0)) AS lost "
-        "FROM turns WHERE id = $1 FOR UPDATE",
-        turn_id,
-    )
+    row = await tx.fetchrow(_LOCK, turn_id)
     if row is None or row["ended_at"] is not None:
         return Finished(status=TurnStatus(row["status"]) if row else ask.status), None
     lost = await model_calls.count_left(tx, turn_id) if row["lost"] else ()
@@ -93,40 +93,17 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
     status, replaced_by = ask.status, row["replaced_by"]
     if status is TurnStatus.STOPPED and replaced_by is not None:
         status = TurnStatus.REPLACED
-    transcript, answers, closed = list(ask.transcript), list[NewMessage](), list[NewEvent]()
-    if ask.status is not TurnStatus.COMPLETED:
-        transcript, answers = await broken_off(tx, ask.address)
-        await _lose_track(tx, turn_id)
-        closed = await ends_of_open_calls(tx, turn_id, answers)
+    transcript, answers, closed = await _what_stays(tx, ask)
     said = await _last_word(tx, ask)
-    problem = ask.problem.model_dump(mode="json") if ask.problem else None
     was_active = str(active) == turn_id  # a queued turn that is stopped leaves the active one alone
-    conversation_id = ask.address.conversation_id
-    ended = await tx.fetchrow(
-        _END,
-        turn_id,
-        status.value,
-        problem,
-        transcript,
-        was_active,
-        conversation_id,
-        ask.output,
-        said[0].content if said else "",
-        replaced_by,
-        READ_CHARACTERS,
-    )
-    if ended is None:
-        raise InvariantBroken("turn_vanished", "a turn's row went away under its own lock")
+    ended = await _end(tx, ask, status, transcript, said, replaced_by, was_active=was_active)
     cancelled_outside = ask.status is TurnStatus.STOPPED and row["stop_requested_at"] is None
     await _record(tx, turn_id, status, ended["cancelled"] or (), cancelled_outside=cancelled_outside)
-    next_id, left_over = ended["next_id"], None
-    if ended["left_over"]:
-        left_over = await leave(tx, ask.address)
-        next_id = await tx.fetchval(_NEXT_NOW, conversation_id, replaced_by) if was_active else None
+    next_id, left_over = await _left_behind(tx, ask.address, ended, replaced_by, was_active=was_active)
     after: dict[str, JsonValue] = {"replaced_by": str(replaced_by)} if status is TurnStatus.REPLACED else {}
     if left_over is not None:
         after["left_over"] = left_over
-    kept = [*await _remember(tx, ask, ended), *await _entitle(tx, conversation_id, ended["untitled"])]
+    kept = [*await _remember(tx, ask, ended), *await _entitle(tx, ask.address.conversation_id, ended["untitled"])]
     last = [*_last_events(ask, after, ended["duration_ms"]), _done(turn_id, status, ended, after)]
     told = [*map(_told, said), *closed, *kept, *last]
     await write(tx, ask.address, told, [*answers, *said], pending=ask.events)
@@ -135,6 +112,55 @@ async def finish(tx: Connection, ask: FinishAsk) -> tuple[Finished, Note | None]
         note = await admit(tx, ask.address.model_copy(update={"turn_id": str(next_id)}))
     await model_calls.charge_lost(tx, turn_id, lost)  # the rows of their day are locked last
     return Finished(status=status, admitted_turn_id=note.turn_id if note else None), note
+
+
+async def _what_stays(tx: Connection, ask: FinishAsk) -> tuple[list[str], list[NewMessage], list[NewEvent]]:
+    """Ids of the messages that stay in the transcript; of a turn that breaks off also the answers of its open calls,
+    and the events that end them."""
+    if ask.status is TurnStatus.COMPLETED:
+        return list(ask.transcript), [], []
+    transcript, answers = await broken_off(tx, ask.address)
+    await _lose_track(tx, ask.address.turn_id)
+    return transcript, answers, await ends_of_open_calls(tx, ask.address.turn_id, answers)
+
+
+async def _end(
+    tx: Connection,
+    ask: FinishAsk,
+    status: TurnStatus,
+    transcript: list[str],
+    said: Sequence[NewMessage],
+    replaced_by: object,
+    *,
+    was_active: bool,
+) -> asyncpg.Record:
+    """Close the turn's row and all that waits for it; what the last events say of it."""
+    ended = await tx.fetchrow(
+        _END,
+        ask.address.turn_id,
+        status.value,
+        ask.problem.model_dump(mode="json") if ask.problem else None,
+        transcript,
+        was_active,
+        ask.address.conversation_id,
+        ask.output,
+        said[0].content if said else "",
+        replaced_by,
+        READ_CHARACTERS,
+    )
+    if ended is None:
+        raise InvariantBroken("turn_vanished", "a turn's row went away under its own lock")
+    return ended
+
+
+async def _left_behind(
+    tx: Connection, address: TurnAddress, ended: asyncpg.Record, replaced_by: object, *, was_active: bool
+) -> tuple[object, str | None]:
+    """The id of the queued turn that is the next, and of the one made of messages that no call has heard."""
+    if not ended["left_over"]:
+        return ended["next_id"], None
+    left_over = await leave(tx, address)
+    return await tx.fetchval(_NEXT_NOW, address.conversation_id, replaced_by) if was_active else None, left_over
 
 
 async def _last_word(tx: Connection, ask: FinishAsk) -> list[NewMessage]:
@@ -321,9 +347,23 @@ async def broken_off(tx: Connection, address: TurnAddress) -> tuple[list[str], l
     )
     refused = {row["call_id"]: row for row in found if row["status"]}
     states = {row["call_id"]: CallState(row["state"]) for row in found}
+    rounds = _rounds(rows)
+    kept = keep_rounds(rounds, states)
+    bare = words_only(rounds, kept)
+    if bare:
+        await tx.execute("UPDATE messages SET calls = '[]' WHERE id = ANY($1)", list(bare))
+    stay = list(bare)
+    stay += [str(row["id"]) for row in rows if row["role"] == "assistant" and not row["calls"]]
+    stay += [message_id for each in kept for message_id in each.message_ids]
+    unanswered = [call_id for each in kept for call_id in each.unanswered]
+    return stay, [_answer(call_id, states.get(call_id), refused.get(call_id)) for call_id in unanswered]
+
+
+def _rounds(rows: Sequence[asyncpg.Record]) -> list[Round]:
+    """The rounds of calls among a turn's messages."""
     answers = {row["call_id"]: str(row["id"]) for row in rows if row["role"] == "tool"}
     said = [row for row in rows if row["role"] != "tool"]
-    rounds = [
+    return [
         Round(
             str(row["id"]),
             tuple(call["call_id"] for call in row["calls"]),
@@ -334,15 +374,6 @@ async def broken_off(tx: Connection, address: TurnAddress) -> tuple[list[str], l
         for row in said
         if row["calls"]
     ]
-    kept = keep_rounds(rounds, states)
-    bare = words_only(rounds, kept)
-    if bare:
-        await tx.execute("UPDATE messages SET calls = '[]' WHERE id = ANY($1)", list(bare))
-    stay = list(bare)
-    stay += [str(row["id"]) for row in rows if row["role"] == "assistant" and not row["calls"]]
-    stay += [message_id for each in kept for message_id in each.message_ids]
-    unanswered = [call_id for each in kept for call_id in each.unanswered]
-    return stay, [_answer(call_id, states.get(call_id), refused.get(call_id)) for call_id in unanswered]
 
 
 def _answer(call_id: str, state: CallState | None, refused: asyncpg.Record | None) -> NewMessage:

@@ -177,6 +177,17 @@ async def _intervene(tx: Connection, new: NewTurn, agent: PublishedAgent, messag
     return replace(started, status=TurnStatus.COMPLETED)
 
 
+def _input(address: TurnAddress, new: NewTurn, agent: PublishedAgent) -> TurnInput:
+    """What the turn's workflow starts with."""
+    return TurnInput(
+        address=address,
+        agent_id=agent.definition.id,
+        agent_version=agent.version,
+        topology=agent.definition.topology,
+        routing=new.routing,
+    )
+
+
 async def _insert(
     tx: Connection, new: NewTurn, agent: PublishedAgent, message_seq: int, first: Admission | None
 ) -> Started:
@@ -206,14 +217,7 @@ async def _insert(
     address = TurnAddress(tenant_id=new.tenant_id, conversation_id=new.conversation_id, turn_id=turn_id)
     note = None
     if number is not None:
-        begins = TurnInput(
-            address=address,
-            agent_id=agent.definition.id,
-            agent_version=agent.version,
-            topology=agent.definition.topology,
-            routing=new.routing,
-        )
-        note = Note(number, new.tenant_id, Wake.START, turn_id, begins=begins)
+        note = Note(number, new.tenant_id, Wake.START, turn_id, begins=_input(address, new, agent))
     event = NewEvent(QUEUED if waits else READY, {"agent": agent.definition.id, "run_id": turn_id})
     message = NewMessage(message_id, Role.USER, new.message, tokens=estimated_tokens(new.message))
     await write(tx, address, [event], [message], beside_bytes=new.beside_bytes)

@@ -8,28 +8,13 @@ Locks: all of them hold the turn and then the conversation. Without the turn's, 
 commit, where what a row refers to is checked, with the conversation locked (measured: a deadlock).
 """
 
-from dataclasses import dataclass
-
 from perdure.contracts.events import MESSAGE_JOINED, QUEUED
-from perdure.contracts.messages import MessageRef, Role
+from perdure.contracts.messages import Joined, MessageRef, Role
 from perdure.contracts.turns import Limits, TurnAddress, TurnStatus
 from perdure.core.budgets import tightened
 from perdure.core.text import estimated_tokens, preview
 from perdure.store.database import Connection, new_id
 from perdure.store.events.event_log import NewEvent, NewMessage, write
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """What a model call hears of its user beside what the graph hands it."""
-
-    refs: tuple[MessageRef, ...]
-    """In the order in which they were sent."""
-    fresh: tuple[str, ...]
-    """Ids of those that no attempt has taken yet."""
-
-
-NOBODY = Joined((), ())
 
 
 async def join(tx: Connection, address: TurnAddress, text: str) -> str:

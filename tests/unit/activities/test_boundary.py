@@ -15,8 +15,8 @@ from temporalio import exceptions as temporal
 from temporalio.api.failure.v1 import Failure
 from temporalio.converter import DataConverter
 
-from perdure.activities.guard import provider_error, store_error, to_temporal
-from perdure.activities.providers.errors import PROVIDER, STORE, UNEXPECTED
+from perdure.activities.guard import to_temporal
+from perdure.activities.providers.errors import PROVIDER, STORE, UNEXPECTED, provider_error, store_error
 from perdure.contracts.errors import (
     CallerError,
     InvariantBroken,

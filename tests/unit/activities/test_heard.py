@@ -11,8 +11,8 @@ from perdure.activities.model_answer import (
     structured_reply,
 )
 from perdure.activities.providers.provider import Complete, DraftCall
-from perdure.contracts.agents import AgentDefinition, EffectClass, PublishedAgent, ToolCard
-from perdure.contracts.calls import ModelAsk, ModelCall, OutputAsk, OutputForm
+from perdure.contracts.agents import AgentDefinition, PublishedAgent, ToolCard
+from perdure.contracts.calls import EffectClass, ModelAsk, ModelCall, OutputAsk, OutputForm
 from perdure.contracts.errors import Problem, UpstreamUnavailable
 from perdure.contracts.turns import TurnAddress, Usage
 from perdure.core.agents.toolsets import LOAD_TOOLSET

@@ -3,8 +3,8 @@
 import json
 
 from perdure.activities.tool_execution import settled_answer
-from perdure.contracts.agents import EffectClass, ToolCard
-from perdure.contracts.calls import ToolAsk, ToolCall
+from perdure.contracts.agents import ToolCard
+from perdure.contracts.calls import EffectClass, ToolAsk, ToolCall
 from perdure.contracts.turns import TurnAddress
 from perdure.core.approvals.validity import Covering
 from perdure.sdk.tools import ToolResult

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from perdure import egress
-from perdure.contracts.agents import EffectClass
+from perdure.contracts.calls import EffectClass
 from perdure.core.egress import Outbound
 from perdure.egress import AnswerWithheld, EgressRefused, OutOfTime
 from perdure.sdk import outcomes

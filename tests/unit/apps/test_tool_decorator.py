@@ -7,7 +7,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from pydantic import AfterValidator, BaseModel, Field, JsonValue
 
-from perdure.contracts.agents import EffectClass
+from perdure.contracts.calls import EffectClass
 from perdure.sdk.tools import Tool, ToolContext, ToolDefinitionError, ToolRefused, ToolResult, tool
 from tests.unit.apps.tool_contexts import context
 

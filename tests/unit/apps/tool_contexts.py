@@ -6,7 +6,8 @@ from typing import Any
 
 import httpx
 
-from perdure.contracts.agents import EffectClass, ToolCard
+from perdure.contracts.agents import ToolCard
+from perdure.contracts.calls import EffectClass
 from perdure.sdk.tools import ToolContext
 
 

@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from perdure.contracts.agents import EffectClass, ToolCard
+from perdure.contracts.agents import ToolCard
+from perdure.contracts.calls import EffectClass
 from perdure.core.approvals.validity import Covering, InForce, why_lapsed, why_void
 
 FREE = ToolCard(

@@ -3,8 +3,9 @@
 import pytest
 from pydantic import JsonValue
 
-from perdure.contracts.agents import EffectClass, PlanCard, TurnPlan
+from perdure.contracts.agents import PlanCard, TurnPlan
 from perdure.contracts.approvals import RequestKind
+from perdure.contracts.calls import EffectClass
 from perdure.contracts.messages import CallRef
 from perdure.contracts.skills import Checkpoint, PlanSkill, Rule
 from perdure.contracts.turns import Limits

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.contracts.agents import EffectClass, PlanCard, TurnPlan
+from perdure.contracts.agents import PlanCard, TurnPlan
 from perdure.contracts.approvals import Verdict, VerdictState
+from perdure.contracts.calls import EffectClass
 from perdure.contracts.messages import CallRef
 from perdure.contracts.turns import Limits
 from perdure.core.approvals.gates import (

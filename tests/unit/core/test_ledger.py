@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.contracts.agents import EffectClass
-from perdure.contracts.calls import CallState
+from perdure.contracts.calls import CallState, EffectClass
 from perdure.core.calls.ledger import (
     SETTLED,
     ZOMBIE_GRACE,

@@ -11,8 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from perdure.contracts.agents import EffectClass
-from perdure.contracts.calls import CallState
+from perdure.contracts.calls import CallState, EffectClass
 from perdure.core.calls.ledger import (
     Acted,
     Attempt,

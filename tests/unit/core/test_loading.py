@@ -3,7 +3,8 @@
 import pytest
 from hypothesis import given
 
-from perdure.contracts.agents import AgentDefinition, EffectClass, PlanCard, PublishedAgent, ToolCard, TurnPlan
+from perdure.contracts.agents import AgentDefinition, PlanCard, PublishedAgent, ToolCard, TurnPlan
+from perdure.contracts.calls import EffectClass
 from perdure.contracts.skills import PlanSkill
 from perdure.contracts.turns import Limits
 from perdure.core.agents.plans import turn_plan

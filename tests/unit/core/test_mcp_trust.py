@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from perdure.contracts.agents import EffectClass
+from perdure.contracts.calls import EffectClass
 from perdure.contracts.mcp import McpHints, McpServer, McpToolListing, McpToolSettings
 from perdure.core.agents.toolsets import standing, toolset_of
 

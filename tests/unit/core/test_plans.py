@@ -2,7 +2,8 @@
 
 import pytest
 
-from perdure.contracts.agents import AgentDefinition, EffectClass, PublishedAgent, ToolCard, TurnPlan
+from perdure.contracts.agents import AgentDefinition, PublishedAgent, ToolCard, TurnPlan
+from perdure.contracts.calls import EffectClass
 from perdure.contracts.skills import Checkpoint, Rule, SkillText
 from perdure.contracts.turns import Limits
 from perdure.core.agents.plans import rules_of, turn_plan

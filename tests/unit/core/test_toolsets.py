@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from perdure.activities.toolbox.engine_tools import MEMORY_BY_NAME
-from perdure.contracts.agents import EffectClass, PlanCard
+from perdure.contracts.agents import PlanCard
+from perdure.contracts.calls import EffectClass
 from perdure.core.agents.toolsets import MEMORY, held, is_of_memory, known_toolsets, load, load_card, offered_cards
 from perdure.core.calls.arguments import check_arguments
 

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from perdure.activities.toolbox.engine_tools import MEMORY_BY_NAME
-from perdure.contracts.agents import EffectClass, PlanCard, ToolCard, TurnPlan
+from perdure.contracts.agents import PlanCard, ToolCard, TurnPlan
+from perdure.contracts.calls import EffectClass
 from perdure.contracts.messages import CallRef
 from perdure.contracts.skills import Rule, RuleAction, RuleTrigger
 from perdure.contracts.turns import Limits

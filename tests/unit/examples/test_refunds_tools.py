@@ -11,7 +11,7 @@ import pytest
 from pydantic import JsonValue
 
 from perdure.apps import SHIPPED, load_app
-from perdure.contracts.agents import EffectClass
+from perdure.contracts.calls import EffectClass
 from perdure.core.calls.arguments import check_arguments
 from perdure.sdk.tools import Tool, ToolContext, ToolRefused, ToolUnavailable
 from tests.near import new_client

@@ -3,8 +3,8 @@
 import pytest
 from pydantic import JsonValue
 
-from perdure.contracts.agents import EffectClass, PlanCard, TurnPlan
-from perdure.contracts.calls import CallState, ToolOutcome
+from perdure.contracts.agents import PlanCard, TurnPlan
+from perdure.contracts.calls import CallState, EffectClass, ToolOutcome
 from perdure.contracts.messages import CallRef
 from perdure.contracts.turns import Limits
 from perdure.graph.nodes.run_tools import settled

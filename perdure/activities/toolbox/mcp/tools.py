@@ -34,7 +34,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import JsonValue
 
-from perdure.contracts.agents import AgentDefinition, EffectClass, ToolCard
+from perdure.contracts.agents import AgentDefinition, ToolCard
+from perdure.contracts.calls import EffectClass
 from perdure.contracts.mcp import IDEMPOTENCY_KEY, McpServer, server_of
 from perdure.core.egress import Named, Outbound
 from perdure.sdk.context import ToolContext

@@ -18,7 +18,21 @@ from perdure.contracts.approvals import PauseKind
 from perdure.contracts.messages import Patch
 from perdure.graph.nodes.call_model import Wanted
 from perdure.graph.nodes.fields import IDENTITY
-from perdure.graph.spec import END, FRESH, Fork, Goto, Join, Node, NodeSpec, RunLimits, State, Sub, Switch, Topology
+from perdure.graph.spec import (
+    END,
+    FRESH,
+    Edge,
+    Fork,
+    Goto,
+    Join,
+    Node,
+    NodeSpec,
+    RunLimits,
+    State,
+    Sub,
+    Switch,
+    Topology,
+)
 from perdure.graph.state import ADDITIVE, DEEP_MERGE, DELETE, Field, StateSchema, replace
 
 VERSION: Final = 1
@@ -113,65 +127,49 @@ def viz(nodes: Mapping[str, Node]) -> Topology:
 
 def clarify_solve(nodes: Mapping[str, Node], viz_nodes: Mapping[str, Node]) -> Topology:
     """The topology, with `nodes` for eleven of its node ids and `viz_nodes` for those of the nested one."""
-    bodies: dict[str, Node | Sub] = {**nodes, VIZ: Sub(viz(viz_nodes))}
-    limits = {PLAN: "planning", GATE: "clarifications"}
     return Topology(
         name="clarify_solve",
         version=VERSION,
         state=STATE,
-        nodes=tuple(
-            NodeSpec(
-                one,
-                bodies[one],
-                pauses=one in (GATE, RUN),
-                purpose=_PURPOSES[one],
-                limit=limits.get(one, ""),
-                calls=_CALLS.get(one, ()),
-            )
-            for one in IDS
-        ),
-        edges=(
-            Switch(INIT, at_start, {"shortcut": SHORTCUT, "upload": FEEDBACK, "request": CLASSIFY}),
-            Switch(SHORTCUT, after_shortcut, {"empty": FEEDBACK, "xml": ASP}),
-            Switch(
-                CLASSIFY,
-                after_classification,
-                {
-                    **dict.fromkeys(("palette", "no_data", "question"), FEEDBACK),
-                    **dict.fromkeys(("visualization", "transformation"), PLAN),
-                },
-            ),
-            Goto(PLAN, GATE),
-            Switch(
-                GATE,
-                after_clarification,
-                {
-                    "waiting": END,
-                    "replied": PLAN,
-                    "xsd_retry": PLAN,
-                    "failed": FEEDBACK,
-                    "spent": FEEDBACK,
-                    "run": RUN,
-                },
-            ),
-            Switch(
-                RUN,
-                after_choregraph,
-                {
-                    "waiting": END,
-                    "retry": PLAN,
-                    "spent": FEEDBACK,
-                    "ran": Fork(RUN, (VIZ,), optional={EXCLUDE: wants_exclusion}),
-                },
-            ),
-            Join((VIZ, EXCLUDE), ASP, deferred=True),
-            Switch(ASP, after_asp, {"failed": FEEDBACK, "api": END, "web": BUILD}),
-            Goto(BUILD, FEEDBACK),
-            Goto(FEEDBACK, FORMAT),
-            Goto(FORMAT, END),
-        ),
+        nodes=_nodes({**nodes, VIZ: Sub(viz(viz_nodes))}),
+        edges=_edges(),
         entries={FRESH: INIT, PauseKind.CLARIFICATION.value: GATE, PauseKind.CLIENT_RUN.value: RUN},
         limits=RunLimits(counted={"planning": PLANNING_ENTRIES, "clarifications": CLARIFICATIONS}),
+    )
+
+
+def _nodes(bodies: Mapping[str, Node | Sub]) -> tuple[NodeSpec, ...]:
+    limits = {PLAN: "planning", GATE: "clarifications"}
+    return tuple(
+        NodeSpec(
+            one,
+            bodies[one],
+            pauses=one in (GATE, RUN),
+            purpose=_PURPOSES[one],
+            limit=limits.get(one, ""),
+            calls=_CALLS.get(one, ()),
+        )
+        for one in IDS
+    )
+
+
+def _edges() -> tuple[Edge, ...]:
+    to_feedback = dict.fromkeys(("palette", "no_data", "question"), FEEDBACK)
+    to_plan = dict.fromkeys(("visualization", "transformation"), PLAN)
+    asked = {"waiting": END, "replied": PLAN, "xsd_retry": PLAN, "failed": FEEDBACK, "spent": FEEDBACK, "run": RUN}
+    ran = Fork(RUN, (VIZ,), optional={EXCLUDE: wants_exclusion})
+    return (
+        Switch(INIT, at_start, {"shortcut": SHORTCUT, "upload": FEEDBACK, "request": CLASSIFY}),
+        Switch(SHORTCUT, after_shortcut, {"empty": FEEDBACK, "xml": ASP}),
+        Switch(CLASSIFY, after_classification, {**to_feedback, **to_plan}),
+        Goto(PLAN, GATE),
+        Switch(GATE, after_clarification, asked),
+        Switch(RUN, after_choregraph, {"waiting": END, "retry": PLAN, "spent": FEEDBACK, "ran": ran}),
+        Join((VIZ, EXCLUDE), ASP, deferred=True),
+        Switch(ASP, after_asp, {"failed": FEEDBACK, "api": END, "web": BUILD}),
+        Goto(BUILD, FEEDBACK),
+        Goto(FEEDBACK, FORMAT),
+        Goto(FORMAT, END),
     )
 
 

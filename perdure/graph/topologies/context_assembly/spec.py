@@ -26,7 +26,21 @@ from perdure.graph.nodes.fields import (
     PENDING,
     REVIEW,
 )
-from perdure.graph.spec import END, FRESH, Fork, Goto, Join, Node, NodeSpec, Outcome, RunLimits, State, Switch, Topology
+from perdure.graph.spec import (
+    END,
+    FRESH,
+    Edge,
+    Fork,
+    Goto,
+    Join,
+    Node,
+    NodeSpec,
+    Outcome,
+    RunLimits,
+    State,
+    Switch,
+    Topology,
+)
 from perdure.graph.state import ADDITIVE, Field, StateSchema
 
 VERSION: Final = 1
@@ -69,66 +83,75 @@ class EdgeCondition(StrEnum):
 
 def context_assembly(nodes: Mapping[str, Node]) -> Topology:
     """The topology, with `nodes` for its eight node ids."""
-    stage = StageId
     return Topology(
         name="context_assembly",
         version=VERSION,
         state=STATE,
-        nodes=(
-            NodeSpec(
-                stage.PREFLIGHT,
-                nodes["preflight"],
-                purpose="Classify intent and safety side by side",
-                calls=(MEMORY_LOAD, MODEL_COMPLETE),
-            ),
-            NodeSpec(
-                stage.SAFETY_INTERVENTION, nodes["safety_intervention"], purpose="Answer with the fixed text, no model"
-            ),
-            NodeSpec(stage.ASSEMBLY_GATE, nodes["assembly_gate"], purpose="Group the tools into phases"),
-            NodeSpec(
-                stage.CONTEXT_ASSEMBLY,
-                nodes["context_assembly"],
-                purpose="Run or skip the tools, phase after phase",
-                calls=(TOOLS_ASSEMBLE,),
-            ),
-            NodeSpec(
-                stage.EMPATHY, nodes["empathy"], purpose="Read the tone that the answer needs", calls=(MODEL_COMPLETE,)
-            ),
-            NodeSpec(stage.CONTEXT_FORMAT, nodes["context_format"], purpose="Join context, tone and what is missing"),
-            NodeSpec(
-                stage.NAVIGATOR,
-                nodes["navigator"],
-                pauses=True,
-                purpose="Answer, with tools and their approvals",
-                limit="max_iterations",
-                calls=(MODEL_COMPLETE, TOOLS_RUN, APPROVALS_OPEN, APPROVALS_READ),
-            ),
-            NodeSpec(stage.FINALIZE, nodes["finalize"], purpose="Settle the status"),
-        ),
-        edges=(
-            Switch(
-                stage.PREFLIGHT,
-                after_preflight,
-                {"hijacked": stage.SAFETY_INTERVENTION, "clear": stage.ASSEMBLY_GATE},
-                kinds={"hijacked": EdgeType.CONDITIONAL, "clear": EdgeType.CONDITIONAL},
-                conditions={"hijacked": EdgeCondition.SAFETY_HIJACKED, "clear": EdgeCondition.NOT_SAFETY_HIJACKED},
-            ),
-            Goto(stage.SAFETY_INTERVENTION, stage.FINALIZE, EdgeType.TERMINAL_PATH),
-            Fork(stage.ASSEMBLY_GATE, (stage.CONTEXT_ASSEMBLY, stage.EMPATHY), kind=EdgeType.PARALLEL_BRANCH),
-            Join((stage.CONTEXT_ASSEMBLY, stage.EMPATHY), stage.CONTEXT_FORMAT, kind=EdgeType.JOIN_INPUT),
-            Switch(
-                stage.CONTEXT_FORMAT,
-                after_context_format,
-                {"assembled": stage.NAVIGATOR, "failed": stage.FINALIZE},
-                kinds={"assembled": EdgeType.SEQUENCE, "failed": EdgeType.TERMINAL_PATH},
-                conditions={"failed": EdgeCondition.ASSEMBLY_FAILED},
-            ),
-            Goto(stage.NAVIGATOR, stage.FINALIZE, EdgeType.SEQUENCE),
-            Goto(stage.FINALIZE, END, EdgeType.EXIT),
-        ),
-        entries={FRESH: stage.PREFLIGHT, PauseKind.APPROVAL.value: stage.NAVIGATOR},
+        nodes=_nodes(nodes),
+        edges=_edges(),
+        entries={FRESH: StageId.PREFLIGHT, PauseKind.APPROVAL.value: StageId.NAVIGATOR},
         limits=RunLimits(counted={"max_iterations": MAX_ITERATIONS}),
         statuses={PENDING: Outcome.RUNNING, AWAITING_HITL: Outcome.AWAITING},
+    )
+
+
+def _nodes(bodies: Mapping[str, Node]) -> tuple[NodeSpec, ...]:
+    stage = StageId
+    return (
+        NodeSpec(
+            stage.PREFLIGHT,
+            bodies["preflight"],
+            purpose="Classify intent and safety side by side",
+            calls=(MEMORY_LOAD, MODEL_COMPLETE),
+        ),
+        NodeSpec(
+            stage.SAFETY_INTERVENTION, bodies["safety_intervention"], purpose="Answer with the fixed text, no model"
+        ),
+        NodeSpec(stage.ASSEMBLY_GATE, bodies["assembly_gate"], purpose="Group the tools into phases"),
+        NodeSpec(
+            stage.CONTEXT_ASSEMBLY,
+            bodies["context_assembly"],
+            purpose="Run or skip the tools, phase after phase",
+            calls=(TOOLS_ASSEMBLE,),
+        ),
+        NodeSpec(
+            stage.EMPATHY, bodies["empathy"], purpose="Read the tone that the answer needs", calls=(MODEL_COMPLETE,)
+        ),
+        NodeSpec(stage.CONTEXT_FORMAT, bodies["context_format"], purpose="Join context, tone and what is missing"),
+        NodeSpec(
+            stage.NAVIGATOR,
+            bodies["navigator"],
+            pauses=True,
+            purpose="Answer, with tools and their approvals",
+            limit="max_iterations",
+            calls=(MODEL_COMPLETE, TOOLS_RUN, APPROVALS_OPEN, APPROVALS_READ),
+        ),
+        NodeSpec(stage.FINALIZE, bodies["finalize"], purpose="Settle the status"),
+    )
+
+
+def _edges() -> tuple[Edge, ...]:
+    stage = StageId
+    return (
+        Switch(
+            stage.PREFLIGHT,
+            after_preflight,
+            {"hijacked": stage.SAFETY_INTERVENTION, "clear": stage.ASSEMBLY_GATE},
+            kinds={"hijacked": EdgeType.CONDITIONAL, "clear": EdgeType.CONDITIONAL},
+            conditions={"hijacked": EdgeCondition.SAFETY_HIJACKED, "clear": EdgeCondition.NOT_SAFETY_HIJACKED},
+        ),
+        Goto(stage.SAFETY_INTERVENTION, stage.FINALIZE, EdgeType.TERMINAL_PATH),
+        Fork(stage.ASSEMBLY_GATE, (stage.CONTEXT_ASSEMBLY, stage.EMPATHY), kind=EdgeType.PARALLEL_BRANCH),
+        Join((stage.CONTEXT_ASSEMBLY, stage.EMPATHY), stage.CONTEXT_FORMAT, kind=EdgeType.JOIN_INPUT),
+        Switch(
+            stage.CONTEXT_FORMAT,
+            after_context_format,
+            {"assembled": stage.NAVIGATOR, "failed": stage.FINALIZE},
+            kinds={"assembled": EdgeType.SEQUENCE, "failed": EdgeType.TERMINAL_PATH},
+            conditions={"failed": EdgeCondition.ASSEMBLY_FAILED},
+        ),
+        Goto(stage.NAVIGATOR, stage.FINALIZE, EdgeType.SEQUENCE),
+        Goto(stage.FINALIZE, END, EdgeType.EXIT),
     )
 
 

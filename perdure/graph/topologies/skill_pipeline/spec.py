@@ -1,9 +1,16 @@
 """The topology `skill_pipeline` (S0): ten nodes, every route of S0-01 to S0-09."""
 
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from perdure.contracts.activities import APPROVALS_OPEN, APPROVALS_READ, MEMORY_LOAD, MODEL_COMPLETE, TOOLS_RUN
+from perdure.contracts.activities import (
+    APPROVALS_OPEN,
+    APPROVALS_READ,
+    MEMORY_LOAD,
+    MODEL_COMPLETE,
+    TOOLS_RUN,
+    ActivityRef,
+)
 from perdure.contracts.approvals import PauseKind
 from perdure.graph.nodes.fields import (
     AWAITING_HITL,
@@ -18,11 +25,37 @@ from perdure.graph.nodes.fields import (
     REVIEW,
     SYNTHESIS,
 )
-from perdure.graph.spec import END, FRESH, Goto, Node, NodeSpec, Outcome, RunLimits, State, Switch, Topology
+from perdure.graph.spec import END, FRESH, Edge, Goto, Node, NodeSpec, Outcome, RunLimits, State, Switch, Topology
 from perdure.graph.state import Field, StateSchema
 
 VERSION: Final = 3
 """Raised with every change of a node id or a route."""
+
+
+_PURPOSES: Final = {
+    "system_prompt_node": "Choose persona and user block",
+    "memory_node": "Load memory and requests opened before",
+    "resume_guard": "Read the verdicts of a gate or a checkpoint",
+    "initial_llm_call": "First call of the model",
+    "tool_node": "Gate a round of tool calls, or run it and ask the rules of its outcomes",
+    "skill_select_node": "Find the skills that the model named",
+    "skill_inject_node": "Put skills into the context",
+    "approval_node": "Open a forced checkpoint",
+    "synthesis_llm_call": "Second call, with the skills",
+    "output_format": "Settle the status",
+}
+"""Every node, in order."""
+_PAUSING: Final = frozenset({"resume_guard", "initial_llm_call", "tool_node", "approval_node", "synthesis_llm_call"})
+_LIMITS: Final = {"tool_node": "max_iterations"}
+_CALLS: Final[Mapping[str, tuple[ActivityRef[Any, Any], ...]]] = {
+    "system_prompt_node": (MEMORY_LOAD,),
+    "memory_node": (MEMORY_LOAD,),
+    "resume_guard": (APPROVALS_READ,),
+    "initial_llm_call": (MODEL_COMPLETE, APPROVALS_OPEN),
+    "tool_node": (TOOLS_RUN, APPROVALS_OPEN),
+    "approval_node": (APPROVALS_OPEN,),
+    "synthesis_llm_call": (MODEL_COMPLETE, APPROVALS_OPEN),
+}
 
 
 def skill_pipeline(nodes: Mapping[str, Node]) -> Topology:
@@ -31,113 +64,45 @@ def skill_pipeline(nodes: Mapping[str, Node]) -> Topology:
         name="skill_pipeline",
         version=VERSION,
         state=STATE,
-        nodes=(
-            NodeSpec(
-                "system_prompt_node",
-                nodes["system_prompt_node"],
-                purpose="Choose persona and user block",
-                calls=(MEMORY_LOAD,),
-            ),
-            NodeSpec(
-                "memory_node",
-                nodes["memory_node"],
-                purpose="Load memory and requests opened before",
-                calls=(MEMORY_LOAD,),
-            ),
-            NodeSpec(
-                "resume_guard",
-                nodes["resume_guard"],
-                pauses=True,
-                purpose="Read the verdicts of a gate or a checkpoint",
-                calls=(APPROVALS_READ,),
-            ),
-            NodeSpec(
-                "initial_llm_call",
-                nodes["initial_llm_call"],
-                pauses=True,
-                purpose="First call of the model",
-                calls=(MODEL_COMPLETE, APPROVALS_OPEN),
-            ),
-            NodeSpec(
-                "tool_node",
-                nodes["tool_node"],
-                pauses=True,
-                purpose="Gate a round of tool calls, or run it and ask the rules of its outcomes",
-                limit="max_iterations",
-                calls=(TOOLS_RUN, APPROVALS_OPEN),
-            ),
-            NodeSpec("skill_select_node", nodes["skill_select_node"], purpose="Find the skills that the model named"),
-            NodeSpec("skill_inject_node", nodes["skill_inject_node"], purpose="Put skills into the context"),
-            NodeSpec(
-                "approval_node",
-                nodes["approval_node"],
-                pauses=True,
-                purpose="Open a forced checkpoint",
-                calls=(APPROVALS_OPEN,),
-            ),
-            NodeSpec(
-                "synthesis_llm_call",
-                nodes["synthesis_llm_call"],
-                pauses=True,
-                purpose="Second call, with the skills",
-                calls=(MODEL_COMPLETE, APPROVALS_OPEN),
-            ),
-            NodeSpec("output_format", nodes["output_format"], purpose="Settle the status"),
-        ),
-        edges=(
-            Goto("system_prompt_node", "memory_node"),
-            Goto("memory_node", "resume_guard"),
-            Switch(
-                "resume_guard",
-                after_resume_guard,
-                {
-                    "paused": "output_format",
-                    "replay": "tool_node",
-                    "synthesis": "synthesis_llm_call",
-                    "proceed": "initial_llm_call",
-                },
-            ),
-            Switch(
-                "initial_llm_call",
-                after_model_call,
-                {
-                    "paused": "output_format",
-                    "error": "output_format",
-                    "tools": "tool_node",
-                    "text": "skill_select_node",
-                },
-            ),
-            Switch(
-                "tool_node",
-                after_tool_node,
-                {
-                    "paused": "output_format",
-                    "limit": "output_format",
-                    "initial": "initial_llm_call",
-                    "synthesis": "synthesis_llm_call",
-                },
-            ),
-            Switch(
-                "skill_select_node",
-                after_skill_select,
-                {"selected": "skill_inject_node", "none": "approval_node"},
-            ),
-            Goto("skill_inject_node", "approval_node"),
-            Switch(
-                "approval_node",
-                after_approval,
-                {"paused": "output_format", "proceed": "synthesis_llm_call"},
-            ),
-            Switch(
-                "synthesis_llm_call",
-                after_model_call,
-                {"paused": "output_format", "error": "output_format", "tools": "tool_node", "text": "output_format"},
-            ),
-            Goto("output_format", END),
-        ),
+        nodes=_nodes(nodes),
+        edges=_edges(),
         entries={FRESH: "system_prompt_node", PauseKind.APPROVAL.value: "resume_guard"},
         limits=RunLimits(counted={"max_iterations": MAX_ITERATIONS}),
         statuses={PENDING: Outcome.RUNNING, AWAITING_HITL: Outcome.AWAITING},
+    )
+
+
+def _nodes(bodies: Mapping[str, Node]) -> tuple[NodeSpec, ...]:
+    return tuple(
+        NodeSpec(
+            one,
+            bodies[one],
+            pauses=one in _PAUSING,
+            purpose=purpose,
+            limit=_LIMITS.get(one, ""),
+            calls=_CALLS.get(one, ()),
+        )
+        for one, purpose in _PURPOSES.items()
+    )
+
+
+def _edges() -> tuple[Edge, ...]:
+    out, tools, initial, synthesis = "output_format", "tool_node", "initial_llm_call", "synthesis_llm_call"
+    verdicts = {"paused": out, "replay": tools, "synthesis": synthesis, "proceed": initial}
+    first_answer = {"paused": out, "error": out, "tools": tools, "text": "skill_select_node"}
+    results = {"paused": out, "limit": out, "initial": initial, "synthesis": synthesis}
+    last_answer = {"paused": out, "error": out, "tools": tools, "text": out}
+    return (
+        Goto("system_prompt_node", "memory_node"),
+        Goto("memory_node", "resume_guard"),
+        Switch("resume_guard", after_resume_guard, verdicts),
+        Switch(initial, after_model_call, first_answer),
+        Switch(tools, after_tool_node, results),
+        Switch("skill_select_node", after_skill_select, {"selected": "skill_inject_node", "none": "approval_node"}),
+        Goto("skill_inject_node", "approval_node"),
+        Switch("approval_node", after_approval, {"paused": out, "proceed": synthesis}),
+        Switch(synthesis, after_model_call, last_answer),
+        Goto(out, END),
     )
 
 

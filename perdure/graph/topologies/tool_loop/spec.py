@@ -16,7 +16,7 @@ from perdure.graph.nodes.fields import (
     PENDING,
     REVIEW,
 )
-from perdure.graph.spec import END, FRESH, Goto, Node, NodeSpec, Outcome, RunLimits, State, Switch, Topology
+from perdure.graph.spec import END, FRESH, Edge, Goto, Node, NodeSpec, Outcome, RunLimits, State, Switch, Topology
 from perdure.graph.state import Field, StateSchema
 
 VERSION: Final = 1
@@ -29,43 +29,49 @@ def tool_loop(nodes: Mapping[str, Node]) -> Topology:
         name="tool_loop",
         version=VERSION,
         state=STATE,
-        nodes=(
-            NodeSpec(
-                "entry", nodes["entry"], purpose="Begin a turn, or take up what it waits for", calls=(MEMORY_LOAD,)
-            ),
-            NodeSpec(
-                "memory_prepare",
-                nodes["memory_prepare"],
-                purpose="Put what is remembered before the model",
-                calls=(MEMORY_LOAD,),
-            ),
-            NodeSpec(
-                "model",
-                nodes["model"],
-                pauses=True,
-                purpose="Call the model with the loaded tools",
-                calls=(MODEL_COMPLETE, APPROVALS_OPEN),
-            ),
-            NodeSpec(
-                "gate",
-                nodes["gate"],
-                pauses=True,
-                purpose="Load toolsets, ask for approvals, run what is allowed",
-                limit="max_iterations",
-                calls=(TOOLS_RUN, APPROVALS_OPEN, APPROVALS_READ),
-            ),
-            NodeSpec("final", nodes["final"], purpose="Settle the status"),
-        ),
-        edges=(
-            Switch("entry", after_entry, {"pending": "gate", "fresh": "memory_prepare"}),
-            Goto("memory_prepare", "model"),
-            Switch("model", after_model, {"tools": "gate", "text": "final"}),
-            Switch("gate", after_gate, {"awaiting": "final", "error": "final", "more": "model"}),
-            Goto("final", END),
-        ),
+        nodes=_nodes(nodes),
+        edges=_edges(),
         entries={FRESH: "entry", PauseKind.APPROVAL.value: "entry"},
         limits=RunLimits(counted={"max_iterations": MAX_ITERATIONS}),
         statuses={PENDING: Outcome.RUNNING, AWAITING_HITL: Outcome.AWAITING},
+    )
+
+
+def _nodes(bodies: Mapping[str, Node]) -> tuple[NodeSpec, ...]:
+    return (
+        NodeSpec("entry", bodies["entry"], purpose="Begin a turn, or take up what it waits for", calls=(MEMORY_LOAD,)),
+        NodeSpec(
+            "memory_prepare",
+            bodies["memory_prepare"],
+            purpose="Put what is remembered before the model",
+            calls=(MEMORY_LOAD,),
+        ),
+        NodeSpec(
+            "model",
+            bodies["model"],
+            pauses=True,
+            purpose="Call the model with the loaded tools",
+            calls=(MODEL_COMPLETE, APPROVALS_OPEN),
+        ),
+        NodeSpec(
+            "gate",
+            bodies["gate"],
+            pauses=True,
+            purpose="Load toolsets, ask for approvals, run what is allowed",
+            limit="max_iterations",
+            calls=(TOOLS_RUN, APPROVALS_OPEN, APPROVALS_READ),
+        ),
+        NodeSpec("final", bodies["final"], purpose="Settle the status"),
+    )
+
+
+def _edges() -> tuple[Edge, ...]:
+    return (
+        Switch("entry", after_entry, {"pending": "gate", "fresh": "memory_prepare"}),
+        Goto("memory_prepare", "model"),
+        Switch("model", after_model, {"tools": "gate", "text": "final"}),
+        Switch("gate", after_gate, {"awaiting": "final", "error": "final", "more": "model"}),
+        Goto("final", END),
     )
 
 

@@ -1,0 +1,72 @@
+"""The rooms of a layer, its folders and modules, import each other one way only."""
+
+import ast
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from tests.repo.committed import files, text_of
+
+LAYERS = ("activities", "api", "core", "graph", "store")
+
+
+def room(dotted: str, layer: str) -> str:
+    """The folder or module below a layer that this name is in; empty for any other name."""
+    parts = dotted.split(".")
+    return parts[2] if parts[:2] == ["perdure", layer] and len(parts) > 2 else ""
+
+
+def named(tree: ast.Module) -> Iterator[str]:
+    """The dotted names that a module imports, at its top, in a function or for types alone."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{each.name}" for each in node.names)
+
+
+def arrows(layer: str, sources: Mapping[str, str]) -> dict[tuple[str, str], set[str]]:
+    """Pairs of rooms, of which the first imports the second, with the files that do."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for path, text in sources.items():
+        mine = room(path.removesuffix(".py").replace("/", "."), layer)
+        others = {room(name, layer) for name in named(ast.parse(text))} if mine else set()
+        for other in others - {"", mine}:
+            found.setdefault((mine, other), set()).add(path)
+    return found
+
+
+def knots(layer: str, sources: Mapping[str, str]) -> list[str]:
+    """The pairs of rooms that import each other, in words."""
+    found = arrows(layer, sources)
+    return [
+        f"{one} and {other}: {sorted(paths)} and {sorted(found[other, one])}"
+        for (one, other), paths in sorted(found.items())
+        if one < other and (other, one) in found
+    ]
+
+
+def sources() -> dict[str, str]:
+    """The files of the packages by path."""
+    return {path: text_of(path) for path in files() if path.startswith("perdure/") and path.endswith(".py")}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_no_two_rooms_import_each_other(layer: str) -> None:
+    assert arrows(layer, sources()), f"{layer} has no arrows at all: the test does not see its imports"
+    assert not knots(layer, sources())
+
+
+@pytest.mark.parametrize(
+    ("layer", "path", "line"),
+    [
+        ("store", "perdure/store/calls/model_calls.py", "from perdure.store.turns.steer import take"),
+        ("store", "perdure/store/database.py", "from perdure.store import audit"),
+        ("core", "perdure/core/text.py", "import perdure.core.turns"),
+        ("activities", "perdure/activities/providers/errors.py", "def late():\n    import perdure.activities.guard"),
+    ],
+)
+def test_a_planted_import_ties_a_knot(layer: str, path: str, line: str) -> None:
+    planted = sources() | {path: f"{text_of(path)}\n{line}\n"}
+    assert text_of(path)
+    assert len(knots(layer, planted)) == 1
