@@ -395,12 +395,7 @@ class Child:
         ready_at: float | None = None
         try:
             if await self._becomes_ready(process, gone, starting):
-                ready_at = time.monotonic()
-                self._announce(process.pid, ready=True)
-                if self._was_ready.is_set():
-                    self._back_at = ready_at
-                    self._console.child(spec.role, "ready again")
-                self._was_ready.set()
+                ready_at = self._is_ready(process.pid)
             await asyncio.wait({gone, stopping, hanging}, return_when=asyncio.FIRST_COMPLETED)
             ended = time.monotonic()
             if hanging.done() and not gone.done() and not stopping.done():
@@ -418,6 +413,15 @@ class Child:
             output.cancel()
             self._announce(None, ready=False)
         return gone.result(), ended - ready_at if ready_at is not None else 0.0
+
+    def _is_ready(self, pid: int) -> float:
+        now = time.monotonic()
+        self._announce(pid, ready=True)
+        if self._was_ready.is_set():
+            self._back_at = now
+            self._console.child(self.spec.role, "ready again")
+        self._was_ready.set()
+        return now
 
     async def _patiently(
         self, start: Coroutine[Any, Any, Process | Forked], starting: SlowStart

@@ -255,8 +255,8 @@ class LogFile:
 
 
 # --- What the terminal shows of a child's output: a traceback as one line, the same warning once a minute, and nothing
-# that is marked as mere information. The log file has every line. A line is held for a moment to see whether a traceback
-# follows, which then ends it: `Failed to connect; retrying: ConnectionRefusedError: ...`.
+# that is marked as mere information. The log file has every line. A line is held for a moment to see whether a
+# traceback follows, which then ends it: `Failed to connect; retrying: ConnectionRefusedError: ...`.
 
 _HELD_SECONDS = 0.05
 _QUIET_SECONDS = 60.0
