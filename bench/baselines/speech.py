@@ -39,17 +39,7 @@ async def speak(
     """Ask the model and send its words to the readers as they come."""
     call_id = model_call_id(step)
     tools = tuple(card.name for card in agent.cards)
-    request = ProviderRequest(
-        model=agent.definition.model,
-        messages=tuple(messages),
-        tools=tuple(
-            {
-                "type": "function",
-                "function": {"name": card.name, "description": card.description, "parameters": card.parameters},
-            }
-            for card in agent.cards
-        ),
-    )
+    request = _request(agent, messages)
     words: list[str] = []
     first_token_seconds = 0.0
     complete: Complete | None = None
@@ -73,3 +63,17 @@ async def speak(
     )
     planned = plan_calls(asked, agent, complete.tool_calls).calls
     return Spoken(call_id, "".join(words), complete.usage, planned, first_token_seconds)
+
+
+def _request(agent: PublishedAgent, messages: Sequence[WireMessage]) -> ProviderRequest:
+    return ProviderRequest(
+        model=agent.definition.model,
+        messages=tuple(messages),
+        tools=tuple(
+            {
+                "type": "function",
+                "function": {"name": card.name, "description": card.description, "parameters": card.parameters},
+            }
+            for card in agent.cards
+        ),
+    )

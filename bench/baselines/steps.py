@@ -39,16 +39,10 @@ class StepsTurn:
         tokens = step = 0
         while True:
             step += 1
+            ask = Ask(turn=turn, step=step, base=base, memory=memory.memory, messages=tuple(messages), tokens=tokens)
             answer = await workflow.execute_activity(
                 "bench.model",
-                Ask(
-                    turn=turn,
-                    step=step,
-                    base=base,
-                    memory=memory.memory,
-                    messages=tuple(messages),
-                    tokens=tokens,
-                ),
+                ask,
                 result_type=Answer,
                 task_queue=workflow.info().task_queue.removesuffix(TURNS) + LLM,
                 start_to_close_timeout=_LONG,
@@ -57,18 +51,24 @@ class StepsTurn:
             tokens += answer.tokens
             if not answer.message.calls:
                 break
-            messages += await asyncio.gather(
-                *(
-                    workflow.execute_activity(
-                        "bench.tool",
-                        ToolAsk(turn=turn, call=call, first=index == 0, round=answer.message),
-                        result_type=WholeMessage,
-                        start_to_close_timeout=_LONG,
-                    )
-                    for index, call in enumerate(answer.message.calls)
-                )
-            )
+            messages += await _called(turn, answer)
         await workflow.execute_activity(
             "bench.transcript", Transcript(turn=turn, messages=tuple(messages[1:])), start_to_close_timeout=_SHORT
         )
         return "completed"
+
+
+async def _called(turn: Turn, answer: Answer) -> list[WholeMessage]:
+    """The results of the model's tool calls, which run beside each other."""
+    results: list[WholeMessage] = await asyncio.gather(
+        *(
+            workflow.execute_activity(
+                "bench.tool",
+                ToolAsk(turn=turn, call=call, first=index == 0, round=answer.message),
+                result_type=WholeMessage,
+                start_to_close_timeout=_LONG,
+            )
+            for index, call in enumerate(answer.message.calls)
+        )
+    )
+    return results

@@ -99,50 +99,57 @@ def _id_of(request: Request) -> str:
     return str(getattr(request.state, "request_id", ""))
 
 
+async def _ours(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, PerdureError)
+    status = error.http if isinstance(error, CallerError) else error.http_status
+    headers = {}
+    if status in (429, 503):
+        wait = error.details.get("retry_after_seconds", RETRY_AFTER_SECONDS)
+        if wait is not None:  # None: waiting does not help
+            headers["Retry-After"] = str(wait)
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if status >= 500:
+        _log.error("request_failed", code=error.code, path=request.url.path, request_id=_id_of(request))
+    return respond(request, status, error.code, error.message, error.details, headers)
+
+
+async def _invalid(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    # The input is not repeated: it may be a secret, and it may not be encodable.
+    found = [
+        {"field": clean(".".join(str(part) for part in each["loc"])), "problem": clean(each["msg"])}
+        for each in error.errors()[:20]
+    ]
+    return respond(request, 422, "invalid_input", "the request does not fit; see details", {"fields": found})
+
+
+async def _http(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    code = _CODES.get(error.status_code, "bad_request")
+    headers = dict(error.headers) if error.headers else None
+    return respond(request, error.status_code, code, str(error.detail), None, headers)
+
+
+async def _unforeseen(request: Request, error: Exception) -> JSONResponse:
+    # Starlette raises it again after this answer, so that the server logs its traceback.
+    kind = type(error).__name__
+    _log.error("unforeseen_error", error=kind, path=request.url.path, request_id=_id_of(request))
+    return respond(request, 500, "internal", "this should not happen; the log has it under the request id")
+
+
+async def _outage(request: Request, error: Exception) -> JSONResponse:
+    kind = type(error).__name__
+    _log.warning("part_unavailable", error=kind, path=request.url.path, request_id=_id_of(request))
+    headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+    return respond(request, 503, "unavailable", AWAY, None, headers)
+
+
 def install(app: FastAPI) -> None:
     """Map every exception that a route may raise."""
-
-    @app.exception_handler(PerdureError)
-    async def ours(request: Request, error: PerdureError) -> JSONResponse:
-        status = error.http if isinstance(error, CallerError) else error.http_status
-        headers = {}
-        if status in (429, 503):
-            wait = error.details.get("retry_after_seconds", RETRY_AFTER_SECONDS)
-            if wait is not None:  # None: waiting does not help
-                headers["Retry-After"] = str(wait)
-        if status == 401:
-            headers["WWW-Authenticate"] = "Bearer"
-        if status >= 500:
-            _log.error("request_failed", code=error.code, path=request.url.path, request_id=_id_of(request))
-        return respond(request, status, error.code, error.message, error.details, headers)
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        # The input is not repeated: it may be a secret, and it may not be encodable.
-        found = [
-            {"field": clean(".".join(str(part) for part in each["loc"])), "problem": clean(each["msg"])}
-            for each in error.errors()[:20]
-        ]
-        return respond(request, 422, "invalid_input", "the request does not fit; see details", {"fields": found})
-
-    @app.exception_handler(HTTPException)
-    async def http(request: Request, error: HTTPException) -> JSONResponse:
-        code = _CODES.get(error.status_code, "bad_request")
-        headers = dict(error.headers) if error.headers else None
-        return respond(request, error.status_code, code, str(error.detail), None, headers)
-
-    @app.exception_handler(Exception)
-    async def unforeseen(request: Request, error: Exception) -> JSONResponse:
-        # Starlette raises it again after this answer, so that the server logs its traceback.
-        kind = type(error).__name__
-        _log.error("unforeseen_error", error=kind, path=request.url.path, request_id=_id_of(request))
-        return respond(request, 500, "internal", "this should not happen; the log has it under the request id")
-
-    async def outage(request: Request, error: Exception) -> JSONResponse:
-        kind = type(error).__name__
-        _log.warning("part_unavailable", error=kind, path=request.url.path, request_id=_id_of(request))
-        headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
-        return respond(request, 503, "unavailable", AWAY, None, headers)
-
+    app.add_exception_handler(PerdureError, _ours)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(Exception, _unforeseen)
     for kind in OUTAGES:
-        app.add_exception_handler(kind, outage)
+        app.add_exception_handler(kind, _outage)

@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import structlog
+from temporalio.client import Client
 
 from perdure.api.credentials import AccessTokens, Passwords
 from perdure.api.health import Parts
@@ -153,6 +154,19 @@ def provider_of(settings: Settings) -> Provider | None:
     return Provider(replace(config, outbound=settings.outbound_to_providers()))
 
 
+@dataclass(frozen=True, slots=True)
+class _Clients:
+    """What is closed in the end."""
+
+    db: Database
+    valkey: Valkey
+    wakes: Wakes
+    changes: ReviewChanges
+    text_sums: TextSums
+    passwords: Passwords
+    temporal: Client
+
+
 @asynccontextmanager
 async def opened(settings: Settings) -> AsyncIterator[Services]:
     """Open every client, and close them in the end.
@@ -168,60 +182,69 @@ async def opened(settings: Settings) -> AsyncIterator[Services]:
         keyring=keyring,
     )
     valkey = Valkey.connect(needed(settings.redis_url, "REDIS_URL"))
-    live = LiveTokens(valkey)
     wakes = Wakes(db, valkey)
     _, sdk_metrics = metrics_addresses(settings.metrics_port, settings.metrics_host, "api")
     client = await connect(sdk_metrics)
-    passwords = Passwords()
-    changes = ReviewChanges(db)
-    text_sums = TextSums(db)
-    ringing = asyncio.gather(wakes.run(), changes.run())
+    clients = _Clients(db, valkey, wakes, ReviewChanges(db), TextSums(db), Passwords(), client)
+    ringing = asyncio.gather(wakes.run(), clients.changes.run())
     try:
-        yield Services(
-            db=db,
-            live=live,
-            valkey=valkey,
-            wakes=wakes,
-            changes=changes,
-            streams=Streams(db, live, wakes),
-            doorbell=Doorbell(client, db),
-            routing=settings.route(),
-            caps=Caps(settings.queue_depth, settings.live_turns_per_user, settings.quotas()),
-            text_sums=text_sums,
-            temporal_ui=settings.temporal_ui,
-            temporal_namespace=client.namespace,
-            keyring=keyring,
-            tokens=tokens,
-            passwords=passwords,
-            rates=Rates(valkey, settings.rate_per_minute, enabled=settings.rate_limiting),
-            guesses=Guesses(valkey),
-            open_streams=OpenStreams(settings.streams_per_user, settings.streams_per_tenant),
-            signing_in=SigningIn(
-                settings.tenant,
-                settings.open_registration,
-                access_lasts=timedelta(minutes=settings.access_minutes),
-                session_lasts=timedelta(days=settings.refresh_days),
-                public_url=settings.public_url,
-            ),
-            parts=Parts(db, client, valkey, settings.home if settings.local else None, settings.least_free_bytes),
-            uploads=Uploads(
-                upload_folder(settings.upload_folder, settings.home), settings.upload_bytes, settings.uploads_per_user
-            ),
-            audit_heads=settings.heads_file(),
-            decisions_per_minute=settings.decisions_per_minute,
-            local=settings.local,
-            memory=settings.memory(),
-            setup_code_file=settings.home / SETUP_CODE_FILE if settings.local else None,
-            webhook_hosts=settings.webhook_hosts,
-            oidc=provider_of(settings),
-            embedder=embedder_of(settings.embeddings, remote=False),
-            operators=settings.operator_tokens(),
-        )
+        yield _services(settings, clients, keyring, tokens)
     finally:
         ringing.cancel()
         with suppress(asyncio.CancelledError):
             await ringing
-        await text_sums.close()
-        passwords.close()
+        await clients.text_sums.close()
+        clients.passwords.close()
         await valkey.close()
         await db.close()
+
+
+def _services(settings: Settings, clients: _Clients, keyring: Keyring, tokens: AccessTokens) -> Services:
+    db, valkey, live = clients.db, clients.valkey, LiveTokens(clients.valkey)
+    return Services(
+        db=db,
+        live=live,
+        valkey=valkey,
+        wakes=clients.wakes,
+        changes=clients.changes,
+        streams=Streams(db, live, clients.wakes),
+        doorbell=Doorbell(clients.temporal, db),
+        routing=settings.route(),
+        caps=Caps(settings.queue_depth, settings.live_turns_per_user, settings.quotas()),
+        text_sums=clients.text_sums,
+        temporal_ui=settings.temporal_ui,
+        temporal_namespace=clients.temporal.namespace,
+        keyring=keyring,
+        tokens=tokens,
+        passwords=clients.passwords,
+        rates=Rates(valkey, settings.rate_per_minute, enabled=settings.rate_limiting),
+        guesses=Guesses(valkey),
+        open_streams=OpenStreams(settings.streams_per_user, settings.streams_per_tenant),
+        signing_in=_signing_in(settings),
+        parts=Parts(db, clients.temporal, valkey, settings.home if settings.local else None, settings.least_free_bytes),
+        uploads=_uploads(settings),
+        audit_heads=settings.heads_file(),
+        decisions_per_minute=settings.decisions_per_minute,
+        local=settings.local,
+        memory=settings.memory(),
+        setup_code_file=settings.home / SETUP_CODE_FILE if settings.local else None,
+        webhook_hosts=settings.webhook_hosts,
+        oidc=provider_of(settings),
+        embedder=embedder_of(settings.embeddings, remote=False),
+        operators=settings.operator_tokens(),
+    )
+
+
+def _signing_in(settings: Settings) -> SigningIn:
+    return SigningIn(
+        settings.tenant,
+        settings.open_registration,
+        access_lasts=timedelta(minutes=settings.access_minutes),
+        session_lasts=timedelta(days=settings.refresh_days),
+        public_url=settings.public_url,
+    )
+
+
+def _uploads(settings: Settings) -> Uploads:
+    folder = upload_folder(settings.upload_folder, settings.home)
+    return Uploads(folder, settings.upload_bytes, settings.uploads_per_user)

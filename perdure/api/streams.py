@@ -31,7 +31,7 @@ from perdure.core.events.stream import (
 from perdure.store.database import Database
 from perdure.store.events import event_log
 from perdure.store.events.live import LiveTokens
-from perdure.store.events.subscriptions import LOOK_SECONDS, ReviewChanges, SharedReads, Wakes
+from perdure.store.events.subscriptions import LOOK_SECONDS, Bell, ReviewChanges, SharedReads, Wakes
 
 # --- One reader's place in both stores, and the next frames for it.
 # What is kept for a reader is one batch of each store, however slow it is: where it has fallen so far behind that the
@@ -167,6 +167,14 @@ class Streams:
             status = await event_log.status_of(tx, done.turn_id)
         return replace(done, data={**done.data, "status": status})
 
+    async def _to_the_end(self, tenant_id: str, frames: Sequence[Frame]) -> tuple[Sequence[Frame], Frame | None]:
+        """The frames of one turn up to its last event, and that event, if it is among them."""
+        for place, frame in enumerate(frames):
+            if frame.kind == DONE:
+                done = await self._told(tenant_id, frame)
+                return [*frames[:place], done], done
+        return frames, None
+
     async def frames(
         self,
         tenant_id: str,
@@ -177,7 +185,8 @@ class Streams:
     ) -> AsyncGenerator[bytes]:
         """The stream behind `cursor`, encoded; with `turn_id` that turn's alone, to its end."""
         loop = asyncio.get_running_loop()
-        asks_at = beats_at = loop.time() + self._heartbeat_seconds
+        beats_at = loop.time() + self._heartbeat_seconds
+        guest = _Guest(welcome, self._heartbeat_seconds)
         reader = StreamReader(self._database, self._live, self._events, tenant_id, conversation_id, turn_id)
         with STREAMS.track_inprogress():
             async with self._wakes.listen(tenant_id, conversation_id) as bell:
@@ -185,10 +194,8 @@ class Streams:
                 while not self._wakes.closing:
                     look = bell.quiet() or look
                     try:
-                        if welcome is not None and loop.time() >= asks_at:
-                            if not await welcome():
-                                return
-                            asks_at = loop.time() + self._heartbeat_seconds
+                        if not await guest.may_stay():
+                            return
                         frames, look = await reader.advance(cursor, look)
                     except _DATABASE_LOST as error:
                         log.warning("stream.database_lost", error=type(error).__name__)
@@ -196,11 +203,7 @@ class Streams:
                         await asyncio.sleep(_DATABASE_LOST_SECONDS)
                         look = True
                         continue
-                    done = next((frame for frame in frames if frame.kind == DONE), None) if turn_id else None
-                    if done is not None:
-                        frames = frames[: frames.index(done)]
-                        done = await self._told(tenant_id, done)
-                        frames = [*frames, done]
+                    frames, done = await self._to_the_end(tenant_id, frames) if turn_id else (frames, None)
                     if frames:
                         yield b"".join(map(encoded, frames))
                         beats_at = loop.time() + self._heartbeat_seconds
@@ -210,10 +213,32 @@ class Streams:
                     if loop.time() >= beats_at:  # the bell may ring all the while, for other turns
                         yield KEEPALIVE_COMMENT
                         beats_at = loop.time() + self._heartbeat_seconds
-                    elif reader.blocked:
-                        await asyncio.sleep(_BLOCKED_SECONDS)
-                    elif not reader.behind:
-                        await bell.wait(beats_at - loop.time())
+                    else:
+                        await _pause(reader, bell, beats_at - loop.time())
+
+
+async def _pause(reader: StreamReader, bell: Bell, seconds: float) -> None:
+    if reader.blocked:
+        await asyncio.sleep(_BLOCKED_SECONDS)
+    elif not reader.behind:
+        await bell.wait(seconds)
+
+
+class _Guest:
+    """Whether the reader of one stream may still be there, asked now and then."""
+
+    def __init__(self, welcome: Welcome | None, seconds: float) -> None:
+        self._welcome = welcome
+        self._seconds = seconds
+        self._asks_at = time.monotonic() + seconds
+
+    async def may_stay(self) -> bool:
+        if self._welcome is None or time.monotonic() < self._asks_at:
+            return True
+        if not await self._welcome():
+            return False
+        self._asks_at = time.monotonic() + self._seconds
+        return True
 
 
 # --- Frames as bytes of `text/event-stream`.

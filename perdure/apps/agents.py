@@ -55,32 +55,14 @@ def put_in_place(value: dict[str, Any], file: YamlFile, content: Content) -> tup
 
 def _skills(value: dict[str, Any], file: YamlFile, content: Content) -> tuple[list[Skill], list[AppProblem]]:
     """The agent's skills: the root skill first, each followed by what it depends on, none twice."""
-    skills: dict[str, Skill] = {}
-    written: dict[str, Skill] = {}
-    problems: list[AppProblem] = []
-    named: list[tuple[Place, str]] = []
     listed = value.get("skills") or []
     if not isinstance(listed, list):
         return [], [file.problem(("skills",), "must be a list of ids of skill folders, or of skills written out")]
-    for index, each in enumerate(listed):
-        place: Place = ("skills", index)
-        skill_id = each.get("id") if isinstance(each, dict) else each
-        if any(skill_id == other for _, other in named):
-            problems.append(file.problem(place, f"the skill {skill_id} is given twice"))
-            continue
-        if isinstance(each, dict):
-            form, mistakes = read_form(_WrittenOut, each, file, place)
-            problems += mistakes
-            if form is not None:
-                written[form.id] = Skill(**form.model_dump())
-        if not isinstance(skill_id, str):
-            if not isinstance(each, dict):
-                problems.append(file.problem(place, "must be the id of a skill folder, or a skill written out"))
-            continue
-        named.append((place, skill_id))
+    named, written, problems = _named(listed, file)
     root = value.get("root_skill")
     if isinstance(root, str):
         named.insert(0, (("root_skill",), root))
+    skills: dict[str, Skill] = {}
     for place, skill_id in named:
         if skill_id in written:
             skills.setdefault(skill_id, written[skill_id])
@@ -94,6 +76,29 @@ def _skills(value: dict[str, Any], file: YamlFile, content: Content) -> tuple[li
         if skills.get(skill_id) is not skill
     ]
     return list(skills.values()), problems
+
+
+def _named(listed: list[Any], file: YamlFile) -> tuple[list[tuple[Place, str]], dict[str, Skill], list[AppProblem]]:
+    """The ids that `skills` lists, each with its place; those that are written out, by id; and what is wrong."""
+    named: list[tuple[Place, str]] = []
+    written: dict[str, Skill] = {}
+    problems: list[AppProblem] = []
+    for index, each in enumerate(listed):
+        place: Place = ("skills", index)
+        skill_id = each.get("id") if isinstance(each, dict) else each
+        if any(skill_id == other for _, other in named):
+            problems.append(file.problem(place, f"the skill {skill_id} is given twice"))
+            continue
+        if isinstance(each, dict):
+            form, mistakes = read_form(_WrittenOut, each, file, place)
+            problems += mistakes
+            if form is not None:
+                written[form.id] = Skill(**form.model_dump())
+        if isinstance(skill_id, str):
+            named.append((place, skill_id))
+        elif not isinstance(each, dict):
+            problems.append(file.problem(place, "must be the id of a skill folder, or a skill written out"))
+    return named, written, problems
 
 
 def _missing(skill_id: str, content: Content) -> str:
@@ -229,19 +234,11 @@ def read_agent(path: Path, content: Content, engine: Engine) -> tuple[AgentDefin
         return None, [file.problem((), "must be a list of fields with their values")]
     problems = unknown_fields(AgentDefinition, file.value, file)
     value, script_file = dict(file.value), file
-    script_place: Place = ("script",)
     if isinstance(value.get("script"), str):
-        script_path = path.parent / value["script"]
-        script = read_yaml(script_path) if script_path.is_file() else None
-        if script is None:
-            problems.append(file.problem(("script",), f"there is no file {value['script']}"))
-            value["script"] = None
-        elif isinstance(script, YamlFile):
-            value["script"], script_file, script_place = script.value, script, ()
-        else:
-            problems += script
-            value["script"] = None
-    problems += _script_problems(value.get("script"), script_file, script_place, engine)
+        value["script"], script_file, mistakes = _script_beside(value["script"], file)
+        problems += mistakes
+    place: Place = ("script",) if script_file is file else ()
+    problems += _script_problems(value.get("script"), script_file, place, engine)
     problems += _unknown_names(value, file, content, engine)
     if isinstance(approvals := value.get("approvals", {}), dict):
         value["approvals"] = {"expires_seconds": engine.expires_seconds, **approvals}
@@ -260,6 +257,17 @@ def read_agent(path: Path, content: Content, engine: Engine) -> tuple[AgentDefin
         problems += told(error, file, (), unfit)
     problems.sort(key=lambda problem: (problem.file != path, problem.line or 0))
     return None if has_mistakes(problems) else definition, problems
+
+
+def _script_beside(name: str, file: YamlFile) -> tuple[Any, YamlFile, list[AppProblem]]:
+    """The content of the script's own file, and where its mistakes are reported."""
+    path = file.path.parent / name
+    script = read_yaml(path) if path.is_file() else None
+    if script is None:
+        return None, file, [file.problem(("script",), f"there is no file {name}")]
+    if not isinstance(script, YamlFile):
+        return None, file, script
+    return script.value, script, []
 
 
 def _script_problems(script: Any, file: YamlFile, place: Place, engine: Engine) -> list[AppProblem]:

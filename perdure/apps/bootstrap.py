@@ -88,27 +88,37 @@ async def prepare(settings: Settings, admin: str = "", tenant: str = LOCAL_TENAN
         missing = await _publish(owner, found or await _catalogue(owner, settings), settings, model)
         await _sealed(owner, keyring)
         if admin:
-            tokens = {admin: _fresh_token(admin)}
-            await _user(owner, tenant, admin, ADMIN_ROLES, tokens[admin], keyring)
-            async with owner.transaction():  # the user may have been there before, as something less
-                await owner.execute("SELECT set_config('perdure.tenant', $1, true)", tenant)
-                await users.grant(owner, tenant, admin, ADMIN_ROLES)
-            if tenant == settings.tenant:
-                await _setup_code(owner, settings)  # now it has a person
-            return Prepared(tokens, missing)
+            return Prepared(await _administrator(owner, settings, tenant, admin, keyring), missing)
         await users.ensure_tenant(owner, settings.tenant)  # somebody may register in it
         code = await _setup_code(owner, settings)
-        if not settings.local:
-            return Prepared({}, missing, code)
-        tokens = _kept_tokens(settings.home / "tokens.json")
-        for name, roles in LOCAL_USERS.items():
-            try:
-                await _user(owner, LOCAL_TENANT, name, roles, tokens[name], keyring)
-            except CallerError as erased:
-                sys.stderr.write(f"warning: {name} is not made again: {erased.message}\n")
-        return Prepared(tokens, missing, code)
+        return Prepared(await _local_users(owner, settings, keyring) if settings.local else {}, missing, code)
     finally:
         await owner.close()
+
+
+async def _administrator(
+    owner: asyncpg.Connection, settings: Settings, tenant: str, admin: str, keyring: Keyring
+) -> dict[str, str]:
+    """Make the tenant's administrator; the token by that name."""
+    token = _fresh_token(admin)
+    await _user(owner, tenant, admin, ADMIN_ROLES, token, keyring)
+    async with owner.transaction():  # the user may have been there before, as something less
+        await owner.execute("SELECT set_config('perdure.tenant', $1, true)", tenant)
+        await users.grant(owner, tenant, admin, ADMIN_ROLES)
+    if tenant == settings.tenant:
+        await _setup_code(owner, settings)  # now it has a person
+    return {admin: token}
+
+
+async def _local_users(owner: asyncpg.Connection, settings: Settings, keyring: Keyring) -> dict[str, str]:
+    """Make the local users; their tokens by name."""
+    tokens = _kept_tokens(settings.home / "tokens.json")
+    for name, roles in LOCAL_USERS.items():
+        try:
+            await _user(owner, LOCAL_TENANT, name, roles, tokens[name], keyring)
+        except CallerError as erased:
+            sys.stderr.write(f"warning: {name} is not made again: {erased.message}\n")
+    return tokens
 
 
 async def _catalogue(owner: asyncpg.Connection, settings: Settings) -> Catalogue:

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from perdure.apps.agents import Engine, read_agent
 from perdure.apps.code_blocks import BlockScope, block_names
@@ -112,60 +112,90 @@ def load_app(folder: Path, engine: Engine | None = None) -> App:
     if not (folder / "agents").is_dir():
         problems.append(AppProblem(folder, None, "is not an app folder: it has no agents/"))
         return App(own.name, own.title, folder, problems=tuple(problems))
-    tools, found, lost = read_tools(folder, engine.core_tools)
-    problems += found
-    pipelines, found = read_pipelines(folder, tools, lost)
-    problems += found
-    tables, found = read_tables(folder)
-    problems += found
-    personas, found = _read_personas(folder)
-    problems += found
-    named = {*tools, *lost, *engine.core_tools} | {
-        name for skill in skill_folders(folder) for name in block_names(skill)
-    }
-    servers, found = read_servers(folder, named)
-    problems += found
-    named |= {server.prefix + tool for server in servers.values() for tool in server.tools}
-    locks, found = read_locks(folder, servers)
-    problems += found
-    servers = {name: server for name, server in servers.items() if locks.get(name, server) is not None}
-    reserved = {*engine.reserved, *own.reserved}
-    registered = {*engine.core_tools, *(name for name in tools if name not in own.fenced)}
-    problems += [
-        AppProblem(folder / "app.yaml", None, f"fenced: unknown tool {name!r}{did_you_mean(name, tools)}")
-        for name in own.fenced
-        if name not in tools and name not in lost
-    ]
-    blocks = BlockScope(registered, reserved, tables, engine.check_block, engine.try_block)
-    skills, found = read_skills(folder, SkillScope(own.name, personas, named, blocks))
-    problems += found
-    rules, rule_problems = read_rule_files(folder, RuleScope(own.name, "", named))
-    problems += rule_problems
-    content = Content(tools, skills, personas, frozenset(reserved), frozenset(own.fenced), lost, pipelines, servers)
-    agents, read, found = _read_agents(folder, content, engine)
-    problems += found
-    if has_mistakes(rule_problems) and agents:
-        why = "has a mistake, so no agent of this app is loaded: they would run without its rules"
-        problems.append(AppProblem(folder / "rules", None, why))
-        agents, read = {}, []
-    if not agents and not problems:
-        problems.append(AppProblem(folder / "agents", None, "has no agent: add one as a .yaml file"))
-    return App(
-        own.name,
-        own.title,
-        folder,
-        tuple(agents.values()),
-        tools,
-        tuple(problems),
-        skills.skills,
-        rules,
-        {name: table for name, table in tables.items() if table is not None},
-        servers,
-        {name: lock for name, lock in locks.items() if lock is not None},
-        own.egress,
-        own.services,
-        tuple(path.stem for path in _agent_files(folder) if path not in read),
-    )
+    return _Reading(folder, engine, own, problems).app()
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """One app folder while it is read; what is wrong comes together in `problems`."""
+
+    folder: Path
+    engine: Engine
+    own: "AppFile"
+    problems: list[AppProblem]
+
+    def _take(self, read: tuple[T, list[AppProblem]]) -> T:
+        """What was read; its problems are kept."""
+        self.problems.extend(read[1])
+        return read[0]
+
+    def app(self) -> App:
+        folder, own, core = self.folder, self.own, self.engine.core_tools
+        tools, found, lost = read_tools(folder, core)
+        self.problems.extend(found)
+        pipelines = self._take(read_pipelines(folder, tools, lost))
+        tables = self._take(read_tables(folder))
+        personas = self._take(_read_personas(folder))
+        named = {*tools, *lost, *core} | {name for skill in skill_folders(folder) for name in block_names(skill)}
+        servers, locks = self._servers(named)
+        blocks = self._block_scope(tools, lost, tables)
+        skills = self._take(read_skills(folder, SkillScope(own.name, personas, named, blocks)))
+        rules, rule_problems = read_rule_files(folder, RuleScope(own.name, "", named))
+        self.problems.extend(rule_problems)
+        reserved, fenced = frozenset(blocks.reserved), frozenset(own.fenced)
+        content = Content(tools, skills, personas, reserved, fenced, lost, pipelines, servers)
+        agents, read = self._agents(content, has_rules=not has_mistakes(rule_problems))
+        return App(
+            own.name,
+            own.title,
+            folder,
+            tuple(agents.values()),
+            tools,
+            tuple(self.problems),
+            skills.skills,
+            rules,
+            {name: table for name, table in tables.items() if table is not None},
+            servers,
+            {name: lock for name, lock in locks.items() if lock is not None},
+            own.egress,
+            own.services,
+            tuple(path.stem for path in _agent_files(folder) if path not in read),
+        )
+
+    def _servers(self, named: set[str]) -> tuple[dict[str, McpServer], dict[str, McpLock | None]]:
+        """The MCP servers whose lock can be read, and the locks; the names of their tools are added to `named`."""
+        servers = self._take(read_servers(self.folder, named))
+        named |= {server.prefix + tool for server in servers.values() for tool in server.tools}
+        locks = self._take(read_locks(self.folder, servers))
+        return {name: server for name, server in servers.items() if locks.get(name, server) is not None}, locks
+
+    def _block_scope(
+        self, tools: Mapping[str, Tool], lost: Collection[str], tables: Mapping[str, DataTable | None]
+    ) -> BlockScope:
+        """What code blocks may name; a fenced tool that is not there is told."""
+        registered = {*self.engine.core_tools, *(name for name in tools if name not in self.own.fenced)}
+        self.problems.extend(
+            AppProblem(self.folder / "app.yaml", None, f"fenced: unknown tool {name!r}{did_you_mean(name, tools)}")
+            for name in self.own.fenced
+            if name not in tools and name not in lost
+        )
+        reserved = {*self.engine.reserved, *self.own.reserved}
+        return BlockScope(registered, reserved, tables, self.engine.check_block, self.engine.try_block)
+
+    def _agents(self, content: Content, *, has_rules: bool) -> tuple[dict[str, AgentDefinition], list[Path]]:
+        """The agents by id, and the files that they are in; none where the app's rules have a mistake."""
+        agents, read, found = _read_agents(self.folder, content, self.engine)
+        self.problems.extend(found)
+        if agents and not has_rules:
+            why = "has a mistake, so no agent of this app is loaded: they would run without its rules"
+            self.problems.append(AppProblem(self.folder / "rules", None, why))
+            agents, read = {}, []
+        if not agents and not self.problems:
+            self.problems.append(AppProblem(self.folder / "agents", None, "has no agent: add one as a .yaml file"))
+        return agents, read
 
 
 def load_servers(folder: Path) -> App:

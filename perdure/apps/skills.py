@@ -21,7 +21,7 @@ from perdure.apps.files import (
 from perdure.apps.rules import RuleScope, read_rules
 from perdure.contracts.context_assembly import PipelineToolConfig
 from perdure.contracts.mcp import McpServer
-from perdure.contracts.skills import SKILL_ID_PATTERN, Checkpoint, Rule, Skill, SkillText
+from perdure.contracts.skills import SKILL_ID_PATTERN, Checkpoint, CodeBlock, Rule, Skill, SkillText
 from perdure.contracts.values import Frozen
 from perdure.core.agents.prompts import manifest_entry
 from perdure.core.agents.templates import VARIABLES, unknown_marks
@@ -92,11 +92,32 @@ def read_skill(folder: Path, scope: SkillScope) -> SkillFolder:
     problems += found
     artifacts, found = read_artifacts(folder, form.artifacts, front)
     problems += found
-    skill = Skill(
+    skill = _skill(form, read.body, scope, templates, artifacts, rules, blocks)
+    problems += entry_problems(front, f"{skill.id}: {manifest_entry(skill)}")
+    opened = {rule.checkpoint for rule in rules}
+    problems += [
+        front.warning(("checkpoints", index), f"no rule of the skill opens the checkpoint {checkpoint.name}")
+        for index, checkpoint in enumerate(skill.checkpoints)
+        if checkpoint.name not in opened
+    ]
+    kept = None if has_mistakes(problems) else skill
+    return SkillFolder(folder, _in_order(path, problems), front, form.dependencies, kept)
+
+
+def _skill(
+    form: _Front,
+    body: str,
+    scope: SkillScope,
+    templates: tuple[SkillText, ...],
+    artifacts: tuple[SkillText, ...],
+    rules: Sequence[Rule],
+    blocks: tuple[CodeBlock, ...],
+) -> Skill:
+    return Skill(
         id=form.id,
         name=form.name.strip(),
         description=form.description.strip(),
-        body=read.body,
+        body=body,
         triggers=form.triggers,
         domain_tags=form.domain_tags,
         persona_key=form.persona,
@@ -108,15 +129,6 @@ def read_skill(folder: Path, scope: SkillScope) -> SkillFolder:
         rules=tuple(rules),
         blocks=blocks,
     )
-    problems += entry_problems(front, f"{skill.id}: {manifest_entry(skill)}")
-    opened = {rule.checkpoint for rule in rules}
-    problems += [
-        front.warning(("checkpoints", index), f"no rule of the skill opens the checkpoint {checkpoint.name}")
-        for index, checkpoint in enumerate(skill.checkpoints)
-        if checkpoint.name not in opened
-    ]
-    kept = None if has_mistakes(problems) else skill
-    return SkillFolder(folder, _in_order(path, problems), front, form.dependencies, kept)
 
 
 def _plain(value: object) -> object:

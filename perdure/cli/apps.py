@@ -63,13 +63,17 @@ def check_skills(
         shown = {"apps": [_skills_json(each) for each in apps], "problems": [_told(problem) for problem in problems]}
         say_json({**shown, "unchecked": found.unchecked})
     else:
-        for problem in problems:
-            sys.stdout.write(printable(_line(problem)) + "\n")
-        if found.unchecked:
-            say(f"warning: the types of code blocks were not checked, nor their examples run: {found.unchecked}")
-        say(_summary(apps, problems))
+        _say_checked(apps, problems, found.unchecked)
     if has_mistakes(problems):
         raise typer.Exit(OTHER)
+
+
+def _say_checked(apps: Sequence[App], problems: list[AppProblem], unchecked: str) -> None:
+    for problem in problems:
+        sys.stdout.write(printable(_line(problem)) + "\n")
+    if unchecked:
+        say(f"warning: the types of code blocks were not checked, nor their examples run: {unchecked}")
+    say(_summary(apps, problems))
 
 
 def _line(problem: AppProblem) -> str:

@@ -1,13 +1,14 @@
 """`perdure up`: the embedded stack in the foreground."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlencode, urlsplit
 
 import typer
 
-from perdure.cli.connection import Role, Surroundings, connect
+from perdure.cli.connection import Role, Surroundings, command, connect
 from perdure.cli.terminal import AsJson, fail, say, say_json
 from perdure.core.request_origin import exposed, unprobed
 from perdure.local import StackConfig, StackError, run_stack
@@ -30,7 +31,7 @@ def up(
         host = config.environ.get("PERDURE_HOST") or "127.0.0.1"
         if why := exposed(host, config.environ.get("PERDURE_PUBLIC_URL", "")) or unprobed(host):
             raise StackError(why)
-        code = asyncio.run(run_stack(config))
+        code = asyncio.run(run_stack(replace(config, command=command())))
     except StackError as error:
         raise fail(str(error), error.exit_code) from None
     raise typer.Exit(code)

@@ -247,6 +247,8 @@ class Nursery:
 _READY_STEADY_SECONDS = 1.0
 """A child that was ready for less counts as one that failed to start."""
 _PROBE_SECONDS = 0.03
+_SETTLING_SECONDS = 5.0
+"""For how long after its return others may still report that a part was away."""
 _LOOK_AT_START_SECONDS = 3.0
 _RESTART_SECONDS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 
@@ -310,6 +312,7 @@ class Child:
         """The live process, None between two."""
         self.ready = False
         self.restarts = 0
+        self._back_at = -_SETTLING_SECONDS
         self._console = console
         self._changed = changed
         self._log = LogFile(spec.log)
@@ -317,6 +320,12 @@ class Child:
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def is_away(self) -> bool:
+        """Whether it was ready and comes back now, or has just done so."""
+        returns = self._was_ready.is_set() and not self.ready
+        return returns or time.monotonic() - self._back_at < _SETTLING_SECONDS
 
     async def start(self) -> None:
         """Start it and wait until it is ready.
@@ -386,9 +395,7 @@ class Child:
         ready_at: float | None = None
         try:
             if await self._becomes_ready(process, gone, starting):
-                ready_at = time.monotonic()
-                self._announce(process.pid, ready=True)
-                self._was_ready.set()
+                ready_at = self._is_ready(process.pid)
             await asyncio.wait({gone, stopping, hanging}, return_when=asyncio.FIRST_COMPLETED)
             ended = time.monotonic()
             if hanging.done() and not gone.done() and not stopping.done():
@@ -406,6 +413,15 @@ class Child:
             output.cancel()
             self._announce(None, ready=False)
         return gone.result(), ended - ready_at if ready_at is not None else 0.0
+
+    def _is_ready(self, pid: int) -> float:
+        now = time.monotonic()
+        self._announce(pid, ready=True)
+        if self._was_ready.is_set():
+            self._back_at = now
+            self._console.child(self.spec.role, "ready again")
+        self._was_ready.set()
+        return now
 
     async def _patiently(
         self, start: Coroutine[Any, Any, Process | Forked], starting: SlowStart

@@ -35,11 +35,24 @@ class Link:
     role: str = ""
     """The local user as whom it is opened; empty for a page that asks nobody who it is."""
     host: str = HOST
+    purpose: str = ""
+    """What a newcomer opens it for, and when."""
+
+    @property
+    def label_with_role(self) -> str:
+        """The label, with the user as whom it is opened."""
+        return f"{self.label} as {self.role}" if self.role else self.label
 
 
 PAGES = (
-    Link("Chat", "/chat", "requester"),
-    Link("Review", "/review", "reviewer", host="localhost"),
+    Link("Chat", "/chat", "requester", purpose="Open first: here you chat with the agents, as the requester."),
+    Link(
+        "Review",
+        "/review",
+        "reviewer",
+        host="localhost",
+        purpose="Open when a turn waits for an approval: the reviewer decides on it. The same browser can hold both.",
+    ),
     Link("API docs", "/docs"),
 )
 """Of a stack, beside the API's own address."""
@@ -52,11 +65,7 @@ def host_for(role: str) -> str:
 
 async def addresses(links: Sequence[Link], port: int, tokens: Mapping[str, str]) -> list[tuple[str, str]]:
     """Label and address of each; without a code where the API gives none."""
-    return [(_labelled(link), await _address(link, port, tokens.get(link.role, ""))) for link in links]
-
-
-def _labelled(link: Link) -> str:
-    return f"{link.label} as {link.role}" if link.role else link.label
+    return [(link.label_with_role, await _address(link, port, tokens.get(link.role, ""))) for link in links]
 
 
 async def _address(link: Link, port: int, token: str) -> str:
@@ -158,6 +167,8 @@ class StackConfig:
     programs: tuple[Program, ...] = ()
     pages: tuple[Link, ...] = PAGES
     """What to print beside the API's own address."""
+    command: str = "perdure"
+    """How the command line is called where the stack was started."""
     drain_seconds: float = 30.0
     """How long a program may finish its work after SIGTERM."""
     patience: Patience = field(default_factory=Patience)

@@ -51,9 +51,14 @@ class Home:
     def temporal_db(self) -> Path:
         return self.root / "temporal.db"
 
+    @property
+    def logs(self) -> Path:
+        """The folder of the log files, one for each part."""
+        return self.root / "logs"
+
     def log(self, role: str) -> Path:
         """Every line of one child, whatever the terminal showed of it."""
-        return self.root / "logs" / f"{role}.log"
+        return self.logs / f"{role}.log"
 
     def ready_file(self, role: str) -> Path:
         """Written by a worker when it polls."""

@@ -26,6 +26,10 @@ _MOST_ALIKE = 5
 """Of lines that differ in their numbers only."""
 _AGAIN = 2
 """Lines of a window that follows a flood."""
+_OTHER_PROGRESS_SECONDS = 3.0
+_OF_AN_OUTAGE = re.compile(
+    r"ConnectionRefused|ConnectionReset|ConnectionError|ConnectionDoesNotExist|CannotConnectNow|terminating connection"
+)
 _OF_A_FULL_DISK = re.compile(r"no space left|disk is full|DiskFull|ENOSPC", re.IGNORECASE)
 _NUMBER = re.compile(r"\b[0-9a-f]*\d[0-9a-f]*\b")
 
@@ -90,8 +94,15 @@ class Console:
         """The folder in which every line of every child is found."""
         self.disk_is_full: Callable[[], bool] = lambda: False
         """Tells of a full disk by itself; what the children say of it is then left out."""
+        self.part_is_away: Callable[[], bool] = lambda: False
+        """Tells of a part that has died and comes back; what other children say of it is then left out."""
         self._live = ""
         self._live_at = 0.0
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether progress can replace itself."""
+        return self._tty
 
     def say(self, text: str = "") -> None:
         """One line of the supervisor itself."""
@@ -107,6 +118,8 @@ class Console:
         flood = self._floods.setdefault(role, Flood(time.monotonic()))
         if flood.ends_in(time.monotonic()) <= 0:
             self._close_window(role)
+        if _OF_AN_OUTAGE.search(line) is not None and self.part_is_away():
+            return
         told_already = _OF_A_FULL_DISK.search(line) is not None and self.disk_is_full()
         if not told_already and flood.shows(line):
             self._child(role, line)
@@ -130,10 +143,26 @@ class Console:
         """Progress that replaces the progress before it; without a terminal, a line now and then."""
         now = time.monotonic()
         if self._tty:
-            self._write("", live=text[: shutil.get_terminal_size().columns - 1])
+            self._live_at = now
+            self._show_live(text)
         elif now - self._live_at >= _PLAIN_LIVE_SECONDS:
             self._live_at = now
             self.say(text)
+
+    def waiting(self, text: str) -> None:
+        """What is being waited for, unless there is progress of its own to see."""
+        if self._tty and time.monotonic() - self._live_at >= _OTHER_PROGRESS_SECONDS:
+            self._show_live(text)
+        elif not self._tty:
+            self.live(text)
+
+    def end_live(self) -> None:
+        """Take the progress away."""
+        if self._live:
+            self._show_live("")
+
+    def _show_live(self, text: str) -> None:
+        self._write("", live=text[: shutil.get_terminal_size().columns - 1])
 
     def _write(self, text: str, live: str | None = None) -> None:
         if self._stream is None:
@@ -225,9 +254,9 @@ class LogFile:
         return opened
 
 
-# --- What the terminal shows of a child's output: a traceback as one line, and the same warning once a minute.
-# The log file has every line. A line is held for a moment to see whether a traceback follows, which then ends it:
-# `Failed to connect; retrying: ConnectionRefusedError: ...`.
+# --- What the terminal shows of a child's output: a traceback as one line, the same warning once a minute, and nothing
+# that is marked as mere information. The log file has every line. A line is held for a moment to see whether a
+# traceback follows, which then ends it: `Failed to connect; retrying: ConnectionRefusedError: ...`.
 
 _HELD_SECONDS = 0.05
 _QUIET_SECONDS = 60.0
@@ -238,6 +267,10 @@ _INSIDE = (" ", "╭", "│", "╰")
 """How a traceback's lines begin: Python's own, and those that structlog draws in a box."""
 _BETWEEN = ("During handling of the above exception", "The above exception was the direct cause")
 _WARNING = re.compile(r"\[(warning|error|critical) *\]|\b(WARN|WARNING|ERROR|FATAL|PANIC)\b")
+_INFORMATION = re.compile(
+    r"[\d\s\[\]:/.,+TZ-]*(\[(info|debug) *\]|(time=\S+ )?level=(?i:info|debug)\b|([\w.]+(:| - ))?(INFO|DEBUG)\b)"
+)
+"""How a logger marks a line below a warning: structlog's, uvicorn's, alembic's, LiteLLM's, Python's own."""
 _STAMP = re.compile(r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*( UTC)?( \[\d+\])?")
 """When it was said, and Postgres's process id: all that differs between two warnings that are the same."""
 
@@ -276,8 +309,9 @@ class Excerpt:
             self._timer.cancel()
         held = [part for part in (self._line, self._error) if part is not None]
         is_warning = self._error is not None or any(map(_WARNING.search, held))
+        is_information = self._error is None and any(map(_INFORMATION.match, held))
         self._line = self._error = self._timer = None
-        if held and not (is_warning and self._said_lately(": ".join(held))):
+        if held and not is_information and not (is_warning and self._said_lately(": ".join(held))):
             self._show(": ".join(held))
 
     def close(self) -> None:

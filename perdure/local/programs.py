@@ -127,7 +127,7 @@ def app_service_spec(home: Home, app: Path, companion: Companion, port: int, env
         lives=lives,
         stop_steps=((signal.SIGTERM, 10.0),),
         stop_rank=APP_SERVICE_STOP_RANK,
-        detail=app_service_url(port),
+        detail=f"{app_service_url(port)} (service of the app {app.name})",
     )
 
 

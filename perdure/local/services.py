@@ -8,9 +8,10 @@ import os
 import re
 import signal
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from perdure.local import postgres, temporal_server
@@ -106,34 +107,39 @@ async def start_data(
     Raises: StackError.
     """
     start = DataStart(supervisor, home, book, environ, credentials, overridable)
-    temporal_known: asyncio.Future[tuple[TemporalAddress, bool] | None] = asyncio.get_running_loop().create_future()
-    started = DataParts()
+    known: asyncio.Future[tuple[TemporalAddress, bool] | None] = asyncio.get_running_loop().create_future()
+    found = temporal_found or asyncio.Event()
+    if "temporal" in parts:
+        temporal: Coroutine[Any, Any, None] = start.temporal(known, found)
+    else:
+        known.set_result(None)
+        found.set()
+        temporal = nothing()
+    started: DataParts
+    started, _ = await together(_start_stores(start, parts, known, when_stores_answer), temporal)
+    return started
 
-    async def start_temporal() -> None:
-        found = temporal_found or asyncio.Event()
-        if "temporal" in parts:
-            await start.temporal(temporal_known, found)
-        else:
-            temporal_known.set_result(None)
-            found.set()
 
-    async def start_stores() -> None:
-        nonlocal started
-        database, redis_url = await together(
-            start.postgres() if "postgres" in parts else nothing(), start.valkey() if "valkey" in parts else nothing()
-        )
-        temporal = await temporal_known
-        started = DataParts(
-            postgres=database,
-            redis_url=redis_url,
-            temporal=temporal[0] if temporal else None,
-            temporal_is_embedded=temporal[1] if temporal else True,
-            pids=supervisor.pids,
-        )
-        if when_stores_answer is not None:
-            await when_stores_answer(started)
-
-    await together(start_temporal(), start_stores())
+async def _start_stores(
+    start: "DataStart",
+    parts: frozenset[str],
+    temporal_known: "asyncio.Future[tuple[TemporalAddress, bool] | None]",
+    when_stores_answer: Callable[[DataParts], Awaitable[None]] | None,
+) -> DataParts:
+    """Start Postgres and Valkey; the addresses of all parts, once what waits for the stores is done."""
+    database, redis_url = await together(
+        start.postgres() if "postgres" in parts else nothing(), start.valkey() if "valkey" in parts else nothing()
+    )
+    temporal = await temporal_known
+    started = DataParts(
+        postgres=database,
+        redis_url=redis_url,
+        temporal=temporal[0] if temporal else None,
+        temporal_is_embedded=temporal[1] if temporal else True,
+        pids=start.supervisor.pids,
+    )
+    if when_stores_answer is not None:
+        await when_stores_answer(started)
     return started
 
 

@@ -12,18 +12,22 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from perdure.local import programs
 from perdure.local.config import ROOT, StackConfig, addresses, own_environ
-from perdure.local.data_dir import Home, RunFile, StackError, hold, its_own, open_home
+from perdure.local.data_dir import Credentials, Home, RunFile, StackError, hold, its_own, open_home
 from perdure.local.output import Console
 from perdure.local.ports import HOST, SUPERVISOR, PortBook, is_free, listening
 from perdure.local.services import ALL_PARTS, DataParts, checked, start_data, without_addresses
 from perdure.local.supervisor import Supervisor, together
+from perdure.local.welcome import Welcome
 
 _LOOK_SECONDS = 1.0
+_TELL_SECONDS = 1.0
+_TELL_PLAIN_SECONDS = 15.0
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -90,7 +94,11 @@ async def _run(config: StackConfig) -> int:
             await _until(stop, _bring_up(config, home, supervisor))
             await _until(stop, _watch(home, supervisor))
         finally:
-            words = "Stopping; once more Ctrl-C kills." if stop.is_set() else "It cannot go on; ending what runs."
+            words = (
+                "Stopping; a second Ctrl-C kills what still runs."
+                if stop.is_set()
+                else "The start failed or a part cannot run; stopping the rest."
+            )
             await _wind_down(home, supervisor, hurry, words)
             for number in _STOP_SIGNALS:
                 loop.remove_signal_handler(number)
@@ -134,70 +142,161 @@ async def _bring_up(config: StackConfig, home: Home, supervisor: Supervisor) -> 
         await supervisor.open_nursery(shared, {**config.environ, "PYTHONUNBUFFERED": "1"}, ROOT)
     credentials = checked(home, config.environ, overridable=True)
     book = PortBook(home.ports_file)
-    declared = programs.read_all_app_services(config.companion_apps)
-    ports = {companion.name: programs.take_port(book, companion) for _, companion in declared}
-    urls = {companion.name: programs.app_service_url(ports[companion.name]) for _, companion in declared}
-    url_environ = {companion.url_env: urls[companion.name] for _, companion in declared}
-    for _, companion in declared:
-        url_environ |= programs.token_environ(home, companion)
-    outside = without_addresses(config.environ)
-    prepared = programs.Prepared()
+    services = _AppServices.of(config, home, book)
     home.gate_file.unlink(missing_ok=True)
-    addresses_known, temporal_found = asyncio.Event(), asyncio.Event()
-    known = DataParts()
+    supervisor.console.say(f"Starting; the log of each part is in {home.logs}.")
+    start = _Start(config, home, supervisor, book, credentials, services)
+    async with _progress(supervisor, began):
+        await together(start.open_gate(), start.launch_programs())
+        run_file = start.run_file()
+        supervisor.on_change = _run_file_writer(run_file, supervisor, {**book.names(), config.port: "api"})
+        supervisor.on_change()
+        found = await addresses(config.pages, config.port, start.prepared.tokens)
+    welcome = start.welcome([address for _, address in found], time.monotonic() - began)
+    supervisor.console.say(f"\n{welcome.text()}\n")
 
-    async def prepare(data: DataParts) -> None:
-        nonlocal known, prepared
-        known = data
-        addresses_known.set()
-        if config.prepare is None:
-            return
-        environ = programs.environment(config, home, data.admin_environ(config.environ), url_environ)
-        lines = await supervisor.run_once("prepare", config.prepare, environ, ROOT)
-        prepared = programs.prepared_from(lines, home.log("prepare"))
 
-    async def open_gate() -> None:
+@dataclass(frozen=True, slots=True)
+class _AppServices:
+    """The processes that apps need beside the engine, with their ports."""
+
+    declared: Sequence[tuple[Path, programs.Companion]]
+    ports: Mapping[str, int]
+    environ: Mapping[str, str]
+    """Where the programs find them, and with which credentials."""
+
+    @classmethod
+    def of(cls, config: StackConfig, home: Home, book: PortBook) -> "_AppServices":
+        """Reads what the apps declare.
+
+        Raises: StackError.
+        """
+        declared = programs.read_all_app_services(config.companion_apps)
+        ports = {each.name: programs.take_port(book, each) for _, each in declared}
+        environ = {each.url_env: programs.app_service_url(ports[each.name]) for _, each in declared}
+        for _, each in declared:
+            environ |= programs.token_environ(home, each)
+        return cls(declared, ports, environ)
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """By name."""
+        return {name: programs.app_service_url(port) for name, port in self.ports.items()}
+
+
+@dataclass(slots=True)
+class _Start:
+    """One start of everything: the data parts and app services, then the prepare step and the programs beside it."""
+
+    config: StackConfig
+    home: Home
+    supervisor: Supervisor
+    book: PortBook
+    credentials: Credentials
+    services: _AppServices
+    data: DataParts = field(default_factory=DataParts)
+    prepared: programs.Prepared = field(default_factory=programs.Prepared)
+    _addresses_known: asyncio.Event = field(default_factory=asyncio.Event)
+    _temporal_found: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def open_gate(self) -> None:
+        """Starts the data parts and the app services, prepares, and lets the programs begin.
+
+        Raises: StackError.
+        """
+        outside = without_addresses(self.config.environ)
         await together(
             start_data(
-                supervisor,
-                home,
-                book,
-                config.environ,
-                credentials,
+                self.supervisor,
+                self.home,
+                self.book,
+                self.config.environ,
+                self.credentials,
                 overridable=True,
-                when_stores_answer=prepare,
-                temporal_found=temporal_found,
+                when_stores_answer=self._prepare,
+                temporal_found=self._temporal_found,
             ),
             *(
-                supervisor.launch(programs.app_service_spec(home, app, companion, ports[companion.name], outside))
-                for app, companion in declared
+                self.supervisor.launch(
+                    programs.app_service_spec(self.home, app, each, self.services.ports[each.name], outside)
+                )
+                for app, each in self.services.declared
             ),
         )
-        home.gate_file.write_text("open\n")
+        self.home.gate_file.write_text("open\n")
 
-    async def launch_programs() -> None:
-        await asyncio.gather(addresses_known.wait(), temporal_found.wait())  # a first Temporal may take minutes
-        environ = programs.environment(config, home, known.environ(config.environ), url_environ)
-        await together(
-            *(supervisor.launch(programs.program_spec(config, home, program, environ)) for program in config.programs)
+    async def _prepare(self, data: DataParts) -> None:
+        self.data = data
+        self._addresses_known.set()
+        if self.config.prepare is None:
+            return
+        environ = self._environ(data.admin_environ(self.config.environ))
+        lines = await self.supervisor.run_once(
+            "prepare", self.config.prepare, environ, ROOT, "database and apps are up to date"
+        )
+        self.prepared = programs.prepared_from(lines, self.home.log("prepare"))
+
+    async def launch_programs(self) -> None:
+        """Starts the programs as soon as all addresses are known; each waits for the gate.
+
+        Raises: StackError.
+        """
+        # A first Temporal may take minutes.
+        await asyncio.gather(self._addresses_known.wait(), self._temporal_found.wait())
+        environ = self._environ(self.data.environ(self.config.environ))
+        specs = (programs.program_spec(self.config, self.home, each, environ) for each in self.config.programs)
+        await together(*map(self.supervisor.launch, specs))
+
+    def _environ(self, data: Mapping[str, str]) -> dict[str, str]:
+        return programs.environment(self.config, self.home, data, self.services.environ)
+
+    def run_file(self) -> RunFile:
+        """What run.json states of this start."""
+        return RunFile(
+            path=self.home.run_file,
+            addresses=_addresses(self.config, self.data),
+            tokens=self.prepared.tokens,
+            left_out=self.prepared.left_out,
+            companions=self.services.urls,
+            supervisor_pid=os.getpid(),
+            routing=self.config.routing,
+            setup_code_file=self.home.setup_code_file if self.prepared.setup_code else None,
         )
 
-    await together(open_gate(), launch_programs())
-    data = known
-    run_file = RunFile(
-        path=home.run_file,
-        addresses=_addresses(config, data),
-        tokens=prepared.tokens,
-        left_out=prepared.left_out,
-        companions=urls,
-        supervisor_pid=os.getpid(),
-        routing=config.routing,
-        setup_code_file=home.setup_code_file if prepared.setup_code else None,
-    )
-    supervisor.on_change = _run_file_writer(run_file, supervisor, {**book.names(), config.port: "api"})
-    supervisor.on_change()
-    pages = await addresses(config.pages, config.port, prepared.tokens)
-    _welcome(config, data, prepared, pages, supervisor.console, time.monotonic() - began)
+    def welcome(self, pages: Sequence[str], seconds: float) -> Welcome:
+        """What to print; `pages` are the addresses of the configured pages."""
+        return Welcome(
+            seconds=seconds,
+            home=self.home.root,
+            logs=self.home.logs,
+            command=self.config.command,
+            api=f"http://{HOST}:{self.config.port}",
+            pages=list(zip(self.config.pages, pages, strict=True)),
+            temporal_ui=(self.data.temporal.ui or "") if self.data.temporal else "",
+            tokens=self.prepared.tokens,
+            setup_code=self.prepared.setup_code,
+            left_out=self.prepared.left_out,
+        )
+
+
+@asynccontextmanager
+async def _progress(supervisor: Supervisor, began: float) -> AsyncIterator[None]:
+    """Shows what is being waited for, until the block ends."""
+    console = supervisor.console
+
+    async def tell() -> None:
+        while True:
+            await asyncio.sleep(_TELL_SECONDS if console.is_terminal else _TELL_PLAIN_SECONDS)
+            if awaited := supervisor.awaited():
+                console.waiting(f"  waiting for {', '.join(awaited)} ({time.monotonic() - began:.0f} s)")
+
+    task = asyncio.create_task(tell())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        console.end_live()
 
 
 def _run_file_writer(run_file: RunFile, supervisor: Supervisor, names: Mapping[int, str]) -> Callable[[], None]:
@@ -258,35 +357,3 @@ def _addresses(config: StackConfig, data: DataParts) -> dict[str, str | None]:
         "postgres": postgres.app if postgres else None,
         "redis": data.redis_url,
     }
-
-
-def _welcome(
-    config: StackConfig,
-    data: DataParts,
-    prepared: programs.Prepared,
-    pages: Sequence[tuple[str, str]],
-    console: Console,
-    seconds: float,
-) -> None:
-    """What a newcomer needs next: the addresses, the tokens, and which agents are not there."""
-    api = f"http://{HOST}:{config.port}"
-    console.say(f"Everything is up after {seconds:.1f} s. Ctrl-C stops it; the data stays.")
-    console.say()
-    rows = [("API", api), *pages]
-    if data.temporal is not None and data.temporal.ui:
-        rows.append(("Temporal UI", data.temporal.ui))
-    rows += [(f"{role} token", token) for role, token in prepared.tokens.items()]
-    if prepared.setup_code:
-        rows.append(("setup code", prepared.setup_code))
-    width = max(len(label) for label, _ in rows)
-    for label, value in rows:
-        console.say(f"  {label:<{width}}   {value}")
-    if any("?code=" in address for _, address in pages):
-        console.say("  A link signs you in once, within 15 minutes; `perdure link` prints another.")
-    if prepared.setup_code:
-        console.say("  The first person registers with the setup code at /sign-in, once, within 24 hours.")
-    console.say()
-    for line in prepared.left_out:
-        console.say(f"  {line}")
-    if prepared.left_out:
-        console.say()

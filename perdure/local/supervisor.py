@@ -35,7 +35,8 @@ class Supervisor:
         """What must be free on the disk of the data folder."""
         self._full = False
         console.disk_is_full = self._disk_is_full
-        console.logs = home.root / "logs"
+        console.part_is_away = lambda: any(child.is_away for child in self.children.values())
+        console.logs = home.logs
         self.home = home
         self.patience = patience or Patience()
         self.children: dict[str, Child] = {}
@@ -46,6 +47,7 @@ class Supervisor:
         self._stopping = False
         self._cannot_write = ""
         self._nursery: Nursery | None = None
+        self._running_once: set[str] = set()
         found = sweep(home.roster_file)
         if found:
             console.say(f"  cleared away what an earlier run left: {', '.join(found)}")
@@ -75,7 +77,9 @@ class Supervisor:
         await child.start()
         self.console.part(spec.role, "ready", time.monotonic() - began, spec.detail)
 
-    async def run_once(self, role: str, command: tuple[str, ...], environ: Mapping[str, str], cwd: Path) -> list[str]:
+    async def run_once(
+        self, role: str, command: tuple[str, ...], environ: Mapping[str, str], cwd: Path, detail: str = ""
+    ) -> list[str]:
         """Run a command to its end and return the lines of its stdout, which are shown and kept nowhere.
 
         Raises: StackError when it fails or makes no progress.
@@ -87,43 +91,40 @@ class Supervisor:
         except OSError as error:
             raise StackError(f"{role} cannot be started: {command[0]}: {error.strerror}") from error
         assert process.stdout is not None and process.stderr is not None
-        lines: list[str] = []
-
-        async def keep(stream: asyncio.StreamReader) -> None:
-            async for line in read_lines(stream):
-                lines.append(line)
-
-        async def show(stream: asyncio.StreamReader) -> None:
-            excerpt = Excerpt(partial(self.console.child, role))
-            try:
-                async for line in read_lines(stream):
-                    log.write(line)
-                    excerpt.take(line)
-            finally:
-                excerpt.close()
-
-        work = asyncio.gather(keep(process.stdout), show(process.stderr), process.wait())
+        work = asyncio.gather(_kept(process.stdout), self._shown(role, process.stderr, log), process.wait())
+        work.add_done_callback(_taken)
+        self._running_once.add(role)
         try:
             await self._patiently(role, work, process.pid, log)
         finally:
+            self._running_once.discard(role)
             work.cancel()
             kill_group(process.pid)
             await process.wait()
             log.close()
         if process.returncode:
-            said = next((line.strip() for line in reversed(log.tail) if line.strip()), "it said nothing")
+            said = _last_words(log) or "it said nothing"
             raise StackError(
                 f"{role} failed ({describe_exit(process.returncode)}): {said} (log: {self.home.log(role)})"
             )
-        self.console.part(role, "done", time.monotonic() - began)
-        return lines
+        self.console.part(role, "done", time.monotonic() - began, detail)
+        return work.result()[0]
+
+    async def _shown(self, role: str, stream: asyncio.StreamReader, log: LogFile) -> None:
+        excerpt = Excerpt(partial(self.console.child, role))
+        try:
+            async for line in read_lines(stream):
+                log.write(line)
+                excerpt.take(line)
+        finally:
+            excerpt.close()
 
     async def _patiently(self, role: str, work: "asyncio.Future[Any]", pid: int, log: LogFile) -> None:
         slow = SlowStart(self.patience.start_seconds, time.monotonic())
         while not (await asyncio.wait({work}, timeout=3.0))[0]:
             now = time.monotonic()
             slow.look(now, cpu_seconds(pid), log.lines)
-            said = next((line.strip() for line in reversed(log.tail) if line.strip()), "it has written nothing yet")
+            said = _last_words(log) or "it has written nothing yet"
             if word := slow.word(now):
                 self.console.child(role, f"{word}: {said}")
             if why := slow.failure(now):
@@ -133,6 +134,10 @@ class Supervisor:
     def pids(self) -> dict[str, int]:
         """The live processes by role."""
         return {role: child.pid for role, child in self.children.items() if child.pid is not None}
+
+    def awaited(self) -> list[str]:
+        """What has been started and is not ready yet."""
+        return [*self._running_once, *(role for role, child in self.children.items() if not child.ready)]
 
     def ready_roles(self) -> list[str]:
         return [role for role, child in self.children.items() if child.ready]
@@ -200,6 +205,20 @@ class Supervisor:
             said, self._cannot_write = self._cannot_write, error.strerror or "it fails"
             if said != self._cannot_write and not self._disk_is_full():
                 self.console.say(f"  cannot write in {self.home.root}: {error.strerror}")
+
+
+def _taken(work: "asyncio.Future[Any]") -> None:
+    """Takes the exception of what was cancelled; else asyncio reports that nobody did, with a traceback."""
+    if not work.cancelled():
+        work.exception()
+
+
+async def _kept(stream: asyncio.StreamReader) -> list[str]:
+    return [line async for line in read_lines(stream)]
+
+
+def _last_words(log: LogFile) -> str:
+    return next((line.strip() for line in reversed(log.tail) if line.strip()), "")
 
 
 async def together(*work: Coroutine[Any, Any, Any]) -> list[Any]:

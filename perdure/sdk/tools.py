@@ -272,9 +272,36 @@ def tool(
         name = getattr(function, "__name__", repr(function))
         raise ToolDefinitionError(f'tool {name}: write @tool(effect="..."), one of {_CLASSES}')
 
-    def make(function: Callable[..., Awaitable[object]]) -> Tool:
+    return _Given(
+        effect, approval, capability, risk, timeout_seconds, key_ttl_seconds, secrets, wants_state, describe, preview,
+        max_answer_bytes, version,
+    ).make  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """What the author gave beside the function, as `tool` takes it."""
+
+    effect: str | None
+    approval: bool | None
+    capability: str
+    risk: str
+    timeout_seconds: float
+    key_ttl_seconds: float | None
+    secrets: Sequence[str]
+    wants_state: Sequence[str]
+    describe: str
+    preview: Look | None
+    max_answer_bytes: int | None
+    version: str
+
+    def make(self, function: Callable[..., Awaitable[object]]) -> Tool:
+        """The tool of this function.
+
+        Raises: ToolDefinitionError.
+        """
         name = function.__name__
-        effect_class = _effect_class(name, effect)
+        effect_class = _effect_class(name, self.effect)
         if not inspect.iscoroutinefunction(function):
             raise ToolDefinitionError(
                 f"tool {name}: write async def; a blocking function would stop every other call of its worker"
@@ -282,44 +309,51 @@ def tool(
         description = inspect.getdoc(function)
         if not description:
             raise ToolDefinitionError(f"tool {name}: it needs a docstring, which is what the model is told of it")
-        if risk not in _RISKS:
-            raise ToolDefinitionError(f"tool {name}: risk is one of {', '.join(_RISKS)}, not {risk!r}")
-        if (key_ttl_seconds is not None and key_ttl_seconds > 0) is not (effect_class is EffectClass.KEYED):
-            raise ToolDefinitionError(
-                f"tool {name}: key_ttl_seconds says how long the target honours a key; a keyed tool needs it, "
-                "no other has it"
-            )
-        for label, given in (("secrets", secrets), ("wants_state", wants_state)):
-            if isinstance(given, str):
-                raise ToolDefinitionError(f'tool {name}: write {label}=("{given}",), with the comma')
+        self._check(name, effect_class)
         parameters = Parameters.of(function)
-        _check_template(name, describe, parameters)
-        look = PreviewOf.of(name, preview, parameters) if preview is not None else None
-        traits: dict[str, Any] = {
+        _check_template(name, self.describe, parameters)
+        look = PreviewOf.of(name, self.preview, parameters) if self.preview is not None else None
+        traits = self._traits(effect_class) | {
             "name": name,
             "description": description,
             "parameters": parameters.schema,
-            "effect": effect_class,
-            "needs_approval": tool_needs_approval(effect_class, approval),
-            "capability": capability,
-            "risk": risk,
-            "timeout_seconds": timeout_seconds,
-            "key_ttl_seconds": key_ttl_seconds,
-            "wants_state": tuple(wants_state),
-            "secrets": tuple(secrets),
-            "describe": describe,
             "previews": look is not None,
-            "max_answer_bytes": max_answer_bytes,
         }
         try:
             unversioned = ToolCard(**traits, version="")
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             raise ToolDefinitionError(f"tool {name}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-        digest = digest_of({**unversioned.model_dump(mode="json"), "version": version})
+        digest = digest_of({**unversioned.model_dump(mode="json"), "version": self.version})
         return Tool(unversioned.model_copy(update={"version": digest}), function, parameters, look)
 
-    return make
+    def _check(self, name: str, effect_class: EffectClass) -> None:
+        if self.risk not in _RISKS:
+            raise ToolDefinitionError(f"tool {name}: risk is one of {', '.join(_RISKS)}, not {self.risk!r}")
+        has_ttl = self.key_ttl_seconds is not None and self.key_ttl_seconds > 0
+        if has_ttl is not (effect_class is EffectClass.KEYED):
+            raise ToolDefinitionError(
+                f"tool {name}: key_ttl_seconds says how long the target honours a key; a keyed tool needs it, "
+                "no other has it"
+            )
+        for label, given in (("secrets", self.secrets), ("wants_state", self.wants_state)):
+            if isinstance(given, str):
+                raise ToolDefinitionError(f'tool {name}: write {label}=("{given}",), with the comma')
+
+    def _traits(self, effect_class: EffectClass) -> dict[str, Any]:
+        """What goes to the card as it was given."""
+        return {
+            "effect": effect_class,
+            "needs_approval": tool_needs_approval(effect_class, self.approval),
+            "capability": self.capability,
+            "risk": self.risk,
+            "timeout_seconds": self.timeout_seconds,
+            "key_ttl_seconds": self.key_ttl_seconds,
+            "wants_state": tuple(self.wants_state),
+            "secrets": tuple(self.secrets),
+            "describe": self.describe,
+            "max_answer_bytes": self.max_answer_bytes,
+        }
 
 
 def _check_template(name: str, describe: str, parameters: Parameters) -> None:

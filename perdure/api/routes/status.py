@@ -48,27 +48,32 @@ async def status(services: Open, who: ReaderOrOperator) -> dict[str, object]:
     faults["relay"] = relay_fault(workload.relay_sessions, workload.overdue)
     notes = {name: {"note": part.note} for name, part in looks.items() if part.note}
     shown = [_queue(services, who, each) for each in queues]
-    all_faults = (*faults.values(), *(each["fault"] for each in shown), *(each.fault for each in servers))
+    of_queues, of_servers = [each["fault"] for each in shown], [each.fault for each in servers]
     is_operator = who is None or who.is_operator
-    if not is_operator:
-        faults["workers"] = next(filter(None, (each["fault"] for each in shown)), "")
-        faults["mcp_servers"] = next(filter(None, (each.fault for each in servers)), "")
-        faults = {name: UNAVAILABLE if fault else "" for name, fault in faults.items()}
     page = workflows_page(services, who)
     return {
         "at": datetime.now(UTC),
         "is_operator": is_operator,
-        "well": not any(all_faults),
-        "parts": [
-            {"name": name, "fault": fault} | (notes.get(name, {}) if is_operator else {})
-            for name, fault in faults.items()
-        ],
+        "well": not any((*faults.values(), *of_queues, *of_servers)),
+        "parts": [{"name": name, "fault": fault, **notes.get(name, {})} for name, fault in faults.items()]
+        if is_operator
+        else _parts_of_tenant(faults, of_queues, of_servers),
         "queues": shown if is_operator else [],
         "mcp_servers": [asdict(each) for each in servers] if is_operator else [],
         "turns": workload.turns if who is not None else [],
         "oldest_approval": workload.oldest_approval if who is not None else None,
         "links": {"temporal": page} if page else {},
     }
+
+
+def _parts_of_tenant(faults: dict[str, str], of_queues: list[str], of_servers: list[str]) -> list[dict[str, str]]:
+    """The parts without how they fail; of the queues and the MCP servers only whether one has a fault."""
+    said = {
+        **faults,
+        "workers": next(filter(None, of_queues), ""),
+        "mcp_servers": next(filter(None, of_servers), ""),
+    }
+    return [{"name": name, "fault": UNAVAILABLE if fault else ""} for name, fault in said.items()]
 
 
 async def _queues(services: Services) -> list[QueueLook]:

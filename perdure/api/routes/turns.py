@@ -61,16 +61,7 @@ async def start(
         nonlocal begun, gives_way
         conversation = await conversations.get_conversation(tx, conversation_id, who.user_id)
         agent = await agents.current_agent(tx, str(conversation["agent"]))
-        new = turns.NewTurn(
-            who.tenant_id,
-            conversation_id,
-            who.user_id,
-            body.message,
-            on_busy=body.on_busy,
-            limits=body.limits.as_limits() if body.limits else None,
-            metadata=body.metadata,
-            routing=services.routing,
-        )
+        new = _asked(services, who, conversation_id, body)
         started = await turns.start_turn(tx, new, agent, services.caps)
         begun = None if started.joined else agent.definition.id
         gives_way = started.gives_way
@@ -86,6 +77,19 @@ async def start(
     services.text_sums.wrote(who.tenant_id, who.user_id)
     await services.live.wake(conversation_id)
     return await waited(services, who, answer, wait)
+
+
+def _asked(services: Services, who: Principal, conversation_id: str, body: NewTurnBody) -> turns.NewTurn:
+    return turns.NewTurn(
+        who.tenant_id,
+        conversation_id,
+        who.user_id,
+        body.message,
+        on_busy=body.on_busy,
+        limits=body.limits.as_limits() if body.limits else None,
+        metadata=body.metadata,
+        routing=services.routing,
+    )
 
 
 def accepted(started: turns.Started, conversation_id: str) -> dict[str, object]:

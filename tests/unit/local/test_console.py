@@ -70,3 +70,29 @@ def test_what_children_say_of_a_full_disk_is_counted_and_not_shown() -> None:
         "temporal         | ERROR database or disk is full (13)",
         "temporal         | ERROR something else",
     ]
+
+
+def test_what_children_say_of_a_part_that_comes_back_is_not_shown() -> None:
+    out = io.StringIO()
+    console, away = Console(out, {}), False
+    console.part_is_away = lambda: away
+    lost = "relay_waits_for_postgres error=ConnectionRefusedError"
+    console.child("relay", lost)
+    away = True
+    console.child("relay", lost)
+    console.child("relay", "turn_not_compared")
+    assert out.getvalue().splitlines() == [f"relay            | {lost}", "relay            | turn_not_compared"]
+
+
+def test_what_is_waited_for_gives_way_to_progress_of_its_own() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    out = Terminal()
+    console = Console(out, {"NO_COLOR": "1"})
+    console.waiting("waiting for api")
+    console.live("building")
+    console.waiting("waiting for api")
+    console.end_live()
+    assert out.getvalue() == "waiting for api\r\x1b[2Kbuilding\r\x1b[2K"

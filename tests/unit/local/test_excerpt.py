@@ -80,6 +80,37 @@ def test_what_breaks_off_in_a_traceback_still_shows_how_it_began() -> None:
     assert shown("Failed", "Traceback (most recent call last):", '  File "x.py", line 1, in <module>') == ["Failed"]
 
 
+INFORMATION = [
+    "INFO:     Uvicorn running on http://127.0.0.1:8080 (Press CTRL+C to quit)",
+    "2026-11-26 01:47:15 [info     ] worker_ready                   queues=['llm']",
+    "2026-11-26 01:47:15 [debug    ] looked",
+    "INFO  [alembic.runtime.migration] Context impl PostgresqlImpl.",
+    "12:00:01 - LiteLLM:INFO: utils.py:1 - \x1b[92mcalled",
+    "[11/26/26 01:48:15] INFO     Processing request of type ListTools",
+    "INFO:root:started",
+    "2026-11-26 01:47:15,123 - httpx - INFO - HTTP Request: GET /",
+    "time=2026-11-26T01:48:53.843 level=INFO msg=x",
+]
+
+
+@pytest.mark.parametrize("line", INFORMATION)
+def test_what_is_marked_as_information_is_not_shown(line: str) -> None:
+    assert shown(line, "ERROR: after") == ["ERROR: after"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["WARNING: low on INFO", "the INFO desk is closed", "Information for you", "2026-11-26 01:47:15 [warning  ] info"],
+)
+def test_other_lines_that_name_it_are_shown(line: str) -> None:
+    assert shown(line) == [line]
+
+
+def test_information_that_ends_in_a_traceback_is_shown() -> None:
+    code = "import logging as it\nit.basicConfig(level=20)\ntry: 1 / 0\nexcept Exception: it.info('Failed', exc_info=1)"
+    assert shown(*written_by(code)) == ["INFO:root:Failed: ZeroDivisionError: division by zero"]
+
+
 async def test_a_line_is_shown_at_once_and_not_only_with_the_next() -> None:
     shown_line: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     Excerpt(shown_line.set_result).take("ready")

@@ -1,5 +1,6 @@
 """Helm: releases, their history, and what changes them."""
 
+from functools import partial
 from typing import Annotated, Any
 
 from mcp.server.mcpserver import Context
@@ -101,17 +102,6 @@ def helm_upgrade(
     """Upgrade a release to another chart version, other values, or both. The manifests are rendered anew and applied as
     one revision; hooks of the chart run before and after, and may change databases. With `atomic` a failure brings the
     former revision back, but not what hooks did. Only one operation may run on a release at a time."""
-
-    def change(cluster: Cluster) -> Answer:
-        found = _release(cluster, namespace, release)
-        found["revision"] += 1
-        found["chart"] = chart or found["chart"]
-        found["values"] = {**(found["values"] if reuse_values else {}), **(values or {})}
-        entry = {"revision": found["revision"], "chart": found["chart"], "values": found["values"]}
-        found["history"].append(entry)
-        told = f"Release {release} in {namespace} was upgraded to {found['chart']}, revision {found['revision']}."
-        return {"status": "upgraded", **entry, "message": told}
-
     args = {
         "namespace": namespace,
         "release": release,
@@ -121,7 +111,19 @@ def helm_upgrade(
         "atomic": atomic,
         "timeout_seconds": timeout_seconds,
     }
-    return made(context, "helm_upgrade", args, change)
+    return made(context, "helm_upgrade", args, partial(_upgraded, args))
+
+
+def _upgraded(args: dict[str, Any], cluster: Cluster) -> Answer:
+    namespace, release = args["namespace"], args["release"]
+    found = _release(cluster, namespace, release)
+    found["revision"] += 1
+    found["chart"] = args["chart"] or found["chart"]
+    found["values"] = {**(found["values"] if args["reuse_values"] else {}), **(args["values"] or {})}
+    entry = {"revision": found["revision"], "chart": found["chart"], "values": found["values"]}
+    found["history"].append(entry)
+    told = f"Release {release} in {namespace} was upgraded to {found['chart']}, revision {found['revision']}."
+    return {"status": "upgraded", **entry, "message": told}
 
 
 @writes("helm", destructive=True)

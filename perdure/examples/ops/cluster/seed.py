@@ -22,18 +22,7 @@ _RESTARTS = {"checkout": 14}
 
 def new_cluster() -> dict[str, Any]:
     """The cluster as it is before anything was done to it."""
-    deployments: dict[str, dict[str, Any]] = {
-        f"{namespace}/{name}": {
-            "namespace": namespace,
-            "name": name,
-            "replicas": replicas,
-            "image": image,
-            "revision": revision,
-            "images": {str(revision - 1): image.rpartition(".")[0] + ".0", str(revision): image},
-            "restarted": 0,
-        }
-        for namespace, name, replicas, image, revision in _WORKLOADS
-    }
+    deployments = _deployments()
     pods: dict[str, dict[str, Any]] = {}
     for place, deployment in deployments.items():
         for number in range(deployment["replicas"]):
@@ -60,6 +49,21 @@ def new_cluster() -> dict[str, Any]:
         },
         "effects": [],
         "answers": {},
+    }
+
+
+def _deployments() -> dict[str, dict[str, Any]]:
+    return {
+        f"{namespace}/{name}": {
+            "namespace": namespace,
+            "name": name,
+            "replicas": replicas,
+            "image": image,
+            "revision": revision,
+            "images": {str(revision - 1): image.rpartition(".")[0] + ".0", str(revision): image},
+            "restarted": 0,
+        }
+        for namespace, name, replicas, image, revision in _WORKLOADS
     }
 
 

@@ -17,7 +17,7 @@ import logging
 import secrets
 from typing import Any
 
-from fastapi import Depends, FastAPI, Header, HTTPException, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Header, HTTPException, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -81,13 +81,20 @@ def build(ledger: Ledger, faults: Faults, token: str) -> FastAPI:
         if not secrets.compare_digest(authorization.encode(), wanted):
             raise HTTPException(401, "a bearer credential is needed", {"WWW-Authenticate": "Bearer"})
 
-    guarded = [Depends(authorised)]
-
     @app.get("/healthz")
     def health() -> dict[str, str]:
         return {"status": "ok"}
 
-    @app.get("/orders/{number}", dependencies=guarded)
+    for routes in (_of_orders(ledger, faults), _of_records(ledger), _of_faults(faults)):
+        app.include_router(routes, dependencies=[Depends(authorised)])
+    return app
+
+
+def _of_orders(ledger: Ledger, faults: Faults) -> APIRouter:
+    """Orders, and what is done about them."""
+    routes = APIRouter()
+
+    @routes.get("/orders/{number}")
     def order_status(number: str) -> dict[str, Any]:
         order = _known(number)
         counts = ledger.count(order.number)
@@ -101,7 +108,7 @@ def build(ledger: Ledger, faults: Faults, token: str) -> FastAPI:
             "notes": counts["note"],
         }
 
-    @app.post("/refunds", status_code=201, dependencies=guarded)
+    @routes.post("/refunds", status_code=201)
     def refund(
         body: RefundBody, response: Response, idempotency_key: str | None = Header(default=None, max_length=200)
     ) -> dict[str, Any]:
@@ -110,28 +117,36 @@ def build(ledger: Ledger, faults: Faults, token: str) -> FastAPI:
         if amount_cents > order.total_cents:
             raise HTTPException(422, f"order {order.number} cost only {order.total_cents} cents")
         effect = Effect("refund", order.number, body.reason, amount_cents)
-        answer, stored = _make(effect, idempotency_key, body)
+        answer, stored = _make(ledger, faults, effect, idempotency_key, body)
         if stored:
             response.headers["Idempotent-Replay"] = "true"
         return {**answer, "currency": CURRENCY}
 
-    @app.post("/notes", status_code=201, dependencies=guarded)
+    @routes.post("/notes", status_code=201)
     def send_note(body: NoteBody) -> dict[str, Any]:
         order = _known(body.order)
-        answer, _ = _make(Effect("note", order.number, body.text), None, body)
+        answer, _ = _make(ledger, faults, Effect("note", order.number, body.text), None, body)
         return answer
 
-    def _make(effect: Effect, key: str | None, body: _Body) -> tuple[dict[str, Any], bool]:
-        faults.hold(Point.BEFORE_COMMIT, effect.kind)
-        try:
-            answer, stored = ledger.make(effect, key, body.model_dump())
-        except OtherBody:
-            raise HTTPException(422, "this Idempotency-Key came before, with another body") from None
-        _LOG.info("%s for order %s%s", answer["id"], effect.order, " (asked again, not made again)" if stored else "")
-        faults.hold(Point.AFTER_COMMIT, effect.kind)
-        return answer, stored
+    return routes
 
-    @app.get("/ledger", dependencies=guarded)
+
+def _make(ledger: Ledger, faults: Faults, effect: Effect, key: str | None, body: _Body) -> tuple[dict[str, Any], bool]:
+    faults.hold(Point.BEFORE_COMMIT, effect.kind)
+    try:
+        answer, stored = ledger.make(effect, key, body.model_dump())
+    except OtherBody:
+        raise HTTPException(422, "this Idempotency-Key came before, with another body") from None
+    _LOG.info("%s for order %s%s", answer["id"], effect.order, " (asked again, not made again)" if stored else "")
+    faults.hold(Point.AFTER_COMMIT, effect.kind)
+    return answer, stored
+
+
+def _of_records(ledger: Ledger) -> APIRouter:
+    """What was done, and what was asked."""
+    routes = APIRouter()
+
+    @routes.get("/ledger")
     def show_ledger() -> dict[str, Any]:
         effects = ledger.effects()
         orders: dict[str, dict[str, int]] = {}
@@ -140,25 +155,32 @@ def build(ledger: Ledger, faults: Faults, token: str) -> FastAPI:
         counts = {kind: sum(order[kind] for order in orders.values()) for kind in ("refund", "note")}
         return {"counts": counts, "orders": orders, "effects": effects, "note": MADE_UP}
 
-    @app.get("/requests", dependencies=guarded)
+    @routes.get("/requests")
     def show_requests() -> dict[str, Any]:
         received = ledger.requests()
         return {"count": len(received), "requests": received}
 
-    @app.get("/faults", dependencies=guarded)
+    return routes
+
+
+def _of_faults(faults: Faults) -> APIRouter:
+    """Delays, armed and lifted."""
+    routes = APIRouter()
+
+    @routes.get("/faults")
     def show_faults() -> dict[str, list[Fault]]:
         return {"faults": faults.armed()}
 
-    @app.post("/faults", status_code=201, dependencies=guarded)
+    @routes.post("/faults", status_code=201)
     def arm(fault: Fault) -> dict[str, list[Fault]]:
         faults.add(fault)
         return {"faults": faults.armed()}
 
-    @app.delete("/faults", status_code=204, dependencies=guarded)
+    @routes.delete("/faults", status_code=204)
     def lift() -> None:
         faults.clear()
 
-    return app
+    return routes
 
 
 def _known(number: str) -> Order:

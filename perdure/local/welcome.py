@@ -1,0 +1,88 @@
+"""What `perdure up` prints once everything is ready: what a newcomer needs, in the order in which it is needed."""
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from perdure.local.config import Link
+
+_WIDTH = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Welcome:
+    """The values of one start."""
+
+    seconds: float
+    home: Path
+    logs: Path
+    command: str
+    """How the command line is called in another terminal."""
+    api: str
+    pages: Sequence[tuple[Link, str]]
+    """Each with its address, which has a code if it signs in."""
+    temporal_ui: str = ""
+    tokens: Mapping[str, str] = field(default_factory=dict, repr=False)
+    setup_code: str = field(default="", repr=False)
+    left_out: Sequence[str] = ()
+    """Lines that state which agents are not published, and why."""
+
+    def text(self) -> str:
+        """The block as it is printed."""
+        width = max(len(label) for _, rows in self._parts() for label, _ in rows)
+        parts = [
+            "\n".join([*_wrapped(heading), *(f"  {label:<{width}}   {value}".rstrip() for label, value in rows)])
+            for heading, rows in self._parts()
+        ]
+        return "\n\n".join([*parts, *self._without(), "Ctrl-C stops everything; the data stays."])
+
+    def _parts(self) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+        """What each is for, and its rows of label and value."""
+        yield f"Ready in {self.seconds:.1f} s.", []
+        signing = [(link, address) for link, address in self.pages if link.role]
+        for link, address in signing:
+            yield link.purpose, [(link.label_with_role, address)]
+        if any("?code=" in address for _, address in signing):
+            again = [(f"{link.label} again", f"{self.command} link {link.role}") for link, _ in signing]
+            yield (
+                "A link signs the browser in once, within 15 minutes. A command in another terminal prints a new one.",
+                again,
+            )
+        yield (
+            "On the command line, in another terminal:",
+            [
+                ("agents", f"{self.command} agents list"),
+                ("chat", f"{self.command} chat AGENT"),
+                ("approvals", f"{self.command} approvals list"),
+            ],
+        )
+        yield "Addresses:", [("API", self.api), *self._open_pages()]
+        if self.tokens:
+            yield _TOKENS, [(f"{role} token", token) for role, token in self.tokens.items()]
+        if self.setup_code:
+            yield _SETUP_CODE.format(api=self.api), [("setup code", self.setup_code)]
+        yield "Files:", [("data", str(self.home)), ("logs", f"{self.logs} (one file for each part)")]
+
+    def _open_pages(self) -> Iterator[tuple[str, str]]:
+        yield from ((link.label, address) for link, address in self.pages if not link.role)
+        if self.temporal_ui:
+            yield "Temporal UI", self.temporal_ui
+
+    def _without(self) -> Iterator[str]:
+        if self.left_out:
+            yield "\n".join(["Not published:", *(f"  {line}" for line in self.left_out)])
+
+
+_TOKENS = (
+    "Tokens, only for scripts that call the API (`Authorization: Bearer TOKEN`): the requester starts turns, the "
+    "reviewer decides on approvals, the admin also manages users, rules and budgets."
+)
+_SETUP_CODE = (
+    "Setup code, only for accounts with a password: the first person registers with the setup code at {api}/sign-in, "
+    "once, within 24 hours, and becomes the administrator."
+)
+
+
+def _wrapped(heading: str) -> list[str]:
+    return textwrap.wrap(heading, _WIDTH, break_on_hyphens=False, break_long_words=False)
