@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,11 @@ from perdure.local.supervisor import Supervisor, together
 
 _LOOK_SECONDS = 1.0
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+NO_AGENT = (
+    "No agent is published: no app was asked for. Stop this stack and start it with one:",
+    "  perdure up --examples                            the examples that ship",
+    "  perdure init my-app && perdure up --app my-app   an app of your own",
+)
 
 
 @asynccontextmanager
@@ -134,7 +140,7 @@ async def _bring_up(config: StackConfig, home: Home, supervisor: Supervisor) -> 
         await supervisor.open_nursery(shared, {**config.environ, "PYTHONUNBUFFERED": "1"}, ROOT)
     credentials = checked(home, config.environ, overridable=True)
     book = PortBook(home.ports_file)
-    declared = programs.read_all_app_services(config.companion_apps)
+    declared = programs.read_all_app_services(config.apps)
     ports = {companion.name: programs.take_port(book, companion) for _, companion in declared}
     urls = {companion.name: programs.app_service_url(ports[companion.name]) for _, companion in declared}
     url_environ = {companion.url_env: urls[companion.name] for _, companion in declared}
@@ -155,6 +161,8 @@ async def _bring_up(config: StackConfig, home: Home, supervisor: Supervisor) -> 
         environ = programs.environment(config, home, data.admin_environ(config.environ), url_environ)
         lines = await supervisor.run_once("prepare", config.prepare, environ, ROOT)
         prepared = programs.prepared_from(lines, home.log("prepare"))
+        if not config.apps:
+            prepared = replace(prepared, left_out=(*prepared.left_out, *NO_AGENT))
 
     async def open_gate() -> None:
         await together(
