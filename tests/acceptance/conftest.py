@@ -26,6 +26,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="package")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
-    """`python -m perdure up` in a data folder of its own; `stack.read()` is run.json as it is now."""
-    with running(tmp_path_factory.mktemp("acceptance") / "home") as started:
+    """`python -m perdure up --examples` in a data folder of its own; `stack.read()` is run.json as it is now."""
+    with running(tmp_path_factory.mktemp("acceptance") / "home", "--examples") as started:
         yield started

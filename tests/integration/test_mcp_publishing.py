@@ -32,6 +32,7 @@ async def prepared(urls: Urls, folder: Path, **beside: str) -> dict[str, Publish
         "PERDURE_LOCAL": "1",
         "PERDURE_HOME": str(folder / "home"),
         "PERDURE_APP": str(folder),
+        "PERDURE_EXAMPLES": "true",
         **beside,
     }
     await prepare(Settings(_env_file=None, **given))  # type: ignore[arg-type]
