@@ -36,9 +36,9 @@ $(STAMP): requirements.lock
 setup: $(STAMP) ## set up the environment and the Temporal server
 	@$(RUN)/python -m perdure.local
 
-up: $(STAMP) ## start everything in the foreground and print the addresses
+up: $(STAMP) ## start everything in the foreground, with the examples, and print the addresses
 	@$(MAKE) --no-print-directory jail || echo "Going on without: code blocks will answer with an error" >&2
-	@$(RUN)/python -m perdure up
+	@$(RUN)/python -m perdure up --examples
 
 demo: setup ## watch one turn pause, lose its workers to kill -9, and finish with one effect
 	@$(RUN)/python -m perdure.cli.demo

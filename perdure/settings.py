@@ -124,7 +124,9 @@ class Settings(BaseSettings):
     home: Path = Field(default=_BASE / ".perdure", alias="PERDURE_HOME")
     """The data folder of the embedded stack."""
     apps: Annotated[tuple[Path, ...], NoDecode] = Field(default=(), alias="PERDURE_APP")
-    """App folders beside the shipped ones, separated like PATH."""
+    """The app folders whose agents are published, separated like PATH."""
+    examples: bool = Field(default=False, alias="PERDURE_EXAMPLES")
+    """Whether the agents of the examples that ship are published, too."""
     models: Annotated[tuple[str, ...], NoDecode] = Field(default=(), alias="PERDURE_MODELS")
     """Models for LiteLLM, by commas: the first that answers at the start plays every agent whose model is `scripted`;
     where none does, nothing starts. Their key is the credential `model`, or what the provider's own library reads."""

@@ -138,7 +138,7 @@ def _of(url: str, database: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A migrated database with the shipped content and the local users, to be copied."""
+    """A migrated database with the examples that ship and the local users, to be copied."""
 
     urls: Urls
     tokens: dict[str, str]
@@ -156,6 +156,7 @@ async def template(parts: DataParts, tmp_path_factory: pytest.TempPathFactory) -
         "DATABASE_URL": postgres.app,
         "DATABASE_RELAY_URL": postgres.relay,
         "PERDURE_LOCAL": "1",
+        "PERDURE_EXAMPLES": "true",
         "PERDURE_HOME": str(tmp_path_factory.mktemp("tokens")),
     }
     tokens = (await prepare(Settings(_env_file=None, **given))).tokens  # type: ignore[arg-type]

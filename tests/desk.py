@@ -274,6 +274,19 @@ async def publish_desk(
         await owner.close()
 
 
+async def withdraw_agent(owner_url: str, agent_id: str) -> None:
+    """Take one agent away, as a start without its app does."""
+    owner = await asyncpg.connect(owner_url, server_settings={"search_path": "perdure"})
+    try:
+        await set_up(owner)
+        async with owner.transaction():
+            await owner.execute("SELECT set_config('perdure.tenant', '*', true)")
+            others = [each for each in await content.list_agents(owner) if each[1].definition.id != agent_id]
+            await content.publish_agent(owner, others)
+    finally:
+        await owner.close()
+
+
 @pytest.fixture(scope="session")
 async def temporal(parts: DataParts) -> Client:
     """A client of the real server."""

@@ -21,13 +21,12 @@ from perdure.contracts.messages import MessageRef, Role
 from perdure.contracts.values import canonical_json
 from perdure.core.agents.prompts import as_changed
 from perdure.core.agents.rules import plain_facts
-from perdure.core.approvals.validity import GIVEN, REASONED, Covering, InForce, why_lapsed, why_void
+from perdure.core.approvals.validity import GIVEN, NOT_PUBLISHED, REASONED, Covering, InForce, why_lapsed, why_void
 from perdure.core.calls.ledger import REFUSED, Acted, Attempt, Claim, claim_tool, reservation_deadline
 from perdure.core.text import estimated_tokens, preview
 from perdure.egress import AnswerWithheld, EgressRefused
 from perdure.sdk.outcomes import WITHHELD_ADVICE, Meaning, meaning_of_withheld, result_of
 from perdure.sdk.tools import Tool, ToolContext, ToolRefused, ToolResult, ToolUnavailable
-from perdure.store import agents
 from perdure.store.approvals.assignments import void as void_approval
 from perdure.store.calls import tool_calls
 from perdure.store.database import Connection, new_id
@@ -77,6 +76,8 @@ async def claimed(deps: Deps, tx: Connection, call: ToolCall, attempt: Attempt, 
     )
     tool = tool or deps.toolbox.find(call.agent_id, call.ask.tool, card)
     void = why_void(card, tool.card if tool else None, locked.tool_version, locked.approval, locked.waived)
+    if tool is None and not locked.published_version:
+        void = NOT_PUBLISHED
     if void is None and locked.approval is not None:
         void = why_lapsed(locked.approval, await _in_force(deps, tx, call, locked.published_version))
     verdict = claim_tool(locked.gate, locked.row, attempt, allowed=void is None, now=locked.now)
@@ -89,7 +90,7 @@ async def claimed(deps: Deps, tx: Connection, call: ToolCall, attempt: Attempt, 
     if verdict not in (Claim.ACT, Claim.DENIED):
         return _not_run(call, REFUSED[verdict])
     if card is not None and (tool is None or tool.card.version != card.version):
-        await _need_current_card(tx, call, card)
+        await _need_current_card(deps, tx, call, card)
     if verdict is Claim.DENIED or tool is None or card is None:
         return await _denied(tx, call, locked, void)
     if locked.approval is not None and locked.approval.ready_at is not None and locked.approval.holds(locked.now):
@@ -137,15 +138,16 @@ async def _voided(tx: Connection, call: ToolCall, approval: Covering | None, why
     return f"{why}; a new approval is needed"
 
 
-async def _need_current_card(tx: Connection, call: ToolCall, card: ToolCard) -> None:
+async def _need_current_card(deps: Deps, tx: Connection, call: ToolCall, card: ToolCard) -> None:
     """This worker's tool is not the one that the call is for.
 
     Where the published agent still has that one, the worker is behind or ahead of a deploy, and another attempt
-    may find the right one; else the tool has changed for good and the call is void.
+    may find the right one; else the tool has changed for good, or is gone with its agent, and the call is void.
 
     Raises: UpstreamUnavailable `tool_not_here`.
     """
-    published = (await agents.current_agent(tx, call.agent_id)).card(card.name)
+    agent = await deps.shelf.published(tx, call.agent_id)
+    published = agent.card(card.name) if agent is not None else None
     if published is not None and published.version == card.version:
         raise UpstreamUnavailable("tool_not_here", f"this worker has no {card.name} of the version asked for")
 

@@ -14,7 +14,7 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +23,8 @@ import asyncpg
 
 from perdure.activities.toolbox.engine_tools import ENGINE_TOOLS
 from perdure.activities.toolbox.mcp.tools import ServerMet
-from perdure.apps import left_out, played_by, publish, tables_of, unloaded
-from perdure.apps.registry import Catalogue, block_digests, discovered, shipped_and_own
+from perdure.apps import app_folders, left_out, played_by, publish, tables_of, unloaded
+from perdure.apps.registry import Catalogue, block_digests, discovered, several_apps
 from perdure.contracts.agents import PublishedAgent
 from perdure.contracts.errors import CallerError
 from perdure.contracts.skills import DataTable
@@ -131,7 +131,8 @@ async def _catalogue(owner: asyncpg.Connection, settings: Settings) -> Catalogue
 
 async def _checked(settings: Settings, checked: Collection[str] = frozenset()) -> Catalogue:
     seconds = settings.request_seconds
-    return await shipped_and_own(settings.apps, settings.sandbox(), checked, expires_seconds=seconds)
+    folders = app_folders(settings.apps, settings.examples)
+    return await several_apps(folders, settings.sandbox(), checked, expires_seconds=seconds)
 
 
 async def _server_model(settings: Settings) -> str:
@@ -163,7 +164,8 @@ async def _publish(owner: asyncpg.Connection, found: Catalogue, settings: Settin
     core_cards = [tool.card for tool in ENGINE_TOOLS.values()]
     async with owner.transaction():
         await owner.execute("SELECT set_config('perdure.tenant', $1, true)", content.SHARED)
-        before = [agent for _, agent in await content.list_agents(owner)]
+        listed = await content.list_agents(owner)
+    before = [agent for _, agent in listed]
     params = {"api_key_secret": MODEL_SECRET} if secret(MODEL_SECRET) else {}
     async with _met(settings) as met:
         for app in (played_by(app, model, params) if model else app for app in found.apps):
@@ -181,7 +183,21 @@ async def _publish(owner: asyncpg.Connection, found: Catalogue, settings: Settin
         await users.ensure_tenant(owner, content.SHARED)
         await owner.execute("SELECT set_config('perdure.tenant', $1, true)", content.SHARED)
         await content.publish_agent(owner, published, tables)
+    missing += _withdrawn(listed, found)
     return tuple(missing)
+
+
+def _withdrawn(before: Sequence[tuple[str, PublishedAgent]], found: Catalogue) -> list[str]:
+    """A line for each app that was published before and is not asked for any more."""
+    asked = {app.name for app in found.apps}
+    gone: dict[str, list[str]] = {}
+    for app, agent in before:
+        if app not in asked:
+            gone.setdefault(app, []).append(agent.definition.id)
+    return [
+        f"the app {app} is not published any more ({', '.join(agents)}): its conversations stay, and take no message"
+        for app, agents in gone.items()
+    ]
 
 
 @asynccontextmanager
@@ -293,6 +309,8 @@ def main() -> None:
     settings = Settings()
     log_from(settings.log_level)
     done = asyncio.run(prepare(settings, asked.admin, asked.tenant))
+    if not settings.local and not app_folders(settings.apps, settings.examples):  # `perdure up` says it itself
+        sys.stderr.write("No agent is published: set PERDURE_APP to your app folders, here and for the workers.\n")
     said: dict[str, object] = {"tokens": done.tokens, "left_out": done.left_out}
     if done.setup_code:
         said["setup_code"] = done.setup_code

@@ -1,4 +1,4 @@
-"""An app folder: agents, tools, skills, personas, rules and data. The shipped apps and a user's own come in here.
+"""An app folder: agents, tools, skills, personas, rules and data. The examples and a user's own come in here.
 
 All mistakes of all files are reported together, and what has none is loaded. A rule of the app's own that cannot be
 read keeps all its agents back: they would run without it.
@@ -7,6 +7,7 @@ read keeps all its agents back: they would run without it.
 import importlib
 import importlib.machinery
 import importlib.util
+import os
 import re
 import sys
 import traceback
@@ -40,6 +41,7 @@ from perdure.core.egress import Named, Outbound, named_by_url, named_host
 from perdure.sdk.tools import Tool, ToolDefinitionError
 
 SHIPPED = Path(__file__).parents[1] / "examples"
+"""The apps that ship: data, published only if they are asked for. `perdure/local/config.py` reads the same folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +80,22 @@ class App:
         return operators.naming(*self.egress, *addresses)
 
 
-def find_apps(extra: Sequence[Path] = (), engine: Engine | None = None) -> list[App]:
-    """The shipped apps, then those in `extra`; an app or an agent that takes a name already taken is left out."""
-    shipped = sorted(path.parent for path in SHIPPED.glob("*/agents") if path.is_dir())
+def app_folders(own: Sequence[Path], examples: bool) -> tuple[Path, ...]:
+    """The app folders of an installation: the examples first, if they are asked for, then `own` in its order. A folder
+    that is named twice is there once."""
+    shipped = sorted(path.parent for path in SHIPPED.glob("*/agents") if path.is_dir()) if examples else ()
+    found: dict[str, Path] = {}
+    for folder in (*shipped, *own):
+        found.setdefault(os.path.realpath(folder), folder)
+    return tuple(found.values())
+
+
+def find_apps(given: Sequence[Path], engine: Engine | None = None) -> list[App]:
+    """The apps in these folders; an app or an agent whose name an earlier one has is left out."""
     apps: list[App] = []
     folders: dict[str, Path] = {}
     owners: dict[str, str] = {}
-    for folder in (*shipped, *extra):
+    for folder in given:
         app = load_app(folder, engine)
         if app.name in folders:
             problem = AppProblem(folder, None, f"an app named {app.name} is in {folders[app.name]} already")

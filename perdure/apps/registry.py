@@ -68,18 +68,18 @@ def block_digests(agents: Sequence[PublishedAgent]) -> frozenset[str]:
     return frozenset(_digest(block) for agent in agents for skill in agent.definition.skills for block in skill.blocks)
 
 
-async def shipped_and_own(
-    own: Sequence[Path],
+async def several_apps(
+    folders: Sequence[Path],
     sandbox: SandboxConfig,
     checked: Collection[str] = frozenset(),
     *,
     examples: bool = False,
     expires_seconds: int = EXPIRES_SECONDS,
 ) -> Catalogue:
-    """The shipped apps and those in `own`; blocks whose digests are in `checked` are not type-checked again."""
+    """The apps in these folders; blocks whose digests are in `checked` are not type-checked again."""
     checker = _Checker(sandbox, checked, asyncio.get_running_loop(), examples, expires_seconds)
     try:
-        apps = await asyncio.to_thread(find_apps, own, checker.engine)
+        apps = await asyncio.to_thread(find_apps, folders, checker.engine)
         return Catalogue(tuple(apps), checker.unchecked)
     finally:
         await checker.close()

@@ -45,7 +45,11 @@ def list_agents(as_json: AsJson = False, as_name: AsName = None) -> None:
         say_json(page)
         return
     rows = [(agent.id, agent.title, agent.topology, agent.model) for agent in page.items]
-    table(("agent", "title", "topology", "model"), rows, "No agent.")
+    table(
+        ("agent", "title", "topology", "model"),
+        rows,
+        "No agent is published; `perdure up --app DIR` publishes those of an app.",
+    )
 
 
 # --- `perdure prompts`: the templates that agents take their persona from, and the stages of their versions.

@@ -31,7 +31,7 @@ def skills_group() -> None:
 def check_skills(
     folder: Annotated[
         Path | None,
-        typer.Argument(metavar="DIR", show_default=False, help="An app folder; without it, the apps that ship."),
+        typer.Argument(metavar="DIR", show_default=False, help="An app folder; without it, the examples that ship."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -46,13 +46,14 @@ def check_skills(
     if folder is not None and (folder / "SKILL.md").is_file():
         raise fail(f"{folder} is a skill; name the app folder, {folder.absolute().parents[1]}", USAGE)
     # here: it brings half of the engine, for this command alone
-    from perdure.apps.registry import one_app, shipped_and_own
+    from perdure.apps import app_folders
+    from perdure.apps.registry import one_app, several_apps
     from perdure.settings import Settings
 
     settings = Settings()
     sandbox, seconds = settings.sandbox(), settings.request_seconds
     looking = (
-        shipped_and_own((), sandbox, examples=True, expires_seconds=seconds)
+        several_apps(app_folders((), True), sandbox, examples=True, expires_seconds=seconds)
         if folder is None
         else one_app(folder, sandbox, examples=True, expires_seconds=seconds)
     )

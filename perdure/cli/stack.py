@@ -15,19 +15,27 @@ from perdure.local import StackConfig, StackError, run_stack
 from perdure.local.config import Routing, host_for
 
 AppFolders = Annotated[
-    list[Path] | None, typer.Option("--app", metavar="DIR", help="An app folder of your own; may be given again.")
+    list[Path] | None,
+    typer.Option("--app", metavar="DIR", help="An app folder whose agents are published; can be repeated."),
 ]
 
 
 def up(
     app: AppFolders = None,
+    examples: Annotated[
+        bool | None,
+        typer.Option("--examples/--no-examples", help="Publish the examples that ship, too.", show_default=False),
+    ] = None,
     routing: Annotated[
         Routing | None, typer.Option(help="compact (fewer hops) or spread (a queue for each kind of work).")
     ] = None,
 ) -> None:
-    """Start Postgres, Valkey, Temporal, the workers and the API here; Ctrl-C stops them, the data stays."""
+    """Start Postgres, Valkey, Temporal, the workers and the API here; Ctrl-C stops them, the data stays.
+
+    Agents are those of the apps that are asked for: with --app or --examples, or in PERDURE_APP and PERDURE_EXAMPLES.
+    """
     try:
-        config = StackConfig.from_env(app or (), routing)
+        config = StackConfig.from_env(app or (), routing, examples)
         host = config.environ.get("PERDURE_HOST") or "127.0.0.1"
         if why := exposed(host, config.environ.get("PERDURE_PUBLIC_URL", "")) or unprobed(host):
             raise StackError(why)

@@ -143,8 +143,8 @@ def default_programs(routing: Routing) -> tuple[Program, ...]:
 
 
 def shipped_apps() -> tuple[Path, ...]:
-    """The app folders that come with Perdure."""
-    return tuple(sorted(path for path in (ROOT / "perdure" / "examples").glob("*") if path.is_dir()))
+    """The examples that ship, as perdure/apps/folder.py finds them."""
+    return tuple(sorted(path.parent for path in (ROOT / "perdure" / "examples").glob("*/agents") if path.is_dir()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,9 +159,9 @@ class StackConfig:
     """What the programs inherit, and where the replaced parts are named."""
     routing: Routing = "compact"
     app_dirs: tuple[Path, ...] = ()
-    """The user's app folders, beside the shipped ones."""
-    companion_apps: tuple[Path, ...] = ()
-    """The app folders whose companions are started."""
+    """The user's app folders."""
+    examples: bool = False
+    """Whether the examples that ship come beside them."""
     prepare: tuple[str, ...] | None = (_PYTHON, "-m", "perdure.apps.bootstrap")
     """Run once before the programs; its last line on stdout is JSON with the local tokens."""
     programs: tuple[Program, ...] = ()
@@ -181,13 +181,14 @@ class StackConfig:
         cls,
         app_dirs: Sequence[str | Path] = (),
         routing: str | None = None,
+        examples: bool | None = None,
         *,
         environ: Mapping[str, str] | None = None,
     ) -> "StackConfig":
-        """The stack that PERDURE_HOME, PERDURE_PORT, PERDURE_APP and PERDURE_ROUTING describe.
+        """The stack that PERDURE_HOME, PERDURE_PORT, PERDURE_APP, PERDURE_EXAMPLES and PERDURE_ROUTING describe.
 
-        `app_dirs` come after those of PERDURE_APP, `routing` wins over PERDURE_ROUTING. Relative `app_dirs`, which
-        were typed, lie in the current folder; relative folders in settings lie in BASE.
+        `app_dirs` come after those of PERDURE_APP, `routing` and `examples` win over their variables. Relative
+        `app_dirs`, which were typed, lie in the current folder; relative folders in settings lie in BASE.
 
         Raises: StackError that names the variable to correct.
         """
@@ -196,27 +197,57 @@ class StackConfig:
         chosen = _ROUTINGS.get(named_routing)
         if chosen is None:
             raise StackError(f"PERDURE_ROUTING is {named_routing!r}; it must be one of {', '.join(_ROUTINGS)}")
-        named = [part for part in env.get("PERDURE_APP", "").split(os.pathsep) if part]
-        written = (BASE / Path(part).expanduser() for part in named)
-        apps = tuple(path.absolute() for path in (*written, *(Path(part).expanduser() for part in app_dirs)))
-        for app in apps:
-            if not app.is_dir():
-                raise StackError(f"the app folder {app} does not exist")
-            if not (app / "agents").is_dir():
-                missing = [name for name in ("agents/", "app.yaml") if not (app / name).exists()]
-                why = f"{app} is no app folder: it has no {' and no '.join(missing)}"
-                raise StackError(f"{why}; `perdure init NEW-FOLDER` writes one to start from")
+        asked = _flag(env, "PERDURE_EXAMPLES")
         return cls(
             home=home_of(env),
             port=_port(env.get("PERDURE_PORT") or str(_DEFAULT_PORT)),
             environ=env,
             routing=chosen,
-            app_dirs=apps,
-            companion_apps=(*shipped_apps(), *apps),
+            app_dirs=_own_apps(env, app_dirs),
+            examples=asked if examples is None else examples,
             programs=default_programs(chosen),
             patience=Patience.from_environ(env),
             least_free_bytes=least_free_bytes(env),
         )
+
+    @property
+    def apps(self) -> tuple[Path, ...]:
+        """All app folders, those of the examples first, each once: their agents are published, and their services
+        started."""
+        found: dict[str, Path] = {}
+        for folder in (*(shipped_apps() if self.examples else ()), *self.app_dirs):
+            found.setdefault(os.path.realpath(folder), folder)
+        return tuple(found.values())
+
+
+def _own_apps(environ: Mapping[str, str], typed: Sequence[str | Path]) -> tuple[Path, ...]:
+    """Raises: StackError for a folder that is no app."""
+    named = [part for part in environ.get("PERDURE_APP", "").split(os.pathsep) if part]
+    written = (BASE / Path(part).expanduser() for part in named)
+    apps = tuple(path.absolute() for path in (*written, *(Path(part).expanduser() for part in typed)))
+    for app in apps:
+        if not app.is_dir():
+            raise StackError(f"the app folder {app} does not exist")
+        if not (app / "agents").is_dir():
+            missing = [name for name in ("agents/", "app.yaml") if not (app / name).exists()]
+            why = f"{app} is no app folder: it has no {' and no '.join(missing)}"
+            raise StackError(f"{why}; `perdure init NEW-FOLDER` writes one to start from")
+    return apps
+
+
+_FLAGS = {
+    **dict.fromkeys(("1", "true", "t", "yes", "y", "on"), True),
+    **dict.fromkeys(("0", "false", "f", "no", "n", "off"), False),
+}
+"""As perdure/settings.py reads them."""
+
+
+def _flag(environ: Mapping[str, str], name: str) -> bool:
+    """Raises: StackError."""
+    text = environ.get(name) or "false"
+    if (found := _FLAGS.get(text.lower())) is None:
+        raise StackError(f"{name} is {text!r}; it must be true or false")
+    return found
 
 
 def least_free_bytes(environ: Mapping[str, str]) -> int:

@@ -171,6 +171,7 @@ def environment(config: StackConfig, home: Home, data: Mapping[str, str], urls: 
         "PERDURE_PORT": str(config.port),
         "PERDURE_HOME": str(home.root),
         "PERDURE_APP": os.pathsep.join(map(str, config.app_dirs)),
+        "PERDURE_EXAMPLES": "true" if config.examples else "false",
         "PERDURE_ROUTING": config.routing,
         "PERDURE_START_GATE": str(home.gate_file),
         "PYTHONUNBUFFERED": "1",

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,11 @@ _LOOK_SECONDS = 1.0
 _TELL_SECONDS = 1.0
 _TELL_PLAIN_SECONDS = 15.0
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+NO_AGENT = (
+    "No agent is published: no app was asked for. Stop this stack and start it with one:",
+    "  perdure up --examples                            the examples that ship",
+    "  perdure init my-app && perdure up --app my-app   an app of your own",
+)
 
 
 @asynccontextmanager
@@ -171,7 +176,7 @@ class _AppServices:
 
         Raises: StackError.
         """
-        declared = programs.read_all_app_services(config.companion_apps)
+        declared = programs.read_all_app_services(config.apps)
         ports = {each.name: programs.take_port(book, each) for _, each in declared}
         environ = {each.url_env: programs.app_service_url(ports[each.name]) for _, each in declared}
         for _, each in declared:
@@ -235,6 +240,8 @@ class _Start:
             "prepare", self.config.prepare, environ, ROOT, "database and apps are up to date"
         )
         self.prepared = programs.prepared_from(lines, self.home.log("prepare"))
+        if not self.config.apps:
+            self.prepared = replace(self.prepared, left_out=(*self.prepared.left_out, *NO_AGENT))
 
     async def launch_programs(self) -> None:
         """Starts the programs as soon as all addresses are known; each waits for the gate.

@@ -391,7 +391,9 @@ async def listed(visit: Visitor, cursor: Annotated[str | None, Query(max_length=
         visit.api.conversations.list(limit=_SHOWN, cursor=cursor), visit.api.agents.list()
     )
     titles = {agent.id: agent.title or agent.id for agent in agents.items}
-    return page(visit, "chats.html", found=found, agents=[] if cursor else agents.items, titles=titles)
+    return page(
+        visit, "chats.html", found=found, agents=[] if cursor else agents.items, titles=titles, first=not cursor
+    )
 
 
 @chat_router.post("/chat")

@@ -65,7 +65,10 @@ async def current_agent(tx: Connection, agent_id: str) -> PublishedAgent:
     row = await tx.fetchrow(f"{_CURRENT} WHERE a.agent_id = $1", agent_id)
     if row is None:
         raise CallerError(
-            "agent_not_found", "there is no such agent; see GET /v1/agents", {"agent": agent_id[:80]}, status=404
+            "agent_not_found",
+            "no agent of this name is published; see GET /v1/agents",
+            {"agent": agent_id[:80]},
+            status=404,
         )
     return _stored(row["body"])
 

@@ -30,7 +30,7 @@ from perdure.activities.toolbox.mcp.tools import McpServers
 from perdure.activities.toolbox.registry import Toolbox
 from perdure.activities.tools import ToolActivities
 from perdure.activities.turns import TurnActivities
-from perdure.apps import App, assembled_tools, find_apps
+from perdure.apps import App, app_folders, assembled_tools, find_apps
 from perdure.contracts.mcp import server_of
 from perdure.contracts.turns import Kind, Routing, waits_queue
 from perdure.core.egress import Outbound
@@ -71,13 +71,15 @@ async def serve(settings: Settings, kinds: Sequence[Kind], stop: asyncio.Event) 
     """
     async with AsyncExitStack() as stack:
         runs_tools = bool({Kind.TOOLS, Kind.TURNS}.intersection(kinds))
-        apps = find_apps(settings.apps) if runs_tools else []
+        apps = find_apps(app_folders(settings.apps, settings.examples)) if runs_tools else []
         sandbox = StandbySandbox(settings.sandbox())
         stack.push_async_callback(sandbox.close)
         deps = await _deps(settings, kinds, stack, apps, sandbox)
         if Kind.LLM in kinds:
             async with deps.db.transaction(agents.SHARED) as tx:
                 await deps.models.preload([agent for _, agent in await agents.list_agents(tx)])
+        if runs_tools:
+            await _tell_missing(deps.db, apps)
         await need_namespace(deps.doorbell.client)
         freeze_heap()
         queues = Routing.spread()
@@ -93,6 +95,16 @@ async def serve(settings: Settings, kinds: Sequence[Kind], stop: asyncio.Event) 
         await asyncio.gather(*(worker.shutdown() for worker in workers))
         for task in ended - {stopping}:
             task.result()  # a worker that ended by itself says why
+
+
+async def _tell_missing(db: Database, apps: Sequence[App]) -> None:
+    """Log which published agents are in none of `apps`: their tool calls wait for a worker that has them."""
+    async with db.transaction(agents.SHARED) as tx:
+        published = [agent.definition.id for _, agent in await agents.list_agents(tx)]
+    missing = sorted(set(published) - {agent.id for app in apps for agent in app.agents})
+    if missing:
+        why = "PERDURE_APP and PERDURE_EXAMPLES must be what they were when the agents were published"
+        _log.warning("agents_not_here", agents=missing, why=why)
 
 
 def freeze_heap() -> None:

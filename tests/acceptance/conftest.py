@@ -11,7 +11,7 @@ BESIDE_OTHERS = {
     *("test_blocks.py", "test_cli.py", "test_evidence.py", "test_filings.py", "test_ops.py", "test_reviewing.py"),
     *("test_outage.py", "test_paused.py", "test_racing.py", "test_signals.py", "test_withdrawal.py"),
     *("test_api_killed.py", "test_valkey_lost.py", "test_worker_killed.py"),
-    *("test_charts.py", "test_demo.py", "test_first_steps.py", "test_ports.py"),
+    *("test_asked_apps.py", "test_charts.py", "test_demo.py", "test_first_steps.py", "test_ports.py"),
     "test_killed.py",
 }
 """They use a running stack and bound no times: they hold on a machine that does other work too."""
@@ -26,6 +26,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="package")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
-    """`python -m perdure up` in a data folder of its own; `stack.read()` is run.json as it is now."""
-    with running(tmp_path_factory.mktemp("acceptance") / "home") as started:
+    """`python -m perdure up --examples` in a data folder of its own; `stack.read()` is run.json as it is now."""
+    with running(tmp_path_factory.mktemp("acceptance") / "home", "--examples") as started:
         yield started

@@ -41,7 +41,7 @@ def counted_stack(folder: Path) -> Iterator[tuple[RunningStack, ProviderDouble]]
     """A stack whose agent `counted` asks the double, in a data folder below `folder`."""
     with ProviderDouble() as double:
         write_app(folder / "app", double.api_base)
-        with running(folder / "home", "--app", str(folder / "app"), **KEY_ENVIRON) as stack:
+        with running(folder / "home", "--examples", "--app", str(folder / "app"), **KEY_ENVIRON) as stack:
             yield stack, double
 
 

@@ -17,9 +17,9 @@ LASTS_SECONDS = 4.0
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
-    """With the workshop beside the shipped apps; a block may take its time."""
+    """With the workshop beside the examples; a block may take its time."""
     home = tmp_path_factory.mktemp("blocks") / "home"
-    with running(home, "--app", str(WORKSHOP), PERDURE_SANDBOX_SECONDS="20") as up:
+    with running(home, "--examples", "--app", str(WORKSHOP), PERDURE_SANDBOX_SECONDS="20") as up:
         yield up
 
 

@@ -91,7 +91,7 @@ async def _started(home: Path) -> tuple[float, float, float]:
     """Seconds from the command to all parts healthy and to the first answer, and others' share meanwhile."""
     with Others() as others:
         began = time.monotonic()
-        starting = running(home)
+        starting = running(home, "--examples")
         stack = await asyncio.to_thread(starting.__enter__)
         try:
             healthy = time.monotonic() - began

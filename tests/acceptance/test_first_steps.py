@@ -9,6 +9,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import httpx
 
 from perdure.apps.scaffold import scaffold
 from tests.acceptance.command import Command
@@ -63,6 +66,13 @@ def terminal(line: str, folder: Path, log: Path, environ: dict[str, str]) -> Ite
             shell.wait()
 
 
+def agents_of(run: dict[str, Any]) -> set[str]:
+    """Whom a requester can talk to."""
+    headers = {"Authorization": f"Bearer {run['tokens']['requester']}"}
+    found = httpx.get(f"{run['api']}/v1/agents", headers=headers, trust_env=False).json()["items"]
+    return {agent["id"] for agent in found}
+
+
 def test_a_new_apps_readme_works_line_by_line_in_fresh_shells(tmp_path: Path) -> None:
     app = tmp_path / "my app"
     scaffold(app)
@@ -91,6 +101,9 @@ def test_a_new_apps_readme_works_line_by_line_in_fresh_shells(tmp_path: Path) ->
     up_log, chat_log = tmp_path / "up.log", tmp_path / "chat.log"
     with terminal(f"{export}; exec {up}", app, up_log, environ):
         until(up_log, "admin token", START_SECONDS)
+        run = json.loads((tmp_path / "home" / "run.json").read_text())
+        assert [*run["companions"]] == ["desk"] and run["left_out"] == []
+        assert agents_of(run) == {"desk"}, "the app that was asked for, and no example"
         with terminal(f"{export}; exec {chat}", app, chat_log, environ) as asking:
             (approval_id,) = APPROVAL.findall(until(chat_log, "To decide, type:", 60))
             assert approval_id in typed(listing)

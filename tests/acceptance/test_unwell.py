@@ -64,7 +64,7 @@ def is_another(stack: RunningStack, role: str, pid: int) -> bool:
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
     """A stack that no other test uses."""
-    with running(tmp_path_factory.mktemp("unwell") / "home") as started:
+    with running(tmp_path_factory.mktemp("unwell") / "home", "--examples") as started:
         until(lambda: "admin token" in terminal(started), 60, "the stack did not come up")
         yield started
 
@@ -146,7 +146,7 @@ def fill(folder: Path) -> Path:
 
 @pytest.mark.timeout(300)
 def test_a_full_disk_is_red_is_told_once_and_is_survived(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "home") as disk, running(disk) as stack:
+    with small_disk(tmp_path / "home") as disk, running(disk, "--examples") as stack:
         until(lambda: "admin token" in terminal(stack), 60, "the stack did not come up")
         until(lambda: ready(stack) == 200, 30, "the stack is not ready")
         assert echo(stack) == "still here"

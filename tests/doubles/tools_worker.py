@@ -1,4 +1,4 @@
-"""A worker of the shipped apps' tools in a process of its own, their servers included, to be killed.
+"""A worker of the examples' tools in a process of its own, their servers included, to be killed.
 
 `SERVERS_HOME=FOLDER python -m tests.doubles.tools_worker DATABASE_URL REDIS_URL TEMPORAL_ADDRESS NAMESPACE QUEUE`
 """
@@ -15,7 +15,7 @@ from perdure.activities.dependencies import Deps
 from perdure.activities.providers.registry import Models
 from perdure.activities.toolbox.mcp.tools import McpServers
 from perdure.activities.toolbox.registry import Toolbox
-from perdure.apps import find_apps
+from perdure.apps import app_folders, find_apps
 from perdure.contracts.turns import Kind
 from perdure.settings import Settings
 from perdure.store.database import Database
@@ -36,7 +36,7 @@ async def _main(database: str, redis: str, temporal: str, namespace: str, queue:
         db = await Database.connect(database, most=4, keyring=Settings(_env_file=None).keyring())
         client = await Client.connect(temporal, namespace=namespace, data_converter=DATA_CONVERTER)
         http = await stack.enter_async_context(new_client())
-        apps = find_apps()
+        apps = find_apps(app_folders((), examples=True))
         servers = McpServers(apps, _none, Path(os.environ["SERVERS_HOME"]))
         toolbox = Toolbox(tools_of(apps), _none, http, servers)
         deps = Deps(db, LiveTokens(Valkey.connect(redis)), toolbox, Models(_none), Doorbell(client, db))

@@ -17,7 +17,7 @@ from perdure.activities.toolbox.registry import Toolbox
 from perdure.api.__main__ import server_config
 from perdure.api.app import create_app
 from perdure.api.services import Services
-from perdure.apps import find_apps
+from perdure.apps import app_folders, find_apps
 from perdure.contracts.turns import Kind, Routing
 from perdure.local import DataParts
 from perdure.settings import Settings
@@ -110,7 +110,7 @@ async def api(parts: DataParts, urls: Urls, db: Database, people: dict[str, Pers
         def secret(name: str) -> str | None:
             return os.environ.get(f"PERDURE_SECRET_{name.upper()}")
 
-        toolbox = Toolbox(tools_of(find_apps()), secret, http)
+        toolbox = Toolbox(tools_of(find_apps(app_folders((), examples=True))), secret, http)
         deps = Deps(db, services.live, toolbox, Models(lambda name: None), services.doorbell)
         for kind in (Kind.APPROVALS, Kind.MEMORY, Kind.TOOLS, Kind.LLM, Kind.TURNS):
             for worker in workers_for(deps, kind, services.routing.queue(kind)):

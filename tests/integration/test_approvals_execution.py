@@ -17,7 +17,7 @@ from perdure.contracts.turns import TurnAddress
 from perdure.contracts.values import digest_of
 from perdure.core.approvals.decisions import Decider, Decision
 from perdure.store.calls.effects import settle_by_person
-from tests.desk import Desk, effect_ref, gathered
+from tests.desk import Desk, effect_ref, gathered, publish_desk, withdraw_agent
 
 V = VerdictState
 
@@ -186,6 +186,26 @@ async def test_an_approval_is_for_one_version_of_the_tool(desk: Desk) -> None:
     assert outcome.state is CallState.DENIED
     assert outcome.message is not None and "has changed" in outcome.message.text
     assert paid(desk, address) == 0
+
+
+async def test_a_call_of_an_agent_that_is_not_published_any_more_is_denied_and_its_approval_void(desk: Desk) -> None:
+    """As after a start without its app: its tools are in no worker, and no other attempt would find them."""
+    address, request = await gated(desk)
+    await desk.decide(request.request_id)
+    call = await desk.tool_call(address, "t1.0")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(desk.deps.toolbox, "_tools", {})
+        with pytest.raises(ApplicationError) as elsewhere:  # published: another worker may have it
+            await desk.activity(ToolActivities(desk.deps).run, call)
+        assert elsewhere.value.type == "tool_not_here"
+        await withdraw_agent(desk.owner_url, "desk")
+        try:
+            outcome = await desk.activity(ToolActivities(desk.deps).run, call, attempt=2)
+        finally:
+            await publish_desk(desk.owner_url)
+    assert outcome.state is CallState.DENIED
+    assert outcome.message is not None and "the agent is not published any more" in outcome.message.text
+    assert (await desk.approval_row(address))["status"] == "cancelled" and paid(desk, address) == 0
 
 
 async def test_opening_again_gives_the_same_requests_and_no_second_record(desk: Desk) -> None:

@@ -34,7 +34,7 @@ PROGRAMS = {
         def program(role, name, *rest): return Program(role, (python, "-S", str(here / name), role, *rest))
         given = StackConfig.from_env()
         config = StackConfig(
-            home=given.home, port=given.port, environ=given.environ, companion_apps=given.app_dirs,
+            home=given.home, port=given.port, environ=given.environ, app_dirs=given.app_dirs,
             prepare=(python, "-S", str(here / "prepare.py")),
             programs=(
                 Program("api", (python, "-S", str(here / "api.py")), ready="http"),

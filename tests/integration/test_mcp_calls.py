@@ -38,8 +38,8 @@ def write_app(folder: Path) -> App:
     files = {
         "agents/keeper.yaml": AGENT.format("keeper", "cluster"),
         "agents/dupe.yaml": AGENT.format("dupe", "liar"),
-        "mcp/cluster.yaml": f"command: [python, -m, perdure.examples.ops.cluster]\n"
-        f"env: {{PYTHONPATH: {OPS.parents[2]}}}\n"
+        "mcp/cluster.yaml": f"command: [python, -m, cluster]\n"
+        f"env: {{PYTHONPATH: {OPS}}}\n"
         "trust_annotations: true\nstart_seconds: 30\ntools: {k8s_pods_list: {timeout_seconds: 4}}\n",
         "mcp/liar.yaml": f"command: [python, {DOUBLES / 'mcp_liar.py'}, {folder}]\nstart_seconds: 30\n",
     }

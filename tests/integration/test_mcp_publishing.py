@@ -17,8 +17,8 @@ from tests.conftest import Urls
 from tests.doubles.mcp_cluster import OPS, PODS, RESTART
 
 AGENT = "id: keeper\ntitle: Keeper\ntopology: skill_pipeline\ncore_tools: false\ntools: ['cluster_*']\n"
-SERVER = f"""command: [python, -m, perdure.examples.ops.cluster]
-env: {{PYTHONPATH: {OPS.parents[2]}}}
+SERVER = f"""command: [python, -m, cluster]
+env: {{PYTHONPATH: {OPS}}}
 trust_annotations: true
 toolsets: [k8s]
 start_seconds: 30
@@ -33,6 +33,7 @@ async def prepared(urls: Urls, folder: Path, **beside: str) -> dict[str, Publish
         "PERDURE_LOCAL": "1",
         "PERDURE_HOME": str(folder / "home"),
         "PERDURE_APP": str(folder),
+        "PERDURE_EXAMPLES": "true",
         **beside,
     }
     await prepare(Settings(_env_file=None, **given))  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from perdure.activities.providers.registry import Models
 from perdure.activities.toolbox.registry import Toolbox
 from perdure.api.__main__ import server_config
 from perdure.api.app import create_app
-from perdure.apps import find_apps
+from perdure.apps import app_folders, find_apps
 from perdure.contracts.turns import Kind
 from perdure.local import DataParts
 from perdure.settings import Settings
@@ -177,7 +177,7 @@ async def workers(desk: Desk) -> AsyncIterator[None]:
     """Every kind of work of the desk's queues, with the shipped agents' own tools and scripts."""
     async with AsyncExitStack() as stack:
         http = await stack.enter_async_context(new_client())
-        toolbox = Toolbox(tools_of(find_apps()), lambda name: None, http)
+        toolbox = Toolbox(tools_of(find_apps(app_folders((), examples=True))), lambda name: None, http)
         deps = replace(desk.deps, toolbox=toolbox, models=Models(lambda name: None))
         await serve(stack, replace(desk, deps=deps), (Kind.LLM, Kind.TURNS))
         yield

@@ -165,3 +165,15 @@ def test_a_kind_without_a_worker_and_an_unknown_service_are_found() -> None:
     found = services(COMPOSE.read_text())
     faults = worker_faults({name: service for name, service in found.items() if name != "worker-llm"} | {"extra": {}})
     assert [fault.split()[1] for fault in faults] == ["llm", "knows"], os.linesep.join(faults)
+
+
+ASKED = {"PERDURE_APP": "${PERDURE_APP:-}", "PERDURE_EXAMPLES": "${PERDURE_EXAMPLES:-}"}
+READ_APPS = {"prepare", "worker-turns", "worker-tools"}
+"""The services that publish agents or run their tools."""
+
+
+def test_what_reads_apps_has_the_same_and_none_by_itself() -> None:
+    for name in OURS:
+        given = services(COMPOSE.read_text())[name]["environment"]
+        apps = {variable: value for variable, value in given.items() if variable in ASKED}
+        assert apps == (ASKED if name in READ_APPS else {}), name

@@ -102,6 +102,12 @@ def test_no_package_imports_the_tests_the_benchmark_or_the_worker() -> None:
     assert not found, f"{sorted(found)} import a program, the tests or the benchmark"
 
 
+def test_nothing_imports_an_example_or_starts_one_as_a_part_of_the_package() -> None:
+    assert not importing(r"perdure\.examples"), "examples are data, read by path"
+    product = [path for path in files() if path.startswith(("perdure/", "deploy/", "bench/")) or path == "Makefile"]
+    assert not [path for path in product if re.search(r"-m[\s\"',]+perdure\.examples", text_of(path))]
+
+
 def test_an_example_imports_only_what_an_app_of_a_user_can() -> None:
     rule = re.compile(r"^\s*(?:from|import) (?:perdure\.(?!sdk\b|client\b)|tests\b|bench\b)", re.MULTILINE)
     examples = [path for path in files() if path.startswith("perdure/examples/") and path.endswith(".py")]

@@ -7,7 +7,7 @@ import pytest
 from perdure.activities.sandbox import Limits, SandboxConfig, SandboxUnavailable
 from perdure.activities.toolbox.engine_tools import CORE_BY_NAME
 from perdure.apps import publish
-from perdure.apps.registry import block_digests, one_app, shipped_and_own
+from perdure.apps.registry import block_digests, one_app, several_apps
 from tests.unit.apps.skill_app import STEEP, STEEP_CARD, told, write_app
 
 BLOCK = "skills/tea/blocks/steep.py"
@@ -37,12 +37,12 @@ async def test_a_block_that_does_not_fit_its_own_schemas_is_refused(tmp_path: Pa
 async def test_a_block_that_was_published_is_not_checked_again(tmp_path: Path) -> None:
     folder = write_app(tmp_path, {BLOCK: WRONG})
     sandbox = SandboxConfig()
-    found = await shipped_and_own([folder], sandbox)
+    found = await several_apps([folder], sandbox)
     app = found.apps[-1]
     assert app.name == "parlour" and app.agents == ()
     unchecked = (await one_app(folder, SandboxConfig(program=tmp_path / "nothing"))).apps[0]
     published = publish(unchecked, [tool.card for tool in CORE_BY_NAME.values()])
-    again = await shipped_and_own([folder], sandbox, block_digests(published))
+    again = await several_apps([folder], sandbox, block_digests(published))
     assert [agent.id for agent in again.apps[-1].agents] == ["host"]
 
 

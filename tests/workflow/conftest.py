@@ -16,7 +16,7 @@ from perdure.activities.providers.registry import Models
 from perdure.activities.sandbox import SandboxConfig, StandbySandbox
 from perdure.activities.toolbox.mcp.tools import McpServers
 from perdure.activities.toolbox.registry import Toolbox
-from perdure.apps import find_apps
+from perdure.apps import app_folders, find_apps
 from perdure.contracts.turns import ENDED, Kind, Limits, Routing, TurnStatus
 from perdure.core.approvals.decisions import Decider, Decision
 from perdure.core.turns import Caps, OnBusy
@@ -193,7 +193,7 @@ async def engine(
         def secret(name: str) -> str | None:
             return os.environ.get(f"PERDURE_SECRET_{name.upper()}")
 
-        apps, home = find_apps(), tmp_path_factory.mktemp("servers")
+        apps, home = find_apps(app_folders((), examples=True)), tmp_path_factory.mktemp("servers")
         servers = McpServers(apps, secret, home)  # each is started by its first call
         stack.push_async_callback(servers.close)
         toolbox = Toolbox(tools_of(apps), secret, http, servers)

@@ -59,7 +59,7 @@ class Stage:
         Raises: StageFailed with the last words of the start.
         """
         port = PortBook(Home(self.home).ports_file).take("api")
-        command = (sys.executable, "-m", "perdure", "up")
+        command = (sys.executable, "-m", "perdure", "up", "--examples")
         environ = {**self._environ, "PERDURE_PORT": str(port)}
         self._process = await spawn(command, environ=environ, cwd=ROOT, death_signal=signal.SIGTERM)
         self._output = asyncio.create_task(self._listen(self._process))

@@ -16,6 +16,9 @@ from perdure.core.calls.arguments import check_arguments
 from perdure.core.json_schema import schema_fault
 from perdure.core.memory.files import handed_in_fault
 
+NOT_PUBLISHED = "the agent is not published any more"
+"""Why no call of it runs: a start without its app took it away, and its tools."""
+
 # --- What has changed since a request was opened, so that its call would not run however it is decided.
 
 
@@ -34,7 +37,7 @@ def why_outdated(policy_digest: str, tool_version: str, in_force: InForce | None
     `policy_digest` is empty where nobody has kept it; `in_force` is None where the agent is not published any more.
     """
     if in_force is None:
-        return "the agent is not published any more"
+        return NOT_PUBLISHED
     if policy_digest and in_force.policy_digest != policy_digest:
         return "who decides on such calls has changed since"
     return "the tool has changed since" if in_force.tool_version != tool_version else None

@@ -43,9 +43,12 @@ class Busy:
 
 @pytest.fixture(scope="package")
 def busy_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
-    """`python -m perdure up` in a data folder of its own."""
+    """`python -m perdure up --examples` in a data folder of its own."""
     with running(
-        tmp_path_factory.mktemp("approvals") / "home", PERDURE_LIVE_TURNS_PER_USER="1000000", **NO_RATE_LIMIT
+        tmp_path_factory.mktemp("approvals") / "home",
+        "--examples",
+        PERDURE_LIVE_TURNS_PER_USER="1000000",
+        **NO_RATE_LIMIT,
     ) as started:
         yield started
 

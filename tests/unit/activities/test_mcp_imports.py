@@ -8,10 +8,10 @@ PROGRAM = """
 import asyncio, sys
 from pathlib import Path
 from perdure.activities.toolbox.mcp import tools as mcp
-from perdure.apps import find_apps
+from perdure.apps import app_folders, find_apps
 
 async def main():
-    servers = mcp.McpServers(find_apps(), lambda name: None, Path("."))
+    servers = mcp.McpServers(find_apps(app_folders((), examples=True)), lambda name: None, Path("."))
     assert "mcp" not in sys.modules
     mcp.AFTER_START_SECONDS = 0.0
     servers.import_soon()

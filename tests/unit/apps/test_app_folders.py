@@ -7,7 +7,7 @@ from textwrap import dedent
 import pytest
 
 from perdure.activities.providers.scripted import Script
-from perdure.apps import SHIPPED, App, Engine, find_apps, load_app
+from perdure.apps import SHIPPED, App, Engine, app_folders, find_apps, load_app
 from perdure.apps.files import YamlFile, read_yaml
 
 AGENT = "id: helper\ntitle: Helper\ntopology: skill_pipeline\n"
@@ -224,10 +224,10 @@ def test_mistakes_in_app_yaml_do_not_lose_the_agents(tmp_path: Path, text: str, 
     assert told(app)[0].startswith(why)
 
 
-def test_the_shipped_apps_come_first_and_a_name_that_is_taken_stays_taken(tmp_path: Path) -> None:
+def test_the_examples_come_first_and_a_name_that_is_taken_stays_taken(tmp_path: Path) -> None:
     write(tmp_path / "refunds", agents__helper_yaml=AGENT)
     write(tmp_path / "mine", agents__refunds_yaml=AGENT.replace("helper", "refunds"), agents__own_yaml=AGENT)
-    apps = find_apps([tmp_path / "refunds", tmp_path / "mine"])
+    apps = find_apps(app_folders([tmp_path / "refunds", tmp_path / "mine"], examples=True))
     by_folder = {app.folder: app for app in apps}
     assert by_folder[SHIPPED / "refunds"].problems == ()
     assert [agent.id for agent in by_folder[SHIPPED / "refunds"].agents] == ["refunds"]
@@ -239,7 +239,7 @@ def test_the_shipped_apps_come_first_and_a_name_that_is_taken_stays_taken(tmp_pa
 
 
 def test_no_shipped_app_has_a_mistake() -> None:
-    for app in find_apps(engine=Engine(script=Script)):
+    for app in find_apps(app_folders((), examples=True), Engine(script=Script)):
         assert told(app) == [] and app.agents
 
 

@@ -23,3 +23,10 @@ def test_nothing_is_started_at_such_an_address(
     ended = perdure("up")
     assert ended.code != 0 and said in " ".join((ended.out + ended.err).split())
     assert "Traceback" not in ended.err and not list(home.iterdir()), "nothing was made in the data folder"
+
+
+def test_a_flag_that_is_none_is_one_line_that_names_it(perdure: Perdure, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PERDURE_EXAMPLES", "perhaps")
+    ended = perdure("up")
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err == "PERDURE_EXAMPLES is 'perhaps'; it must be true or false\n"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 
-ROOT = Path(__file__).parents[3]
+REFUNDS = Path(__file__).parents[3] / "perdure" / "examples" / "refunds"
 TOKEN = "a-token-of-this-test"
 
 
@@ -34,10 +34,10 @@ class PaymentsProcess:
 
     def start(self) -> None:
         """Start it and wait until it answers."""
-        command = [sys.executable, "-m", "perdure.examples.refunds.payments", "--port", str(self.port)]
+        command = [sys.executable, "-m", "payments", "--port", str(self.port)]
         self._process = subprocess.Popen(
             [*command, "--db", str(self.folder / "payments.db")],
-            cwd=ROOT,
+            cwd=REFUNDS,
             env={**os.environ, "PERDURE_SECRET_PAYMENTS_TOKEN": TOKEN},
             stdout=subprocess.DEVNULL,
         )

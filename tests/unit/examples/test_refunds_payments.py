@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.unit.examples.payments_process import ROOT, PaymentsProcess, free_port, wait_until_healthy
+from tests.unit.examples.payments_process import REFUNDS, PaymentsProcess, free_port, wait_until_healthy
 
 
 def refund(payments: PaymentsProcess, order: str, key: str | None, **more: object) -> httpx.Response:
@@ -175,7 +175,7 @@ def test_as_a_companion_it_takes_port_and_folder_from_the_stack_and_keeps_a_toke
     given = {"PAYMENTS_PORT": str(port), "PERDURE_COMPANION_HOME": str(tmp_path)}
     process = subprocess.Popen(
         [sys.executable, "-m", "payments"],
-        cwd=ROOT / "perdure" / "examples" / "refunds",
+        cwd=REFUNDS,
         env={"PATH": os.environ["PATH"], **given},
         stdout=subprocess.DEVNULL,
     )
@@ -194,8 +194,8 @@ def test_as_a_companion_it_takes_port_and_folder_from_the_stack_and_keeps_a_toke
 
 def test_without_a_port_it_says_what_is_missing() -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "perdure.examples.refunds.payments"],
-        cwd=ROOT,
+        [sys.executable, "-m", "payments"],
+        cwd=REFUNDS,
         env={"PATH": os.environ["PATH"]},
         capture_output=True,
         text=True,

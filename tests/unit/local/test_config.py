@@ -48,7 +48,7 @@ def test_every_setting_can_come_from_the_environment(tmp_path: Path) -> None:
     config = StackConfig.from_env([tmp_path / "two"], environ=environ)
     assert (config.home, config.port, config.routing) == (tmp_path / "data", 9001, "spread")
     assert config.app_dirs == (tmp_path / "one", tmp_path / "two")
-    assert config.companion_apps[-2:] == config.app_dirs
+    assert config.apps == config.app_dirs
 
 
 @pytest.mark.parametrize(

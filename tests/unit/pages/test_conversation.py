@@ -293,6 +293,16 @@ async def test_agents_are_begun_with_by_one_click_on_what_they_can_be_asked(
     )
 
 
+async def test_without_a_published_agent_the_first_page_says_how_to_publish_one(
+    api: SpokenApi, told: dict[str, Any], browse: Browse
+) -> None:
+    api.answers["/v1/conversations"] = ok({"items": []})
+    assert "No agent is published" not in (await browse("/chat")).text
+    api.answers["/v1/agents"] = ok({"items": []})
+    assert "No agent is published" in (await browse("/chat")).text
+    assert "No agent is published" not in (await browse("/chat?cursor=c")).text
+
+
 async def test_a_person_begins_where_the_own_work_is(api: SpokenApi, browse: Browse) -> None:
     for role, leads_to in (("reviewer", "/review"), ("admin", "/review"), ("requester", "/chat")):
         api.answers["/v1/auth/me"] = ok({"name": "rita", "roles": [role], "form_token": "f-1"})

@@ -1,4 +1,4 @@
-"""Run the payments service: `python -m perdure.examples.refunds.payments --port N --db FILE`.
+"""Run the payments service, from the app's folder: `python -m payments --port N --db FILE`.
 
 As a companion of the embedded stack it is told its port by PAYMENTS_PORT and its folder by PERDURE_COMPANION_HOME.
 The credential is PERDURE_SECRET_PAYMENTS_TOKEN, the variable from which the tools' worker takes it; without it, one is

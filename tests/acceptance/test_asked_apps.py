@@ -1,0 +1,65 @@
+"""One data folder, started with the examples and then with nothing: what is not asked for is gone; nothing hangs."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.acceptance.command import Command
+from tests.acceptance.running import RunningStack, running
+from tests.acceptance.turns import Turns
+
+AGENTS = {
+    *("care_navigator", "chart_builder", "compliance_monitor", "flaring_monitor", "general", "ops", "refunds"),
+    *("rule_32", "rule_37", "skeleton"),
+}
+SAID = (
+    "No agent is published: no app was asked for.",
+    "perdure up --examples",
+    "perdure init my-app && perdure up --app my-app",
+    "the app refunds is not published any more (refunds)",
+)
+
+
+async def agents(turns: Turns) -> set[str]:
+    """Whom a requester can talk to."""
+    found = (await turns.requester.get("/v1/agents")).json()["items"]
+    return {agent["id"] for agent in found}
+
+
+async def paused(stack: RunningStack) -> tuple[str, str]:
+    """Two turns that wait for an approval, among the examples."""
+    async with Turns(stack, "refunds") as turns:
+        assert await agents(turns) == AGENTS
+        begun = await turns.begin_all(["Refund order 901", "Refund order 902"])
+        assert await turns.until(begun, "awaiting_approval") == []
+    assert {"payments", "bookings"} <= stack.read()["pids"].keys()
+    return begun[0], begun[1]
+
+
+async def decide(turns: Turns, turn_id: str, decision: str) -> httpx.Response:
+    """The reviewer's answer to the request of this turn."""
+    found = (await turns.reviewer.get("/v1/approvals", params={"status": "pending"})).json()["items"]
+    (mine,) = [each for each in found if each["turn_id"] == turn_id]
+    body = {"decision": decision, "digest": mine["digest"], "comment": "not this one"}
+    return await turns.reviewer.post(f"/v1/approvals/{mine['id']}/decision", json=body)
+
+
+@pytest.mark.timeout(400)
+async def test_what_is_not_asked_for_any_more_is_gone_and_its_turns_end(tmp_path: Path) -> None:
+    with running(tmp_path / "home", "--examples") as first:
+        approved, rejected = await paused(first)
+    with running(tmp_path / "home") as stack:
+        run = stack.read()
+        assert run["companions"] == {} and not {"payments", "bookings"} & run["pids"].keys()
+        shown = Command(stack.home)("status").out
+        assert [each for each in SAID if each not in shown] == []
+        async with Turns(stack, "refunds") as turns:
+            assert await agents(turns) == set()
+            answer = await decide(turns, approved, "approve")
+            assert (answer.status_code, answer.json()["error"]["code"]) == (409, "approval_outdated")
+            assert "not published any more" in answer.json()["error"]["message"]
+            assert (await decide(turns, rejected, "reject")).status_code == 200
+            assert await turns.until([rejected], "completed") == []
+            (await turns.requester.post(f"/v1/turns/{approved}/stop")).raise_for_status()
+            assert await turns.until([approved], "stopped") == []

@@ -1,0 +1,76 @@
+"""A copy of an example, put anywhere, is the same app: nothing in it leads back to where it shipped."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from perdure.activities.providers.scripted import Script
+from perdure.activities.toolbox.engine_tools import ENGINE_TOOLS
+from perdure.apps import SHIPPED, Engine, app_folders, load_app, publish
+from perdure.apps.registry import discovered, listings
+from perdure.graph.registry import names
+from perdure.local.programs import read_companions
+from tests.unit.examples.payments_process import free_port
+
+ENGINE = Engine(core_tools=tuple(ENGINE_TOOLS), topologies=names(), script=Script)
+CORE = [tool.card for tool in ENGINE_TOOLS.values()]
+NAMES = [folder.name for folder in app_folders((), examples=True)]
+STARTED = [(name, service) for name in NAMES for service in read_companions(SHIPPED / name)]
+
+
+def copied(name: str, to: Path) -> Path:
+    """The example in another folder of another name."""
+    return Path(shutil.copytree(SHIPPED / name, to / "mine", ignore=shutil.ignore_patterns("__pycache__")))
+
+
+async def versions(folder: Path, home: Path) -> dict[str, str]:
+    """By agent, what a turn would pin."""
+    app = load_app(folder, ENGINE)
+    assert app.problems == ()
+    offered = await discovered(app, [], lambda name: None, home)
+    return {agent.definition.id: agent.version for agent in publish(app, CORE, offered.cards)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+async def test_a_copy_is_published_under_the_same_versions(tmp_path: Path, name: str) -> None:
+    copy = copied(name, tmp_path)
+    found = await versions(copy, tmp_path)
+    assert found and found == await versions(SHIPPED / name, tmp_path)
+
+
+async def test_a_copied_server_is_started_from_its_own_folder_and_lists_what_is_locked(tmp_path: Path) -> None:
+    app = load_app(copied("ops", tmp_path), ENGINE)
+    listed = (await listings(app, lambda name: None, tmp_path))["cluster"]
+    assert listed.lock == app.locks["cluster"], listed.told
+
+
+@pytest.mark.parametrize(("name", "service"), STARTED, ids=[service.name for _, service in STARTED])
+def test_a_copied_service_starts_from_its_own_folder(tmp_path: Path, name: str, service: object) -> None:
+    copy, port = copied(name, tmp_path), free_port()
+    (declared,) = read_companions(copy)
+    assert declared == service and declared.command[0] == "python"
+    given = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environ = {**given, declared.port_env: str(port), "PERDURE_COMPANION_HOME": str(tmp_path)}
+    with subprocess.Popen([sys.executable, *declared.command[1:]], cwd=copy, env=environ) as process:
+        try:
+            assert answers(f"http://127.0.0.1:{port}{declared.ready_path}", process)
+        finally:
+            process.kill()
+
+
+def answers(address: str, process: subprocess.Popen[bytes]) -> bool:
+    """Whether it answers 200 before a minute is over."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            if httpx.get(address, trust_env=False).status_code == 200:
+                return True
+        except httpx.TransportError:
+            time.sleep(0.05)
+    return False
