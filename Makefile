@@ -21,7 +21,7 @@ help: ## list the targets
 $(STAMP): requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Perdure needs Python 3.11 or newer; say which: make PYTHON=python3.12" >&2; exit 1; }
-	@echo "Setting up the environment in $(VENV) (about 680 MB, once)"
+	@echo "Setting up the environment in $(VENV) (about 1.3 GB, once)"
 	@$(RUN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)  # also one that was cut off
 	@awk '/^uv==/ {on=1} on {print} on && !/\\$$/ {exit}' requirements.lock > $(VENV)/uv.lock
 	@$(RUN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $(VENV)/uv.lock

@@ -1,10 +1,13 @@
-"""What the READMEs tell a newcomer to type, typed: the REST lines of the project's, every line of a new app's."""
+"""What the documents tell a newcomer to type, typed: the README's code, the quick start's REST lines, and every line of
+a new app's README.
+"""
 
 import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +18,10 @@ import httpx
 
 from perdure.apps.scaffold import scaffold
 from tests.acceptance.command import Command
-from tests.acceptance.running import ROOT, START_SECONDS, RunningStack, free_port
+from tests.acceptance.running import ROOT, START_SECONDS, RunningStack, free_port, running
 
+STEPS = ("tool.awaiting_approval", "tool.approved", "tool.result", "done")
+"""Events of a turn with one call that a person allows."""
 APPROVAL = re.compile(r"approvals approve (\S+)")
 
 
@@ -33,9 +38,9 @@ def told(line: str) -> str:
     return done.stdout
 
 
-def test_the_readmes_rest_lines_start_a_turn_and_follow_it(stack: RunningStack) -> None:
-    assert shutil.which("curl"), "the README's lines need curl"
-    (lines,) = [block for block in blocks(ROOT / "README.md") if block[0].startswith("export API=")]
+def test_the_quick_starts_rest_lines_start_a_turn_and_follow_it(stack: RunningStack) -> None:
+    assert shutil.which("curl"), "the quick start's lines need curl"
+    (lines,) = [block for block in blocks(ROOT / "docs/quickstart.md") if block[0].startswith("export API=")]
     exported = f"export API={stack.api} TOKEN={stack.token('requester')}"
     conversation, turn, events = lines[1:]
     conversation_id = json.loads(told(f"{exported}; {conversation}"))["id"]
@@ -48,6 +53,40 @@ def test_the_readmes_rest_lines_start_a_turn_and_follow_it(stack: RunningStack) 
         assert perdure("turns", "stop", started["turn_id"]).code == 0
         stream, _ = reading.communicate(timeout=60)
     assert b"event: tool.awaiting_approval" in stream and b"event: done" in stream
+
+
+def fenced(readme: Path, language: str) -> list[str]:
+    """The text of each block in this language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", readme.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def test_the_readmes_tool_agent_and_client_work_together(tmp_path: Path) -> None:
+    app = tmp_path / "desk"
+    scaffold(app)
+    tool, client = fenced(ROOT / "README.md", "python")
+    (agent,) = fenced(ROOT / "README.md", "yaml")
+    for block in (tool, agent):  # each names its file in the first line; it takes the place of what `init` wrote
+        path = block.splitlines()[0].removeprefix("# ")
+        assert (app / path).is_file(), f"`perdure init` writes no {path}"
+        (app / path).write_text(block)
+    with running(tmp_path / "home", "--app", str(app)) as own:
+        environ = {**os.environ, "API": own.api, "TOKEN": own.token("requester"), "PYTHONPATH": str(ROOT)}
+        with subprocess.Popen(
+            [sys.executable, "-c", client], cwd=tmp_path, env=environ, stdout=subprocess.PIPE, text=True
+        ) as asking:
+            try:
+                perdure = Command(own.home)
+                waiting = perdure.pending("Open a ticket: the printer burns")
+                assert (waiting["tool"], waiting["args"]) == ("open_ticket", {"title": "the printer burns"})
+                approved = perdure("approvals", "approve", waiting["id"], "--yes")
+                assert approved.code == 0, approved.err
+                said, _ = asking.communicate(timeout=60)
+            finally:
+                asking.kill()
+    assert asking.returncode == 0
+    *kinds, answer = said.splitlines()
+    assert answer == "Ticket 1 is open: the printer burns."
+    assert [kind for kind in kinds if kind in STEPS] == list(STEPS)
 
 
 @contextmanager

@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from configparser import ConfigParser
 from pathlib import PurePosixPath
 from posixpath import normpath
+from xml.etree.ElementTree import fromstring
 
 import pytest
 from typer.main import get_command
@@ -13,9 +15,10 @@ from tests.repo.committed import ROOT, files, text_of, texts
 
 _CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
 _MAKE = re.compile(r"(?<![\w/.-])make (?P<target>[a-z]+)(?![\w=])")
-_PERDURE = re.compile(r"(?<![\w/.-])(?:bin/)?perdure (?P<words>[a-z]+(?:[ |][a-z|]+)*)")
+_PERDURE = re.compile(r"(?<![\w/.-])(?<!from )(?:bin/)?perdure (?P<words>[a-z]+(?:[ |][a-z|]+)*)")
 _LINK = re.compile(r"\]\((?!\w+:)(?P<path>[^)#\s]+)")
 _PATH = re.compile(r"(?<![\w/.<*-])(?P<path>[A-Za-z_.][\w.-]*/(?:[\w.-]+/)*[\w.-]*)")
+FRONT_PAGE_WORDS = 900
 NOT_HERE = (".perdure/", ".venv/", "openai/", "anthropic/", "my-app/")
 """What looks like a path and is none of the checkout: made by running it, or a model's name."""
 
@@ -94,6 +97,20 @@ def test_the_readme_names_the_targets_and_the_commands_that_a_newcomer_needs() -
         assert words in code, f"README.md does not say `{words}` any more"
 
 
+def test_the_readme_is_a_front_page() -> None:
+    words = len(text_of("README.md").split())
+    assert words <= FRONT_PAGE_WORDS, f"README.md has {words} words: move some of it to docs/"
+
+
+def test_the_picture_of_a_turn_says_the_same_in_both_schemes() -> None:
+    readme = text_of("README.md")
+    shown = re.findall(r'(?:srcset|src)="(?P<path>[^"]+)"', readme)
+    assert shown == ["docs/pictures/turn-dark.svg", "docs/pictures/turn-light.svg"]
+    dark, light = (re.sub("#[0-9a-f]{6}", "", text_of(path)) for path in shown)
+    assert dark == light
+    assert fromstring(light).tag == "{http://www.w3.org/2000/svg}svg"
+
+
 def test_every_package_has_a_line_in_the_map() -> None:
     architecture = text_of("ARCHITECTURE.md")
     found = {path.rpartition("/")[0] for path in files() if re.fullmatch(r"(perdure/)?\w+/__init__\.py", path)}
@@ -102,6 +119,16 @@ def test_every_package_has_a_line_in_the_map() -> None:
         package for package in packages if package not in ("tests", "bench") and f"`{package}/`" not in architecture
     ]
     assert not missing, f"ARCHITECTURE.md says nothing of {missing}"
+
+
+def test_the_layers_are_drawn_as_the_contract_has_them() -> None:
+    contract = ConfigParser()
+    contract.read_string(text_of(".importlinter"))
+    kept = contract["importlinter:contract:layers"]["layers"].split("\n")
+    drawn = re.search(r"^## Layers$.*?^```\n(.*?)^```$", text_of("ARCHITECTURE.md"), re.MULTILINE | re.DOTALL)
+    assert drawn is not None
+    rows = [sorted(row.replace("|", " ").split()) for row in drawn.group(1).splitlines()]
+    assert rows == [sorted(row.replace("|", " ").split()) for row in kept if row.strip()]
 
 
 def test_the_command_line_of_the_checkout_runs_the_package() -> None:
