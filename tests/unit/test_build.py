@@ -1,5 +1,6 @@
 """A build is named by the code that decides, and by nothing else."""
 
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -46,8 +47,9 @@ def test_another_version_of_a_library_names_another_build(
     root: Path, monkeypatch: pytest.MonkeyPatch, library: str
 ) -> None:
     before = queues.build_id.__wrapped__()
-    installed = queues.version
-    monkeypatch.setattr(queues, "version", lambda name: "0.0.0" if name == library else installed(name))
+    monkeypatch.setattr(
+        "perdure.worker.queues.version", lambda name: "0.0.0" if name == library else metadata.version(name)
+    )
     assert queues.build_id.__wrapped__() != before
 
 
