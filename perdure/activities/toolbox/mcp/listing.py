@@ -3,12 +3,10 @@
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
-from mcp.client.session import ClientSession
-from mcp_types import PaginatedRequestParams, Tool, ToolAnnotations
 from pydantic import JsonValue
 
 from perdure.contracts.agents import ToolCard
@@ -18,16 +16,22 @@ from perdure.core.agents.toolsets import Standing, standing, toolset_of
 from perdure.core.calls.arguments import InvalidArguments, canonical
 from perdure.core.text import clean
 
+if TYPE_CHECKING:
+    from mcp.client.session import ClientSession  # a second of CPU, of every process that reads app folders
+    from mcp_types import Tool, ToolAnnotations
+
 _MOST_PAGES = 50
 _MOST_BYTES = 16 * 1024 * 1024
 """Of all pages together: what is kept of them stays in memory for as long as the session."""
 
 
-async def listed_tools(session: ClientSession) -> list[McpToolListing]:
+async def listed_tools(session: "ClientSession") -> list[McpToolListing]:
     """Every tool that the server lists, page by page, as far as anybody would look.
 
     Raises: MCPError; ValueError where a page does not read, or the pages are too large together.
     """
+    from mcp_types import PaginatedRequestParams
+
     found: list[McpToolListing] = []
     cursor: str | None = None
     size = 0
@@ -43,7 +47,7 @@ async def listed_tools(session: ClientSession) -> list[McpToolListing]:
     return found
 
 
-def listing_of(tool: Tool) -> McpToolListing:
+def listing_of(tool: "Tool") -> McpToolListing:
     """What is kept of a listed tool."""
     meta = tool.meta or {}
     return McpToolListing(
@@ -58,7 +62,7 @@ def listing_of(tool: Tool) -> McpToolListing:
     )
 
 
-def _hints(said: ToolAnnotations | None) -> McpHints:
+def _hints(said: "ToolAnnotations | None") -> McpHints:
     if said is None:
         return McpHints()
     return McpHints(
