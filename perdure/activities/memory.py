@@ -103,9 +103,8 @@ async def recall_episodes(deps: Deps, query: Query) -> Recollection:
 
 
 # --- Documents that come near to what a user says: found, shown within their budget, and noted in the turn's usage
-# rows.
-# The text is one system message of this turn alone: whoever fixes it as the turn's memory text sends the same at every
-# model call, and the next turn makes its own (S2-18).
+# rows. The text is one system message of this turn alone: whoever fixes it as the turn's memory text sends the same at
+# every model call, and the next turn makes its own (S2-18).
 
 NOTHING = Recalled()
 

@@ -27,9 +27,8 @@ from perdure.store.events.event_log import NewEvent, NewMessage
 # --- From a model's draft calls to ledger rows: names checked, arguments parsed and validated, once.
 # A call that cannot run is settled as failed at once, with an error message for the model: no tool call is ever left
 # without its answer (S0-47), and no approval is asked for a call that could not run (S2-39). A call that loads a
-# toolset
-# is answered at once too: what it comes to is a matter of values (perdure/core/agents/toolsets.py), and the graph takes
-# it up from them without another hop.
+# toolset is answered at once too: what it comes to is a matter of values (perdure/core/agents/toolsets.py), and the
+# graph takes it up from them without another hop.
 
 _UNSAFE = re.compile(r"[^a-zA-Z0-9_-]")
 """A provider refuses every later request that repeats a name with these."""

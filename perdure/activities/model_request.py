@@ -130,8 +130,7 @@ def _hearing(call: ModelCall, joined: tuple[MessageRef, ...]) -> ModelCall:
 
 # --- The prompt of one model call: what the agent and its loaded skills bring, what is remembered, what was said.
 # Everything is made anew from references, per call: a turn that injects a skill marks it in the ledger and leaves no
-# text
-# behind for the next one.
+# text behind for the next one.
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +269,7 @@ def _function(name: str, description: str, parameters: dict[str, JsonValue]) -> 
 
 # --- What a model call takes out of its day's budgets: held by its claim, replaced by what it used when it settles.
 # An agent without day limits, of a tenant without any, costs no statement here. An attempt that nobody hears of again
-# is
-# counted before its call is taken over, and with it what it held.
+# is counted before its call is taken over, and with it what it held.
 
 
 def caps(agent: PublishedAgent, claimed: ModelClaim) -> Caps:

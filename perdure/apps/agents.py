@@ -152,8 +152,7 @@ def _persona(value: dict[str, Any], file: YamlFile, content: Content) -> tuple[d
 
 # --- An agent's `approvals:` held against what can come true: a request that nobody can ever decide on is refused here.
 # Here and not in the policy's own form, since versions that were published without this check must still be read. Who
-# is
-# there under a name is not known before the app runs; what nobody can be called is.
+# is there under a name is not known before the app runs; what nobody can be called is.
 
 _APPROVALS = "approvals"
 

@@ -77,9 +77,9 @@ def _read_server(path: Path) -> tuple[McpServer | None, list[AppProblem]]:
 
 # --- What an MCP server listed when the app's author looked at it: `mcp/<server>.lock.json`, beside the server's YAML.
 # Where it is there, the server's tools are published from it and the server is not asked. What it lists when a tool of
-# it
-# is called must be what stands here, or the call is refused: the lock pins what was reviewed. `perdure mcp lock` writes
-# it; tools stand in the server's order, which decides between two whose names become one, everything else is sorted.
+# it is called must be what stands here, or the call is refused: the lock pins what was reviewed. `perdure mcp lock`
+# writes it; tools stand in the server's order, which decides between two whose names become one, everything else is
+# sorted.
 
 LOCK_ENDING = ".lock.json"
 MOST_LOCK_BYTES = 4 * 1_048_576

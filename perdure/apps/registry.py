@@ -190,9 +190,8 @@ def _digest(block: CodeBlock) -> str:
 # --- What the MCP servers of an app offer when the app is published.
 # A server that has a lock is not asked and not started: its tools are those of the lock, and a call is refused where it
 # offers anything else by then (perdure/activities/toolbox/mcp/tools.py). One that is asked and is down stops nothing:
-# its
-# agents keep the cards under which they were published before. An agent that was never published, or that names a tool
-# which its server no longer has, is left out until the next start.
+# its agents keep the cards under which they were published before. An agent that was never published, or that names a
+# tool which its server no longer has, is left out until the next start.
 
 
 @dataclass(frozen=True, slots=True)

@@ -267,8 +267,7 @@ def _problem(skill: SkillFolder, dependency: str, message: str) -> AppProblem:
 
 # --- The body of a skill (tier 2): its sections, and the sizes of what a model reads of a skill.
 # Sizes are those of S0-64: a manifest entry has about 50 tokens, a body 200 to 800. What has more is told; what has
-# more
-# than twice as much is refused, for every call of every agent with the skill would pay for it.
+# more than twice as much is refused, for every call of every agent with the skill would pay for it.
 
 SECTIONS = ("Steps", "Requirements", "Output format")
 """What a body must have (S0-63)."""

@@ -130,8 +130,7 @@ def _json(text: str) -> dict[str, Any]:
 # Pure: the clients hold the connection.
 #
 # A stream is over after `workflow_complete`, or when the API answers a reconnect with 204. A connection that ends in
-# any
-# other way is opened again with the id of the last event seen, so that nothing is missed or comes twice.
+# any other way is opened again with the id of the last event seen, so that nothing is missed or comes twice.
 
 LAST_EVENT = "workflow_complete"
 _SILENCE_SECONDS = 45.0

@@ -167,8 +167,8 @@ def told_of(faults: Iterable[Fault], most: int) -> tuple[Fault, ...]:
 # --- Whether a tenant's audit chain is what was written: rows in, faults out.
 # Two things are looked at. Each row's HMAC covers what it says, so that nobody without the key writes or changes one,
 # whatever he does to the chain. The chain's hashes cover order and time; who recomputes all of it from some row on
-# still
-# differs from every signed head that was exported since, and a head behind the last row tells of a tail that was cut.
+# still differs from every signed head that was exported since, and a head behind the last row tells of a tail that was
+# cut.
 
 GENESIS = "0" * 64
 """`prev` of a tenant's first row."""
@@ -440,8 +440,8 @@ class Erasures:
 
 
 # --- Whether every call that needed an approval and has begun had been given one: told by the audit, not by the
-# approval.
-# Whoever writes into the approvals themselves can make a call run. He cannot write the signed row of the decision.
+# approval. Whoever writes into the approvals themselves can make a call run. He cannot write the signed row of the
+# decision.
 
 DECIDED = "approval.decided"
 OUTCOMES = (DECIDED, "approval.withdrawn", "approval.voided", "approval.expired", "approval.cancelled")

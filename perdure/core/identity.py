@@ -312,10 +312,8 @@ def display_name_from(claims: Mapping[str, object]) -> str:
 
 # --- How long a caller waits after wrong passwords, so that guessing gets slower and the owner keeps a way in.
 # A device that the owner has signed in from before is judged by its own wrong guesses only: guesses from elsewhere
-# never
-# delay it. Every other caller is judged by the guesses from its address at this account, by those of all unknown
-# devices
-# at this account, and by those from its address at all accounts; the longest wait counts.
+# never delay it. Every other caller is judged by the guesses from its address at this account, by those of all unknown
+# devices at this account, and by those from its address at all accounts; the longest wait counts.
 
 _HOUR, _DAY = 3_600, 86_400
 _MOST_DOUBLINGS = 30
@@ -370,8 +368,7 @@ def wait_left(counted: Sequence[tuple[Pace, Tally]], now: float) -> float:
 
 # --- Whether a password is too easy to guess: common ones, patterns, and words that an attacker knows of its owner.
 # zxcvbn knows 30,000 common passwords, names, words and keyboard patterns, and finds them reversed, with digits
-# appended
-# and with letters replaced (`p4ssw0rd`).
+# appended and with letters replaced (`p4ssw0rd`).
 
 MOST_LOOKED_AT = 32
 """Characters: zxcvbn takes 3 ms for 32 and up to 1.7 s for 64 of the worst kind (measured)."""

@@ -218,10 +218,9 @@ def told_of(state: CallState | None, refused: str | None = None) -> tuple[str, s
 
 
 # --- A turn's story in segments, folded from its events: what was thought, said and done, in order (S2-64), with what
-# its user said into it where a model call first heard it, and what it asked of its user.
-# A tool's segment goes pending, awaiting_approval, approved, executing, then completed, error or denied. Events are
-# facts
-# in their order, so a segment says what the last of them says; one that has ended does not begin again by a late one.
+# its user said into it where a model call first heard it, and what it asked of its user. A tool's segment goes pending,
+# awaiting_approval, approved, executing, then completed, error or denied. Events are facts in their order, so a segment
+# says what the last of them says; one that has ended does not begin again by a late one.
 
 STATES: Final[Mapping[str, str]] = {
     TOOL_AWAITING_APPROVAL: "awaiting_approval",

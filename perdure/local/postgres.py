@@ -237,8 +237,7 @@ def postgres_spec(home: Home, launch: PostgresLaunch, port: int) -> ChildSpec:
 
 # --- The cluster on disk: made by initdb once, checked before each start, never touched when it is not ours.
 # Invariants: initdb works beside the final folder, which appears whole by renaming; a folder of another major version,
-# or
-# that is no cluster, stays as it is; a lock file whose server is dead does not keep the next one from starting.
+# or that is no cluster, stays as it is; a lock file whose server is dead does not keep the next one from starting.
 
 BOOTSTRAP = "bootstrap"
 """The cluster's superuser; the program never connects as it."""

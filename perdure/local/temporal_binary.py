@@ -272,8 +272,7 @@ class _Build:
 
 # --- The Temporal server program in the user's cache folder, shared by every stack of this user.
 # Invariants: a cached program is run only if its checksum is the one recorded when it was put there; a broken one is
-# set
-# aside, never deleted; a program enters whole, by renaming, under a lock that any number of stacks share.
+# set aside, never deleted; a program enters whole, by renaming, under a lock that any number of stacks share.
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:

@@ -27,12 +27,11 @@ from perdure.local.processes import kill_group, spawn
 
 # --- The door in front of Temporal's Web UI, which itself answers any page of any site (ADR 29).
 # The Web UI serves every Host, so a page whose name is pointed to this machine after it was loaded (DNS rebinding)
-# could
-# read and end every workflow. The door answers requests that name this machine, and changes only for its own pages.
+# could read and end every workflow. The door answers requests that name this machine, and changes only for its own
+# pages.
 #
 # `python -m perdure.local.temporal_web LISTEN TARGET`, each HOST:PORT, is the same door in front of a Web UI server
-# that
-# nothing else can reach, as docker-compose.yml has it.
+# that nothing else can reach, as docker-compose.yml has it.
 
 Backend = Callable[[str, str, Mapping[str, str], bytes], Awaitable[Answer | None]]
 """Answers method, target, headers (names in lower case) and body; None when it cannot."""

@@ -85,9 +85,8 @@ def entries(path: str, roles: Collection[str] = ()) -> list[Entry]:
 
 
 # --- A JSON value as a person reads it exactly: every character of it is there or written out, and none of it is
-# markup.
-# A line end inside a text is shown as one, behind a mark; a backslash and an n that stand in the text are shown as JSON
-# has them, with two backslashes, so the two cannot be taken for each other.
+# markup. A line end inside a text is shown as one, behind a mark; a backslash and an n that stand in the text are shown
+# as JSON has them, with two backslashes, so the two cannot be taken for each other.
 
 _TEXT = Markup('<span class="text">"{}"</span>')
 _NAME = Markup('<span class="name">"{}"</span>: ')

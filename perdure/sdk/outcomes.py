@@ -169,9 +169,8 @@ def _reason(response: httpx.Response) -> str:
 
 # --- How a tool answers: a value, a definite no, or "nothing was sent".
 # What a tool raises decides whether its effect is retried, refused or handed to a person, so the two exceptions here
-# are
-# promises, not labels. Any other exception means "it may have happened", and the effect class decides (design section
-# 4).
+# are promises, not labels. Any other exception means "it may have happened", and the effect class decides (design
+# section 4).
 
 _MOST_BITS = 14_000
 """Python writes no integer of more than 4,300 digits (14,284 bits)."""

@@ -89,8 +89,8 @@ async def append(
 
 # --- The seal on rows that are older than signing: one signed row that names the chain's head at that time.
 # A database of a version before migration 0010 has audit rows that nobody signed. They are chained as they are found,
-# and
-# sealed before the first signed row is written; no seal is made afterwards, or it would bless what somebody slipped in.
+# and sealed before the first signed row is written; no seal is made afterwards, or it would bless what somebody slipped
+# in.
 
 SEAL = "audit.sealed"
 _UNSEALED = """

@@ -267,8 +267,7 @@ def _budget(limits: DayLimits, counted: list[int]) -> dict[str, object]:
 
 # --- Byte counters of tenants, users and conversations, read for quotas (ADR 31).
 # Triggers count files and documents, exactly, in the transaction that writes or deletes them. Texts of conversations
-# are
-# counted on the conversation's row; their sum for a user and a tenant is at most about a minute old.
+# are counted on the conversation's row; their sum for a user and a tenant is at most about a minute old.
 
 TENANT_SUBJECT = "00000000-0000-0000-0000-000000000000"
 """Stands for the tenant as the subject of a counter."""

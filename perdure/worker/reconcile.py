@@ -39,10 +39,8 @@ from perdure.telemetry.metrics import Trouble
 from perdure.temporal.workflow_client import Doorbell, workflow_gone
 
 # --- What Temporal's own lists say of paused turns, read at most once in a pass of the reconciler, whatever the
-# tenants.
-# A list may be a moment old: a run that has ended since is found in a later pass. Where Temporal does not say, nothing
-# is
-# known, so that nobody is taken for lost.
+# tenants. A list may be a moment old: a run that has ended since is found in a later pass. Where Temporal does not say,
+# nothing is known, so that nobody is taken for lost.
 
 PAGE = 1_000
 ENDED_WITHIN = timedelta(minutes=10)

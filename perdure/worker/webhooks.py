@@ -27,8 +27,7 @@ from perdure.telemetry.metrics import Trouble
 
 # --- The one way by which the relay sends something to an address that a tenant named.
 # The host is one that the operator allows; its name is looked up once, and the connection goes to what was checked,
-# with
-# the certificate of the name. No redirect is followed, and an answer is read no further than its status.
+# with the certificate of the name. No redirect is followed, and an answer is read no further than its status.
 
 TIMEOUT_SECONDS = 10.0
 

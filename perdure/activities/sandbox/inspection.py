@@ -122,8 +122,7 @@ def _stop() -> NoReturn:
 
 # --- JSON schemas as annotations, for the type checker: never narrower than the schema, so it refuses no good block.
 # An object is `dict[str, Any]` whatever it holds: a TypedDict could not be passed to a parameter that says `dict`,
-# which
-# is what blocks say. What is inside is checked when it is there, by the schema itself.
+# which is what blocks say. What is inside is checked when it is there, by the schema itself.
 
 _SIMPLE = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 ANY = "Any"

@@ -229,11 +229,9 @@ def _address(context: ToolContext) -> TurnAddress:
 
 # --- The memory tools (S2-42): an agent searches, reads and keeps documents, for the user of its turn and nobody else.
 # Whose documents they are comes from the turn. A model that names a user, a conversation or a run is not refused: what
-# it
-# names is dropped before the tool sees it. All of them are `local`: what they write, their usage rows and their events
-# commit with the ledger row, once. A refusal is an answer and not an exception, since the events that tell of it would
-# go
-# back with the transaction.
+# it names is dropped before the tool sees it. All of them are `local`: what they write, their usage rows and their
+# events commit with the ledger row, once. A refusal is an answer and not an exception, since the events that tell of it
+# would go back with the transaction.
 
 GIVEN_BY_THE_SERVER = ("user_id", "conversation_id", "run_id", "turn_id", "tenant_id")
 TOOLSET = "memory"

@@ -125,8 +125,7 @@ async def metrics(_: Operator) -> Response:
 
 
 # --- Addresses of Temporal's own pages, for the operator alone: they show, and can end, the turns of every tenant.
-# Empty
-# if the operator names no such pages.
+# Empty if the operator names no such pages.
 
 
 def turn_page(services: Services, who: Principal | None, turn_id: str) -> str:

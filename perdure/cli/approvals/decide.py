@@ -224,8 +224,7 @@ def _decide(
 # The file is JSON, because what stands there is then exactly what runs: no text turns into a date, a number or `false`
 # unasked, and what cannot be seen is written as an escape. A person at a terminal gets the tool's schema above it, in
 # lines that begin with `//`; a string of JSON cannot hold a line end, so such a line is never part of a value. A
-# program
-# as the editor gets the JSON alone, and one attempt.
+# program as the editor gets the JSON alone, and one attempt.
 
 _COMMENT = "//"
 

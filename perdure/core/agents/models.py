@@ -27,8 +27,7 @@ def takes_thinking_budget(model: str) -> bool:
 
 # --- How much a model may think: which of an agent's settings decides, and what is sent for it (S2-30, S2-31).
 # An explicit budget, else an explicit effort, else `high` where the model can think, else nothing. An explicit setting
-# is
-# sent as its author wrote it, whatever any table says of the model.
+# is sent as its author wrote it, whatever any table says of the model.
 
 LEAST_CAP_TOKENS: Final = 16_384
 """Of an answer that may think by a budget and names no limit of its own; else twice the budget (S2-31)."""

@@ -181,8 +181,7 @@ def _same(one: JsonValue, other: JsonValue) -> bool:
 #
 # Invariants:
 # - All conditions of a rule must hold. One that cannot be read counts as held, and the fire says so: fail closed. A
-# rule
-#   whose other condition clearly does not hold stays silent, for all must hold.
+#   rule whose other condition clearly does not hold stays silent, for all must hold.
 # - An unknown trigger is asked before each call, an unknown action asks for a person.
 # - A tenant makes a rule stricter, never looser.
 # - Fires come in one order, whatever the order of the rules: the platform's, the app's, the skills'.

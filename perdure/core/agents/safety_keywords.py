@@ -60,8 +60,7 @@ def _crosses(form: str, seam: tuple[str, str, str]) -> bool:
 # --- Text as it is meant, however it is written: for looking words up in it, never for showing or keeping it.
 # Case, accents, what cannot be seen, and the kind of space, dash or apostrophe make no difference, nor do letters that
 # are doubled or spelled out one by one. Letters of other scripts, and digits within a word, may stand for those that
-# they
-# look like; so a text has several readings.
+# they look like; so a text has several readings.
 
 
 def _table(pairs: str) -> dict[int, str]:

@@ -35,10 +35,9 @@ def filled(text: str, values: Mapping[str, str]) -> str:
 
 # --- The stages of a prompt template's version, and who may move one on (S0-84).
 # draft -> pre_production -> active -> archived. A draft is its author's: it speaks in the author's own turns. What is
-# in
-# pre-production speaks to nobody; it is read and rendered until it is promoted. The active version speaks to everybody
-# else of the tenant, so somebody else than its author has to make it that. Any version that is not archived may be
-# archived at once.
+# in pre-production speaks to nobody; it is read and rendered until it is promoted. The active version speaks to
+# everybody else of the tenant, so somebody else than its author has to make it that. Any version that is not archived
+# may be archived at once.
 
 PROMOTERS = frozenset({"reviewer", "admin"})
 """Who decides what a whole tenant's agents say; writing a draft needs no role."""

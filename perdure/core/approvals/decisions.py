@@ -14,12 +14,11 @@ from perdure.core.text import format_time
 # --- In whose place somebody may decide: the own seat, or that of a person who has delegated to them until a date.
 # Invariants:
 # - The requester sits in no seat, and nobody sits in the requester's, unless the policy lets people decide on their
-# own.
+#   own.
 # - A seat is worth something while its owner has the role that is asked for, now, and is among the named reviewers
-# where
-#   there are any; whoever it was assigned to counts as named.
+#   where there are any; whoever it was assigned to counts as named.
 # - Who sits in it has that role too, now: a delegation lends the place of somebody who is named or assigned, and no
-# role.
+#   role.
 # - A seat that was lent, or is sat in, by a credential of the requester's making is the requester's own.
 # - A seat is not handed on: who sits in somebody's place can neither delegate that place nor give it away.
 

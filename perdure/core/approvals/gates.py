@@ -102,17 +102,15 @@ def round_is_refused(verdicts: Sequence[Verdict]) -> bool:
 
 
 # --- What a tenant's policy may let run without a person: two of the engine's own memory tools and nothing else
-# (S2-41).
-# Rules only ever stop (perdure/core/agents/rules.py); this is the one thing by which a tenant lets something pass, so
-# it
-# stands apart.
+# (S2-41). Rules only ever stop (perdure/core/agents/rules.py); this is the one thing by which a tenant lets something
+# pass, so it stands apart.
 #
 # Invariants:
 # - Only the engine says which tools these are, by name and effect class: no app's tool and no server's is one of them.
 # - A waiver stands for the approval that the tool's own card asks for. Whatever else asks for a person (a rule of the
 #   platform, of an app or of a skill) asks all the same, and an approval that was asked for counts as ever.
 # - A turn takes the waivers as it begins (perdure/store/turns/context.py); its calls are held against what it has
-# taken.
+#   taken.
 
 WAIVABLE = ("memory_patch", "memory_propose_promotion")
 """They write what their user may write, in the user's own scope, or ask an administrator."""

@@ -118,8 +118,7 @@ def _cycle(waits: Mapping[str, Iterable[str]]) -> list[str]:
 
 # --- Whether a tool of the assembly runs, or its earlier output is used again (S1-31 to S1-33).
 # Two gates, and one condition before both: what feeds the tool must be what fed it then. The sample that these rules
-# come
-# from leaves that condition out of its first gate; then a tool that was complete once would never hear of news.
+# come from leaves that condition out of its first gate; then a tool that was complete once would never hear of news.
 
 
 class Gate(StrEnum):
@@ -168,8 +167,7 @@ def _plain(text: str) -> str:
 
 # --- What a failed attempt of an assembly tool means: tried again or not, and after how long (S1-28 to S1-30).
 # What only a slow or absent target explains is tried again. A target that answered with a no, and a tool that broke in
-# a
-# way that nobody has classified, are not: trying again would hide it.
+# a way that nobody has classified, are not: trying again would hide it.
 
 
 class Fault(StrEnum):

@@ -21,8 +21,7 @@ from perdure.pages.request import Form, Typed, Visit, Visitor
 
 # --- A call's arguments as the fields of a form, made from the tool's schema, and back to exact arguments.
 # What is not touched comes back as it was: a text that a form would change on its way (a hidden character, a line end
-# of
-# another kind) is edited as JSON, and so is every value that is more than a text, a number or a choice.
+# of another kind) is edited as JSON, and so is every value that is more than a text, a number or a choice.
 
 _LINE_CHARACTERS = 80
 """A longer text gets a field of several lines."""

@@ -8,10 +8,8 @@ from typing import Any, Final
 from xml.etree.ElementTree import Element
 
 # --- XML that a model wrote: parsed without entities, checked against a schema of ours, its faults told with their
-# places.
-# No DTD is read and no entity expanded, so that a text of a few lines stays one. A text longer than the limit is
-# refused
-# unread.
+# places. No DTD is read and no entity expanded, so that a text of a few lines stays one. A text longer than the limit
+# is refused unread.
 
 MOST_CHARACTERS = 32_768
 MOST_FAULTS = 12

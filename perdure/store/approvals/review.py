@@ -210,8 +210,8 @@ def facts_of(row: asyncpg.Record, votes: Sequence[Vote]) -> Facts:
 
 
 # --- Requests that nobody has decided on: what becomes of them at their deadline, and when it is time for somebody
-# else.
-# Whoever comes first writes it down: the turn itself, a person who asks, or the reconciler. No turn is woken for it.
+# else. Whoever comes first writes it down: the turn itself, a person who asks, or the reconciler. No turn is woken for
+# it.
 
 ESCALATED = """
   reviewer_role = escalation_role, reviewers = '{}', assignee = NULL, claimed_by = NULL, claimed_until = NULL,

@@ -271,8 +271,7 @@ def _used(row: asyncpg.Record) -> Usage:
 # --- Attempts of model calls that end without an answer: what they used counts all the same (S0-40).
 # An attempt whose provider failed, or that had to leave, says what it used (`count`). One that nobody hears of again is
 # counted with what its claim assumed, as soon as its call is taken over or its turn ends (`count_lost`); if it comes
-# back
-# after all, `correct` puts what it did use in that place. Each makes budgets.TO_CHARGE the second statement of its
+# back after all, `correct` puts what it did use in that place. Each makes budgets.TO_CHARGE the second statement of its
 # transaction, and the rows of the day its last (perdure/store/budgets.py).
 
 _COUNT = """

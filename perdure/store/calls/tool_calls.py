@@ -259,9 +259,8 @@ async def settle(
 
 # --- What became of a call that changes something, as the audit keeps it: what ran, with which arguments and result.
 # A call that a person allowed is told of under its approval; one that nobody was asked about and that acts outside,
-# under
-# its effect, as its user's, and so is one that the tenant's policy let pass. What another free call changes in our own
-# tables is not told here.
+# under its effect, as its user's, and so is one that the tenant's policy let pass. What another free call changes in
+# our own tables is not told here.
 
 MOST_CHARACTERS = 2_000
 """Of a result; all of it is the turn's message."""

@@ -50,9 +50,8 @@ def stop_of(stream: str, turn_id: str) -> str:
 # Keys of a conversation: its stream, its epoch, and for each call a fence {epoch, attempt, end, from, first, last}: the
 # attempt that may speak, how many characters of its answer it has sent, from which of them on this epoch's stream has
 # them without a gap, and the ids of the attempt's first and latest entry; and `thought`, the characters of its
-# reasoning.
-# An entry has t(urn), c(all), a(ttempt), s(tart), f(rom), (t)h(ought before), and x, text of the answer, or y, text of
-# the reasoning; an entry without either begins a new attempt.
+# reasoning. An entry has t(urn), c(all), a(ttempt), s(tart), f(rom), (t)h(ought before), and x, text of the answer, or
+# y, text of the reasoning; an entry without either begins a new attempt.
 
 APPEND = """
 local stream, epoch_key, fence, stopped = KEYS[1], KEYS[2], KEYS[3], KEYS[4]

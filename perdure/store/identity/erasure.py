@@ -58,10 +58,8 @@ async def may_be_erased(tx: Connection, user_id: str) -> None:
 
 
 # --- What goes with a person, table by table: each step a statement that takes some rows and finds none once it is
-# done.
-# Here is the person's own: the conversations with all that their turns said and did. The entities, the prompts in use
-# and
-# the numbers of the tenant stay.
+# done. Here is the person's own: the conversations with all that their turns said and did. The entities, the prompts in
+# use and the numbers of the tenant stay.
 
 CHUNK_ROWS = 1_000
 """So that no statement holds its rows for long, and none reaches the API's limit of five seconds."""

@@ -293,8 +293,7 @@ async def admit(tx: Connection, address: TurnAddress) -> Note:
 
 
 # --- The calls that a turn leaves open as it breaks off, told to whoever follows it: no call waits for ever for its
-# end.
-# What became of one is said as truly as it is known: it was not run, or nobody knows whether it happened.
+# end. What became of one is said as truly as it is known: it was not run, or nobody knows whether it happened.
 
 _OPEN = """
 SELECT c.call_id, c.tool, c.key, c.state FROM tool_calls c

@@ -111,8 +111,7 @@ def shown(row: asyncpg.Record) -> dict[str, object]:
 
 
 # --- A turn's calls in the order in which they began: of the model, of tools, and of those that put its context
-# together.
-# Times, attempts, money and how each ended; no word of what was said or done.
+# together. Times, attempts, money and how each ended; no word of what was said or done.
 
 MOST = 500
 """Calls of a turn that are told of, the last ones."""

@@ -90,8 +90,7 @@ def _key_ttl(said: object) -> float | None:
 # --- From a server's list of tools to cards: names made fit, schemas made small, what cannot be a tool left out.
 # A card's version is the digest of all that the server said of the tool and of what the app says of the server, so that
 # any drift makes another version, and a call that was planned or approved under the old one is void. What it says of
-# the
-# tool's answers is no part of that: no call depends on it.
+# the tool's answers is no part of that: no call depends on it.
 
 MOST_TOOLS = 500
 """Of one server; what it lists beyond is left out."""

@@ -289,8 +289,7 @@ async def _left(wire: Wire, keeper: asyncio.Task[None]) -> None:
 
 # --- What a server's answer is for the model: bounded, storable, and without anything that is not text.
 # An answer has blocks of content and, often, the same once more as structured content, which is what code can use:
-# where
-# it is there, it is the result. Images, audio and binary resources are described, never handed on.
+# where it is there, it is the result. Images, audio and binary resources are described, never handed on.
 
 MOST_CHARACTERS = 48 * 1024
 """Of one answer, below what a tool message may hold (perdure/activities/tool_execution.py), so that the cut is told

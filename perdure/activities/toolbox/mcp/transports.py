@@ -31,8 +31,8 @@ from perdure.egress.httpx2_transport import Transport2
 
 # --- What is known of the calls of one connection to an MCP server: whether they went out, and how they came back.
 # The library tells a call that never left from one that was lost only in part, and an `opaque` tool lives on exactly
-# that
-# difference. So both transports note each call here, by a token that it carries in its `_meta`: no note, nothing sent.
+# that difference. So both transports note each call here, by a token that it carries in its `_meta`: no note, nothing
+# sent.
 
 ATTEMPT = "perdure/attempt"
 """In a call's `_meta`: the token of this try, which means nothing to the server."""

@@ -158,8 +158,7 @@ def _replied(state: State, verdict: Verdict) -> Patch:
 
 
 # --- trigger_choregraph_run_node: the plan is carried out, by a tool here or by the client where the data is (S4-08,
-# S4-18).
-# What the client hands in are counts and ranges; the rows stay with it (S4-49).
+# S4-18). What the client hands in are counts and ranges; the rows stay with it (S4-49).
 
 NOT_HANDED_IN = "The client did not hand its work in in time."
 STILL_OPEN = "what is wanted is still open, and no more may be asked. Say which columns to show; there are"

@@ -140,8 +140,7 @@ def standing(state: State) -> Standing:
 
 # --- The four nodes of memory: a read and a write of this conversation's facts, a read and a write of the person's.
 # Each runs once, where the deciding node said so, and ends in a status. What is found is advice: it goes into a note
-# for
-# the model and nowhere else (S3-29).
+# for the model and nowhere else (S3-29).
 
 DEAD: Final = frozenset({FactStatus.UNAVAILABLE, FactStatus.FAILED})
 

@@ -103,9 +103,8 @@ class SelectSkills:
 
 # --- skill_inject_node: one system message for each selected skill and each that comes with it (S0-62, S0-63).
 # The texts stay with the agent: the model call puts them in, and marks them in the injection ledger as it is claimed.
-# The
-# ledger is checked for this turn, by `injected_skill_ids`: what another turn injected was that turn's, its text is gone
-# from what the model reads, so the skill is injected again and the event says so.
+# The ledger is checked for this turn, by `injected_skill_ids`: what another turn injected was that turn's, its text is
+# gone from what the model reads, so the skill is injected again and the event says so.
 
 MOST_ENTITIES = 3
 """A skill is told of so many entities at most, those that the app names first."""

@@ -72,9 +72,8 @@ class PrepareMemory:
 
 # --- gate: toolsets are loaded, approvals asked for, calls run as each may (S2-32 to S2-40).
 # An approval for each call: all of a round are asked for at once, what needs nobody runs beside them, and each gated
-# call
-# goes by its own verdict, an approved one to its effect and a refused one to its denial. The model goes on when all of
-# the round has its answer.
+# call goes by its own verdict, an approved one to its effect and a refused one to its denial. The model goes on when
+# all of the round has its answer.
 
 
 @dataclass(frozen=True, slots=True)
