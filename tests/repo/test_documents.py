@@ -1,8 +1,12 @@
-"""What the documents name is there: make targets, commands, files."""
+"""What the documents and the comments of the code name is there: make targets, commands, files."""
 
+import ast
+import io
 import re
-from collections.abc import Iterator, Sequence
+import tokenize
+from collections.abc import Collection, Iterator, Sequence
 from configparser import ConfigParser
+from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 from posixpath import normpath
 from xml.etree.ElementTree import fromstring
@@ -18,6 +22,31 @@ _MAKE = re.compile(r"(?<![\w/.-])make (?P<target>[a-z]+)(?![\w=])")
 _PERDURE = re.compile(r"(?<![\w/.-])(?<!from )(?:bin/)?perdure (?P<words>[a-z]+(?:[ |][a-z|]+)*)")
 _LINK = re.compile(r"\]\((?!\w+:)(?P<path>[^)#\s]+)")
 _PATH = re.compile(r"(?<![\w/.<*-])(?P<path>[A-Za-z_.][\w.-]*/(?:[\w.-]+/)*[\w.-]*)")
+_MODULE = re.compile(r"(?<![\w/.<{*$-])(?P<path>(?:[\w*.-]+/)*[\w*-]+\.py)\b(?![\w(])")
+_REPEATED = re.compile(r"`(?P<path>[^`\s]+\.py)`(?:,| and|;| or) `(?P=path)`")
+OLD_ROOTS = (
+    "policy",
+    "reviewer",
+    "relay",
+    "tracing",
+    "apps",
+    "cli",
+    "contracts",
+    "embedding",
+    "egress",
+    "local",
+    "store",
+    "workflows",
+    "activities",
+    "graph",
+    "api",
+)
+"""What lay on top of the checkout before the code had one root. A path that begins so must be a path of today."""
+USERS_OWN = {
+    ("CHANGELOG.md", "policy.py"),
+    ("docs/adr/0032-one-import-root.md", "policy.py"),
+}
+"""Files of somebody else that a text names: the user's own that hid ours."""
 FRONT_PAGE_WORDS = 900
 NOT_HERE = (".perdure/", ".venv/", "openai/", "anthropic/", "my-app/")
 """What looks like a path and is none of the checkout: made by running it, or a model's name."""
@@ -78,6 +107,98 @@ def missing_paths(path: str, text: str, here: Sequence[str]) -> list[str]:
             if named not in known and str(beside / named) not in known:
                 missing.append(found["path"])
     return missing
+
+
+def spans(text: str) -> Iterator[tuple[int, str]]:
+    """The code spans of a document, each with its line; fenced blocks are what a reader types or gets."""
+    fenceless = re.sub(r"```.*?```", lambda block: "\n" * block.group().count("\n"), text, flags=re.DOTALL)
+    for number, line in enumerate(fenceless.splitlines(), 1):
+        for span in re.findall(r"`([^`]+)`", line):
+            yield number, span
+
+
+def remarks(source: str) -> Iterator[tuple[int, str]]:
+    """The comments of a module and its texts that are no value (docstrings), a line each."""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield from enumerate(node.value.value.splitlines(), node.lineno)
+
+
+def known_paths(here: Collection[str]) -> set[str]:
+    """The files and their folders."""
+    return set(here) | {str(parent) for each in here for parent in PurePosixPath(each).parents}
+
+
+def is_there(named: str, beside: str, known: Collection[str]) -> bool:
+    """Whether a path or a name (`*` for any letters) is one of the checkout, as its end or from a folder of it."""
+    ending = named if named.startswith("/") else f"/{named}"
+    if "*" in ending:
+        return any(fnmatchcase(f"/{each}", f"*{ending}") for each in known)
+    return normpath(f"{beside}/{named}") in known or any(f"/{each}".endswith(ending) for each in known)
+
+
+def dead_names(path: str, lines: Iterator[tuple[int, str]], here: Sequence[str]) -> list[str]:
+    """Modules that are named and that no file is; paths from a root that is gone. In a package's README a name alone is
+    a module of that package: one of the same name elsewhere is not meant."""
+    beside = PurePosixPath(path).parent
+    known = known_paths(here)
+    inside = known_paths([each for each in here if each.startswith(f"{beside}/")])
+    is_package = path.startswith("perdure/") and beside.joinpath("__init__.py").as_posix() in known
+    dead = []
+    for number, line in lines:
+        for found in _MODULE.finditer(line):
+            named = found["path"]
+            own = is_package and path.endswith(".md") and "/" not in named
+            if (path, named) not in USERS_OWN and not is_there(named, str(beside), inside if own else known):
+                dead.append(f"{path}:{number} names {named}")
+        for found in _PATH.finditer(line):
+            named = found["path"].rstrip("/.")
+            starred = line[found.end() : found.end() + 1] == "*"
+            if named.partition("/")[0] in OLD_ROOTS and not starred and not is_there(named, str(beside), known):
+                dead.append(f"{path}:{number} names {found['path']}")
+    return sorted(set(dead))
+
+
+def names_itself(path: str, lines: Iterator[tuple[int, str]]) -> list[str]:
+    """Places where a module sends its reader to itself."""
+    own = (path, PurePosixPath(path).name)
+    return [f"{path}:{n} names itself" for n, line in lines for found in _MODULE.finditer(line) if found["path"] in own]
+
+
+def named_twice(path: str, text: str) -> list[str]:
+    """Files that a document names twice in one breath, or in two rows of one table."""
+    twice, rows = [], set()
+    for number, line in enumerate(text.splitlines(), 1):
+        twice += [f"{path}:{number} names {found['path']} twice" for found in _REPEATED.finditer(line)]
+        if not line.startswith("|"):
+            rows.clear()
+        for named in re.findall(r"`([^`]+\.py)`", line.split("|")[1] if line.startswith("|") else ""):
+            if named in rows:
+                twice.append(f"{path}:{number} has {named} in two rows")
+            rows.add(named)
+    return twice
+
+
+def test_documents_and_remarks_name_no_module_that_is_gone() -> None:
+    dead = [fault for path, text in documents() for fault in dead_names(path, spans(text), files())]
+    for path, source in texts(".py", within=("perdure",)):
+        dead += dead_names(path, remarks(source), files())
+    assert not dead, "\n".join(dead)
+
+
+def test_no_remark_sends_its_reader_to_where_it_is_read() -> None:
+    faults = [
+        fault for path, source in texts(".py", within=("perdure",)) for fault in names_itself(path, remarks(source))
+    ]
+    assert not faults, "\n".join(faults)
+
+
+def test_no_document_names_a_file_twice_where_once_is_enough() -> None:
+    faults = [fault for path, text in documents() for fault in named_twice(path, text)]
+    assert not faults, "\n".join(faults)
 
 
 @pytest.mark.parametrize("path", [path for path, _ in documents()])
@@ -165,3 +286,47 @@ def test_a_path_that_leads_nowhere_is_found() -> None:
     text = "See [one](adr/0001.md), [two](adr/0002.md), `perdure/store/turns/start.py`, `perdure/store/gone.py`, "
     text += "`POST /v1/x`, `a/b`."
     assert missing_paths("docs/figures.md", text, here) == ["adr/0002.md", "perdure/store/gone.py"]
+
+
+_TREE = ("perdure/store/__init__.py", "perdure/store/turns/start.py", "perdure/apps/mcp.py", "worker.py")
+
+
+@pytest.mark.parametrize(
+    ("span", "dead"),
+    [
+        ("perdure/store/turns/start.py", []),
+        ("store/turns/start.py", []),
+        ("store/sta*.py", ["store/sta*.py"]),
+        ("turns/st*.py", []),
+        ("python worker.py", []),
+        ("adopt.py", ["adopt.py"]),
+        ("store/turns.py", ["store/turns.py"]),
+        ("policy/gate.py", ["policy/gate.py"]),
+        ("relay/", ["relay/"]),
+        ("apps/refunds", ["apps/refunds"]),
+        ("apps/", []),
+        ("catalogue.py", ["catalogue.py"]),
+        ("GET /v1/apps/x", []),
+    ],
+)
+def test_a_name_that_the_move_left_behind_is_found(span: str, dead: list[str]) -> None:
+    assert dead_names("docs/streams.md", spans(f"see `{span}`"), _TREE) == [
+        f"docs/streams.md:1 names {d}" for d in dead
+    ]
+
+
+def test_a_readme_does_not_name_a_module_of_another_package() -> None:
+    assert dead_names("perdure/store/README.md", spans("`start.py`, `perdure/apps/mcp.py`"), _TREE) == []
+    assert dead_names("perdure/store/README.md", spans("`mcp.py`"), _TREE) == ["perdure/store/README.md:1 names mcp.py"]
+
+
+def test_what_a_module_says_of_files_is_read() -> None:
+    source = '"""Not as\nadopt.py."""\nx = "gone.py"  # see policy/gate.py and start.py\n'
+    path = "perdure/store/turns/start.py"
+    assert dead_names(path, remarks(source), _TREE) == [f"{path}:2 names adopt.py", f"{path}:3 names policy/gate.py"]
+    assert names_itself(path, remarks(source)) == [f"{path}:3 names itself"]
+
+
+def test_a_file_that_is_named_twice_is_found() -> None:
+    text = "| `a.py` | one |\n| `a.py` | two |\n\n| `a.py` | other |\nsee `b.py`, `b.py`\n"
+    assert named_twice("x.md", text) == ["x.md:2 has a.py in two rows", "x.md:5 names b.py twice"]
