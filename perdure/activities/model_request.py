@@ -64,7 +64,7 @@ class Begun:
     asked_tokens: int
     """About how many the request has."""
     assembly: dict[str, JsonValue]
-    """How the prompt was put together (perdure/activities/model_request.py)."""
+    """How the prompt was put together, for its event `generation.complete`."""
 
 
 async def begin(deps: Deps, call: ModelCall, agent: PublishedAgent, attempt: Attempt) -> Begun | ModelReply:

@@ -1,8 +1,7 @@
 """Server-sent events of a turn or a conversation: durable events and live tokens, merged for each reader.
 
 A reader that goes away never stops a turn. A reader that comes back with its last id goes on behind it. A slow one is
-simply read for less often (perdure/api/streams.py). One who would not be let in again is sent away by the next
-heartbeat.
+read for less often. One who would not be let in again is sent away by the next heartbeat.
 """
 
 import asyncio

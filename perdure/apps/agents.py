@@ -281,7 +281,7 @@ def _script_problems(script: Any, file: YamlFile, place: Place, engine: Engine) 
 
 def _unknown_names(value: Mapping[str, Any], file: YamlFile, content: Content, engine: Engine) -> list[AppProblem]:
     known = {*content.tools, *engine.core_tools}
-    # These have a mistake of their own (agents.py).
+    # These have a mistake of their own, with its own message.
     elsewhere = (
         {*content.lost}
         | {block.name for skill in content.skills.skills.values() for block in skill.blocks}

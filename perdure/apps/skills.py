@@ -1,4 +1,4 @@
-"""A skill from its folder: SKILL.md, templates/, artifacts/, blocks/. What it depends on: skills.py."""
+"""A skill from its folder: SKILL.md, templates/, artifacts/, blocks/. All skills of an app and their dependencies."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -26,7 +26,7 @@ from perdure.client.connection import (
 from perdure.client.requests import Call, Patience
 from perdure.client.turns import Turn
 
-# --- The calls of the blocking client by subject: each method sends what a function of `*_calls.py` makes.
+# --- The calls of the blocking client by subject: each method sends what a function of the subject's module makes.
 
 
 class Auth:

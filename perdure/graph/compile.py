@@ -1,4 +1,4 @@
-"""A topology made runnable by LangGraph, which is imported here and nowhere else but in adopt.py.
+"""A topology made runnable by LangGraph, which is imported here and nowhere else.
 
 Compile once, at import: all turns of a process share it. What was measured and is kept here:
 everything is async, since LangGraph sends sync code to a thread pool that a workflow does not have; no checkpointer,

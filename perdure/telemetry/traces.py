@@ -26,8 +26,7 @@ from perdure.store.database import Database
 from perdure.store.events.event_log import record_of
 
 # --- The port of a tracer, and the one that does nothing (S3-32).
-# A tracer may raise, hang and answer nothing: whoever
-# calls it is prepared (traces.py).
+# A tracer may raise, hang or answer nothing: `TurnTraces` and `send` below are prepared for that.
 
 Attributes = Mapping[str, JsonValue]
 

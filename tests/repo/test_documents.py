@@ -141,8 +141,8 @@ def is_there(named: str, beside: str, known: Collection[str]) -> bool:
 
 
 def dead_names(path: str, lines: Iterator[tuple[int, str]], here: Sequence[str]) -> list[str]:
-    """Modules that are named and that no file is; paths from a root that is gone. In a package's README a name alone is
-    a module of that package: one of the same name elsewhere is not meant."""
+    """Modules that are named and that no file is; paths from a root that is gone. In a package's README a name alone,
+    and in a comment a pattern alone, is a module of that package: one of the same name elsewhere is not meant."""
     beside = PurePosixPath(path).parent
     known = known_paths(here)
     inside = known_paths([each for each in here if each.startswith(f"{beside}/")])
@@ -151,7 +151,7 @@ def dead_names(path: str, lines: Iterator[tuple[int, str]], here: Sequence[str])
     for number, line in lines:
         for found in _MODULE.finditer(line):
             named = found["path"]
-            own = is_package and path.endswith(".md") and "/" not in named
+            own = "/" not in named and ("*" in named if path.endswith(".py") else is_package)
             if (path, named) not in USERS_OWN and not is_there(named, str(beside), inside if own else known):
                 dead.append(f"{path}:{number} names {named}")
         for found in _PATH.finditer(line):
@@ -160,6 +160,15 @@ def dead_names(path: str, lines: Iterator[tuple[int, str]], here: Sequence[str])
             if named.partition("/")[0] in OLD_ROOTS and not starred and not is_there(named, str(beside), known):
                 dead.append(f"{path}:{number} names {found['path']}")
     return sorted(set(dead))
+
+
+def unnamed(readme: str, text: str, here: Sequence[str]) -> list[str]:
+    """Modules and packages beside a package's README that it has no name of."""
+    beside = PurePosixPath(readme).parent
+    inside = [PurePosixPath(each).relative_to(beside) for each in here if each.startswith(f"{beside}/")]
+    modules = {str(each) for each in inside if len(each.parts) == 1 and each.suffix == ".py" and "__" not in each.name}
+    packages = {f"{each.parts[0]}/" for each in inside if len(each.parts) == 2 and each.name == "__init__.py"}
+    return sorted(name for name in modules | packages if f"`{name}" not in text)
 
 
 def names_itself(path: str, lines: Iterator[tuple[int, str]]) -> list[str]:
@@ -187,6 +196,21 @@ def test_documents_and_remarks_name_no_module_that_is_gone() -> None:
     for path, source in texts(".py", within=("perdure",)):
         dead += dead_names(path, remarks(source), files())
     assert not dead, "\n".join(dead)
+
+
+@pytest.mark.parametrize(
+    "readme",
+    [
+        path
+        for path in files()
+        if path.startswith("perdure/")
+        and path.endswith("/README.md")
+        and path.replace("README.md", "__init__.py") in files()
+    ],
+)
+def test_a_readme_of_a_package_has_all_of_its_modules(readme: str) -> None:
+    missing = unnamed(readme, text_of(readme), files())
+    assert not missing, f"{readme} says nothing of {missing}"
 
 
 def test_no_remark_sends_its_reader_to_where_it_is_read() -> None:
@@ -318,6 +342,12 @@ def test_a_name_that_the_move_left_behind_is_found(span: str, dead: list[str]) -
 def test_a_readme_does_not_name_a_module_of_another_package() -> None:
     assert dead_names("perdure/store/README.md", spans("`start.py`, `perdure/apps/mcp.py`"), _TREE) == []
     assert dead_names("perdure/store/README.md", spans("`mcp.py`"), _TREE) == ["perdure/store/README.md:1 names mcp.py"]
+
+
+def test_a_module_that_a_readme_leaves_out_is_found() -> None:
+    here = [*_TREE, "perdure/store/paging.py", "perdure/store/turns/__init__.py", "perdure/store/README.md"]
+    assert unnamed("perdure/store/README.md", "`turns/start.py`", here) == ["paging.py"]
+    assert unnamed("perdure/store/README.md", "`paging.py`", here) == ["turns/"]
 
 
 def test_what_a_module_says_of_files_is_read() -> None:

@@ -1,4 +1,4 @@
-"""The tools that come with the engine: an agent names those it wants, and two are always offered (engine_tools.py)."""
+"""The tools that come with the engine: an agent names those it wants; `CORE_ALWAYS` are always offered."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, cast

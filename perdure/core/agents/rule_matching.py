@@ -223,7 +223,7 @@ PLATFORM_RULES = (
 
 
 # --- Why calls of a tool wait for a person, or end a turn: told to whoever looks at an agent.
-# Told from what decides (perdure/core/approvals/gates.py, perdure/core/agents/rule_matching.py), and never asked by it.
+# Made from what decides (perdure/core/approvals/gates.py and the rules above); nothing decides by it.
 # What is told may happen; whether it does, a rule's other conditions say at the call.
 
 _EFFECTS = {

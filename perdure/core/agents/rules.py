@@ -1,5 +1,5 @@
-"""Conditions of a rule, read once into a question about a tool call. What cannot be read raises;
-perdure/core/agents/rules.py makes that a rule that fires.
+"""Conditions of a rule, read once into a question about a tool call. What cannot be read raises,
+and a rule with such a condition fires.
 """
 
 import re

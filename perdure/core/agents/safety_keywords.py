@@ -1,8 +1,7 @@
 """Words by which a message is taken over before any model is asked: the deterministic part of a safety check (S1-13).
 
-The words are an agent's, by what they speak of; a phrase is found however it is written
-(perdure/core/agents/safety_keywords.py), and also where it begins in one message and ends in the next. Too much is
-found rather than too little.
+The words are an agent's, by what they speak of; a phrase is found however it is written, also if it begins in one
+message and ends in the next. Too much is found rather than too little.
 """
 
 import re

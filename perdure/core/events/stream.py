@@ -66,8 +66,7 @@ def entry_order(entry_id: str) -> tuple[int, int]:
 
 
 # --- What reaches a reader of a stream, and where the reader then stands.
-# Values only; perdure/core/events/stream.py
-# merges them.
+# Values only; `merge` below joins them.
 
 CallKey = tuple[str, str]
 """A model call: turn id, call id."""
@@ -385,7 +384,7 @@ def _number(data: Mapping[str, JsonValue], name: str) -> int | None:
 # --- What a reader that comes back holds of the calls still open at its cursor.
 # The durable half of the cursor says which calls had begun and in which attempt; the live half, together with what the
 # live stream still knows of each call, says how much text was shown. Where that cannot be told the call has a hole,
-# which perdure/core/events/stream.py mends by `reset`.
+# which the merge mends by `reset`.
 
 
 @dataclass(frozen=True, slots=True)

@@ -353,7 +353,7 @@ def secrets_in(text: str) -> Iterator[tuple[str, int]]:
 
 # --- Phrases by which a text speaks to a model instead of informing it (S2-71).
 # They are looked for in lower case, with one space in the place of everything that is no word. Bounded like the
-# patterns of documents.py.
+# patterns of secrets above.
 
 _SOME = r"(?:\w{1,20} ){0,3}"
 _RULES = r"(?:instructions?|rules|prompts?|guidelines|directives|safeguards|polic(?:y|ies))"

@@ -204,7 +204,7 @@ class Shown:
     document_type: str
     title: str
     excerpt: str
-    """As perdure/core/memory/search.py makes it: escaped."""
+    """As the function `excerpt` makes it: escaped."""
 
     @property
     def tokens(self) -> int:

@@ -1,6 +1,6 @@
 """A plan carried out with Polars, step by step. A step that cannot be done says which one and why, and quotes no cell.
 
-Sizes are bounded before they are made (execution.py), a pivot's columns by its values. What a step leaves out is told.
+Sizes are bounded before they are made, a pivot's columns by its values. What a step leaves out is told.
 """
 
 import ast

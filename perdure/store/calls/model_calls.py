@@ -43,8 +43,7 @@ class ModelClaim:
     day_limits: DayLimits | None = None
     """The tenant's, for all of its agents together."""
     lost: bool = False
-    """An attempt before was never heard of again and is to be counted first (perdure/store/calls/model_calls.py):
-    nothing is claimed."""
+    """An attempt before was never heard of again and is to be counted first: nothing is claimed."""
     published_limits: DayLimits | None = None
     """The agent's own as it is now, where the turn pinned another version; empty where it has none."""
     most_tokens: int | None = None

@@ -230,7 +230,7 @@ class Loaded:
     waived: tuple[str, ...]
     """Those of them that an earlier load of the turn has taken."""
     persona: dict[str, JsonValue] | None = None
-    """What an earlier load has fixed of a persona that comes from a template (perdure/store/turns/context.py)."""
+    """What an earlier load has fixed of a persona that comes from a template."""
 
 
 _LOAD = f"""

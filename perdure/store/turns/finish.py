@@ -306,7 +306,7 @@ ORDER BY length(c.call_id), c.call_id
 async def ends_of_open_calls(tx: Connection, turn_id: str, answers: Sequence[NewMessage]) -> list[NewEvent]:
     """An event for each call of the turn of whose end nobody was told; `answers` are those that its transcript gets.
 
-    `tx` holds the turn's lock, and what is under way has been given up (perdure/store/turns/finish.py).
+    `tx` holds the turn's lock, and what is under way has been given up.
     """
     made = {message.call_id: message for message in answers if message.call_id}
     rows = await tx.fetch(_OPEN, turn_id, [TOOL_RESULT, TOOL_ERROR, TOOL_DENIED])

@@ -97,7 +97,7 @@ _TRIES = 5
 async def start_turn(tx: Connection, new: NewTurn, agent: PublishedAgent, caps: Caps) -> Started:
     """Insert the turn with its message, pinned versions and wake-up; or let the message join the turn under way, which
     is the one that is started then. After the commit it is durable. A message of danger waits for nothing and is
-    refused by nothing: where its turn cannot begin at once, it is answered at once (perdure/store/turns/start.py).
+    refused by nothing: where its turn cannot begin at once, it is answered at once.
 
     Raises: CallerError 404 `conversation_not_found`, 409 `conversation_busy`, 429 `queue_full`, `too_many_turns`,
     `quota_reached`, 422 `bad_input_type`, `bad_trace_id`.
