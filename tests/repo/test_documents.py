@@ -4,9 +4,10 @@ import ast
 import io
 import re
 import tokenize
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from configparser import ConfigParser
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import PurePosixPath
 from posixpath import normpath
 from xml.etree.ElementTree import fromstring
@@ -42,6 +43,19 @@ OLD_ROOTS = (
     "api",
 )
 """What lay on top of the checkout before the code had one root. A path that begins so must be a path of today."""
+CONFIGURATION = (
+    ".example",
+    ".ini",
+    ".sh",
+    ".toml",
+    ".yaml",
+    ".yml",
+    "Makefile",
+    "Dockerfile",
+    "importlinter",
+    "ignore",
+)
+"""Endings of other files that name modules."""
 USERS_OWN = {
     ("CHANGELOG.md", "policy.py"),
     ("docs/adr/0032-one-import-root.md", "policy.py"),
@@ -109,43 +123,41 @@ def missing_paths(path: str, text: str, here: Sequence[str]) -> list[str]:
     return missing
 
 
-def spans(text: str) -> Iterator[tuple[int, str]]:
-    """The code spans of a document, each with its line; fenced blocks are what a reader types or gets."""
-    fenceless = re.sub(r"```.*?```", lambda block: "\n" * block.group().count("\n"), text, flags=re.DOTALL)
-    for number, line in enumerate(fenceless.splitlines(), 1):
-        for span in re.findall(r"`([^`]+)`", line):
-            yield number, span
-
-
-def remarks(source: str) -> Iterator[tuple[int, str]]:
+@cache
+def remarks(source: str) -> tuple[tuple[int, str], ...]:
     """The comments of a module and its texts that are no value (docstrings), a line each."""
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.start[0], token.string
+    found = [
+        (token.start[0], token.string)
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+    ]
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            yield from enumerate(node.value.value.splitlines(), node.lineno)
+            found += enumerate(node.value.value.splitlines(), node.lineno)
+    return tuple(found)
 
 
-def known_paths(here: Collection[str]) -> set[str]:
-    """The files and their folders."""
-    return set(here) | {str(parent) for each in here for parent in PurePosixPath(each).parents}
+@cache
+def names_below(folder: str, here: tuple[str, ...]) -> frozenset[str]:
+    """By what a file or a folder below this one can be named: its path, and each ending of that."""
+    inside = [PurePosixPath(each) for each in here if not folder or each.startswith(f"{folder}/")]
+    paths = {each for path in inside for each in (path, *path.parents)}
+    return frozenset("/".join(each.parts[start:]) for each in paths for start in range(len(each.parts)))
 
 
-def is_there(named: str, beside: str, known: Collection[str]) -> bool:
-    """Whether a path or a name (`*` for any letters) is one of the checkout, as its end or from a folder of it."""
-    ending = named if named.startswith("/") else f"/{named}"
-    if "*" in ending:
-        return any(fnmatchcase(f"/{each}", f"*{ending}") for each in known)
-    return normpath(f"{beside}/{named}") in known or any(f"/{each}".endswith(ending) for each in known)
+def is_there(named: str, beside: str, known: frozenset[str]) -> bool:
+    """Whether a path or a name (`*` for any letters) is a known one, or one as it is written in this folder."""
+    if "*" in named:
+        return any(fnmatchcase(each, named) for each in known)
+    return named in known or normpath(f"{beside}/{named}") in known
 
 
-def dead_names(path: str, lines: Iterator[tuple[int, str]], here: Sequence[str]) -> list[str]:
+def dead_names(path: str, lines: Iterable[tuple[int, str]], here: tuple[str, ...]) -> list[str]:
     """Modules that are named and that no file is; paths from a root that is gone. In a package's README a name alone,
     and in a comment a pattern alone, is a module of that package: one of the same name elsewhere is not meant."""
     beside = PurePosixPath(path).parent
-    known = known_paths(here)
-    inside = known_paths([each for each in here if each.startswith(f"{beside}/")])
+    known = names_below("", here)
+    inside = names_below(str(beside), here) if path.startswith("perdure/") else known
     is_package = path.startswith("perdure/") and beside.joinpath("__init__.py").as_posix() in known
     dead = []
     for number, line in lines:
@@ -171,7 +183,7 @@ def unnamed(readme: str, text: str, here: Sequence[str]) -> list[str]:
     return sorted(name for name in modules | packages if f"`{name}" not in text)
 
 
-def names_itself(path: str, lines: Iterator[tuple[int, str]]) -> list[str]:
+def names_itself(path: str, lines: Iterable[tuple[int, str]]) -> list[str]:
     """Places where a module sends its reader to itself."""
     own = (path, PurePosixPath(path).name)
     return [f"{path}:{n} names itself" for n, line in lines for found in _MODULE.finditer(line) if found["path"] in own]
@@ -179,7 +191,8 @@ def names_itself(path: str, lines: Iterator[tuple[int, str]]) -> list[str]:
 
 def named_twice(path: str, text: str) -> list[str]:
     """Files that a document names twice in one breath, or in two rows of one table."""
-    twice, rows = [], set()
+    twice: list[str] = []
+    rows: set[str] = set()
     for number, line in enumerate(text.splitlines(), 1):
         twice += [f"{path}:{number} names {found['path']} twice" for found in _REPEATED.finditer(line)]
         if not line.startswith("|"):
@@ -191,10 +204,11 @@ def named_twice(path: str, text: str) -> list[str]:
     return twice
 
 
-def test_documents_and_remarks_name_no_module_that_is_gone() -> None:
-    dead = [fault for path, text in documents() for fault in dead_names(path, spans(text), files())]
-    for path, source in texts(".py", within=("perdure",)):
-        dead += dead_names(path, remarks(source), files())
+def test_no_text_names_a_module_that_is_gone() -> None:
+    dead = []
+    for path, text in texts(*CONFIGURATION, ".md", ".py"):
+        lines = remarks(text) if path.endswith(".py") else enumerate(text.splitlines(), 1)
+        dead += dead_names(path, lines, files())
     assert not dead, "\n".join(dead)
 
 
@@ -334,14 +348,14 @@ _TREE = ("perdure/store/__init__.py", "perdure/store/turns/start.py", "perdure/a
     ],
 )
 def test_a_name_that_the_move_left_behind_is_found(span: str, dead: list[str]) -> None:
-    assert dead_names("docs/streams.md", spans(f"see `{span}`"), _TREE) == [
+    assert dead_names("docs/streams.md", [(1, f"see `{span}`")], _TREE) == [
         f"docs/streams.md:1 names {d}" for d in dead
     ]
 
 
 def test_a_readme_does_not_name_a_module_of_another_package() -> None:
-    assert dead_names("perdure/store/README.md", spans("`start.py`, `perdure/apps/mcp.py`"), _TREE) == []
-    assert dead_names("perdure/store/README.md", spans("`mcp.py`"), _TREE) == ["perdure/store/README.md:1 names mcp.py"]
+    assert dead_names("perdure/store/README.md", [(1, "`start.py`, `perdure/apps/mcp.py`")], _TREE) == []
+    assert dead_names("perdure/store/README.md", [(1, "`mcp.py`")], _TREE) == ["perdure/store/README.md:1 names mcp.py"]
 
 
 def test_a_module_that_a_readme_leaves_out_is_found() -> None:
