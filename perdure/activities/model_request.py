@@ -41,7 +41,7 @@ from perdure.core.text import without_word
 from perdure.store import budgets
 from perdure.store.calls import context_assembly as bundles
 from perdure.store.calls import model_calls
-from perdure.store.calls.model_calls import ModelClaim, begin_call, claim_call
+from perdure.store.calls.model_calls import ModelClaim, begin_call, claim_call, write_begun
 from perdure.store.database import Connection, Database
 from perdure.store.events.event_log import write
 from perdure.store.memory import facts as entities
@@ -104,10 +104,11 @@ async def _begun(
     asked, of_day = tokens_of_request(request), caps(agent, claimed)
     hold = hold_of(of_day, provider.most(request), claimed.model) if of_day else None
     claimed = replace(claimed, assumed=assumed(asked, partial(provider.cost_microusd, claimed.model), hold))
-    # From here on the conversation is locked: what takes time has been done.
+    await begin_call(tx, call, attempt, claimed)
+    # From here on the conversation is locked, after the turn and the ledger: what takes time has been done.
     fresh = claimed.joined.fresh
     taken = [await take(tx, call.address.conversation_id, call.call_id, fresh)] if fresh else []
-    await begin_call(tx, call, attempt, claimed, taken)
+    await write_begun(tx, call, claimed, taken)
     if hold is not None:
         await budgets.reserve(tx, call, of_day, hold)
     return Begun(call, claimed, turn_began, provider, request, asked, prompt.assembly)

@@ -148,9 +148,11 @@ def _schema(name: str, model: type[BaseModel]) -> dict[str, JsonValue]:
 #     found = (await context.send("GET", f"{DESK}/tickets/{ticket}")).json()
 #     return Preview(before={"status": found["status"]}, after={"status": status})
 #
-# @tool(effect="keyed", key_ttl_seconds=86_400, preview=ticket_preview) async def set_status(context: ToolContext,
-# ticket: str, status: str) -> JsonValue: ... ``` It only reads: `context.send` sends GET and HEAD and nothing else,
-# there is no transaction and no key. It may be made any number of times, or never.
+# @tool(effect="keyed", key_ttl_seconds=86_400, preview=ticket_preview)
+# async def set_status(context: ToolContext, ticket: str, status: str) -> JsonValue: ...
+# ```
+# It only reads: `context.send` sends GET and HEAD and nothing else, there is no transaction and no key. It may be made
+# any number of times, or never.
 
 Look = Callable[..., Awaitable["Preview"]]
 

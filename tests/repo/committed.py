@@ -1,5 +1,6 @@
 """The files of the project as they are committed, or would be: what git ignores is not among them."""
 
+import ast
 import subprocess
 from collections.abc import Iterator
 from functools import cache
@@ -57,3 +58,15 @@ def texts(*endings: str, within: tuple[str, ...] = ()) -> Iterator[tuple[str, st
             not within or path.startswith(tuple(f"{each}/" for each in within)) or path in within
         ):
             yield path, text_of(path)
+
+
+def imported(text: str) -> Iterator[str]:
+    """The dotted names that a module imports, at its top, in a function or for types alone: `from a import b` is `a.b`.
+
+    A relative import is `.` and its name.
+    """
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{'.' * node.level}{node.module or ''}.{each.name}" for each in node.names)

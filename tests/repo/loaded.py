@@ -13,6 +13,9 @@ PROGRAMS = {
     "api": ("perdure.api.__main__",),
     "cli": ("perdure.__main__",),
     "bootstrap": ("perdure.apps.bootstrap",),
+    "stack": ("perdure.local", "perdure.local.stack", "perdure.local.fork_server", "perdure.local.temporal_download"),
+    "helpers": ("perdure.api.content_check", "perdure.sdk.tables.isolated_program", "perdure.telemetry.heartbeat"),
+    "sandbox": ("perdure.activities.sandbox.worker",),
 }
 """What each process imports at its start, and later."""
 _SAY = """

@@ -5,13 +5,17 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.repo.committed import ROOT, files, text_of
+import perdure
+from perdure.worker.queues import DECIDING
+from tests.repo.committed import ROOT, files, imported, text_of, texts
 
-MAY_IMPORT_LANGGRAPH = ("perdure/graph/compile.py", "perdure/graph/adopt.py")
+MAY_IMPORT_LANGGRAPH = "perdure/graph/compile.py"
 DATA = frozenset({"examples"})
 """Read from their files, never imported."""
 
@@ -84,31 +88,124 @@ def test_the_packages_as_they_are_break_no_rule(copy: Path) -> None:
     assert ended.returncode == 0, ended.stdout
 
 
-def importing(pattern: str) -> set[str]:
-    """The files of the packages that import one of these."""
-    found = re.compile(rf"^\s*(?:from|import) (?:{pattern})\b", re.MULTILINE)
-    ours = [path for path in files() if path.endswith(".py") and path.startswith(("perdure/", "deploy/"))]
-    return {path for path in ours if found.search(text_of(path))}
+def below(name: str, *packages: str) -> bool:
+    """Whether a dotted name is one of these or below one."""
+    return any(name == each or name.startswith(f"{each}.") for each in packages)
+
+
+def sources(*folders: str) -> dict[str, str]:
+    """The Python files in these folders, by path."""
+    return dict(texts(".py", within=folders))
+
+
+def faults(found: Mapping[str, str], is_allowed: Callable[[str], bool]) -> list[str]:
+    """The imports in these files that are not allowed. Only apps import by relative names, within themselves."""
+    return [
+        f"{path} imports {name}"
+        for path, text in found.items()
+        for name in imported(text)
+        if not (is_allowed is for_apps if name.startswith(".") else is_allowed(name))
+    ]
+
+
+def no_langgraph(name: str) -> bool:
+    return not below(name, "langgraph", "langchain_core")
+
+
+def no_program(name: str) -> bool:
+    return not below(name, "tests", "bench", "worker", "perdure.worker.__main__", "perdure.worker.queues")
+
+
+def no_example(name: str) -> bool:
+    return not below(name, "perdure.examples", "examples")
+
+
+def for_apps(name: str) -> bool:
+    """What an app of a user imports of Perdure: its public names, the SDK and the client."""
+    if not below(name, "perdure", "tests", "bench"):
+        return True
+    return below(name, "perdure.sdk", "perdure.client") or name.removeprefix("perdure.") in perdure.__all__
+
+
+def decides(name: str) -> bool:
+    """Code that `build_id` covers, or a library."""
+    return not below(name, "perdure") or below(name, *(f"perdure.{each}" for each in DECIDING))
+
+
+ENGINE = ("perdure", "deploy")
+DECIDERS = tuple(f"perdure/{each}" for each in DECIDING)
+
+
+def engine() -> dict[str, str]:
+    """The files of the product without its examples."""
+    return {path: text for path, text in sources(*ENGINE).items() if not path.startswith("perdure/examples/")}
 
 
 def test_langgraph_is_imported_in_one_place() -> None:
-    found = importing("langgraph|langchain_core") - set(MAY_IMPORT_LANGGRAPH)
-    assert not found, f"{sorted(found)} import LangGraph: only {MAY_IMPORT_LANGGRAPH} may"
+    found = {path: text for path, text in engine().items() if path != MAY_IMPORT_LANGGRAPH}
+    assert not faults(found, no_langgraph)
 
 
-def test_no_package_imports_the_tests_the_benchmark_or_the_worker() -> None:
-    found = importing(r"tests|bench|worker|perdure\.worker\.(?:__main__|queues)")
-    found -= {"perdure/worker/__main__.py"}
-    assert not found, f"{sorted(found)} import a program, the tests or the benchmark"
+def test_no_package_imports_the_tests_the_benchmark_or_a_program() -> None:
+    found = {path: text for path, text in engine().items() if path != "perdure/worker/__main__.py"}
+    assert not faults(found, no_program)
 
 
 def test_nothing_imports_an_example_or_starts_one_as_a_part_of_the_package() -> None:
-    assert not importing(r"perdure\.examples"), "examples are data, read by path"
+    assert not faults(engine(), no_example), "examples are data, read by path"
     product = [path for path in files() if path.startswith(("perdure/", "deploy/", "bench/")) or path == "Makefile"]
     assert not [path for path in product if re.search(r"-m[\s\"',]+perdure\.examples", text_of(path))]
 
 
-def test_an_example_imports_only_what_an_app_of_a_user_can() -> None:
-    rule = re.compile(r"^\s*(?:from|import) (?:perdure\.(?!sdk\b|client\b)|tests\b|bench\b)", re.MULTILINE)
-    examples = [path for path in files() if path.startswith("perdure/examples/") and path.endswith(".py")]
-    assert not [path for path in examples if rule.search(text_of(path))]
+def test_an_example_and_a_receiver_import_only_what_a_user_can() -> None:
+    assert not faults(sources("perdure/examples", "deploy"), for_apps)
+
+
+def test_code_that_decides_imports_only_code_that_names_the_build() -> None:
+    assert not faults(sources(*DECIDERS), decides)
+
+
+@pytest.mark.parametrize(
+    ("rule", "line"),
+    [
+        (no_langgraph, "from langgraph.graph import StateGraph"),
+        (no_program, "from perdure.worker import queues"),
+        (no_program, "def late():\n    import worker"),
+        (no_example, "from perdure import examples"),
+        (no_example, "from ..examples import care"),
+        (for_apps, "from perdure import store"),
+        (for_apps, "import perdure.core.text"),
+        (decides, "from perdure import sdk"),
+        (decides, "from perdure.store.database import Database"),
+    ],
+)
+def test_a_planted_import_against_a_rule_is_found(rule: Callable[[str], bool], line: str) -> None:
+    assert len(faults({"a.py": line}, rule)) == 1
+
+
+def old_roots() -> list[str]:
+    """The names that ruff bans."""
+    read = tomllib.loads(text_of("pyproject.toml"))
+    return [*read["tool"]["ruff"]["lint"]["flake8-tidy-imports"]["banned-api"]]
+
+
+def test_an_import_through_a_link_or_an_old_root_is_a_fault_for_ruff() -> None:
+    banned = old_roots()
+    assert {"activities", "api", "examples", "graph", "workflows", "worker"} <= set(banned), "the entries on top"
+    assert {"policy", "reviewer", "store", "settings", "relay", "tracing"} <= set(banned), "roots of before the move"
+    lines = "".join(f"import {name}\nfrom {name}.part import thing\n" for name in banned)
+    ended = subprocess.run(
+        [sys.executable, "-m", "ruff", "check", "--select", "TID251", "--output-format", "concise", "-"],
+        input=lines, cwd=ROOT, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert ended.stdout.count("TID251") == 2 * len(banned), ended.stdout + ended.stderr
+
+
+def test_the_public_package_imports_nothing_before_it_is_used() -> None:
+    listed = "import sys, perdure; print(*sys.modules)"
+    ended = subprocess.run(
+        [sys.executable, "-c", listed], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    )
+    found = ended.stdout.split()
+    assert [name for name in found if below(name, "perdure")] == ["perdure"]
+    assert not [name for name in found if below(name, "httpx", "pydantic", "temporalio", "langgraph")]

@@ -1,11 +1,10 @@
 """The rooms of a layer, its folders and modules, import each other one way only."""
 
-import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import pytest
 
-from tests.repo.committed import files, text_of
+from tests.repo.committed import files, imported, text_of
 
 LAYERS = ("activities", "api", "core", "graph", "store")
 
@@ -16,21 +15,12 @@ def room(dotted: str, layer: str) -> str:
     return parts[2] if parts[:2] == ["perdure", layer] and len(parts) > 2 else ""
 
 
-def named(tree: ast.Module) -> Iterator[str]:
-    """The dotted names that a module imports, at its top, in a function or for types alone."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (each.name for each in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from (f"{node.module}.{each.name}" for each in node.names)
-
-
 def arrows(layer: str, sources: Mapping[str, str]) -> dict[tuple[str, str], set[str]]:
     """Pairs of rooms, of which the first imports the second, with the files that do."""
     found: dict[tuple[str, str], set[str]] = {}
     for path, text in sources.items():
         mine = room(path.removesuffix(".py").replace("/", "."), layer)
-        others = {room(name, layer) for name in named(ast.parse(text))} if mine else set()
+        others = {room(name, layer) for name in imported(text)} if mine else set()
         for other in others - {"", mine}:
             found.setdefault((mine, other), set()).add(path)
     return found

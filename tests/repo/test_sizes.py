@@ -16,8 +16,8 @@ MOST_MODULE_LINES = 600
 PRODUCT = ("perdure/", "bench/", "deploy/", "worker.py")
 GROWING = frozenset({"perdure/store/migrations/versions"})
 """One file for each change of the schema, and none is ever merged into another."""
-WITHOUT_SIBLINGS = frozenset({"__init__.py", "__main__.py", "README.md", "py.typed"})
-"""Files that a folder has because it is a package."""
+NO_SIBLING = "__init__.py"
+"""Makes its folder a package."""
 
 
 def product() -> list[str]:
@@ -31,7 +31,7 @@ def crowded(paths: list[str]) -> list[str]:
     seen: set[PurePosixPath] = set()
     for path in map(PurePosixPath, paths):
         for each in (path, *path.parents):
-            if each not in seen and each.name not in WITHOUT_SIBLINGS and each != PurePosixPath("."):
+            if each not in seen and each.name != NO_SIBLING and each != PurePosixPath("."):
                 siblings[str(each.parent)] += 1
             seen.add(each)
     most = {folder: MOST_IN_ROOT if folder == "perdure" else MOST_SIBLINGS for folder in siblings}

@@ -204,14 +204,16 @@ def _reached(dependencies: Mapping[str, Sequence[str]], root: str, injected: Ite
     return reached
 
 
-# --- How far the word of an MCP server goes: from a tool's hints to its effect class, its approval and its risk
-# (S2-34). | who speaks                                  | says            | effect | approval |
-# |---------------------------------------------|-----------------|--------|----------| | the app's author, for this
-# tool             | effect: x       | x      | unless x is read | | a trusted server                            |
-# read-only       | read   | no       | | a trusted server                            | read-only and destructive |
-# opaque | yes | | a trusted server, tool honours keys         | not read-only   | keyed  | yes      | | a trusted
-# server                            | not read-only, or nothing | opaque | yes | | a server that is not trusted
-# | anything        | opaque | yes      |
+# --- How far the word of an MCP server goes: from a tool's hints to its effect, approval and risk (S2-34).
+#
+# | who speaks                                  | says            | effect | approval |
+# |---------------------------------------------|-----------------|--------|----------|
+# | the app's author, for this tool             | effect: x       | x      | unless x is read |
+# | a trusted server                            | read-only       | read   | no       |
+# | a trusted server                            | read-only and destructive | opaque | yes |
+# | a trusted server, tool honours keys         | not read-only   | keyed  | yes      |
+# | a trusted server                            | not read-only, or nothing | opaque | yes |
+# | a server that is not trusted                | anything        | opaque | yes      |
 #
 # A hint can make a tool stricter or more open, but none makes a change run without an approval. That repeating a call
 # is harmless (`idempotentHint`) is not the same as honouring a key: the second call may undo what came in between.

@@ -137,11 +137,8 @@ def _to_act(row: asyncpg.Record, call: ModelCall, model: str, fallback_model: st
     )
 
 
-async def begin_call(
-    tx: Connection, call: ModelCall, attempt: Attempt, claimed: ModelClaim, taken: Sequence[NewEvent] = ()
-) -> None:
-    """Claim the call, and write the pending events with generation.start; `taken` says what the call took of its user
-    just before. Last of a claim, since it locks the conversation."""
+async def begin_call(tx: Connection, call: ModelCall, attempt: Attempt, claimed: ModelClaim) -> None:
+    """Claims the call's row in the ledger. `write_begun` follows in the same transaction."""
     await tx.execute(
         "WITH counted AS (UPDATE turns SET attempts = attempts + 1, status = $7, waiting = NULL, "
         "started_at = coalesce(started_at, now()) WHERE id = $1 RETURNING tenant_id) "
@@ -159,6 +156,13 @@ async def begin_call(
         call.ask.stage,
         claimed.assumed.model_dump(),
     )
+
+
+async def write_begun(tx: Connection, call: ModelCall, claimed: ModelClaim, taken: Sequence[NewEvent] = ()) -> None:
+    """Writes the pending events and generation.start, after `taken`, the messages that the call has just received.
+
+    Last of a claim, because it locks the conversation.
+    """
     started = NewEvent(GENERATION_START, {"model": claimed.model, "attempt": claimed.epoch}, call.call_id)
     await write(tx, call.address, [*taken, started], pending=call.events)
 

@@ -156,8 +156,7 @@ def _edges() -> tuple[Edge, ...]:
 
 
 # --- The state of `context_assembly`: what topologies share, the verdicts, and the context by reference.
-# What the tools
-# put together stays in Postgres (S1-09).
+# What the tools put together stays in Postgres (S1-09).
 
 STAGES: Final = (Field("completed_stages", [], ADDITIVE),)
 """Both branches of the fork add to it (S1-08)."""
