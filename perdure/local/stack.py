@@ -23,19 +23,12 @@ from perdure.local.output import Console
 from perdure.local.ports import HOST, SUPERVISOR, PortBook, is_free, listening
 from perdure.local.services import ALL_PARTS, DataParts, checked, start_data, without_addresses
 from perdure.local.supervisor import Supervisor, together
-from perdure.local.welcome import Welcome
+from perdure.local.welcome import Welcome, no_app
 
 _LOOK_SECONDS = 1.0
 _TELL_SECONDS = 1.0
 _TELL_PLAIN_SECONDS = 15.0
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-NO_AGENT = (
-    "No agent is published: no app was asked for. Stop this stack and start it with one:",
-    "  perdure up --examples                            the examples that ship",
-    "  perdure init my-app && perdure up --app my-app   an app of your own",
-)
-
-
 @asynccontextmanager
 async def embedded(
     home: str | Path,
@@ -241,7 +234,8 @@ class _Start:
         )
         self.prepared = programs.prepared_from(lines, self.home.log("prepare"))
         if not self.config.apps:
-            self.prepared = replace(self.prepared, left_out=(*self.prepared.left_out, *NO_AGENT))
+            said = no_app(self.config.command, self.prepared.kept)
+            self.prepared = replace(self.prepared, left_out=(*self.prepared.left_out, *said))
 
     async def launch_programs(self) -> None:
         """Starts the programs as soon as all addresses are known; each waits for the gate.

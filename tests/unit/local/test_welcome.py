@@ -42,7 +42,7 @@ Files:
   data                 /data
   logs                 /data/logs (one file for each part)
 
-Not published:
+Agents:
   the app x is left out:
     a -> b -> a
 
