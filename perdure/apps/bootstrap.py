@@ -16,7 +16,7 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -197,14 +197,14 @@ async def _publish(owner: asyncpg.Connection, found: Catalogue, settings: Settin
     params = {"api_key_secret": MODEL_SECRET} if secret(MODEL_SECRET) else {}
     async with _met(settings) as met:
         for app in (played_by(app, model, params) if model else app for app in found.apps):
-            for problem in app.problems:
-                sys.stderr.write(f"{problem}\n")
+            kept_out = unloaded(app)
+            _tell(map(str, app.problems), kept_out, settings)
             offered = await discovered(app, before, secret, settings.home, met, settings.outbound())
             agents = publish(app, core_cards, offered.cards)
             unserved = left_out(app, core_cards, offered.cards)
-            for warning in (*offered.warnings, *unserved):
-                sys.stderr.write(f"warning: {warning}\n")
-            missing += [*unloaded(app), *unserved]
+            _tell((f"warning: {each}" for each in offered.warnings), (), settings)
+            _tell((f"warning: {each}" for each in unserved), unserved, settings)
+            missing += [*kept_out, *unserved]
             published += [(app.name, agent) for agent in agents]
             tables += tables_of(app, agents)
     async with owner.transaction():
@@ -213,6 +213,15 @@ async def _publish(owner: asyncpg.Connection, found: Catalogue, settings: Settin
         await content.publish_agent(owner, published, tables)
     missing += _withdrawn(listed, found)
     return tuple(missing)
+
+
+def _tell(lines: Iterable[str], left_out: Collection[str], settings: Settings) -> None:
+    """Write these to stderr. `perdure up` shows what is left out in its last block: such a line is marked as
+    information, so that it is only in the log of the step (perdure/local/output.py)."""
+    later = {each.strip() for each in left_out} if settings.local else set()
+    for line in lines:
+        mark = "INFO " if line.removeprefix("warning: ") in later else ""
+        sys.stderr.write(f"{mark}{line}\n")
 
 
 def _withdrawn(before: Sequence[tuple[str, PublishedAgent]], found: Catalogue) -> list[str]:

@@ -29,6 +29,8 @@ _LOOK_SECONDS = 1.0
 _TELL_SECONDS = 1.0
 _TELL_PLAIN_SECONDS = 15.0
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
 @asynccontextmanager
 async def embedded(
     home: str | Path,
@@ -143,6 +145,7 @@ async def _bring_up(config: StackConfig, home: Home, supervisor: Supervisor) -> 
     services = _AppServices.of(config, home, book)
     home.gate_file.unlink(missing_ok=True)
     supervisor.console.say(f"Starting; the log of each part is in {home.logs}.")
+    supervisor.console.apps_are_told = True  # by the prepare step and the last block
     start = _Start(config, home, supervisor, book, credentials, services)
     async with _progress(supervisor, began):
         await together(start.open_gate(), start.launch_programs())
@@ -152,6 +155,7 @@ async def _bring_up(config: StackConfig, home: Home, supervisor: Supervisor) -> 
         found = await addresses(config.pages, config.port, start.prepared.tokens)
     welcome = start.welcome([address for _, address in found], time.monotonic() - began)
     supervisor.console.say(f"\n{welcome.text()}\n")
+    supervisor.console.apps_are_told = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ async def _tell_missing(db: Database, apps: Sequence[App]) -> None:
     """
     try:
         async with db.transaction(agents.SHARED) as tx:
-            published = [agent.definition.id for _, agent in await agents.list_agents(tx)]
+            published = await agents.agent_ids(tx)
     except (OSError, *db.outages) as error:
         _log.warning("agents_not_read", error=repr(error))
         return
