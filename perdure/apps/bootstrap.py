@@ -6,8 +6,8 @@ with the agents that are left out, and why; and with the setup code, by which th
 has.
 `python -m perdure.apps.bootstrap --admin NAME` makes the first administrator of a deployment that is not local, and
 prints the token once.
-If no app is asked for, by PERDURE_APP or PERDURE_EXAMPLES, nothing is published and nothing is withdrawn. If one is,
-its agents are published and all others are withdrawn. `--withdraw` withdraws all that are not asked for, also if none is.
+If an app is asked for, by PERDURE_APP or PERDURE_EXAMPLES, its agents are published and all others are withdrawn. If
+none is, nothing is published and nothing is withdrawn. `--withdraw` withdraws the others in both cases.
 """
 
 import argparse

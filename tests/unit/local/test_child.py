@@ -81,20 +81,12 @@ async def test_a_child_that_ends_again_and_again_for_an_outage_says_so_each_time
     out = io.StringIO()
     home = open_home(tmp_path / "home")
     supervisor = Supervisor(home, Console(out))
-    script = 'touch ready-$ROLE; sleep 0.1; echo "$ROLE: ConnectionRefusedError: [Errno 111] port 5432"; exit 1'
+    script = 'touch ready; sleep 0.1; echo "$ROLE: ConnectionRefusedError: [Errno 111] port 5432"; exit 1'
     for role in ("worker-llm", "worker-turns"):
-        marker = tmp_path / f"ready-{role}"
-
-        async def ready(_pid: int, marker: Path = marker) -> bool:
-            return marker.exists()
-
-        def clear(marker: Path = marker) -> None:
-            marker.unlink(missing_ok=True)
-
+        folder = tmp_path / role
+        folder.mkdir()
         environ = {"PATH": "/usr/bin:/bin", "ROLE": role}
-        log = tmp_path / f"{role}.log"
-        given = {"role": role, "log": log, "environ": environ, "ready": ready, "before_start": clear}
-        await supervisor.launch(spec(tmp_path, script, **given))
+        await supervisor.launch(spec(folder, script, role=role, log=folder / "log", environ=environ))
     try:
         await until(lambda: all(child.restarts >= 3 for child in supervisor.children.values()))
     finally:
