@@ -141,6 +141,7 @@ def _folder() -> Iterator[Path]:
 def _environ(data: DataParts) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")}
     return {**data.environ(kept), "PERDURE_APP": str(APP), "PERDURE_LOCAL": "1", "PYTHONUNBUFFERED": "1"} | {
+        "PERDURE_EXAMPLES": "false",  # whatever `.env` says: more agents would change the figures
         "PERDURE_AUDIT_KEY": secrets.token_hex(32),
         "JWT_SECRET": secrets.token_hex(32),
     }

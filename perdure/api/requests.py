@@ -287,7 +287,7 @@ class RegisterBody(Body):
     display_name: str = Field(default="", max_length=100)
     invitation: str = Field(default="", max_length=100)
     setup_code: str = Field(default="", max_length=100)
-    """Of the first person of a tenant: `perdure up` and `python -m perdure.apps.bootstrap` print it."""
+    """Of the first person of a tenant: the start of the stack and `python -m perdure.apps.bootstrap` print it."""
     tenant: Tenant | None = None
     role: JsonValue = None
     """Ignored, like `roles`: what somebody may do is an administrator's to say (S2-60)."""

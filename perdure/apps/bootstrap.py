@@ -6,6 +6,8 @@ with the agents that are left out, and why; and with the setup code, by which th
 has.
 `python -m perdure.apps.bootstrap --admin NAME` makes the first administrator of a deployment that is not local, and
 prints the token once.
+If an app is asked for, by PERDURE_APP or PERDURE_EXAMPLES, its agents are published and all others are withdrawn. If
+none is, nothing is published and nothing is withdrawn. `--withdraw` withdraws the others in both cases.
 """
 
 import argparse
@@ -14,9 +16,9 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import asyncpg
@@ -56,10 +58,15 @@ class Prepared:
     """Lines that tell which agents are not there, and why."""
     setup_code: str = ""
     """Lets the first person register; empty once the tenant has people."""
+    kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """If no app was asked for: the agents that stay published, by app."""
 
 
-async def prepare(settings: Settings, admin: str = "", tenant: str = LOCAL_TENANT) -> Prepared:
-    """Do all of it; with `admin`, make that administrator.
+async def prepare(
+    settings: Settings, admin: str = "", tenant: str = LOCAL_TENANT, *, withdraw: bool = False
+) -> Prepared:
+    """Do all of it; with `admin`, make that administrator. If no app is asked for, the published agents stay as they
+    are, unless `withdraw` is set.
 
     Raises: asyncpg's errors; SystemExit where a variable is missing; CallerError where `admin` was erased.
     """
@@ -85,13 +92,19 @@ async def prepare(settings: Settings, admin: str = "", tenant: str = LOCAL_TENAN
     owner = await asyncpg.connect(owner_url, server_settings={"search_path": "perdure"})
     try:
         await set_up(owner)
-        missing = await _publish(owner, found or await _catalogue(owner, settings), settings, model)
+        missing: tuple[str, ...] = ()
+        kept: dict[str, list[str]] = {}
+        if withdraw or app_folders(settings.apps, settings.examples):
+            missing = await _publish(owner, found or await _catalogue(owner, settings), settings, model)
+        else:
+            kept = await _published(owner)
         await _sealed(owner, keyring)
         if admin:
-            return Prepared(await _administrator(owner, settings, tenant, admin, keyring), missing)
+            return Prepared(await _administrator(owner, settings, tenant, admin, keyring), missing, kept=kept)
         await users.ensure_tenant(owner, settings.tenant)  # somebody may register in it
         code = await _setup_code(owner, settings)
-        return Prepared(await _local_users(owner, settings, keyring) if settings.local else {}, missing, code)
+        tokens = await _local_users(owner, settings, keyring) if settings.local else {}
+        return Prepared(tokens, missing, code, kept)
     finally:
         await owner.close()
 
@@ -119,6 +132,21 @@ async def _local_users(owner: asyncpg.Connection, settings: Settings, keyring: K
         except CallerError as erased:
             sys.stderr.write(f"warning: {name} is not made again: {erased.message}\n")
     return tokens
+
+
+async def _published(owner: asyncpg.Connection) -> dict[str, list[str]]:
+    """The published agents by app."""
+    async with owner.transaction():
+        await users.ensure_tenant(owner, content.SHARED)
+        await owner.execute("SELECT set_config('perdure.tenant', $1, true)", content.SHARED)
+        return _by_app(await content.list_agents(owner))
+
+
+def _by_app(agents: Sequence[tuple[str, PublishedAgent]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for app, agent in agents:
+        found.setdefault(app, []).append(agent.definition.id)
+    return found
 
 
 async def _catalogue(owner: asyncpg.Connection, settings: Settings) -> Catalogue:
@@ -169,14 +197,14 @@ async def _publish(owner: asyncpg.Connection, found: Catalogue, settings: Settin
     params = {"api_key_secret": MODEL_SECRET} if secret(MODEL_SECRET) else {}
     async with _met(settings) as met:
         for app in (played_by(app, model, params) if model else app for app in found.apps):
-            for problem in app.problems:
-                sys.stderr.write(f"{problem}\n")
+            kept_out = unloaded(app)
+            _tell(map(str, app.problems), kept_out, settings)
             offered = await discovered(app, before, secret, settings.home, met, settings.outbound())
             agents = publish(app, core_cards, offered.cards)
             unserved = left_out(app, core_cards, offered.cards)
-            for warning in (*offered.warnings, *unserved):
-                sys.stderr.write(f"warning: {warning}\n")
-            missing += [*unloaded(app), *unserved]
+            _tell((f"warning: {each}" for each in offered.warnings), (), settings)
+            _tell((f"warning: {each}" for each in unserved), unserved, settings)
+            missing += [*kept_out, *unserved]
             published += [(app.name, agent) for agent in agents]
             tables += tables_of(app, agents)
     async with owner.transaction():
@@ -187,16 +215,22 @@ async def _publish(owner: asyncpg.Connection, found: Catalogue, settings: Settin
     return tuple(missing)
 
 
+def _tell(lines: Iterable[str], left_out: Collection[str], settings: Settings) -> None:
+    """Write these to stderr. `perdure up` shows what is left out in its last block: such a line is marked as
+    information, so that it is only in the log of the step (perdure/local/output.py)."""
+    later = {each.strip() for each in left_out} if settings.local else set()
+    for line in lines:
+        mark = "INFO " if line.removeprefix("warning: ") in later else ""
+        sys.stderr.write(f"{mark}{line}\n")
+
+
 def _withdrawn(before: Sequence[tuple[str, PublishedAgent]], found: Catalogue) -> list[str]:
     """A line for each app that was published before and is not asked for any more."""
     asked = {app.name for app in found.apps}
-    gone: dict[str, list[str]] = {}
-    for app, agent in before:
-        if app not in asked:
-            gone.setdefault(app, []).append(agent.definition.id)
     return [
         f"the app {app} is not published any more ({', '.join(agents)}): its conversations stay, and take no message"
-        for app, agents in gone.items()
+        for app, agents in _by_app(before).items()
+        if app not in asked
     ]
 
 
@@ -300,18 +334,35 @@ def _kept_tokens(path: Path) -> dict[str, str]:
     return tokens
 
 
+def _no_app(kept: Mapping[str, Sequence[str]]) -> str:
+    """What to tell the operator if no app was asked for."""
+    if not kept:
+        return "No agent is published: set PERDURE_APP to your app folders, here and for the workers.\n"
+    apps = "; ".join(f"{app} ({', '.join(agents)})" for app, agents in kept.items())
+    return (
+        "No app was asked for (PERDURE_APP, PERDURE_EXAMPLES): nothing was published, and nothing was withdrawn.\n"
+        f"These apps stay published, with their agents: {apps}.\n"
+        "To withdraw them, run `python -m perdure.apps.bootstrap --withdraw`, or publish another app.\n"
+    )
+
+
 def main() -> None:
     """Parse, prepare, print the tokens and the setup code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--admin", default="", metavar="NAME", help="make this administrator and print the token")
     parser.add_argument("--tenant", default=LOCAL_TENANT, help="whose administrator it is")
+    parser.add_argument(
+        "--withdraw",
+        action="store_true",
+        help="withdraw the published agents that are not asked for, also if no app is asked for",
+    )
     asked = parser.parse_args()
     settings = Settings()
     log_from(settings.log_level)
-    done = asyncio.run(prepare(settings, asked.admin, asked.tenant))
+    done = asyncio.run(prepare(settings, asked.admin, asked.tenant, withdraw=asked.withdraw))
     if not settings.local and not app_folders(settings.apps, settings.examples):  # `perdure up` says it itself
-        sys.stderr.write("No agent is published: set PERDURE_APP to your app folders, here and for the workers.\n")
-    said: dict[str, object] = {"tokens": done.tokens, "left_out": done.left_out}
+        sys.stderr.write(_no_app(done.kept))
+    said: dict[str, object] = {"tokens": done.tokens, "left_out": done.left_out, "kept": done.kept}
     if done.setup_code:
         said["setup_code"] = done.setup_code
         if not settings.local:  # `perdure up` says it in its own words

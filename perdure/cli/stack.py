@@ -16,7 +16,12 @@ from perdure.local.config import Routing, host_for
 
 AppFolders = Annotated[
     list[Path] | None,
-    typer.Option("--app", metavar="DIR", help="An app folder whose agents are published; can be repeated."),
+    typer.Option(
+        "--app",
+        metavar="DIR",
+        help="An app folder whose agents are published; can be repeated. It replaces PERDURE_APP. "
+        "The agents of all other apps are withdrawn.",
+    ),
 ]
 
 
@@ -33,6 +38,7 @@ def up(
     """Start Postgres, Valkey, Temporal, the workers and the API here; Ctrl-C stops them, the data stays.
 
     Agents are those of the apps that are asked for: with --app or --examples, or in PERDURE_APP and PERDURE_EXAMPLES.
+    If no app is asked for, nothing is published and nothing is withdrawn.
     """
     try:
         config = StackConfig.from_env(app or (), routing, examples)

@@ -234,7 +234,11 @@ MOST_TRIES = 10
 """Wrong ones; after them the code is void."""
 CODE_BYTES = 20
 _GROUP = 4
-_NEW = "Run `perdure up` or `python -m perdure.apps.bootstrap` for a new one"
+_NEW = (
+    "For a new one, start the stack again as before, such as with `make up`, or run `python -m perdure.apps.bootstrap` "
+    "with the same settings"
+)
+"""With other settings, such as without its apps, a start would publish something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,8 +273,8 @@ def sha256_of(code: str) -> str:
 def code_refusal(given: str, kept: SetupCode | None) -> CallerError | None:
     """Why this code lets nobody in, or None where it does."""
     if not given.strip():
-        why = "The first person registers with the setup code that `perdure up` or `python -m perdure.apps.bootstrap` "
-        why += "prints; send it"
+        why = "The first person registers with the setup code that the start of the stack (such as `make up`) or "
+        why += "`python -m perdure.apps.bootstrap` printed; send it"
         return CallerError("setup_code_needed", why, status=401)
     if kept is None or not kept.fits(given):
         why = "This setup code is wrong, was used, or was replaced by a newer one"

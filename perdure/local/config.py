@@ -187,8 +187,8 @@ class StackConfig:
     ) -> "StackConfig":
         """The stack that PERDURE_HOME, PERDURE_PORT, PERDURE_APP, PERDURE_EXAMPLES and PERDURE_ROUTING describe.
 
-        `app_dirs` come after those of PERDURE_APP, `routing` and `examples` win over their variables. Relative
-        `app_dirs`, which were typed, lie in the current folder; relative folders in settings lie in BASE.
+        `app_dirs`, `routing` and `examples` replace their variables. Relative `app_dirs`, which were typed, lie in the
+        current folder; relative folders in settings lie in BASE.
 
         Raises: StackError that names the variable to correct.
         """
@@ -221,10 +221,13 @@ class StackConfig:
 
 
 def _own_apps(environ: Mapping[str, str], typed: Sequence[str | Path]) -> tuple[Path, ...]:
-    """Raises: StackError for a folder that is no app."""
-    named = [part for part in environ.get("PERDURE_APP", "").split(os.pathsep) if part]
-    written = (BASE / Path(part).expanduser() for part in named)
-    apps = tuple(path.absolute() for path in (*written, *(Path(part).expanduser() for part in typed)))
+    """The folders that were typed, else those of PERDURE_APP.
+
+    Raises: StackError for a folder that is no app.
+    """
+    written = [part for part in environ.get("PERDURE_APP", "").split(os.pathsep) if part]
+    paths = [Path(part).expanduser() for part in typed] or [BASE / Path(part).expanduser() for part in written]
+    apps = tuple(path.absolute() for path in paths)
     for app in apps:
         if not app.is_dir():
             raise StackError(f"the app folder {app} does not exist")

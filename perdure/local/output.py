@@ -10,7 +10,7 @@ import re
 import shutil
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
@@ -27,6 +27,10 @@ _MOST_ALIKE = 5
 _AGAIN = 2
 """Lines of a window that follows a flood."""
 _OTHER_PROGRESS_SECONDS = 3.0
+_QUIET_OUTAGE_SECONDS = 15.0
+"""For how long an outage of a part keeps back what other children write of it: longer than a part takes to return."""
+_LOOK_SECONDS = 1.0
+_OF_THE_APPS = re.compile(r"\b(app_problem|agents_not_here)\b")
 _OF_AN_OUTAGE = re.compile(
     r"ConnectionRefused|ConnectionReset|ConnectionError|ConnectionDoesNotExist|CannotConnectNow|terminating connection"
 )
@@ -81,6 +85,59 @@ class Flood:
         return True
 
 
+class Outage:
+    """What children write of a part that has died and comes back: kept back for some seconds, and counted.
+
+    Only lines of other children are kept back. Those of a child that is away itself say why, and it may have written
+    them before it was known to be away: its last one is given out then.
+    """
+
+    def __init__(self) -> None:
+        self.away: Callable[[], Collection[str]] = tuple
+        """The roles that have died and come back."""
+        self._began: float | None = None
+        self._counts: Counter[str] = Counter()
+        self._last: dict[str, str] = {}
+
+    def keeps_back(self, role: str, line: str, now: float) -> bool:
+        """Whether this line is left out; it is counted then."""
+        if _OF_AN_OUTAGE.search(line) is None:
+            return False
+        away = self.away()
+        if not away or role in away:
+            return False
+        self._began = now if self._began is None else self._began
+        if now - self._began >= _QUIET_OUTAGE_SECONDS:
+            return False
+        self._counts[role] += 1
+        self._last[role] = line
+        return True
+
+    def last_words(self, role: str) -> str:
+        """What this child wrote last of what was kept back, once, if it is away itself by now; else empty."""
+        if role not in self._last or role not in self.away():
+            return ""
+        self._counts[role] -= 1
+        return self._last.pop(role)
+
+    def ended(self, now: float) -> str:
+        """What to say of the lines that were left out, once the quiet is over; empty while it lasts."""
+        is_over = not self.away()
+        if not is_over and (self._began is None or now - self._began < _QUIET_OUTAGE_SECONDS):
+            return ""
+        said = ", ".join(f"{count} of {role}" for role, count in self._counts.items() if count)
+        self._counts.clear()
+        self._last.clear()
+        if is_over:
+            self._began = None
+        return said
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a part has been away since a line was kept back."""
+        return self._began is not None
+
+
 class Console:
     """One writer for everything a person sees; without a stream it is silent."""
 
@@ -94,8 +151,10 @@ class Console:
         """The folder in which every line of every child is found."""
         self.disk_is_full: Callable[[], bool] = lambda: False
         """Tells of a full disk by itself; what the children say of it is then left out."""
-        self.part_is_away: Callable[[], bool] = lambda: False
-        """Tells of a part that has died and comes back; what other children say of it is then left out."""
+        self.outage = Outage()
+        self._looks_at_outage = False
+        self.apps_are_told = False
+        """Whether somebody else tells of the apps' problems; what the children say of them is then left out."""
         self._live = ""
         self._live_at = 0.0
 
@@ -118,14 +177,34 @@ class Console:
         flood = self._floods.setdefault(role, Flood(time.monotonic()))
         if flood.ends_in(time.monotonic()) <= 0:
             self._close_window(role)
-        if _OF_AN_OUTAGE.search(line) is not None and self.part_is_away():
+        if self.apps_are_told and _OF_THE_APPS.search(line) is not None:
             return
+        if self.outage.keeps_back(role, line, time.monotonic()):
+            self._look_at_outage()
+            return
+        if last := self.outage.last_words(role):
+            self._child(role, last)
         told_already = _OF_A_FULL_DISK.search(line) is not None and self.disk_is_full()
         if not told_already and flood.shows(line):
             self._child(role, line)
         elif flood.folds():
             with suppress(RuntimeError):  # without a loop the next line tells of it
                 asyncio.get_running_loop().call_later(flood.ends_in(time.monotonic()), self._close_window, role)
+
+    def _look_at_outage(self) -> None:
+        """Look every second from the first line that is kept back until no part is away."""
+        if not self._looks_at_outage:
+            with suppress(RuntimeError):  # without a loop there is nobody to wait for
+                asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._end_outage)
+                self._looks_at_outage = True
+
+    def _end_outage(self) -> None:
+        self._looks_at_outage = False
+        if said := self.outage.ended(time.monotonic()):
+            where = f"; log of each: {self.logs}" if self.logs is not None else ""
+            self.say(f"  Lines about the outage that are not shown: {said}{where}")
+        if self.outage.goes_on:
+            self._look_at_outage()
 
     def _close_window(self, role: str) -> None:
         said = self._floods[role].closed(time.monotonic())

@@ -220,6 +220,8 @@ class Prepared:
     """Lines that tell which agents are not there, and why."""
     setup_code: str = field(default="", repr=False)
     """Lets the first person register; empty once there are people."""
+    kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """If no app was asked for: the agents that stay published, by app."""
 
 
 def prepared_from(lines: list[str], log: Path) -> Prepared:
@@ -231,6 +233,7 @@ def prepared_from(lines: list[str], log: Path) -> Prepared:
         said = json.loads(lines[-1])
         tokens = {str(role): str(token) for role, token in dict(said["tokens"]).items()}
         left_out = tuple(str(each) for each in said.get("left_out", ()))
-        return Prepared(tokens, left_out, str(said.get("setup_code", "")))
+        kept = {str(app): tuple(map(str, agents)) for app, agents in dict(said.get("kept", {})).items()}
+        return Prepared(tokens, left_out, str(said.get("setup_code", "")), kept)
     except (IndexError, ValueError, KeyError, TypeError) as error:
         raise StackError(f"prepare did not end with its tokens as JSON (log: {log})") from error

@@ -23,17 +23,12 @@ from perdure.local.output import Console
 from perdure.local.ports import HOST, SUPERVISOR, PortBook, is_free, listening
 from perdure.local.services import ALL_PARTS, DataParts, checked, start_data, without_addresses
 from perdure.local.supervisor import Supervisor, together
-from perdure.local.welcome import Welcome
+from perdure.local.welcome import Welcome, no_app
 
 _LOOK_SECONDS = 1.0
 _TELL_SECONDS = 1.0
 _TELL_PLAIN_SECONDS = 15.0
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-NO_AGENT = (
-    "No agent is published: no app was asked for. Stop this stack and start it with one:",
-    "  perdure up --examples                            the examples that ship",
-    "  perdure init my-app && perdure up --app my-app   an app of your own",
-)
 
 
 @asynccontextmanager
@@ -150,6 +145,7 @@ async def _bring_up(config: StackConfig, home: Home, supervisor: Supervisor) -> 
     services = _AppServices.of(config, home, book)
     home.gate_file.unlink(missing_ok=True)
     supervisor.console.say(f"Starting; the log of each part is in {home.logs}.")
+    supervisor.console.apps_are_told = True  # by the prepare step and the last block
     start = _Start(config, home, supervisor, book, credentials, services)
     async with _progress(supervisor, began):
         await together(start.open_gate(), start.launch_programs())
@@ -159,6 +155,7 @@ async def _bring_up(config: StackConfig, home: Home, supervisor: Supervisor) -> 
         found = await addresses(config.pages, config.port, start.prepared.tokens)
     welcome = start.welcome([address for _, address in found], time.monotonic() - began)
     supervisor.console.say(f"\n{welcome.text()}\n")
+    supervisor.console.apps_are_told = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +238,8 @@ class _Start:
         )
         self.prepared = programs.prepared_from(lines, self.home.log("prepare"))
         if not self.config.apps:
-            self.prepared = replace(self.prepared, left_out=(*self.prepared.left_out, *NO_AGENT))
+            said = no_app(self.config.command, self.prepared.kept)
+            self.prepared = replace(self.prepared, left_out=(*self.prepared.left_out, *said))
 
     async def launch_programs(self) -> None:
         """Starts the programs as soon as all addresses are known; each waits for the gate.

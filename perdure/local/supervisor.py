@@ -35,7 +35,7 @@ class Supervisor:
         """What must be free on the disk of the data folder."""
         self._full = False
         console.disk_is_full = self._disk_is_full
-        console.part_is_away = lambda: any(child.is_away for child in self.children.values())
+        console.outage.away = lambda: {role for role, child in self.children.items() if child.is_away}
         console.logs = home.logs
         self.home = home
         self.patience = patience or Patience()

@@ -71,7 +71,26 @@ class Welcome:
 
     def _without(self) -> Iterator[str]:
         if self.left_out:
-            yield "\n".join(["Not published:", *(f"  {line}" for line in self.left_out)])
+            yield "\n".join(["Agents:", *(f"  {line}" for line in self.left_out)])
+
+
+def no_app(command: str, kept: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """What a start says if no app was asked for; `kept` are the agents that stay published, by app."""
+    examples, own = f"{command} up --examples", f"{command} init my-app && {command} up --app my-app"
+    if not kept:
+        return (
+            "No agent is published: no app was asked for. Stop this stack and start it with one:",
+            f"  {examples:<{len(own)}}   the examples that ship",
+            f"  {own}   an app of your own",
+        )
+    named = f"{command} up --app DIR"
+    return (
+        "No app was asked for: nothing was published, and nothing was withdrawn. These stay published:",
+        *(f"  {app} ({', '.join(agents)})" for app, agents in kept.items()),
+        "Their apps are not loaded: calls of their tools wait until they are. Stop this stack and start it with them:",
+        f"  {examples:<{len(named)}}   the examples that ship",
+        f"  {named:<{len(named)}}   the app in DIR; all agents of other apps are withdrawn",
+    )
 
 
 _TOKENS = (

@@ -16,9 +16,10 @@ _WORDS = {
     "token_invalid": "This token is invalid or has been revoked.",
     "invitation_invalid": "This invitation is not for this name, was used, or has expired.",
     "invitation_needed": "Registration needs an invitation. Ask an administrator for one.",
-    "setup_code_needed": "Enter the setup code that “perdure up” or “python -m perdure.apps.bootstrap” printed.",
-    "setup_code_invalid": "This setup code is wrong, has expired, or was used. Run “perdure up” or "
-    "“python -m perdure.apps.bootstrap” for a new one.",
+    "setup_code_needed": "Enter the setup code that the start of the stack (such as “make up”) or "
+    "“python -m perdure.apps.bootstrap” printed.",
+    "setup_code_invalid": "This setup code is wrong, has expired, or was used. For a new one, start the stack again as "
+    "before, such as with “make up”, or run “python -m perdure.apps.bootstrap” with the same settings.",
     "registration_invalid": "A password has 8 to 200 characters, a name lower-case letters, digits, dots and dashes.",
     "password_weak": "This password is too easy to guess. Use a longer one, for example four words that have nothing "
     "to do with each other.",

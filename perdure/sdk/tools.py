@@ -273,12 +273,22 @@ def tool(
         raise ToolDefinitionError(f'tool {name}: write @tool(effect="..."), one of {_CLASSES}')
 
     return _Given(
-        effect, approval, capability, risk, timeout_seconds, key_ttl_seconds, secrets, wants_state, describe, preview,
-        max_answer_bytes, version,
-    ).make  # fmt: skip
+        effect=effect,
+        approval=approval,
+        capability=capability,
+        risk=risk,
+        timeout_seconds=timeout_seconds,
+        key_ttl_seconds=key_ttl_seconds,
+        secrets=secrets,
+        wants_state=wants_state,
+        describe=describe,
+        preview=preview,
+        max_answer_bytes=max_answer_bytes,
+        version=version,
+    ).make
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Given:
     """What the author gave beside the function, as `tool` takes it."""
 

@@ -79,6 +79,11 @@ async def list_agents(tx: Connection) -> list[tuple[str, PublishedAgent]]:
     return [(row["app"], _stored(row["body"])) for row in rows]
 
 
+async def agent_ids(tx: Connection) -> list[str]:
+    """The ids of the current agents."""
+    return [row["agent_id"] for row in await tx.fetch("SELECT agent_id FROM agents ORDER BY agent_id")]
+
+
 def _stored(body: object) -> PublishedAgent:
     """A stored version; it may have been written by a later deploy, whose new fields mean nothing here."""
     return PublishedAgent.model_validate(body, extra="ignore")

@@ -98,9 +98,18 @@ async def serve(settings: Settings, kinds: Sequence[Kind], stop: asyncio.Event) 
 
 
 async def _tell_missing(db: Database, apps: Sequence[App]) -> None:
-    """Log which published agents are in none of `apps`: their tool calls wait for a worker that has them."""
-    async with db.transaction(agents.SHARED) as tx:
-        published = [agent.definition.id for _, agent in await agents.list_agents(tx)]
+    """Logs which published agents are in none of `apps`.
+
+    Their tool calls wait for a worker that has them. The exception is a call that an attempt had reserved and lost: if
+    it can have happened, its outcome is unknown. The worker serves in any case: if the agents cannot be read, only
+    this message is missing.
+    """
+    try:
+        async with db.transaction(agents.SHARED) as tx:
+            published = await agents.agent_ids(tx)
+    except (OSError, *db.outages) as error:
+        _log.warning("agents_not_read", error=repr(error))
+        return
     missing = sorted(set(published) - {agent.id for app in apps for agent in app.agents})
     if missing:
         why = "PERDURE_APP and PERDURE_EXAMPLES must be what they were when the agents were published"

@@ -86,7 +86,8 @@ def free_port() -> int:
 def running(home: Path, *arguments: str, **environ: str) -> Iterator[RunningStack]:
     """A stack in `home` until the block ends; whatever happens, nothing of it is left."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PERDURE_", "TEMPORAL_"))}
-    env |= {"PERDURE_HOME": str(home), "PERDURE_PORT": str(free_port()), **environ}
+    unasked = {"PERDURE_APP": "", "PERDURE_EXAMPLES": "false"}  # whatever `.env` says
+    env |= {"PERDURE_HOME": str(home), "PERDURE_PORT": str(free_port()), **unasked, **environ}
     log = home.parent / f"{home.name}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(

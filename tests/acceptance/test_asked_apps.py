@@ -1,4 +1,5 @@
-"""One data folder, started with the examples and then with nothing: what is not asked for is gone; nothing hangs."""
+"""One data folder, started with the examples, with nothing and with another app: without an app nothing is withdrawn,
+with another one all others are; nothing hangs."""
 
 from pathlib import Path
 
@@ -6,19 +7,21 @@ import httpx
 import pytest
 
 from tests.acceptance.command import Command
-from tests.acceptance.running import RunningStack, running
+from tests.acceptance.running import ROOT, RunningStack, running
 from tests.acceptance.turns import Turns
 
 AGENTS = {
     *("care_navigator", "chart_builder", "compliance_monitor", "flaring_monitor", "general", "ops", "refunds"),
     *("rule_32", "rule_37", "skeleton"),
 }
-SAID = (
-    "No agent is published: no app was asked for.",
+DESK = ROOT / "perdure" / "apps" / "template"
+KEPT = (
+    "No app was asked for: nothing was published, and nothing was withdrawn. These stay published:",
+    "refunds (refunds)",
     "perdure up --examples",
-    "perdure init my-app && perdure up --app my-app",
-    "the app refunds is not published any more (refunds)",
+    "perdure up --app DIR",
 )
+GONE = "the app refunds is not published any more (refunds)"
 
 
 async def agents(turns: Turns) -> set[str]:
@@ -46,16 +49,21 @@ async def decide(turns: Turns, turn_id: str, decision: str) -> httpx.Response:
 
 
 @pytest.mark.timeout(400)
-async def test_what_is_not_asked_for_any_more_is_gone_and_its_turns_end(tmp_path: Path) -> None:
+async def test_without_an_app_all_stays_and_with_another_one_the_rest_is_gone_and_its_turns_end(tmp_path: Path) -> None:
     with running(tmp_path / "home", "--examples") as first:
         approved, rejected = await paused(first)
     with running(tmp_path / "home") as stack:
         run = stack.read()
         assert run["companions"] == {} and not {"payments", "bookings"} & run["pids"].keys()
         shown = Command(stack.home)("status").out
-        assert [each for each in SAID if each not in shown] == []
+        assert [each for each in KEPT if each not in shown] == []
         async with Turns(stack, "refunds") as turns:
-            assert await agents(turns) == set()
+            assert await agents(turns) == AGENTS
+            assert await turns.until([approved, rejected], "awaiting_approval") == []
+    with running(tmp_path / "home", "--app", str(DESK)) as stack:
+        assert GONE in Command(stack.home)("status").out
+        async with Turns(stack, "refunds") as turns:
+            assert await agents(turns) == {"desk"}
             answer = await decide(turns, approved, "approve")
             assert (answer.status_code, answer.json()["error"]["code"]) == (409, "approval_outdated")
             assert "not published any more" in answer.json()["error"]["message"]

@@ -1,27 +1,49 @@
 """`python -m perdure.apps.bootstrap` run by hand: it publishes what it is asked for, and says what is gone."""
 
+import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
 
+import asyncpg
+import pytest
+from structlog.testing import capture_logs
+
+from perdure.apps import SHIPPED, find_apps
+from perdure.local.output import Excerpt
 from perdure.store import agents
 from perdure.store.database import Database
-from tests.conftest import Person, Urls
+from perdure.worker.queues import _tell_missing
+from tests.conftest import Person, Template, Urls
 from tests.integration.conftest import Api
 
 SIX = {"care", "charts", "filings", "ops", "refunds", "skeleton"}
 DESK = Path(__file__).parents[2] / "perdure" / "apps" / "template"
 
 
-def prepare(urls: Urls, home: Path, **environ: str) -> tuple[list[str], list[str]]:
+def prepare(urls: Urls, home: Path, *arguments: str, **environ: str) -> tuple[list[str], list[str]]:
     """What one run leaves out, and what it says to the operator."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("PERDURE_APP", "PERDURE_EXAMPLES")}
-    given = {**kept, "DATABASE_OWNER_URL": urls.owner, "DATABASE_URL": urls.app, "PERDURE_HOME": str(home), **environ}
-    command = [sys.executable, "-m", "perdure.apps.bootstrap"]
-    done = subprocess.run(command, env=given, capture_output=True, text=True, timeout=120, check=True)
+    done = run(urls, home, *arguments, **environ)
     return json.loads(done.stdout.splitlines()[-1])["left_out"], done.stderr.splitlines()
+
+
+def run(urls: Urls, home: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """One run by hand, whatever `.env` says of the apps."""
+    asked = {"PERDURE_APP": "", "PERDURE_EXAMPLES": "false", **environ}
+    given = {
+        **os.environ,
+        "DATABASE_OWNER_URL": urls.owner,
+        "DATABASE_URL": urls.app,
+        "PERDURE_HOME": str(home),
+        **asked,
+    }
+    command = [sys.executable, "-m", "perdure.apps.bootstrap", *arguments]
+    return subprocess.run(command, env=given, capture_output=True, text=True, timeout=120, check=True)
 
 
 async def published(db: Database) -> set[str]:
@@ -30,21 +52,92 @@ async def published(db: Database) -> set[str]:
         return {app for app, _ in await agents.list_agents(tx)}
 
 
-async def test_nothing_is_published_that_was_not_asked_for_and_what_was_before_is_told(
+@pytest.mark.parametrize("arguments", [(), ("--admin", "root")])
+async def test_without_an_app_nothing_is_published_and_nothing_withdrawn(
+    urls: Urls, db: Database, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    assert await published(db) == SIX
+    async with db.transaction(agents.SHARED) as tx:
+        before = await agents.list_agents(tx)
+    gone, said = prepare(urls, tmp_path, *arguments)
+    async with db.transaction(agents.SHARED) as tx:
+        assert (gone, await agents.list_agents(tx)) == ([], before)
+    assert any("nothing was published, and nothing was withdrawn" in line for line in said)
+    (named,) = [line for line in said if line.startswith("These apps stay published")]
+    assert [each for each in SIX if f"{each} (" not in named] == []
+    assert any("`python -m perdure.apps.bootstrap --withdraw`" in line for line in said)
+
+
+async def test_what_is_not_asked_for_is_withdrawn_if_another_app_is_or_on_request_and_told(
     urls: Urls, db: Database, tmp_path: Path
 ) -> None:
     assert await published(db) == SIX
-    gone, said = prepare(urls, tmp_path)
-    assert await published(db) == set()
+    gone, said = prepare(urls, tmp_path, PERDURE_APP=str(DESK))
+    assert await published(db) == {"desk"}
     assert {line.split()[2] for line in gone} == SIX
     assert "the app refunds is not published any more (refunds): its conversations stay, and take no message" in gone
-    assert "No agent is published: set PERDURE_APP to your app folders, here and for the workers." in said
-    again, said = prepare(urls, tmp_path, PERDURE_APP=str(DESK))
-    assert (await published(db), again) == ({"desk"}, [])
-    assert not [line for line in said if "No agent" in line]
-    gone, _ = prepare(urls, tmp_path, PERDURE_EXAMPLES="true")
-    assert await published(db) == SIX
+    assert not [line for line in said if "No a" in line]
+    gone, said = prepare(urls, tmp_path, "--withdraw")
+    assert await published(db) == set()
     assert [line.split(" (")[0] for line in gone] == ["the app desk is not published any more"]
+    assert "No agent is published: set PERDURE_APP to your app folders, here and for the workers." in said
+    gone, _ = prepare(urls, tmp_path, PERDURE_EXAMPLES="true")
+    assert (await published(db), gone) == (SIX, [])
+
+
+async def test_a_mistake_that_the_last_block_of_a_start_shows_is_in_the_log_alone(
+    urls: Urls, db: Database, tmp_path: Path
+) -> None:
+    app = tmp_path / "desk"
+    shutil.copytree(DESK, app)
+    (agent,) = (app / "agents").glob("*.yaml")
+    agent.write_text(agent.read_text() + "\nno_such_field: 1\n")
+    left, by_hand = prepare(urls, tmp_path / "home", PERDURE_APP=str(app))
+    keys = {"PERDURE_AUDIT_KEY": "", "JWT_SECRET": "", "PERDURE_LOCAL": "1"}
+    same, of_the_stack = prepare(urls, tmp_path / "home", PERDURE_APP=str(app), **keys)
+    (mistake,) = [line.strip() for line in left if "no_such_field" in line]
+    assert mistake in by_hand and shown(by_hand).count(mistake) == 1
+    assert f"INFO {mistake}" in of_the_stack and not [line for line in shown(of_the_stack) if mistake in line]
+    assert mistake in [line.strip() for line in same], "the last block shows it"
+    prepare(urls, tmp_path, PERDURE_EXAMPLES="true")
+    assert await published(db) == SIX
+
+
+def shown(lines: list[str]) -> list[str]:
+    """What reaches the terminal of these lines of a child."""
+    out: list[str] = []
+
+    async def take() -> None:
+        excerpt = Excerpt(out.append)
+        for line in lines:
+            excerpt.take(line)
+        excerpt.close()
+
+    with ThreadPoolExecutor(1) as other:
+        other.submit(asyncio.run, take()).result()
+    return out
+
+
+async def test_a_worker_serves_also_if_the_agents_cannot_be_read(template: Template) -> None:
+    """As before the first migration: the database is there, its tables are not."""
+    elsewhere = urlunsplit(urlsplit(template.urls.app)._replace(path="/postgres"))
+    db = await Database.connect(elsewhere, most=2)
+    try:
+        async with db.transaction(agents.SHARED) as tx:
+            with pytest.raises(asyncpg.UndefinedTableError):
+                await agents.agent_ids(tx)
+        with capture_logs() as logged:
+            await _tell_missing(db, [])
+    finally:
+        await db.close()
+    assert [(each["event"], each["log_level"]) for each in logged] == [("agents_not_read", "warning")]
+
+
+async def test_a_worker_names_the_published_agents_that_it_does_not_have(db: Database) -> None:
+    with capture_logs() as logged:
+        await _tell_missing(db, find_apps([SHIPPED / "refunds", SHIPPED / "filings"]))
+    assert logged[0]["event"] == "agents_not_here"
+    assert logged[0]["agents"] == ["care_navigator", "chart_builder", "ops", "skeleton"]
 
 
 async def test_a_conversation_whose_agent_is_gone_is_there_and_says_so_to_a_message(
@@ -53,7 +146,7 @@ async def test_a_conversation_whose_agent_is_gone_is_there_and_says_so_to_a_mess
     async with api.client() as client:
         turn = (await client.post("/v1/execute", json={"agent": "skeleton", "message": "hello"})).json()
         assert turn["status"] == "completed"
-        prepare(urls, tmp_path)
+        prepare(urls, tmp_path, "--withdraw")
         at = f"/v1/conversations/{turn['conversation_id']}"
         assert (await client.get(f"{at}/messages")).json()["items"], "what was said stays"
         refused = await client.post(f"{at}/turns", json={"message": "again"})

@@ -47,7 +47,9 @@ def test_only_the_holder_of_a_code_learns_why_it_is_void(
         assert refused is not None and (refused.code, refused.http) == (expected, 401)
     else:
         assert refused is not None and (refused.code, refused.http) == ("setup_code_invalid", 403)
-        assert expected in refused.message and "`perdure up`" in refused.message
+        assert expected in refused.message
+        assert "start the stack again as before, such as with `make up`" in refused.message
+        assert "`python -m perdure.apps.bootstrap` with the same settings" in refused.message
 
 
 @given(st.binary(min_size=CODE_BYTES, max_size=CODE_BYTES), st.binary(min_size=CODE_BYTES, max_size=CODE_BYTES))

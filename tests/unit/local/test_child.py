@@ -17,10 +17,11 @@ import pytest
 
 from perdure.local.child import Child, ChildSpec, restart_delay_seconds
 from perdure.local.config import ROOT
-from perdure.local.data_dir import StackError
+from perdure.local.data_dir import StackError, open_home
 from perdure.local.output import Console
 from perdure.local.ports import beats
 from perdure.local.processes import Patience, alive
+from perdure.local.supervisor import Supervisor
 
 
 def spec(folder: Path, script: str, **changes: Any) -> ChildSpec:
@@ -73,6 +74,28 @@ async def until(condition: Any, seconds: float = 30.0) -> None:
 def test_the_first_restart_is_quick_and_repeated_failures_wait_longer() -> None:
     delays = [restart_delay_seconds(failures) for failures in range(9)]
     assert delays == [0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0]
+
+
+async def test_a_child_that_ends_again_and_again_for_an_outage_says_so_each_time(tmp_path: Path) -> None:
+    """Beside another that does the same: both are away, and each says why."""
+    out = io.StringIO()
+    home = open_home(tmp_path / "home")
+    supervisor = Supervisor(home, Console(out))
+    script = 'touch ready; sleep 0.1; echo "$ROLE: ConnectionRefusedError: [Errno 111] port 5432"; exit 1'
+    for role in ("worker-llm", "worker-turns"):
+        folder = tmp_path / role
+        folder.mkdir()
+        environ = {"PATH": "/usr/bin:/bin", "ROLE": role}
+        await supervisor.launch(spec(folder, script, role=role, log=folder / "log", environ=environ))
+    try:
+        await until(lambda: all(child.restarts >= 3 for child in supervisor.children.values()))
+    finally:
+        await supervisor.stop()
+    for role in ("worker-llm", "worker-turns"):
+        said = [line for line in out.getvalue().splitlines() if line.startswith(role)]
+        ends = [at for at, line in enumerate(said) if "exited with 1" in line]
+        assert len(ends) >= 3
+        assert all("ConnectionRefusedError: [Errno 111] port 5432" in said[at - 1] for at in ends), said
 
 
 async def test_a_killed_child_that_was_healthy_is_started_again_at_once(tmp_path: Path) -> None:

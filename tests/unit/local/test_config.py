@@ -20,9 +20,10 @@ def test_a_relative_folder_in_a_setting_is_the_same_wherever_the_command_is_type
     (tmp_path / "typed" / "agents").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     environ = {"PERDURE_HOME": "data/here", "PERDURE_APP": "perdure/examples/refunds"}
-    config = StackConfig.from_env(["typed"], environ=environ)
+    config = StackConfig.from_env(environ=environ)
     assert config.home == home_of(environ) == ROOT / "data" / "here"
-    assert config.app_dirs == (ROOT / "perdure" / "examples" / "refunds", tmp_path / "typed")
+    assert config.app_dirs == (ROOT / "perdure" / "examples" / "refunds",)
+    assert StackConfig.from_env(["typed"], environ=environ).app_dirs == (tmp_path / "typed",)
 
 
 def test_only_the_checkouts_own_env_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,10 +46,11 @@ def test_every_setting_can_come_from_the_environment(tmp_path: Path) -> None:
         "PERDURE_ROUTING": "spread",
         "PERDURE_APP": os.pathsep.join((str(tmp_path / "one"), "")),
     }
-    config = StackConfig.from_env([tmp_path / "two"], environ=environ)
+    config = StackConfig.from_env(environ=environ)
     assert (config.home, config.port, config.routing) == (tmp_path / "data", 9001, "spread")
-    assert config.app_dirs == (tmp_path / "one", tmp_path / "two")
-    assert config.apps == config.app_dirs
+    assert config.app_dirs == config.apps == (tmp_path / "one",)
+    typed = StackConfig.from_env([tmp_path / "two"], environ=environ)
+    assert typed.app_dirs == typed.apps == (tmp_path / "two",), "a flag replaces its variable"
 
 
 @pytest.mark.parametrize(

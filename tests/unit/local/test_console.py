@@ -72,16 +72,79 @@ def test_what_children_say_of_a_full_disk_is_counted_and_not_shown() -> None:
     ]
 
 
-def test_what_children_say_of_a_part_that_comes_back_is_not_shown() -> None:
-    out = io.StringIO()
-    console, away = Console(out, {}), False
-    console.part_is_away = lambda: away
-    lost = "relay_waits_for_postgres error=ConnectionRefusedError"
-    console.child("relay", lost)
-    away = True
-    console.child("relay", lost)
+LOST = "relay_waits_for_postgres error=ConnectionRefusedError"
+
+
+async def test_what_children_say_of_a_part_that_comes_back_is_counted_and_not_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.05)
+    out, away = io.StringIO(), set[str]()
+    console = Console(out, {})
+    console.logs = Path("/data/logs")
+    console.outage.away = lambda: away
+    console.child("relay", LOST)
+    away.add("postgres")
+    for _ in range(3):
+        console.child("relay", LOST)
+    console.child("api", f"{LOST}: 1")
     console.child("relay", "turn_not_compared")
-    assert out.getvalue().splitlines() == [f"relay            | {lost}", "relay            | turn_not_compared"]
+    await asyncio.sleep(0.2)
+    shown = [f"relay            | {LOST}", "relay            | turn_not_compared"]
+    assert out.getvalue().splitlines() == shown
+    away.clear()
+    await asyncio.sleep(0.2)
+    told = "  Lines about the outage that are not shown: 3 of relay, 1 of api; log of each: /data/logs"
+    assert out.getvalue().splitlines() == [*shown, told]
+    away.add("postgres")
+    console.child("relay", LOST)
+    assert out.getvalue().splitlines() == [*shown, told], "the next outage is quiet, too"
+
+
+async def test_an_outage_that_lasts_is_shown_after_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(module, "_QUIET_OUTAGE_SECONDS", 0.3)
+    out = io.StringIO()
+    console = Console(out, {})
+    console.outage.away = lambda: {"worker-llm"}
+    console.child("relay", LOST)
+    assert out.getvalue() == ""
+    await asyncio.sleep(0.5)
+    console.child("relay", LOST)
+    assert out.getvalue().splitlines() == [
+        "  Lines about the outage that are not shown: 1 of relay",
+        f"relay            | {LOST}",
+    ]
+
+
+def test_what_a_child_that_is_away_says_of_an_outage_is_shown_whatever_else_is_away() -> None:
+    out, away = io.StringIO(), {"worker-llm"}
+    console = Console(out, {})
+    console.outage.away = lambda: away
+    console.child("worker-turns", "said before it died: ConnectionRefusedError: first")
+    console.child("worker-turns", "said before it died: ConnectionRefusedError: last")
+    assert out.getvalue() == ""
+    away.add("worker-turns")
+    console.child("worker-turns", "exited with 1; starting it again in 4.0 s")
+    console.child("worker-turns", LOST)
+    assert [line.partition(" | ")[2] for line in out.getvalue().splitlines()] == [
+        "said before it died: ConnectionRefusedError: last",
+        "exited with 1; starting it again in 4.0 s",
+        LOST,
+    ]
+
+
+def test_what_children_say_of_the_apps_is_not_shown_while_somebody_else_tells_of_it() -> None:
+    out = io.StringIO()
+    console = Console(out, {})
+    problem = "2026-11-21 [warning  ] app_problem    problem=desk/agents/desk.yaml:3: there is no tool lok"
+    console.apps_are_told = True
+    console.child("worker-turns", problem)
+    console.child("worker-turns", problem.replace("app_problem", "agents_not_here"))
+    assert out.getvalue() == ""
+    console.apps_are_told = False
+    console.child("worker-turns", problem)
+    assert out.getvalue() == f"worker-turns     | {problem}\n"
 
 
 def test_what_is_waited_for_gives_way_to_progress_of_its_own() -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from perdure.local.config import PAGES
-from perdure.local.welcome import Welcome
+from perdure.local.welcome import Welcome, no_app
 
 BLOCK = """\
 Ready in 9.7 s.
@@ -42,7 +42,7 @@ Files:
   data                 /data
   logs                 /data/logs (one file for each part)
 
-Not published:
+Agents:
   the app x is left out:
     a -> b -> a
 
@@ -67,3 +67,22 @@ def test_the_block_is_in_the_order_of_need() -> None:
         left_out=["the app x is left out:", "  a -> b -> a"],
     )
     assert welcome.text() == BLOCK
+
+
+def test_a_start_without_an_app_names_the_command_as_it_is_called() -> None:
+    assert no_app("bin/perdure", {}) == (
+        "No agent is published: no app was asked for. Stop this stack and start it with one:",
+        "  bin/perdure up --examples                                the examples that ship",
+        "  bin/perdure init my-app && bin/perdure up --app my-app   an app of your own",
+    )
+
+
+def test_a_start_without_an_app_says_what_stays_published_and_that_its_calls_wait() -> None:
+    assert no_app("perdure", {"filings": ("rule_32", "rule_37"), "refunds": ("refunds",)}) == (
+        "No app was asked for: nothing was published, and nothing was withdrawn. These stay published:",
+        "  filings (rule_32, rule_37)",
+        "  refunds (refunds)",
+        "Their apps are not loaded: calls of their tools wait until they are. Stop this stack and start it with them:",
+        "  perdure up --examples   the examples that ship",
+        "  perdure up --app DIR   the app in DIR; all agents of other apps are withdrawn",
+    )

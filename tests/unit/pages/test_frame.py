@@ -202,7 +202,7 @@ async def test_the_setup_code_has_a_form_until_the_first_person_has_registered(a
     for failed in ("setup_code_invalid", "setup_code_needed", "password_weak", "registration_invalid"):
         again = (await browse(f"/sign-in?failed={failed}&name=boss")).text
         assert "<details open>" in again and 'name="name" value="boss"' in again and 'role="alert"' in again, failed
-    assert "perdure up" in (await browse("/sign-in?failed=setup_code_invalid")).text
+    assert "with the same settings" in (await browse("/sign-in?failed=setup_code_invalid")).text
     assert (
         "Too many wrong passwords. Try again in 8 s." in (await browse("/sign-in?failed=sign_in_delayed&after=8")).text
     )
