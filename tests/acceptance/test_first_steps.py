@@ -141,7 +141,7 @@ def test_a_new_apps_readme_works_line_by_line_in_fresh_shells(tmp_path: Path) ->
     with terminal(f"{export}; exec {up}", app, up_log, environ):
         until(up_log, "admin token", START_SECONDS)
         run = json.loads((tmp_path / "home" / "run.json").read_text())
-        assert [*run["companions"]] == ["desk"] and run["left_out"] == []
+        assert [*run["companions"]] == ["desk-service"] and run["left_out"] == []
         assert agents_of(run) == {"desk"}, "the app that was asked for, and no example"
         with terminal(f"{export}; exec {chat}", app, chat_log, environ) as asking:
             (approval_id,) = APPROVAL.findall(until(chat_log, "To decide, type:", 60))

@@ -68,7 +68,7 @@ async def test_a_start_names_the_place_and_publishes_the_rest(
     mistake: Mistake, tmp_path: Path, urls: Urls, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = app(tmp_path / "app", mistake)
-    given = {"DATABASE_OWNER_URL": urls.owner, "PERDURE_APP": str(folder)}
+    given = {"DATABASE_OWNER_URL": urls.owner, "PERDURE_APP": str(folder), "PERDURE_EXAMPLES": "true"}
     await prepare(Settings(_env_file=None, **given))  # type: ignore[arg-type]
     told = capsys.readouterr().err.splitlines()
     assert any(line.startswith(f"{folder}/{mistake[1]}") for line in told), told

@@ -70,7 +70,7 @@ UNAVAILABLE = frozenset(
     {
         *("model_unavailable", "model_cut_off", "model_rate_limited", "model_overloaded", "model_not_found"),
         *("model_auth", "model_billing", "model_budget", "model_bad_request", "model_setup", "bad_script"),
-        *("context_overflow", "content_refused", "activity_failed", "unexpected_error"),
+        *("context_overflow", "content_refused", "egress_refused", "activity_failed", "unexpected_error"),
         *("store_unavailable", "store_conflict", "store_refused", "day_budget_reserved"),
     }
 )
