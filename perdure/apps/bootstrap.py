@@ -77,13 +77,7 @@ async def prepare(
     if settings.local and settings.jwt_secret is None:
         _made(settings.home / ACCESS_KEY_FILE)
     keyring = settings.keyring()
-    if settings.database_admin_url is not None:
-        await provision(
-            settings.database_admin_url.get_secret_value(),
-            owner_url=owner_url,
-            app_url=needed(settings.database_url, "DATABASE_URL"),
-            relay_url=needed(settings.database_relay_url, "DATABASE_RELAY_URL"),
-        )
+    await _provisioned(settings, owner_url)
     found: Catalogue | None = None
     if not await is_newest(owner_url):
         # Beside each other: a first start checks every block, which takes as long as the migrations.
@@ -107,6 +101,17 @@ async def prepare(
         return Prepared(tokens, missing, code, kept)
     finally:
         await owner.close()
+
+
+async def _provisioned(settings: Settings, owner_url: str) -> None:
+    """Make the roles and the database, if an administrator of Postgres is named."""
+    if settings.database_admin_url is not None:
+        await provision(
+            settings.database_admin_url.get_secret_value(),
+            owner_url=owner_url,
+            app_url=needed(settings.database_url, "DATABASE_URL"),
+            relay_url=needed(settings.database_relay_url, "DATABASE_RELAY_URL"),
+        )
 
 
 async def _administrator(

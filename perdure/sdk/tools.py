@@ -273,19 +273,10 @@ def tool(
         raise ToolDefinitionError(f'tool {name}: write @tool(effect="..."), one of {_CLASSES}')
 
     return _Given(
-        effect=effect,
-        approval=approval,
-        capability=capability,
-        risk=risk,
-        timeout_seconds=timeout_seconds,
-        key_ttl_seconds=key_ttl_seconds,
-        secrets=secrets,
-        wants_state=wants_state,
-        describe=describe,
-        preview=preview,
-        max_answer_bytes=max_answer_bytes,
-        version=version,
-    ).make
+        effect=effect, approval=approval, capability=capability, risk=risk, timeout_seconds=timeout_seconds,
+        key_ttl_seconds=key_ttl_seconds, secrets=secrets, wants_state=wants_state, describe=describe, preview=preview,
+        max_answer_bytes=max_answer_bytes, version=version,
+    ).make  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
