@@ -5,14 +5,16 @@ has its three tokens. A local token is never sent to any other address.
 """
 
 import json
+import os
 import shlex
 import shutil
+import sys
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from perdure.cli.terminal import OTHER, USAGE, fail
+from perdure.cli.terminal import HOW_TO_START, OTHER, USAGE, fail
 from perdure.client import Client
 from perdure.local.config import ROOT, home_of, own_environ
 from perdure.local.data_dir import Home
@@ -20,7 +22,6 @@ from perdure.local.processes import alive, look
 
 PATIENCE_SECONDS = 10.0
 """Longer than the supervisor takes to bring a killed API back (measured: 2 s, under load 5)."""
-NOTHING_RUNS = "nothing runs here; start it with `make up`"
 
 
 class Role(StrEnum):
@@ -54,7 +55,7 @@ class Surroundings:
         if found.supervisor is not None:
             return f"it is starting or stopping (supervisor {found.supervisor}); its terminal shows how far it is"
         if not found.children:
-            return NOTHING_RUNS
+            return f"no stack runs on the data in {self.home}; start it as before, {HOW_TO_START}"
         still = ", ".join(f"{role} {pid}" for role, pid in found.children.items())
         return f"the supervisor is gone, but what it started still runs: {still}; `make up` ends it and starts anew"
 
@@ -122,11 +123,23 @@ def _token(here: Surroundings, url: str, role: Role, as_name: str | None) -> str
 def command(*words: str) -> str:
     """A command line that works where the caller stands, to be shown."""
     environ = own_environ()
+    checkout, installed = ROOT / "bin" / "perdure", Path(sys.executable).parent / "perdure"
+    if not checkout.is_file():  # the data folder of an installed package depends on where a command is typed
+        environ = {"PERDURE_HOME": str(home_of(environ)), **environ}
     settings = [f"{name}={shlex.quote(environ[name])}" for name in ("PERDURE_HOME", "PERDURE_URL") if environ.get(name)]
-    if shutil.which("perdure"):
-        program = ["perdure"]
-    elif (ROOT / "bin" / "perdure").is_file():
-        program = ["bin/perdure" if Path.cwd() == ROOT else shlex.quote(str(ROOT / "bin" / "perdure"))]
+    if shutil.which("perdure", path=_path_elsewhere()):
+        program = "perdure"
+    elif checkout.is_file():
+        program = "bin/perdure" if Path.cwd() == ROOT else shlex.quote(str(checkout))
+    elif installed.is_file():
+        program = shlex.quote(str(installed))
     else:
-        program = ["python", "-m", "perdure"]
-    return " ".join([*settings, *program, *map(shlex.quote, words)])
+        program = f"{shlex.quote(sys.executable)} -m perdure"
+    return " ".join([*settings, program, *map(shlex.quote, words)])
+
+
+def _path_elsewhere() -> str:
+    """PATH without the folder of this interpreter, which `make` or a virtual environment adds for one shell only."""
+    own = Path(sys.executable).parent
+    folders = os.environ.get("PATH", "").split(os.pathsep)
+    return os.pathsep.join(each for each in folders if each and Path(each).absolute() != own)

@@ -129,6 +129,7 @@ def cell(value: object, most: int | None = _CELL_CHARACTERS) -> str:
 # --- What a command says and exits with where the API says no.
 
 DONE, OTHER, USAGE, NOT_FOUND, DECIDED, EXPIRED = 0, 1, 2, 4, 5, 6
+HOW_TO_START = "for example with `make up`, or with `perdure up --app DIR` for an app of your own"
 _DECIDED_CODES = frozenset(
     {"already_decided", "already_settled", "already_voted", "already_escalated", "already_running"}
 )
@@ -162,7 +163,7 @@ def explained(error: ApiError, *, as_json: bool) -> int:
 
 def _hint(error: ApiError) -> str:
     if error.code == UNREACHABLE:
-        return "Is it running? Start it with `make up`; `perdure status` shows what runs."
+        return f"Is it running? Start it as before, {HOW_TO_START}; `perdure status` shows what runs."
     if error.status == 401:
         return "The token is missing or wrong: set PERDURE_TOKEN, or use --as requester, reviewer or admin."
     if error.code == "quota_reached":

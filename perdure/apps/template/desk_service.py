@@ -57,6 +57,9 @@ class Desk(BaseHTTPRequestHandler):
             return self.answer(422, {"error": "this key opened another ticket"})
         return self.answer(201, {"status": "open", "number": row["number"], "title": row["title"]})
 
+    def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+        """Log no request: the stack asks for /healthz all the time. Errors are still logged."""
+
     def answer(self, status: int, body: dict[str, Any]) -> None:
         """Send JSON."""
         text = json.dumps(body).encode()

@@ -68,9 +68,11 @@ def test_the_address_may_be_given_without_any_local_stack(
 
 
 @pytest.mark.parametrize("words", [("turns", "list"), ("status",), ("chat", "general", "-m", "hi")])
-def test_where_nothing_runs_the_next_step_is_named(perdure: Perdure, words: tuple[str, ...]) -> None:
+def test_where_nothing_runs_the_folder_and_the_next_step_are_named(
+    perdure: Perdure, home: Path, words: tuple[str, ...]
+) -> None:
     ended = perdure(*words)
-    assert (ended.code, ended.err) == (1, "nothing runs here; start it with `make up`\n")
+    assert ended.code == 1 and str(home) in ended.err and "make up" in ended.err and "--app" in ended.err
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null"])
@@ -133,6 +135,28 @@ def test_a_command_that_is_shown_works_from_any_folder(
         shown = command("turns", "--help")
         told = subprocess.run(["/bin/sh", "-c", shown], capture_output=True, text=True)
         assert told.returncode == 0 and "watch" in told.stdout, (shown, told.stderr)
+
+
+def test_a_command_that_is_shown_does_not_count_on_a_path_of_one_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make` and a virtual environment put the interpreter's own folder on PATH, where the next terminal has none."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
+    shown = command("turns", "--help")
+    told = subprocess.run(
+        ["/bin/sh", "-c", shown], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False
+    )
+    assert told.returncode == 0 and "watch" in told.stdout, (shown, told.stderr)
+
+
+def test_a_command_of_an_installed_package_names_its_data_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PERDURE_HOME", raising=False)
+    monkeypatch.setattr("perdure.cli.connection.ROOT", tmp_path / "site-packages")
+    monkeypatch.setattr("perdure.local.config.BASE", tmp_path / "here")
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    home, program, *_ = command("status").split()
+    assert home == f"PERDURE_HOME={tmp_path / 'here' / '.perdure'}"
+    assert Path(program).is_absolute()
 
 
 def test_an_unknown_local_user_is_a_usage_error(perdure: Perdure, stack: ApiDouble) -> None:
