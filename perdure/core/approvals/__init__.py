@@ -1,1 +1,1 @@
-"""Requests to people: which calls need one, who decides, and whether a decision still counts."""
+"""Approval requests: which calls need one, who can decide, and whether a decision is still valid."""

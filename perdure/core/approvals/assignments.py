@@ -1,4 +1,5 @@
-"""Handing a request over: to a person (reassign), to another role (escalate), to nobody for now (release)."""
+"""Rules for moving a request: to another user (reassign), to another role (escalate), or back to all reviewers
+(release). Withdrawal is here, too."""
 
 from perdure.contracts.approvals import RequestKind
 from perdure.contracts.errors import CallerError
@@ -16,8 +17,9 @@ from perdure.core.approvals.decisions import (
 
 
 def handover_refusal(facts: Facts, decider: Decider) -> CallerError | None:
-    """Why this person may not hand the request on, or None: who may decide on it in the own seat may, and an admin but
-    on the own request. Who only stands in for somebody may not: what is given away is not given back.
+    """Returns why this user cannot reassign the request, or None.
+
+    Reviewers can reassign it, except delegates. Admins can, unless they requested it.
     """
     refused = _not_entitled(facts, decider)
     if refused is not None and ADMIN not in decider.roles:
@@ -29,14 +31,14 @@ def handover_refusal(facts: Facts, decider: Decider) -> CallerError | None:
     over = closed(facts) or held_by_another(facts.claim, decider.user_id, facts.now)
     if over is not None or not facts.reviewers:
         return over
-    # Where people are named a place is not used and then given away, be it a named one or the assigned one.
+    # If reviewers are named, a used place, named or assigned, cannot be passed on.
     if has_voted(decider.people, facts.votes) or is_taken(decider.user_id, facts.votes):
         return CallerError("already_voted", "a decision was taken in your place; it cannot be given away", status=409)
     return None
 
 
 def _not_entitled(facts: Facts, decider: Decider) -> CallerError | None:
-    """Why this person's own seat is none that decides on it."""
+    """Returns why this user cannot decide in their own place, or None."""
     try:
         sits = seats_for(facts.panel, decider.user_id, decider.seats, decider.credential)
     except CallerError as refused:
@@ -48,7 +50,7 @@ def _not_entitled(facts: Facts, decider: Decider) -> CallerError | None:
 
 
 def reassignment_refusal(facts: Facts, to: Seat) -> CallerError | None:
-    """Why the request cannot be given to `to`, or None where it can."""
+    """Returns why the request cannot be assigned to `to`, or None."""
     why = why_not(facts.panel, to)
     if why is None and (has_voted((to.user_id,), facts.votes) or is_taken(to.user_id, facts.votes)):
         why = f"{to.name} has decided on it"
@@ -56,10 +58,10 @@ def reassignment_refusal(facts: Facts, to: Seat) -> CallerError | None:
 
 
 def reviewers_after(facts: Facts, decider: Decider, to: Seat) -> tuple[str, ...]:
-    """The named reviewers once it was handed on: `to` takes the place of the one whom the policy had named.
+    """Returns the named reviewers after a reassignment: `to` takes the place of the reviewer whom the policy named.
 
-    They stay as they are where nobody is named, where whoever hands it on is not one of them, and where `to` is. The
-    places of those who have delegated to that person stay theirs.
+    They stay unchanged if no reviewer is named, if the decider is not one of them, or if `to` already is. Users who
+    delegated to the decider keep their places.
     """
     if to.name in facts.reviewers:
         return facts.reviewers
@@ -67,7 +69,7 @@ def reviewers_after(facts: Facts, decider: Decider, to: Seat) -> tuple[str, ...]
 
 
 def release_refusal(facts: Facts, decider: Decider) -> CallerError | None:
-    """Why this person may not end the claim, or None: its holder may, and an admin."""
+    """Returns why this user cannot release the claim, or None. Its holder and admins can."""
     mine = facts.claim is not None and facts.claim.user_id == decider.user_id
     if not mine and ADMIN not in decider.roles:
         try:
@@ -82,8 +84,8 @@ def release_refusal(facts: Facts, decider: Decider) -> CallerError | None:
     return None if ADMIN in decider.roles else held_by_another(facts.claim, decider.user_id, facts.now)
 
 
-# --- Taking back a request, or an approval whose call has not begun.
-# The reservation decides the race.
+# --- Withdrawal of a request, or of an approval whose call has not started. The reservation of the call decides the
+# race.
 
 ADMIN = "admin"
 _GIVEN = frozenset({"approved", "edited"})
@@ -91,9 +93,10 @@ _BEGUN = frozenset({"reserved", "done", "failed", "outcome_unknown"})
 
 
 def withdrawal_refusal(facts: Facts, decider: Decider, deciders: frozenset[str], kind: str) -> CallerError | None:
-    """Why this person may not withdraw it, or None where they may.
+    """Returns why this user cannot withdraw the request or the approval, or None.
 
-    Before a decision the requester and an admin may; after it those who took it, whoever could take it, and an admin.
+    Before a decision, the requester and admins can withdraw. After it, the reviewers who approved, any other user who
+    is allowed to decide, and admins can.
     """
     if not _may(facts, decider, deciders):
         return CallerError(
@@ -102,7 +105,7 @@ def withdrawal_refusal(facts: Facts, decider: Decider, deciders: frozenset[str],
             {"role": facts.reviewer_role if facts.status in _GIVEN | _BEGUN else ADMIN},
             status=403,
         )
-    # A checkpoint that was approved, or a limit that was raised, has no call that could still be kept from running.
+    # An approved checkpoint and a raised limit have no call that could still be prevented.
     if facts.status in _BEGUN or (facts.status == "approved" and kind != RequestKind.APPROVAL):
         return CallerError(
             "already_running",

@@ -1,5 +1,7 @@
-"""Why a decision is refused, in the contract's order: 404, 403, 409 decided, 410, 409 voted or claimed, 409 digest,
-422."""
+"""Rules for decisions: who can decide, and the order of refusals.
+
+The order is part of the contract: 404, 403, 409 decided, 410, 409 voted or claimed, 409 digest, 422.
+"""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -11,65 +13,66 @@ from perdure.contracts.errors import CallerError
 from perdure.core.identity import OWN, Credential
 from perdure.core.text import format_time
 
-# --- In whose place somebody may decide: the own seat, or that of a person who has delegated to them until a date.
+# --- Places: a user decides in their own place, or in the place of a user who delegated to them until a date.
 # Invariants:
-# - The requester sits in no seat, and nobody sits in the requester's, unless the policy lets people decide on their
-#   own.
-# - A seat is worth something while its owner has the role that is asked for, now, and is among the named reviewers
-#   where there are any; whoever it was assigned to counts as named.
-# - Who sits in it has that role too, now: a delegation lends the place of somebody who is named or assigned, and no
+# - The requester has no place, and no user decides in the requester's place, unless the policy allows self-approval.
+# - A place is valid while its owner has the required role now. If reviewers are named, the owner must be one of them;
+#   the assignee counts as named.
+# - A delegate must have the required role now. A delegation passes on the place of a named or assigned user, never a
 #   role.
-# - A seat that was lent, or is sat in, by a credential of the requester's making is the requester's own.
-# - A seat is not handed on: who sits in somebody's place can neither delegate that place nor give it away.
+# - A place counts as the requester's if it was delegated with, or is used with, a credential that the requester
+#   created.
+# - A place cannot be passed on: a delegate can neither delegate it further nor reassign the request.
 
 ROLES = frozenset({"requester", "reviewer", "admin"})
-"""All that a user can have."""
+"""All roles of a user."""
 USER_NAME = r"^[a-z][a-z0-9._-]{0,62}$"
-"""What a user can be called."""
+"""The pattern of a user name."""
 DECIDING_ROLES = frozenset({"reviewer", "admin"})
-"""Who has one of them sees what others have asked for. To nobody else a seat can be lent."""
+"""Roles that can see other users' requests. A delegate needs one of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A person, as far as a decision is made in this person's name."""
+    """A user in whose name a decision can be made."""
 
     user_id: str
     name: str
     roles: frozenset[str]
     lent_by: Credential = OWN
-    """What its owner was signed in by when it was lent."""
+    """The credential with which the owner created the delegation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Who may decide on one request, as its record says now."""
+    """The users who can decide on one request, from its current record."""
 
     requested_by: str
     role: str
     allow_self_approval: bool = False
     reviewers: tuple[str, ...] = ()
-    """Names; empty for whoever has the role."""
+    """User names. If empty, every user with the role can decide."""
     assignee: str = ""
-    """A user id; empty for nobody."""
+    """A user id; empty if the request is not assigned."""
     requester_is_admin: bool = False
 
     def is_for(self, credential: Credential) -> bool:
-        """Whether what this credential does here may be the requester's doing."""
+        """Returns whether the requester may be acting through this credential."""
         return credential.acts_for(self.requested_by, is_admin=self.requester_is_admin)
 
     def names(self, name: str) -> bool:
-        """Whether a person of this name is one of the named reviewers; where nobody is named, everybody is."""
+        """Returns whether the user is a named reviewer; always true if no reviewer is named."""
         return not self.reviewers or name in self.reviewers
 
 
 def is_entitled(panel: Panel, seat: Seat) -> bool:
-    """Whether a decision in this seat would count, whoever sits in it."""
+    """Returns whether a decision in this place would count, regardless of who makes it."""
     return panel.role in seat.roles and (panel.names(seat.name) or seat.user_id == panel.assignee)
 
 
 def seats_for(panel: Panel, user_id: str, seats: Sequence[Seat], credential: Credential) -> tuple[Seat, ...]:
-    """Those of `seats` in which this user, signed in by `credential`, may decide; the own one first, at least one.
+    """Returns the places of `seats` in which this user can decide with `credential`: at least one, the user's own
+    first.
 
     Raises: CallerError 403 `role_required`, `not_a_reviewer`, `own_request`.
     """
@@ -90,7 +93,7 @@ def seats_for(panel: Panel, user_id: str, seats: Sequence[Seat], credential: Cre
 
 
 def lent(owner: Seat, to: Seat) -> frozenset[str]:
-    """The roles in which `to` may sit in the owner's place: those that decide and that both have.
+    """Returns the roles in which `to` can act as the owner's delegate: the deciding roles that both users have.
 
     Raises: CallerError 422 `nothing_to_delegate`, `cannot_decide`.
     """
@@ -106,7 +109,7 @@ def lent(owner: Seat, to: Seat) -> frozenset[str]:
 
 
 def why_not(panel: Panel, seat: Seat) -> str | None:
-    """Why a request cannot be given to this person, or None where it can."""
+    """Returns why a request cannot be assigned to this user, or None."""
     if panel.role not in seat.roles:
         return f"{seat.name} has not the role {panel.role}"
     if seat.user_id == panel.requested_by and not panel.allow_self_approval:
@@ -114,34 +117,35 @@ def why_not(panel: Panel, seat: Seat) -> str | None:
     return None
 
 
-# --- A claim is a lease: for a while nobody else decides; it lapses by itself, so that nothing is locked away for good.
-# One person's claims in a row are one lease, which ends after an hour however often it is renewed: then others, and the
-# fallback reviewer, have their turn.
+# --- Claims: while a claim is valid, no other reviewer can decide. It expires by itself, so that no request stays
+# locked. Consecutive claims of one user count as one claim, which ends after an hour however often it is renewed. Other
+# reviewers and the fallback reviewer then have their turn.
 
 DEFAULT_SECONDS = 900
 MOST_SECONDS = 3_600
-"""Of one person's claims in a row."""
+"""The maximum for consecutive claims of one user."""
 BREAK_SECONDS = 300
-"""So long after a claim has ended the same person's next one is another lease; the fallback looks every few seconds."""
+"""The time after the end of a claim when the same user's next claim is a new one. The fallback check runs every few
+seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """Who has claimed a request, and until when."""
+    """A claim on a request: its holder and its end."""
 
     user_id: str
     name: str
     until: datetime
     since: datetime
-    """When the first of this person's claims in a row was made."""
+    """The start of the first of this user's consecutive claims."""
 
     def stands(self, now: datetime) -> bool:
-        """Whether it has not lapsed."""
+        """Returns whether the claim has not expired."""
         return now < self.until
 
 
 def held_by_another(claim: Claimed | None, user_id: str, now: datetime) -> CallerError | None:
-    """Why this user must wait, or None where nobody else holds the request."""
+    """Returns the refusal if another user has claimed the request, or None."""
     if claim is None or claim.user_id == user_id or not claim.stands(now):
         return None
     details: dict[str, object] = {"claimed_by": claim.name, "claimed_until": claim.until}
@@ -151,7 +155,7 @@ def held_by_another(claim: Claimed | None, user_id: str, now: datetime) -> Calle
 
 
 def claim_span(claim: Claimed | None, user_id: str, now: datetime, seconds: int) -> tuple[datetime, datetime]:
-    """Since when and until when this user has the request, claiming it now for `seconds`.
+    """Returns the start and the end of this user's claim, if it is made or renewed now for `seconds`.
 
     Raises: CallerError 409 `claimed_too_long`.
     """
@@ -165,42 +169,41 @@ def claim_span(claim: Claimed | None, user_id: str, now: datetime, seconds: int)
     return since, min(most, now + timedelta(seconds=seconds))
 
 
-# --- The decisions taken on one request so far: a person counts once, and so does a seat.
-# What was cast by a credential of
-# another person's making may be that person's.
+# --- Votes on one request: each user counts once, and so does each place. A vote that was cast with a credential of
+# another user's creation may be that user's vote.
 
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """A decision that stands; those that an edit has made void are none."""
+    """A vote that is still valid. Votes that an edit has voided are excluded."""
 
     user_id: str
     seat_id: str
     counts: bool
-    """Whether the seat's owner, and whoever sat in it, still have the role that the vote was given by."""
+    """True if the owner of the place, and the user who voted in it, still have the role of the vote."""
     is_named: bool = True
-    """Whether the seat is one of the named reviewers'; where nobody is named, every one is as good."""
+    """True if the place belongs to a named reviewer, or if no reviewer is named."""
     created_by: tuple[str, ...] = ()
-    """The creators of the credential that it was cast by."""
+    """The creators of the credential that cast the vote."""
 
     @property
     def people(self) -> frozenset[str]:
-        """Everybody who may have cast it."""
+        """All users who may have cast the vote."""
         return frozenset((self.user_id, *self.created_by))
 
 
 def has_voted(people: Collection[str], votes: Sequence[Vote]) -> bool:
-    """Whether one of these people may have decided already, in whichever seat."""
+    """Returns whether one of these users may have voted already, in any place."""
     return any(not vote.people.isdisjoint(people) for vote in votes)
 
 
 def is_taken(seat_id: str, votes: Sequence[Vote]) -> bool:
-    """Whether somebody has decided in this seat already."""
+    """Returns whether a vote was already cast in this place."""
     return any(vote.seat_id == seat_id for vote in votes)
 
 
 class Decision(StrEnum):
-    """A reviewer's vocabulary."""
+    """The decisions that a reviewer can make."""
 
     APPROVE = "approve"
     EDIT = "edit"
@@ -218,21 +221,21 @@ STATUS_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the record says of an approval, and who asks."""
+    """The record of an approval."""
 
     status: str
     digest: str
-    """Of the call as it is to be decided on now."""
+    """The digest of the call in its current form."""
     expires_at: datetime
     now: datetime
-    """The database's clock."""
+    """The database's time."""
     requested_by: str
     reviewer_role: str
     allow_self_approval: bool
     decided_before: dict[str, object]
-    """The first decision, shown to whoever comes second."""
+    """The first decision. The error of a later decision shows it."""
     editable: bool = True
-    """Whether there are arguments to edit."""
+    """True if the request has arguments that can be edited."""
     reviewers: tuple[str, ...] = ()
     assignee: str = ""
     votes: tuple[Vote, ...] = ()
@@ -242,7 +245,7 @@ class Facts:
 
     @property
     def panel(self) -> Panel:
-        """Who may decide."""
+        """The users who can decide."""
         return Panel(
             self.requested_by,
             self.reviewer_role,
@@ -255,28 +258,30 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Decider:
-    """Who decides."""
+    """A user who makes a decision."""
 
     user_id: str
     roles: frozenset[str]
     name: str = ""
     in_place_of: tuple[Seat, ...] = ()
-    """Those who have delegated to this person for now."""
+    """The users who currently delegate to this user."""
     credential: Credential = OWN
 
     @property
     def people(self) -> frozenset[str]:
-        """Everybody who may act as this user by this credential."""
+        """All users who may be acting as this user with this credential."""
         return self.credential.people(self.user_id)
 
     @property
     def seats(self) -> tuple[Seat, ...]:
-        """The own seat, and those of others."""
+        """The user's own place first, then the places of others."""
         return (Seat(self.user_id, self.name, self.roles), *self.in_place_of)
 
     def sees(self, user_id: str) -> bool:
-        """Whether this person may know of what that user has asked for. If not, it is answered as if it did not exist,
-        whatever else is wrong with the request."""
+        """Returns whether this user can see that user's requests.
+
+        If not, the answer must be "not found", whatever else is wrong with the request.
+        """
         return self.user_id == user_id or bool(self.roles & DECIDING_ROLES)
 
 
@@ -291,8 +296,8 @@ def refusal(
     text: bool,
     unfit: CallerError | None = None,
 ) -> CallerError | None:
-    """The first reason why this decision may not be taken, or None if it may. `unfit` is why the route that it came by
-    does not take it."""
+    """Returns the first reason why this decision is refused, or None. `unfit` is a refusal of the route, which comes
+    after the digest check."""
     found = not_open_to(facts, decider)
     if found is not None:
         return found
@@ -319,7 +324,8 @@ def refusal(
 
 
 def not_open_to(facts: Facts, decider: Decider) -> CallerError | None:
-    """Why this person has nothing to decide here, whatever the decision: 403, then 409 or 410 by what became of it."""
+    """Returns why this user cannot make any decision here, or None: first 403, then 409 or 410 from the request's
+    status."""
     try:
         sits = seats_for(facts.panel, decider.user_id, decider.seats, decider.credential)
     except CallerError as refused:
@@ -335,7 +341,7 @@ def not_open_to(facts: Facts, decider: Decider) -> CallerError | None:
 
 
 def _same_person(credential: Credential) -> CallerError:
-    """Why a vote would not be another person's."""
+    """Returns the refusal of a vote that may belong to a user who has already voted."""
     why = (
         "It is not on record who created the token or session that you use"
         if credential.is_unknown
@@ -348,7 +354,7 @@ def _same_person(credential: Credential) -> CallerError:
 
 
 def closed(facts: Facts) -> CallerError | None:
-    """What became of a request that nobody can decide any more; None while it is open."""
+    """Returns the refusal of a request that is no longer pending, or None."""
     if facts.status == "expired" or (facts.status == "pending" and facts.expires_at <= facts.now):
         expired = f"too late: it expired undecided at {format_time(facts.expires_at)} and counts as denied"
         return CallerError("approval_expired", expired, status=410)
@@ -359,45 +365,44 @@ def closed(facts: Facts) -> CallerError | None:
 
 
 def seat_of(facts: Facts, decider: Decider) -> Seat:
-    """The seat that a decision which is not refused is taken in: the own one where it is free.
+    """Returns the place in which an accepted decision is made: the user's own place, if it is free.
 
-    Raises: CallerError 403, as `refusal` gives it.
+    Raises: CallerError 403 as in `refusal`.
     """
     sits = seats_for(facts.panel, decider.user_id, decider.seats, decider.credential)
     return next((seat for seat in sits if not is_taken(seat.user_id, facts.votes)), sits[0])
 
 
 def _too_late(facts: Facts) -> str:
-    """Who decided what and when; where nobody did (a stopped turn), what became of it."""
+    """Returns the decision with its reviewer and time. If no reviewer decided (a stopped turn), it returns the status."""
     before = facts.decided_before
-    if "by" not in before or facts.status == "withdrawn":  # nor is it known of what was erased with a person
+    if "by" not in before or facts.status == "withdrawn":  # Erasing a user also erases these details.
         return f"too late: it is {facts.status}"
     what = STATUS_OF[Decision(str(before["type"]))]
     return f"too late: {what} by {before['by']} at {format_time(datetime.fromisoformat(str(before['at'])))}"
 
 
-# --- What one more decision makes of a request.
-# One who rejects or responds decides at once; approving takes as many people as the policy says. An edit freezes the
-# call anew: what was approved before was another call, so those votes are void, and the editor's is the first.
+# --- The effect of one more decision on a request. A rejection or a response decides at once. Approvals need the quorum
+# of the policy. An edit pins a changed call: earlier approvals were for another call and become void, and the editor's
+# vote is the first.
 #
-# Invariant: where reviewers are named, of the seats that approve at most one is not one of theirs. Whoever the request
-# was assigned to makes up for one of them; however often it is assigned anew, for one only.
+# Invariant: if reviewers are named, at most one of the counted approvals is from another place. An assignee replaces
+# one named reviewer, and only one however often the request is reassigned.
 
 PENDING = "pending"
 
 
 def counted(votes: Sequence[Vote]) -> tuple[Vote, ...]:
-    """Those of these approvals that the quorum is counted by."""
+    """Returns the approvals that count towards the quorum."""
     standing = [vote for vote in votes if vote.counts]
     extra = [vote for vote in standing if not vote.is_named][1:]
     return tuple(vote for vote in standing if vote not in extra)
 
 
 def status_after(decision: Decision, quorum: int, votes: Sequence[Vote], mine: Vote, *, revised: bool) -> str:
-    """The status of a request once this decision is taken too; `pending` where approvals are still missing.
+    """Returns the request's status after this decision: `pending` if approvals are still missing.
 
-    `mine` is the vote that it comes to. `revised` says that somebody has edited the call before: then it is approved as
-    edited.
+    `mine` is the vote of this decision. `revised` means that the call was edited before; the status is then `edited`.
     """
     if decision not in (Decision.APPROVE, Decision.EDIT):
         return STATUS_OF[decision]
@@ -407,8 +412,7 @@ def status_after(decision: Decision, quorum: int, votes: Sequence[Vote], mine: V
     return STATUS_OF[Decision.EDIT if revised else decision]
 
 
-# --- Which approvals may be given in one go: calls of low risk, all of one tool of one agent in one version.
-# The rest is decided one by one.
+# --- Bulk approval: low-risk calls of one tool of one agent, in one version. All other requests are decided one by one.
 
 NOT_IN_BULK = (
     "only calls of low risk and of one tool are approved together; a checkpoint, a limit, edits and responses are "
@@ -418,7 +422,7 @@ NOT_IN_BULK = (
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What one approval is about."""
+    """The properties of an approval request that decide whether it can be approved in bulk."""
 
     kind: str
     agent_id: str
@@ -428,7 +432,7 @@ class Asked:
 
 
 def alone(kind: str, risk: str) -> str:
-    """Why an approval of this kind and risk is given by itself; empty where it may be given among others."""
+    """Returns why a request of this kind and risk must be approved on its own, or an empty string."""
     if kind == RequestKind.CHECKPOINT:
         return "a checkpoint is read and approved by itself"
     if kind != RequestKind.APPROVAL:
@@ -437,7 +441,7 @@ def alone(kind: str, risk: str) -> str:
 
 
 def approvable_together(asked: Sequence[Asked]) -> bool:
-    """Whether these may be approved by one request."""
-    # Another agent's tool of the same name may do something else.
+    """Returns whether these requests can be approved in bulk."""
+    # Another agent's tool of the same name can do something else.
     alike = len({(each.agent_id, each.tool, each.tool_version) for each in asked}) <= 1
     return alike and not any(alone(each.kind, each.risk) for each in asked)

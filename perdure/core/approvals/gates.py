@@ -1,8 +1,8 @@
-"""Which calls of a round need a person first (S0-52, S0-59), and which of them may start after a look at the records.
-Unknown means yes, and what cannot be read frees nothing.
+"""Rules of the gate: which calls of a round need approval, and which of them can start.
 
-All gates of a round are opened before anything of it runs. From then on each look says what may start: a call whose
-own request is decided, however its siblings stand (S2-38). Nothing is started twice, and order is the round's own.
+An unknown tool needs approval, and an unreadable verdict releases no call. All gates of a round open before any of its
+calls run. After that, each check returns the calls that can start: those whose own request is decided, whatever the
+state of the other calls. No call starts twice, and the order of the round is kept.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -18,7 +18,7 @@ from perdure.contracts.messages import CallRef
 from perdure.contracts.skills import RuleTrigger
 
 RULE_MUTATING = "platform:hitl_on_mutating_capability"
-"""The platform's rule for every call that may change something."""
+"""The platform's rule for every call that can change something."""
 RULE_UNKNOWN = "platform:hitl_on_unknown_tool"
 RULE_OUTCOME_UNKNOWN = "platform:settle_unknown_outcome"
 RULE_LIMIT_SPENT = "platform:raise_spent_limit"
@@ -26,7 +26,7 @@ RULE_FORCED_CHECKPOINT = "platform:checkpoint_forced_by_request"
 
 
 def rule_for(plan: TurnPlan, call: CallRef) -> str | None:
-    """The rule that gates `call`, or None where it may run at once."""
+    """Returns the rule that gates `call`, or None if it can run at once."""
     card = plan.card(call.tool)
     if card is None:
         return RULE_UNKNOWN
@@ -34,7 +34,7 @@ def rule_for(plan: TurnPlan, call: CallRef) -> str | None:
 
 
 def gate_round(plan: TurnPlan, calls: Sequence[CallRef]) -> tuple[GatedCall, ...]:
-    """The calls of a round that need an approval, decided for all before any runs (S0-59)."""
+    """Returns the calls of a round that need approval. All are checked before any of them runs."""
     gated = []
     for call in calls:
         rule = rule_for(plan, call)
@@ -44,7 +44,7 @@ def gate_round(plan: TurnPlan, calls: Sequence[CallRef]) -> tuple[GatedCall, ...
 
 
 def tool_needs_approval(effect: EffectClass, author_says: bool | None) -> bool:
-    """Whether a tool is gated: by its author's word, else whenever it may change something."""
+    """Returns whether a tool is gated: as its author states, otherwise whenever it can change something."""
     return effect is not EffectClass.READ if author_says is None else author_says
 
 
@@ -53,14 +53,14 @@ ALLOWING = frozenset({VerdictState.APPROVED, VerdictState.EDITED, VerdictState.S
 
 
 def effect_request(turn_id: str, call_id: str, tool: str) -> RequestRef:
-    """The request by which a person says what became of a call."""
+    """Builds the request with which a person settles the outcome of a call."""
     return RequestRef(request_id=effect_key(turn_id, call_id), kind=RequestKind.EFFECT, call_id=call_id, tool=tool)
 
 
 def open_requests(requests: Sequence[RequestRef], verdicts: Sequence[Verdict]) -> tuple[RequestRef, ...]:
-    """The requests that nobody has decided on, as far as can be read (S0-36).
+    """Returns the requests that are undecided or unreadable.
 
-    An answer that is not one verdict for each request is none: all are open.
+    If there is not exactly one verdict for each request, all requests count as open.
     """
     if sorted(each.request_id for each in requests) != sorted(each.request_id for each in verdicts):
         return tuple(requests)
@@ -76,12 +76,12 @@ def startable(
     begun: Collection[str] = (),
     ungated_first: bool = False,
 ) -> tuple[str, ...]:
-    """The calls of a gated round that may start now, in the round's order: those that wait for no open request.
+    """Returns the calls of a gated round that can start now, in the order of the round: those without an open request.
 
-    A call that was refused starts too: the ledger answers it with its denial. `begun` have started before. Nothing
-    starts before a verdict has freed the round by allowing a call of it (S0-56), so that a round that is refused whole
-    leaves no trace (S0-34); with `ungated_first` no call waits for that: those that need nobody run at once (S2-36),
-    each of the others goes by its own verdict (S2-37).
+    A denied call starts, too; the ledger answers it with its denial. `begun` are the calls that have already started.
+
+    No call starts until a verdict allows a call of the round. A round that is denied as a whole therefore leaves no
+    trace. With `ungated_first`, ungated calls run at once, and each gated call depends only on its own verdict.
     """
     waiting = open_requests(requests, verdicts)
     held = {request.call_id for request in waiting}
@@ -92,39 +92,38 @@ def startable(
 
 
 def round_is_decided(verdicts: Sequence[Verdict], asked: int) -> bool:
-    """Whether a pause that ends only as a whole may end: a verdict for each request, none pending, none unreadable."""
+    """Returns whether a pause that ends only as a whole can end: one readable, decided verdict for each request."""
     return asked > 0 and len(verdicts) == asked and all(v.state not in OPEN_STATES for v in verdicts)
 
 
 def round_is_refused(verdicts: Sequence[Verdict]) -> bool:
-    """Whether nothing that was asked for may run: the model only acknowledges (S0-34)."""
+    """Returns whether no requested call can run; the model then only acknowledges."""
     return all(verdict.state not in ALLOWING for verdict in verdicts)
 
 
-# --- What a tenant's policy may let run without a person: two of the engine's own memory tools and nothing else
-# (S2-41). Rules only ever stop (perdure/core/agents/rules.py); this is the one thing by which a tenant lets something
-# pass, so it stands apart.
+# --- Exemptions of a tenant: only two of the engine's own memory tools can run without approval. Rules can only stop
+# calls (perdure/core/agents/rules.py). An exemption is the only way in which a tenant lets a call pass, so it is
+# separate from them.
 #
 # Invariants:
-# - Only the engine says which tools these are, by name and effect class: no app's tool and no server's is one of them.
-# - A waiver stands for the approval that the tool's own card asks for. Whatever else asks for a person (a rule of the
-#   platform, of an app or of a skill) asks all the same, and an approval that was asked for counts as ever.
-# - A turn takes the waivers as it begins (perdure/store/turns/context.py); its calls are held against what it has
-#   taken.
+# - Only the engine defines these tools, by name and effect class. Tools of apps and servers are excluded.
+# - An exemption replaces only the approval that the tool's own card requires. Rules of the platform, an app or a skill
+#   still require theirs, and an approval that was requested counts as usual.
+# - A turn reads the exemptions at its start (perdure/store/turns/context.py). Its calls are checked against those.
 
 WAIVABLE = ("memory_patch", "memory_propose_promotion")
-"""They write what their user may write, in the user's own scope, or ask an administrator."""
+"""Both write only what their user is allowed to write, in the user's own scope, or request an admin's approval."""
 RULE_WAIVED = "tenant:approval_waived"
-"""What is put on record in place of a rule that fired."""
+"""The rule that is recorded in place of the rule that matched."""
 
 
 def is_waivable(name: str, effect: EffectClass) -> bool:
-    """Whether a tenant may let this tool run without a person; a server's tool is never `local`."""
+    """Returns whether a tenant can exempt this tool from approval. A server's tool is never `local`."""
     return name in WAIVABLE and effect is EffectClass.LOCAL
 
 
 def waived_of(cards: Iterable[ToolCard], waivers: Collection[str]) -> tuple[str, ...]:
-    """The tools among these whose own approval the tenant's `waivers` take away."""
+    """Returns the tools among these cards that `waivers` exempt from their own approval."""
     return tuple(
         card.name
         for card in cards
@@ -133,19 +132,19 @@ def waived_of(cards: Iterable[ToolCard], waivers: Collection[str]) -> tuple[str,
 
 
 def asks_by_itself(card: ToolCard | PlanCard, waived: Collection[str]) -> bool:
-    """Whether the card asks for a person, in a turn that has taken these waivers."""
+    """Returns whether the card itself requires approval in a turn with these exemptions."""
     return card.needs_approval and not (card.name in waived and is_waivable(card.name, card.effect))
 
 
 def waiver_fault(tool: str) -> str | None:
-    """Why a tenant may not let `tool` run without a person; None where it may."""
+    """Returns why a tenant cannot exempt `tool` from approval, or None."""
     if tool in WAIVABLE:
         return None
     return f"only these may run without an approval that they need: {', '.join(WAIVABLE)}"
 
 
 def told_of(tool: str) -> dict[str, JsonValue]:
-    """A call that is let pass, as the data of the event by which rules are told."""
+    """Returns the event data of an exempt call, in the form of a rule event."""
     return {
         "rule_id": RULE_WAIVED,
         "trigger": RuleTrigger.BEFORE_TOOL_CALL.value,
@@ -155,30 +154,32 @@ def told_of(tool: str) -> dict[str, JsonValue]:
     }
 
 
-# --- What a paused turn waits for, and when it looks at its records by itself, without being rung.
+# --- Timers of a paused turn: when it reads its records without a wake signal.
 
 MARGIN = timedelta(seconds=1)
-"""Beyond a deadline, so that the database's clock has passed it too."""
+"""The time that is added to a deadline, so that the database's clock has passed it, too."""
 LONGEST = timedelta(minutes=10)
 _KINDS = {RequestKind.CLARIFICATION: PauseKind.CLARIFICATION, RequestKind.CLIENT_RUN: PauseKind.CLIENT_RUN}
 
 
 def pause_kind(requests: Sequence[RequestRef]) -> PauseKind:
-    """What a pause for these waits for, and so where its run enters the graph again; all of a pause are of one."""
+    """Returns the kind of a pause for these requests, which selects the entry of the graph. All requests of a pause are
+    of one kind."""
     return next((_KINDS[request.kind] for request in requests if request.kind in _KINDS), PauseKind.APPROVAL)
 
 
 def deadlines_of(requests: Sequence[RequestRef]) -> list[datetime]:
-    """When each request is worth a look by itself: where its record last said, else at its expiry."""
+    """Returns when to check each request again: at its recorded check time, otherwise at its expiry."""
     times = [request.look_at or request.expires_at for request in requests]
     return [time for time in times if time is not None]
 
 
 def next_look(now: datetime, deadlines: Sequence[datetime], looks: int) -> timedelta | None:
-    """How long to wait before the next look: until the first deadline; None where there is none.
+    """Returns the wait before the next check, until the first deadline; None without deadlines.
 
-    A turn that is past its deadline and still undecided (its record cannot be read, the clocks differ) is looked at
-    after 1, 2, 4 ... seconds, every ten minutes in the end. `looks` counts the looks in a row that changed nothing.
+    A turn can be undecided after its deadline, for example if its record is unreadable or the clocks differ. It is then
+    checked after 1, 2, 4 ... seconds, at most every ten minutes. `looks` is the number of consecutive checks without a
+    change.
     """
     if not deadlines:
         return None

@@ -1,4 +1,4 @@
-"""Whether a planned tool call may run as it stands: its tool's version, its approval, the arguments approved."""
+"""Checks whether a planned tool call can run: its tool's version, its approval and the approved arguments."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -17,24 +17,24 @@ from perdure.core.json_schema import schema_fault
 from perdure.core.memory.files import handed_in_fault
 
 NOT_PUBLISHED = "the agent is not published any more"
-"""Why no call of it runs: a start without its app took it away, and its tools."""
+"""The reason why no call of the agent runs: a start without its app removed the agent and its tools."""
 
-# --- What has changed since a request was opened, so that its call would not run however it is decided.
+# --- Outdated requests: changes after a request was opened that prevent its call, whatever the decision.
 
 
 @dataclass(frozen=True, slots=True)
 class InForce:
-    """What the agent as it is published now says about one tool."""
+    """The policy and version of one tool in the published agent."""
 
     policy_digest: str
     tool_version: str
-    """Empty where the agent has not got the tool any more."""
+    """Empty if the agent no longer has the tool."""
 
 
 def why_outdated(policy_digest: str, tool_version: str, in_force: InForce | None) -> str | None:
-    """What has changed since a request with this policy and tool was opened, or None where it still counts.
+    """Returns what changed after the request was opened, or None if the request is still valid.
 
-    `policy_digest` is empty where nobody has kept it; `in_force` is None where the agent is not published any more.
+    `policy_digest` is empty if it was not recorded. `in_force` is None if the agent is no longer published.
     """
     if in_force is None:
         return NOT_PUBLISHED
@@ -44,16 +44,16 @@ def why_outdated(policy_digest: str, tool_version: str, in_force: InForce | None
 
 
 def has_call_ahead(status: str, kind: str, tool: str) -> bool:
-    """Whether a call may still begin by such a request as it stands."""
+    """Returns whether a call can still start because of such a request."""
     if status == "pending":
         return bool(runs_by(kind, tool))
     return status == "edited" or (status == "approved" and kind == RequestKind.APPROVAL)
 
 
 def runs_by(kind: str, tool: str) -> frozenset[Decision]:
-    """The decisions on such a request by which a call of `tool` would run: what an outdated one does not take.
+    """Returns the decisions on such a request that would run a call of `tool`. An outdated request refuses them.
 
-    A checkpoint's call has run: leaving it as it is starts nothing, an edit makes it again.
+    The call of a checkpoint has already run: an approval starts nothing, and an edit runs it again.
     """
     if kind == RequestKind.APPROVAL:
         return frozenset({Decision.APPROVE, Decision.EDIT})
@@ -61,47 +61,47 @@ def runs_by(kind: str, tool: str) -> frozenset[Decision]:
 
 
 GIVEN = frozenset({"approved", "edited"})
-"""Statuses of an approval whose call has not been reserved; it may still be taken back."""
+"""Statuses of an approval whose call is not reserved yet; it can still be withdrawn."""
 ALLOWED = GIVEN | {"reserved"}
-"""Statuses of an approval that lets its call run; `reserved` is one that an earlier attempt of it has taken."""
+"""Statuses of an approval that lets its call run. `reserved` means that an earlier attempt has reserved the call."""
 
 REFUSED = frozenset({"rejected", "responded", "expired", "withdrawn"})
-"""Statuses of an approval by which its call is denied, for good."""
+"""Statuses of an approval that denies its call permanently."""
 
 REASONED = frozenset({"rejected", "responded", "withdrawn"})
-"""Statuses of an approval whose comment says why its call does not run; whoever approved it has said no such thing."""
+"""Statuses of an approval whose comment gives the reason for the denial. An approver's comment is not such a reason."""
 _TOLD = {
     "withdrawn": "the approval was withdrawn",
     "responded": "a reviewer has responded instead of letting it run; the reason is the response",
 }
-"""Of the statuses of which a model is not told enough by their own word."""
+"""Explanations for the statuses whose name alone is not clear to a model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Covering:
-    """The approval of a call, as its execution must know it."""
+    """The approval of a call, as its execution needs it."""
 
     approval_id: str
     status: str
     tool_version: str
     args: dict[str, JsonValue]
     intact: bool
-    """The digest recomputed from what is stored equals the digest that was decided on."""
+    """True if the digest of the stored call equals the digest that was approved."""
     comment: str
-    """Of whoever decided on it, or took it back."""
+    """The comment of the reviewer who decided, or of the user who withdrew."""
     edited: bool
     policy_digest: str = ""
-    """Of the policy that it was opened under; empty where nobody has kept it."""
+    """The digest of the policy under which it was opened; empty if it was not recorded."""
     ready_at: datetime | None = None
-    """Its call does not start before."""
+    """The earliest start of its call."""
 
     def holds(self, now: datetime) -> bool:
-        """Whether it is given, and its call is to wait all the same."""
+        """Returns whether the approval is granted but its call must still wait."""
         return self.status in GIVEN and self.ready_at is not None and now < self.ready_at
 
 
 def why_not_allowed(status: str) -> str:
-    """What an approval in a status that lets nothing run says to its call."""
+    """Returns why an approval with such a status denies its call."""
     return _TOLD.get(status, f"the approval is {status}")
 
 
@@ -112,10 +112,10 @@ def why_void(
     approval: Covering | None,
     waived: Collection[str] = (),
 ) -> str | None:
-    """Why this call may not run as it stands, or None where it may.
+    """Returns why this call cannot run, or None.
 
-    `card` is the one that its turn pinned, `here` that of the tool which this worker would run; `waived` are the tools
-    that the turn may run without the approval that their cards ask for.
+    `card` is the tool card that the turn pinned, and `here` is the card of this worker's tool. `waived` are the tools
+    that the turn can run without the approval that their cards require.
     """
     if card is None or here is None:
         return "this worker has no such tool"
@@ -132,24 +132,24 @@ def why_void(
 
 
 def why_lapsed(approval: Covering | None, in_force: InForce | None) -> str | None:
-    """What has changed since an approval was given that is not used yet, or None where it still counts.
+    """Returns what changed after an approval that is still unused, or None if it is still valid.
 
-    What an attempt has reserved, the next one may finish.
+    A call that one attempt has reserved can be finished by the next attempt.
     """
     if approval is None or approval.status not in GIVEN:
         return None
     return why_outdated(approval.policy_digest, approval.tool_version, in_force)
 
 
-# --- Whether an answer to a turn's question counts: the first that fits, in time, of a turn that goes on.
+# --- Answers to a turn's question: the first valid answer counts, if it is in time and the turn continues.
 
 MOST_CHARACTERS = 65_536
-"""Of an answer, as JSON: it rides through the turn's history once."""
+"""The maximum length of an answer as JSON. The turn's history contains the answer once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question as its record says."""
+    """The record of a question."""
 
     kind: str
     status: str
@@ -157,11 +157,11 @@ class Asked:
     expires_at: datetime
     now: datetime
     over: bool = False
-    """Its turn has ended, or is to stop."""
+    """True if its turn has ended or must stop."""
 
 
 def answer_refusal(asked: Asked, kind: str, payload: dict[str, JsonValue]) -> CallerError | None:
-    """Why this answer does not count, the first reason in the contract's order; None where it does."""
+    """Returns the first reason why this answer is refused, in the order of the contract, or None."""
     if asked.status == "answered":
         return CallerError("already_answered", "it was answered before; the first answer counts", status=409)
     if asked.status == "expired" or (asked.status == "pending" and asked.expires_at <= asked.now):

@@ -1,1 +1,1 @@
-"""Model and tool calls: who may do one, how often it is tried, what it is given."""
+"""Model and tool calls: which attempt can run a call, how often it is retried, and its arguments."""

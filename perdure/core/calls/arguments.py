@@ -1,13 +1,12 @@
-"""A model's argument text as the one form that is stored, shown, approved and sent; or a text that says why not.
+"""Parses a model's argument text into the one form that is stored, shown, approved and sent, or into an error text.
 
 Invariants:
-- Nothing is guessed: unreadable text is repaired once by json-repair, then is an error for the model, never `{}`
-  (S0-47, S2-24). A repair mends form; a text that was cut off stays an error, because the field that is missing at
-  its end may be the one that made a small change of a large one, and so do two objects, because json-repair would
-  quietly keep the second (measured).
-- What is accepted survives Postgres' jsonb unchanged, digest included. jsonb knows one kind of number, so a whole
-  number is always an integer here (measured: `1e23` comes back as 100000000000000000000000, `-0.0` as 0.0).
-- What is accepted fits the tool's schema, and stays fitting when it is checked again.
+- Nothing is guessed. Unreadable text is repaired once by json-repair; otherwise it is an error for the model, never
+  `{}`. A repair corrects form only. A text that was cut off stays an error: the field that is missing at its end may be
+  the one that limits the change. Two objects are an error, too: json-repair would silently keep the second (measured).
+- Accepted arguments survive Postgres' jsonb unchanged, digest included. jsonb has one kind of number, so a whole
+  number is always an integer here (measured: `1e23` returns as 100000000000000000000000, `-0.0` as 0.0).
+- Accepted arguments match the tool's schema, and still match it when they are checked again.
 """
 
 import json
@@ -25,40 +24,41 @@ from perdure.core.json_schema import Misfit, misfits, told_of
 from perdure.core.text import is_clean
 
 MOST_CHARACTERS = 262_144
-"""Longer argument texts are refused unread."""
+"""Longer argument texts are rejected unread."""
 MOST_REPAIR_CHARACTERS = 8_192
-"""Longer broken texts are not repaired: json-repair is quadratic on hostile text (measured: 2.9 s for 17,500)."""
+"""Longer invalid texts are not repaired: json-repair is quadratic on hostile text (measured: 2.9 s for 17,500
+characters)."""
 MOST_DEPTH = 32
 _MOST_DIGITS = 300
-"""An integer beyond every float is no argument of a tool."""
+"""An integer beyond the range of a float is not a useful argument."""
 _QUOTED = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'""", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What a text or a value came to."""
+    """The result of parsing or checking arguments."""
 
     args: dict[str, JsonValue]
-    """Canonical; empty where there is a fault."""
+    """Canonical arguments; empty if there is a fault."""
     digest: str
-    """Of `args`; see perdure/contracts/values.py."""
+    """The digest of `args`; see perdure/contracts/values.py."""
     fault: str | None = None
-    """Why these are no arguments for the tool, in words for the model; None where they are."""
+    """Why the arguments are invalid, in words for the model; None if they are valid."""
     repaired: bool = False
     misfits: tuple[Misfit, ...] = ()
-    """By field, how they break the schema."""
+    """The fields that violate the schema."""
 
 
 class InvalidArguments(Exception):
-    """Why a value is no set of arguments, or none that jsonb gives back as it was."""
+    """The value is not a set of arguments, or jsonb would not return it unchanged."""
 
 
 def parse_arguments(text: str, schema: Mapping[str, JsonValue]) -> Parsed:
-    """The arguments in a model's `text`, canonical and fitting `schema`, after at most one repair."""
+    """Returns the arguments in a model's `text` in canonical form, checked against `schema`, after at most one repair."""
     if len(text) > MOST_CHARACTERS:
         return _faulty(f"the arguments are longer than {MOST_CHARACTERS} characters; send less")
     if not text.strip() and not schema.get("properties"):
-        return check_arguments({}, schema)  # some providers send nothing where there is nothing to say
+        return check_arguments({}, schema)  # Some providers send nothing if there are no arguments.
     try:
         return check_arguments(_parse(text), schema)
     except InvalidArguments as unfit:
@@ -72,7 +72,7 @@ def parse_arguments(text: str, schema: Mapping[str, JsonValue]) -> Parsed:
 
 
 def check_arguments(value: object, schema: Mapping[str, JsonValue]) -> Parsed:
-    """Arguments that are JSON already: those a reviewer edited, or stored ones checked again before they are used."""
+    """Checks arguments that are JSON already: a reviewer's edit, or stored arguments before their use."""
     try:
         args = canonical(value)
         if not isinstance(args, dict):
@@ -101,7 +101,7 @@ def _refuse_constant(name: str) -> object:
 
 
 def _repair(text: str) -> dict[str, object] | None:
-    """What json-repair makes of `text`, where that is an object with something in it."""
+    """Returns json-repair's result for `text` if it is an object that is not empty."""
     if len(text) > MOST_REPAIR_CHARACTERS or not _whole(text):
         return None
     try:
@@ -112,7 +112,7 @@ def _repair(text: str) -> dict[str, object] | None:
 
 
 def _whole(text: str) -> bool:
-    """Whether `text` holds exactly one object from its first brace to its last."""
+    """Returns whether `text` contains exactly one object, from its first brace to its last."""
     outside = _QUOTED.sub("", text)
     depth, closed = 0, False
     for character in outside:
@@ -127,9 +127,9 @@ def _whole(text: str) -> bool:
 
 
 def canonical(value: object, depth: int = MOST_DEPTH) -> JsonValue:
-    """`value` as jsonb would give it back.
+    """Returns `value` as jsonb would return it.
 
-    Raises: Unfit.
+    Raises: InvalidArguments.
     """
     if depth == 0 and isinstance(value, list | dict):
         raise InvalidArguments(f"they are nested deeper than {MOST_DEPTH} levels")
@@ -166,17 +166,17 @@ def _faulty(fault: str) -> Parsed:
     return Parsed({}, digest_of({}), fault)
 
 
-# --- Arguments as a person wrote them, in JSON: read strictly, nothing repaired and nothing guessed.
+# --- Arguments that a person wrote as JSON: parsed strictly, with no repair.
 
 
 class InvalidArgumentText(Exception):
-    """What was written is no set of arguments for this tool; the message says why."""
+    """The text is not a set of arguments for this tool; the message says why."""
 
 
 def parsed(text: str) -> dict[str, Any]:
-    """A JSON object, read strictly.
+    """Parses a JSON object strictly.
 
-    Raises: Unfit.
+    Raises: InvalidArgumentText.
     """
     value = parsed_value(text)
     if not isinstance(value, dict):
@@ -185,9 +185,9 @@ def parsed(text: str) -> dict[str, Any]:
 
 
 def parsed_value(text: str) -> Any:
-    """Any JSON value, read strictly.
+    """Parses any JSON value strictly.
 
-    Raises: Unfit.
+    Raises: InvalidArgumentText.
     """
     try:
         return json.loads(text, object_pairs_hook=_unique_names, parse_constant=_refuse_number_word)
@@ -201,7 +201,7 @@ def parsed_value(text: str) -> Any:
 
 
 def same(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Whether both are the same JSON; 1 and `true` are not."""
+    """Returns whether both are the same JSON. 1 and `true` are different."""
     return canonical_json(before) == canonical_json(after)
 
 
@@ -218,13 +218,13 @@ def _refuse_number_word(name: str) -> object:
     raise ValueError(f"{name} is not a number")
 
 
-# --- The object that a model was to answer with: read strictly, repaired once, believed only where it fits its schema.
+# --- Objects as a model's answer: parsed strictly, repaired once, and accepted only if they match the schema.
 
 _FENCED = re.compile(r"\A\s*```(?:json)?\s*\n(?P<inside>.*?)\n?\s*```\s*\Z", re.DOTALL)
 
 
 def read_object(text: str, schema: Mapping[str, JsonValue]) -> Parsed:
-    """The object in what a model said; its fault is in words for the model."""
+    """Returns the object in a model's answer. Its fault is in words for the model."""
     fenced = _FENCED.match(text)
     parsed = parse_arguments(fenced["inside"] if fenced else text, schema)
     if parsed.fault is None:
@@ -232,14 +232,14 @@ def read_object(text: str, schema: Mapping[str, JsonValue]) -> Parsed:
     return Parsed({}, parsed.digest, parsed.fault.replace("the arguments", "the answer", 1))
 
 
-# --- Marks that a topology looks for in a model's whole answer, found before the answer is cut to a reference.
+# --- Markers that a topology extracts from a model's whole answer, before the answer is replaced by a reference.
 
 MOST = 20
-"""Marks beyond these are ignored: a runaway answer must not fill a history."""
+"""Further markers are ignored, so that a runaway answer does not fill a history."""
 
 
 def extracted(pattern: str, text: str) -> tuple[str, ...]:
-    """The first group of every match of `pattern`, in order, each once."""
+    """Returns the first group of every match of `pattern`, in order, without duplicates."""
     if not pattern:
         return ()
     found = dict.fromkeys(match.group(1)[:200] for match in re.finditer(pattern, text))

@@ -1,4 +1,4 @@
-"""What a tool of the assembly is given, and what of its output counts (S1-18, S1-26, S1-27, S1-31)."""
+"""Inputs of the assembly's tools, and the rules for their outputs, reuse and retries."""
 
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -13,9 +13,9 @@ from perdure.contracts.values import canonical_json, digest_of
 from perdure.core.text import cut
 
 COMPLETENESS = "completeness"
-"""The key of an output under which a tool says how complete it is, from 0 to 1."""
+"""The key of an output that states how complete it is, from 0 to 1."""
 MOST_CHARACTERS = 32 * 1024
-"""Of an output: it goes into the prompt."""
+"""The maximum length of an output, because it becomes part of the prompt."""
 
 
 def arguments(
@@ -24,14 +24,16 @@ def arguments(
     aggregated: Mapping[str, JsonValue],
     caller: Mapping[str, JsonValue],
 ) -> dict[str, JsonValue]:
-    """Defaults, over them the injected values that are there, over them the caller's own. Nothing in it is shared with
-    what it was made from: a call that changes its arguments changes no other's."""
+    """Merges the defaults, the available injected values and the caller's own values; later ones win.
+
+    The result is a deep copy, so that a call that changes its arguments does not affect another call.
+    """
     injected = {key: aggregated[key] for key in inject if key in aggregated}
     return deepcopy({**defaults, **injected, **caller})
 
 
 def aggregated(outputs: Sequence[Mapping[str, JsonValue]]) -> dict[str, JsonValue]:
-    """All outputs as one, later ones over earlier; how complete each was is no value of it."""
+    """Merges all outputs; later ones win. Their completeness is left out."""
     joined: dict[str, JsonValue] = {}
     for output in outputs:
         joined |= {key: value for key, value in output.items() if key != COMPLETENESS}
@@ -39,14 +41,15 @@ def aggregated(outputs: Sequence[Mapping[str, JsonValue]]) -> dict[str, JsonValu
 
 
 def given_by(output: Mapping[str, JsonValue], injected: Collection[str]) -> tuple[str, ...]:
-    """The keys of an output that are among those injected into other tools, in one order."""
+    """Returns the keys of an output that are injected into other tools, sorted."""
     return tuple(sorted(key for key in output if key in injected and key != COMPLETENESS))
 
 
 def completeness_of(output: object) -> float:
-    """How complete an output says that it is; 0 where it does not say.
+    """Returns the completeness that an output states; 0 if it states none.
 
-    Raises: ValueError, in words for a person, for what is no output or no number from 0 to 1.
+    Raises: ValueError, in words for a person, if the value is not an output, its completeness is not a number from 0 to
+    1, or it is too long.
     """
     if not isinstance(output, Mapping):
         raise ValueError(f"the output is a {type(output).__name__}, not an object")
@@ -61,7 +64,7 @@ def completeness_of(output: object) -> float:
 
 
 def context_message(outputs: Mapping[str, Mapping[str, JsonValue]]) -> str:
-    """The outputs, by tool, as one system message; empty where there are none."""
+    """Returns the outputs, by tool, as one system message; empty without outputs."""
     if not outputs:
         return ""
     sections = [f"## {tool}\n{canonical_json(dict(output))}" for tool, output in outputs.items()]
@@ -69,7 +72,7 @@ def context_message(outputs: Mapping[str, Mapping[str, JsonValue]]) -> str:
 
 
 def guidance(degraded: Sequence[str], notes: Mapping[str, str]) -> str:
-    """What the model is told beside the context: what of it is missing (S1-37), and how to answer."""
+    """Returns the guidance beside the context: which sections are missing, and how to answer."""
     lines = [f"{name}: {text}" for name, text in notes.items() if text]
     if degraded:
         lines.append(
@@ -79,15 +82,15 @@ def guidance(degraded: Sequence[str], notes: Mapping[str, str]) -> str:
     return "\n".join(["=== Guidance ===", *lines]) if lines else ""
 
 
-# --- Which tools run side by side, and which wait: Kahn's algorithm over names (S1-21 to S1-24).
+# --- Order of the tools: which run in parallel and which wait (Kahn's algorithm over names).
 
 
 def phases(dependencies: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], ...]:
-    """The names in groups, each in the given order; a group needs only what is in those before it.
+    """Groups the names into phases, each in the given order. A phase depends only on earlier ones.
 
-    A dependency that is not among the names is ignored: it does not run this time.
+    A dependency that is not among the names is ignored: it does not run in this turn.
 
-    Raises: ValueError, which names the cycle.
+    Raises: ValueError with the cycle.
     """
     waits = {name: {each for each in needed if each in dependencies} for name, needed in dependencies.items()}
     found: list[tuple[str, ...]] = []
@@ -101,13 +104,13 @@ def phases(dependencies: Mapping[str, Sequence[str]]) -> tuple[tuple[str, ...], 
 
 
 def left_out(listed: Iterable[str], dependencies: Mapping[str, Sequence[str]]) -> tuple[tuple[str, str], ...]:
-    """(tool, dependency) for each listed tool whose dependency the same list leaves out."""
+    """Returns (tool, dependency) for each listed tool whose dependency is not in the list."""
     names = tuple(listed)
     return tuple((name, each) for name in names for each in dependencies.get(name, ()) if each not in names)
 
 
 def _cycle(waits: Mapping[str, Iterable[str]]) -> list[str]:
-    """One cycle, its first name repeated at the end. Every name here waits for another that is here too."""
+    """Returns one cycle, with its first name repeated at the end. Each name must wait for another name in `waits`."""
     path = [min(waits)]
     while True:
         following = min(waits[path[-1]])
@@ -116,19 +119,18 @@ def _cycle(waits: Mapping[str, Iterable[str]]) -> list[str]:
         path.append(following)
 
 
-# --- Whether a tool of the assembly runs, or its earlier output is used again (S1-31 to S1-33).
-# Two gates, and one condition before both: what feeds the tool must be what fed it then. The sample that these rules
-# come from leaves that condition out of its first gate; then a tool that was complete once would never hear of news.
+# --- Reuse of a tool's earlier output. There are two gates, and one condition before both: the tool's inputs must be
+# the same as before. Without that condition in gate A, a tool that was complete once would never see new inputs.
 
 
 class Gate(StrEnum):
-    """What becomes of a tool in this turn."""
+    """The treatment of a tool in this turn."""
 
     RUN = "run"
     COMPLETE = "complete"
-    """Its earlier output is complete enough, and nothing that feeds it has changed (gate A)."""
+    """Its earlier output is complete enough, and its inputs have not changed (gate A)."""
     SAME_SLICE = "same_slice"
-    """The user has said nothing new since (gate B)."""
+    """The user has not said anything new since then (gate B)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,8 @@ class Now:
 
 
 def gate(kept: Bundle | None, now: Now, threshold: float) -> Gate:
-    """The table of cases in the tests, in the order of its rows."""
+    """Returns whether the tool runs or its earlier output is reused. The table in the tests has the cases in this
+    order."""
     if kept is None or kept.upstream != now.upstream:
         return Gate.RUN
     if kept.slice_hash == now.slice_hash:
@@ -149,13 +152,16 @@ def gate(kept: Bundle | None, now: Now, threshold: float) -> Gate:
 
 
 def upstream_of(basis: str, slice_hash: str | None, outputs: Mapping[str, str]) -> str:
-    """Digest of all that feeds a tool: what is fixed about it, the conversation where it hears it, and the digests of
-    the outputs that it depends on or has values of, by name, as far as these are there."""
+    """Returns the digest of all inputs of a tool.
+
+    These are its fixed definition, the conversation if the tool receives it, and the digests of the available outputs
+    that it depends on or gets values from, by name.
+    """
     return digest_of({"basis": basis, "slice": slice_hash, "outputs": dict(outputs)})
 
 
 def slice_hash(said: Iterable[str], acknowledgements: Iterable[str] = ()) -> str:
-    """Digest of what a user has said. Case, spacing and messages that only acknowledge make no difference."""
+    """Returns the digest of a user's messages. Case, spacing and acknowledgements make no difference."""
     nothing_new = {_plain(each) for each in acknowledgements} | {""}
     return digest_of([plain for each in said if (plain := _plain(each)) not in nothing_new])
 
@@ -165,23 +171,22 @@ def _plain(text: str) -> str:
     return " ".join(folded.split()).strip(".!? ")
 
 
-# --- What a failed attempt of an assembly tool means: tried again or not, and after how long (S1-28 to S1-30).
-# What only a slow or absent target explains is tried again. A target that answered with a no, and a tool that broke in
-# a way that nobody has classified, are not: trying again would hide it.
+# --- Retries of an assembly tool. An attempt is retried if the cause may be a slow or unavailable target. A target's
+# rejection and an unclassified error are not retried, because a retry would hide them.
 
 
 class Fault(StrEnum):
-    """How an attempt failed."""
+    """The cause of a failed attempt."""
 
     TIMEOUT = "timeout"
-    """The tool's own time passed."""
+    """The tool's own timeout passed."""
     CONNECT = "connect"
-    """No connection came about."""
+    """The connection could not be established."""
     READ_TIMEOUT = "read_timeout"
     STATUS = "status"
-    """The target answered with an HTTP status that is no success."""
+    """The target answered with an HTTP status other than success."""
     REFUSED = "refused"
-    """Its arguments or its output are not what they must be, or the tool said no."""
+    """Its arguments or its output are invalid, or the tool rejected the call."""
     UNCLASSIFIED = "unclassified"
 
 
@@ -189,15 +194,16 @@ _LATER = frozenset({Fault.TIMEOUT, Fault.CONNECT, Fault.READ_TIMEOUT})
 
 
 def is_retried(fault: Fault, status: int = 0) -> bool:
-    """Whether another attempt may end otherwise; of an HTTP status only from 500 on."""
+    """Returns whether another attempt may succeed. HTTP statuses qualify from 500 on."""
     return fault in _LATER or (fault is Fault.STATUS and status >= 500)
 
 
 def goes_again(fault: Fault, status: int, *, failed: int, max_retries: int) -> bool:
-    """Whether there is another attempt after `failed` failed ones, this one counted."""
+    """Returns whether another attempt follows after `failed` failed attempts, the latest included."""
     return is_retried(fault, status) and failed <= max_retries
 
 
 def wait_seconds(backoff_seconds: float, failed: int) -> float:
-    """The wait after `failed` failed attempts: the backoff, twice it, four times it ... None follows the last."""
+    """Returns the wait after `failed` failed attempts: the backoff, then doubled each time. There is no wait after the
+    last."""
     return float(backoff_seconds * 2 ** (failed - 1))

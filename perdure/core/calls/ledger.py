@@ -1,8 +1,8 @@
-"""Who may do a call's work, and what a repeated attempt does (design section 4).
+"""Ledger rules: which attempt can run a call, and what a repeated attempt does.
 
-A claim has an owner epoch: each accepted claim takes the next one, and only the holder of the current epoch may
-settle. A claim by an attempt that Temporal has already replaced is refused. Attempts are ordered within one run; a
-later run of the same turn (a reset, a cold restart) is newer than every attempt of an earlier one.
+A claim has an owner epoch: each accepted claim takes the next one, and only the holder of the current epoch can settle.
+A claim by an attempt that Temporal has already replaced is refused. Attempts are ordered within one run. A later run of
+the same turn (a reset, a cold restart) is newer than every attempt of an earlier one.
 """
 
 from collections.abc import Mapping
@@ -15,12 +15,12 @@ from perdure.contracts.calls import CallState, EffectClass
 from perdure.contracts.errors import Problem
 
 ZOMBIE_GRACE = timedelta(seconds=10)
-"""Added to a tool's own time-out: how long a reservation may still be acted on."""
+"""The time that is added to a tool's own timeout, in which the owner of a reservation can still act."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """What the locked turn row says."""
+    """The state of the locked turn row."""
 
     ended: bool
     stopped: bool
@@ -28,7 +28,7 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """An activity attempt as Temporal names it."""
+    """An activity attempt, as Temporal identifies it."""
 
     run_id: str
     number: int
@@ -36,7 +36,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The claim on record."""
+    """The recorded claim."""
 
     epoch: int
     by: Attempt
@@ -44,23 +44,23 @@ class Held:
 
 
 class Claim(StrEnum):
-    """What an attempt may do."""
+    """The answer to an attempt's claim."""
 
     ACT = "act"
     REPLAY = "replay"
-    """Settled before: answer with the stored result."""
+    """The call is settled: answer with the stored result."""
     STOPPED = "stopped"
     ENDED = "ended"
     STALE = "stale"
-    """A later attempt has claimed."""
+    """A later attempt has the claim."""
     UNKNOWN = "unknown"
-    """An opaque call that a dead attempt may have sent: a person settles it."""
+    """A lost attempt may have sent the call, and it must not be sent again; a person settles it."""
     DENIED = "denied"
-    """No approval that covers exactly this call."""
+    """No approval covers exactly this call."""
 
 
 def claim(gate: Gate, held: Held | None, attempt: Attempt) -> Claim:
-    """Whether `attempt` may do a call's work. A settled result is given even to a stopped turn."""
+    """Returns whether `attempt` can run a call. A stopped turn still receives a settled result."""
     if held is not None and held.settled:
         return Claim.REPLAY
     if gate.ended:
@@ -74,7 +74,7 @@ def claim(gate: Gate, held: Held | None, attempt: Attempt) -> Claim:
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """A tool call's row in the ledger, as far as a new attempt must know it."""
+    """A tool call's row in the ledger, as a new attempt needs it."""
 
     state: CallState
     held: Held | None
@@ -82,16 +82,16 @@ class Reservation:
     first_sent_at: datetime | None = None
     key_ttl_seconds: float | None = None
     timeout_seconds: float = 0.0
-    """How long an attempt may take until it has sent: the key must be honoured until then."""
+    """The maximum time from the claim to the send. The idempotency key must be valid until then."""
 
 
 SETTLED = frozenset({CallState.DONE, CallState.FAILED, CallState.DENIED})
 
 
 def claim_tool(gate: Gate, row: Reservation, attempt: Attempt, *, allowed: bool, now: datetime) -> Claim:
-    """Whether `attempt` may run a tool call.
+    """Returns whether `attempt` can run a tool call.
 
-    `allowed` says whether the call needs no approval or has one for exactly these arguments and this version.
+    `allowed` means that the call needs no approval, or has one for exactly these arguments and this version.
     """
     if row.state in SETTLED:
         return Claim.REPLAY
@@ -103,17 +103,17 @@ def claim_tool(gate: Gate, row: Reservation, attempt: Attempt, *, allowed: bool,
     if verdict is Claim.ACT and allowed and (row.state is not CallState.RESERVED or may_send_again(row, now)):
         return verdict
     if may_have_happened(row):
-        return Claim.UNKNOWN  # neither to be done again nor to be called undone
+        return Claim.UNKNOWN  # The call must neither be repeated nor reported as undone.
     return verdict if verdict is not Claim.ACT else Claim.DENIED
 
 
 def may_have_happened(row: Reservation) -> bool:
-    """Whether a lost attempt may have reached somebody outside."""
+    """Returns whether a lost attempt may have reached the target."""
     return row.state is CallState.RESERVED and row.effect in (EffectClass.KEYED, EffectClass.OPAQUE)
 
 
 def may_send_again(row: Reservation, now: datetime) -> bool:
-    """Whether a call that a lost attempt had reserved may be done by the next one."""
+    """Returns whether the next attempt can run a call that a lost attempt had reserved."""
     if row.effect in (EffectClass.READ, EffectClass.LOCAL):
         return True
     if row.effect is EffectClass.OPAQUE:
@@ -125,28 +125,28 @@ def may_send_again(row: Reservation, now: datetime) -> bool:
 
 
 class Acted(StrEnum):
-    """How a tool's run ended, as the caller saw it."""
+    """The end of a tool's run, as its caller saw it."""
 
     RETURNED = "returned"
     REFUSED = "refused"
-    """A definite no: nothing happened."""
+    """The tool rejected the call, and nothing happened."""
     NOT_SENT = "not_sent"
-    """Nothing was sent; may be tried again."""
+    """Nothing was sent; a retry is safe."""
     NOT_OWNED = "not_owned"
-    """This attempt sent nothing: the call was no longer its own to send, or nobody could say."""
+    """This attempt sent nothing: it no longer owned the call, or its ownership could not be checked."""
     AMBIGUOUS = "ambiguous"
-    """It may have happened: time-out or a broken connection after the request went out."""
+    """It may have happened: a timeout or a broken connection after the request was sent."""
 
 
 class Settle(StrEnum):
-    """What is recorded, or what is tried next."""
+    """The record of a run, or the next attempt."""
 
     DONE = "done"
     FAILED = "failed"
     RELEASE = "release"
-    """Back to planned, and the attempt fails so that Temporal tries again."""
+    """The call returns to planned, and the attempt fails so that Temporal retries it."""
     RETRY = "retry"
-    """The reservation stands; Temporal tries again with the same key."""
+    """The reservation remains; Temporal retries with the same idempotency key."""
     OUTCOME_UNKNOWN = "outcome_unknown"
 
 
@@ -159,12 +159,16 @@ def after_act(
     hopeless: bool = False,
     sent_before: bool = False,
 ) -> Settle:
-    """What to record after a tool ran. Nothing is guessed: a call that may have happened is never called undone.
+    """Returns what to record after a tool ran. A call that may have happened is never recorded as undone.
 
-    `sent_before` says that a lost attempt may have sent it: then this attempt's own "no" or "not sent" settles nothing.
-    A read that passed its own time-out is not tried again: it was given its time (S2-40); nor is one that is
-    `hopeless`, broken by a mistake in the tool's own code. A keyed call is: its next try may still tell what happened.
-    An attempt that may not send settles nothing, not even as the last: whoever may send does, or the end of the turn.
+    `sent_before` means that a lost attempt may have sent the call. This attempt's own rejection or "not sent" then
+    proves nothing.
+
+    A read that exceeded its own timeout is not retried, because it had its time. A read that is `hopeless`, broken by a
+    bug in the tool's code, is not retried either. A keyed call is: its next attempt may still learn the outcome.
+
+    An attempt that is not allowed to send settles nothing, not even as the last. The attempt that owns the call settles
+    it, or the end of the turn does.
     """
     if acted is Acted.RETURNED:
         return Settle.DONE
@@ -181,21 +185,23 @@ def after_act(
     if effect is EffectClass.KEYED:
         return Settle.OUTCOME_UNKNOWN if last_attempt else Settle.RETRY
     if effect is EffectClass.LOCAL:
-        return Settle.FAILED  # its transaction was rolled back: nothing happened
+        return Settle.FAILED  # Its transaction was rolled back, so nothing happened.
     return Settle.FAILED if last_attempt or timed_out or hopeless else Settle.RETRY
 
 
 def reservation_deadline(now: datetime) -> datetime:
-    """Until when the owner of a reservation may still send; a person may not settle before this and the tool's own
-    time-out have passed."""
+    """Returns until when the owner of a reservation can still send.
+
+    A person cannot settle the call before this time and the tool's own timeout have passed.
+    """
     return now + ZOMBIE_GRACE
 
 
-# --- Why work is not done, as nodes, streams and clients are told.
+# --- Reasons why work is not done, for nodes, streams and clients.
 
 STOPPED = Problem(code="stopped", message="the turn was stopped")
 OVER = Problem(code=STOPPED.code, message="the turn was stopped or has ended")
-"""Where one look at the turn's row answers both."""
+"""For one read of the turn's row that covers both cases."""
 
 REFUSED: Mapping[Claim, Problem] = MappingProxyType(
     {
@@ -204,4 +210,4 @@ REFUSED: Mapping[Claim, Problem] = MappingProxyType(
         Claim.STALE: Problem(code="stale_attempt", message="a later attempt has claimed this call"),
     }
 )
-"""What a claim that may not act answers with."""
+"""The problem for each claim that does not allow the attempt to act."""

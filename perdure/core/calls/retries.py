@@ -1,7 +1,7 @@
-"""How long to wait and how often to try, for each retry class.
+"""Waits and numbers of attempts for each retry class.
 
-Temporal is the only retry owner (design section 8); a wait that the other side asked for replaces the next of these.
-The first retry comes after a second at most: the dev server rounds it up to about one anyway (measured).
+Only Temporal retries. A wait that the other side requests replaces the next of these waits. The first retry follows
+after a second at most: the dev server rounds shorter waits up to about one second anyway (measured).
 """
 
 import math
@@ -19,22 +19,23 @@ from perdure.core.budgets import DAY_CODES, TURN_CODES, USUAL_ANSWER_TOKENS, Hol
 from perdure.core.calls.ledger import STOPPED
 
 RETRY_AFTER_CAP = timedelta(seconds=60)
-"""The longest wait that another side may ask of a turn (S2-27)."""
+"""The longest wait that another side can request of a turn."""
 
 NO_CAP = 0
-"""`maximum_attempts` of a class that tries until it succeeds; Temporal's own meaning of zero."""
+"""`maximum_attempts` of a class without a maximum; zero has the same meaning in Temporal."""
 
 PROVIDER_ERRORS = 4
-"""Provider errors after which a model call is given up (S2-27: four calls). Counted in the call's own row: a worker's
-death is no error of the provider's, and spends none of them."""
+"""The number of provider errors after which a model call fails. They are counted in the call's row: the crash of a
+worker is not a provider error and does not count."""
 FALLBACK_SECONDS = 0.1
-"""The wait before the agent's other model is asked: nobody there has asked for any."""
+"""The wait before the call to the agent's fallback model, which has not requested any wait."""
 NO_MODEL = frozenset({"model_not_found", "model_billing"})
-"""Refusals that no repetition mends and another model may: the provider has not got this one, or does not serve us."""
+"""Errors that no retry corrects but another model may: the provider does not have this model or does not serve the
+account."""
 TOOL_ERRORS = 5
-"""The same for a tool's failed tries."""
+"""The number of failed attempts after which a tool call fails."""
 ATTEMPTS = 30
-"""Temporal's own cap, which counts deaths too: beyond it something is broken that no attempt mends."""
+"""Temporal's own maximum, which also counts crashes. Beyond it, a fault is likely that no attempt corrects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +46,11 @@ class RetryNumbers:
     backoff: float
     maximum_interval: timedelta
     maximum_attempts: int
-    """The first attempt counts; NO_CAP for none."""
+    """The first attempt counts; `NO_CAP` means no maximum."""
 
     def wait_before(self, attempt: int) -> timedelta:
-        """How long Temporal waits before `attempt` (2 is the first retry)."""
-        doublings = min(attempt - 2, 30)  # far past every maximum, and no overflow
+        """Returns Temporal's wait before `attempt` (2 is the first retry)."""
+        doublings = min(attempt - 2, 30)  # 30 doublings exceed every maximum and do not overflow.
         return min(self.initial_interval * self.backoff**doublings, self.maximum_interval)
 
 
@@ -57,40 +58,43 @@ NUMBERS: Mapping[RetryClass, RetryNumbers] = MappingProxyType(
     {
         # 0.2 0.4 0.8 1.6 3.2 5 5 ...: a restarted Postgres is back in under a second (measured).
         RetryClass.UNTIL_BACK: RetryNumbers(timedelta(seconds=0.2), 2.0, timedelta(seconds=5), NO_CAP),
-        # 1 2 4: four calls, min(30, 2^n) between them (S2-27, S2-28).
+        # 1 2 4: four calls, with min(30, 2^n) between them.
         RetryClass.PROVIDER: RetryNumbers(timedelta(seconds=1), 2.0, timedelta(seconds=30), ATTEMPTS),
-        # 0.5 1 2 4: what a repeated attempt may do, the effect class decides.
+        # 0.5 1 2 4: the effect class decides what a repeated attempt can do.
         RetryClass.TOOL: RetryNumbers(timedelta(seconds=0.5), 2.0, timedelta(seconds=30), ATTEMPTS),
     }
 )
 
 
 def errors_allowed(*, strict: bool) -> int:
-    """The provider error after which a model call is given up: the first, in the strict profile (S3-13)."""
+    """Returns the number of provider errors after which a model call fails: one in the strict profile."""
     return 1 if strict else PROVIDER_ERRORS
 
 
 def gives_up(code: str, *, retryable: bool, errors: int) -> bool:
-    """Whether a model cannot answer a call, so that the agent's other one is asked (S0-76): it has failed as often as
-    it is asked at all, or it is not there. A refused content or request is an answer that another model would give too.
+    """Returns whether a model cannot answer a call, so that the agent's fallback model is called.
+
+    That is the case if the model is not available or its errors are exhausted. A rejected content or request is not
+    such a case: another model would reject it, too.
     """
     return code in NO_MODEL or (retryable and errors >= PROVIDER_ERRORS)
 
 
 def next_delay(asked_seconds: float | None) -> timedelta | None:
-    """The wait that another side asked for, within the cap; None, as for a wait of zero, where the class decides."""
+    """Returns the wait that another side requested, within the maximum. For none or zero it returns None: the retry
+    class decides."""
     if not asked_seconds:
         return None
     return timedelta(seconds=min(asked_seconds, RETRY_AFTER_CAP.total_seconds()))
 
 
-# --- The wait that another side asks for: the Retry-After header, in seconds or as a date (RFC 9110, 10.2.3).
+# --- Requested waits: the Retry-After header, in seconds or as a date (RFC 9110, 10.2.3).
 
 
 def retry_after_seconds(headers: Mapping[str, str], now: datetime) -> float | None:
-    """The wait in seconds, or None where none is asked for or it cannot be read; a date gone by is zero.
+    """Returns the wait in seconds, or None if none is requested or it is unreadable. A past date is zero.
 
-    `retry-after-ms`, which OpenAI sends, is preferred: it is the finer one. A date counts from `now`.
+    `retry-after-ms`, which OpenAI sends, is preferred because it is more precise. A date counts from `now`.
     """
     lower = {name.lower(): value for name, value in headers.items()}
     finer = _number(lower.get("retry-after-ms", ""))
@@ -114,18 +118,18 @@ def _until(value: str, now: datetime) -> float | None:
         moment = parsedate_to_datetime(value)
     except ValueError:
         return None
-    if moment.tzinfo is None:  # "-0000" means UTC without a place
+    if moment.tzinfo is None:  # "-0000" means UTC without a place.
         moment = moment.replace(tzinfo=UTC)
     return max(0.0, (moment - now).total_seconds())
 
 
-# --- How often a model is asked for an object, and in which form (S4-23, S4-24).
-# Six tries at most: a JSON schema first, then a function to call, three times over. What only another set-up could mend
-# (a key, a model's name) ends them at once.
+# --- Attempts to get an object from a model, and their forms. Six attempts at most: first a JSON schema, then a
+# function call, three times. Problems that only another configuration can correct (a key, a model name) end them at
+# once.
 
 ROUNDS = 3
 TRIES: tuple[OutputForm, ...] = (OutputForm.JSON_SCHEMA, OutputForm.FUNCTION) * ROUNDS
-"""The forms in their order, one a call."""
+"""The forms in order, one per call."""
 HOPELESS = frozenset(
     {
         *("model_auth", "model_billing", "model_not_found", "model_setup", "model_budget", STOPPED.code),
@@ -133,7 +137,7 @@ HOPELESS = frozenset(
         *DAY_CODES,
     }
 )
-"""Problems that another try would meet again."""
+"""Problems that another attempt would meet again."""
 
 
 def is_hopeless(problem: Problem) -> bool:
@@ -141,9 +145,9 @@ def is_hopeless(problem: Problem) -> bool:
     return problem.code in HOPELESS
 
 
-# --- What an attempt of a model call counts with that nobody hears of again: its provider may have been paid.
-# Where it reserved of a day's budgets, all that it reserved: more it cannot have used, and a day's limit holds whatever
-# became of it. Else what it asked, and a usual answer. It counts until the attempt comes back and says what it used.
+# --- Assumed usage of an attempt that was lost: its provider may have charged for it. If the attempt reserved a part of
+# daily budgets, the whole reservation counts: it cannot have used more, and the daily limit is kept in any case.
+# Otherwise its prompt and a usual answer count. The assumption ends when the attempt returns and reports its usage.
 
 
 def assumed(asked_tokens: int, price: Callable[[Usage], int], reserved: Hold | None = None) -> Usage:
