@@ -374,7 +374,7 @@ def seat_of(facts: Facts, decider: Decider) -> Seat:
 
 
 def _too_late(facts: Facts) -> str:
-    """Returns the decision with its reviewer and time. If no reviewer decided (a stopped turn), it returns the status."""
+    """Returns the decision with its reviewer and time, or the status if no reviewer decided (a stopped turn)."""
     before = facts.decided_before
     if "by" not in before or facts.status == "withdrawn":  # Erasing a user also erases these details.
         return f"too late: it is {facts.status}"

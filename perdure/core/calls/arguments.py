@@ -4,8 +4,8 @@ Invariants:
 - Nothing is guessed. Unreadable text is repaired once by json-repair; otherwise it is an error for the model, never
   `{}`. A repair corrects form only. A text that was cut off stays an error: the field that is missing at its end may be
   the one that limits the change. Two objects are an error, too: json-repair would silently keep the second (measured).
-- Accepted arguments survive Postgres' jsonb unchanged, digest included. jsonb has one kind of number, so a whole
-  number is always an integer here (measured: `1e23` returns as 100000000000000000000000, `-0.0` as 0.0).
+- Accepted arguments survive Postgres' jsonb unchanged, digest included. Because jsonb has one kind of number, a whole
+  number is always an integer here. (Measured: `1e23` returns as 100000000000000000000000, `-0.0` as 0.0.)
 - Accepted arguments match the tool's schema, and still match it when they are checked again.
 """
 
@@ -43,7 +43,7 @@ class Parsed:
     digest: str
     """The digest of `args`; see perdure/contracts/values.py."""
     fault: str | None = None
-    """Why the arguments are invalid, in words for the model; None if they are valid."""
+    """The reason why the arguments are invalid, in words for the model; None if they are valid."""
     repaired: bool = False
     misfits: tuple[Misfit, ...] = ()
     """The fields that violate the schema."""
@@ -54,7 +54,7 @@ class InvalidArguments(Exception):
 
 
 def parse_arguments(text: str, schema: Mapping[str, JsonValue]) -> Parsed:
-    """Returns the arguments in a model's `text` in canonical form, checked against `schema`, after at most one repair."""
+    """Parses a model's `text` into canonical arguments and checks them against `schema`, after at most one repair."""
     if len(text) > MOST_CHARACTERS:
         return _faulty(f"the arguments are longer than {MOST_CHARACTERS} characters; send less")
     if not text.strip() and not schema.get("properties"):
@@ -170,7 +170,7 @@ def _faulty(fault: str) -> Parsed:
 
 
 class InvalidArgumentText(Exception):
-    """The text is not a set of arguments for this tool; the message says why."""
+    """The text is not a set of arguments for this tool; the message contains the reason."""
 
 
 def parsed(text: str) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def completeness_of(output: object) -> float:
         raise ValueError(f"the output is a {type(output).__name__}, not an object")
     said = output.get(COMPLETENESS, 0.0)
     if isinstance(said, bool) or not isinstance(said, int | float) or not 0 <= said <= 1:
-        is_none = said is None or said != said  # NaN, which stored values have as null
+        is_none = said is None or said != said  # Stored values have NaN as null.
         told = "no number, as NaN and infinities are none" if is_none else cut(repr(said), 40)
         raise ValueError(f"its completeness must be a number from 0 to 1, and is {told}")
     if len(canonical_json(dict(output))) > MOST_CHARACTERS:
@@ -72,7 +72,7 @@ def context_message(outputs: Mapping[str, Mapping[str, JsonValue]]) -> str:
 
 
 def guidance(degraded: Sequence[str], notes: Mapping[str, str]) -> str:
-    """Returns the guidance beside the context: which sections are missing, and how to answer."""
+    """Returns the guidance that accompanies the context: which sections are missing, and how to answer."""
     lines = [f"{name}: {text}" for name, text in notes.items() if text]
     if degraded:
         lines.append(
@@ -135,7 +135,7 @@ class Gate(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """What would feed a tool in this turn."""
+    """The inputs of a tool in this turn."""
 
     slice_hash: str
     upstream: str

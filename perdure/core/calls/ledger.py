@@ -131,11 +131,11 @@ class Acted(StrEnum):
     REFUSED = "refused"
     """The tool rejected the call, and nothing happened."""
     NOT_SENT = "not_sent"
-    """Nothing was sent; a retry is safe."""
+    """The attempt failed before it sent anything; a retry is safe."""
     NOT_OWNED = "not_owned"
     """This attempt sent nothing: it no longer owned the call, or its ownership could not be checked."""
     AMBIGUOUS = "ambiguous"
-    """It may have happened: a timeout or a broken connection after the request was sent."""
+    """The effect may have happened: a timeout or a broken connection after the request was sent."""
 
 
 class Settle(StrEnum):
@@ -201,7 +201,7 @@ def reservation_deadline(now: datetime) -> datetime:
 
 STOPPED = Problem(code="stopped", message="the turn was stopped")
 OVER = Problem(code=STOPPED.code, message="the turn was stopped or has ended")
-"""For one read of the turn's row that covers both cases."""
+"""The problem for a single read of the turn's row that covers both cases."""
 
 REFUSED: Mapping[Claim, Problem] = MappingProxyType(
     {

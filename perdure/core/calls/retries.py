@@ -40,7 +40,7 @@ ATTEMPTS = 30
 
 @dataclass(frozen=True, slots=True)
 class RetryNumbers:
-    """Wait n is `initial_interval * backoff ** (n - 1)`, at most `maximum_interval`."""
+    """The numbers of a retry class: wait n is `initial_interval * backoff ** (n - 1)`, at most `maximum_interval`."""
 
     initial_interval: timedelta
     backoff: float
@@ -141,7 +141,7 @@ HOPELESS = frozenset(
 
 
 def is_hopeless(problem: Problem) -> bool:
-    """Whether no further try is worth its price."""
+    """Returns whether further attempts are useless."""
     return problem.code in HOPELESS
 
 
@@ -151,7 +151,7 @@ def is_hopeless(problem: Problem) -> bool:
 
 
 def assumed(asked_tokens: int, price: Callable[[Usage], int], reserved: Hold | None = None) -> Usage:
-    """The usage of an attempt that asked about so many tokens, priced where `price` knows how."""
+    """Returns the assumed usage of an attempt with so many prompt tokens, with a cost if `price` knows the model."""
     if reserved is None or not reserved.tokens:
         usage = Usage(input_tokens=asked_tokens, output_tokens=USUAL_ANSWER_TOKENS)
         return usage.model_copy(update={"cost_microusd": price(usage)})

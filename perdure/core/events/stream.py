@@ -1,15 +1,15 @@
-"""One reader's stream, merged from durable events and live tokens.
+"""Merges durable events and live tokens into one reader's stream.
 
 1. Tokens of a call come after its `generation.start` and before its `generation.complete`.
-2. At `generation.complete` the reader holds exactly the settled text: where live tokens do not add up to it, the
-   merge sends `reset` and the stored text. A `reset` also comes when a new attempt begins and when a call ends
-   without a settled text. So no text is ever doubled.
-3. Reasoning is shown as it comes and is never mended: it is no part of the answer. `reset` voids it too.
-4. A cursor claims only live entries whose text was shown. While the text of an open call has a hole, live tokens
-   rest and the cursor's live half stands still; a reader that resumes there finds the same hole.
+2. At `generation.complete` the reader has exactly the settled text. If the live tokens differ from it, the merge sends
+   `reset` and the stored text. A `reset` is also sent when a new attempt begins, and when a call ends without a settled
+   text. Text is therefore never duplicated.
+3. Reasoning is sent as it arrives and is never corrected, because it is not part of the answer. `reset` voids it, too.
+4. A cursor covers only live entries whose text was sent. While the text of an open call has a gap, the merge holds live
+   tokens back, and the live half of the cursor does not advance. A reader that resumes there finds the same gap.
 
-Order never uses clocks: a claim commits its start before the first token is sent, and a settle commits after the
-last, so whoever reads the events first and the tokens second sees every token of a call that it sees complete.
+The order never depends on clocks. A claim commits its start before the first token is sent, and a settle commits after
+the last. A caller that reads the events first and the tokens second therefore sees every token of a completed call.
 """
 
 import re
@@ -21,17 +21,16 @@ from pydantic import JsonValue
 
 from perdure.contracts.events import DONE, GENERATION_COMPLETE, GENERATION_START, RESET, THINKING, TOKEN
 
-# --- Where a reader of a stream stands, as the opaque id of every event.
-# A cursor holds the high-water marks of both stores (design section 6): the last durable event and the last live entry
-# that the reader has seen. Entries are comparable only within one epoch of the live stream; losing Valkey begins
-# another.
+# --- Cursors: the position of a reader, as the opaque id of every event. A cursor holds the positions in both stores:
+# the last durable event and the last live entry that the reader has seen. Entries are comparable only within one epoch
+# of the live stream. A loss of Valkey starts a new epoch.
 
 FIRST_ENTRY = "0-0"
-"""Before every entry."""
+"""The position before every entry."""
 NO_EPOCH = "0"
 """The reader has never seen a live entry."""
 LOST_EPOCH = "x"
-"""Nobody knows which live entries the reader holds: it was told to forget some, or it gave a bare number."""
+"""The reader's live entries are unknown: it received a `reset`, or it sent a bare number."""
 
 _FULL = re.compile(r"([0-9]{1,18})\.([0-9a-z]{1,32})\.([0-9]{1,18}-[0-9]{1,18})")
 _BARE = re.compile(r"[0-9]{1,18}")
@@ -39,7 +38,7 @@ _BARE = re.compile(r"[0-9]{1,18}")
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """The marks of both stores: `<durable seq>.<stream epoch>.<stream id>`."""
+    """The positions in both stores: `<durable seq>.<stream epoch>.<stream id>`."""
 
     seq: int = 0
     epoch: str = NO_EPOCH
@@ -50,7 +49,7 @@ class Cursor:
 
 
 def parse_cursor(text: str) -> Cursor | None:
-    """The cursor in `text`, a bare durable number included; None where it is neither."""
+    """Parses a cursor, or a bare durable number. Returns None if `text` is neither."""
     full = _FULL.fullmatch(text)
     if full is not None:
         return Cursor(int(full[1]), full[2], full[3])
@@ -60,19 +59,19 @@ def parse_cursor(text: str) -> Cursor | None:
 
 
 def entry_order(entry_id: str) -> tuple[int, int]:
-    """An entry's place within its epoch, for comparing."""
+    """Returns the position of an entry within its epoch, for comparisons."""
     milliseconds, _, number = entry_id.partition("-")
     return int(milliseconds), int(number)
 
 
-# --- What reaches a reader of a stream, and where the reader then stands.
-# Values only; `merge` below joins them.
+# --- Values of a stream: events, live entries, and the state of a reader. `merge` below joins them.
 
 CallKey = tuple[str, str]
-"""A model call: turn id, call id."""
+"""The key of a model call: turn id, call id."""
 
 CLOSED_KEPT = 256
-"""Calls remembered as over; one that was forgotten is looked up again when a stray entry of it turns up."""
+"""The number of closed calls in the state. If a late entry of a forgotten call arrives, the caller looks it up again.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,103 +87,103 @@ class LoggedEvent:
 
     @property
     def key(self) -> CallKey:
-        """The call that it is about."""
+        """The call of the event."""
         return self.turn_id, self.call_id or ""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenEntry:
-    """A live entry: some text of one attempt of a call, or the beginning of a new attempt."""
+    """A live entry: text of one attempt of a call, or the start of a new attempt."""
 
     id: str
     turn_id: str
     call_id: str
     attempt: int
     start: int
-    """How many characters of this attempt came before."""
+    """The number of characters of this attempt before this text."""
     text: str
     begins: bool = False
-    """A new attempt begins: what was shown of the call is void."""
+    """True if a new attempt begins, which voids the text that was sent for the call."""
     thinking: bool = False
-    """`text` is of the model's reasoning, which is no part of the answer."""
+    """True if `text` is reasoning of the model, which is not part of the answer."""
     thought: int = 0
-    """How many characters of this attempt's reasoning came before."""
+    """The number of characters of this attempt's reasoning before this text."""
 
     @property
     def key(self) -> CallKey:
-        """The call that it belongs to."""
+        """The call of the entry."""
         return self.turn_id, self.call_id
 
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
-    """Live entries after the reader's position, in order; from the beginning where the epoch is another."""
+    """Live entries after the reader's position, in order; from the beginning if the epoch has changed."""
 
     epoch: str | None
-    """None where there is no live stream, or no Valkey."""
+    """The epoch of the live stream; None without a live stream or without Valkey."""
     entries: Sequence[TokenEntry] = ()
     more: bool = False
-    """There may be entries beyond these."""
+    """True if further entries are possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What the reader holds of an open call."""
+    """The reader's state of an open call."""
 
     attempt: int
     characters: int | None
-    """Of the answer. None: it has a hole, or nobody knows what the reader holds."""
+    """The characters of the answer. None if the text has a gap, or if the reader's text is unknown."""
     thought: bool = False
-    """It was shown some of this attempt's reasoning."""
+    """True if the reader received reasoning of this attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderState:
-    """One reader between two batches."""
+    """The state of one reader between two batches."""
 
     cursor: Cursor
-    """What the reader may claim to have seen."""
+    """The position that the reader can claim to have seen."""
     epoch: str = NO_EPOCH
     entry_id: str = FIRST_ENTRY
     """Live entries are read after this one."""
     calls: Mapping[CallKey, Heard] = field(default_factory=dict)
-    """Calls begun and not complete."""
+    """Calls that have started and are not complete."""
     closed: tuple[CallKey, ...] = ()
-    """Calls that are over: their stray entries are passed by. A call in neither has not begun."""
+    """Calls that have ended; their late entries are skipped. A call in neither collection has not started."""
 
     def with_closed(self, keys: Iterable[CallKey]) -> "ReaderState":
-        """This state, knowing that `keys` are over."""
+        """Returns this state with `keys` added to the closed calls."""
         return replace(self, closed=(*self.closed, *keys)[-CLOSED_KEPT:])
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One event as sent."""
+    """An event in the form that is sent."""
 
     kind: str
     id: str
     turn_id: str
     data: Mapping[str, JsonValue]
     stored_message_id: str | None = None
-    """Set on a token whose `text` is that message's, to be put in by the caller."""
+    """The message whose text the caller inserts into the `text` of a token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What to send now, and where the reader then stands."""
+    """The frames to send now, and the state of the reader after them."""
 
     frames: Sequence[Frame]
     state: ReaderState
     blocked: bool = False
-    """The next entry is of a call whose start is in the log but not among these events."""
+    """True if the next entry belongs to a call whose start is in the log but not among these events."""
     starved: bool = False
-    """More entries must be read before the next event may be sent."""
+    """True if more entries must be read before the next event can be sent."""
 
 
 def unknown_calls(
     state: ReaderState, events: Sequence[LoggedEvent], batch: TokenBatch, turn_id: str | None = None
 ) -> list[CallKey]:
-    """The calls with live entries of which the state knows nothing; the caller finds out which of them are over."""
+    """Returns the calls with live entries that the state does not know. The caller finds out which have ended."""
     known = {*state.calls, *state.closed, *(event.key for event in events if event.kind == GENERATION_START)}
     found = dict.fromkeys(entry.key for entry in batch.entries if turn_id is None or entry.turn_id == turn_id)
     return [key for key in found if key not in known]
@@ -193,10 +192,10 @@ def unknown_calls(
 def merge(
     state: ReaderState, events: Sequence[LoggedEvent], batch: TokenBatch, *, turn_id: str | None = None
 ) -> Merged:
-    """Merge a batch of events with the live entries that were read after it.
+    """Merges a batch of events with the live entries that were read after it.
 
-    `turn_id` limits the stream to one turn. What was not consumed lies beyond the new state's positions. The caller
-    has put what `unknown_calls` named and what began before the state's events into `closed`.
+    `turn_id` limits the stream to one turn. Entries and events that were not consumed come after the new state's
+    positions. The caller has added to `closed` the calls from `unknown_calls` that began before the state's events.
     """
     return _Merge(state, batch, turn_id).run(events)
 
@@ -250,8 +249,8 @@ class _Merge:
         if entry.attempt < heard.attempt:
             return
         if any(other.characters is None for key, other in self.calls.items() if key != entry.key):
-            # No cursor could say "this call's text, but not that one's": it rests as well. What it said stands, so
-            # the attempt stays too: a newer one's start must still void it.
+            # A cursor cannot express "this call's text, but not that one's", so this text is held back, too. Text that
+            # was sent remains valid, so the attempt stays as well: the start of a newer one must still void it.
             if not entry.thinking:
                 self.calls[entry.key] = Heard(heard.attempt, None)
             return
@@ -286,7 +285,7 @@ class _Merge:
         return last.data["call_id"] == entry.call_id and last.data["attempt"] == entry.attempt
 
     def _claim_entries(self) -> None:
-        """Let the cursor claim all that was read, unless some open call's text has a hole."""
+        """Advances the cursor to the last entry that was read, unless the text of an open call has a gap."""
         if self.entry_id != FIRST_ENTRY and all(heard.characters is not None for heard in self.calls.values()):
             self.cursor = replace(self.cursor, epoch=self.epoch, entry_id=self.entry_id)
 
@@ -311,9 +310,9 @@ class _Merge:
         if heard is None:
             self.calls[key] = Heard(attempt, 0)
         elif attempt > heard.attempt:
-            # Before the event itself, so that no cursor beyond the event leaves the old text standing.
+            # The reset comes before the event itself, so that no cursor after the event keeps the old text.
             self._void_open(key, heard)
-            # After a hole nobody knows how much of the new attempt lies behind the reader's place in the live stream.
+            # After a gap, it is unknown how much of the new attempt is behind the reader's position in the live stream.
             self.calls[key] = Heard(attempt, None if heard.characters is None else 0)
 
     def _whole(self, event: LoggedEvent) -> bool:
@@ -330,7 +329,8 @@ class _Merge:
             heard = self.calls.get(key, Heard(0, None))
             message_id = event.data.get("message_id")
             if _number(event.data, "characters") and isinstance(message_id, str):
-                # A reader cut off between these and the event gets them again, so the reset is always there.
+                # A reader that disconnects between these frames and the event receives them again, so the reset is
+                # never lost.
                 self._void(key, Heard(0, None), event.at)
                 data: dict[str, JsonValue] = {"call_id": key[1], "attempt": event.data.get("attempt"), "text": ""}
                 self._send(TOKEN, key[0], event.at, data, message_id, cursor=self._unsure())
@@ -346,18 +346,18 @@ class _Merge:
     # Frames
 
     def _void(self, key: CallKey, heard: Heard, at: datetime | None = None) -> None:
-        """Tell the reader to forget what it holds of a call, if it holds anything."""
+        """Sends a reset if the reader has any text of the call."""
         if heard.characters != 0 or heard.thought:
             self._send(RESET, key[0], at, {"call_id": key[1]}, cursor=self._unsure())
 
     def _void_open(self, key: CallKey, heard: Heard) -> None:
-        """The same for a call that goes on: the old live mark would give back what was voided."""
+        """Sends a reset for a call that continues; the old live position would restore the void text."""
         self._void(key, heard)
         if heard.characters is None:
             self.cursor = self._unsure()
 
     def _unsure(self) -> Cursor:
-        """For a frame after which no live mark says what the reader holds: coming back with it starts from a reset."""
+        """Returns a cursor without a live position: a reader that resumes with it starts with a reset."""
         return replace(self.cursor, epoch=LOST_EPOCH, entry_id=FIRST_ENTRY)
 
     def _send(
@@ -381,38 +381,39 @@ def _number(data: Mapping[str, JsonValue], name: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-# --- What a reader that comes back holds of the calls still open at its cursor.
-# The durable half of the cursor says which calls had begun and in which attempt; the live half, together with what the
-# live stream still knows of each call, says how much text was shown. Where that cannot be told the call has a hole,
-# which the merge mends by `reset`.
+# --- Resumption: the text that a returning reader has of the calls that are still open at its cursor. The durable half
+# of the cursor determines which calls had started, and in which attempt. The live half, together with the live stream's
+# data of each call, determines how much text was sent. If that is unknown, the call has a gap, which the merge corrects
+# with `reset`.
 
 
 @dataclass(frozen=True, slots=True)
 class OpenCall:
-    """A call that had begun and was not complete at the cursor."""
+    """A call that had started and was not complete at the cursor."""
 
     key: CallKey
     attempt: int
-    """Of its latest `generation.start` at the cursor."""
+    """The attempt of its latest `generation.start` at the cursor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What the live stream knows of a call at the cursor, within the cursor's epoch."""
+    """The live stream's data of a call at the cursor, within the cursor's epoch."""
 
     attempt: int
     characters: int
-    """Shown to a reader that has seen every entry up to the cursor."""
+    """The characters that a reader of every entry up to the cursor has received."""
     whole: bool
-    """The attempt's text has been in this stream from its first character, without a gap."""
+    """True if this stream contains the attempt's text from its first character, without a gap."""
     begun: bool = True
-    """False: its first entry lies beyond the cursor."""
+    """False if its first entry comes after the cursor."""
     thought: bool = False
-    """Some of the attempt's reasoning came before the cursor."""
+    """True if some of the attempt's reasoning came before the cursor."""
 
 
 def resumed(cursor: Cursor, open_calls: Sequence[OpenCall], marks: Mapping[CallKey, Mark]) -> ReaderState:
-    """The state of a reader that comes back with `cursor`; `marks` lacks what the live stream cannot tell."""
+    """Returns the state of a reader that resumes with `cursor`. `marks` lacks the calls that the live stream does not
+    know."""
     calls = {call.key: _heard(cursor, call, marks.get(call.key)) for call in open_calls}
     return ReaderState(cursor, cursor.epoch, cursor.entry_id, calls)
 
@@ -423,7 +424,7 @@ def _heard(cursor: Cursor, call: OpenCall, mark: Mark | None) -> Heard:
     if mark is None:
         return Heard(call.attempt, None)
     if mark.begun and mark.attempt < call.attempt:
-        # The newer attempt's start has been sent, and whatever was shown of the older one was voided before it.
+        # The newer attempt's start has been sent, and the text of the older one was voided before it.
         return Heard(call.attempt, 0 if mark.whole else None)
     if not mark.begun:
         return Heard(call.attempt, 0 if mark.whole and mark.attempt == call.attempt else None)

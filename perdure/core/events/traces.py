@@ -1,7 +1,8 @@
-"""A turn's record as spans: made when the turn is over, from what its log says, so that no turn waits for a trace.
+"""Builds the spans of a turn from its log, after the turn has ended, so that no turn waits for a trace.
 
-The same record always gives the same spans, ids included: a tracer makes none (S3-34). Names are those of OpenTelemetry
-for generative models (invoke_agent, chat, execute_tool) and, inside, the sources' own (S0-23, S0-43).
+The same record always gives the same spans, ids included: a tracer creates no ids. Span names follow OpenTelemetry's
+conventions for generative models (invoke_agent, chat, execute_tool). Nodes and other internal spans have Perdure's own
+names.
 """
 
 import hashlib
@@ -24,17 +25,17 @@ TOLD = frozenset(
     {e.MEMORY_SEARCH, e.MEMORY_WRITE_CREATED, e.MEMORY_WRITE_BLOCKED, e.MEMORY_CONTEXT_LOADED, e.ALARM}
     | {e.HITL_RULE_FIRE, e.HITL_WARNING, e.SKILL_SELECTED, e.SKILL_INJECTED, e.BUDGET, e.TOOL_AWAITING_APPROVAL}
 )
-"""Events of the log that become events of the span in which they fell."""
+"""Log events that become events of the span in which they occurred."""
 CHAT_ENDS = frozenset({e.GENERATION_COMPLETE, e.TRANSIENT_ERROR, e.RATE_LIMIT})
 TOOL_ENDS = frozenset({e.TOOL_RESULT, e.TOOL_ERROR, e.TOOL_DENIED})
 LOST = "attempt_lost"
-"""What is said of an attempt whose end nobody recorded."""
+"""The error of an attempt whose end was not recorded."""
 Attributes = dict[str, JsonValue]
 
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """One event of a turn's log, with those of its data that are neither content nor made by anybody outside."""
+    """One event of a turn's log, without content and without data from outside."""
 
     kind: str
     at: datetime
@@ -44,7 +45,7 @@ class Happened:
 
 @dataclass(frozen=True, slots=True)
 class TurnRecord:
-    """What is known of a turn that is over."""
+    """The record of a turn that has ended."""
 
     tenant_id: str
     conversation_id: str
@@ -61,19 +62,19 @@ class TurnRecord:
     cost_microusd: int = 0
     problem_code: str = ""
     given_trace_id: str = ""
-    """What the request's metadata named, where that is one (perdure/contracts/ids.py)."""
+    """The trace id in the request's metadata, if it is valid (perdure/contracts/ids.py)."""
     happened: tuple[Happened, ...] = ()
-    """In the log's order."""
+    """The events in the order of the log."""
     failures: Mapping[str, str] = field(default_factory=dict)
-    """Call id -> the code that it ended with."""
+    """The error code of each failed call, by call id."""
 
     @property
     def trace_id(self) -> str:
-        """32 hexadecimal digits: those that came with the request, or made from the turn's own id."""
+        """The trace id, 32 hexadecimal digits: from the request, or derived from the turn's id."""
         return self.given_trace_id if TRACE_ID.fullmatch(self.given_trace_id) else _digits(f"trace/{self.turn_id}", 32)
 
     def span_id(self, name: str) -> str:
-        """16 hexadecimal digits for a thing of this turn; the same whoever asks."""
+        """Returns 16 hexadecimal digits for a part of this turn. The same name always gives the same id."""
         return _digits(f"span/{self.turn_id}/{name}", 16)
 
 
@@ -88,7 +89,7 @@ class SpanEvent:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of time with a name; `error` is a code, empty where it went well."""
+    """A named period of time. `error` is a code, empty if the span succeeded."""
 
     trace_id: str
     id: str
@@ -102,7 +103,7 @@ class Span:
 
 
 def spans_of(record: TurnRecord, unspanned: frozenset[str] = frozenset()) -> tuple[Span, ...]:
-    """The spans of a turn, each after its parent; nodes in `unspanned` have none of their own (S3-34)."""
+    """Returns the spans of a turn, each after its parent. Nodes in `unspanned` get no span."""
     reading = _Reading(record, unspanned)
     for happened in record.happened:
         reading.take(happened)
@@ -120,13 +121,13 @@ class _Open:
     attributes: Attributes
     events: list[SpanEvent] = field(default_factory=list)
     inside: list[tuple[str, Attributes]] = field(default_factory=list)
-    """Spans of no duration, at its beginning."""
+    """Spans without a duration, at its start."""
     ended: datetime | None = None
     error: str = ""
 
 
 class _Reading:
-    """The log, read from its beginning."""
+    """Reads the log from its beginning."""
 
     def __init__(self, record: TurnRecord, unspanned: frozenset[str]) -> None:
         self._record = record
@@ -140,7 +141,7 @@ class _Reading:
         self._visits: dict[str, int] = {}
 
     def take(self, happened: Happened) -> None:
-        """One event."""
+        """Processes one event."""
         kind, data = happened.kind, happened.data
         if kind == e.NODE_START:
             self._enter(str(data.get("node", "")), happened.at)
@@ -158,7 +159,7 @@ class _Reading:
             self._inner().events.append(SpanEvent(kind, happened.at, dict(data)))
 
     def close(self) -> tuple[Span, ...]:
-        """All of it; what never ended was lost with its worker, or with the turn."""
+        """Returns all spans. A span without an end was lost with its worker, or with the turn."""
         record = self._record
         self._root.ended = record.ended
         self._root.error = record.problem_code or ("" if record.status == "completed" else record.status)
@@ -203,7 +204,8 @@ class _Reading:
                 one.ended = at
                 self._nodes.remove(one)
                 return
-        if node not in self._unspanned:  # begun anew before the log was read, so that its beginning is not in it
+        # The node started again before the log was read, so its start is not in the log.
+        if node not in self._unspanned:
             self._open(f"node/{node}", f"node {node}", at, {"perdure.node": node}).ended = at
 
     def _chat(self, call_id: str, happened: Happened) -> None:
@@ -256,7 +258,7 @@ class _Reading:
 
 
 def _identity(record: TurnRecord) -> Attributes:
-    """On every span (S3-34)."""
+    """The attributes of every span."""
     return {
         "perdure.trace_id": record.given_trace_id or record.turn_id,
         "gen_ai.conversation.id": record.conversation_id,
@@ -283,35 +285,35 @@ def _digits(name: str, count: int) -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:count]
 
 
-# --- What never reaches a tracer: content, secrets and internals, by the name under which they come (S3-36, S3-37).
-# A name is read as its words, whatever joins them: `finalOutput`, `final-output` and `final_outputs` are one. It is
-# denied with one denied word in it, at any depth, also inside text that is JSON. Token counts are let through by their
-# whole name and only as numbers. What is no denied name has still a short value: 200 characters.
+# --- Filter of attributes: content, secrets and internals never reach a tracer. They are recognized by name. A name is
+# split into words, whatever joins them: `finalOutput`, `final-output` and `final_outputs` are the same. One denied word
+# is enough, at any depth, also inside text that is JSON. Token counts are allowed by their whole name, and only as
+# numbers. All other values are cut to 200 characters.
 
 DENIED: Final = frozenset(
-    {"input", "message", "content", "text", "query", "transcript"}  # what somebody said
-    | {"prompt", "instruction", "preprocessing"}  # what a model was told
-    | {"output", "response", "completion", "answer", "result"}  # what came back
-    | {"memory", "fact", "episode", "document"}  # what is remembered
+    {"input", "message", "content", "text", "query", "transcript"}  # words of a person
+    | {"prompt", "instruction", "preprocessing"}  # instructions of a model
+    | {"output", "response", "completion", "answer", "result"}  # results
+    | {"memory", "fact", "episode", "document"}  # memory
     | {"vector", "embedding"}
     | {"secret", "password", "passwd", "token", "credential", "apikey", "authorization", "cookie", "bearer"}
-    | {"authorized", "authorised"}  # leave that was given
+    | {"authorized", "authorised"}  # granted permissions
     | {"state", "command", "traceback", "stack", "argument", "args", "payload", "body"}  # internals
     | {"preview", "snippet", "excerpt", "summary"}
     | {"question", "reply", "utterance", "msg", "history", "attachment", "kwarg"}
     | {"reasoning", "thinking", "thought"}
 )
-"""In the singular; a word in the plural is the same word."""
+"""The words are in the singular; plurals match, too."""
 PAIRS: Final = frozenset({("api", "key"), ("private", "key"), ("access", "key")})
 LONG: Final = tuple(sorted(word for word in DENIED if len(word) >= 5 and word not in ("state", "stack")))
-"""Denied also where names are written together: `rawinput`. Shorter ones are parts of harmless words."""
+"""Also denied in names without separators: `rawinput`. Shorter words are parts of harmless words."""
 COUNTS: Final = frozenset(
     {"gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens", "gen_ai.usage.cache_read.input_tokens"}
     | {"gen_ai.response.time_to_first_chunk", "token_estimate"}
 )
-"""Names with a denied word that are numbers, and pass as such."""
+"""Names with a denied word that are allowed if their value is a number."""
 NAMING: Final = ("key", "name", "field", "attribute")
-"""Where an entry of a list has the name of its value: `{"key": "prompt", "value": ...}`."""
+"""Keys under which an entry of a list names its value: `{"key": "prompt", "value": ...}`."""
 MOST_CHARACTERS: Final = 200
 MOST_DEPTH: Final = 8
 MOST_ITEMS: Final = 64
@@ -319,7 +321,7 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
 def is_denied(name: str) -> str:
-    """The denied word in a name, or an empty text."""
+    """Returns the denied word in a name, or an empty string."""
     words = [_singular(word.lower()) for word in _WORD.findall(name)]
     for word in words:
         if word in DENIED:
@@ -332,7 +334,7 @@ def is_denied(name: str) -> str:
 
 
 def filtered(attributes: Mapping[str, JsonValue]) -> tuple[dict[str, JsonValue], tuple[str, ...]]:
-    """The attributes that may leave, and the denied word of each that may not."""
+    """Returns the attributes that are allowed, and the denied word of each removed one."""
     removed: list[str] = []
     kept = dict(_pairs(attributes, removed, 0))
     return kept, tuple(removed)
@@ -365,14 +367,14 @@ def _value(value: JsonValue, removed: list[str], depth: int) -> JsonValue:
         return dict(_pairs(value, removed, depth + 1))
     if isinstance(value, list):
         if len(value) == 2 and depth and isinstance(value[0], str) and (word := _word_of(value[0])):
-            removed.append(word)  # a pair of a name and its value
+            removed.append(word)  # A pair of a name and its value.
             return None
         return [_value(each, removed, depth + 1) for each in value[:MOST_ITEMS]]
     if isinstance(value, str):
         return _text(value, removed, depth)
     if value is None or isinstance(value, int | float):
         return value
-    removed.append(type(value).__name__)  # bytes, and whatever else is no JSON
+    removed.append(type(value).__name__)  # Bytes and other values that JSON does not have.
     return None
 
 
@@ -381,7 +383,7 @@ def _word_of(name: object) -> str:
 
 
 def _text(value: str, removed: list[str], depth: int) -> JsonValue:
-    """A text that is JSON is read as such, so that nothing denied hides in it; one that only looks so is left out."""
+    """Parses text that is JSON, so that it cannot hide denied names. Text that only looks like JSON is removed."""
     if value.lstrip()[:1] in ("{", "["):
         try:
             inside = json.loads(value)
@@ -393,33 +395,34 @@ def _text(value: str, removed: list[str], depth: int) -> JsonValue:
 
 
 def _singular(word: str) -> str:
-    """The denied word of which this is the plural, else the word without the s of a plural."""
+    """Returns the denied word of this plural, otherwise the word without a plural s."""
     forms = (word, word.removesuffix("s"), word.removesuffix("ies") + "y")
     known = next((form for form in forms if form in DENIED), None)
     return known or (word if word.endswith("ss") else word.removesuffix("s"))
 
 
-# --- Invariants that a finished turn can be checked for: its nodes followed the edges of its topology (S3-38).
-# An alarm is a value; who gets it logs and counts it, and nothing else comes of it.
+# --- Invariants of a finished turn: its nodes followed the edges of its topology. An alarm is a value. Its receiver
+# logs and counts it; the turn is not affected.
 
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """The edges of a topology, as far as a record can be held against them."""
+    """The edges of a topology, as far as a record can be checked against them."""
 
     edges: frozenset[tuple[str, str]]
     entries: frozenset[str]
-    """Where a run begins, fresh or after a pause."""
+    """The nodes at which a run starts, fresh or after a pause."""
     terminal: frozenset[str]
-    """From where a run ends."""
+    """The nodes at which a run ends."""
     parallel: bool = False
-    """Whether branches run side by side: then a node need only follow some node that has run."""
+    """True if branches run in parallel. A node then only has to follow some node that has run."""
     unspanned: frozenset[str] = frozenset()
     """Nodes that a trace leaves out."""
 
 
 def alarms_of(nodes: Sequence[str], ways: Ways, trace_id: str) -> Iterator[Alarm]:
-    """What is wrong with a turn whose nodes ended in this order; nodes of nested topologies are not looked at."""
+    """Yields the broken invariants of a turn whose nodes ended in this order. Nodes of nested topologies are not
+    checked."""
     own = [node for node in nodes if "/" not in node]
     ran: list[str] = []
     for node in own:

@@ -1,1 +1,1 @@
-"""Decisions about documents of memory: what is found, shown, written and shared. Pure, as all of perdure/core/."""
+"""Rules of memory: search, display, writes and promotion. Like all of perdure/core/, they are pure functions."""

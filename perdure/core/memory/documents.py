@@ -1,4 +1,7 @@
-"""Who may write where, and what the writing is worth (S2-66, S2-69, S2-70). Nothing is guessed: no rule, no write."""
+"""Rules for writing documents: permissions, trust levels, types, paths, promotions and the content scan.
+
+A write that no rule allows is refused.
+"""
 
 import math
 import re
@@ -22,34 +25,34 @@ POLICY_CODES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """Who writes: a person, or an agent in the turn of a person."""
+    """The writer of a document: a user, or an agent in a user's turn."""
 
     user_id: str | None
     roles: frozenset[str] = frozenset()
     is_agent: bool = False
     credential: Credential = OWN
-    """What a person was signed in by."""
+    """The credential with which the user signed in."""
 
     @property
     def is_admin(self) -> bool:
-        """An agent is none, whoever it works for."""
+        """True for admins; never for an agent, whatever the roles of its user."""
         return ADMIN in self.roles and not self.is_agent
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a document belongs."""
+    """The store, scope and owner of a document."""
 
     store: str
-    """Slug."""
+    """The slug of the store."""
     scope: Scope
     owner_id: str | None
-    """The person whose it is; None in a workspace."""
+    """The owner's user id; None in a workspace."""
     archived: bool = False
 
 
 def write_refusal(writer: Writer, place: Place, document_type: str) -> CallerError | None:
-    """Why this writer may not write a document of this type here; None where it may."""
+    """Returns why this writer cannot write a document of this type here, or None."""
     if writer.user_id is None:
         return _denied("memory_unauthenticated", "nobody is known to write this", 401)
     if place.archived:
@@ -71,14 +74,14 @@ def write_refusal(writer: Writer, place: Place, document_type: str) -> CallerErr
 
 
 def evidence_refusal(writer: Writer, evidence_summary: str, *, required: bool) -> CallerError | None:
-    """Why an agent's write does not say enough of what it rests on (S2-69)."""
+    """Returns the refusal of an agent's write without the required evidence, or None."""
     if not required or not writer.is_agent or evidence_summary.strip():
         return None
     return CallerError("evidence_missing", "say in evidence_summary what this rests on")
 
 
 def trust_of(writer: Writer, scope: Scope) -> Trust:
-    """What a version is worth by who writes it. What an agent writes is a draft, also over what a person wrote."""
+    """Returns the trust level of a version by its writer. An agent's version is a draft, even over a user's text."""
     if writer.is_agent:
         return Trust.AGENT_DRAFT
     return Trust.ADMIN_APPROVED if scope is Scope.WORKSPACE else Trust.USER_AUTHORED
@@ -93,9 +96,9 @@ class Edit:
 
 
 def patched(content: str, edits: Sequence[Edit]) -> str:
-    """`content` with each edit made in turn.
+    """Returns `content` with the edits made one after the other.
 
-    Raises: CallerError 422 `patch_mismatch` where a text to replace does not stand there exactly once.
+    Raises: CallerError 422 `patch_mismatch` if a text to replace does not occur exactly once.
     """
     for number, edit in enumerate(edits):
         found = content.count(edit.find) if edit.find else 0
@@ -107,7 +110,7 @@ def patched(content: str, edits: Sequence[Edit]) -> str:
 
 
 def stale(expected_sha256: str, sha256: str) -> CallerError | None:
-    """Why a change of a version that was read does not fit the one that is there now (S2-68)."""
+    """Returns the refusal of a change that is based on an old version, or None."""
     if expected_sha256 == sha256:
         return None
     said = "the document has changed since it was read; read it again"
@@ -118,7 +121,7 @@ def _denied(code: str, message: str, status: int) -> CallerError:
     return CallerError(code, message, status=status)
 
 
-# --- The types of documents, and how much each counts in a ranking (S2-10).
+# --- Document types, and the weight of each in a ranking.
 
 _BOOSTS = """
 runbook 0.90
@@ -131,7 +134,7 @@ user_preference 0.50
 dream_summary 0.40
 conversation_note 0.30
 """
-"""Kept as a table: the names are the requirement's, and no other name in the code is made of them."""
+"""A table, because the names are fixed and the code derives no other names from them."""
 
 TYPE_BOOSTS: Mapping[str, float] = MappingProxyType(
     {name: float(boost) for name, boost in (line.split() for line in _BOOSTS.split("\n") if line)}
@@ -142,13 +145,13 @@ CONVERSATION_NOTE = "conversation_note"
 
 
 def type_fault(document_type: str) -> str | None:
-    """Why this is no type of a document."""
+    """Returns why this is not a document type, or None."""
     if document_type in TYPE_BOOSTS:
         return None
     return f"{document_type[:60]!r} is no type of document; it is one of {', '.join(DOCUMENT_TYPES)}"
 
 
-# --- The address of a document inside its store: words in lower case between slashes, as `deploys/rollback.md`.
+# --- Path of a document inside its store: lower-case words between slashes, for example `deploys/rollback.md`.
 
 MOST_CHARACTERS = 200
 PATTERN = r"^[a-z0-9][a-z0-9._-]*(/[a-z0-9][a-z0-9._-]*)*$"
@@ -156,28 +159,28 @@ _PATH = re.compile(PATTERN)
 
 
 def path_refusal(path: str) -> CallerError | None:
-    """Why this is no path of a document."""
+    """Returns why this is not a valid path, or None."""
     if len(path) <= MOST_CHARACTERS and _PATH.fullmatch(path) and ".." not in path:
         return None
     said = f"a path has letters in lower case, digits, . _ - and / between them, {MOST_CHARACTERS} characters at most"
     return CallerError("path_invalid", said)
 
 
-# --- Deciding on a promotion: what one person or an agent wrote becomes everybody's by another's word (S2-72).
+# --- Decisions on a promotion: an admin other than the proposer decides whether a text becomes shared memory.
 
 
 class PromotionState(StrEnum):
-    """Pending, or decided for good."""
+    """The state of a promotion. All states except `pending` are final."""
 
     PENDING = "pending"
     APPROVED = "approved"
     REJECTED = "rejected"
     WITHDRAWN = "withdrawn"
-    """What was proposed has been redacted meanwhile."""
+    """The proposed text was redacted before the decision."""
 
 
 class PromotionDecision(StrEnum):
-    """What an administrator says."""
+    """The decisions that an admin can make."""
 
     APPROVE = "approve"
     REJECT = "reject"
@@ -195,7 +198,7 @@ def decision_refusal(
     comment: str,
     credential: Credential,
 ) -> CallerError | None:
-    """Why this decision does not count; in the contract's order: 403, 409 decided, 409 other text, 422."""
+    """Returns why this decision is refused, in the order of the contract: 403, 409 decided, 409 changed text, 422."""
     if ADMIN not in roles:
         return CallerError("role_required", "this needs the role admin", {"role": ADMIN}, status=403)
     if decider == proposer:
@@ -213,15 +216,15 @@ def decision_refusal(
     return None
 
 
-# --- The scan before a write: what may not be remembered, and what is worth a second look (S2-71).
-# Pure, and in time that grows with the text's length. A finding names its rule and line, never the text itself: it goes
-# into events and answers.
+# --- Scan before a write: findings that block the text, and warnings. The scan is pure, and its time is proportional to
+# the length of the text. A finding contains its rule and line but never the text, because it is included in events and
+# answers.
 
 MOST_BYTES, LARGE_BYTES = DEFAULT_LIMITS.document_bytes, DEFAULT_LIMITS.write_bytes
 MOST_LOG_LINES = 30
 ENTROPY_CHARACTERS = 40
 ENTROPY_BITS = 4.8
-"""A character, in a run of at least so many without a blank."""
+"""Bits per character, in a sequence of at least `ENTROPY_CHARACTERS` characters without a blank."""
 _LOG_LINE = re.compile(
     r"[ \t]{0,8}(?:"
     r"\[?\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d"
@@ -241,7 +244,7 @@ _RUN = re.compile(rf"[^\s\"'`,;()<>]{{{ENTROPY_CHARACTERS},}}")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a rule found."""
+    """A finding of one rule."""
 
     rule: str
     message: str
@@ -249,22 +252,22 @@ class Finding:
     line: int | None = None
 
     def as_data(self) -> dict[str, str | int | bool | None]:
-        """For an event or an answer."""
+        """Returns the finding as data for an event or an answer."""
         return {"rule": self.rule, "message": self.message, "blocks": self.blocks, "line": self.line}
 
 
 def scan(text: str, scope: Scope, limits: MemoryLimits = DEFAULT_LIMITS) -> tuple[Finding, ...]:
-    """Everything that is wrong with `text`, what blocks it first; empty where nothing is."""
+    """Returns all findings in `text`, blocking ones first."""
     most_bytes = limits.document_bytes
     size = len(text.encode("utf-8", "surrogatepass"))
-    if size > most_bytes:  # unread: nothing of it is looked at
+    if size > most_bytes:  # A text over the limit is not scanned.
         return (Finding("too_large", f"it has {size} bytes, more than {most_bytes}", blocks=True),)
     found = [*_blocking(text, scope), *_warning(text, size, limits.write_bytes)]
     return tuple(sorted(found, key=lambda finding: not finding.blocks))
 
 
 def is_blocked(findings: tuple[Finding, ...]) -> bool:
-    """Whether it may not be written."""
+    """Returns whether the findings block the write."""
     return any(finding.blocks for finding in findings)
 
 
@@ -293,20 +296,20 @@ def _warning(text: str, size: int, large_bytes: int) -> Iterator[Finding]:
 
 
 def entropy_bits(text: str) -> float:
-    """Shannon's entropy of a text, in bits a character."""
+    """Returns the Shannon entropy of a text, in bits per character."""
     shares = [count / len(text) for count in Counter(text).values()]
     return -sum(share * math.log2(share) for share in shares)
 
 
 def _plain(text: str) -> str:
-    """`text` without what hides words from a pattern: compatibility forms, and characters that nobody sees."""
+    """Returns `text` without compatibility forms and invisible characters, which hide words from a pattern."""
     shown = unicodedata.normalize("NFKC", text)
     return shown if shown.isascii() else "".join(each for each in shown if unicodedata.category(each) != "Cf")
 
 
-# --- What a secret looks like: keys of clouds, tokens, private keys, database URLs with a password, kubeconfig (S2-71).
-# Every repetition in these patterns has a bound and is followed by something that it cannot match itself, so a hostile
-# text of 100,000 bytes costs time in proportion to its length (a test measures it).
+# --- Patterns of secrets: cloud keys, tokens, private keys, database URLs with a password, kubeconfig. Every repetition
+# in these patterns is bounded and followed by a character that it cannot match itself. The time for a hostile text of
+# 100,000 bytes is therefore proportional to its length (a test measures it).
 
 SECRETS: Mapping[str, re.Pattern[str]] = MappingProxyType(
     {
@@ -344,16 +347,15 @@ SECRETS: Mapping[str, re.Pattern[str]] = MappingProxyType(
 
 
 def secrets_in(text: str) -> Iterator[tuple[str, int]]:
-    """(kind, offset) of the first secret of each kind."""
+    """Yields (kind, offset) of the first secret of each kind."""
     for kind, pattern in SECRETS.items():
         found = pattern.search(text)
         if found is not None:
             yield kind, found.start()
 
 
-# --- Phrases by which a text speaks to a model instead of informing it (S2-71).
-# They are looked for in lower case, with one space in the place of everything that is no word. Bounded like the
-# patterns of secrets above.
+# --- Phrases of prompt injection: text that instructs a model instead of informing it. The text is compared in lower
+# case, with one space for all characters between words. The repetitions are bounded like those of the secrets above.
 
 _SOME = r"(?:\w{1,20} ){0,3}"
 _RULES = r"(?:instructions?|rules|prompts?|guidelines|directives|safeguards|polic(?:y|ies))"
@@ -380,7 +382,7 @@ _NO_WORD = re.compile(r"\W+")
 
 
 def injection_at(text: str) -> int | None:
-    """Where a text first speaks to a model: an offset for a tag, 0 for a phrase; None where it does not."""
+    """Returns the position of the first prompt injection: an offset for a tag, 0 for a phrase, None without one."""
     lowered = text.lower()
     tag = _TAGS.search(lowered)
     if tag is not None:

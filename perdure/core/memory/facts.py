@@ -1,4 +1,5 @@
-"""Facts that a person states about themselves, found by fixed patterns: short, typed, and never the message (S3-26)."""
+"""Facts that users state about themselves, found by fixed patterns. A fact is short and typed, and never the whole
+message."""
 
 import re
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from perdure.contracts.memory import MOST_FACTS, Fact
 
 _END: Final = r"(?=[.,;:!?\n]|\s+(?:and|but|because|so|please)\b|$)"
 _WORDS: Final = r"(?P<it>[^\s.,;:!?\n][^.,;:!?\n]{0,59}?)"
-"""A few words of one clause: sixty characters at most, so that no message is kept whole under another name."""
+"""A few words of one clause: at most 60 characters, so that a whole message is never stored as a fact."""
 
 PATTERNS: Final[tuple[tuple[str, float, re.Pattern[str]], ...]] = tuple(
     (kind, confidence, re.compile(rf"(?i)\b{begins}\s+{_WORDS}{_END}"))
@@ -24,11 +25,12 @@ PATTERNS: Final[tuple[tuple[str, float, re.Pattern[str]], ...]] = tuple(
         ("dislikes", 0.6, r"i (?:do not|don't) like"),
     )
 )
-"""Type, confidence, and how such a statement begins. A confidence is how often a statement of that form is meant so."""
+"""The type, the confidence and the beginning of such a statement. The confidence is the share of statements of that
+form that are really meant so."""
 
 
 def derived_facts(text: str) -> tuple[Fact, ...]:
-    """What `text` states about whoever wrote it, in the order of the patterns; one of each type, the last stated."""
+    """Returns the facts that `text` states about its author, in the order of the patterns: the last of each type."""
     found = []
     for kind, confidence, pattern in PATTERNS:
         stated = [match["it"].strip() for match in pattern.finditer(text)]
@@ -38,21 +40,21 @@ def derived_facts(text: str) -> tuple[Fact, ...]:
 
 
 def told(scope: str, facts: tuple[Fact, ...]) -> str:
-    """Facts as one note for a model; advice, which decides nothing."""
+    """Returns the facts as one note for a model. They are advice and decide nothing."""
     lines = "\n".join(f"- {fact.type}: {fact.content}" for fact in facts)
     return f"=== Remembered ({scope}) ===\n{lines}"
 
 
-# --- Resolving a name to an entity: decisive, or a question to ask (S0-71).
+# --- Resolution of a name to an entity: one result, or a question to the user.
 
 RECENT = "recent_entity_context"
-"""The field of state and of working memory that holds them."""
+"""The field of the state and of working memory that contains the recent entities."""
 RECENT_MOST = 10
-"""recent_entity_context is a FIFO of ten (S0-16)."""
+"""The maximum number of recent entities; the oldest is dropped first."""
 
 
 class Resolution(StrEnum):
-    """What a search came to."""
+    """The result of a search for an entity."""
 
     DECISIVE = "resolved"
     AMBIGUOUS = "ambiguous"
@@ -60,22 +62,23 @@ class Resolution(StrEnum):
 
 
 def resolve(found: Sequence[tuple[str, str]]) -> Resolution:
-    """Whether `found` ((id, name), best first) answers without a question."""
+    """Returns whether `found` ((id, name), best first) is decisive, ambiguous or empty."""
     if not found:
         return Resolution.NOT_FOUND
     return Resolution.DECISIVE if len(found) == 1 else Resolution.AMBIGUOUS
 
 
 def remember(recent: JsonValue, entity_id: str) -> list[JsonValue]:
-    """The recent entities with `entity_id` newest, each once, at most ten."""
+    """Returns the recent entities with `entity_id` as the newest: no duplicates, at most ten."""
     before = [each for each in recent if each != entity_id] if isinstance(recent, list) else []
     return [*before, entity_id][-RECENT_MOST:]
 
 
 def joined(before: list[JsonValue], now: list[JsonValue], said: list[JsonValue]) -> list[JsonValue]:
-    """A list that one of several calls side by side made `said` of `before`, after others have made it `now`.
+    """Merges a list that one of several parallel calls changed from `before` to `said`, while others changed it to
+    `now`.
 
-    What the others have added stays, before what is newest.
+    The additions of the other calls are kept, before the newest entry.
     """
     others = [each for each in now if each not in before and each not in said]
     return [*said[:-1], *others, *said[-1:]][-RECENT_MOST:] if others else said

@@ -1,7 +1,7 @@
-"""Checks what is in a file: text, and for tables rows that every reader splits the same way.
+"""Checks the content of a file: text, and for tables rows that every reader splits in the same way.
 
-Reads a stream and holds one row at a time. Imports the standard library only: the process that checks an upload
-(`perdure/api/content_check.py`) starts in 15 ms that way, and in 120 ms with pydantic.
+The check reads a stream and holds one row at a time. This module imports the standard library only: the process that
+checks an upload (`perdure/api/content_check.py`) then starts in 15 ms, and in 120 ms with pydantic.
 """
 
 import codecs
@@ -16,7 +16,7 @@ _HEADER_BYTES = 65_536
 
 
 class UnfitContent(Exception):
-    """A file that is refused, with a stable code and the place of the fault."""
+    """A file that is rejected, with a stable code and the position of the fault."""
 
     def __init__(self, code: str, message: str, details: dict[str, object] | None = None) -> None:
         super().__init__(message)
@@ -43,7 +43,7 @@ def check_stream(stream: BinaryIO, media_type: str, most_columns: int, most_rows
 def separator_of(media_type: str, content: bytes) -> str:
     """Returns the cell separator of a table, from its first line.
 
-    It is a semicolon if that line has one and no comma, as spreadsheets write it where numbers have decimal commas.
+    It is a semicolon if that line has one and no comma. Spreadsheets write this form if numbers have decimal commas.
     """
     if media_type == "text/tab-separated-values":
         return "\t"

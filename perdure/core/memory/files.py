@@ -1,7 +1,7 @@
-"""Which files are taken: names that name nothing but a file, and tables that every reader reads alike.
+"""Rules for uploads: safe file names, media types, speed, and tables that every reader parses in the same way.
 
-A name that tries to be a path is refused; what else could fool a reader or a file system is taken out of it. What is
-wrong with a table is said when it comes, not by the turn that would work with it.
+A name that is a path is rejected. Other characters that could mislead a reader or a file system are removed. Faults of
+a table are reported at the upload, not by the turn that uses it.
 """
 
 import io
@@ -17,18 +17,18 @@ from perdure.core.text import size
 
 MOST_NAME_CHARACTERS = 120
 MOST_UPLOAD_BYTES = 20_971_520
-"""The longest file that is taken where an operator says nothing else, 20 MiB."""
+"""The default maximum size of a file, 20 MiB; operators can change it."""
 BY_ENDING = {
     ".csv": "text/csv",
     ".tsv": "text/tab-separated-values",
     ".json": "application/json",
     ".txt": "text/plain",
 }
-"""What a file is by the end of its name."""
+"""Media types by file extension."""
 MEDIA_TYPES = TABLES | {"application/json", "text/plain"}
-"""What may be uploaded."""
+"""The media types that can be uploaded."""
 LEAST_BYTES_PER_SECOND = 16_384
-"""An upload that is slower than this on average is ended. 20 MiB then take 21 minutes at most."""
+"""An upload with a lower average speed is ended. 20 MiB then take 21 minutes at most."""
 GRACE_SECONDS = 30.0
 """The time before which the average does not count."""
 _ODD = re.compile(r'[<>:"|?*]')
@@ -36,9 +36,9 @@ _FORMAT = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def safe_name(given: str) -> str:
-    """The name under which a file is kept.
+    """Returns the name under which a file is stored.
 
-    Raises: CallerError 422 `name_not_safe` for a path, and for what is no name at all.
+    Raises: CallerError 422 `name_not_safe` for a path, and for a name without printable characters.
     """
     if "/" in given or "\\" in given or given.strip() in ("", ".", ".."):
         raise CallerError("name_not_safe", "a file's name is no path", {"name": given[:80]}, status=422)
@@ -55,7 +55,7 @@ def safe_name(given: str) -> str:
 
 
 def media_type_of(header: str) -> str:
-    """What a file says that it is.
+    """Returns the media type of a Content-Type header.
 
     Raises: CallerError 415 `unsupported_media_type`.
     """
@@ -78,28 +78,29 @@ def check_content(media_type: str, content: bytes) -> None:
 
 
 def is_too_slow(received_bytes: int, seconds: float) -> bool:
-    """Whether an upload that has brought so much in so many seconds is to be ended."""
+    """Returns whether an upload must be ended because it is too slow."""
     return seconds > GRACE_SECONDS and received_bytes < seconds * LEAST_BYTES_PER_SECOND
 
 
 def too_large(limit_bytes: int, variable: str) -> CallerError:
-    """The refusal of a file that is larger than one file may be: 413 `too_large`."""
+    """Builds the refusal of a file over the size limit: 413 `too_large`."""
     message = f"a file may have {size(limit_bytes)} at most; the operator can raise {variable}"
     return CallerError("too_large", message, {"limit_bytes": limit_bytes, "variable": variable}, status=413)
 
 
-# --- Whether what a client tells of a table of its own can be true: counts and ranges that contradict each other are
-# refused with their place, and nothing of what was told is quoted.
-# The form itself is checked before (perdure/contracts/memory.py, the schema of a pause).
+# --- Consistency of a client's description of its own table. Counts and ranges that contradict each other are rejected
+# with their position; no described value is quoted. The form is validated earlier (perdure/contracts/memory.py, the
+# schema of a pause).
 
 
 def contradiction(told: Mapping[str, Any]) -> str:
-    """Of a table with those beside it: the first thing that cannot be; empty where all can."""
+    """Returns the first contradiction in the description of a table and the tables beside it, or an empty string."""
     return next(_of_tables(told), "")
 
 
 def handed_in_fault(payload: Mapping[str, Any]) -> str:
-    """Of what came of a plan: what is missing of it, or cannot be; empty for a result, and for work that failed."""
+    """Returns what is missing or inconsistent in the result of a plan, or an empty string. Failed work has no such
+    fault."""
     if payload.get("ok") is not True:
         return ""
     for name in ("rows", "columns"):

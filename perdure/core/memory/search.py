@@ -1,4 +1,4 @@
-"""How near a document comes to a question: one number from 0 to 1 (S2-08 to S2-12).
+"""Scores a document against a question: one number from 0 to 1.
 
 0.45 text + 0.20 trust + 0.15 entity + 0.10 type + 0.10 recency, each part from 0 to 1.
 """
@@ -21,20 +21,21 @@ HALF_LIFE_DAYS = 30.0
 UNDATED = 0.3
 """The recency of a document without a date."""
 OVER_FETCH = 3
-"""So many times what is wanted is read by text and entities, and ranked by all five parts."""
+"""The factor by which a search by text and entities reads more documents than requested. All five parts then rank them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Signals:
-    """What is known of a document beside a question."""
+    """The properties of a document in relation to a question."""
 
     text: float
-    """How well its words fit, 0 to 1."""
+    """The match of its words, 0 to 1."""
     trust: Trust
     document_type: str
     matched_entities: int
     asked_entities: int
-    """Entities of the question."""
+    """The number of entities in the question."""
     age_days: float | None
 
 
@@ -48,12 +49,12 @@ class Candidate:
 
     @property
     def score(self) -> float:
-        """How near it comes."""
+        """The score from 0 to 1."""
         return score(self.signals)
 
 
 def score(signals: Signals) -> float:
-    """The weighted sum."""
+    """Returns the weighted sum of the signals."""
     return (
         TEXT * _share(signals.text)
         + TRUST * TRUST_LEVELS[signals.trust]
@@ -64,19 +65,19 @@ def score(signals: Signals) -> float:
 
 
 def entity_share(matched: int, asked: int) -> float:
-    """How many of the question's entities a document has; 0 where the question names none."""
+    """Returns the share of the question's entities that a document has; 0 if the question has none."""
     return _share(matched / asked) if asked > 0 else 0.0
 
 
 def recency(age_days: float | None) -> float:
-    """1 for now, half of it for each 30 days; what is dated ahead of the clock is as of now."""
+    """Returns 1 for now, halved every 30 days. A date in the future counts as now."""
     if age_days is None or math.isnan(age_days):
         return UNDATED
     return float(0.5 ** (max(age_days, 0.0) / HALF_LIFE_DAYS))
 
 
 def best(candidates: Iterable[Candidate], most: int) -> tuple[Candidate, ...]:
-    """The nearest `most`, best first; equals in the order of their ids, so that a search repeats itself."""
+    """Returns the best `most` candidates, best first. Equal scores are ordered by id, so that searches are repeatable."""
     return tuple(sorted(candidates, key=lambda each: (-each.score, each.ref.document_id))[:most])
 
 
@@ -84,9 +85,9 @@ def _share(value: float) -> float:
     return min(max(value, 0.0), 1.0) if not math.isnan(value) else 0.0
 
 
-# --- The entities that a text names: words that look like names of things, compared without case.
-# A name has a dash, a dot, a slash, an underscore, a colon or a digit inside it, or stands in back quotes. It knows no
-# kind of thing: `billing-api`, `eu/west-2` and `T_1000` are names in any domain.
+# --- Entities in a text: words that look like names, compared without case. A name has a dash, dot, slash, underscore,
+# colon or digit inside it, or is in backticks. The rule is independent of the domain: `billing-api`, `eu/west-2` and
+# `T_1000` are names in any of them.
 
 MOST_NAMES = 32
 NAME_CHARACTERS = 100
@@ -97,12 +98,12 @@ _LETTER = re.compile(r"[^\W\d_]")
 
 
 def name_form(text: str) -> str:
-    """The form under which entities are compared."""
+    """Returns the form in which entities are compared."""
     return " ".join(text.casefold().split())[:NAME_CHARACTERS]
 
 
 def names_in(text: str, most: int = MOST_NAMES) -> tuple[str, ...]:
-    """The entities that `text` names, each once, in their order; the first `most`."""
+    """Returns the first `most` entities in `text`, in order, without duplicates."""
     found: dict[str, int] = {}
     for match in _QUOTED.finditer(text):
         _note(found, match.group(1), match.start())
@@ -114,7 +115,7 @@ def names_in(text: str, most: int = MOST_NAMES) -> tuple[str, ...]:
 
 
 def entity_keys(given: Iterable[str], text: str = "") -> tuple[str, ...]:
-    """The entities of a document: those that its author gives, then those that its text names."""
+    """Returns the entities of a document: those of its author, then those in its text."""
     keys = dict.fromkeys([*(name_form(each) for each in given), *names_in(text)])
     return tuple(key for key in keys if key)[:MOST_NAMES]
 
@@ -126,33 +127,34 @@ def _note(found: dict[str, int], text: str, at: int) -> None:
 
 
 def _is_name(word: str) -> bool:
-    """Whether a word with a mark inside is a name: it has letters, and more than single ones (`e.g`)."""
+    """Returns whether a word with an inner mark is a name. It must have letters, and not only single ones (`e.g`)."""
     return bool(_LETTER.search(word)) and max(len(part) for part in re.split(r"[./:-]", word)) > 1
 
 
-# --- What of a document is shown: at most 1,200 characters, escaped so that they cannot close the block they stand in.
+# --- Excerpts: at most 1,200 characters, escaped so that they cannot close the block that contains them.
 
 EXCERPT_CHARACTERS = 1_200
-"""Of an excerpt as it is shown, escaped (S2-13)."""
+"""The maximum length of an excerpt in escaped form."""
 _BEFORE = 200
-"""An excerpt from the middle begins at a line's start, at most so far before the word that it is for."""
+"""An excerpt from the middle begins at the start of a line, at most this many characters before its matching word."""
 _QUERY_WORD = re.compile(r"\w{3,}")
 _MOST_WORDS = 48
 _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"})
 
 
 def escaped(text: str) -> str:
-    """`text` without anything that could open or close a tag or an attribute."""
+    """Returns `text` with all characters escaped that could open or close a tag or an attribute."""
     return text.translate(_ESCAPES)
 
 
 def words_of(question: str) -> tuple[str, ...]:
-    """The words by which an excerpt is chosen."""
+    """Returns the words that select an excerpt."""
     return tuple(dict.fromkeys(match.group() for match in _QUERY_WORD.finditer(question)))[:_MOST_WORDS]
 
 
 def excerpt(content: str, words: Sequence[str] = ()) -> str:
-    """The beginning of `content`, or where none of the words stands in it, the place where one first does; escaped."""
+    """Returns the beginning of `content`, escaped. If none of the words occurs there, it returns the first place where
+    one does."""
     text = content.strip()
     start = _start(text, words) if len(text) > EXCERPT_CHARACTERS else 0
     before = "…" if start else ""
@@ -170,7 +172,7 @@ def _start(text: str, words: Sequence[str]) -> int:
 
 
 def _cut(shown: str, taken: int, raw_length: int) -> str:
-    """The start of an escaped text, with no half of an escape at its end, and a sign where something is left out."""
+    """Returns the start of an escaped text. Escapes are not split, and an ellipsis marks omitted text."""
     if len(shown) + taken <= EXCERPT_CHARACTERS and raw_length <= EXCERPT_CHARACTERS:
         return shown
     kept = shown[: EXCERPT_CHARACTERS - taken - 1]
@@ -180,11 +182,11 @@ def _cut(shown: str, taken: int, raw_length: int) -> str:
     return kept.rstrip() + "…"
 
 
-# --- The memory of one turn as its model reads it: one system message with two blocks, trusted documents and drafts.
-# It is made anew for each turn and kept nowhere in the transcript, so nothing accumulates (S2-18).
+# --- Memory message of a turn: one system message with two blocks, trusted documents and drafts. Each turn builds its
+# own. The message is not part of the transcript, so that it does not accumulate.
 
 HIT_OVERHEAD_CHARACTERS = 200
-"""What a hit costs beside its excerpt (S2-13)."""
+"""The size of a hit in addition to its excerpt."""
 TRUSTED_BLOCK = "memory_context"
 DRAFT_BLOCK = "untrusted_memory_candidates"
 _ABOUT_TRUSTED = (
@@ -198,22 +200,22 @@ _ABOUT_DRAFTS = (
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A document as a model is shown it."""
+    """A document as it is shown to a model."""
 
     ref: DocumentRef
     document_type: str
     title: str
     excerpt: str
-    """As the function `excerpt` makes it: escaped."""
+    """The excerpt from the function `excerpt`, escaped."""
 
     @property
     def tokens(self) -> int:
-        """What it takes of the budget."""
+        """The tokens that the document uses of the budget."""
         return -(-(len(self.excerpt) + HIT_OVERHEAD_CHARACTERS) // CHARACTERS_A_TOKEN)
 
 
 def within_budget(shown: Sequence[Shown], budget_tokens: int) -> tuple[Shown, ...]:
-    """The best of `shown` (best first) that fit together: it ends before the first that does not fit."""
+    """Returns the best of `shown` (best first) that fit into the budget. It stops at the first that does not fit."""
     left, kept = budget_tokens, list[Shown]()
     for each in shown:
         left -= each.tokens
@@ -224,7 +226,7 @@ def within_budget(shown: Sequence[Shown], budget_tokens: int) -> tuple[Shown, ..
 
 
 def context_message(shown: Sequence[Shown]) -> str:
-    """The system message; empty where there is nothing to show."""
+    """Returns the system message; empty if there is nothing to show."""
     trusted = [each for each in shown if each.ref.trust is not Trust.AGENT_DRAFT]
     drafts = [each for each in shown if each.ref.trust is Trust.AGENT_DRAFT]
     parts = [*_block(TRUSTED_BLOCK, _ABOUT_TRUSTED, trusted), *_block(DRAFT_BLOCK, _ABOUT_DRAFTS, drafts)]
