@@ -1,1 +1,1 @@
-"""What the API answers, as Pydantic models: shared by the API, the client, the pages and the command line."""
+"""The responses of the API as Pydantic models, shared by the API, the client, the pages and the command line."""

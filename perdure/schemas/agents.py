@@ -1,4 +1,4 @@
-"""What the API answers about what a deployment has: people, agents, graphs, budgets, rules, prompt templates."""
+"""Responses about the parts of a deployment: users, agents, topologies, budgets, rules and prompt templates."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -10,42 +10,42 @@ from perdure.schemas.answers import Answer
 
 
 class User(Answer):
-    """A person or a program that has access."""
+    """A person or a program with access."""
 
     name: str
     roles: list[str] = []
 
 
 class Token(Answer):
-    """A new token; Perdure keeps only its hash."""
+    """A new token. Perdure stores only its hash."""
 
     name: str
     token: str = Field(repr=False)
 
 
 class PromptVersion(Answer):
-    """A version of a prompt template; in a list it has no text."""
+    """A version of a prompt template. Lists omit its text."""
 
     id: str
     template: str
     stage: str
     author: str = ""
     digest: str = ""
-    """What a promotion must name, so that it is about this text and no other."""
+    """The digest that a promotion must name, so that it applies to exactly this text."""
     characters: int = 0
     changed_at: datetime | None = None
     text: str = ""
 
 
 class Budget(Answer):
-    """A day's budget: its limits, what is used, and what calls under way have reserved."""
+    """A daily budget: its limits, its usage, and the reservations of open calls."""
 
     agent: str = ""
-    """Empty: all agents of the tenant together."""
+    """Empty for the budget of all agents of the tenant together."""
     max_tokens: int | None = None
     used_tokens: int = 0
     assumed_tokens: int = 0
-    """Of what is used: of calls that nobody has heard of again, the most that each can have used."""
+    """The part of the usage that belongs to lost calls: the most that each can have used."""
     reserved_tokens: int = 0
     max_cost_usd: float | None = None
     used_cost_usd: float = 0.0
@@ -54,38 +54,38 @@ class Budget(Answer):
 
 
 class Budgets(Answer):
-    """Today's budgets; a day is one of UTC."""
+    """Today's budgets. A day is a day in UTC."""
 
     day: str
     resets_at: datetime | None = None
     tenant: Budget | None = None
-    """None where it never had a limit, so that nothing is counted."""
+    """The tenant's budget; None if it never had a limit, so that nothing is counted."""
     agents: list[Budget] = []
 
 
 class Rule(Answer):
-    """A rule as the tenant has it."""
+    """A rule in the tenant's current form."""
 
     id: str
     on: str = ""
     when: dict[str, Any] = {}
     do: str
-    """The tenant's own action where `overridden`."""
+    """The tenant's own action if `overridden`."""
     overridden: bool = False
     checkpoint: str = ""
     message: str = ""
 
 
 class WaivableTool(Answer):
-    """A tool that the tenant may let run without the approval that it needs."""
+    """A tool that the tenant can exempt from approval."""
 
     tool: str
     approval: bool
-    """Whether a person is asked."""
+    """True if the tool requires approval."""
 
 
 class Agent(Answer):
-    """An agent that turns can be started with."""
+    """An agent that turns can use."""
 
     id: str
     title: str = ""
@@ -93,17 +93,17 @@ class Agent(Answer):
     topology: str = ""
     model: str = ""
     examples: list[str] = []
-    """What one may say to it."""
+    """Examples of messages to the agent."""
     files: list[str] = []
-    """Media types of the uploads that it works with."""
+    """Media types of the uploads that it supports."""
     version: str = ""
     limits: Mapping[str, Any] = {}
     tools: list[str] = []
-    """Names; of an agent that was asked for by its id, `list_tools` has them."""
+    """The names of the tools. For a single agent, `list_tools` returns them."""
 
 
 class GateReason(Answer):
-    """Why a call of a tool waits for a person, or ends its turn."""
+    """The reason why a call of a tool needs approval or ends its turn."""
 
     trigger: str
     action: str
@@ -113,7 +113,7 @@ class GateReason(Answer):
 
 
 class AgentTool(Answer):
-    """A tool as an agent has it."""
+    """A tool of an agent."""
 
     name: str
     description: str = ""
@@ -127,10 +127,10 @@ class AgentTool(Answer):
     describe: str = ""
     reasons: list[GateReason] = []
     free_because: str = ""
-    """Why it has no gate of its own; empty where it has one."""
+    """The reason why the tool itself has no gate; empty if it has one."""
 
 
 class Topology(Answer):
-    """A graph that agents run on."""
+    """A graph on which agents run."""
 
     name: str

@@ -1,4 +1,4 @@
-"""What every answer of the API is: typed as far as the contract goes, and whole. Fields added later are kept."""
+"""The base classes of all responses, typed as far as the contract defines them. Later fields are kept."""
 
 from typing import Generic, TypeVar
 
@@ -8,7 +8,7 @@ Item = TypeVar("Item")
 
 
 class Answer(BaseModel):
-    """An immutable answer; `model_dump` gives all of it back, unknown fields included."""
+    """An immutable response. `model_dump` returns all of it, unknown fields included."""
 
     model_config = ConfigDict(defer_build=True, frozen=True, extra="allow", protected_namespaces=())
 
@@ -18,4 +18,4 @@ class Page(Answer, Generic[Item]):
 
     items: list[Item]
     next: str | None = None
-    """The cursor of the part that follows."""
+    """The cursor of the next part."""

@@ -1,4 +1,4 @@
-"""What the API answers about approvals: the exact call, who may decide on it, what was decided."""
+"""Responses about approvals: the exact call, its reviewers and its decisions."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -10,9 +10,9 @@ from perdure.schemas.answers import Answer
 
 
 def signed_in_words(data: object) -> str:
-    """How a decider was signed in, for a line of an approval's history; empty where it is not on record.
+    """Describes how a reviewer was signed in, for a line of an approval's history; empty if that is not recorded.
 
-    `data` is the entry's data, a decision or a vote: whatever has `signed_in`.
+    `data` is the data of the entry, a decision or a vote, with `signed_in`.
     """
     signed_in = data.get("signed_in") if isinstance(data, Mapping) else None
     if not isinstance(signed_in, Mapping):
@@ -46,136 +46,136 @@ _WAYS = {
 
 
 class Vote(Answer):
-    """A decision that one person took in one seat."""
+    """A decision that one user made in one place."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
     by: str
     seat: str | None = Field(default=None, alias="for")
-    """Whose seat it was, where the decider stood in for somebody; written `for` in JSON."""
+    """The owner of the place, if a delegate decided; written `for` in JSON."""
     decision: str
     at: datetime | None = None
     comment: str | None = None
     counts: bool = True
-    """No longer, where the owner of the seat has lost the role since; nor where the owner is none of the named
-    reviewers, and another such vote counts."""
+    """False if the owner of the place has lost the role since. Also false if the owner is not a named reviewer and
+    another such vote counts."""
     signed_in: dict[str, Any] | None = None
-    """How the decider was signed in: `how`, and where there are such people `created_by` and `invited_by`, with
-    `created_by_through` and `invited_by_through`. Empty where it was erased or not recorded."""
+    """The reviewer's sign-in: `how`, and `created_by` and `invited_by` if there are such users, with
+    `created_by_through` and `invited_by_through`. Empty if it was erased or not recorded."""
 
 
 class Fallback(Answer):
-    """Whose an approval becomes where nobody decides."""
+    """The fallback reviewer of an undecided approval."""
 
     reviewer: str | None = None
     at: datetime | None = None
 
 
 class Approval(Answer):
-    """A call that waits for, or has got, a reviewer's decision."""
+    """A call that needs, or has received, a reviewer's decision."""
 
     model_config = ConfigDict(serialize_by_alias=True)
 
     id: str
     status: str
     tool: str
-    """Empty at a checkpoint on an answer."""
+    """Empty for a checkpoint on an answer."""
     kind: str = "approval"
-    """`approval` of a call, or a `checkpoint` on what came of one."""
+    """`approval` of a call, or a `checkpoint` on the result of one."""
     turn_id: str = ""
     conversation_id: str = ""
     agent: str = ""
     args: dict[str, Any] = {}
-    """The frozen arguments: exactly these will run."""
+    """The pinned arguments: the call runs with exactly these."""
     args_schema: dict[str, Any] = Field(default={}, alias="schema")
-    """What the arguments must fit, also after an edit; written `schema` in JSON."""
+    """The schema that the arguments must match, also after an edit; written `schema` in JSON."""
     revision: dict[str, Any] | None = None
-    """Who has changed the arguments while votes are missing, and what they were before (`args_before`)."""
+    """The user who changed the arguments while votes are missing, and the earlier arguments (`args_before`)."""
     digest: str = ""
-    """What a decision must name, so that it is about this call and no other."""
+    """The digest that a decision must name, so that it applies to exactly this call."""
     effect: str = ""
     risk: str = ""
     description: str = ""
     says: str = ""
-    """The tool's own sentence about this call, made from its arguments."""
+    """The tool's own sentence about this call, built from its arguments."""
     args_brief: str = ""
-    """The arguments on one line, the beginning of them where they are long."""
+    """The arguments on one line, cut if they are long."""
     preview: dict[str, Any] | None = None
-    """Only for reviewers, where one approval is asked for: what a look at the target found (`at`, `before`, `after`,
-    or `fault`); None where the tool has none, empty where nobody has asked for it."""
+    """The preview of the target's state (`at`, `before`, `after`, or `fault`). Only for reviewers, and only for a
+    single approval. None if the tool has no preview; empty if none was requested."""
     last_approved: dict[str, Any] | None = None
-    """Only where one approval is asked for: the call of this tool that was approved last before it."""
+    """The call of this tool that was approved last before this one. Only for a single approval."""
     rule: str = ""
     checkpoint: str = ""
     reason: str = ""
-    """The rule's message: why a person is asked."""
+    """The rule's message: the reason for the request."""
     result: Any = None
-    """At a checkpoint: what there is to look at."""
+    """The result to review, for a checkpoint."""
     prompt_excerpt: str = ""
     requested_by: str = ""
     requested_at: datetime | None = None
     expires_at: datetime | None = None
     on_timeout: str = ""
-    """`deny`, or `escalate` where it goes to another role first."""
+    """`deny`, or `escalate` if the request goes to another role first."""
     version: int = 1
     reviewer_role: str = ""
-    """Who decides must have it at that moment."""
+    """The role that a reviewer must have at the time of the decision."""
     reviewers: list[str] = []
-    """The only ones with that role who may decide; empty: whoever has it."""
+    """The only users with that role who can decide. If empty, all users with the role can."""
     quorum: int = 1
-    """How many of them must approve the same call."""
+    """The number of reviewers that must approve the same call."""
     votes: list[Vote] = []
     assignee: str | None = None
-    """On whose list it is."""
+    """The user to whom the request is assigned."""
     fallback: Fallback | None = None
     claimed_by: str | None = None
-    """While it is claimed nobody else may decide; it lapses at `claimed_until`."""
+    """The holder of the claim. No other user can decide until `claimed_until`, when the claim expires."""
     claimed_until: datetime | None = None
     escalated_at: datetime | None = None
     ready_at: datetime | None = None
-    """Decided, it does not start before; until then it may be withdrawn."""
+    """The earliest start of an approved call. Until then, the approval can be withdrawn."""
     reject_reasons: list[str] = []
     """Reasons that the policy offers."""
     outdated: str | None = None
-    """What has changed since it was opened, so that its call would not run; who asks anew gets another approval."""
+    """The change since the request was opened that prevents its call. A new request creates another approval."""
     allowed_decisions: list[str] = []
-    """What the caller may decide."""
+    """The decisions that the caller can make."""
     decision: dict[str, Any] | None = None
     decided_by: str | None = None
     decided_at: datetime | None = None
     withdrawal: dict[str, Any] | None = None
-    """Who took it back, when and why."""
+    """The user who withdrew it, the time and the reason."""
     history: list[dict[str, Any]] = []
-    """Only where one approval is asked for."""
+    """The entries of the history. Only for a single approval."""
     links: dict[str, str] = {}
 
     @property
     def approving(self) -> int:
-        """How many votes count towards the quorum now."""
+        """The number of votes that count towards the quorum now."""
         return sum(vote.counts and vote.decision in ("approve", "edit") for vote in self.votes)
 
 
 class Counts(Answer):
-    """What waits, in numbers."""
+    """The numbers of pending approvals."""
 
     waiting: int
     mine: int
-    """Those that the caller may decide."""
+    """The number of those that the caller can decide."""
     expiring: int
     by: dict[str, dict[str, int]] = {}
-    """How many wait by `agent`, `tool`, `risk` and `role`."""
+    """The numbers of pending approvals by `agent`, `tool`, `risk` and `role`."""
 
 
 class OwnDecision(Answer):
-    """A decision of the caller's, and what became of it."""
+    """A decision of the caller, and its result."""
 
     id: str
-    """The approval's."""
+    """The id of the approval."""
     decision: str
     at: datetime
     comment: str = ""
     voided_at: datetime | None = None
-    """Since an edit by somebody else it is for a call that nobody asks for any more."""
+    """The time of an edit by another user, after which the decision no longer applies to the requested call."""
     tool: str = ""
     says: str = ""
     args_brief: str = ""
@@ -185,51 +185,51 @@ class OwnDecision(Answer):
     risk: str = ""
     requested_by: str = ""
     status: str
-    """The approval's, now."""
+    """The current status of the approval."""
     ready_at: datetime | None = None
     call_state: str | None = None
     call_result: str = ""
-    """The beginning of what the call answered."""
+    """The beginning of the call's result."""
     turn_id: str
     turn_status: str
 
 
 class ItemAnswer(Answer):
-    """What became of one item of a batch: its new status, or why not."""
+    """The result of one item of a batch: its new status, or its error."""
 
     id: str
     status: str | None = None
     error: dict[str, Any] | None = None
-    """`code`, `message` and `details`, as in every error, and the `status` that it would have alone."""
+    """`code`, `message` and `details`, as in every error, and the `status` that the item would have alone."""
 
 
 class AuditEntry(Answer):
     """One row of the audit trail."""
 
     seq: int | None = None
-    """Its place in the tenant's chain."""
+    """The position in the tenant's chain."""
     kind: str
     subject: str = ""
     at: datetime | None = None
     actor: str | None = None
-    """A user's name; None is the engine itself."""
+    """The name of a user; None for the engine itself."""
     data: dict[str, Any] | None = None
     erased: bool = False
-    """The data went with a person; the row still verifies."""
+    """True if the data was erased with a user. The row still verifies."""
 
 
 class Delegation(Answer):
-    """Somebody decides in another's place until a date."""
+    """A user decides in another user's place until a date."""
 
     id: str
     by: str = ""
-    """In whose place."""
+    """The user in whose place decisions are made."""
     to: str
     until: datetime
 
 
 class Ageing(Answer):
-    """How long what waits for a role, or for one person, has waited."""
+    """The waiting times of pending approvals of a role or an assignee."""
 
     role: str = ""
     assignee: str | None = None
@@ -238,6 +238,6 @@ class Ageing(Answer):
     oldest_at: datetime | None = None
     next_expiry_at: datetime | None = None
     fallback: Fallback | None = None
-    """Who gets it next, and when the first of them."""
+    """The next reviewer, and the time when the first of them falls due."""
     buckets: dict[str, int] = {}
-    """How many by age: `1h`, `1d`, `3d`, `older`."""
+    """The numbers by age: `1h`, `1d`, `3d`, `older`."""

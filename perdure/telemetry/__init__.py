@@ -1,1 +1,1 @@
-"""Traces of turns, made when they are over, for whoever wants to look; nothing of a turn depends on them."""
+"""Traces, metrics and heartbeats. Turns never depend on them; traces are built after a turn has ended."""

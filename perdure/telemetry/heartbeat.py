@@ -1,8 +1,8 @@
-"""The heartbeat of a process: its event loop touches a file every second, so that one that hangs is found.
+"""The heartbeat of a process: its event loop touches a file every second, so that a hanging process is detected.
 
-The supervisor of the embedded stack looks at the file (perdure/local/ports.py). In a container the health check is
-`python -m perdure.telemetry.heartbeat FILE`: exit code 0 while the process behind FILE lives, 1 when it hangs or is not
-ready yet. A touch needs no room on the disk.
+The supervisor of the embedded stack checks the file (perdure/local/ports.py). In a container, the health check is
+`python -m perdure.telemetry.heartbeat FILE`. Its exit code is 0 if the process of FILE responds, and 1 if it hangs or
+is not ready yet. A touch needs no disk space.
 """
 
 import asyncio
@@ -15,12 +15,12 @@ from pathlib import Path
 
 BEAT_SECONDS = 1.0
 HANG_SECONDS = 20.0
-"""A file that was touched longer ago than this belongs to a process that hangs."""
+"""The age of a file after which its process counts as hanging."""
 
 
 @asynccontextmanager
 async def beating(file: Path | None) -> AsyncIterator[None]:
-    """Make the file, which says that the process is ready, and touch it from this event loop until the block ends."""
+    """Creates the file, which marks the process as ready, and touches it from this event loop until the block ends."""
     if file is None:
         yield
         return
@@ -46,7 +46,7 @@ async def _beat(file: Path) -> None:
 
 
 def fault(file: Path) -> str:
-    """What is wrong with the process behind the file, in words; empty while it lives."""
+    """Returns what is wrong with the process of the file, or an empty string."""
     try:
         silent = time.time() - file.stat().st_mtime
     except OSError as error:
@@ -54,15 +54,16 @@ def fault(file: Path) -> str:
     return f"hangs: no heartbeat for {silent:.0f} s" if silent > HANG_SECONDS else ""
 
 
-# --- The wait for a database that is being prepared beside this process's imports.
+# --- Wait for a database that another process prepares while this one imports its modules.
 
 _LOOK_SECONDS = 0.02
 
 
 def wait_for_gate(gate: Path | None) -> None:
-    """Return once `gate` is there; at once where nobody named one, as in a deployment that prepares first.
+    """Returns when `gate` exists. Without a gate it returns at once, as in a deployment that prepares the database
+    first.
 
-    It blocks: call it before anything else runs in the process.
+    It blocks, so it must be called before anything else runs in the process.
     """
     while gate is not None and not gate.exists():
         time.sleep(_LOOK_SECONDS)

@@ -1,7 +1,7 @@
-"""The HTTP session of the exporters: what they are answered is read no further than its status.
+"""The HTTP session of the exporters. It reads only the status of a response.
 
-Both exporters use requests. The operator writes where they send to, so the address is not checked; a redirect is not
-followed, and a proxy is not taken from the environment.
+Both exporters use requests. The operator sets their addresses, so an address is not checked. Redirects are not
+followed, and no proxy is taken from the environment.
 """
 
 from typing import Any
@@ -10,18 +10,18 @@ import requests
 
 
 class TraceSession(requests.Session):
-    """A session for one exporter, which may mount adapters of its own."""
+    """A session for one exporter, which can mount its own adapters."""
 
     def send(self, request: requests.PreparedRequest, **given: Any) -> requests.Response:
-        """Sends a request and returns its answer without the body."""
+        """Sends a request and returns its response without the body."""
         response = super().send(request, **{**given, "stream": True})
-        response._content = b""  # requests reads it whole where somebody looks at it
+        response._content = b""  # Without this, requests would read the whole body on access.
         response.close()
         return response
 
     def get_redirect_target(self, resp: requests.Response) -> None:
-        """Returns None: no redirect is followed."""
+        """Returns None, so that no redirect is followed."""
 
     def merge_environment_settings(self, url: Any, proxies: Any, stream: Any, verify: Any, cert: Any) -> dict[str, Any]:
-        """Takes the certificates of the environment, and none of its proxies."""
+        """Uses the certificates of the environment but not its proxies."""
         return {**super().merge_environment_settings(url, proxies, stream, verify, cert), "proxies": {}}

@@ -1,4 +1,4 @@
-"""Spans as runs of LangSmith, by its own client. Imported only where this tracer is chosen."""
+"""A tracer that sends spans as LangSmith runs, with LangSmith's client. Imported only if this tracer is configured."""
 
 import uuid
 from dataclasses import dataclass, field
@@ -17,14 +17,14 @@ RUN_TYPES = {"chat": "llm", "execute_tool": "tool"}
 
 @dataclass(slots=True)
 class Begun:
-    """A span under way."""
+    """A span that has not ended yet."""
 
     span: Span
     events: list[dict[str, Any]] = field(default_factory=list)
 
 
 class LangSmithTracer:
-    """Ended spans in one request a turn; inputs and outputs are empty, always."""
+    """Sends ended spans in one request per turn. Inputs and outputs are always empty."""
 
     def __init__(self, client: Client, project: str = "perdure") -> None:
         self._client = client
@@ -34,7 +34,7 @@ class LangSmithTracer:
 
     @classmethod
     def to(cls, endpoint: str, api_key: str | None) -> "LangSmithTracer":
-        """To LangSmith, or to whoever speaks its protocol at `endpoint`."""
+        """Creates a tracer for LangSmith, or for a server with the same protocol at `endpoint`."""
         client = Client(
             api_url=endpoint or None,
             api_key=api_key,
@@ -48,20 +48,20 @@ class LangSmithTracer:
         return cls(client)
 
     def is_enabled(self) -> bool:
-        """Yes."""
+        """Returns True."""
         return True
 
     def start_span(self, span: Span) -> Begun:
-        """Kept until it ends."""
+        """Returns a record of the span, which is kept until the span ends."""
         return Begun(span)
 
     def record_event(self, begun: object, name: str, at: datetime, attributes: Attributes) -> None:
-        """Kept with its span."""
+        """Keeps the event with its span."""
         if isinstance(begun, Begun):
             begun.events.append({"name": name, "time": at.isoformat(), "kwargs": dict(attributes)})
 
     def end_span(self, begun: object, at: datetime, error: str) -> None:
-        """Kept until the flush. LangSmith wants a run's place as the times and ids of all above it."""
+        """Keeps the span until the flush. LangSmith needs the start times and ids of all runs above it."""
         if not isinstance(begun, Begun):
             return
         span = begun.span
@@ -88,12 +88,12 @@ class LangSmithTracer:
         self._ended.append(run)
 
     def flush(self) -> None:
-        """What was to be sent is given up where it cannot be."""
+        """Sends the kept spans. If that fails, they are dropped."""
         ended, self._ended, self._orders = self._ended, [], {}
         if ended:
             self._client.batch_ingest_runs(create=ended)
 
 
 def _uuid(trace_id: str, span_id: str) -> uuid.UUID:
-    """A run's id, made from the span's: the same whoever asks."""
+    """Returns the id of a run, derived from the span's, so that it is always the same."""
     return uuid.uuid5(uuid.UUID(trace_id), span_id)

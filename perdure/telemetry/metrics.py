@@ -6,13 +6,14 @@ import structlog
 from prometheus_client import start_http_server
 
 ROLES: Final = ("turns", "llm", "tools", "memory", "approvals", "relay", "api")
-"""In the order of their ports."""
+"""The roles in the order of their ports."""
 Address = tuple[str, int] | None
 _log = structlog.get_logger(__name__)
 
 
 def metrics_addresses(first_port: int, host: str, role: str) -> tuple[Address, Address]:
-    """Where a process of that role serves our metrics and the Temporal SDK's; None for both if none are served."""
+    """Returns the addresses of Perdure's and the Temporal SDK's metrics for a role, or None for both if none are
+    served."""
     if not first_port:
         return None, None
     port = first_port + 2 * ROLES.index(role)
@@ -20,7 +21,8 @@ def metrics_addresses(first_port: int, host: str, role: str) -> tuple[Address, A
 
 
 def serve_metrics(address: Address) -> None:
-    """Serve them on a thread of their own. A port that is taken is logged, and the process works without."""
+    """Serves the metrics on a separate thread. If the port is in use, that is logged and the process continues without
+    them."""
     if address is None:
         return
     try:
@@ -29,23 +31,23 @@ def serve_metrics(address: Address) -> None:
         _log.warning("metrics_not_served", port=address[1], error=type(error).__name__)
 
 
-# --- Trouble that lasts: said in the log when it begins and when it is over, not at every try between.
+# --- Lasting faults: logged at their start and at their end, not at every attempt between.
 
 
 class Trouble:
-    """What is wrong now, as one process has said it."""
+    """The current faults that one process has logged."""
 
     def __init__(self) -> None:
         self._said: set[tuple[str, str]] = set()
 
     def is_on(self, event: str, where: str = "", *, error: BaseException | None = None) -> None:
-        """Say it, unless it has been said and is not over."""
+        """Logs a fault, unless it is logged and still lasts."""
         if (event, where) not in self._said:
             self._said.add((event, where))
             _log.error(event, where=where, error=type(error).__name__ if error is not None else "")
 
     def is_over(self, event: str, where: str = "") -> None:
-        """Say that it has passed, where it had been said."""
+        """Logs the end of a fault, if its start was logged."""
         if (event, where) in self._said:
             self._said.remove((event, where))
             _log.info(f"{event}_no_more", where=where)

@@ -1,4 +1,5 @@
-"""Spans to any collector of OpenTelemetry, by OTLP over HTTP. Imported only where this tracer is chosen."""
+"""A tracer that sends spans to an OpenTelemetry collector by OTLP over HTTP. Imported only if this tracer is
+configured."""
 
 import json
 from collections.abc import Mapping
@@ -18,24 +19,24 @@ from perdure.telemetry.http_session import TraceSession
 from perdure.telemetry.traces import Attributes
 
 TIMEOUT_SECONDS = 5.0
-"""Of one export, with the exporter's own repetitions."""
+"""The maximum time of one export, including the exporter's retries."""
 Plain = str | bool | int | float | list[str]
 
 
 class ExportFailed(Exception):
-    """The collector did not take the spans."""
+    """The collector did not accept the spans."""
 
 
 @dataclass(slots=True)
 class Begun:
-    """A span under way."""
+    """A span that has not ended yet."""
 
     span: Span
     events: list[Event] = field(default_factory=list)
 
 
 class OtelTracer:
-    """Ended spans in one export a turn."""
+    """Sends ended spans in one export per turn."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter
@@ -45,27 +46,28 @@ class OtelTracer:
 
     @classmethod
     def to(cls, endpoint: str, headers: Mapping[str, str] | None = None) -> "OtelTracer":
-        """To the collector at `endpoint`, the whole address; empty: by OpenTelemetry's own environment."""
+        """Creates a tracer for the collector at `endpoint`, a full address. If empty, OpenTelemetry's environment
+        applies."""
         session = TraceSession()
         return cls(
             OTLPSpanExporter(endpoint=endpoint or None, headers=headers, timeout=TIMEOUT_SECONDS, session=session)
         )
 
     def is_enabled(self) -> bool:
-        """Yes."""
+        """Returns True."""
         return True
 
     def start_span(self, span: Span) -> Begun:
-        """Kept until it ends."""
+        """Returns a record of the span, which is kept until the span ends."""
         return Begun(span)
 
     def record_event(self, begun: object, name: str, at: datetime, attributes: Attributes) -> None:
-        """Kept with its span."""
+        """Keeps the event with its span."""
         if isinstance(begun, Begun):
             begun.events.append(Event(name, plain(attributes), _nanoseconds(at)))
 
     def end_span(self, begun: object, at: datetime, error: str) -> None:
-        """Kept until the flush."""
+        """Keeps the span until the flush."""
         if not isinstance(begun, Begun):
             return
         span = begun.span
@@ -87,14 +89,17 @@ class OtelTracer:
         )
 
     def flush(self) -> None:
-        """Raises: ExportFailed; what was to be sent is given up then."""
+        """Sends the kept spans.
+
+        Raises: ExportFailed; the spans are then dropped.
+        """
         ended, self._ended = self._ended, []
         if ended and self._exporter.export(ended) is not SpanExportResult.SUCCESS:
             raise ExportFailed
 
 
 def plain(attributes: Attributes) -> dict[str, Plain]:
-    """Attributes as OpenTelemetry knows them: what is nested is written as JSON."""
+    """Returns attributes as OpenTelemetry supports them: nested values are written as JSON."""
     return {key: _plain(value) for key, value in attributes.items() if value is not None}
 
 

@@ -1,8 +1,9 @@
-"""From the end of a turn to its trace, beside the turns: a bounded queue, one reader, one thread of its own.
+"""Traces ended turns apart from the turns: a bounded queue, one reader, one separate thread.
 
-Who ends a turn hands over its address and goes on. The record is read when there is time; its spans are filtered, and a
-daemon thread gives them to the tracer. A tracer that is slow fills the queue, and what comes then is dropped and
-counted. Nothing here raises into a turn, and nothing waits for a tracer, not even the end of the process (S3-33).
+The code that ends a turn only queues its address. The reader reads the record later, and its spans are filtered. A
+daemon thread passes them to the tracer. A slow tracer fills the queue; further traces are then dropped and counted.
+
+This code never raises into a turn. Nothing waits for a tracer, not even the end of the process.
 """
 
 import asyncio
@@ -25,59 +26,58 @@ from perdure.core.events.traces import Span, SpanEvent, TurnRecord, Ways, alarms
 from perdure.store.database import Database
 from perdure.store.events.event_log import record_of
 
-# --- The port of a tracer, and the one that does nothing (S3-32).
-# A tracer may raise, hang or answer nothing: `TurnTraces` and `send` below are prepared for that.
+# --- The interface of a tracer, and the tracer that does nothing. A tracer can raise, hang or return nothing;
+# `TurnTraces` and `send` below handle that.
 
 Attributes = Mapping[str, JsonValue]
 
 
 class Tracer(Protocol):
-    """Where spans go. Ids come with the span: a tracer makes none."""
+    """A receiver of spans. Ids come with the span; a tracer creates none."""
 
     def is_enabled(self) -> bool:
-        """Whether there is anybody to tell."""
+        """Returns whether the tracer sends spans anywhere."""
         ...
 
     def start_span(self, span: Span) -> object:
-        """A span begins; what is answered is handed back with its events and its end."""
+        """Starts a span. The result is passed to `record_event` and `end_span`."""
         ...
 
     def record_event(self, begun: object, name: str, at: datetime, attributes: Attributes) -> None:
-        """Something happened in a span."""
+        """Adds an event to a span."""
         ...
 
     def end_span(self, begun: object, at: datetime, error: str) -> None:
-        """It is over; `error` is a code, or empty."""
+        """Ends a span. `error` is a code, or empty."""
         ...
 
     def flush(self) -> None:
-        """Send what was ended since the last time."""
+        """Sends the spans that ended since the last flush."""
         ...
 
 
 class NoTracer:
-    """Tells nobody."""
+    """A tracer that sends nothing."""
 
     def is_enabled(self) -> bool:
-        """No."""
+        """Returns False."""
         return False
 
     def start_span(self, span: Span) -> object:
-        """Nothing."""
+        """Does nothing."""
         return None
 
     def record_event(self, begun: object, name: str, at: datetime, attributes: Attributes) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def end_span(self, begun: object, at: datetime, error: str) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def flush(self) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
-# --- Where alarms are heard: counted, logged, the last of them kept.
-# It never raises and never waits (S3-39).
+# --- Alarms: they are counted and logged, and the latest ones are kept. This never raises and never waits.
 
 KEPT = 1_000
 ALARMS = Counter("perdure_alarms", "Invariants that were found broken", ["type", "severity"])
@@ -91,7 +91,7 @@ class AlarmBell:
         self._logged: set[tuple[AlarmType, str]] = set()
 
     def ring(self, alarm: Alarm) -> None:
-        """Count it; log the first of its type and node, so that a thousand of them are one line."""
+        """Counts an alarm. Logs only the first of its type and node, so that a thousand of them make one line."""
         self.recent.append(alarm)
         ALARMS.labels(type=alarm.type.value, severity=alarm.severity.value).inc()
         key = (alarm.type, alarm.node)
@@ -101,9 +101,9 @@ class AlarmBell:
 
 
 MOST_WAITING = 1_000
-"""Turns whose record is not read yet; and as many whose spans are not sent yet."""
+"""The maximum number of turns whose record is not read yet, and of turns whose spans are not sent yet."""
 SLOW_SECONDS = 10.0
-"""A tracer that holds one turn's spans for longer hangs, as far as anybody can tell."""
+"""A tracer that takes longer for one turn's spans counts as hanging."""
 TRACES = Counter("perdure_traces", "Turns by what became of their traces", ["outcome"])
 _log = structlog.get_logger(__name__)
 
@@ -125,19 +125,19 @@ class TurnTraces:
         self._reader: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        """Begin, where there is a tracer to tell."""
+        """Starts the reader and the thread, if the tracer is enabled."""
         if _is_enabled(self._tracer) and self._reader is None:
             threading.Thread(target=self._send_all, name="traces", daemon=True).start()
             self._reader = asyncio.create_task(self._read_all())
 
     async def close(self) -> None:
-        """What has not been sent by now is given up."""
+        """Stops the reader. Traces that are not sent yet are dropped."""
         if self._reader is not None:
             self._reader.cancel()
             await asyncio.gather(self._reader, return_exceptions=True)
 
     def ended(self, address: TurnAddress) -> None:
-        """A turn is over; its trace is made later, or dropped where too many wait."""
+        """Queues the trace of an ended turn, or drops it if the queue is full."""
         if self._reader is None:
             return
         try:
@@ -146,8 +146,7 @@ class TurnTraces:
             self._dropped()
 
     async def settled(self) -> None:
-        """Back when every turn that was handed over is with the tracer, or dropped; for tests and for nothing else that
-        has a turn to run."""
+        """Waits until every queued turn is passed to the tracer or dropped. For tests only: it must not delay turns."""
         await self._ended.join()
 
     def _dropped(self) -> None:
@@ -166,7 +165,7 @@ class TurnTraces:
             address = await self._ended.get()
             try:
                 await self._read(address)
-            except Exception as error:  # no trace of this turn, and the next is tried
+            except Exception as error:  # This turn has no trace; the reader continues with the next.
                 TRACES.labels(outcome="unread").inc()
                 _log.warning("trace_not_read", turn_id=address.turn_id, error=type(error).__name__)
             finally:
@@ -185,21 +184,21 @@ class TurnTraces:
             self._dropped()
 
     def _send_all(self) -> None:
-        """The thread: whatever the tracer does, it does it here."""
+        """Runs in the thread, the only place that calls the tracer."""
         while True:
             spans = self._spans.get()
             self._busy_since = time.monotonic()
             try:
                 send(self._tracer, spans)
                 TRACES.labels(outcome="sent").inc()
-            except Exception as error:  # silent and not fatal: the turn has long been over
+            except Exception as error:  # Silent and not fatal: the turn has long ended.
                 TRACES.labels(outcome="failed").inc()
                 _log.warning("trace_not_sent", error=type(error).__name__)
             self._busy_since, self._hung = None, False
 
 
 def traced(record: TurnRecord, ways: Ways | None, bell: AlarmBell) -> tuple[Span, ...]:
-    """The spans that may leave. What is found wrong on the way is rung and does not stop them."""
+    """Returns the filtered spans. Broken invariants raise alarms and do not stop the spans."""
     for happened in record.happened:
         if happened.kind == "invariant.alarm":
             _ring_again(happened.data, record, bell)
@@ -210,7 +209,7 @@ def traced(record: TurnRecord, ways: Ways | None, bell: AlarmBell) -> tuple[Span
 
 
 def send(tracer: Tracer, spans: Sequence[Span]) -> None:
-    """All of a turn's spans through the port, each begun and ended at its own times."""
+    """Sends all spans of a turn to the tracer, each with its own times."""
     for span in spans:
         begun = tracer.start_span(span)
         for event in span.events:
@@ -243,7 +242,7 @@ def _clean(span: Span, bell: AlarmBell) -> Span:
 
 
 def _ring_again(data: Mapping[str, object], record: TurnRecord, bell: AlarmBell) -> None:
-    """What the graph told of in the turn's log."""
+    """Repeats an alarm that the graph recorded in the turn's log."""
     try:
         bell.ring(Alarm.model_validate({**data, "description": "see the turn's log", "trace_id": record.trace_id}))
     except ValueError:
@@ -253,5 +252,5 @@ def _ring_again(data: Mapping[str, object], record: TurnRecord, bell: AlarmBell)
 def _is_enabled(tracer: Tracer) -> bool:
     try:
         return bool(tracer.is_enabled())
-    except Exception:  # a tracer that cannot even say so is none
+    except Exception:  # A tracer that fails here counts as disabled.
         return False

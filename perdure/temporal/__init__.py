@@ -1,1 +1,1 @@
-"""Between Postgres and Temporal: deliver wake-ups, and finish turns whose workflow is gone."""
+"""The connection to Temporal: wake signals, task queues, and the histories of turns."""

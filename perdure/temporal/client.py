@@ -1,4 +1,4 @@
-"""The one way to Temporal: its own client environment, our data converter."""
+"""The client for Temporal, from Temporal's own environment variables and with Perdure's data converter."""
 
 from typing import Final
 
@@ -20,8 +20,11 @@ _PYDANTIC: Final = PydanticPayloadConverter()
 
 
 class SharedPayloadConverter(CompositePayloadConverter):
-    """The SDK's converter for pydantic models, made once: the SDK asks for a new one for each run of a workflow and for
-    each of its tasks, and each would compile a serializer and begin with no type known."""
+    """The SDK's converter for pydantic models, created once.
+
+    The SDK requests a new converter for each workflow run and for each of its tasks. Each would compile a serializer
+    and start with an empty cache of types.
+    """
 
     def __init__(self) -> None:
         super().__init__(*_PYDANTIC.converters.values())
@@ -31,21 +34,21 @@ DATA_CONVERTER: Final = DataConverter(payload_converter_class=SharedPayloadConve
 
 
 def runtime(metrics: tuple[str, int] | None) -> Runtime | None:
-    """A runtime that serves the SDK's own metrics, where an address is given and free."""
+    """Returns a runtime that serves the SDK's metrics, or None without an address or if the port is in use."""
     if metrics is None:
         return None
     host, port = metrics
     try:
         return Runtime(telemetry=TelemetryConfig(metrics=PrometheusConfig(bind_address=f"{host}:{port}")))
-    except (RuntimeError, ValueError) as error:  # the core says so of a port that is taken
+    except (RuntimeError, ValueError) as error:  # The SDK core raises these if the port is in use.
         _log.warning("metrics_not_served", port=port, error=type(error).__name__)
         return None
 
 
 async def need_namespace(client: Client) -> None:
-    """Nothing, where the namespace is there; what else may be wrong, a worker says as it starts.
+    """Checks that the namespace exists. A worker reports other faults at its start.
 
-    Raises: SystemExit with what to do, where Temporal has no such namespace.
+    Raises: SystemExit with instructions, if Temporal has no such namespace.
     """
     try:
         await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
@@ -58,9 +61,9 @@ async def need_namespace(client: Client) -> None:
 
 
 async def connect(metrics: tuple[str, int] | None = None) -> Client:
-    """A client by TEMPORAL_ADDRESS, namespace, TLS and API key, or by the profile file of `temporalio.envconfig`.
+    """Connects by TEMPORAL_ADDRESS, namespace, TLS and API key, or by the profile file of `temporalio.envconfig`.
 
-    Raises: RuntimeError where the server does not answer.
+    Raises: RuntimeError if the server does not answer.
     """
     config = ClientConfig.load_client_connect_config()
     config.setdefault("target_host", "127.0.0.1:7233")
@@ -72,13 +75,13 @@ async def connect(metrics: tuple[str, int] | None = None) -> Client:
     )
 
 
-# --- The search attributes that an operator filters turns by, registered where the server does not know them yet.
+# --- Search attributes by which operators filter turns. They are registered if the server does not have them yet.
 
 NAMES = (SEARCH_TENANT, SEARCH_AGENT, SEARCH_CONVERSATION, SEARCH_STATUS)
 
 
 async def register(client: Client) -> None:
-    """Add what is missing. A hosted server may not let us: then the log says what to add by hand."""
+    """Adds the missing search attributes. If a hosted server forbids that, the log states what to add by hand."""
     operator = client.operator_service
     try:
         known = await operator.list_search_attributes(ListSearchAttributesRequest(namespace=client.namespace))

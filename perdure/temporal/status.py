@@ -1,4 +1,4 @@
-"""What Temporal says of the task queues: how much waits in each, for how long, and who asks for its work."""
+"""The state of Temporal: the backlog, age and workers of each task queue, and whether the server can write."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -18,26 +18,26 @@ from temporalio.service import RPCError, RPCStatusCode
 from perdure.contracts.turns import Kind, Routing
 
 POLLED_WITHIN = timedelta(seconds=75)
-"""A worker asks anew at least once a minute; the server keeps one that is gone on its list for five."""
+"""A worker polls at least once a minute. The server lists a worker for five minutes after its end."""
 _TYPES = (TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW, TaskQueueType.TASK_QUEUE_TYPE_ACTIVITY)
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLook:
-    """A queue at one moment."""
+    """The state of a task queue at one moment."""
 
     name: str
     kinds: tuple[str, ...]
     """The kinds of work that this deployment sends there."""
     workers: int
-    """Processes that asked for its work within `POLLED_WITHIN`."""
+    """The number of processes that polled the queue within `POLLED_WITHIN`."""
     backlog: int
-    """Tasks that nobody has taken yet, about."""
+    """The approximate number of tasks that no worker has started."""
     oldest_seconds: float
 
 
 def queues_of(routing: Routing) -> dict[str, tuple[str, ...]]:
-    """The queues by name, each with the kinds of work that go there; that of paused turns is one of them."""
+    """Returns the task queues by name, each with its kinds of work. The queue of paused turns is included."""
     found: dict[str, tuple[str, ...]] = {}
     for kind in Kind:
         name = routing.queue(kind)
@@ -46,9 +46,9 @@ def queues_of(routing: Routing) -> dict[str, tuple[str, ...]]:
 
 
 async def look_at_queues(client: Client, routing: Routing, timeout: timedelta) -> list[QueueLook]:
-    """Every queue as it is now.
+    """Returns the current state of every task queue.
 
-    Raises: RPCError where Temporal does not say in time.
+    Raises: RPCError if Temporal does not answer in time.
     """
     queues = queues_of(routing)
     asked = [_asked(client, name, kind, timeout) for name in queues for kind in _TYPES]
@@ -81,8 +81,8 @@ def _look(
     )
 
 
-# --- Whether Temporal can write: a setting of a task queue that nobody polls is rewritten.
-# The setting is one row for each task queue, in the store that holds the histories: nothing grows by it.
+# --- Write probe: the setting of an unused task queue is rewritten. The setting is one row per task queue, in the store
+# that contains the histories. It does not grow.
 
 QUEUE = "perdure-write-probe"
 _REASON = "rewritten to see whether the server can write"
@@ -91,9 +91,9 @@ _FULL = ("full", "no space left")
 
 
 async def write_once(client: Client) -> None:
-    """Have the server write.
+    """Makes the server write once.
 
-    Raises: what `write_fault` and `not_tested` explain.
+    Raises: an error that `write_fault` and `not_tested` explain.
     """
     update = UpdateTaskQueueConfigRequest.RateLimitUpdate(rate_limit=RateLimit(requests_per_second=1.0), reason=_REASON)
     await client.workflow_service.update_task_queue_config(
@@ -108,12 +108,12 @@ async def write_once(client: Client) -> None:
 
 
 def not_tested(error: BaseException) -> bool:
-    """Whether the server answered and does not let this client write such a setting, as a hosted one may."""
+    """Returns whether the server answered but does not let this client write such a setting, as a hosted one may."""
     return isinstance(error, RPCError) and error.status in _NOT_TESTED
 
 
 def write_fault(error: BaseException) -> str:
-    """What an error of Temporal means, in words."""
+    """Explains an error of Temporal in words."""
     if isinstance(error, RPCError) and any(word in error.message.lower() for word in _FULL):
         return "it cannot write: its disk is full"
     if isinstance(error, RPCError) and error.status is RPCStatusCode.RESOURCE_EXHAUSTED:

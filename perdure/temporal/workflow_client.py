@@ -1,4 +1,4 @@
-"""Delivering one wake-up: starting a turn's workflow or ringing it. A wake-up delivered twice does no harm."""
+"""Delivers one outbox note: starts a turn's workflow or signals it. A repeated delivery does no harm."""
 
 import asyncio
 from collections.abc import Sequence
@@ -28,22 +28,23 @@ from perdure.store.delivery import outbox
 from perdure.store.delivery.outbox import Note, Wake, workflow_input
 
 TASK_TIMEOUT = timedelta(seconds=5)
-"""After how long Temporal gives up a workflow task whose worker is silent. A turn ends inside such a task (ADR 7): a
-worker killed there is noticed after this and not after the server's ten seconds. Continued runs inherit it."""
+"""The time after which Temporal gives up a workflow task whose worker does not respond. A turn ends inside such a task
+(ADR 7). A worker that is killed there is noticed after this time instead of the server's ten seconds. Continued runs
+inherit it."""
 _log = structlog.get_logger(__name__)
 
 
 class Doorbell:
-    """Starts and rings turns at Temporal."""
+    """Starts and signals the workflows of turns."""
 
     def __init__(self, client: Client, db: Database) -> None:
         self.client = client
         self._db = db
 
     async def deliver(self, note: Note) -> None:
-        """Do what `note` asks.
+        """Delivers `note`.
 
-        Raises: RPCError where Temporal is not reachable; the note then stays for the relay.
+        Raises: RPCError if Temporal is not reachable; the note then stays for the relay.
         """
         if note.kind is Wake.START:
             await self._start(note)
@@ -52,7 +53,8 @@ class Doorbell:
             await self._ring(note, bell)
 
     async def deliver_soon(self, note: Note) -> bool:
-        """Deliver and forget `note`; where that fails, the relay will. Never raises for an outage."""
+        """Delivers `note` and removes it from the outbox. If that fails, the relay delivers it. An outage does not
+        raise."""
         try:
             await self.deliver(note)
             await outbox.delivered(self._db, note)
@@ -82,7 +84,7 @@ class Doorbell:
                 search_attributes=_attributes(search_values(turn, "running")),
             )
         except WorkflowAlreadyStartedError:
-            return  # somebody delivered it before us
+            return  # Another process has delivered the note first.
 
     async def _ring(self, note: Note, bell: Bell) -> None:
         try:
@@ -90,8 +92,8 @@ class Doorbell:
         except RPCError as error:
             if not workflow_gone(error):
                 raise
-            # The turn is over, or not started yet and will look at its start: nothing to wake. A stop that its start
-            # did not see after all is rung again by the reconciler.
+            # The turn has ended, or it has not started yet and reads its record at its start; there is nothing to wake.
+            # If its start misses a stop after all, the reconciler signals again.
 
 
 def _attributes(values: dict[str, str]) -> TypedSearchAttributes:
@@ -100,29 +102,29 @@ def _attributes(values: dict[str, str]) -> TypedSearchAttributes:
     )
 
 
-# --- Whether Temporal says that a turn's workflow is not there: the one place that reads it out of an error.
+# --- Missing workflows: the one place that reads this fact out of an error of Temporal.
 
 
 def workflow_gone(error: RPCError) -> bool:
-    """True where the namespace is known and has no such workflow that runs; false of any other trouble.
+    """Returns True if the namespace exists and has no such running workflow; False for other errors.
 
-    NOT_FOUND alone says too little: a namespace that is misspelt or not there yet is answered with it too (measured:
-    with NamespaceNotFoundFailure), and every open turn would be taken for lost.
+    NOT_FOUND alone is not enough: Temporal also sends it for a namespace that is misspelled or does not exist yet
+    (measured: with NamespaceNotFoundFailure). Every open turn would then be treated as lost.
     """
     if error.status is not RPCStatusCode.NOT_FOUND:
         return False
     return any(detail.Is(NotFoundFailure.DESCRIPTOR) for detail in error.grpc_status.details)
 
 
-# --- Having a preview made: a short workflow of its own, whose failure is a sentence.
+# --- Creation of a preview: a short workflow, whose failure is a sentence.
 
 WITHIN = timedelta(seconds=12)
-"""From being asked for to being there, a wait for a free worker included: then Temporal ends it."""
+"""The maximum time for a preview, including the wait for a free worker. Temporal then ends the workflow."""
 _MORE_SECONDS = 3.0
 
 
 async def made(client: Client, ask: PreviewAsk) -> str:
-    """Have it made, once for all who ask at the same time; why it was not, empty where it was."""
+    """Creates a preview, once for all simultaneous callers. Returns why it failed, or an empty string."""
     try:
         async with asyncio.timeout(WITHIN.total_seconds() + _MORE_SECONDS):
             handle = await client.start_workflow(
@@ -141,17 +143,17 @@ async def made(client: Client, ask: PreviewAsk) -> str:
     return ""
 
 
-# --- Taking away what Temporal keeps of turns that have ended: the histories of their runs, with starts of messages.
-# A turn is a chain of runs, each continued as the next. They are deleted from the first one on, so that whoever is cut
-# off finds the rest from the last one again. Where Temporal is away they stay until its own retention is over.
+# --- Deletion of the histories of turns that have ended, which contain the beginnings of messages. A turn is a chain of
+# runs, each continued as the next. They are deleted from the first one on, so that an interrupted deletion can find the
+# rest from the last one. If Temporal is unavailable, they remain until its retention period ends.
 
 AT_ONCE = 10
 MOST_SECONDS = 60.0
-"""For all of them: somebody waits for the answer."""
+"""The maximum time for all deletions, because a caller waits for the answer."""
 
 
 async def forget_histories(client: Client, turn_ids: Sequence[str]) -> tuple[int, int]:
-    """Delete all runs of these turns; how many were deleted, and of how many turns any is left."""
+    """Deletes all runs of these turns. Returns the number of deleted runs, and of turns with remaining ones."""
     runs, left = 0, 0
     end = monotonic() + MOST_SECONDS
     for start in range(0, len(turn_ids), AT_ONCE):
@@ -166,7 +168,7 @@ async def forget_histories(client: Client, turn_ids: Sequence[str]) -> tuple[int
 
 
 async def _forget(client: Client, turn_id: str) -> int | None:
-    """Delete the runs of one turn; how many there were, None where some may be left."""
+    """Deletes the runs of one turn. Returns their number, or None if some may remain."""
     try:
         chain = await _chain(client, turn_workflow_id(turn_id))
         for run in reversed(chain):
@@ -178,7 +180,7 @@ async def _forget(client: Client, turn_id: str) -> int | None:
 
 
 async def _chain(client: Client, workflow_id: str) -> list[WorkflowExecution]:
-    """The runs of a workflow, the last one first, as far as they are there.
+    """Returns the existing runs of a workflow, the last one first.
 
     Raises: RPCError.
     """
@@ -202,7 +204,10 @@ async def _chain(client: Client, workflow_id: str) -> list[WorkflowExecution]:
 
 
 async def _delete(client: Client, run: WorkflowExecution) -> None:
-    """Raises: RPCError; not where it has gone meanwhile."""
+    """Deletes one run; a missing run is ignored.
+
+    Raises: RPCError.
+    """
     asked = DeleteWorkflowExecutionRequest(namespace=client.namespace, workflow_execution=run)
     try:
         await client.workflow_service.delete_workflow_execution(asked, retry=True)

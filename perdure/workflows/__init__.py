@@ -1,1 +1,1 @@
-"""The two workflows of a turn: TurnRun runs its graph, TurnWait waits for people."""
+"""The two workflows of a turn: `TurnRun` runs its graph, `TurnWait` waits for people."""

@@ -1,4 +1,4 @@
-"""Calling an activity by its typed reference, on the queue that the turn's routing names."""
+"""Calls of activities by typed reference, on the task queue of the turn's routing."""
 
 from datetime import timedelta
 from typing import TypeVar
@@ -16,7 +16,7 @@ from perdure.core.calls.retries import NUMBERS
 In = TypeVar("In")
 Out = TypeVar("Out")
 HERE = timedelta(seconds=3)
-"""How long a call inside the workflow task may take; below the task's own time-out
+"""The maximum time of a call inside the workflow task. It is below the task's own timeout
 (perdure/temporal/workflow_client.py, 5 s)."""
 
 
@@ -31,7 +31,7 @@ def _retry_policy(kind: RetryClass) -> RetryPolicy:
 
 
 class Calls:
-    """The activity calls of one run; a stop cancels those under way."""
+    """The activity calls of one run. A stop cancels the running ones."""
 
     def __init__(self, routing: Routing) -> None:
         self._routing = routing
@@ -47,17 +47,18 @@ class Calls:
         patience: timedelta | None = None,
         stoppable: bool = True,
     ) -> Out:
-        """Run the activity behind `ref`, with all its attempts for `patience` at most; a stop cancels it unless it is
-        what a stop itself needs.
+        """Runs the activity of `ref`, with all attempts for `patience` at most.
 
-        A brief one runs inside the workflow task first, where that task's worker serves its kind.
+        A stop cancels the activity, unless the stop itself needs it. A brief activity first runs inside the workflow
+        task, if that task's worker serves its kind.
 
-        Raises: ActivityError where its attempts are exhausted.
+        Raises: ActivityError if its attempts are exhausted.
         """
         if ref.brief and self._routing.queue(ref.kind) == self._routing.turns:
             try:
                 return await self._inside(ref, given, summary)
-            except FailureError:  # a time-out comes as an ActivityError, what the activity raised bare (measured)
+            # A timeout arrives as an ActivityError, an exception of the activity unwrapped (measured).
+            except FailureError:
                 pass
         handle = workflow.start_activity(
             ref.name,
@@ -77,7 +78,7 @@ class Calls:
         return await self._until_stopped(handle)
 
     async def _until_stopped(self, handle: workflow.ActivityHandle[Out]) -> Out:
-        """The activity's answer; a stop cancels it."""
+        """Returns the activity's answer. A stop cancels it."""
         self._live.append(handle)
         try:
             return await handle
@@ -85,8 +86,10 @@ class Calls:
             self._live.remove(handle)
 
     async def _inside(self, ref: ActivityRef[In, Out], given: In, summary: str) -> Out:
-        """No task is scheduled, so it saves a workflow task, three requests to Temporal and five events. A worker
-        killed in it costs a workflow task's time-out; the transaction may be repeated.
+        """Runs the activity inside the workflow task.
+
+        No task is scheduled, which saves a workflow task, three requests to Temporal and five events. If a worker is
+        killed in it, the turn waits for the timeout of a workflow task. The transaction may be repeated.
         """
         answer: Out = await workflow.execute_local_activity(
             ref.name,
@@ -100,13 +103,13 @@ class Calls:
         return answer
 
     def cancel(self) -> None:
-        """Cancel every call under way; each answers with what it has."""
+        """Cancels every running call. Each then answers with what it has."""
         for handle in list(self._live):
             handle.cancel()
 
 
 def problem_of(error: ActivityError) -> Problem:
-    """What a failed activity says, as data. Reads what the activity boundary wrote."""
+    """Returns the problem that the activity boundary wrote into the error of a failed activity."""
     cause = error.cause
     if isinstance(cause, ApplicationError):
         detail = cause.details[0] if cause.details else None
@@ -119,7 +122,7 @@ def problem_of(error: ActivityError) -> Problem:
 
 
 def is_outage(error: ActivityError) -> bool:
-    """Whether a call failed because something was away. A no of whatever is there is none, and no bug of ours is."""
+    """Returns whether a call failed because a service was unavailable. Rejections and internal errors do not count."""
     cause = error.cause
     if isinstance(cause, ApplicationError):
         detail = cause.details[0] if cause.details else None

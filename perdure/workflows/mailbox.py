@@ -1,7 +1,8 @@
-"""The mailbox of a turn: whether a bell rang, and whether the turn is to stop. It rides through every continue-as-new.
+"""The mailbox of a turn: pending wake signals, and whether the turn must stop. Every continue-as-new carries it on.
 
-A bell only says "look", also the bell of a stop: anyone may ring it. The run that hears one reads the turn's record, by
-one look at a time however many rang, and stops where the record says that it was asked to; else it was a ring.
+A wake signal only means "read the record", also if it announces a stop, because any client can send it. The run reads
+the turn's record, with one read at a time however many signals arrive. It stops if the record contains a stop request.
+Otherwise the signal counts as an ordinary one.
 """
 
 import asyncio
@@ -20,21 +21,24 @@ STOP = "stop"
 
 
 class Mailbox:
-    """Filled by sync signal handlers. However many bells ring, they say one thing: look again."""
+    """The mailbox, filled by sync signal handlers. Any number of signals means the same: read the records again."""
 
     def __init__(self, carried: Carried | None) -> None:
         self.rung = carried.rung if carried else False
         self.stop = carried.stop if carried else False
-        """The turn is to stop: its record says so, or its workflow was cancelled."""
+        """The turn must stop: its record contains a stop request, or its workflow was cancelled."""
         self.stop_rung = carried.stop_rung if carried else False
-        """A bell says so, and the record has not been looked at since."""
+        """A signal announced a stop, and the record has not been read since."""
         self._look: Look | None = None
         self._looking: asyncio.Task[None] | None = None
         self._on_stop: Callable[[], None] | None = None
 
     def put(self, heard: Sequence[object]) -> None:
-        """Take a signal's arguments, meant to be one `Bell`. Anyone may ring, any number of times, with anything: what
-        is not a stop is a ring, and nothing of it may fail, or the run would hang on it for ever."""
+        """Handles the arguments of a signal, which should be one `Bell`.
+
+        Any client can send any number of signals with any arguments. All except a stop count as ordinary wake signals.
+        The handler must not raise, because a failing handler would block the run forever.
+        """
         bell = heard[0] if heard else None
         if not isinstance(bell, Mapping) or bell.get("kind") != STOP:
             self.rung = True
@@ -43,11 +47,11 @@ class Mailbox:
         self._look_soon()
 
     async def uncancelled(self, work: Coroutine[Any, Any, T]) -> T:
-        """The result of `work`. A cancel of the workflow from outside does not break it off: it is a stop of its own,
-        so that the turn ends as stopped, with its records closed.
+        """Returns the result of `work`. A cancellation of the workflow does not abort it but counts as a stop.
 
-        A worker that drops the run cancels `work` too, which then ends. Signals are handed over before anything else of
-        a workflow task, so none comes between the end of `work` and the end of the run.
+        The turn then ends as stopped, with its records closed. If a worker drops the run, `work` is cancelled, too, and
+        ends. Signals are delivered before anything else of a workflow task, so none arrives between the end of `work`
+        and the end of the run.
         """
         task = asyncio.create_task(work)
         while not task.done():
@@ -58,23 +62,27 @@ class Mailbox:
         return task.result()
 
     def open(self, look: Look, on_stop: Callable[[], None]) -> None:
-        """From now on a stop's bell is confirmed by `look`, also one that rang before; `on_stop` is what a stop does at
-        once to the run that is under way."""
+        """Sets the functions for stop signals: `look` confirms each one, earlier ones included.
+
+        `on_stop` is the immediate effect of a stop on the current run.
+        """
         self._look, self._on_stop = look, on_stop
         self._look_soon()
 
     async def confirmed(self) -> None:
-        """Back when the look that is under way, if any, has ended; bells that rang meanwhile are for the next."""
+        """Waits for the current read of the record, if there is one. Signals that arrive meanwhile are for the next
+        read."""
         if self._looking is not None:
             await self._looking
 
     async def close(self) -> None:
-        """No look begins from now on, so none is under way when the run ends; a stop that still rings is carried on."""
+        """Starts no further reads, so that none is active when the run ends. A stop signal that is still pending is
+        carried on."""
         self._look = None
         await self.confirmed()
 
     def looked(self) -> None:
-        """The records are read after the bells so far: these have done their work."""
+        """Clears the wake signals so far, because the records are read after them."""
         self.rung = False
 
     def _look_soon(self) -> None:
@@ -97,11 +105,11 @@ class Mailbox:
             self._on_stop()
 
 
-# --- Search attributes in Temporal's own form.
+# --- Search attributes in the form that Temporal needs.
 
 
 def attributes(turn: TurnInput, status: str) -> TypedSearchAttributes:
-    """Tenant, agent, conversation and status of a turn."""
+    """Returns the tenant, agent, conversation and status of a turn as search attributes."""
     return TypedSearchAttributes(
         [
             SearchAttributePair(SearchAttributeKey.for_keyword(name), value)

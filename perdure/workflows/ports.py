@@ -1,4 +1,4 @@
-"""The ports of a run on top of Temporal: each call is one activity, its failure is data."""
+"""The ports of a run on Temporal: each call is one activity, and its failure is data."""
 
 import asyncio
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ from perdure.workflows.turn_segment import Steps, Stretch
 
 
 def ports_of(stretch: Stretch) -> Ports:
-    """The six ports of a run."""
+    """Returns the six ports of a run."""
     people = PeoplePort(stretch)
     memory, events, clock = MemoryPort(stretch), EventsPort(stretch), ClockPort()
 
@@ -71,14 +71,14 @@ def ports_of(stretch: Stretch) -> Ports:
 
 @dataclass(frozen=True, slots=True)
 class ModelPort:
-    """`model.complete`, a step further each time."""
+    """The port for `model.complete`. Each call takes the next step."""
 
     stretch: Stretch
     steps: Steps
-    """Of the run, or of a branch of it."""
+    """The counter of the run or of a branch."""
 
     async def complete(self, ask: ModelAsk) -> ModelReply:
-        """One model call, under the id of its step."""
+        """Makes one model call under the id of its step."""
         if self.stretch.mailbox.stop:
             return ModelReply(problem=STOPPED)
         turn = self.stretch.turn
@@ -97,25 +97,25 @@ class ModelPort:
 
 
 def _by_id(message: MessageRef) -> MessageRef:
-    """A stored message needs only its id: the model call reads the rest from Postgres."""
+    """Reduces a stored message to its id and role: the model call reads the rest from Postgres."""
     return MessageRef(id=message.id, role=message.role) if message.id else message
 
 
 @dataclass(slots=True)
 class MemoryPort:
-    """`memory.load`, once a run, and `memory.facts`."""
+    """The port for `memory.load`, called once per run, and `memory.facts`."""
 
     stretch: Stretch
     loaded: TurnContext | None = None
 
     async def load(self) -> TurnContext:
-        """What was loaded first, a failure too."""
+        """Returns the result of the first load, also if it failed."""
         if self.loaded is None:
             self.loaded = await self._load()
         return self.loaded
 
     async def _load(self) -> TurnContext:
-        """A turn that is started again over its own records counts on from them."""
+        """Loads the context. A turn that is restarted from its own records continues their numbers."""
         turn = self.stretch.turn
         ask = LoadAsk(
             address=turn.address,
@@ -134,8 +134,10 @@ class MemoryPort:
         return found
 
     async def facts(self, ask: FactsAsk) -> FactsAnswer:
-        """One operation; one that no attempt could make in its time is as one that failed. The events that wait stay
-        for the next activity: what advises is not what they depend on."""
+        """Runs one operation on facts. If no attempt succeeds in time, it counts as failed.
+
+        The kept events stay for the next activity: facts are optional, so the events must not depend on this call.
+        """
         turn = self.stretch.turn
         if self.stretch.mailbox.stop:
             return FactsAnswer(status=ask.failed())
@@ -148,7 +150,7 @@ class MemoryPort:
 
 
 def named(asked: GatedCall, step: int) -> GatedCall:
-    """A request with its name: one that is about no call is named by the step after which it is asked."""
+    """Returns a request with its name. A request without a call is named by the step before it."""
     if asked.call_id:
         return asked
     own = limit_id(step) if asked.kind is RequestKind.LIMIT else forced_checkpoint_id(step)
@@ -157,7 +159,7 @@ def named(asked: GatedCall, step: int) -> GatedCall:
 
 @dataclass(frozen=True, slots=True)
 class PeoplePort:
-    """Requests, opened when the run ends in its pause (ADR 2), and `approvals.read`."""
+    """The port for requests, which are opened when the run ends in its pause (ADR 2), and for `approvals.read`."""
 
     stretch: Stretch
 
@@ -169,7 +171,8 @@ class PeoplePort:
         *,
         goes_on: bool = False,
     ) -> list[RequestRef]:
-        """Keep what the pause opens; the requests' names are known by now, a checkpoint on the answer is named here."""
+        """Records the requests that the pause opens and returns their references. A checkpoint on the answer gets its
+        name here."""
         turn = self.stretch.turn
         self.stretch.goes_on = goes_on
         gated = [named(call, self.stretch.steps.last) for call in gated]
@@ -191,7 +194,7 @@ class PeoplePort:
         return [*approvals, *(effect_request(turn_id, call.call_id, call.tool) for call in unknown)]
 
     def question(self, question: Question) -> RequestRef:
-        """Keep what the pause opens; it is named by the step after which it is asked."""
+        """Records the question that the pause opens. It is named by the step before it."""
         turn = self.stretch.turn
         named = question.model_copy(update={"call_id": question.call_id or question_id(self.stretch.steps.last)})
         self.stretch.asked = OpenAsk(
@@ -201,7 +204,7 @@ class PeoplePort:
         return RequestRef(request_id=request_id, kind=named.kind, call_id=named.call_id, tool="")
 
     async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:
-        """What the records say now. Bells that rang before it have done their work."""
+        """Returns the current verdicts. Earlier wake signals are cleared."""
         if requests and self.stretch.unopened.issuperset(request.request_id for request in requests):
             return Verdicts(verdicts=tuple(map(_never_asked, requests)))
         self.stretch.mailbox.looked()
@@ -223,12 +226,12 @@ def _never_asked(request: RequestRef) -> Verdict:
 
 @dataclass(frozen=True, slots=True)
 class EventsPort:
-    """Events of pure nodes, numbered, kept for the next activity."""
+    """The port for events of pure nodes, which are numbered and kept for the next activity."""
 
     stretch: Stretch
 
     def emit(self, kind: str, data: dict[str, JsonValue] | None = None, call_id: str | None = None) -> None:
-        """Keep an event."""
+        """Keeps an event for the next activity."""
         self.stretch.events_made += 1
         self.stretch.events.append(
             PendingEvent(
@@ -238,51 +241,50 @@ class EventsPort:
 
 
 class ClockPort:
-    """The workflow's own time."""
+    """The port for the workflow's own time."""
 
     def now(self) -> datetime:
-        """Now, the same in every replay."""
+        """Returns the current time, the same in every replay."""
         return workflow.now()
 
 
-# --- The tools port: the calls of a round side by side, each as soon as it may.
-# While calls run, the round hears its bells: a verdict that comes meanwhile starts its call beside them, so an approval
-# never waits for a sibling that happens to be slow. perdure/core/approvals/gates.py says what starts; here it is only
-# waited and started.
+# --- Tools port: the calls of a round run in parallel, each as soon as it is allowed. While calls run, the round
+# handles its wake signals. A verdict that arrives meanwhile starts its call at once, so that an approved call never
+# waits for a slow sibling. perdure/core/approvals/gates.py decides what can start. This code only waits and starts.
 #
-# Determinism: calls are started and taken back in the order of the round, whichever ends first. The wait sets no timer
-# and adds no event; each look at the records is one activity.
+# Determinism: calls are started and collected in the order of the round, whichever ends first. The wait sets no timer
+# and adds no event. Each read of the records is one activity.
 
 TOOL_MARGIN = timedelta(seconds=30)
-"""Beside a tool's own time-out: reserving, recording, and a busy database."""
+"""The time beyond a tool's own timeout for reserving, recording and a busy database."""
 
 
 class Reader(Protocol):
-    """Whoever reads verdicts."""
+    """A reader of verdicts."""
 
     async def verdicts(self, requests: Sequence[RequestRef]) -> Verdicts:
-        """As the people port does."""
+        """Returns the current verdicts, like `PeoplePort.verdicts`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ToolsPort:
-    """`tools.run` for each call of a round, `tools.assemble` for each tool of a phase."""
+    """The port for `tools.run`, for each call of a round, and `tools.assemble`, for each tool of a phase."""
 
     stretch: Stretch
     people: Reader
     steps: Steps
-    """Of the run, or of a branch of it."""
+    """The counter of the run or of a branch."""
 
     async def run(self, asks: Sequence[ToolAsk], waiting: Sequence[RequestRef] = ()) -> list[ToolOutcome]:
-        """All of them side by side; the first carries the events that wait."""
+        """Runs all calls in parallel. The first one carries the kept events."""
         if self.stretch.mailbox.stop:
             return [_not_run(ask, STOPPED) for ask in asks]
         under_way = UnderWay(self, asks, {request.call_id: request for request in waiting})
         return await under_way.outcomes()
 
     async def make(self, asks: Sequence[PlannedAsk]) -> list[ToolOutcome]:
-        """Calls of the graph's own, under the ids of a step of their own."""
+        """Runs calls that the graph itself makes, under the ids of a separate step."""
         step = self.steps.take()
         return await self.run(
             [
@@ -297,7 +299,7 @@ class ToolsPort:
         )
 
     async def assemble(self, asks: Sequence[AssembleAsk]) -> list[Assembled]:
-        """All of a phase side by side; the first carries the events that wait."""
+        """Runs all tools of a phase in parallel. The first one carries the kept events."""
         if self.stretch.mailbox.stop:
             return [Assembled(tool=ask.tool, problem=STOPPED) for ask in asks]
         events = self.stretch.take_events() if asks else ()
@@ -314,7 +316,7 @@ class ToolsPort:
         return Assembled(tool=ask.tool, problem=outcome) if isinstance(outcome, Problem) else outcome
 
     async def one(self, ask: ToolAsk, events: tuple[PendingEvent, ...]) -> ToolOutcome:
-        """One call."""
+        """Runs one call."""
         turn = self.stretch.turn
         call = ToolCall(
             address=turn.address, agent_id=turn.agent_id, agent_version=turn.agent_version, ask=ask, events=events
@@ -326,17 +328,18 @@ class ToolsPort:
 
 @dataclass(slots=True)
 class UnderWay:
-    """A round while any call of it runs."""
+    """A round while its calls run."""
 
     port: ToolsPort
     asks: Sequence[ToolAsk]
     waiting: dict[str, RequestRef]
-    """By call: what it waits for."""
+    """The open request of each waiting call."""
     running: dict[str, asyncio.Task[ToolOutcome]] = field(default_factory=dict)
     ended: dict[str, ToolOutcome] = field(default_factory=dict)
 
     async def outcomes(self) -> list[ToolOutcome]:
-        """Back when nothing runs and no bell is unheard; a call that still waits is `planned`, without a problem."""
+        """Returns when no call runs and no wake signal is pending. A call that still waits is `planned`, without a
+        problem."""
         ready: Sequence[str] = [ask.call_id for ask in self.asks if ask.call_id not in self.waiting]
         while self._start(ready):
             await workflow.wait_condition(lambda: self._rung() or any(task.done() for task in self.running.values()))
@@ -345,7 +348,7 @@ class UnderWay:
         return [self.ended.get(ask.call_id) or _not_run(ask, None) for ask in self.asks]
 
     def _start(self, ready: Sequence[str]) -> bool:
-        """Start these; whether anything runs."""
+        """Starts these calls. Returns whether any call runs."""
         events = self.port.stretch.take_events() if ready else ()
         for place, ask in enumerate(ask for ask in self.asks if ask.call_id in ready):
             self.waiting.pop(ask.call_id, None)
@@ -364,14 +367,15 @@ class UnderWay:
                 self.waiting[ask.call_id] = effect_request(turn_id, ask.call_id, ask.tool)
 
     def _rung(self) -> bool:
-        """Whether a bell may have freed a call. After a stop or a problem that ends the turn nothing more starts."""
+        """Returns whether a wake signal may have released a call. After a stop or a problem that ends the turn, no call
+        starts."""
         mailbox = self.port.stretch.mailbox
         hopeless = any(outcome.problem is not None for outcome in self.ended.values())
         return mailbox.rung and bool(self.waiting) and not mailbox.stop and not hopeless
 
     async def _decided(self) -> Sequence[str]:
-        """The calls that may start by what the records say now. What cannot be read frees nothing: the pause looks
-        again."""
+        """Returns the calls that the current records allow to start. An unreadable record releases none; the pause
+        reads it again."""
         requests = [*self.waiting.values()]
         read = await self.port.people.verdicts(requests)
         if read.problem is not None or self.port.stretch.mailbox.stop:

@@ -1,7 +1,7 @@
-"""ToolPreview: one look of a tool at what an open call would change, on the queue of the tools.
+"""`ToolPreview`: one preview of a pending call by its tool, on the task queue of the tools.
 
-It has nothing to do with the turn, whose own workflow goes on waiting: it hears no bell, and whatever becomes of it is
-gone with it.
+It is independent of the turn, whose own workflow stays paused. It handles no wake signals, and its failure affects
+nothing else.
 
 Determinism: one activity.
 """
@@ -14,10 +14,10 @@ from perdure.workflows.activity_calls import Calls
 
 @workflow.defn(name=TOOL_PREVIEW)
 class ToolPreview:
-    """Makes one preview."""
+    """Creates one preview."""
 
     @workflow.run
     async def run(self, ask: PreviewAsk) -> bool:
-        """Whether there is a new one."""
+        """Returns whether a new preview was stored."""
         made = await Calls(ask.routing).make(TOOLS_PREVIEW, ask, summary="preview", stoppable=False)
         return made.kept

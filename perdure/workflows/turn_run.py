@@ -1,7 +1,7 @@
-"""TurnRun: one stretch of a turn, from its start or a pause to the next pause or its end.
+"""`TurnRun`: one segment of a turn, from its start or a pause to the next pause or its end.
 
-Determinism: everything outside is an activity; the graph is pure; the mailbox is filled by sync handlers. Between the
-last look at the mailbox and a continue-as-new there is no await, so no bell is lost there.
+Determinism: all input and output is in activities, the graph is pure, and sync handlers fill the mailbox. Between the
+last read of the mailbox and a continue-as-new there is no await, so that no wake signal is lost.
 """
 
 from datetime import timedelta
@@ -36,9 +36,10 @@ from perdure.workflows.ports import ports_of
 from perdure.workflows.turn_segment import Stretch
 
 OPEN_PATIENCE = timedelta(seconds=30)
-"""How long a checkpoint is tried to be opened that lets the turn go on without; a restarted worker is back by then."""
+"""The time for which the opening of an optional checkpoint is retried before the turn continues without it. A restarted
+worker is back by then."""
 READ_PATIENCE = timedelta(seconds=5)
-"""How long it is tried, after that, to read whether it was opened all the same."""
+"""The time after that for which a read is retried that finds out whether the checkpoint was opened after all."""
 STATUS_OF = {
     Outcome.COMPLETED: TurnStatus.COMPLETED,
     Outcome.FAILED: TurnStatus.FAILED,
@@ -57,12 +58,12 @@ class TurnRun:
 
     @workflow.signal(name=RING)
     def ring(self, *heard: Any) -> None:
-        """Look again, or see whether to stop."""
+        """Handles a wake signal: the run reads its records again, or checks for a stop."""
         self._mailbox.put(heard)
 
     @workflow.run
     async def run(self, turn: TurnInput) -> str:
-        """The turn's final status; a pause continues as TurnWait instead."""
+        """Returns the turn's final status. At a pause, the workflow continues as `TurnWait` instead."""
         spec = topology(turn.topology).topology
         return await self._mailbox.uncancelled(self._run(Stretch(turn, self._mailbox, strict=spec.strict)))
 
@@ -96,13 +97,13 @@ class TurnRun:
         return await self._finish(stretch, state, status, None if status is TurnStatus.STOPPED else error_of(state))
 
     async def _open(self, stretch: Stretch, state: State) -> Opened | None:
-        """The requests that the pause waits for, or that the turn was stopped meanwhile.
+        """Opens the requests of the pause, and returns them or the fact that the turn was stopped.
 
-        None where something was away, no record is there, and each is a checkpoint that lets the turn go on without
-        (S0-68). All others, and whatever else fails (O-4), are tried until they are open or refused for good.
+        Returns None if a service was unavailable, no record exists, and each request is a checkpoint that the turn can
+        skip. All other requests, and other failures, are retried until the requests are open or finally refused.
         """
         if stretch.asked is None:
-            return Opened()  # paused again on what was open already
+            return Opened()  # The turn pauses again on requests that are already open.
         ask = stretch.asked.model_copy(update={"events": stretch.take_events(alone=True)})
         patience = OPEN_PATIENCE if _may_go_on(ask) else None
         summary = f"open {len(ask.gated) + len(ask.unknown) + len(ask.questions)} requests"
@@ -120,10 +121,10 @@ class TurnRun:
         return opened
 
     async def _are_open(self, stretch: Stretch, ask: OpenAsk) -> bool:
-        """Whether a record says that they were opened, though no answer did: a reviewer may have decided by now.
+        """Returns whether the records show that the requests were opened, although the activity failed.
 
-        Where that cannot be read either, the next write refuses to go on past a decision
-        (perdure/store/events/event_log.py).
+        A reviewer may have decided by now. If the records cannot be read either, the next write refuses to continue
+        past a decision (perdure/store/events/event_log.py).
         """
         address = ask.address
         requests = tuple(
@@ -145,7 +146,7 @@ class TurnRun:
         return any(not verdict.no_record for verdict in found.verdicts)
 
     def _wait(self, stretch: Stretch, state: State, requests: tuple[RequestRef, ...], kind: PauseKind) -> None:
-        """Continue as TurnWait, which holds nothing in a worker."""
+        """Continues as `TurnWait`, which uses no memory of a worker."""
         turn = stretch.turn
         paused = {"entry": kind.value, "carried": stretch.carried(state, requests)}
         status = TurnStatus.AWAITING_APPROVAL if kind is PauseKind.APPROVAL else TurnStatus.AWAITING_ANSWER
@@ -176,12 +177,12 @@ class TurnRun:
 
 
 def _may_go_on(ask: OpenAsk) -> bool:
-    """Whether nothing of the pause needs a person so much that the turn must wait for one."""
+    """Returns whether all requests of the pause can be skipped if they cannot be opened."""
     return not ask.unknown and not ask.questions and all(gated.go_on_when_unavailable for gated in ask.gated)
 
 
 def _begin(turn: TurnInput) -> State:
-    """The state that a run starts from."""
+    """Returns the initial state of a run."""
     schema = topology(turn.topology).topology.state
     if turn.entry != FRESH and turn.carried is not None:
         return turn.carried.state

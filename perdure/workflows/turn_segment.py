@@ -1,7 +1,8 @@
-"""What one stretch of a turn keeps in hand, from its start or a pause to the next pause or its end.
+"""The data of one segment of a turn, from its start or a pause to the next pause or its end.
 
-Its ports share it. The engine's step counter is here: it names model calls and their tool calls, so that a replay and
-a later run of the same turn name them alike. Events of pure nodes wait here for the next activity, which writes them.
+The ports of the run share it. It contains the engine's step counter, which names model calls and their tool calls, so
+that a replay and a later run of the same turn use the same names. It also keeps the events of pure nodes for the next
+activity, which writes them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,11 +26,11 @@ from perdure.workflows.mailbox import Mailbox
 
 
 class Carrier(Protocol):
-    """The input of an activity that writes the events which wait."""
+    """The input of an activity that writes the kept events."""
 
     @property
     def events(self) -> tuple[PendingEvent, ...]:
-        """Taken by `take_events`."""
+        """The events from `take_events`."""
         ...
 
 
@@ -38,37 +39,37 @@ Out = TypeVar("Out")
 
 
 class Stretch:
-    """The shared part of one run's ports, and what the run leaves behind for the next."""
+    """The shared part of one run's ports, and the data that the run leaves for the next."""
 
     def __init__(self, turn: TurnInput, mailbox: Mailbox, *, strict: bool = False) -> None:
         carried = turn.carried
         self.turn = turn
         self.strict = strict
-        """The turn's topology asks no provider twice."""
+        """The turn's topology calls no provider twice."""
         self.mailbox = mailbox
         self.calls = Calls(turn.routing)
         self.steps = Steps(carried.step if carried else 0)
         self.asked: OpenAsk | None = None
-        """What the pause opens when the run ends in it."""
+        """The requests that the pause opens if the run ends in it."""
         self.goes_on = False
-        """What is asked there is not waited for: there is something to run beside it."""
+        """The run does not wait for these requests, because other work can run meanwhile."""
         self.requests = carried.requests if carried else ()
-        """What the pause waits for, as it was opened; expiry dates are here."""
+        """The requests of the pause as they were opened, with their expiry dates."""
         self.look_at: dict[str, datetime | None] = {}
-        """By request: when its last verdict said that it is worth a look."""
+        """The time to check each request again, according to its last verdict."""
         self.unopened: frozenset[str] = frozenset()
-        """Requests that could not be opened and that the run goes on without (S0-68)."""
+        """Requests that could not be opened and that the run skips."""
         self.events: list[PendingEvent] = list(carried.events) if carried else []
         self.events_made = carried.events_made if carried else 0
         self._carrying = False
         mailbox.open(self._stop_asked, self.calls.cancel)
 
     def take_events(self, *, alone: bool = False) -> tuple[PendingEvent, ...]:
-        """The events that wait, for the activity that is about to be called: by `call`, unless it runs `alone`.
+        """Returns the kept events for the next activity, which is called by `call` unless it runs `alone`.
 
-        None while an earlier call still carries some: of two that run side by side the later events might be written
-        first, and the earlier ones would be taken for written (perdure/store/events/event_log.py goes by their
-        numbers).
+        Returns none while an earlier call still carries some. Of two parallel calls, the one with the later events
+        could write first. The earlier events would then count as written (perdure/store/events/event_log.py compares
+        their numbers).
         """
         if self._carrying and not alone:
             return ()
@@ -86,9 +87,9 @@ class Stretch:
         timeout: timedelta | None = None,
         patience: timedelta | None = None,
     ) -> Out | Problem:
-        """What the activity answers, or why it failed; after a stop, that is why.
+        """Returns the activity's answer, or the problem with which it failed; after a stop, the problem is the stop.
 
-        The events of a call that failed go to the next one; those that it did write are not written twice.
+        The events of a failed call are passed to the next one. Events that it did write are not written twice.
         """
         try:
             return await self.calls.make(ref, given, summary=summary, timeout=timeout, patience=patience)
@@ -100,9 +101,10 @@ class Stretch:
                 self._carrying = False
 
     async def _stop_asked(self) -> bool:
-        """What the record says after a stop's bell; while Postgres is away it is tried again, and nothing is cancelled.
+        """Returns whether the record confirms a stop after a stop signal.
 
-        What no attempt can read confirms nothing either; for a stop that stands in the record the relay rings again.
+        While Postgres is unavailable, the read is retried and nothing is cancelled. If no attempt succeeds, the stop is
+        not confirmed. For a recorded stop, the relay signals again.
         """
         ask = StopAsk(address=self.turn.address)
         try:
@@ -112,14 +114,15 @@ class Stretch:
         return read.asked
 
     def go_on_without(self, ask: OpenAsk) -> None:
-        """What this would have opened was asked of nobody; its events go to the next activity."""
+        """Skips the requests of `ask`, which were not opened. Its events go to the next activity."""
         turn_id = self.turn.address.turn_id
         self.unopened = frozenset(approval_id(turn_id, gated.call_id) for gated in ask.gated)
         self.asked = None
         self.events[:0] = ask.events
 
     def waits_for(self, state: State) -> tuple[RequestRef, ...]:
-        """What a pause waits for that opens nothing: what is open already, with the looks that their records name."""
+        """Returns the requests of a pause that opens none: those that are already open, with the check times of their
+        records."""
         known = self.requests or tuple(requests_of(state, "pending_requests"))
         return tuple(
             request.model_copy(update={"look_at": self.look_at.get(request.request_id, request.look_at)})
@@ -127,7 +130,7 @@ class Stretch:
         )
 
     def carried(self, state: Mapping[str, JsonValue], requests: tuple[RequestRef, ...]) -> Carried:
-        """What the next run begins with, after a pause that waits for `requests`."""
+        """Returns the start data of the next run, after a pause with these `requests`."""
         before = self.turn.carried
         unchanged = before is not None and self.asked is None and before.requests == requests
         return Carried(
@@ -143,14 +146,14 @@ class Stretch:
         )
 
 
-# --- The numbers of a run's steps, which name its model calls and the calls of its tools.
-# Branches that run side by side count apart: each takes every so-manieth number from where the fork began. So the names
-# of their calls follow from what each of them did, not from which was faster; a turn that is started again over its
-# records finds the answers of its own calls under them, and no branch another one's.
+# --- Step numbers of a run, which name its model calls and their tool calls. Parallel branches count separately: of n
+# branches, each takes every n-th number from the fork on. The names of their calls therefore depend on what each branch
+# did, not on which was faster. A turn that is restarted from its records finds the answers of its calls under these
+# names. A branch never finds another branch's answers.
 
 
 class Steps:
-    """A counter; the counters of branches reach back to the one that they began at."""
+    """A counter of steps. The counters of branches advance the counter at which they began."""
 
     def __init__(self, last: int = 0, *, stride: int = 1, above: "Steps | None" = None) -> None:
         self._last = last
@@ -159,24 +162,26 @@ class Steps:
 
     @property
     def last(self) -> int:
-        """The last number taken, here or in a branch."""
+        """The last number that was taken, here or in a branch."""
         return self._last
 
     def take(self) -> int:
-        """The next number."""
+        """Returns the next number."""
         self.reach(self._last + self._stride)
         return self._last
 
     def reach(self, step: int) -> None:
-        """Count on from `step` at least."""
+        """Advances the counter to at least `step`."""
         if step > self._last:
             self._last = step
             if self._above is not None:
                 self._above.reach(step)
 
     def apart(self, branches: int) -> Sequence["Steps"]:
-        """A counter for each of so many branches; none of them ever takes a number of another's. Nothing is taken here
-        before all of them have ended."""
+        """Returns a counter for each of so many branches. Their numbers never overlap.
+
+        This counter must not be used before all branches have ended.
+        """
         stride = self._stride * branches
         firsts = (self._last + (place + 1) * self._stride for place in range(branches))
         return tuple(Steps(first - stride, stride=stride, above=self) for first in firsts)

@@ -1,9 +1,10 @@
-"""TurnWait: a paused turn. It holds a timer and a mailbox, so a pause may outlive any number of deploys.
+"""`TurnWait`: a paused turn. It holds a timer and a mailbox, so that a pause can outlive any number of deploys.
 
-It runs on a queue of its own, whose workers cache nothing: a paused turn costs no worker's memory, and waking it is a
-replay of five events.
+It runs on a separate task queue, whose workers cache nothing. A paused turn therefore uses no memory of a worker, and
+waking it replays five events.
 
-Determinism: one wait; every bell, a stop's too, the expiry or a cancel continues as TurnRun, which reads the records.
+Determinism: there is one wait. A wake signal, a stop signal, the expiry or a cancellation continues as `TurnRun`, which
+reads the records.
 """
 
 from contextlib import suppress
@@ -19,7 +20,7 @@ from perdure.workflows.mailbox import Mailbox, attributes
 
 @workflow.defn(name=TURN_WAIT)
 class TurnWait:
-    """Waits for a doorbell or the deadline; the deadline itself is in Postgres."""
+    """Waits for a wake signal or the deadline. The deadline itself is stored in Postgres."""
 
     @workflow.init
     def __init__(self, turn: TurnInput) -> None:
@@ -27,19 +28,19 @@ class TurnWait:
 
     @workflow.signal(name=RING)
     def ring(self, *heard: Any) -> None:
-        """Look again, or see whether to stop."""
+        """Handles a wake signal: the run reads its records again, or checks for a stop."""
         self._mailbox.put(heard)
 
     @workflow.run
     async def run(self, turn: TurnInput) -> str:
-        """Never returns: it continues as TurnRun."""
+        """Waits, and then continues as `TurnRun`; it never returns."""
         carried = turn.carried
         if carried is None:
             raise ValueError("a wait needs what it carries")
         workflow.set_current_details(
             "waits for: " + ", ".join(f"{request.tool} ({request.request_id})" for request in carried.requests)
         )
-        with suppress(TimeoutError):  # the deadline rings too
+        with suppress(TimeoutError):  # The deadline has the same effect as a wake signal.
             rung_or_stopped = workflow.wait_condition(
                 lambda: self._mailbox.rung or self._mailbox.stop_rung or self._mailbox.stop,
                 timeout=next_look(workflow.now(), deadlines_of(carried.requests), carried.looks),

@@ -188,7 +188,7 @@ class Vote:
 
     @property
     def people(self) -> frozenset[str]:
-        """All users who may have cast the vote."""
+        """The users that may have cast the vote."""
         return frozenset((self.user_id, *self.created_by))
 
 
@@ -269,7 +269,7 @@ class Decider:
 
     @property
     def people(self) -> frozenset[str]:
-        """All users who may be acting as this user with this credential."""
+        """The users that may be acting as this user with this credential."""
         return self.credential.people(self.user_id)
 
     @property
@@ -341,7 +341,7 @@ def not_open_to(facts: Facts, decider: Decider) -> CallerError | None:
 
 
 def _same_person(credential: Credential) -> CallerError:
-    """Returns the refusal of a vote that may belong to a user who has already voted."""
+    """Returns the refusal of a vote that may come from a user with an earlier vote."""
     why = (
         "It is not on record who created the token or session that you use"
         if credential.is_unknown

@@ -94,7 +94,7 @@ def too_large(limit_bytes: int, variable: str) -> CallerError:
 
 
 def contradiction(told: Mapping[str, Any]) -> str:
-    """Returns the first contradiction in the description of a table and the tables beside it, or an empty string."""
+    """Returns the first contradiction in the description of a table and its other tables, or an empty string."""
     return next(_of_tables(told), "")
 
 

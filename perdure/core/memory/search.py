@@ -77,7 +77,7 @@ def recency(age_days: float | None) -> float:
 
 
 def best(candidates: Iterable[Candidate], most: int) -> tuple[Candidate, ...]:
-    """Returns the best `most` candidates, best first. Equal scores are ordered by id, so that searches are repeatable."""
+    """Returns the best `most` candidates, best first. Equal scores are ordered by id: searches are repeatable."""
     return tuple(sorted(candidates, key=lambda each: (-each.score, each.ref.document_id))[:most])
 
 
