@@ -54,7 +54,7 @@ def fault(file: Path) -> str:
     return f"hangs: no heartbeat for {silent:.0f} s" if silent > HANG_SECONDS else ""
 
 
-# --- Wait for a database that another process prepares while this one imports its modules.
+# --- Wait for a database that is prepared while this process imports its modules.
 
 _LOOK_SECONDS = 0.02
 

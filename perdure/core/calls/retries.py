@@ -151,7 +151,8 @@ def is_hopeless(problem: Problem) -> bool:
 
 
 def assumed(asked_tokens: int, price: Callable[[Usage], int], reserved: Hold | None = None) -> Usage:
-    """Returns the assumed usage of an attempt with so many prompt tokens, with a cost if `price` knows the model."""
+    """Returns the assumed usage of an attempt with so many prompt tokens, with the cost from `price` or the
+    reservation."""
     if reserved is None or not reserved.tokens:
         usage = Usage(input_tokens=asked_tokens, output_tokens=USUAL_ANSWER_TOKENS)
         return usage.model_copy(update={"cost_microusd": price(usage)})
