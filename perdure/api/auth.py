@@ -1,7 +1,7 @@
-"""Who asks: the owner of a token in the header, or of the session in a browser's cookie. Nothing below `/v1` is open
-without one, except for signing in.
+"""Authentication: a request acts for the owner of the token in its header, or of the session in its cookie. Below
+`/v1`, every path requires one of the two, except for signing in.
 
-The intake asks for the owner before it reads the body: to whoever has no token, every request is only that.
+The intake authenticates before it reads the body. Without a token, every request gets the same response.
 """
 
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ from perdure.core.identity import OWN, Credential, How
 from perdure.store.identity.users import LOCAL
 
 GUARDED = "/v1/"
-"""Paths below this need a token or a session."""
+"""Paths below this require a token or a session."""
 OPEN_PATHS = frozenset(
     {
         "/v1/auth/register",
@@ -33,20 +33,19 @@ OPEN_PATHS = frozenset(
         "/v1/auth/oidc/callback",
     }
 )
-"""Except for these, by which one gets it."""
+"""Paths below `/v1` without authentication: they issue tokens and sessions."""
 METRICS, STATUS = "/metrics", "/v1/status"
 OPERATOR_PATHS = frozenset({METRICS, STATUS})
-"""What the operator's tokens read, and all that they are for."""
+"""The only paths that operator tokens can read."""
 SIGN_IN = "/sign-in"
-"""Where the form is shown and sent to, and where a person lands who has signed out. Like the open paths it asks for no
-session."""
+"""Shows and receives the sign-in form; also the page after signing out. Like the open paths, it requires no session."""
 _SIGNED = "eyJ"
-"""What a signed token begins with: its header is a JSON object."""
+"""The beginning of a signed token: its header is a JSON object."""
 _bearer = HTTPBearer(auto_error=False, description="From `/v1/auth/login`, `perdure users token`, or run.json.")
 
 
 def services_of(request: Request) -> Services:
-    """The clients of this process."""
+    """Returns the clients of this process."""
     services: Services = request.app.state.services
     return services
 
@@ -63,42 +62,43 @@ class Principal:
     name: str
     roles: frozenset[str]
     has_local_token: bool = False
-    """Made by the stack for its own machine, and not by an administrator for a person."""
+    """True if the stack created the token for its own machine. False for a token that an administrator created."""
     is_in_chat: bool = False
-    """A chat's receiver asks as this person: it may read one approval and decide on it, where its risk is low."""
+    """True for a chat token. Its bearer can read one approval, and decide on it if its risk is low."""
     session_id: str | None = None
-    """Of whoever signed in; a token of an administrator's making is no session."""
+    """The session id, if the user signed in. Tokens that an administrator created have no session."""
     token_sha256: str = field(default="", repr=False)
-    """Of whoever came with such a token."""
+    """The token's hash, if the request came with a token that is not of a session."""
     credential: Credential = OWN
     """How the user is signed in, and who else may hold the token."""
 
     @property
     def sees_tenant(self) -> bool:
-        """Whether this user reads everybody's turns and approvals, and not only the own ones."""
+        """Whether this user can read the turns and approvals of all users."""
         return bool(self.roles & {"reviewer", "admin"})
 
     @property
     def scope(self) -> str | None:
-        """The user whose rows are shown; None for all of the tenant's."""
+        """The user whose rows are shown; None for all rows of the tenant."""
         return None if self.sees_tenant else self.user_id
 
     @property
     def is_operator(self) -> bool:
-        """Whether this user also runs the deployment: the owner of an embedded stack, on their own machine. A tenant's
-        reviewer or administrator elsewhere does not."""
+        """Whether this user also runs the deployment: the owner of an embedded stack, on their own machine. Reviewers
+        and administrators of a tenant elsewhere do not."""
         return self.has_local_token and self.sees_tenant
 
     def need(self, role: str) -> None:
-        """Raises: CallerError 403 `role_required` without this role."""
+        """Raises: CallerError 403 `role_required` if the user lacks this role."""
         if role not in self.roles:
             raise CallerError("role_required", f"this needs the role {role}", {"role": role}, status=403)
 
 
 async def owner_of(services: Services, authorization: str, cookie: str, *, secure: bool) -> Principal:
-    """Whose token is in this Authorization header; without one, whose session is in this Cookie header.
+    """Returns the owner of the token in this Authorization header. Without a token, returns the owner of the session in
+    this Cookie header.
 
-    Raises: CallerError 401; what the database raises where it is away.
+    Raises: CallerError 401 if there is neither; the database's errors if it is unavailable.
     """
     if not authorization:
         found = await visitor_of(services, cookie, secure=secure)
@@ -114,13 +114,13 @@ async def owner_of(services: Services, authorization: str, cookie: str, *, secur
 
 
 def bearer_in(authorization: str) -> str:
-    """The token in an Authorization header; empty if it holds none."""
+    """Returns the token in an Authorization header, or an empty text."""
     scheme, _, token = authorization.partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
 async def of_token(services: Services, token: str) -> Principal:
-    """The owner of a token that an administrator or the stack made.
+    """Returns the owner of a token that an administrator or the stack created.
 
     Raises: CallerError 401 `token_invalid`.
     """
@@ -144,9 +144,9 @@ async def of_token(services: Services, token: str) -> Principal:
 
 
 async def is_welcome(services: Services, who: Principal) -> bool:
-    """Whether somebody who has come in is still who they were: neither signed out, nor shut out, nor of other roles.
+    """Returns whether an authenticated user still has the same access: a valid session or token, and the same roles.
 
-    A signed token's age is no matter here: it is of one request, and this is of those that last.
+    The age of a signed token does not matter: it limits single requests, and this check is for streams.
     """
     if who.session_id is not None:
         row = await services.db.session_row(who.session_id)
@@ -156,16 +156,17 @@ async def is_welcome(services: Services, who: Principal) -> bool:
 
 
 async def visitor_of(services: Services, cookie: str, *, secure: bool) -> Principal | None:
-    """Whose session is in this Cookie header; None where there is none.
+    """Returns the owner of the session in this Cookie header, or None if the header has no session.
 
-    Raises: CallerError 401 where there is one that is over.
+    Raises: CallerError 401 if the session has ended.
     """
     token = credentials.read_cookie(cookie, credentials.SESSION_COOKIE, secure=secure)
     return await _of_session(services, token, Audience.COOKIE) if token else None
 
 
 def session_in(services: Services, cookie: str, *, secure: bool) -> str | None:
-    """The session in this Cookie header, by its signature alone: whether it is still open only the database knows."""
+    """Returns the session id in this Cookie header, verified by its signature alone. Only the database knows whether
+    the session is still open."""
     token = credentials.read_cookie(cookie, credentials.SESSION_COOKIE, secure=secure)
     try:
         return services.tokens.session_of(token, Audience.COOKIE, datetime.now(UTC)) if token else None
@@ -196,12 +197,12 @@ async def _of_session(services: Services, token: str, audience: Audience) -> Pri
 def _how(kept: str) -> How:
     try:
         return How(kept)
-    except ValueError:  # of a session that was opened before this was recorded
+    except ValueError:  # The session was opened before this was recorded.
         return How.UNKNOWN
 
 
 async def principal(request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]) -> Principal:
-    """The owner whom the intake found; the bearer scheme is named for the documentation."""
+    """Returns the user whom the intake authenticated. The bearer scheme is declared for the API document."""
     found: Principal = request.state.principal
     return found
 
@@ -209,12 +210,13 @@ async def principal(request: Request, _: Annotated[HTTPAuthorizationCredentials 
 async def principal_or_operator(
     request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 ) -> Principal | None:
-    """The owner whom the intake found; None for an operator's token, which belongs to no user and no tenant."""
+    """Returns the user whom the intake authenticated. Returns None for an operator token, which belongs to no user and
+    no tenant."""
     return None if getattr(request.state, "is_operator", False) else await principal(request, _)
 
 
 async def operator(found: Annotated[Principal | None, Depends(principal_or_operator)]) -> None:
-    """Raises: CallerError 403 `operator_required`."""
+    """Raises: CallerError 403 `operator_required` if the user is not an operator."""
     if found is not None and not found.is_operator:
         raise CallerError(
             "operator_required", "This needs an operator's token (PERDURE_OPERATOR_TOKEN), not a user's", status=403
@@ -222,7 +224,7 @@ async def operator(found: Annotated[Principal | None, Depends(principal_or_opera
 
 
 async def visitor(request: Request, services: Open) -> Principal | None:
-    """Who looks at a page; None for somebody who is not signed in, or not any more."""
+    """Returns the user who opened a page, or None without a valid session."""
     try:
         return await visitor_of(services, request.headers.get("cookie", ""), secure=is_secure(services, request.scope))
     except CallerError:
@@ -230,13 +232,13 @@ async def visitor(request: Request, services: Open) -> Principal | None:
 
 
 def is_secure(services: Services, scope: Scope) -> bool:
-    """Whether the person's browser speaks TLS, here or to a proxy before it."""
+    """Returns whether the browser uses TLS, to this server or to a proxy in front of it."""
     return services.signing_in.public_url.startswith("https://") or scope.get("scheme") == "https"
 
 
 Reader = Annotated[Principal, Depends(principal)]
 ReaderOrOperator = Annotated[Principal | None, Depends(principal_or_operator)]
-"""Of a path in OPERATOR_PATHS; None is the operator."""
+"""For a path in OPERATOR_PATHS; None is the operator."""
 Operator = Annotated[None, Depends(operator)]
 Visitor = Annotated[Principal | None, Depends(visitor)]
-"""Of a page outside `/v1`, which shows the way in to whoever is None."""
+"""For a page outside `/v1`; None shows the sign-in page."""

@@ -1,4 +1,4 @@
-"""Every error in one form: {"error": {code, message, details, request_id}}. Bad input is 4xx, an outage 503."""
+"""All errors have one form: {"error": {code, message, details, request_id}}. Invalid input is 4xx, an outage is 503."""
 
 from typing import Any
 
@@ -34,21 +34,21 @@ OUTAGES: tuple[type[Exception], ...] = (
     OSError,
     TimeoutError,
 )
-"""What is raised where a part is away or in trouble: 503, with a time to come back."""
+"""Errors that are raised if a service is unavailable or in trouble. They become 503 with `Retry-After`."""
 
 
 def error_body(code: str, message: str, details: object, request_id: str) -> dict[str, object]:
-    """The one error form."""
+    """Returns the body that all errors share."""
     return {"error": {"code": code, "message": message, "details": details, "request_id": request_id}}
 
 
 def outcome_of(error: CallerError) -> dict[str, object]:
-    """A refusal of one of many that were asked for together."""
+    """Returns the error of one item in a request for several."""
     return {"code": error.code, "message": error.message, "details": error.details, "status": error.http}
 
 
 class ErrorDetail(BaseModel):
-    """What went wrong."""
+    """The details of an error."""
 
     code: str
     message: str
@@ -57,7 +57,7 @@ class ErrorDetail(BaseModel):
 
 
 class ErrorAnswer(BaseModel):
-    """The one error form."""
+    """The body that all errors share."""
 
     error: ErrorDetail
 
@@ -79,7 +79,7 @@ DOCUMENTED: dict[int | str, dict[str, Any]] = {
     },
     503: {"model": ErrorAnswer, "description": "a part is not available; Retry-After says when to come back"},
 }
-"""What any route may answer beside what it is for."""
+"""The errors that any route can return."""
 
 
 def respond(
@@ -90,7 +90,7 @@ def respond(
     details: object = None,
     headers: dict[str, str] | None = None,
 ) -> JSONResponse:
-    """An error as a response."""
+    """Returns an error as a response."""
     body = error_body(code, message, jsonable_encoder(details or {}), _id_of(request))
     return JSONResponse(body, status, headers)
 
@@ -105,7 +105,7 @@ async def _ours(request: Request, error: Exception) -> JSONResponse:
     headers = {}
     if status in (429, 503):
         wait = error.details.get("retry_after_seconds", RETRY_AFTER_SECONDS)
-        if wait is not None:  # None: waiting does not help
+        if wait is not None:  # With None, a retry does not help.
             headers["Retry-After"] = str(wait)
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
@@ -116,7 +116,7 @@ async def _ours(request: Request, error: Exception) -> JSONResponse:
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    # The input is not repeated: it may be a secret, and it may not be encodable.
+    # The input is not repeated: it can be a secret, and it may not be encodable.
     found = [
         {"field": clean(".".join(str(part) for part in each["loc"])), "problem": clean(each["msg"])}
         for each in error.errors()[:20]
@@ -132,7 +132,7 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _unforeseen(request: Request, error: Exception) -> JSONResponse:
-    # Starlette raises it again after this answer, so that the server logs its traceback.
+    # Starlette raises it again after this response, so that the server logs its traceback.
     kind = type(error).__name__
     _log.error("unforeseen_error", error=kind, path=request.url.path, request_id=_id_of(request))
     return respond(request, 500, "internal", "this should not happen; the log has it under the request id")
@@ -146,7 +146,7 @@ async def _outage(request: Request, error: Exception) -> JSONResponse:
 
 
 def install(app: FastAPI) -> None:
-    """Map every exception that a route may raise."""
+    """Registers a handler for every exception that a route can raise."""
     app.add_exception_handler(PerdureError, _ours)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)

@@ -1,4 +1,4 @@
-"""Request bodies. Unknown fields are refused, so that a typing mistake is not ignored."""
+"""Request bodies. Unknown fields are rejected, so that a misspelled field is not ignored."""
 
 from typing import Annotated, Literal
 from uuid import UUID
@@ -44,7 +44,7 @@ def _described(metadata: Metadata) -> Metadata:
 
 
 TurnMetadata = Annotated[Metadata, AfterValidator(_described)]
-"""Of a turn: a table that stays with the client is described as the contract says (S4-44)."""
+"""The metadata of a turn. If it describes a table that stays with the client, that description is validated."""
 
 
 def _worded(text: str) -> str:
@@ -54,9 +54,9 @@ def _worded(text: str) -> str:
 
 
 Worded = AfterValidator(_worded)
-"""Of a text that means nothing when it is blank."""
+"""Validates a text that must not be blank."""
 Seen = AfterValidator(lambda text: "" if is_blank(text) else text)
-"""Of a text that need not be there: one that nobody can see is not."""
+"""Validates an optional text. A blank text counts as empty."""
 
 
 class Body(BaseModel):
@@ -66,17 +66,17 @@ class Body(BaseModel):
 
 
 class LimitsBody(Body):
-    """A turn's own limits; they may lower the agent's, never raise them."""
+    """The limits of one turn. They can lower the agent's limits, never raise them."""
 
     max_tokens: int | None = Field(default=None, ge=1, le=2**53, strict=True)
     max_cost_usd: float | None = Field(default=None, ge=0, le=1e9, strict=True)
     max_iterations: int | None = Field(default=None, ge=1, le=10_000, strict=True)
 
     on_spent: OnSpent = OnSpent.END
-    """`ask`: a limit that is spent pauses the turn for a reviewer, who may raise it."""
+    """`ask`: a spent limit pauses the turn for a reviewer, who can raise it."""
 
     def as_limits(self) -> Limits:
-        """As the store takes them; what is not given stays out of the way."""
+        """Returns the limits in the store's form. A field that is not set does not restrict."""
         return Limits(
             on_spent=self.on_spent,
             max_tokens=self.max_tokens or 2**53,
@@ -92,18 +92,18 @@ class RaiseBody(Body):
     max_cost_usd: float | None = Field(default=None, gt=0, le=1e9, strict=True, allow_inf_nan=False)
 
     def as_raise(self) -> Raise:
-        """As the store takes it."""
+        """Returns the raise in the store's form."""
         return Raise(self.max_tokens, None if self.max_cost_usd is None else round(self.max_cost_usd * 1e6))
 
 
 class DayLimitsBody(Body):
-    """PUT /v1/budgets. Both fields are named: what is left out by mistake must not lift a limit."""
+    """PUT /v1/budgets. Both fields are required, so that a field omitted by mistake cannot lift a limit."""
 
     max_tokens: int | None = Field(ge=1, le=2**53, strict=True)
     max_cost_usd: float | None = Field(gt=0, le=1e9, strict=True, allow_inf_nan=False)
 
     def as_limits(self) -> DayLimits:
-        """As the store takes them; less than a micro-dollar is one."""
+        """Returns the limits in the store's form. A cost below one micro-dollar becomes one."""
         cost = None if self.max_cost_usd is None else max(1, round(self.max_cost_usd * 1e6))
         return DayLimits(max_tokens=self.max_tokens, max_cost_microusd=cost)
 
@@ -132,7 +132,7 @@ class NewTurnBody(Body):
     message: Message
     on_busy: OnBusy = OnBusy.REJECT
     limits: LimitsBody | None = None
-    """Not used where the message joins a turn under way: that one has its own, as it has its metadata."""
+    """Ignored if the message is added to an open turn, which keeps its own limits and metadata."""
     metadata: TurnMetadata = {}
 
 
@@ -155,7 +155,7 @@ class AnswerBody(Body):
 
 
 class FileBody(Body):
-    """An upload as its Idempotency-Key is held against."""
+    """The properties of an upload that its idempotency key is compared with."""
 
     name: str
     media_type: str
@@ -201,7 +201,7 @@ class ReassignBody(Body):
 
 
 class ItemBody(Body):
-    """One decision of many."""
+    """One decision of several."""
 
     id: str = Field(max_length=64)
     digest: str = Field(max_length=128)
@@ -272,7 +272,7 @@ class TokenBody(Body):
     label: str = Field(default="", max_length=100)
 
 
-# --- Request bodies of what administrators and people say of access: signing in, the team, webhooks.
+# --- Bodies of access: sign-in, team and webhooks.
 
 Secret = Annotated[str, Field(min_length=8, max_length=200)]
 NewName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9._-]{0,62}$")]
@@ -287,15 +287,16 @@ class RegisterBody(Body):
     display_name: str = Field(default="", max_length=100)
     invitation: str = Field(default="", max_length=100)
     setup_code: str = Field(default="", max_length=100)
-    """Of the first person of a tenant: the start of the stack and `python -m perdure.apps.bootstrap` print it."""
+    """Required for the first user of a tenant. The start of the stack and `python -m perdure.apps.bootstrap` print it.
+    """
     tenant: Tenant | None = None
     role: JsonValue = None
-    """Ignored, like `roles`: what somebody may do is an administrator's to say (S2-60)."""
+    """Ignored, like `roles`: only an administrator assigns roles."""
     roles: JsonValue = None
 
 
 class LoginBody(Body):
-    """POST /v1/auth/login: by name and password, or by a token."""
+    """POST /v1/auth/login: with name and password, or with a token."""
 
     name: str = Field(default="", max_length=63)
     password: str = Field(default="", max_length=200)
@@ -327,7 +328,7 @@ class ProfileBody(Body):
 
     display_name: str = Field(min_length=1, max_length=100)
     role: JsonValue = None
-    """Ignored, as when registering."""
+    """Ignored, as in a registration."""
     roles: JsonValue = None
 
 
@@ -340,7 +341,7 @@ class InviteBody(Body):
 
 
 class MemberBody(Body):
-    """PATCH /v1/team/{name}: what is given is changed."""
+    """PATCH /v1/team/{name}: changes the fields that are set."""
 
     roles: tuple[Role, ...] | None = None
     display_name: str | None = Field(default=None, min_length=1, max_length=100)
@@ -352,10 +353,10 @@ class WebhookBody(Body):
 
     url: str = Field(min_length=1, max_length=500)
     with_args: bool = Field(default=False, strict=True)
-    """Whether notices of what has a low risk carry the call's arguments."""
+    """Whether the webhooks of low-risk requests include the call's arguments."""
 
 
-# --- Request bodies of documents and their promotions.
+# --- Bodies of documents and promotions.
 
 MOST_HITS = 50
 
@@ -375,13 +376,13 @@ Sha256 = Annotated[str, Field(max_length=64)]
 
 
 class BasisBody(Body):
-    """What a version rests on."""
+    """The evidence of a document version."""
 
     evidence_summary: str = Field(default="", max_length=2_000)
     source_refs: Sources = ()
 
     def basis(self) -> Basis:
-        """As the store takes it."""
+        """Returns the evidence in the store's form."""
         refs: list[JsonValue] = [*self.source_refs]
         return Basis(self.evidence_summary, refs)
 
@@ -409,7 +410,7 @@ class UpdateBody(BasisBody):
 
 
 class EditBody(Body):
-    """A text that stands there exactly once, and what comes in its place."""
+    """A text that occurs exactly once, and its replacement."""
 
     find: str = Field(min_length=1, max_length=100_000)
     replace: str = Field(max_length=100_000)
@@ -460,13 +461,13 @@ class PromotionDecisionBody(Body):
     comment: Comment = ""
 
 
-# --- Ids in paths: what is no UUID names nothing, so it is 404.
+# --- Ids in paths: a value that is not a UUID cannot name anything, so it returns 404.
 
 
 def as_uuid(text: str, what: str) -> str:
-    """`text` as a canonical UUID.
+    """Returns `text` as a canonical UUID.
 
-    Raises: CallerError 404.
+    Raises: CallerError 404 if `text` is not a UUID.
     """
     try:
         return str(UUID(text))
@@ -506,17 +507,17 @@ FileId = Annotated[str, Depends(_file)]
 EntityId = Annotated[str, Depends(_entity)]
 
 
-# --- How much of a list is asked for.
+# --- Page sizes of lists.
 
 _DIGITS = 9
 
 
 def _readable(value: object) -> object:
-    """A number with more digits than can be read is more than any list gives, and is clamped like every other."""
+    """Clamps a number whose digits exceed what can be parsed, like any other value above the list's maximum."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value.lstrip("0")) > _DIGITS:
         return 10**_DIGITS
     return value
 
 
 Limit = Annotated[int, BeforeValidator(_readable), Query(ge=1, description="more than a list gives is clamped")]
-"""The `limit` of a list; the route clamps it to its own most."""
+"""The `limit` of a list. The route clamps it to its own maximum."""

@@ -1,7 +1,7 @@
-"""Server-sent events of a turn or a conversation: durable events and live tokens, merged for each reader.
+"""Server-sent events of a turn or a conversation: stored events and live tokens, merged for each reader.
 
-A reader that goes away never stops a turn. A reader that comes back with its last id goes on behind it. A slow one is
-read for less often. One who would not be let in again is sent away by the next heartbeat.
+A reader that disconnects never stops a turn. A reader that reconnects with its last id receives what follows it. A slow
+reader causes fewer reads. The heartbeat ends a stream if its reader is no longer authorized.
 """
 
 import asyncio
@@ -32,20 +32,19 @@ from perdure.store.events import event_log
 from perdure.store.events.live import LiveTokens
 from perdure.store.events.subscriptions import LOOK_SECONDS, Bell, ReviewChanges, SharedReads, Wakes
 
-# --- One reader's place in both stores, and the next frames for it.
-# What is kept for a reader is one batch of each store, however slow it is: where it has fallen so far behind that the
-# live stream was trimmed before it, it gets the stored text instead.
+# Per reader, memory holds one batch of each store, however slow the reader is. If the live stream was trimmed beyond
+# the reader's position, the reader receives the stored text instead.
 
 BATCH_EVENTS = 200
 
 EventsPlace = tuple[str, str, str | None, int]
-"""Tenant, conversation, turn, number of the last event seen."""
+"""Tenant, conversation, turn, `seq` of the last event that was read."""
 EventReads = SharedReads[EventsPlace, list[LoggedEvent]]
 """The reads that readers of one conversation share."""
 
 
 class StreamReader:
-    """One reader's place in both stores."""
+    """The position of one reader in both stores."""
 
     def __init__(
         self,
@@ -64,18 +63,19 @@ class StreamReader:
         self._turn_id = turn_id
         self._state: ReaderState | None = None
         self.blocked = False
-        """The next token's call has begun, but its start was not among the events just read."""
+        """True if the call of the next token has begun, but its start was not among the events just read."""
         self.behind = False
-        """There is more to read at once."""
+        """True if there is more to read immediately."""
 
     async def advance(self, cursor: Cursor, look: bool) -> tuple[Sequence[Frame], bool]:
-        """The next frames, and whether the events must be read again; `look` says whether they may be new.
+        """Returns the next frames and whether the events must be read again.
 
-        The state moves only when all of it succeeded. Raises: what asyncpg raises.
+        `look` states whether there may be new events. The state advances only if every step succeeds. Raises the errors
+        of asyncpg.
         """
         state = self._state or await self._resume(cursor)
         events: list[LoggedEvent] = await self._events(state) if look else []
-        # After the events: then every token of a call that is complete among them is there to be seen.
+        # Tokens are read after the events. All tokens of a call that is complete in those events are then visible.
         batch = await self._live.tokens(self._tenant_id, self._conversation_id, state.epoch, state.entry_id)
         unknown = unknown_calls(state, events, batch, self._turn_id)
         if unknown and not look:
@@ -109,7 +109,7 @@ class StreamReader:
         return await self._shared.get((self._tenant_id, self._conversation_id, self._turn_id, state.cursor.seq))
 
     async def _filled(self, frames: Sequence[Frame]) -> Sequence[Frame]:
-        """The frames with stored texts put in where tokens were missing."""
+        """Returns the frames, with stored texts where tokens were missing."""
         ids = [frame.stored_message_id for frame in frames if frame.stored_message_id]
         if not ids:
             return frames
@@ -130,7 +130,7 @@ _DATABASE_LOST_SECONDS = 1.0
 _DATABASE_LOST = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
 
 Welcome = Callable[[], Awaitable[bool]]
-"""Whether a reader may still be there."""
+"""Returns whether a reader is still authorized."""
 
 log = structlog.get_logger(__name__)
 
@@ -153,13 +153,14 @@ class Streams:
             return await event_log.read_after(tx, conversation_id, seq, BATCH_EVENTS, turn_id=turn_id)
 
     async def is_over(self, tenant_id: str, turn_id: str, cursor: Cursor) -> bool:
-        """Whether a reader of this turn has seen its last event: there will be nothing more."""
+        """Returns whether `cursor` is at or after the last event of this turn, so that no more events follow."""
         async with self._database.transaction(tenant_id) as tx:
             done = await event_log.done_seq(tx, turn_id)
         return done is not None and cursor.seq >= done
 
     async def _told(self, tenant_id: str, done: Frame) -> Frame:
-        """The last event with its status; where its words went with an erased person, as the turn's row says it."""
+        """Returns the last event with its status. If the event's data was erased with its user, the status comes from
+        the turn's row."""
         if "status" in done.data:
             return done
         async with self._database.transaction(tenant_id) as tx:
@@ -167,7 +168,7 @@ class Streams:
         return replace(done, data={**done.data, "status": status})
 
     async def _to_the_end(self, tenant_id: str, frames: Sequence[Frame]) -> tuple[Sequence[Frame], Frame | None]:
-        """The frames of one turn up to its last event, and that event, if it is among them."""
+        """Returns the frames of one turn up to its last event, and that event if it is among them."""
         for place, frame in enumerate(frames):
             if frame.kind == DONE:
                 done = await self._told(tenant_id, frame)
@@ -182,7 +183,7 @@ class Streams:
         turn_id: str | None = None,
         welcome: Welcome | None = None,
     ) -> AsyncGenerator[bytes]:
-        """The stream behind `cursor`, encoded; with `turn_id` that turn's alone, to its end."""
+        """Yields the encoded stream after `cursor`. With `turn_id`, yields only that turn's events, until it ends."""
         loop = asyncio.get_running_loop()
         beats_at = loop.time() + self._heartbeat_seconds
         guest = _Guest(welcome, self._heartbeat_seconds)
@@ -209,7 +210,7 @@ class Streams:
                     if done is not None:
                         yield ending(done)
                         return
-                    if loop.time() >= beats_at:  # the bell may ring all the while, for other turns
+                    if loop.time() >= beats_at:  # Other turns can send wake signals continuously.
                         yield KEEPALIVE_COMMENT
                         beats_at = loop.time() + self._heartbeat_seconds
                     else:
@@ -224,7 +225,7 @@ async def _pause(reader: StreamReader, bell: Bell, seconds: float) -> None:
 
 
 class _Guest:
-    """Whether the reader of one stream may still be there, asked now and then."""
+    """Checks at intervals whether the reader of one stream is still authorized."""
 
     def __init__(self, welcome: Welcome | None, seconds: float) -> None:
         self._welcome = welcome
@@ -240,16 +241,13 @@ class _Guest:
         return True
 
 
-# --- Frames as bytes of `text/event-stream`.
-
-
 def encoded(frame: Frame) -> bytes:
-    """An event as the format has it."""
+    """Encodes an event as a server-sent event."""
     return format_sse_event(data_str=_json(frame.data), event=frame.kind, id=frame.id)
 
 
 def ending(done: Frame) -> bytes:
-    """The line after the last event. It has no id: coming back with the last event's own is answered 204."""
+    """Returns the event that follows the last event. It has no id: reconnecting with the last event's id returns 204."""
     data = {"turn_id": done.turn_id, "status": done.data["status"]}
     return format_sse_event(data_str=_json(data), event=WORKFLOW_COMPLETE)
 
@@ -258,15 +256,16 @@ def _json(data: Mapping[str, object]) -> str:
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
 
-# --- The stream of a tenant's queue: it says that something changed and never what; a reader asks for what it may see.
+# The stream of a tenant's approvals reports only that something changed. Each reader then requests what it is allowed
+# to see.
 
 EVENT = "approvals"
 _HEARTBEAT_SECONDS = 15.0
 
 
 async def review_frames(changes: ReviewChanges, wakes: Wakes, tenant_id: str) -> AsyncGenerator[bytes]:
-    """`approvals` now and at each change, until the reader or the process leaves. There is nothing to resume: whoever
-    comes back is told at once."""
+    """Yields `approvals` immediately and at each change, until the reader disconnects or the process stops. There is
+    nothing to resume: a reader that reconnects receives an event immediately."""
     said_at = time.monotonic()
     async with aclosing(changes.heads(tenant_id, LOOK_SECONDS)) as heads:
         async for head in heads:
