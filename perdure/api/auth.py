@@ -70,11 +70,11 @@ class Principal:
     token_sha256: str = field(default="", repr=False)
     """The token's hash, if the request came with a token that is not of a session."""
     credential: Credential = OWN
-    """How the user is signed in, and who else may hold the token."""
+    """The way the user signed in, and the other users who may know the token."""
 
     @property
     def sees_tenant(self) -> bool:
-        """Whether this user can read the turns and approvals of all users."""
+        """True if this user can read the turns and approvals of all users."""
         return bool(self.roles & {"reviewer", "admin"})
 
     @property
@@ -84,7 +84,7 @@ class Principal:
 
     @property
     def is_operator(self) -> bool:
-        """Whether this user also runs the deployment: the owner of an embedded stack, on their own machine. Reviewers
+        """True if this user also runs the deployment: the owner of an embedded stack, on their own machine. Reviewers
         and administrators of a tenant elsewhere do not."""
         return self.has_local_token and self.sees_tenant
 
@@ -238,7 +238,7 @@ def is_secure(services: Services, scope: Scope) -> bool:
 
 Reader = Annotated[Principal, Depends(principal)]
 ReaderOrOperator = Annotated[Principal | None, Depends(principal_or_operator)]
-"""For a path in OPERATOR_PATHS; None is the operator."""
+"""The user of a path in OPERATOR_PATHS; None is the operator."""
 Operator = Annotated[None, Depends(operator)]
 Visitor = Annotated[Principal | None, Depends(visitor)]
-"""For a page outside `/v1`; None shows the sign-in page."""
+"""The user of a page outside `/v1`; None shows the sign-in page."""

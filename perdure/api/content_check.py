@@ -1,9 +1,8 @@
-"""The program that checks an uploaded file, in a process of its own: `perdure/core/memory/file_content.py` under
-limits.
+"""The program that checks an uploaded file in a separate process: `perdure/core/memory/file_content.py` under limits.
 
-The file is standard input and the verdict is one line of JSON on standard output. The process has an empty
-environment, no other open file, and ends with the API. Run as a script with `-I -S`, so it imports nothing that is not
-needed: 15 ms from start to end for a small file.
+The file is standard input, and the verdict is one line of JSON on standard output. The process has an empty environment
+and no other open file, and it ends with the API. It runs as a script with `-I -S`, so that it imports only what it
+needs: 15 ms from start to end for a small file.
 """
 
 import ctypes
@@ -17,7 +16,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Checks standard input; the arguments are the media type and the limits."""
+    """Checks standard input. The arguments are the media type and the limits."""
     media_type, *limits = sys.argv[1:]
     most_columns, most_rows, memory_bytes, cpu_seconds = map(int, limits)
     _confine(memory_bytes, cpu_seconds)
@@ -32,10 +31,10 @@ def main() -> None:
 
 
 def _confine(memory_bytes: int, cpu_seconds: int) -> None:
-    """Sets the limits that the system has; macOS refuses that of memory."""
+    """Sets the system's resource limits; macOS rejects the memory limit."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    os.nice(10)  # requests come first
+    os.nice(10)  # Requests have priority.
     for kind, most in (
         (resource.RLIMIT_CPU, cpu_seconds),
         (resource.RLIMIT_AS, memory_bytes),

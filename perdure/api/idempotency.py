@@ -1,4 +1,5 @@
-"""A POST with an Idempotency-Key is done once: same key and body, same answer, in the transaction of the work."""
+"""Runs a POST with an idempotency key once: the same key and body return the first response. The key is stored in the
+same transaction as the work."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -20,7 +21,7 @@ from perdure.store.delivery.outbox import Note
 DELIVERY_SECONDS = 2.0
 Key = Annotated[str | None, Header(alias="Idempotency-Key", max_length=255)]
 Work = Callable[[Connection], Awaitable[tuple[int, dict[str, object], Note | None]]]
-"""In a transaction: (status, answer, wake-up to deliver after the commit)."""
+"""Runs in a transaction; returns the status, the response, and a wake signal to deliver after the commit."""
 Durable = Callable[[], Awaitable[None]]
 
 
@@ -33,10 +34,10 @@ async def once(
     work: Work,
     durable: Durable | None = None,
 ) -> JSONResponse:
-    """Do `work` and answer; with a key that was used before, answer as before. `durable` is done after the commit,
-    before the wake-up is delivered, which may take its time.
+    """Runs `work` and returns its response. With a key that was used before, returns the stored response. `durable`
+    runs after the commit and before the wake signal, whose delivery can take some time.
 
-    Raises: CallerError 422 where the key was used with another body; whatever `work` raises.
+    Raises: CallerError 422 if the key was used with another body; the errors of `work`.
     """
     async with services.db.transaction(who.tenant_id) as tx:
         if key is not None:
@@ -51,7 +52,7 @@ async def once(
     if durable is not None:
         await durable()
     if note is not None:
-        # The work is durable. Temporal's client would try for ten seconds; after two the relay may as well.
+        # The work is durable. Temporal's client would retry for ten seconds; after two, the relay can deliver as well.
         with suppress(TimeoutError):
             async with asyncio.timeout(DELIVERY_SECONDS):
                 await services.doorbell.deliver_soon(note)

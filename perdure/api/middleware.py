@@ -1,9 +1,9 @@
-"""What every request passes first: an id, its token, a size limit, JSON without a trap, text that can be stored, and
-of a browser the proof that a page of ours sent it.
+"""The checks that every request passes first: an id, a valid token, a size limit, unambiguous JSON and text that can be
+stored. For browsers, also proof that a page of this server sent the request.
 
-Pure ASGI, so that a stream is not buffered. The token comes before the body, so that whoever has none learns nothing
-from how a body is read. A body is read here whole (256 KiB at most), checked, and handed on. The body of an uploaded
-file is not: its route reads it (`perdure/api/uploads.py`).
+Pure ASGI, so that streams are not buffered. The token is checked before the body, so that callers without one learn
+nothing from how a body is parsed. Bodies are read whole (256 KiB by default), checked and passed on. The body of an
+uploaded file is not: its route reads it (`perdure/api/uploads.py`).
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from perdure.contracts.errors import CallerError, LimitReached
 from perdure.core.request_origin import SAFE_METHODS, is_foreign
 from perdure.core.text import clean, is_clean
 
-# --- Who comes in, and whether once too often: before a byte of the body is looked at.
+# --- Authentication and rate limits, before any byte of the body is read.
 
 _OF_CHAT = re.compile(
     r"GET /v1/approvals/[0-9a-fA-F-]{36}|POST /v1/approvals/[0-9a-fA-F-]{36}/decision|GET /v1/auth/me"
@@ -37,10 +37,10 @@ _OF_CHAT = re.compile(
 
 
 async def enter(scope: Scope) -> None:
-    """Put the owner of the token or session where the routes look, and count the request: by its person, below `/v1`;
-    by its session, for a page; by its address where there is neither. An operator's token has no owner and no count.
+    """Stores the owner of the token or session in the request's state, and counts the request. Below `/v1` it counts by
+    user, for a page by session, and otherwise by address. An operator token has no owner and is not counted.
 
-    Raises: CallerError 401, 403 `chat_token`; LimitReached `rate_limited`; what the database raises where it is away.
+    Raises: CallerError 401, 403 `chat_token`; LimitReached `rate_limited`; the database's errors if it is unavailable.
     """
     services: Services = scope["app"].state.services
     headers, secure = Headers(scope=scope), is_secure(services, scope)
@@ -65,28 +65,28 @@ async def enter(scope: Scope) -> None:
         await count(scope, "person", who.tenant_id, who.user_id)
 
 
-# --- A browser sends its cookie along with whatever any page makes it send, so the cookie alone changes nothing.
-# A request that changes something also shows that a page of this server made it: by a header of our own, which another
-# site's page cannot set, or by the form token of the session, which it cannot read.
+# --- CSRF. Browsers send the session cookie with requests that any page triggers, so the cookie alone changes nothing.
+# A request that changes something must also prove that a page of this server made it. The proof is a custom header,
+# which a page of another site cannot set, or the session's form token, which it cannot read.
 
 HEADER = b"x-perdure-request"
-"""Any value will do."""
+"""The header can have any value."""
 FIELD = "csrf"
-"""Of a form."""
+"""The field of a form."""
 FORM = "application/x-www-form-urlencoded"
 _PURPOSE = "form token"
 _MOST_FIELDS = 2_000
 
 
 def form_token(services: Services, session_id: str) -> str:
-    """What every form of this session's pages carries in the field `csrf`."""
+    """Returns the token that every form of this session's pages has in the field `csrf`."""
     return services.tokens.keys.newest.derived(_PURPOSE, session_id)
 
 
 def check_csrf(services: Services, scope: Scope, headers: Mapping[bytes, bytes], body: bytes) -> None:
-    """Let pass what no other site's page can have sent.
+    """Rejects requests that a page of another site may have sent.
 
-    Raises: CallerError 403 `foreign_origin`, `csrf_missing`; 422 for a form that cannot be read.
+    Raises: CallerError 403 `foreign_origin`, `csrf_missing`; 422 for a form that cannot be parsed.
     """
     form = _fields(headers, body)
     if scope["method"] in SAFE_METHODS or headers.get(b"authorization"):
@@ -124,15 +124,15 @@ def _text(headers: Mapping[bytes, bytes], name: bytes) -> str:
     return headers.get(name, b"").decode("latin-1")
 
 
-# --- The JSON of a body: it says that it is JSON, means one thing to every reader, and holds only what can be stored.
+# --- JSON bodies: they must be declared as JSON, have one meaning for every parser, and hold only storable values.
 
 MOST_DEPTH = 64
-"""JSON nested deeper is refused."""
+"""The maximum depth of JSON; deeper nesting is rejected."""
 _SHOWN_CHARACTERS = 60
 
 
 class Refused(Exception):
-    """A request that goes no further, and the answer to it."""
+    """A rejected request and its response."""
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class Refused(Exception):
 
 
 def check_media_type(given: str) -> None:
-    """Raises: Refused 415 where the header `Content-Type` does not say JSON."""
+    """Raises: Refused 415 if the `Content-Type` header does not name JSON."""
     kind = given.partition(";")[0].strip().lower()
     if kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json")):
         return
@@ -160,7 +160,7 @@ def check_media_type(given: str) -> None:
 
 
 def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """An object; of a name that comes twice one value would be lost, and which one differs from reader to reader."""
+    """Builds an object and rejects duplicate names: one value would be lost, and which one depends on the parser."""
     found: dict[str, object] = {}
     for name, value in pairs:
         if name in found:
@@ -171,9 +171,9 @@ def _each_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def check_json(body: bytes) -> None:
-    """Raises: Refused 400 where it is no JSON that means one thing, 422 where its values cannot be stored."""
+    """Raises: Refused 400 if the body is not unambiguous JSON, 422 if a value cannot be stored."""
     try:
-        # From bytes, UTF-16 and UTF-32 would pass as well.
+        # `json.loads` would also accept bytes in UTF-16 and UTF-32.
         value = json.loads(body.decode(), object_pairs_hook=_each_once)
     except (ValueError, RecursionError):
         raise Refused(400, "malformed_json", "the body is not JSON that can be read") from None
@@ -181,7 +181,7 @@ def check_json(body: bytes) -> None:
 
 
 def _check_value(value: object) -> None:
-    """Walk without recursion: depth, and text that Postgres can hold."""
+    """Checks the depth without recursion, and that Postgres can store the values."""
     level = [value]
     for _ in range(MOST_DEPTH):
         deeper: list[object] = []
@@ -206,7 +206,7 @@ _BODY_SECONDS = 30.0
 _READ_ON_BYTES = 64 * 1024 * 1024
 _READ_ON_SECONDS = 5.0
 _FILES = re.compile(r"/v1/conversations/[^/]+/files")
-"""Where a body is a file and no JSON."""
+"""Paths whose body is a file and not JSON."""
 _METHODS = frozenset({"GET", "HEAD", "POST", "PATCH", "PUT", "DELETE", "OPTIONS"})
 _log = structlog.get_logger(__name__)
 
@@ -219,7 +219,7 @@ class Intake:
         self._most_bytes = most_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check, then hand on."""
+        """Checks the request, then passes it on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -280,8 +280,9 @@ class Intake:
 
 
 async def _hand_on_file(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Hands the body on as it comes. An answer before its end is a refusal: the rest is thrown away for a while, since
-    a client that is cut off while it sends does not read the answer, and then the connection ends."""
+    """Passes the body on as it arrives. A response before the end of the body is a rejection. The rest is then
+    discarded for some time, because a client that is disconnected while it sends does not read the response. After
+    that, the connection closes."""
     is_over = False
 
     async def watched() -> Message:
@@ -304,7 +305,8 @@ async def _let_in(scope: Scope, receive: Receive) -> None:
         await enter(scope)
     except (CallerError, LimitReached) as error:
         refused = _turned_away(scope, error)
-        if _header(scope, b"expect"):  # the client waits before it sends its body; it may now send it, or not
+        # The client waits before it sends its body, and may or may not send it after this response.
+        if _header(scope, b"expect"):
             refused.headers = (*refused.headers, (b"connection", b"close"))
         elif _header(scope, b"content-length") or _header(scope, b"transfer-encoding"):
             await _read_on(receive)
@@ -330,7 +332,7 @@ def _turned_away(scope: Scope, error: CallerError | LimitReached) -> Refused:
 
 
 def _is_form(scope: Scope) -> bool:
-    """Pages send forms; below `/v1` everything is JSON."""
+    """Returns whether the body is a form. Pages send forms; below `/v1`, every body is JSON."""
     return not scope["path"].startswith(GUARDED) and _header(scope, b"content-type").startswith(FORM)
 
 
@@ -347,7 +349,8 @@ def _header(scope: Scope, name: bytes) -> str:
 
 
 async def _read_on(receive: Receive) -> None:
-    """Throw away what still comes, for a while: who is cut off while sending does not read the answer."""
+    """Discards what still arrives, for some time: a client that is disconnected while it sends does not read the
+    response."""
     left = _READ_ON_BYTES
     with suppress(TimeoutError):
         async with asyncio.timeout(_READ_ON_SECONDS):
@@ -359,7 +362,7 @@ async def _read_on(receive: Receive) -> None:
 
 
 def _count(scope: Scope, status: int, seconds: float) -> None:
-    """Count by route and not by path, which holds ids; up to the first byte, since a stream stays open."""
+    """Counts by route and not by path, since paths contain ids. Measures until the first byte, since streams stay open."""
     route = getattr(scope.get("route"), "path", "none")
     method = scope["method"] if scope["method"] in _METHODS else "other"
     REQUESTS.labels(method=method, route=route, status=status).observe(seconds)

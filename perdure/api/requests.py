@@ -353,7 +353,7 @@ class WebhookBody(Body):
 
     url: str = Field(min_length=1, max_length=500)
     with_args: bool = Field(default=False, strict=True)
-    """Whether the webhooks of low-risk requests include the call's arguments."""
+    """Includes the call's arguments in the webhooks of low-risk requests."""
 
 
 # --- Bodies of documents and promotions.

@@ -35,15 +35,15 @@ from perdure.telemetry.metrics import metrics_addresses
 from perdure.temporal.client import connect
 from perdure.temporal.workflow_client import Doorbell
 
-# --- Keeps the sums of users' texts up to date, beside the requests: quotas read them, and starting a turn waits for no
-# counter that others share.
+# --- Sums of users' texts, which quotas read. They are updated beside the requests, so that starting a turn does not
+# wait for a shared counter.
 
 _MOST_REMEMBERED = 10_000
 _log = structlog.get_logger(__name__)
 
 
 class TextSums:
-    """Sums the texts of users who write, once a minute each."""
+    """Sums the texts of each user who writes, at most once a minute."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -51,7 +51,7 @@ class TextSums:
         self._tasks = set[asyncio.Task[None]]()
 
     def wrote(self, tenant_id: str, user_id: str) -> None:
-        """Has the sums brought up to date, if that was not done within the last minute."""
+        """Starts an update of the sums, unless one started within the last minute."""
         who, now = (tenant_id, user_id), time.monotonic()
         if now - self._summed.get(who, -SUM_SECONDS) < SUM_SECONDS:
             return
@@ -63,7 +63,7 @@ class TextSums:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Ends what is under way; another process, or the next minute, does it."""
+        """Cancels open updates; another process, or a later one, repeats them."""
         for task in list(self._tasks):
             task.cancel()
             with suppress(asyncio.CancelledError):
@@ -80,25 +80,25 @@ class TextSums:
 
 
 DATABASE_SECONDS = 5.0
-"""A caller of the API is told within a few of these that Postgres is away."""
+"""The wait for Postgres. Callers receive an outage error within a small multiple of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SigningIn:
-    """What the operator says about signing in."""
+    """The operator's settings for signing in."""
 
     tenant: str
-    """Of whoever names none."""
+    """The tenant of requests that name none."""
     open_registration: bool
     access_lasts: timedelta
     session_lasts: timedelta
     public_url: str
-    """Empty where the operator names none."""
+    """Empty if the operator sets none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What routes work with."""
+    """The clients and settings that routes use."""
 
     db: Database
     live: LiveTokens
@@ -120,30 +120,30 @@ class Services:
     open_streams: OpenStreams
     signing_in: SigningIn
     parts: Parts
-    """Whether what this process stands on is well."""
+    """Checks the health of the services that this process depends on."""
     uploads: Uploads
     audit_heads: Path
-    """The exported heads of the audit's chains."""
+    """The file with the exported heads of the audit chains."""
     decisions_per_minute: int = 60
     local: bool = False
-    """Whether this is the embedded stack of one machine, whose own tokens have no limit of decisions."""
+    """True for the embedded stack of one machine, whose local tokens have no limit on decisions."""
     memory: MemoryLimits = DEFAULT_LIMITS
     setup_code_file: Path | None = None
-    """Where the embedded stack keeps its setup code until it is used."""
+    """The file in which the embedded stack keeps its setup code until it is used."""
     webhook_hosts: tuple[str, ...] = ()
-    """To which webhooks may lead."""
+    """The hosts that webhooks can use."""
     oidc: Provider | None = None
-    """None where people sign in here alone."""
+    """None if users sign in only at this server."""
     embedder: Embedder | None = None
-    """None where episodes are searched by words."""
+    """None if episodes are searched by words."""
     operators: OperatorTokens = field(default_factory=OperatorTokens)
     """Tokens that read metrics and status, and belong to no user."""
 
 
 def provider_of(settings: Settings) -> Provider | None:
-    """The provider that the operator names.
+    """Returns the configured identity provider, or None.
 
-    Raises: SystemExit where only half of it is named.
+    Raises: SystemExit if the configuration is incomplete.
     """
     if not settings.oidc_issuer:
         return None
@@ -156,7 +156,7 @@ def provider_of(settings: Settings) -> Provider | None:
 
 @dataclass(frozen=True, slots=True)
 class _Clients:
-    """What is closed in the end."""
+    """The clients that are closed at the end."""
 
     db: Database
     valkey: Valkey
@@ -169,9 +169,9 @@ class _Clients:
 
 @asynccontextmanager
 async def opened(settings: Settings) -> AsyncIterator[Services]:
-    """Open every client, and close them in the end.
+    """Opens every client, and closes them at the end.
 
-    Raises: SystemExit where a variable is missing; the clients' own errors where a part does not answer.
+    Raises: SystemExit if a variable is missing; the clients' own errors if a service does not respond.
     """
     keyring, tokens = settings.keyring(), AccessTokens(settings.access_keys(), settings.jwt_algorithm.value)
     db = await Database.connect(

@@ -153,7 +153,7 @@ class Streams:
             return await event_log.read_after(tx, conversation_id, seq, BATCH_EVENTS, turn_id=turn_id)
 
     async def is_over(self, tenant_id: str, turn_id: str, cursor: Cursor) -> bool:
-        """Returns whether `cursor` is at or after the last event of this turn, so that no more events follow."""
+        """Returns whether `cursor` is at or after the last event of this turn."""
         async with self._database.transaction(tenant_id) as tx:
             done = await event_log.done_seq(tx, turn_id)
         return done is not None and cursor.seq >= done
@@ -247,7 +247,8 @@ def encoded(frame: Frame) -> bytes:
 
 
 def ending(done: Frame) -> bytes:
-    """Returns the event that follows the last event. It has no id: reconnecting with the last event's id returns 204."""
+    """Returns the event after the last event. It has no id, since reconnecting with the last event's own id returns
+    204."""
     data = {"turn_id": done.turn_id, "status": done.data["status"]}
     return format_sse_event(data_str=_json(data), event=WORKFLOW_COMPLETE)
 
@@ -256,8 +257,7 @@ def _json(data: Mapping[str, object]) -> str:
     return json.dumps(data, ensure_ascii=False, separators=(",", ":"))
 
 
-# The stream of a tenant's approvals reports only that something changed. Each reader then requests what it is allowed
-# to see.
+# --- The stream of a tenant's approvals reports only that something changed. Each reader then requests its own rows.
 
 EVENT = "approvals"
 _HEARTBEAT_SECONDS = 15.0

@@ -1,7 +1,8 @@
-"""Takes uploaded files in: written to the disk as they come, checked by another process, and read into memory last.
+"""Receives uploaded files: writes them to the disk as they arrive, has another process check them, and reads them into
+memory last.
 
-A file on its way has no name, so nothing is left of it when the process is killed. At most one large file at a time is
-in memory, while it goes to Postgres.
+A file has no name while it arrives, so nothing remains if the process is killed. At most one large file at a time is in
+memory, while it is sent to Postgres.
 """
 
 import asyncio
@@ -29,15 +30,15 @@ from perdure.core.memory.files import LEAST_BYTES_PER_SECOND, is_too_slow, too_l
 SIZE_VARIABLE, COUNT_VARIABLE = "PERDURE_UPLOAD_BYTES", "PERDURE_UPLOADS_PER_USER"
 CHECK_SECONDS = 30.0
 CHECK_MEMORY_BYTES = 128 * 2**20
-"""A check needs 15 MiB. One row as long as the file takes more."""
+"""A check needs 15 MiB. A row as long as the file needs more."""
 _PROGRAM = Path(__file__).with_name("content_check.py")
 _CHECKS_AT_ONCE = 2
 _IDLE_SECONDS = 30.0
 _WRITTEN_BYTES = 256 * 1024
-"""What is written and hashed at once, by a thread."""
+"""The block that a thread writes and hashes in one step."""
 _LARGE_BYTES = 2**20
 _SPARE_BYTES = 256 * 2**20
-"""Free space that uploads leave on their disk, which may be that of Postgres."""
+"""The free space that uploads leave on their disk, which Postgres may share."""
 _RETRY_AFTER_SECONDS = 15
 _log = structlog.get_logger(__name__)
 
@@ -64,7 +65,7 @@ class Uploads:
         self._large = asyncio.Lock()
 
     def check_length(self, announced: str) -> int | None:
-        """Returns the announced length of a file, None if the request does not say it.
+        """Returns the announced length of a file, or None if the request does not announce it.
 
         Raises: CallerError 413 `too_large`.
         """
@@ -77,7 +78,7 @@ class Uploads:
     async def received(
         self, tenant_id: str, user_id: str, length: int | None, chunks: AsyncGenerator[bytes, None]
     ) -> AsyncIterator[Spooled]:
-        """Writes a body to the disk and yields the file, which is gone after the block.
+        """Writes a body to the disk and yields the file, which is deleted after the block.
 
         Raises: CallerError 413 `too_large`, 408 `body_too_slow`, 400 `client_disconnected`; LimitReached
         `too_many_uploads`; UpstreamUnavailable `disk_full`.
@@ -88,7 +89,7 @@ class Uploads:
                     yield await self._spool(file, chunks)
 
     async def check(self, spooled: Spooled, media_type: str) -> None:
-        """Checks the content in a process of its own.
+        """Checks the content in a separate process.
 
         Raises: CallerError 422 with the codes of `check_stream`, and `table_too_costly` if the process did not finish.
         """
@@ -108,8 +109,8 @@ class Uploads:
 
     @asynccontextmanager
     async def content(self, spooled: Spooled) -> AsyncIterator[memoryview]:
-        """Yields the bytes, mapped and not copied. Large files take turns: sending one to Postgres needs twice its
-        size."""
+        """Yields the bytes, mapped and not copied. Large files are handled one at a time: sending one to Postgres needs
+        twice its size."""
         async with self._large if spooled.size_bytes > _LARGE_BYTES else nullcontext():
             with mmap.mmap(spooled.file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view:
                 yield view
@@ -153,7 +154,7 @@ class Uploads:
 
     @contextmanager
     def _reserved(self, length: int) -> Iterator[None]:
-        """Takes space before the first byte, so that uploads that run together fit together."""
+        """Reserves space before the first byte, so that concurrent uploads fit on the disk together."""
         disk = os.statvfs(self._folder)
         if disk.f_bavail * disk.f_frsize < self._reserved_bytes + length + _SPARE_BYTES:
             _log.error("upload_refused_disk_full", folder=str(self._folder), free_bytes=disk.f_bavail * disk.f_frsize)
@@ -168,10 +169,10 @@ class Uploads:
 
 
 def upload_folder(named: Path | None, home: Path) -> Path:
-    """Returns the private folder of uploads: the one that the operator names, else `uploads` in the data folder, else,
-    if the data folder cannot be written, the system's temporary folder.
+    """Returns the private folder of uploads: the one that the operator sets, else `uploads` in the data folder. If the
+    data folder is not writable, returns the system's temporary folder.
 
-    Raises: SystemExit if the named folder cannot be used.
+    Raises: SystemExit if the configured folder cannot be used.
     """
     folder = named or home / "uploads"
     try:
@@ -186,7 +187,7 @@ def upload_folder(named: Path | None, home: Path) -> Path:
 
 
 async def _paced(chunks: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
-    """The chunks, as long as each follows the one before it within half a minute."""
+    """Yields the chunks, and raises if one takes longer than half a minute after the one before it."""
     while True:
         try:
             async with asyncio.timeout(_IDLE_SECONDS):
@@ -205,7 +206,7 @@ def _too_slow(why: str) -> CallerError:
 
 
 async def _verdict(file: BinaryIO, *arguments: object) -> dict[str, Any] | None:
-    """What the program says of a file; None if it ended without saying it."""
+    """Returns the result of the checking program; None if it ended without a result."""
     file.seek(0)
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", "-S", str(_PROGRAM), *map(str, arguments)),
